@@ -1,0 +1,266 @@
+//! The one error type of the program, and the table that gives each kind its HTTP and gRPC
+//! status.
+//!
+//! An [`Error`] has a [`Code`] for programs, a message for the user (what was wrong, with which
+//! input, what to do) and, where there is one, the cause for the log. Protocols own the JSON
+//! around the message; this module knows none of them.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Short-hand for results that fail with [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// What kind of failure it was. The set is that of gRPC and TensorFlow, so a status from the
+/// runtime passes through unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Code {
+    /// The caller gave up.
+    Cancelled,
+    /// A failure without a better name, usually from the runtime.
+    Unknown,
+    /// The request itself is wrong and will be wrong if sent again.
+    InvalidArgument,
+    /// Time ran out before an answer was ready.
+    DeadlineExceeded,
+    /// No such model, version or label.
+    NotFound,
+    /// It is there already.
+    AlreadyExists,
+    /// The caller is known and may not do this.
+    PermissionDenied,
+    /// A quota, queue or memory bound is reached.
+    ResourceExhausted,
+    /// The request is well formed but the server is not in the state it needs.
+    FailedPrecondition,
+    /// Stopped half-way, for example by a concurrent change.
+    Aborted,
+    /// Past the valid range.
+    OutOfRange,
+    /// Not built, or not available on this platform.
+    Unimplemented,
+    /// A bug, here or in the runtime.
+    Internal,
+    /// Not now: loading, draining or overloaded. Worth a retry.
+    Unavailable,
+    /// Data on disk is damaged.
+    DataLoss,
+    /// The caller must say who they are.
+    Unauthenticated,
+}
+
+impl Code {
+    /// The status of this failure over HTTP, as TensorFlow Serving maps it
+    /// (`util/net_http/…/http_rest_api_util`: 499 for a cancelled call, 400 for a failed
+    /// precondition).
+    #[must_use]
+    pub fn http(self) -> u16 {
+        match self {
+            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => 400,
+            Code::Unauthenticated => 401,
+            Code::PermissionDenied => 403,
+            Code::NotFound => 404,
+            Code::AlreadyExists | Code::Aborted => 409,
+            Code::ResourceExhausted => 429,
+            Code::Cancelled => 499,
+            Code::Unknown | Code::Internal | Code::DataLoss => 500,
+            Code::Unimplemented => 501,
+            Code::Unavailable => 503,
+            Code::DeadlineExceeded => 504,
+        }
+    }
+
+    /// The number of this failure over gRPC, which is also TensorFlow's `TF_Code`.
+    #[must_use]
+    pub fn grpc(self) -> u8 {
+        match self {
+            Code::Cancelled => 1,
+            Code::Unknown => 2,
+            Code::InvalidArgument => 3,
+            Code::DeadlineExceeded => 4,
+            Code::NotFound => 5,
+            Code::AlreadyExists => 6,
+            Code::PermissionDenied => 7,
+            Code::ResourceExhausted => 8,
+            Code::FailedPrecondition => 9,
+            Code::Aborted => 10,
+            Code::OutOfRange => 11,
+            Code::Unimplemented => 12,
+            Code::Internal => 13,
+            Code::Unavailable => 14,
+            Code::DataLoss => 15,
+            Code::Unauthenticated => 16,
+        }
+    }
+
+    /// The code with the gRPC number `number`; [`Code::Unknown`] for a number outside the set.
+    #[must_use]
+    pub fn from_grpc(number: i32) -> Self {
+        match number {
+            1 => Code::Cancelled,
+            3 => Code::InvalidArgument,
+            4 => Code::DeadlineExceeded,
+            5 => Code::NotFound,
+            6 => Code::AlreadyExists,
+            7 => Code::PermissionDenied,
+            8 => Code::ResourceExhausted,
+            9 => Code::FailedPrecondition,
+            10 => Code::Aborted,
+            11 => Code::OutOfRange,
+            12 => Code::Unimplemented,
+            13 => Code::Internal,
+            14 => Code::Unavailable,
+            15 => Code::DataLoss,
+            16 => Code::Unauthenticated,
+            _ => Code::Unknown,
+        }
+    }
+
+    /// The name as gRPC and TensorFlow write it, for example `INVALID_ARGUMENT`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Code::Cancelled => "CANCELLED",
+            Code::Unknown => "UNKNOWN",
+            Code::InvalidArgument => "INVALID_ARGUMENT",
+            Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Code::NotFound => "NOT_FOUND",
+            Code::AlreadyExists => "ALREADY_EXISTS",
+            Code::PermissionDenied => "PERMISSION_DENIED",
+            Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Code::FailedPrecondition => "FAILED_PRECONDITION",
+            Code::Aborted => "ABORTED",
+            Code::OutOfRange => "OUT_OF_RANGE",
+            Code::Unimplemented => "UNIMPLEMENTED",
+            Code::Internal => "INTERNAL",
+            Code::Unavailable => "UNAVAILABLE",
+            Code::DataLoss => "DATA_LOSS",
+            Code::Unauthenticated => "UNAUTHENTICATED",
+        }
+    }
+}
+
+/// A failure: kind, message for the user, cause for the log.
+pub struct Error {
+    inner: Box<Inner>,
+}
+
+struct Inner {
+    code: Code,
+    message: Cow<'static, str>,
+    source: Option<Source>,
+}
+
+impl Error {
+    /// An error of kind `code` that tells the user `message`.
+    pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Error {
+            inner: Box::new(Inner {
+                code,
+                message: message.into(),
+                source: None,
+            }),
+        }
+    }
+
+    /// The same error with its cause, which goes to the log and never to the user.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Source>) -> Self {
+        self.inner.source = Some(source.into());
+        self
+    }
+
+    /// The same error with `context` before its message, as in `context: message`.
+    #[must_use]
+    pub fn context(mut self, context: impl fmt::Display) -> Self {
+        self.inner.message = format!("{context}: {}", self.inner.message).into();
+        self
+    }
+
+    /// What kind of failure it is.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        self.inner.code
+    }
+
+    /// The text for the user.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.inner.message
+    }
+
+    /// A copy without the cause, for answering several callers with one failure.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        Error::new(self.inner.code, self.inner.message.clone())
+    }
+
+    /// [`Code::InvalidArgument`].
+    pub fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
+        Error::new(Code::InvalidArgument, message)
+    }
+
+    /// [`Code::NotFound`].
+    pub fn not_found(message: impl Into<Cow<'static, str>>) -> Self {
+        Error::new(Code::NotFound, message)
+    }
+
+    /// [`Code::FailedPrecondition`].
+    pub fn precondition(message: impl Into<Cow<'static, str>>) -> Self {
+        Error::new(Code::FailedPrecondition, message)
+    }
+
+    /// [`Code::Internal`].
+    pub fn internal(message: impl Into<Cow<'static, str>>) -> Self {
+        Error::new(Code::Internal, message)
+    }
+
+    /// [`Code::Unavailable`].
+    pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
+        Error::new(Code::Unavailable, message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("code", &self.inner.code)
+            .field("message", &self.inner.message)
+            .field("source", &self.inner.source)
+            .finish()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.inner.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.inner.source.as_deref().map(|s| s as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grpc_numbers_round_trip() {
+        for number in 1..=16 {
+            assert_eq!(i32::from(Code::from_grpc(number).grpc()), number);
+        }
+        assert_eq!(Code::from_grpc(99), Code::Unknown);
+    }
+
+    #[test]
+    fn context_goes_before_the_message_and_keeps_the_code() {
+        let error = Error::not_found("no such file").context("model digits");
+        assert_eq!(error.message(), "model digits: no such file");
+        assert_eq!(error.code(), Code::NotFound);
+    }
+}
