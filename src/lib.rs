@@ -11,4 +11,5 @@
 )]
 
 pub mod error;
+pub mod pb;
 pub mod tensor;
