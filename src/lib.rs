@@ -10,6 +10,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+pub mod codec;
 pub mod error;
 pub mod pb;
 pub mod tensor;

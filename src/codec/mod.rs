@@ -1,0 +1,6 @@
+//! Bytes to tensors and back, with no protocol in it.
+//!
+//! Every decoder here takes hostile bytes: bounded depth, bounded memory, typed errors, no panic.
+
+pub mod base64;
+pub mod json;
