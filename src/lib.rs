@@ -11,6 +11,7 @@
 )]
 
 pub mod codec;
+pub mod config;
 pub mod error;
 pub mod pb;
 pub mod tensor;

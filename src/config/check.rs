@@ -1,0 +1,331 @@
+//! From what was written to what the program runs on. All mistakes are found before any is
+//! reported.
+
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr};
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use super::environment::Environment;
+use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings};
+use super::units::{Bytes, List, Span};
+use super::{
+    BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, HttpConfig, Images, ModelConfig,
+    RepositoryConfig, ShutdownConfig, SourceConfig, TensorFlowConfig, VersionPolicy, file,
+};
+use crate::error::{Error, Result};
+
+impl Config {
+    /// Checks settings from the command line and the environment, with those of the file they
+    /// name below them, and fills in defaults.
+    ///
+    /// # Errors
+    /// One error with all mistakes.
+    pub fn new(settings: Settings, environment: &Environment) -> Result<Self> {
+        let settings = match &settings.config {
+            Some(path) => settings.clone().or(&file::read(path)?),
+            None => settings,
+        };
+        let mut check = Check::default();
+        for name in environment.unknown_settings() {
+            check.mistake(name);
+        }
+        let config = check.config(&settings, environment);
+        if check.mistakes.is_empty() {
+            return Ok(config);
+        }
+        Err(Error::invalid(check.mistakes.join("\n")))
+    }
+}
+
+#[derive(Default)]
+struct Check {
+    mistakes: Vec<String>,
+}
+
+impl Check {
+    fn mistake(&mut self, text: impl Display) {
+        self.mistakes.push(text.to_string());
+    }
+
+    fn config(&mut self, settings: &Settings, environment: &Environment) -> Config {
+        let server = &settings.server;
+        let cores = available_parallelism().map_or(1, std::num::NonZero::get);
+        Config {
+            http: self.http(server, cores),
+            repository: self.repository(settings),
+            batching: BatcherConfig {
+                threads: self.at_least_one("num_batch_threads", server.num_batch_threads, cores),
+                inline_budget: Duration::from_micros(server.inline_budget_micros.unwrap_or(1000)),
+            },
+            tensorflow: self.tensorflow(server, environment),
+            shutdown: ShutdownConfig {
+                delay: span(server.shutdown_delay, Duration::ZERO),
+                timeout: span(server.shutdown_timeout, Duration::from_secs(30)),
+            },
+        }
+    }
+
+    fn http(&mut self, server: &ServerSettings, cores: usize) -> HttpConfig {
+        let host = server.host.as_deref().unwrap_or("127.0.0.1");
+        let host = match host {
+            "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            host => host.parse().unwrap_or_else(|_| {
+                self.mistake(format!("host: {host:?} is no IP address, such as 127.0.0.1 or ::"));
+                IpAddr::V4(Ipv4Addr::LOCALHOST)
+            }),
+        };
+        let max_body = server.max_body_bytes.map_or(64 << 20, |Bytes(size)| size);
+        HttpConfig {
+            host,
+            port: server.http_port.unwrap_or(8500),
+            threads: self.at_least_one("http_threads", server.http_threads, cores),
+            max_body_bytes: self.at_least_one("max_body_bytes", Some(max_body), 1),
+            request_timeout: self.some_time("request_timeout", server.request_timeout, 30),
+            body_timeout: self.some_time("body_timeout", server.body_timeout, 60),
+            header_timeout: self.some_time("header_timeout", server.header_timeout, 10),
+            keep_alive: self.some_time("keep_alive", server.keep_alive, 75),
+            max_connections: self.at_least_one("max_connections", server.max_connections, 25_000),
+        }
+    }
+
+    fn repository(&mut self, settings: &Settings) -> RepositoryConfig {
+        let server = &settings.server;
+        let mut sources = Vec::new();
+        let shared = self.model(&settings.each, &settings.batching, "");
+        for path in &settings.paths {
+            sources.push(SourceConfig {
+                path: path.clone(),
+                name: None,
+                model: shared.clone(),
+            });
+        }
+        for model in &settings.models {
+            let name = model.name.clone();
+            let place = name.as_deref().map_or(String::new(), |n| format!("model {n:?}: "));
+            let Some(path) = model.path.clone() else {
+                self.mistake(format!("{place}path is missing"));
+                continue;
+            };
+            if name.as_deref().is_some_and(|name| !is_model_name(name)) {
+                self.mistake(format!("{place}a name must not be empty or contain / or :"));
+            }
+            let each = model.each.clone().or(&settings.each);
+            let batching = model.batching.clone().or(&settings.batching);
+            let mut checked = self.model(&each, &batching, &place);
+            checked.labels.clone_from(&model.labels);
+            sources.push(SourceConfig {
+                path,
+                name,
+                model: checked,
+            });
+        }
+        self.no_duplicates(&sources);
+        RepositoryConfig {
+            sources,
+            poll_interval: self.some_time("poll_interval", server.poll_interval, 1),
+            load_threads: self.at_least_one("load_threads", server.load_threads, 2),
+            max_load_retries: server.max_load_retries.unwrap_or(5),
+        }
+    }
+
+    fn no_duplicates(&mut self, sources: &[SourceConfig]) {
+        let mut names: Vec<&str> = sources.iter().filter_map(|s| s.name.as_deref()).collect();
+        names.sort_unstable();
+        for pair in names.windows(2) {
+            if let [a, b] = pair
+                && a == b
+            {
+                self.mistake(format!("model {a:?} is configured twice"));
+            }
+        }
+    }
+
+    fn model(
+        &mut self,
+        each: &EachModelSettings,
+        batching: &BatchSettings,
+        place: &str,
+    ) -> ModelConfig {
+        let images = match each.images.as_deref() {
+            None | Some("auto") => Images::Auto,
+            Some("raw") => Images::Raw,
+            Some("base64") => Images::Base64,
+            Some(other) => {
+                self.mistake(format!("{place}images: {other:?} is not auto, raw or base64"));
+                Images::Auto
+            }
+        };
+        let tags = each.tags.clone().map_or(vec!["serve".to_owned()], |List(tags)| tags);
+        ModelConfig {
+            policy: self.policy(each.version_policy.as_deref(), place),
+            tags,
+            labels: Default::default(),
+            images,
+            warm_up: each.warm_up.unwrap_or(true),
+            batching: self.batching(batching, place),
+        }
+    }
+
+    fn policy(&mut self, text: Option<&str>, place: &str) -> VersionPolicy {
+        let text = text.unwrap_or("latest");
+        let (kind, argument) = match text.split_once(':') {
+            Some((kind, argument)) => (kind, Some(argument)),
+            None => (text, None),
+        };
+        let policy = match (kind, argument) {
+            ("latest", None) => Some(VersionPolicy::Latest(1)),
+            ("latest", Some(n)) => n.parse().ok().filter(|&n| n > 0).map(VersionPolicy::Latest),
+            ("all", None) => Some(VersionPolicy::All),
+            ("specific", Some(list)) => {
+                let versions = list.parse().ok().map(|List(versions)| versions);
+                versions.filter(|v| !v.is_empty()).map(VersionPolicy::Specific)
+            }
+            _ => None,
+        };
+        policy.unwrap_or_else(|| {
+            self.mistake(format!(
+                "{place}version_policy: {text:?} is not latest, latest:N, all or specific:1,2"
+            ));
+            VersionPolicy::Latest(1)
+        })
+    }
+
+    fn batching(&mut self, batching: &BatchSettings, place: &str) -> BatchConfig {
+        let mode = match batching.batching.as_deref() {
+            None | Some("auto") => BatchMode::Auto,
+            Some("on" | "true") => BatchMode::On,
+            Some("off" | "false") => BatchMode::Off,
+            Some(other) => {
+                self.mistake(format!("{place}batching: {other:?} is not auto, on or off"));
+                BatchMode::Off
+            }
+        };
+        let max = self.at_least_one("max_batch_size", batching.max_batch_size, 64);
+        let allowed = batching.allowed_batch_sizes.clone().map_or(Vec::new(), |List(a)| a);
+        if !allowed.is_sorted_by(|a, b| a < b) {
+            self.mistake(format!("{place}allowed_batch_sizes must ascend"));
+        }
+        let execution = batching.max_execution_batch_size.unwrap_or(max);
+        let split = batching.enable_large_batch_splitting.unwrap_or(false);
+        let largest = if split { execution } else { max };
+        if let Some(&last) = allowed.last()
+            && last != largest
+        {
+            self.mistake(format!(
+                "{place}Last entry in allowed_batch_sizes must match max_batch_size; last entry \
+                 was {last}; expected {largest}"
+            ));
+        }
+        if execution > max || execution == 0 {
+            self.mistake(format!(
+                "{place}max_execution_batch_size must be from 1 to max_batch_size ({max})"
+            ));
+        }
+        BatchConfig {
+            mode,
+            max_batch_size: max,
+            timeout: Duration::from_micros(batching.batch_timeout_micros.unwrap_or(0)),
+            max_enqueued_batches: self.at_least_one(
+                "max_enqueued_batches",
+                batching.max_enqueued_batches,
+                100,
+            ),
+            allowed_batch_sizes: allowed,
+            pad_variable_length_inputs: batching.pad_variable_length_inputs.unwrap_or(false),
+            enable_large_batch_splitting: split,
+            max_execution_batch_size: execution,
+        }
+    }
+
+    fn tensorflow(&mut self, server: &ServerSettings, environment: &Environment) -> TensorFlowConfig {
+        let fraction = server.gpu_memory_fraction.unwrap_or(0.0);
+        if !(0.0..=1.0).contains(&fraction) {
+            self.mistake("gpu_memory_fraction must be from 0 to 1");
+        }
+        TensorFlowConfig {
+            library: server.libtensorflow.clone(),
+            search: environment.library_folders(),
+            log_level: environment.runtime_log_level(server.log_level.as_deref()),
+            intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
+            inter_op_threads: server.inter_op_threads.unwrap_or(0).max(0),
+            gpu: GpuConfig {
+                memory_fraction: fraction,
+                allow_growth: server.gpu_allow_growth.unwrap_or(true),
+                visible_devices: server.gpu_visible_devices.clone().unwrap_or_default(),
+            },
+        }
+    }
+
+    fn at_least_one(&mut self, name: &str, value: Option<usize>, default: usize) -> usize {
+        if value == Some(0) {
+            self.mistake(format!("{name} must be at least 1"));
+        }
+        value.unwrap_or(default)
+    }
+
+    fn some_time(&mut self, name: &str, value: Option<Span>, default: u64) -> Duration {
+        let value = span(value, Duration::from_secs(default));
+        if value.is_zero() {
+            self.mistake(format!("{name} must be more than 0"));
+        }
+        value
+    }
+}
+
+fn span(value: Option<Span>, default: Duration) -> Duration {
+    value.map_or(default, |Span(value)| value)
+}
+
+/// Whether clients can name a model like that in a path.
+#[must_use]
+pub(super) fn is_model_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['/', ':'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(settings: Settings) -> Result<Config> {
+        Config::new(settings, &Environment::default())
+    }
+
+    #[test]
+    fn defaults_are_safe() {
+        let config = checked(Settings::default()).expect("valid");
+        assert!(config.http.host.is_loopback());
+        assert_eq!(config.http.port, 8500);
+        assert_eq!(config.http.max_body_bytes, 64 << 20);
+    }
+
+    #[test]
+    fn all_mistakes_are_reported_at_once() {
+        let mut settings = Settings::default();
+        settings.server.host = Some("nowhere".into());
+        settings.server.http_threads = Some(0);
+        settings.each.version_policy = Some("newest".into());
+        settings.batching.batching = Some("sometimes".into());
+        settings.batching.allowed_batch_sizes = Some(List(vec![4, 2]));
+        let error = checked(settings).expect_err("wrong");
+        for part in ["host", "http_threads", "version_policy", "sometimes", "ascend", "expected 64"] {
+            assert!(error.message().contains(part), "{part} is not in {error}");
+        }
+    }
+
+    #[test]
+    fn policies() {
+        let policy = |text: &str| {
+            let mut settings = Settings::default();
+            settings.paths.push("x".into());
+            settings.each.version_policy = Some(text.into());
+            checked(settings).map(|c| c.repository.sources[0].model.policy.clone())
+        };
+        assert_eq!(policy("latest:2").ok(), Some(VersionPolicy::Latest(2)));
+        assert_eq!(policy("all").ok(), Some(VersionPolicy::All));
+        assert_eq!(policy("specific:1,7").ok(), Some(VersionPolicy::Specific(vec![1, 7])));
+        for wrong in ["latest:0", "specific", "specific:", "all:1", ""] {
+            assert!(policy(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The environment of the process. Nothing else in the program reads it.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+
+use super::file::unknown_key;
+use super::settings::Settings;
+
+/// What every environment variable of ours starts with.
+const PREFIX: &str = "TENSORSERVE_";
+
+/// Variables of ours that are no settings.
+const SPECIAL: [&str; 3] = [
+    // The settings file, which is a flag and not a key of itself.
+    "TENSORSERVE_CONFIG",
+    // Where `make` puts libraries, if not in `lib/`.
+    "TENSORSERVE_LIB_DIR",
+    // Set by `make run`: when it was called, in nanoseconds since 1970.
+    "TENSORSERVE_CALLED_AT",
+];
+
+/// A snapshot of the environment, and of where the program is.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    variables: BTreeMap<String, OsString>,
+    binary: Option<PathBuf>,
+}
+
+impl Environment {
+    /// That of this process.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let named = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value));
+        Environment {
+            variables: env::vars_os().filter_map(named).collect(),
+            binary: env::current_exe().ok(),
+        }
+    }
+
+    /// The value of a variable, if it is text.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.variables.get(name)?.to_str()
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        self.variables.get(name).map(PathBuf::from)
+    }
+
+    /// When `make run` was called, in nanoseconds since 1970.
+    #[must_use]
+    pub fn called_at(&self) -> Option<u128> {
+        self.get("TENSORSERVE_CALLED_AT")?.parse().ok()
+    }
+
+    /// A complaint about each variable that looks like a setting of ours and is none.
+    pub(super) fn unknown_settings(&self) -> Vec<String> {
+        let names = Settings::names();
+        let known: Vec<String> = names.iter().map(|name| variable(name)).collect();
+        let mut known: Vec<&str> = known.iter().map(String::as_str).collect();
+        known.extend(SPECIAL);
+        let ours = self.variables.keys().filter(|name| name.starts_with(PREFIX));
+        let unknown = ours.filter(|name| !known.contains(&name.as_str()));
+        unknown.map(|name| unknown_key(name, &known, "setting")).collect()
+    }
+
+    /// Where to look for libtensorflow, first place first: `lib/` beside the binary, the folder
+    /// that `make` fills (beside `target/release/`, or named), installed Python packages.
+    pub(super) fn library_folders(&self) -> Vec<PathBuf> {
+        let mut folders = Vec::new();
+        if let Some(binary) = &self.binary {
+            let homes = binary.ancestors().skip(1).take(4);
+            folders.extend(homes.map(|home| home.join("lib")));
+        }
+        folders.extend(self.path("TENSORSERVE_LIB_DIR"));
+        folders.push(PathBuf::from("lib"));
+        folders.extend(self.python_packages());
+        folders
+    }
+
+    /// Installed `tensorflow` packages, in the places where pip puts them.
+    fn python_packages(&self) -> Vec<PathBuf> {
+        let mut prefixes: Vec<PathBuf> = Vec::new();
+        prefixes.extend(self.path("VIRTUAL_ENV"));
+        prefixes.extend(self.path("CONDA_PREFIX"));
+        prefixes.extend(self.path("HOME").map(|home| home.join(".local")));
+        prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
+        let mut packages = Vec::new();
+        for prefix in prefixes {
+            let Ok(entries) = fs::read_dir(prefix.join("lib")) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                if entry.file_name().to_string_lossy().starts_with("python3") {
+                    let sites = ["site-packages/tensorflow", "dist-packages/tensorflow"];
+                    let here = sites.map(|site| entry.path().join(site));
+                    packages.extend(here.into_iter().filter(|package| package.is_dir()));
+                }
+            }
+        }
+        packages
+    }
+
+    /// What libtensorflow may write to stderr when our log is at `level`; `None` if the
+    /// environment already says so itself.
+    pub(super) fn runtime_log_level(&self, level: Option<&str>) -> Option<u8> {
+        if self.get("TF_CPP_MIN_LOG_LEVEL").is_some() {
+            return None;
+        }
+        let level = level.or_else(|| self.get("RUST_LOG")).unwrap_or("info");
+        // A filter such as `warn,tensorserve=debug` counts by its loudest part.
+        let loud = |word| level.to_ascii_lowercase().contains(word);
+        Some(if loud("trace") {
+            0
+        } else if loud("debug") {
+            1
+        } else {
+            // What it has to say unasked is about instruction sets and GPUs that are not there;
+            // what goes wrong with a request comes back as that request's error.
+            3
+        })
+    }
+}
+
+/// The environment variable of a setting.
+#[must_use]
+pub fn variable(setting: &str) -> String {
+    format!("{PREFIX}{}", setting.replace('-', "_").to_ascii_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)]) -> Environment {
+        let pairs = variables.iter().map(|(n, v)| ((*n).to_owned(), OsString::from(v)));
+        Environment {
+            variables: pairs.collect(),
+            binary: Some("/opt/ts/target/release/tensorserve".into()),
+        }
+    }
+
+    #[test]
+    fn a_misspelt_variable_is_a_mistake() {
+        let environment = with(&[("TENSORSERVE_HTTP_PROT", "1"), ("TENSORSERVE_HOST", "::"), ("HOME", "/")]);
+        let unknown = environment.unknown_settings();
+        assert_eq!(unknown.len(), 1);
+        assert!(unknown[0].contains("did you mean \"TENSORSERVE_HTTP_PORT\"?"), "{unknown:?}");
+    }
+
+    #[test]
+    fn the_library_is_looked_for_beside_the_binary_first() {
+        let folders = with(&[("TENSORSERVE_LIB_DIR", "/srv/lib")]).library_folders();
+        assert_eq!(folders[0], PathBuf::from("/opt/ts/target/release/lib"));
+        assert!(folders.contains(&"/opt/ts/lib".into()));
+        assert!(folders.contains(&"/srv/lib".into()));
+    }
+
+    #[test]
+    fn the_runtime_is_quiet_unless_we_are_loud() {
+        assert_eq!(with(&[]).runtime_log_level(None), Some(3));
+        assert_eq!(with(&[]).runtime_log_level(Some("debug")), Some(1));
+        assert_eq!(with(&[("RUST_LOG", "trace")]).runtime_log_level(None), Some(0));
+        assert_eq!(with(&[("TF_CPP_MIN_LOG_LEVEL", "1")]).runtime_log_level(None), None);
+    }
+}

@@ -1,0 +1,211 @@
+//! Settings: what the user wrote (flags, environment, file) and the checked [`Config`] the
+//! program runs on.
+//!
+//! Every setting has one name. `http_port` in the file is `--http-port` as a flag and
+//! `TENSORSERVE_HTTP_PORT` in the environment; a flag wins over the environment, which wins over
+//! the file. All mistakes are reported at once. The environment is read here and nowhere else.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+mod check;
+pub mod environment;
+mod file;
+mod settings;
+pub mod units;
+
+pub use self::settings::{BatchSettings, ModelSettings, Settings};
+
+/// Everything the server runs on, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The HTTP listener.
+    pub http: HttpConfig,
+    /// Which models, and how they come and go.
+    pub repository: RepositoryConfig,
+    /// Threads that queues share.
+    pub batching: BatcherConfig,
+    /// libtensorflow.
+    pub tensorflow: TensorFlowConfig,
+    /// How long things may take when the server stops.
+    pub shutdown: ShutdownConfig,
+}
+
+/// The HTTP listener and its limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HttpConfig {
+    /// Address to listen on.
+    pub host: IpAddr,
+    /// Port; 0 picks a free one.
+    pub port: u16,
+    /// Threads that serve connections.
+    pub threads: usize,
+    /// The largest request body in bytes, before and after decompression.
+    pub max_body_bytes: usize,
+    /// Answer a request after this long, ready or not.
+    pub request_timeout: Duration,
+    /// A body must have arrived after this long.
+    pub body_timeout: Duration,
+    /// A request's head must have arrived after this long.
+    pub header_timeout: Duration,
+    /// Close a connection that has been idle for this long.
+    pub keep_alive: Duration,
+    /// Most connections at once, over all threads.
+    pub max_connections: usize,
+}
+
+/// Which models to serve.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RepositoryConfig {
+    /// Where models come from.
+    pub sources: Vec<SourceConfig>,
+    /// How often the sources are looked at.
+    pub poll_interval: Duration,
+    /// Most loads and unloads at once.
+    pub load_threads: usize,
+    /// How often a load that failed is tried again, unless its files change.
+    pub max_load_retries: u32,
+}
+
+/// One place where models are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourceConfig {
+    /// A model, a folder of its versions or, without a name, a folder of such models.
+    pub path: PathBuf,
+    /// The model's name; `None` takes it from the folder.
+    pub name: Option<String>,
+    /// Settings of its model or models.
+    pub model: ModelConfig,
+}
+
+/// Settings of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// Which of its versions to serve.
+    pub policy: VersionPolicy,
+    /// Tags of the graph to load.
+    pub tags: Vec<String>,
+    /// Names for versions.
+    pub labels: BTreeMap<String, i64>,
+    /// How uploaded images are fed.
+    pub images: Images,
+    /// Run read-only signatures on made-up inputs before the model is ready.
+    pub warm_up: bool,
+    /// Batching.
+    pub batching: BatchConfig,
+}
+
+/// Which versions of a model to serve, of those that are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VersionPolicy {
+    /// The so many with the highest numbers.
+    Latest(usize),
+    /// All of them.
+    All,
+    /// These.
+    Specific(Vec<i64>),
+}
+
+/// How uploaded images are fed to a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Images {
+    /// As the graph wants them.
+    Auto,
+    /// The file's bytes.
+    Raw,
+    /// URL-safe base64 of the bytes.
+    Base64,
+}
+
+/// Whether requests are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchMode {
+    /// Never.
+    Off,
+    /// Where it is found to leave answers as they are and to pay.
+    Auto,
+    /// Always, with TensorFlow Serving's limits.
+    On,
+}
+
+/// Batching of one model. The names and meanings are TensorFlow Serving's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BatchConfig {
+    /// Whether requests are joined.
+    pub mode: BatchMode,
+    /// Most rows in a batch; with splitting, most rows in a request.
+    pub max_batch_size: usize,
+    /// The longest a batch may wait to fill up while another one runs.
+    pub timeout: Duration,
+    /// Most full batches that may wait; more is an error for the client.
+    pub max_enqueued_batches: usize,
+    /// Sizes that batches are filled up to, ascending; empty for any.
+    pub allowed_batch_sizes: Vec<usize>,
+    /// Pad inputs of different shapes to join them.
+    pub pad_variable_length_inputs: bool,
+    /// Run a request of more rows than a batch takes in pieces.
+    pub enable_large_batch_splitting: bool,
+    /// Most rows in a batch when large requests are split.
+    pub max_execution_batch_size: usize,
+}
+
+impl BatchConfig {
+    /// Most rows that run together.
+    #[must_use]
+    pub fn execution_size(&self) -> usize {
+        if self.enable_large_batch_splitting {
+            self.max_execution_batch_size.min(self.max_batch_size)
+        } else {
+            self.max_batch_size
+        }
+    }
+}
+
+/// Threads that batch queues share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BatcherConfig {
+    /// Batch threads.
+    pub threads: usize,
+    /// The longest run, as measured, that may take place on a connection's thread.
+    pub inline_budget: Duration,
+}
+
+/// libtensorflow: where it is and how its sessions are set up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorFlowConfig {
+    /// File or folder given by the user.
+    pub library: Option<PathBuf>,
+    /// Folders to search, in order.
+    pub search: Vec<PathBuf>,
+    /// What the library itself may write to stderr, 0 (all) to 3 (nothing); `None` leaves the
+    /// environment's setting.
+    pub log_level: Option<u8>,
+    /// Threads within an operation; 0 for one per core.
+    pub intra_op_threads: i32,
+    /// Threads between operations, used by runs that can be cancelled; 0 for one per core.
+    pub inter_op_threads: i32,
+    /// GPUs.
+    pub gpu: GpuConfig,
+}
+
+/// What of the GPUs may be used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GpuConfig {
+    /// Part of a GPU's memory to take at most; 0 for all.
+    pub memory_fraction: f64,
+    /// Take memory as it is needed and not all at the start.
+    pub allow_growth: bool,
+    /// Which GPUs, for example `0,1`; empty for all.
+    pub visible_devices: String,
+}
+
+/// What happens between a signal to stop and the end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShutdownConfig {
+    /// Keep serving, but not ready, for so long: for load balancers to notice.
+    pub delay: Duration,
+    /// Requests under way may take so long after that.
+    pub timeout: Duration,
+}

@@ -1,0 +1,237 @@
+//! What a user can set: exactly what was written, nothing filled in.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::units::{Bytes, List, Span};
+
+/// Declares settings once for the command line, the environment and the file.
+macro_rules! settings {
+    (
+        $(#[$about:meta])*
+        pub struct $name:ident {
+            $( $(#[$meta:meta])* $field:ident: $type:ty, )*
+        }
+    ) => {
+        #[derive(Clone, Debug, Default, PartialEq, clap::Args, serde::Deserialize)]
+        #[serde(default)]
+        $(#[$about])*
+        pub struct $name {
+            $( $(#[$meta])* #[arg(long)] pub $field: Option<$type>, )*
+        }
+
+        impl $name {
+            /// The names of all settings here, as the file has them.
+            pub(super) const NAMES: &'static [&'static str] = &[$(stringify!($field)),*];
+
+            /// These settings, and where there is none, those of `lower`.
+            #[must_use]
+            pub fn or(self, lower: &Self) -> Self {
+                $name { $( $field: self.$field.or_else(|| lower.$field.clone()), )* }
+            }
+        }
+    };
+}
+
+settings! {
+    /// Settings of the whole server.
+    #[command(next_help_heading = "Server")]
+    pub struct ServerSettings {
+        /// Address to listen on [default: 127.0.0.1]
+        #[arg(value_name = "ADDRESS")]
+        host: String,
+        /// HTTP port; 0 picks a free one [default: 8500]
+        #[arg(value_name = "PORT")]
+        http_port: u16,
+        /// Threads that serve connections [default: one per core]
+        #[arg(value_name = "N")]
+        http_threads: usize,
+        /// Largest request body, before and after decompression [default: 64MiB]
+        #[arg(value_name = "SIZE")]
+        max_body_bytes: Bytes,
+        /// Answer a request after this long, ready or not [default: 30s]
+        #[arg(value_name = "TIME")]
+        request_timeout: Span,
+        /// A request's body must have arrived after this long [default: 60s]
+        #[arg(value_name = "TIME")]
+        body_timeout: Span,
+        /// A request's head must have arrived after this long [default: 10s]
+        #[arg(value_name = "TIME")]
+        header_timeout: Span,
+        /// Close a connection that has been idle for this long [default: 75s]
+        #[arg(value_name = "TIME")]
+        keep_alive: Span,
+        /// Most connections at once [default: 25000]
+        #[arg(value_name = "N")]
+        max_connections: usize,
+        /// After SIGTERM keep serving, but not ready, for this long [default: 0s]
+        #[arg(value_name = "TIME")]
+        shutdown_delay: Span,
+        /// After that, let requests under way finish for this long [default: 30s]
+        #[arg(value_name = "TIME")]
+        shutdown_timeout: Span,
+        /// How often models are looked for [default: 1s]
+        #[arg(value_name = "TIME")]
+        poll_interval: Span,
+        /// Most models loaded or unloaded at once [default: 2]
+        #[arg(value_name = "N")]
+        load_threads: usize,
+        /// How often a failed load is tried again [default: 5]
+        #[arg(value_name = "N")]
+        max_load_retries: u32,
+        /// How much to log: error, warn, info, debug or trace, also per module [default: info]
+        #[arg(value_name = "LEVEL")]
+        log_level: String,
+        /// The library, or the folder it is in [default: found by itself]
+        #[arg(value_name = "PATH", help_heading = "TensorFlow")]
+        libtensorflow: PathBuf,
+        /// Threads within one operation of a model [default: one per core]
+        #[arg(value_name = "N", help_heading = "TensorFlow")]
+        intra_op_threads: i32,
+        /// Threads between operations, for long runs [default: one per core]
+        #[arg(value_name = "N", help_heading = "TensorFlow")]
+        inter_op_threads: i32,
+        /// Part of each GPU's memory to take at most, 0 to 1 [default: all]
+        #[arg(value_name = "PART", help_heading = "TensorFlow")]
+        gpu_memory_fraction: f64,
+        /// Take GPU memory as needed, not all at the start [default: true]
+        #[arg(value_name = "BOOL", help_heading = "TensorFlow")]
+        gpu_allow_growth: bool,
+        /// GPUs to use, for example 0,1 [default: all]
+        #[arg(value_name = "LIST", help_heading = "TensorFlow")]
+        gpu_visible_devices: String,
+        /// Threads that run batches [default: one per core]
+        #[arg(value_name = "N", help_heading = "Batching (per model in the file)")]
+        num_batch_threads: usize,
+        /// Longest run that may take place on a connection's thread [default: 1000]
+        #[arg(value_name = "MICROS", help_heading = "Batching (per model in the file)")]
+        inline_budget_micros: u64,
+    }
+}
+
+settings! {
+    /// Settings that every model can have for itself.
+    #[command(next_help_heading = "Models (per model in the file)")]
+    pub struct EachModelSettings {
+        /// Versions to serve: latest, latest:N, all or specific:1,2 [default: latest]
+        #[arg(value_name = "POLICY")]
+        version_policy: String,
+        /// Tags of the graph to load [default: serve]
+        #[arg(value_name = "LIST")]
+        tags: List<String>,
+        /// How uploaded images are fed: auto, raw or base64 [default: auto]
+        #[arg(value_name = "KIND")]
+        images: String,
+        /// Warm read-only signatures before a version is ready [default: true]
+        #[arg(value_name = "BOOL")]
+        warm_up: bool,
+    }
+}
+
+settings! {
+    /// Batching, with TensorFlow Serving's names and meanings.
+    #[command(next_help_heading = "Batching (per model in the file)")]
+    pub struct BatchSettings {
+        /// Join requests: auto (where it leaves answers as they are and pays), on or off
+        /// [default: auto]
+        #[arg(value_name = "MODE")]
+        batching: String,
+        /// Most rows in a batch [default: 64]
+        #[arg(value_name = "ROWS")]
+        max_batch_size: usize,
+        /// Longest a batch may wait to fill up while another one runs [default: 0]
+        #[arg(value_name = "MICROS")]
+        batch_timeout_micros: u64,
+        /// Most full batches that may wait [default: 100]
+        #[arg(value_name = "N")]
+        max_enqueued_batches: usize,
+        /// Sizes that batches are filled up to, ascending [default: any]
+        #[arg(value_name = "LIST")]
+        allowed_batch_sizes: List<usize>,
+        /// Pad inputs of different shapes so that they can join [default: false]
+        #[arg(value_name = "BOOL")]
+        pad_variable_length_inputs: bool,
+        /// Run requests of more rows than a batch takes in pieces [default: false]
+        #[arg(value_name = "BOOL")]
+        enable_large_batch_splitting: bool,
+        /// Most rows in a batch when requests are split [default: max_batch_size]
+        #[arg(value_name = "ROWS")]
+        max_execution_batch_size: usize,
+    }
+}
+
+/// A `[[models]]` table of the file.
+#[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
+#[serde(default)]
+pub struct ModelSettings {
+    /// The model's name; the folder's without it.
+    pub name: Option<String>,
+    /// Its folder, relative to the file's.
+    pub path: Option<PathBuf>,
+    /// Names for versions.
+    pub labels: BTreeMap<String, i64>,
+    /// Settings of its own.
+    #[serde(flatten)]
+    pub each: EachModelSettings,
+    /// Batching of its own.
+    #[serde(flatten)]
+    pub batching: BatchSettings,
+}
+
+impl ModelSettings {
+    /// The names of all settings of a model.
+    pub(super) fn names() -> Vec<&'static str> {
+        let own = ["name", "path", "labels"];
+        [&own, EachModelSettings::NAMES, BatchSettings::NAMES].concat()
+    }
+}
+
+/// All settings, from the command line and the environment, or from a file.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, serde::Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// Models: each a SavedModel, a folder of numbered versions, or a folder of such models
+    #[arg(value_name = "PATH")]
+    #[serde(skip)]
+    pub paths: Vec<PathBuf>,
+    /// File with settings (TOML); every long option is a key of it, with _ for -
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// Models of the file.
+    #[arg(skip)]
+    pub models: Vec<ModelSettings>,
+    /// The server.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub server: ServerSettings,
+    /// What models have in common.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub each: EachModelSettings,
+    /// Batching that models have in common.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub batching: BatchSettings,
+}
+
+impl Settings {
+    /// The names of all settings a file can have.
+    pub(super) fn names() -> Vec<&'static str> {
+        let (server, each) = (ServerSettings::NAMES, EachModelSettings::NAMES);
+        [&["models"], server, each, BatchSettings::NAMES].concat()
+    }
+
+    /// These settings, and where there is none, those of the file `lower`.
+    #[must_use]
+    pub fn or(self, lower: &Self) -> Self {
+        Settings {
+            paths: self.paths,
+            config: self.config,
+            models: lower.models.clone(),
+            server: self.server.or(&lower.server),
+            each: self.each.or(&lower.each),
+            batching: self.batching.or(&lower.batching),
+        }
+    }
+}
