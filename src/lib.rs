@@ -13,5 +13,6 @@
 pub mod codec;
 pub mod config;
 pub mod error;
+pub mod metrics;
 pub mod pb;
 pub mod tensor;

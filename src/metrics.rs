@@ -1,0 +1,501 @@
+//! Every metric of the server: its name, labels and buckets, declared once.
+//!
+//! Label values that come from clients are never used: a request for a model that is not there
+//! counts under empty labels, so nobody can fill the memory with made-up names. The series of a
+//! model version are removed with it.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::error::Code;
+
+/// The content type of [`Metrics::encode`]'s text.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The ways a client can ask for an inference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Api {
+    /// `POST /v1/models/M:predict`.
+    TfsPredict,
+    /// `POST /` with JSON.
+    SimpleJson,
+    /// `POST /` with a form of images.
+    SimpleImage,
+}
+
+impl Api {
+    const COUNT: usize = 3;
+
+    fn name(self) -> &'static str {
+        match self {
+            Api::TfsPredict => "tfs_predict",
+            Api::SimpleJson => "simple_json",
+            Api::SimpleImage => "simple_image",
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Api::TfsPredict => 0,
+            Api::SimpleJson => 1,
+            Api::SimpleImage => 2,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    model: Arc<str>,
+    version: Arc<str>,
+    signature: Arc<str>,
+    api: &'static str,
+    code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SignatureLabels {
+    model: Arc<str>,
+    version: Arc<str>,
+    signature: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VersionLabels {
+    model: Arc<str>,
+    version: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LoadLabels {
+    model: Arc<str>,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabels {
+    version: &'static str,
+}
+
+/// Buckets of a histogram, as a constructor a [`Family`] can clone.
+#[derive(Clone, Copy)]
+struct Buckets(&'static [f64]);
+
+impl MetricConstructor<Histogram> for Buckets {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.0.iter().copied())
+    }
+}
+
+/// From 20 microseconds (a tiny model in place) to 30 s (the default time limit).
+const SECONDS: Buckets = Buckets(&[
+    0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1,
+    0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
+]);
+
+const ROWS: Buckets = Buckets(&[
+    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0,
+]);
+
+/// Loads take from milliseconds to minutes.
+const LOAD_SECONDS: Buckets = Buckets(&[
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0,
+]);
+
+type Histograms<L> = Family<L, Histogram, Buckets>;
+
+/// All metrics of one server. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    latency: Histograms<RequestLabels>,
+    queue: Histograms<SignatureLabels>,
+    run: Histograms<SignatureLabels>,
+    rows: Histograms<SignatureLabels>,
+    in_flight: Gauge,
+    loads: Family<LoadLabels, Counter>,
+    load_time: Histograms<VersionLabels>,
+    model_bytes: Family<VersionLabels, Gauge>,
+    ready: Gauge,
+    panics: Counter,
+    resident: Gauge,
+    cpu: Gauge<f64, AtomicU64>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics::new()
+    }
+}
+
+impl Metrics {
+    /// Registers everything.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("tensorserve");
+        let r = &mut registry;
+        let requests = Family::default();
+        let latency = Family::new_with_constructor(SECONDS);
+        let queue = Family::new_with_constructor(SECONDS);
+        let run = Family::new_with_constructor(SECONDS);
+        let rows = Family::new_with_constructor(ROWS);
+        let in_flight = Gauge::default();
+        let loads = Family::default();
+        let load_time = Family::new_with_constructor(LOAD_SECONDS);
+        let model_bytes = Family::default();
+        let ready = Gauge::default();
+        let panics = Counter::default();
+        let resident = Gauge::default();
+        let cpu = Gauge::default();
+        let build = Family::<BuildLabels, Gauge>::default();
+        let version = env!("CARGO_PKG_VERSION");
+        build.get_or_create(&BuildLabels { version }).set(1);
+        r.register("requests", "Inference requests answered", requests.clone());
+        r.register(
+            "request_duration_seconds",
+            "From the end of a request's head to its answer",
+            latency.clone(),
+        );
+        r.register(
+            "queue_duration_seconds",
+            "Wait of a request for its batch, where it had to wait",
+            queue.clone(),
+        );
+        r.register("run_duration_seconds", "Time of a batch in the runtime", run.clone());
+        r.register("batch_rows", "Rows in a batch, padding included", rows.clone());
+        r.register("in_flight_requests", "Requests being served", in_flight.clone());
+        r.register("loads", "Model versions loaded, by result", loads.clone());
+        r.register("load_duration_seconds", "Time to load and warm a version", load_time.clone());
+        r.register("model_bytes", "Size of a loaded version's files", model_bytes.clone());
+        r.register("ready", "1 while every configured model can be used", ready.clone());
+        r.register("panics", "Bugs that were caught; should stay 0", panics.clone());
+        r.register("resident_memory_bytes", "Memory the process holds", resident.clone());
+        r.register("cpu_seconds", "Processor time the process has used", cpu.clone());
+        r.register("build_info", "Constant 1, with the version", build);
+        Metrics(Arc::new(Inner {
+            registry,
+            requests,
+            latency,
+            queue,
+            run,
+            rows,
+            in_flight,
+            loads,
+            load_time,
+            model_bytes,
+            ready,
+            panics,
+            resident,
+            cpu,
+        }))
+    }
+
+    /// All metrics as text.
+    ///
+    /// # Errors
+    /// Never in practice: writing to a string does not fail.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        if let Some((resident, cpu)) = process_usage() {
+            self.0.resident.set(resident);
+            self.0.cpu.set(cpu);
+        }
+        let mut out = String::new();
+        text::encode(&mut out, &self.0.registry)?;
+        Ok(out)
+    }
+
+    /// The metrics of a model version's signatures. Their series live as long as the result.
+    #[must_use]
+    pub fn version(&self, model: &str, version: i64, signatures: &[&str]) -> VersionMetrics {
+        let metrics = self.clone();
+        let labels = VersionLabels {
+            model: model.into(),
+            version: version.to_string().into(),
+        };
+        let of = |&signature: &&str| SignatureMetrics::new(&metrics, &labels, signature);
+        VersionMetrics {
+            signatures: signatures.iter().map(of).collect(),
+            labels,
+            metrics,
+        }
+    }
+
+    /// Counts a request that reached no signature.
+    pub fn unresolved(&self, api: Api, code: Code, time: Duration) {
+        let labels = RequestLabels {
+            model: "".into(),
+            version: "".into(),
+            signature: "".into(),
+            api: api.name(),
+            code: code.name(),
+        };
+        self.0.requests.get_or_create(&labels).inc();
+        self.0.latency.get_or_create(&labels).observe(time.as_secs_f64());
+    }
+
+    /// Counts a load that failed.
+    pub fn load_failed(&self, model: &str) {
+        let labels = LoadLabels {
+            model: model.into(),
+            result: "error",
+        };
+        self.0.loads.get_or_create(&labels).inc();
+    }
+
+    /// Counts a request as in flight until the result is dropped.
+    #[must_use]
+    pub fn in_flight(&self) -> InFlight {
+        self.0.in_flight.inc();
+        InFlight(self.clone())
+    }
+
+    /// How many requests are in flight.
+    #[must_use]
+    pub fn in_flight_count(&self) -> i64 {
+        self.0.in_flight.get()
+    }
+
+    /// Counts a caught panic.
+    pub fn panicked(&self) {
+        self.0.panics.inc();
+    }
+
+    /// Sets whether the server is ready.
+    pub fn set_ready(&self, ready: bool) {
+        self.0.ready.set(i64::from(ready));
+    }
+}
+
+/// One request being served.
+pub struct InFlight(Metrics);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.0.in_flight.dec();
+    }
+}
+
+/// The metrics of one loaded model version.
+pub struct VersionMetrics {
+    signatures: Vec<SignatureMetrics>,
+    labels: VersionLabels,
+    metrics: Metrics,
+}
+
+impl VersionMetrics {
+    /// Those of signature number `index`.
+    #[must_use]
+    pub fn signature(&self, index: usize) -> Option<&SignatureMetrics> {
+        self.signatures.get(index)
+    }
+
+    /// Notes that the version was loaded, in `time`, from files of `bytes` bytes.
+    pub fn loaded(&self, bytes: u64, time: Duration) {
+        let labels = LoadLabels {
+            model: Arc::clone(&self.labels.model),
+            result: "ok",
+        };
+        let inner = &self.metrics.0;
+        inner.loads.get_or_create(&labels).inc();
+        let time = time.as_secs_f64();
+        inner.load_time.get_or_create(&self.labels).observe(time);
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        inner.model_bytes.get_or_create(&self.labels).set(bytes);
+    }
+}
+
+impl Drop for VersionMetrics {
+    fn drop(&mut self) {
+        self.metrics.0.load_time.remove(&self.labels);
+        self.metrics.0.model_bytes.remove(&self.labels);
+    }
+}
+
+/// The metrics of one signature of a loaded version.
+pub struct SignatureMetrics {
+    metrics: Metrics,
+    labels: SignatureLabels,
+    queue: QueueMetrics,
+    /// Handles for requests that went well, which are nearly all, by [`Api::index`].
+    ok: [OnceLock<RequestMetrics>; Api::COUNT],
+    /// Series to remove in the end.
+    series: Mutex<HashSet<RequestLabels>>,
+}
+
+#[derive(Clone)]
+struct RequestMetrics {
+    count: Counter,
+    latency: Histogram,
+}
+
+impl SignatureMetrics {
+    fn new(metrics: &Metrics, version: &VersionLabels, signature: &str) -> Self {
+        let labels = SignatureLabels {
+            model: Arc::clone(&version.model),
+            version: Arc::clone(&version.version),
+            signature: signature.into(),
+        };
+        let name = format!("{} version {}, {signature}", version.model, version.version);
+        let inner = &metrics.0;
+        SignatureMetrics {
+            queue: QueueMetrics {
+                name: name.into(),
+                waited: inner.queue.get_or_create_owned(&labels),
+                run: inner.run.get_or_create_owned(&labels),
+                rows: inner.rows.get_or_create_owned(&labels),
+            },
+            metrics: metrics.clone(),
+            labels,
+            ok: Default::default(),
+            series: Mutex::default(),
+        }
+    }
+
+    /// Those of its queue.
+    #[must_use]
+    pub fn queue(&self) -> QueueMetrics {
+        self.queue.clone()
+    }
+
+    /// Counts a request that went well.
+    pub fn succeeded(&self, api: Api, time: Duration) {
+        if let Some(slot) = self.ok.get(api.index()) {
+            let metrics = slot.get_or_init(|| self.request(api, "OK"));
+            metrics.count.inc();
+            metrics.latency.observe(time.as_secs_f64());
+        }
+    }
+
+    /// Counts a request that did not.
+    pub fn failed(&self, api: Api, code: Code, time: Duration) {
+        let metrics = self.request(api, code.name());
+        metrics.count.inc();
+        metrics.latency.observe(time.as_secs_f64());
+    }
+
+    fn request(&self, api: Api, code: &'static str) -> RequestMetrics {
+        let labels = RequestLabels {
+            model: Arc::clone(&self.labels.model),
+            version: Arc::clone(&self.labels.version),
+            signature: Arc::clone(&self.labels.signature),
+            api: api.name(),
+            code,
+        };
+        let inner = &self.metrics.0;
+        let metrics = RequestMetrics {
+            count: inner.requests.get_or_create_owned(&labels),
+            latency: inner.latency.get_or_create_owned(&labels),
+        };
+        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        series.insert(labels);
+        metrics
+    }
+}
+
+impl Drop for SignatureMetrics {
+    fn drop(&mut self) {
+        let inner = &self.metrics.0;
+        let series = self.series.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for labels in series.iter() {
+            inner.requests.remove(labels);
+            inner.latency.remove(labels);
+        }
+        inner.queue.remove(&self.labels);
+        inner.run.remove(&self.labels);
+        inner.rows.remove(&self.labels);
+    }
+}
+
+/// What a batch queue reports.
+#[derive(Clone)]
+pub struct QueueMetrics {
+    name: Arc<str>,
+    waited: Histogram,
+    run: Histogram,
+    rows: Histogram,
+}
+
+impl QueueMetrics {
+    /// Metrics that nobody reads, for a queue outside a server.
+    #[must_use]
+    pub fn unregistered(name: &str) -> Self {
+        QueueMetrics {
+            name: name.into(),
+            waited: SECONDS.new_metric(),
+            run: SECONDS.new_metric(),
+            rows: ROWS.new_metric(),
+        }
+    }
+
+    /// Which queue it is, for the log.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A request waited this long for its batch.
+    pub fn waited(&self, time: Duration) {
+        self.waited.observe(time.as_secs_f64());
+    }
+
+    /// A batch of this many rows ran for this long.
+    #[allow(clippy::cast_precision_loss)]
+    pub fn ran(&self, rows: usize, time: Duration) {
+        self.rows.observe(rows as f64);
+        self.run.observe(time.as_secs_f64());
+    }
+}
+
+/// Resident memory in bytes and processor time in seconds, where the system tells.
+fn process_usage() -> Option<(i64, f64)> {
+    let memory = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: i64 = memory.split_whitespace().nth(1)?.parse().ok()?;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The fields behind the process name, which may itself hold blanks and brackets.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
+    // User and system time; Linux counts both in hundredths of a second for user space.
+    Some((pages * 4096, (ticks(11)? + ticks(12)?) / 100.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_come_and_go_with_their_version() {
+        let metrics = Metrics::new();
+        let version = metrics.version("digits", 2, &["serving_default"]);
+        let signature = version.signature(0).expect("one signature");
+        signature.succeeded(Api::TfsPredict, Duration::from_millis(1));
+        signature.failed(Api::SimpleJson, Code::InvalidArgument, Duration::from_millis(1));
+        signature.queue().ran(8, Duration::from_millis(1));
+        version.loaded(100, Duration::from_secs(1));
+        let text = metrics.encode().expect("text");
+        let labels = "model=\"digits\",version=\"2\",signature=\"serving_default\"";
+        for line in [
+            format!("tensorserve_requests_total{{{labels},api=\"tfs_predict\",code=\"OK\"}} 1"),
+            format!("tensorserve_requests_total{{{labels},api=\"simple_json\",code=\"INVALID_ARGUMENT\"}} 1"),
+            format!("tensorserve_batch_rows_sum{{{labels}}} 8.0"),
+            "tensorserve_model_bytes{model=\"digits\",version=\"2\"} 100".to_owned(),
+        ] {
+            assert!(text.contains(&line), "{line} is not in {text}");
+        }
+        drop(version);
+        let text = metrics.encode().expect("text");
+        assert!(!text.contains("version=\"2\""), "{text}");
+        assert!(text.contains("tensorserve_loads_total{model=\"digits\",result=\"ok\"} 1"));
+    }
+}
