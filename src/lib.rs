@@ -10,6 +10,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+pub mod batch;
 pub mod codec;
 pub mod config;
 pub mod error;

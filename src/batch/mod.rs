@@ -1,0 +1,370 @@
+//! The dynamic batcher: requests for one signature of one model version run together when that
+//! is cheaper, and never wait for company when it is not.
+//!
+//! A [`Queue`] holds the requests of one signature and runs them on a closure it is given; the
+//! [`Batcher`] owns the threads that queues share. There are three ways through a queue, chosen
+//! per request from what the signature's runs have cost so far:
+//!
+//! * **in place**: a cheap request that can not or need not be joined runs at once, on the thread
+//!   it arrived on; no hand-off;
+//! * **a lane** ([`lane`]): a cheap request that gains from company steps aside once, so that the
+//!   other requests which have arrived on its thread can join, and the first of them runs the
+//!   batch on that thread; still no hand-off;
+//! * **the pool** ([`pool`]): everything else waits for one of `num_batch_threads` threads, which
+//!   take what is waiting as soon as they are idle.
+//!
+//! This module must not know of models, HTTP or libtensorflow.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use self::cost::CostModel;
+use self::lane::Lanes;
+use self::pool::{Pool, Waiting};
+use self::trust::Trust;
+use crate::config::{BatchConfig, BatchMode};
+use crate::error::{Code, Error, Result};
+use crate::metrics::QueueMetrics;
+use crate::tensor::Tensor;
+
+mod assemble;
+mod cost;
+mod lane;
+mod pool;
+mod run;
+mod trust;
+
+/// Runs a signature on the inputs of one batch. Blocks.
+pub trait Run: Send + Sync {
+    /// The outputs, in order.
+    ///
+    /// # Errors
+    /// What the model's runtime reports.
+    fn run(&self, inputs: &[Tensor], how: How) -> Result<Vec<Tensor>>;
+}
+
+/// How one run should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct How {
+    /// The most threads one operation may use.
+    pub threads: usize,
+    /// Give up after this long; `None` for runs known to be short.
+    pub timeout: Option<Duration>,
+}
+
+/// What a queue may assume of its signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Inputs and outputs declare an open 0-th dimension.
+    pub batchable: bool,
+    /// Running it twice does no harm.
+    pub read_only: bool,
+}
+
+/// Threads shared by all queues.
+pub struct Batcher {
+    shared: Arc<Shared>,
+}
+
+/// What all queues share.
+struct Shared {
+    pool: Pool,
+    /// Runs under way in the whole process.
+    active: AtomicUsize,
+    cores: usize,
+    /// The longest run that may block a connection's thread.
+    inline_budget: Duration,
+}
+
+/// Runs expected to be shorter than this use one thread per operation: splitting them up costs
+/// more than it gains.
+const WORTH_SPLITTING: Duration = Duration::from_millis(1);
+
+/// Runs expected to be longer than this are cancelled by the runtime at their deadline; for
+/// others it is enough that the client gets its answer then.
+const WORTH_CANCELLING: Duration = Duration::from_millis(500);
+
+impl Batcher {
+    /// A batcher with `threads` batch threads.
+    ///
+    /// # Errors
+    /// If a thread can not be started.
+    pub fn new(threads: usize, inline_budget: Duration) -> Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let shared = Arc::new(Shared {
+            pool: Pool::default(),
+            active: AtomicUsize::new(0),
+            cores,
+            inline_budget,
+        });
+        pool::start(&shared, threads)?;
+        Ok(Batcher { shared })
+    }
+
+    /// A queue for a signature that `run` runs.
+    #[must_use]
+    pub fn queue(
+        &self,
+        config: BatchConfig,
+        traits: Traits,
+        metrics: QueueMetrics,
+        run: Arc<dyn Run>,
+    ) -> Queue {
+        let lanes = Lanes::new(self.shared.cores);
+        Queue(Arc::new(Inner {
+            shared: Arc::clone(&self.shared),
+            trust: Trust::new(config.mode, traits),
+            config,
+            traits,
+            metrics,
+            run,
+            cost: CostModel::default(),
+            lanes,
+            waiting: Waiting::default(),
+        }))
+    }
+}
+
+impl Drop for Batcher {
+    fn drop(&mut self) {
+        self.shared.pool.stop();
+    }
+}
+
+/// The requests of one signature of one model version.
+pub struct Queue(Arc<Inner>);
+
+struct Inner {
+    shared: Arc<Shared>,
+    config: BatchConfig,
+    traits: Traits,
+    metrics: QueueMetrics,
+    run: Arc<dyn Run>,
+    cost: CostModel,
+    trust: Trust,
+    lanes: Lanes,
+    waiting: Waiting,
+}
+
+/// One request on its way through a queue.
+struct Task {
+    inputs: Vec<Tensor>,
+    /// Its 0-th dimension; 0 for a request that must run alone.
+    rows: usize,
+    deadline: Option<Instant>,
+    queued: Instant,
+}
+
+/// A task that waits, and where its answer goes.
+struct Waiter {
+    task: Task,
+    reply: oneshot::Sender<Verdict>,
+}
+
+/// What a waiting task hears.
+enum Verdict {
+    /// Its answer.
+    Done(Result<Vec<Tensor>>),
+    /// It is its turn to run a batch, with itself in it.
+    Lead(Task),
+}
+
+impl Waiter {
+    /// Whether anyone still wants the answer. One whose time is up is told so.
+    fn is_wanted(self, now: Instant) -> Option<Self> {
+        if self.reply.is_closed() {
+            return None;
+        }
+        if self.task.deadline.is_some_and(|deadline| deadline <= now) {
+            self.answer(Err(expired()));
+            return None;
+        }
+        Some(self)
+    }
+
+    fn answer(self, answer: Result<Vec<Tensor>>) {
+        // A client that has gone away is no failure.
+        let _ = self.reply.send(Verdict::Done(answer));
+    }
+}
+
+fn expired() -> Error {
+    Error::new(
+        Code::DeadlineExceeded,
+        "the request's time ran out while it waited for its turn",
+    )
+}
+
+impl Queue {
+    /// Runs a request, alone or with others, and returns its outputs.
+    ///
+    /// # Errors
+    /// What the model reports for this request; [`Code::DeadlineExceeded`] when `deadline`
+    /// passes first; [`Code::Unavailable`] when the queue is full; [`Code::InvalidArgument`] for
+    /// more rows than configured batching takes.
+    pub async fn submit(
+        &self,
+        inputs: Vec<Tensor>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Tensor>> {
+        let inner = &self.0;
+        let rows = inner.rows_of(&inputs)?;
+        let task = Task {
+            inputs,
+            rows,
+            deadline,
+            queued: Instant::now(),
+        };
+        let most = inner.config.execution_size();
+        if rows > most && inner.config.mode == BatchMode::On {
+            return self.split(task, most).await;
+        }
+        if !inner.fits_in_place(rows.max(1)) {
+            return pool::submit(inner, task).await;
+        }
+        if rows == 0 || rows >= most || !inner.gains_from_company(rows) {
+            return inner.run_alone(task);
+        }
+        lane::submit(inner, task).await
+    }
+
+    /// What a run of `rows` rows is expected to take; `None` before the first.
+    #[must_use]
+    pub fn expected(&self, rows: usize) -> Option<Duration> {
+        self.0.cost.predict(rows)
+    }
+
+    /// Runs `inputs` now, on this thread, outside the queue: for warming up. Its time counts for
+    /// later decisions only from the second run on, since the first builds the runtime's plan.
+    ///
+    /// # Errors
+    /// What the model reports.
+    pub fn warm(&self, inputs: &[Tensor], runs: usize, timeout: Duration) -> Result<()> {
+        let how = How {
+            threads: self.0.shared.cores,
+            timeout: Some(timeout),
+        };
+        for run in 0..runs {
+            let start = Instant::now();
+            self.0.run.run(inputs, how)?;
+            if run > 0 {
+                let rows = assemble::rows_of(inputs).unwrap_or(1);
+                self.0.cost.record(rows, start.elapsed());
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a request of more rows than a batch takes, in pieces.
+    async fn split(&self, task: Task, most: usize) -> Result<Vec<Tensor>> {
+        let mut waiting = Vec::new();
+        let mut start = 0;
+        while start < task.rows {
+            let rows = most.min(task.rows - start);
+            let range = start..start + rows;
+            let piece = Task {
+                inputs: task.inputs.iter().map(|t| t.slice_rows(range.clone())).collect(),
+                rows,
+                ..task
+            };
+            waiting.push(pool::enqueue(&self.0, piece)?);
+            start += rows;
+        }
+        let mut pieces = Vec::with_capacity(waiting.len());
+        for piece in waiting {
+            pieces.push(pool::wait(piece, task.deadline).await?);
+        }
+        assemble::rejoin(&pieces)
+    }
+}
+
+impl Inner {
+    /// How many rows a request brings to a batch; 0 if it must run alone.
+    fn rows_of(&self, inputs: &[Tensor]) -> Result<usize> {
+        if !self.trust.may_join() {
+            return Ok(0);
+        }
+        let rows = assemble::rows_of(inputs).unwrap_or(0);
+        let most = self.config.max_batch_size;
+        if rows > most && self.config.mode == BatchMode::On {
+            return Err(Error::invalid(format!(
+                "Task size {rows} is larger than maximum input batch size {most}"
+            )));
+        }
+        Ok(rows)
+    }
+
+    /// Whether a run of `rows` rows is known to be short enough for a connection's thread.
+    fn fits_in_place(&self, rows: usize) -> bool {
+        let expected = self.cost.predict(rows);
+        expected.is_some_and(|time| time <= self.shared.inline_budget)
+    }
+
+    /// Whether running with others is expected to be cheaper than running alone.
+    fn gains_from_company(&self, rows: usize) -> bool {
+        self.cost.worthwhile_rows(self.config.execution_size()) > rows
+    }
+
+    /// The most rows to run together now, on a connection's thread or on one of the pool.
+    fn batch_limit(&self, in_place: bool) -> usize {
+        let mut rows = self.cost.worthwhile_rows(self.config.execution_size());
+        while in_place && rows > 1 && !self.fits_in_place(rows) {
+            rows /= 2;
+        }
+        self.trust.limit(rows)
+    }
+
+    /// How a run of `rows` rows should go, given what else is under way.
+    fn how(&self, rows: usize, deadline: Option<Instant>, active: usize) -> How {
+        let expected = self.cost.predict(rows);
+        let short = |limit| expected.is_some_and(|time| time < limit);
+        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        How {
+            threads: if short(WORTH_SPLITTING) {
+                1
+            } else {
+                (self.shared.cores / active.max(1)).max(1)
+            },
+            timeout: if short(WORTH_CANCELLING) {
+                None
+            } else {
+                deadline.map(left)
+            },
+        }
+    }
+
+    /// One run, timed.
+    fn run_once(&self, inputs: &[Tensor], rows: usize, deadline: Option<Instant>) -> Result<Vec<Tensor>> {
+        let active = &self.shared.active;
+        let how = self.how(rows, deadline, active.fetch_add(1, Relaxed) + 1);
+        let start = Instant::now();
+        let outputs = self.run.run(inputs, how);
+        active.fetch_sub(1, Relaxed);
+        if outputs.is_ok() {
+            let time = start.elapsed();
+            self.cost.record(rows.max(1), time);
+            self.metrics.ran(rows.max(1), time);
+        }
+        outputs
+    }
+
+    /// Runs one request by itself, on this thread.
+    fn run_alone(&self, task: Task) -> Result<Vec<Tensor>> {
+        let size = assemble::allowed_size(task.rows, &self.config.allowed_batch_sizes);
+        if task.rows == 0 || size == task.rows {
+            return self.run_once(&task.inputs, task.rows, task.deadline);
+        }
+        let inputs = assemble::assemble(&[&task.inputs], size)?;
+        let outputs = self.run_once(&inputs, size, task.deadline)?;
+        let mut answers = assemble::split(&outputs, &[task.rows], size).unwrap_or_default();
+        answers.pop().ok_or_else(|| {
+            Error::precondition(
+                "Batched output tensor's 0th dimension does not equal the sum of the 0th \
+                 dimension sizes of the input tensors",
+            )
+        })
+    }
+}

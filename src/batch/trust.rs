@@ -1,0 +1,142 @@
+//! Whether joining requests leaves their answers as they are.
+//!
+//! A model can mix the rows of a batch (normalise over it, sum it up), and then an answer would
+//! depend on who else asked. Where the operator turned batching on, that is their word. In `auto`
+//! mode nobody gave it, so it is tested: the first batches are also run request by request and
+//! compared, again whenever inputs differ for the first times, and now and then later. One wrong
+//! answer, which is not given out, ends joining for this signature.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use super::Traits;
+use crate::config::BatchMode;
+
+/// How many agreeing batches count as proof.
+const PROOF: u32 = 3;
+
+/// The most rows in a batch that is run twice.
+const TRIAL_ROWS: usize = 4;
+
+/// One batch in so many is tested again.
+const AUDIT_EVERY: u32 = 4096;
+
+/// The state of that test for one signature.
+pub(super) struct Trust {
+    /// Batching is on because the operator said so.
+    given: bool,
+    joins: AtomicBool,
+    /// Agreeing batches of equal requests, and of requests that differ.
+    equal: AtomicU32,
+    different: AtomicU32,
+    since_audit: AtomicU32,
+}
+
+impl Trust {
+    pub(super) fn new(mode: BatchMode, traits: Traits) -> Self {
+        let joins = match mode {
+            BatchMode::Off => false,
+            BatchMode::On => true,
+            BatchMode::Auto => traits.batchable && traits.read_only,
+        };
+        Trust {
+            given: mode == BatchMode::On,
+            joins: AtomicBool::new(joins),
+            equal: AtomicU32::new(0),
+            different: AtomicU32::new(0),
+            since_audit: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether requests may be joined at all.
+    pub(super) fn may_join(&self) -> bool {
+        self.joins.load(Relaxed)
+    }
+
+    /// `rows`, or fewer while batches are tested.
+    pub(super) fn limit(&self, rows: usize) -> usize {
+        let proven = self.given || self.different.load(Relaxed) >= PROOF;
+        let half_proven = self.equal.load(Relaxed) >= PROOF;
+        if proven || half_proven {
+            rows
+        } else {
+            rows.min(TRIAL_ROWS)
+        }
+    }
+
+    /// Whether a batch, whose requests are all `equal` or not, must be tested.
+    pub(super) fn must_test(&self, equal: bool) -> bool {
+        if self.given {
+            return false;
+        }
+        let different = self.different.load(Relaxed);
+        let proven = different >= PROOF || (equal && self.equal.load(Relaxed) >= PROOF);
+        if !proven {
+            return true;
+        }
+        let count = self.since_audit.fetch_add(1, Relaxed);
+        count % AUDIT_EVERY == AUDIT_EVERY - 1
+    }
+
+    /// Notes that a tested batch gave the right answers.
+    pub(super) fn agreed(&self, equal: bool) {
+        let count = if equal { &self.equal } else { &self.different };
+        count.fetch_add(1, Relaxed);
+    }
+
+    /// Ends joining. True for the first caller, who tells the log.
+    pub(super) fn refute(&self) -> bool {
+        self.joins.swap(false, Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: Traits = Traits {
+        batchable: true,
+        read_only: true,
+    };
+
+    #[test]
+    fn what_may_write_or_declares_no_batch_is_not_joined_unasked() {
+        let state = Traits { read_only: false, ..GOOD };
+        let fixed = Traits { batchable: false, ..GOOD };
+        assert!(Trust::new(BatchMode::Auto, GOOD).may_join());
+        assert!(!Trust::new(BatchMode::Auto, state).may_join());
+        assert!(!Trust::new(BatchMode::Auto, fixed).may_join());
+        assert!(Trust::new(BatchMode::On, fixed).may_join());
+        assert!(!Trust::new(BatchMode::Off, GOOD).may_join());
+    }
+
+    #[test]
+    fn equal_requests_prove_nothing_about_different_ones() {
+        let trust = Trust::new(BatchMode::Auto, GOOD);
+        assert_eq!(trust.limit(64), TRIAL_ROWS);
+        for _ in 0..PROOF {
+            assert!(trust.must_test(true));
+            trust.agreed(true);
+        }
+        assert!(!trust.must_test(true));
+        assert!(trust.must_test(false));
+        assert_eq!(trust.limit(64), 64);
+        (0..PROOF).for_each(|_| trust.agreed(false));
+        assert!(!trust.must_test(false));
+    }
+
+    #[test]
+    fn proof_is_audited() {
+        let trust = Trust::new(BatchMode::Auto, GOOD);
+        (0..PROOF).for_each(|_| trust.agreed(false));
+        let tested = (0..AUDIT_EVERY * 2).filter(|_| trust.must_test(false)).count();
+        assert_eq!(tested, 2);
+    }
+
+    #[test]
+    fn one_wrong_answer_ends_it() {
+        let trust = Trust::new(BatchMode::Auto, GOOD);
+        assert!(trust.refute());
+        assert!(!trust.refute());
+        assert!(!trust.may_join());
+    }
+}
