@@ -16,4 +16,5 @@ pub mod config;
 pub mod error;
 pub mod metrics;
 pub mod pb;
+pub mod platform;
 pub mod tensor;

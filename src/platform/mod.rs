@@ -1,0 +1,138 @@
+//! The contract of a runtime: a [`Platform`] turns a version folder into an [`Executable`].
+//!
+//! A platform knows files and its runtime. It must not know of HTTP, batching, versions or
+//! configuration files; the core never names a platform except through these traits.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::tensor::{Signature, Tensor};
+
+pub mod tensorflow;
+
+/// A runtime that can serve models of one kind.
+pub trait Platform: Send + Sync {
+    /// Its name, as shown to users and written in configuration: `tensorflow`, …
+    fn name(&self) -> &'static str;
+
+    /// The runtime's own version and kind for `--version` and the start-up lines.
+    ///
+    /// # Errors
+    /// When the runtime is not installed; the message says how to get it.
+    fn describe(&self) -> Result<String>;
+
+    /// Whether `folder` itself holds a model of this kind (not whether it is a good one).
+    fn recognises(&self, folder: &Path) -> bool;
+
+    /// Whether all files that the model names are there, without loading it.
+    fn check(&self, folder: &Path) -> Completeness;
+
+    /// What the model declares, without loading it.
+    ///
+    /// # Errors
+    /// [`Code::DataLoss`](crate::error::Code::DataLoss) for files that are not such a model,
+    /// [`Code::NotFound`](crate::error::Code::NotFound) for a missing tag.
+    fn inspect(&self, folder: &Path, options: &LoadOptions) -> Result<Inspection>;
+
+    /// Loads the model. Blocks for as long as that takes.
+    ///
+    /// # Errors
+    /// As [`Platform::inspect`], and whatever the runtime reports.
+    fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded>;
+}
+
+/// What [`Platform::check`] found.
+#[derive(Debug)]
+pub enum Completeness {
+    /// Everything the model names is there.
+    Complete,
+    /// Something it names is not there (yet): the text says what.
+    Missing(String),
+    /// What is there can not be a model.
+    Broken(Error),
+}
+
+/// Per-model settings that a platform needs to load it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadOptions {
+    /// Which graph of a SavedModel: the tags it must have.
+    pub tags: Vec<String>,
+    /// How images reach the model; `None` finds out from the graph.
+    pub images: Option<crate::tensor::ImageEncoding>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        LoadOptions {
+            tags: vec!["serve".to_owned()],
+            images: None,
+        }
+    }
+}
+
+/// A model's declarations.
+#[derive(Debug)]
+pub struct Inspection {
+    /// Signatures, sorted by name.
+    pub signatures: Vec<Signature>,
+    /// The version of the framework that wrote it; empty if not recorded.
+    pub written_by: String,
+    /// Size of the model's files in bytes.
+    pub bytes: u64,
+}
+
+/// A model in memory.
+pub struct Loaded {
+    /// Signatures, sorted by name.
+    pub signatures: Vec<Signature>,
+    /// Runs them.
+    pub executable: Arc<dyn Executable>,
+    /// Size of the model's files in bytes, the best cheap guess of what it holds in memory.
+    pub bytes: u64,
+}
+
+/// How one run should go.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunOptions {
+    /// The most threads that one operation of the model may use; 0 leaves it to the runtime.
+    pub threads: usize,
+    /// Cancel the run after this long. The runtime then needs threads of its own, which costs a
+    /// few microseconds; `None` runs on the calling thread.
+    pub timeout: Option<Duration>,
+}
+
+/// A loaded model. Running blocks the calling thread; any number may run at once.
+pub trait Executable: Send + Sync {
+    /// Runs signature number `signature` (its place in [`Loaded::signatures`]) on `inputs`, one
+    /// for each of its inputs in order, and returns its outputs in order.
+    ///
+    /// # Errors
+    /// What the runtime reports, and
+    /// [`Code::DeadlineExceeded`](crate::error::Code::DeadlineExceeded) after the timeout.
+    fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>>;
+}
+
+/// The platforms built into this binary, in the order they are asked to recognise a folder.
+#[derive(Clone)]
+pub struct Platforms(Vec<Arc<dyn Platform>>);
+
+impl Platforms {
+    /// A table of these platforms.
+    #[must_use]
+    pub fn new(platforms: Vec<Arc<dyn Platform>>) -> Self {
+        Platforms(platforms)
+    }
+
+    /// The platform whose kind of model `folder` holds.
+    #[must_use]
+    pub fn of_folder(&self, folder: &Path) -> Option<&Arc<dyn Platform>> {
+        self.0.iter().find(|p| p.recognises(folder))
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Platform>> {
+        self.0.iter()
+    }
+}

@@ -1,0 +1,196 @@
+//! TensorFlow SavedModels, run by libtensorflow in this process.
+//!
+//! * [`library`] finds the library, `ffi` is its C API behind safe types;
+//! * [`saved_model`], [`graph`] and [`bundle`] read a model's files without it;
+//! * this file ties them together as a [`Platform`].
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prost::Message;
+
+use self::ffi::{Api, Endpoint, Session};
+use self::graph::StateChanging;
+use super::{Completeness, Executable, Inspection, LoadOptions, Loaded, Platform, RunOptions};
+use crate::config::TensorFlowConfig;
+use crate::error::{Code, Error, Result};
+use crate::pb::tensorflow::{ConfigProto, GpuOptions, OpList};
+use crate::tensor::{Signature, Tensor, TensorSpec};
+
+mod bundle;
+mod ffi;
+mod graph;
+mod library;
+mod saved_model;
+
+/// The `tensorflow` platform.
+pub struct TensorFlow {
+    config: TensorFlowConfig,
+    /// Opened by the first call that needs it, so that commands that do not stay quick.
+    runtime: Mutex<Option<Arc<Runtime>>>,
+}
+
+/// The library, opened, and what we asked it once.
+struct Runtime {
+    api: Arc<Api>,
+    state: StateChanging,
+}
+
+impl TensorFlow {
+    /// The platform with these settings. Opens nothing yet.
+    #[must_use]
+    pub fn new(config: TensorFlowConfig) -> Self {
+        let runtime = Mutex::new(None);
+        TensorFlow { config, runtime }
+    }
+
+    fn runtime(&self) -> Result<Arc<Runtime>> {
+        let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtime) = &*slot {
+            return Ok(Arc::clone(runtime));
+        }
+        let api = self.open()?;
+        if !api.bounds_threads() {
+            log::warn!("this libtensorflow can not bound threads per run; every run uses all of them");
+        }
+        let registry = OpList::decode(api.operations().as_slice())
+            .map_err(|e| Error::internal("libtensorflow's list of operations is damaged").with_source(e))?;
+        let state = StateChanging::new(&registry);
+        let runtime = Arc::new(Runtime { api, state });
+        *slot = Some(Arc::clone(&runtime));
+        Ok(runtime)
+    }
+
+    fn open(&self) -> Result<Arc<Api>> {
+        let Some(level) = self.config.log_level else {
+            return self.find_and_open();
+        };
+        ffi::set_log_level(level);
+        if level == 0 {
+            return self.find_and_open();
+        }
+        let (opened, notes) = ffi::with_stderr_kept(|| self.find_and_open());
+        for note in notes.lines() {
+            log::debug!("libtensorflow: {note}");
+        }
+        opened
+    }
+
+    fn find_and_open(&self) -> Result<Arc<Api>> {
+        let search = &self.config.search;
+        match library::find(self.config.library.as_deref(), search)? {
+            library::Found::File(file) => Api::open(&file).map_err(|e| {
+                let file = file.display();
+                Error::unavailable(format!("{file} can not be loaded: {e}")).with_source(e)
+            }),
+            library::Found::System => {
+                let mut last = String::new();
+                for name in library::system_names() {
+                    match Api::open(Path::new(name)) {
+                        Ok(api) => return Ok(api),
+                        Err(e) => last = e.to_string(),
+                    }
+                }
+                Err(library::missing(search, &last))
+            }
+        }
+    }
+
+    fn session_config(&self) -> Vec<u8> {
+        let gpu = &self.config.gpu;
+        ConfigProto {
+            intra_op_parallelism_threads: self.config.intra_op_threads,
+            inter_op_parallelism_threads: self.config.inter_op_threads,
+            gpu_options: Some(GpuOptions {
+                per_process_gpu_memory_fraction: gpu.memory_fraction,
+                allow_growth: gpu.allow_growth,
+                visible_device_list: gpu.visible_devices.clone(),
+            }),
+            // A graph exported on a GPU host must load on one without.
+            allow_soft_placement: true,
+            log_device_placement: false,
+        }
+        .encode_to_vec()
+    }
+}
+
+impl Platform for TensorFlow {
+    fn name(&self) -> &'static str {
+        "tensorflow"
+    }
+
+    fn describe(&self) -> Result<String> {
+        Ok(format!("libtensorflow {}", self.runtime()?.api.version()))
+    }
+
+    fn recognises(&self, folder: &Path) -> bool {
+        saved_model::is_one(folder)
+    }
+
+    fn check(&self, folder: &Path) -> Completeness {
+        saved_model::check(folder)
+    }
+
+    fn inspect(&self, folder: &Path, options: &LoadOptions) -> Result<Inspection> {
+        let meta = saved_model::read(folder, &options.tags)?;
+        let info = meta.meta_info_def.as_ref();
+        Ok(Inspection {
+            written_by: info.map_or(String::new(), |info| info.tensorflow_version.clone()),
+            signatures: saved_model::signatures(&meta, options, None),
+            bytes: saved_model::size_of_files(folder),
+        })
+    }
+
+    fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded> {
+        let meta = saved_model::read(folder, &options.tags)?;
+        let runtime = self.runtime()?;
+        let signatures = saved_model::signatures(&meta, options, Some(&runtime.state));
+        drop(meta); // It may hold a large graph; the runtime makes its own.
+        let session = Session::load(&runtime.api, folder, &options.tags, &self.session_config())?;
+        let calls = signatures.iter().map(|s| Call::resolve(&session, s)).collect();
+        Ok(Loaded {
+            executable: Arc::new(Model { session, calls }),
+            signatures,
+            bytes: saved_model::size_of_files(folder),
+        })
+    }
+}
+
+/// A loaded SavedModel.
+struct Model {
+    /// Feeds and fetches of each signature; an error for one that can not be called.
+    calls: Vec<Result<Call>>,
+    session: Session,
+}
+
+struct Call {
+    feeds: Vec<Endpoint>,
+    fetches: Vec<Endpoint>,
+}
+
+impl Call {
+    fn resolve(session: &Session, signature: &Signature) -> Result<Self> {
+        let find = |spec: &TensorSpec| {
+            if spec.sparse.is_some() {
+                let message = format!("{:?} is a sparse tensor, which can not be served", spec.alias);
+                return Err(Error::new(Code::Unimplemented, message));
+            }
+            session.endpoint(&spec.tensor_name)
+        };
+        Ok(Call {
+            feeds: signature.inputs.iter().map(find).collect::<Result<_>>()?,
+            fetches: signature.outputs.iter().map(find).collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl Executable for Model {
+    fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
+        let call = match self.calls.get(signature) {
+            Some(Ok(call)) => call,
+            Some(Err(error)) => return Err(error.duplicate()),
+            None => return Err(Error::internal("no such signature number")),
+        };
+        self.session.run(&call.feeds, inputs, &call.fetches, options)
+    }
+}
