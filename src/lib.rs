@@ -15,6 +15,8 @@ pub mod codec;
 pub mod config;
 pub mod error;
 pub mod metrics;
+pub mod os;
 pub mod pb;
 pub mod platform;
+pub mod repository;
 pub mod tensor;

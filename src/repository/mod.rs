@@ -1,0 +1,302 @@
+//! Models and their versions: what is there, what is loaded, what a request gets.
+//!
+//! One thread ([`lifecycle`]) looks at the sources, loads, swaps and unloads; it alone writes.
+//! Requests read a table behind an atomic pointer and never wait for it: [`Repository::resolve`]
+//! is one lookup, and the [`ModelHandle`] it returns keeps its version in memory until dropped.
+//!
+//! This module must not know of HTTP or of any protocol.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+
+use crate::batch::Batcher;
+use crate::config::{Config, RepositoryConfig};
+use crate::error::Result;
+use crate::metrics::{Metrics, SignatureMetrics};
+use crate::platform::Platforms;
+use crate::tensor::{Signature, Tensor};
+
+mod lifecycle;
+mod policy;
+mod servable;
+mod source;
+mod state;
+
+pub use self::servable::Servable;
+pub use self::state::{State, VersionStatus};
+
+/// Which model a request means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelSpec<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Which of its versions.
+    pub choice: Choice<'a>,
+}
+
+/// Which version of a model a request means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice<'a> {
+    /// The highest that is ready.
+    Latest,
+    /// This one.
+    Version(i64),
+    /// The one with this label.
+    Label(&'a str),
+}
+
+/// Why there is nothing for a [`ModelSpec`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unresolved {
+    /// No version of that model is ready, or there is no such model.
+    Model,
+    /// That version is not ready, or there is no such version.
+    Version,
+    /// The model has no such label, or there is no such model.
+    Label,
+}
+
+/// A ready version, kept in memory for as long as this exists.
+#[derive(Clone)]
+pub struct ModelHandle(Arc<Servable>);
+
+impl ModelHandle {
+    /// The model's name.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        self.0.model()
+    }
+
+    /// The version's number.
+    #[must_use]
+    pub fn version(&self) -> i64 {
+        self.0.version()
+    }
+
+    /// The name of the platform that runs it.
+    #[must_use]
+    pub fn platform(&self) -> &'static str {
+        self.0.platform()
+    }
+
+    /// How long it took to load and warm.
+    #[must_use]
+    pub fn load_time(&self) -> Duration {
+        self.0.load_time()
+    }
+
+    /// All signatures, sorted by name.
+    #[must_use]
+    pub fn signatures(&self) -> &[Signature] {
+        self.0.signatures()
+    }
+
+    /// The number of the signature `name`, and what it declares.
+    #[must_use]
+    pub fn signature(&self, name: &str) -> Option<(usize, &Signature)> {
+        let all = self.0.signatures().iter().enumerate();
+        all.into_iter().find(|(_, signature)| signature.name == name)
+    }
+
+    /// Metrics of signature number `index`.
+    #[must_use]
+    pub fn metrics(&self, index: usize) -> Option<&SignatureMetrics> {
+        self.0.metrics(index)
+    }
+
+    /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
+    ///
+    /// # Errors
+    /// What [`Queue::submit`](crate::batch::Queue::submit) reports, and
+    /// [`Code::InvalidArgument`](crate::error::Code::InvalidArgument) for inputs of the wrong
+    /// number or type.
+    pub async fn infer(
+        &self,
+        index: usize,
+        inputs: Vec<Tensor>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Tensor>> {
+        self.0.infer(index, inputs, deadline).await
+    }
+}
+
+/// The models of a server. Cheap to clone.
+#[derive(Clone)]
+pub struct Repository(Arc<Shared>);
+
+struct Shared {
+    config: RepositoryConfig,
+    platforms: Platforms,
+    metrics: Metrics,
+    batcher: Batcher,
+    /// What requests see.
+    table: ArcSwap<Table>,
+    /// What people see.
+    board: Mutex<Board>,
+    board_changed: Condvar,
+}
+
+#[derive(Clone, Default)]
+struct Table {
+    models: HashMap<Arc<str>, Arc<Entry>>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    /// Ready versions, ascending.
+    ready: Vec<Arc<Servable>>,
+    labels: BTreeMap<String, i64>,
+}
+
+/// The status of everything.
+#[derive(Default)]
+struct Board {
+    models: BTreeMap<String, BTreeMap<i64, VersionStatus>>,
+    /// Sources that can not be used, by path, and why.
+    problems: BTreeMap<String, String>,
+    /// Whether every model found at the start has been loaded or has failed.
+    started: bool,
+    /// Set once: no more loads, the thread ends.
+    stopped: bool,
+}
+
+impl Repository {
+    /// Starts looking for models and loading them, on threads of its own.
+    ///
+    /// # Errors
+    /// If a thread can not be started.
+    pub fn start(config: &Config, platforms: Platforms, metrics: Metrics) -> Result<Self> {
+        let batching = &config.batching;
+        let shared = Arc::new(Shared {
+            config: config.repository.clone(),
+            platforms,
+            metrics,
+            batcher: Batcher::new(batching.threads, batching.inline_budget)?,
+            table: ArcSwap::default(),
+            board: Mutex::default(),
+            board_changed: Condvar::new(),
+        });
+        lifecycle::start(Arc::clone(&shared))?;
+        Ok(Repository(shared))
+    }
+
+    /// The ready version that `spec` means.
+    ///
+    /// # Errors
+    /// [`Unresolved`].
+    pub fn resolve(&self, spec: &ModelSpec) -> Result<ModelHandle, Unresolved> {
+        let table = self.0.table.load();
+        let entry = table.models.get(spec.name);
+        let ready = entry.map_or(&[][..], |entry| &entry.ready);
+        let number = match spec.choice {
+            Choice::Latest => {
+                let latest = ready.last().ok_or(Unresolved::Model)?;
+                return Ok(ModelHandle(Arc::clone(latest)));
+            }
+            Choice::Version(number) => number,
+            Choice::Label(label) => {
+                let labels = entry.map(|entry| &entry.labels);
+                let number = labels.and_then(|labels| labels.get(label));
+                *number.ok_or(Unresolved::Label)?
+            }
+        };
+        let version = ready.iter().find(|servable| servable.version() == number);
+        version
+            .map(|servable| ModelHandle(Arc::clone(servable)))
+            .ok_or(Unresolved::Version)
+    }
+
+    /// The status of every version of the model that was there since the server started (the
+    /// latest of those that are gone), highest number first; empty for an unknown model.
+    #[must_use]
+    pub fn status(&self, model: &str) -> Vec<VersionStatus> {
+        let board = self.0.board();
+        let versions = board.models.get(model).into_iter().flatten();
+        versions.rev().map(|(_, status)| status.clone()).collect()
+    }
+
+    /// The names of all models with a ready version, sorted.
+    #[must_use]
+    pub fn ready_models(&self) -> Vec<String> {
+        let table = self.0.table.load();
+        let mut names: Vec<String> = table.models.keys().map(|name| name.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    /// The names of all models that are there, ready or not, sorted.
+    #[must_use]
+    pub fn all_models(&self) -> Vec<String> {
+        self.0.board().models.keys().cloned().collect()
+    }
+
+    /// Why not every model can be used; empty if each has a ready version.
+    #[must_use]
+    pub fn obstacles(&self) -> Vec<String> {
+        let table = self.0.table.load();
+        let board = self.0.board();
+        let mut obstacles = Vec::new();
+        if !board.started {
+            obstacles.push("models are being looked for and loaded".to_owned());
+        }
+        for (model, versions) in &board.models {
+            if table.models.contains_key(model.as_str()) {
+                continue;
+            }
+            let latest = versions.values().next_back();
+            let state = latest.map_or("has no version".to_owned(), |status| {
+                format!("version {}: {}", status.version, status.state)
+            });
+            obstacles.push(format!("model {model}: {state}"));
+        }
+        for (path, problem) in &board.problems {
+            obstacles.push(format!("{path}: {problem}"));
+        }
+        obstacles
+    }
+
+    /// Waits until every model that was found at the start has been loaded or has failed, and
+    /// calls `tick` now and then meanwhile. Returns at once when the repository is stopped.
+    pub fn wait_until_started(&self, mut tick: impl FnMut(&Self)) {
+        loop {
+            {
+                let board = self.0.board();
+                if board.started || board.stopped {
+                    return;
+                }
+                let wait = Duration::from_millis(100);
+                let waited = self.0.board_changed.wait_timeout(board, wait);
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+            }
+            tick(self);
+        }
+    }
+
+    /// Ends the thread that loads and unloads. What is loaded stays usable.
+    pub fn stop(&self) {
+        self.0.board().stopped = true;
+        self.0.board_changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Swaps in the table with `model`'s ready versions replaced by `ready` (ascending).
+    fn publish(&self, model: &Arc<str>, ready: Vec<Arc<Servable>>, labels: &BTreeMap<String, i64>) {
+        let mut table = Table::clone(&self.table.load());
+        if ready.is_empty() {
+            table.models.remove(model);
+        } else {
+            let labels = labels.clone();
+            let entry = Arc::new(Entry { ready, labels });
+            table.models.insert(Arc::clone(model), entry);
+        }
+        self.table.store(Arc::new(table));
+    }
+}

@@ -1,0 +1,288 @@
+//! Which models and versions exist, read from the file system.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::config::{ModelConfig, SourceConfig};
+use crate::error::{Error, Result};
+use crate::platform::Platforms;
+
+/// A model that is there.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Found {
+    pub(super) name: String,
+    /// Folders of its versions.
+    pub(super) versions: BTreeMap<i64, PathBuf>,
+    pub(super) config: ModelConfig,
+}
+
+/// What one look at a source brought.
+#[derive(Debug, Default)]
+pub(super) struct Discovery {
+    pub(super) models: Vec<Found>,
+    /// Oddities worth a line in the log, once each.
+    pub(super) notes: BTreeSet<String>,
+}
+
+/// Looks at `source`.
+///
+/// # Errors
+/// If its folder can not be read; what was there before then stays as it is.
+pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<Discovery> {
+    let mut discovery = Discovery::default();
+    let path = &source.path;
+    if platforms.of_folder(path).is_some() {
+        let (name, version) = name_of_model_folder(path);
+        let versions = BTreeMap::from([(version, path.clone())]);
+        discovery.add(source.name.clone().unwrap_or(name), versions, source);
+        return Ok(discovery);
+    }
+    let folders = subfolders(path)?;
+    let versions = versions_among(&folders, &mut discovery.notes);
+    if !versions.is_empty() || source.name.is_some() {
+        let name = source.name.clone().unwrap_or_else(|| folder_name(path));
+        discovery.add(name, versions, source);
+        return Ok(discovery);
+    }
+    for (name, folder) in folders {
+        if name.starts_with('.') {
+            continue;
+        }
+        if platforms.of_folder(&folder).is_some() {
+            discovery.add(name, BTreeMap::from([(1, folder)]), source);
+            continue;
+        }
+        // One unreadable model does not hide the others.
+        let versions = match subfolders(&folder) {
+            Ok(folders) => versions_among(&folders, &mut discovery.notes),
+            Err(error) => {
+                discovery.notes.insert(error.to_string());
+                continue;
+            }
+        };
+        if !versions.is_empty() {
+            discovery.add(name, versions, source);
+        }
+    }
+    Ok(discovery)
+}
+
+impl Discovery {
+    fn add(&mut self, name: String, versions: BTreeMap<i64, PathBuf>, source: &SourceConfig) {
+        if name.contains([':', '/']) {
+            let note = format!("{name:?} is left out: clients can not name a model with : or /");
+            self.notes.insert(note);
+            return;
+        }
+        self.models.push(Found {
+            name,
+            versions,
+            config: source.model.clone(),
+        });
+    }
+}
+
+/// Name and number of a model that is served straight from its folder: `half_plus_two/3` is
+/// version 3 of `half_plus_two`, any other folder is version 1 of the model it is named like.
+fn name_of_model_folder(path: &Path) -> (String, i64) {
+    let name = folder_name(path);
+    match (name.parse(), real_path(path).parent()) {
+        (Ok(version), Some(parent)) if version >= 0 => (folder_name(parent), version),
+        _ => (name, 1),
+    }
+}
+
+fn real_path(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// The last part of the path, also of `.` and `models/..`.
+fn folder_name(path: &Path) -> String {
+    let real = real_path(path);
+    let name = real.file_name().map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| "default".to_owned())
+}
+
+/// Folders in `path` with names that are text, in byte order.
+fn subfolders(path: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let unreadable = |e: std::io::Error| {
+        Error::unavailable(format!("{} can not be read: {e}", path.display())).with_source(e)
+    };
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(path).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        // Links count as what they point to: `current -> v7` is common.
+        let is_folder = fs::metadata(entry.path()).is_ok_and(|meta| meta.is_dir());
+        if let (true, Ok(name)) = (is_folder, entry.file_name().into_string()) {
+            folders.push((name, entry.path()));
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+/// The folders named by a number. Of two with the same number (`1` and `001`) the later in byte
+/// order counts, as in TensorFlow Serving.
+fn versions_among(
+    folders: &[(String, PathBuf)],
+    notes: &mut BTreeSet<String>,
+) -> BTreeMap<i64, PathBuf> {
+    let mut versions = BTreeMap::new();
+    for (name, folder) in folders {
+        let is_number = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+        let Some(version) = is_number.then(|| name.parse().ok()).flatten() else {
+            continue;
+        };
+        if let Some(other) = versions.insert(version, folder.clone()) {
+            notes.insert(format!(
+                "version {version} is there twice; {} counts, {} does not",
+                folder.display(),
+                PathBuf::from(other).display()
+            ));
+        }
+    }
+    versions
+}
+
+/// What a folder's files look like at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    hash: u64,
+    /// The latest change of any of them.
+    newest: SystemTime,
+}
+
+impl Fingerprint {
+    /// Looks at all files below `folder`; unreadable ones count as missing.
+    pub(super) fn of(folder: &Path) -> Self {
+        let mut hasher = DefaultHasher::new();
+        let mut newest = SystemTime::UNIX_EPOCH;
+        look(folder, 0, &mut hasher, &mut newest);
+        let hash = hasher.finish();
+        Fingerprint { hash, newest }
+    }
+
+    /// Whether nothing has changed for `time`: then no copy is under way, and there is no need
+    /// to look twice.
+    pub(super) fn is_settled(&self, time: Duration) -> bool {
+        let since = SystemTime::now().duration_since(self.newest);
+        since.is_ok_and(|since| since >= time)
+    }
+}
+
+/// Deep enough for any model, and an end for links in a circle.
+const DEEPEST: usize = 16;
+
+fn look(folder: &Path, depth: usize, hasher: &mut DefaultHasher, newest: &mut SystemTime) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        let Ok(meta) = fs::metadata(&path) else {
+            continue;
+        };
+        path.hash(hasher);
+        let changed = (meta.ctime(), meta.ctime_nsec(), meta.mtime(), meta.mtime_nsec());
+        (meta.len(), changed).hash(hasher);
+        // The change time and not the modification time, which a copy may set to the past.
+        let seconds = Duration::from_secs(u64::try_from(meta.ctime()).unwrap_or(0));
+        *newest = (SystemTime::UNIX_EPOCH + seconds).max(*newest);
+        if meta.is_dir() && depth < DEEPEST {
+            look(&path, depth + 1, hasher, newest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Settings, environment::Environment};
+    use crate::platform::tensorflow::TensorFlow;
+    use std::sync::Arc;
+
+    struct Place {
+        root: tempfile::TempDir,
+        platforms: Platforms,
+    }
+
+    impl Place {
+        fn with(models: &[&str]) -> Self {
+            let root = tempfile::tempdir().expect("temporary folder");
+            for model in models {
+                let folder = root.path().join(model);
+                fs::create_dir_all(&folder).expect("folder");
+                fs::write(folder.join("saved_model.pb"), "x").expect("file");
+            }
+            let config = Config::new(Settings::default(), &Environment::default()).expect("valid");
+            let tensorflow = Arc::new(TensorFlow::new(config.tensorflow));
+            let platforms = Platforms::new(vec![tensorflow]);
+            Place { root, platforms }
+        }
+
+        fn discover(&self, path: &str, name: Option<&str>) -> Vec<(String, Vec<i64>)> {
+            let mut settings = Settings::default();
+            settings.paths.push(self.root.path().join(path));
+            let config = Config::new(settings, &Environment::default()).expect("valid");
+            let mut source = config.repository.sources[0].clone();
+            source.name = name.map(str::to_owned);
+            let found = discover(&source, &self.platforms).expect("readable");
+            let brief = |found: Found| (found.name, found.versions.into_keys().collect());
+            found.models.into_iter().map(brief).collect()
+        }
+    }
+
+    #[test]
+    fn a_folder_of_models() {
+        let place = Place::with(&["all/a/1", "all/a/00000002", "all/b", "all/.hidden/1"]);
+        fs::create_dir_all(place.root.path().join("all/scripts/lib")).expect("folder");
+        let want = [("a".to_owned(), vec![1, 2]), ("b".to_owned(), vec![1])];
+        assert_eq!(place.discover("all", None), want);
+    }
+
+    #[test]
+    fn a_folder_of_versions_and_a_single_model() {
+        let place = Place::with(&["m/1", "m/3", "m/latest"]);
+        assert_eq!(place.discover("m", None), [("m".to_owned(), vec![1, 3])]);
+        assert_eq!(place.discover("m", Some("other")), [("other".to_owned(), vec![1, 3])]);
+        assert_eq!(place.discover("m/3", None), [("m".to_owned(), vec![3])]);
+        assert_eq!(place.discover("m/latest", None), [("latest".to_owned(), vec![1])]);
+    }
+
+    #[test]
+    fn odd_names() {
+        let place = Place::with(&["m/1", "m/001", "m/-1", "m/1.tmp", "m/99999999999999999999"]);
+        assert_eq!(place.discover("m", None), [("m".to_owned(), vec![1])]);
+        let place = Place::with(&["all/with:colon/1", "all/fine/1"]);
+        assert_eq!(place.discover("all", None), [("fine".to_owned(), vec![1])]);
+    }
+
+    #[test]
+    fn a_missing_folder_is_an_error() {
+        let place = Place::with(&[]);
+        let source = |path: PathBuf| {
+            let mut settings = Settings::default();
+            settings.paths.push(path);
+            let config = Config::new(settings, &Environment::default()).expect("valid");
+            config.repository.sources[0].clone()
+        };
+        let missing = source(place.root.path().join("nothing"));
+        assert!(discover(&missing, &place.platforms).is_err());
+    }
+
+    #[test]
+    fn a_change_shows_in_the_fingerprint() {
+        let place = Place::with(&["m/1"]);
+        let folder = place.root.path().join("m/1");
+        let before = Fingerprint::of(&folder);
+        assert_eq!(before, Fingerprint::of(&folder));
+        assert!(!before.is_settled(Duration::from_secs(60)));
+        fs::write(folder.join("more"), "y").expect("file");
+        assert_ne!(before, Fingerprint::of(&folder));
+    }
+}
