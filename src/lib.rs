@@ -13,10 +13,12 @@
 pub mod batch;
 pub mod codec;
 pub mod config;
+pub mod engine;
 pub mod error;
 pub mod metrics;
 pub mod os;
 pub mod pb;
 pub mod platform;
+pub mod protocol;
 pub mod repository;
 pub mod tensor;

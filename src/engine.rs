@@ -1,0 +1,192 @@
+//! The core's API, held by every front end: find a model, run a signature, tell the state.
+//!
+//! Protocols see models only through this module; it re-exports the few types they need.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::error::{Code, Error, Result};
+use crate::metrics::{InFlight, Metrics};
+use crate::repository::Repository;
+use crate::tensor::Tensor;
+
+pub use crate::metrics::Api;
+pub use crate::repository::{Choice, ModelHandle, ModelSpec, State, Unresolved, VersionStatus};
+
+/// A request of any protocol, decoded: which signature, with which inputs.
+#[derive(Debug)]
+pub struct InferRequest {
+    /// The signature's number in its model version.
+    pub signature: usize,
+    /// One tensor for each of its inputs, in order.
+    pub inputs: Vec<Tensor>,
+}
+
+/// The answer: one tensor for each output of the signature, in order.
+#[derive(Debug)]
+pub struct InferResponse {
+    /// The outputs.
+    pub outputs: Vec<Tensor>,
+}
+
+/// The core. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    repository: Repository,
+    metrics: Metrics,
+    request_timeout: Duration,
+    max_tensor_bytes: usize,
+    stopping: AtomicBool,
+}
+
+/// How an inference went, for the metrics.
+pub struct Served {
+    /// How it was asked for.
+    pub api: Api,
+    /// What it reached.
+    pub reached: Option<(ModelHandle, usize)>,
+    /// How it failed, if it did.
+    pub code: Option<Code>,
+}
+
+/// A decoded tensor may take this many times the largest request body: text of short numbers
+/// grows when it becomes numbers.
+const GROWTH: usize = 8;
+
+impl Engine {
+    /// The core over a repository.
+    #[must_use]
+    pub fn new(config: &Config, repository: Repository, metrics: Metrics) -> Self {
+        Engine(Arc::new(Inner {
+            repository,
+            metrics,
+            request_timeout: config.http.request_timeout,
+            max_tensor_bytes: config.http.max_body_bytes.saturating_mul(GROWTH),
+            stopping: AtomicBool::new(false),
+        }))
+    }
+
+    /// The ready version that `spec` means.
+    ///
+    /// # Errors
+    /// [`Unresolved`], which protocols put into their own words.
+    pub fn resolve(&self, spec: &ModelSpec) -> Result<ModelHandle, Unresolved> {
+        self.0.repository.resolve(spec)
+    }
+
+    /// Runs `request` on the version `handle` keeps.
+    ///
+    /// # Errors
+    /// What the model reports; [`Code::DeadlineExceeded`] at `deadline`; [`Code::Unavailable`]
+    /// when its queue is full.
+    pub async fn infer(
+        &self,
+        handle: &ModelHandle,
+        request: InferRequest,
+        deadline: Instant,
+    ) -> Result<InferResponse> {
+        let InferRequest { signature, inputs } = request;
+        let outputs = handle.infer(signature, inputs, Some(deadline)).await?;
+        Ok(InferResponse { outputs })
+    }
+
+    /// When a request that came in at `start` must be answered.
+    #[must_use]
+    pub fn deadline(&self, start: Instant) -> Instant {
+        start + self.0.request_timeout
+    }
+
+    /// The most memory one input tensor may take, in bytes.
+    #[must_use]
+    pub fn max_tensor_bytes(&self) -> usize {
+        self.0.max_tensor_bytes
+    }
+
+    /// The status of every version of a model, highest first; empty for an unknown model.
+    #[must_use]
+    pub fn status(&self, model: &str) -> Vec<VersionStatus> {
+        self.0.repository.status(model)
+    }
+
+    /// The names of models with a ready version, sorted.
+    #[must_use]
+    pub fn ready_models(&self) -> Vec<String> {
+        self.0.repository.ready_models()
+    }
+
+    /// The names of all models that are there, ready or not, sorted.
+    #[must_use]
+    pub fn all_models(&self) -> Vec<String> {
+        self.0.repository.all_models()
+    }
+
+    /// Whether every configured model can be used.
+    ///
+    /// # Errors
+    /// [`Code::Unavailable`] with all reasons why not.
+    pub fn readiness(&self) -> Result<()> {
+        let mut reasons = self.0.repository.obstacles();
+        if self.0.stopping.load(Relaxed) {
+            reasons.insert(0, "the server is stopping".to_owned());
+        }
+        self.0.metrics.set_ready(reasons.is_empty());
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        Err(Error::unavailable(reasons.join("; ")))
+    }
+
+    /// Waits for the models found at the start; `tick` is called meanwhile.
+    pub fn wait_until_started(&self, mut tick: impl FnMut(&Self)) {
+        self.0.repository.wait_until_started(|_| tick(self));
+    }
+
+    /// The server will stop: not ready any more, no more loads.
+    pub fn stop(&self) {
+        self.0.stopping.store(true, Relaxed);
+        self.0.repository.stop();
+    }
+
+    /// Counts a request as in flight until the result is dropped.
+    #[must_use]
+    pub fn in_flight(&self) -> InFlight {
+        self.0.metrics.in_flight()
+    }
+
+    /// How many requests are in flight.
+    #[must_use]
+    pub fn in_flight_count(&self) -> i64 {
+        self.0.metrics.in_flight_count()
+    }
+
+    /// Counts an inference that took `time`.
+    pub fn count(&self, served: &Served, time: Duration) {
+        let api = served.api;
+        let reached = served.reached.as_ref();
+        match (reached.and_then(|(handle, index)| handle.metrics(*index)), served.code) {
+            (Some(metrics), None) => metrics.succeeded(api, time),
+            (Some(metrics), Some(code)) => metrics.failed(api, code, time),
+            (None, code) => self.0.metrics.unresolved(api, code.unwrap_or(Code::Unknown), time),
+        }
+    }
+
+    /// Counts a caught panic.
+    pub fn panicked(&self) {
+        self.0.metrics.panicked();
+    }
+
+    /// All metrics as text.
+    ///
+    /// # Errors
+    /// Never in practice.
+    pub fn metrics_text(&self) -> Result<String> {
+        // Also brings the readiness gauge up to date.
+        let _ = self.readiness();
+        let text = self.0.metrics.encode();
+        text.map_err(|e| Error::internal("the metrics could not be written").with_source(e))
+    }
+}

@@ -1,0 +1,145 @@
+//! TensorFlow Serving's REST API, as `tensorflow_model_server` 2.20 speaks it: routes, order of
+//! checks, texts, number and white-space format.
+//!
+//! Sources: `model_servers/http_rest_api_handler.cc`, `http_rest_api_util.cc`,
+//! `util/json_tensor.cc` of github.com/tensorflow/serving.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use self::path::{Request, Verb};
+use super::{JSON, Reply};
+use crate::codec::json::write;
+use crate::engine::{Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved};
+use crate::error::{Code, Error, Result};
+
+mod describe;
+mod encode;
+mod fault;
+mod path;
+mod predict;
+
+/// Answers a request for a path that starts with `/v1/` in any case. `target` is path and query
+/// as they were sent; the query is part of what has to match.
+pub async fn handle(
+    engine: &Engine,
+    method: &str,
+    target: &str,
+    body: Bytes,
+    start: Instant,
+) -> Reply {
+    let request = match path::parse(method, target) {
+        Ok(request) => request,
+        Err(path::Malformed::Request) => {
+            let message = format!("Malformed request: {method} {target}");
+            return failure(Error::invalid(message));
+        }
+        // The reference server fails before it has written its JSON.
+        Err(path::Malformed::Version) => return Reply::ok(JSON, Bytes::new()).with_status(400),
+    };
+    let result = match request {
+        Request::Status(spec) => describe::status(engine, spec.name.as_deref(), spec.version()),
+        Request::Metadata(spec) => {
+            let name = spec.name.clone().unwrap_or_default();
+            metadata(engine, &name, spec.choice())
+        }
+        Request::Post(Verb::Predict, spec) => {
+            let name = spec.name.clone().unwrap_or_default();
+            return predict(engine, &name, spec.choice(), &body, start).await;
+        }
+        Request::Post(Verb::Classify | Verb::Regress, _) => Err(Error::new(
+            Code::Unimplemented,
+            "classify and regress are not served yet; use :predict",
+        )),
+    };
+    result.unwrap_or_else(failure)
+}
+
+fn metadata(engine: &Engine, name: &str, choice: Choice) -> Result<Reply> {
+    if name.is_empty() {
+        return Err(Error::invalid("Missing model name in request."));
+    }
+    let handle = resolve(engine, name, choice)?;
+    Ok(Reply::ok(JSON, describe::metadata(&handle)))
+}
+
+async fn predict(
+    engine: &Engine,
+    name: &str,
+    choice: Choice<'_>,
+    body: &[u8],
+    start: Instant,
+) -> Reply {
+    let mut served = Served {
+        api: Api::TfsPredict,
+        reached: None,
+        code: None,
+    };
+    match run_predict(engine, name, choice, body, start, &mut served).await {
+        Ok(body) => Reply::ok(JSON, body).with_served(served),
+        Err(error) => {
+            served.code = Some(error.code());
+            failure(error).with_served(served)
+        }
+    }
+}
+
+async fn run_predict(
+    engine: &Engine,
+    name: &str,
+    choice: Choice<'_>,
+    body: &[u8],
+    start: Instant,
+    served: &mut Served,
+) -> Result<Vec<u8>> {
+    let handle = match resolve(engine, name, choice) {
+        Ok(handle) => handle,
+        // A body that is no JSON is reported before a model that is not there.
+        Err(error) => {
+            predict::check_syntax(body)?;
+            return Err(error);
+        }
+    };
+    let decoded = predict::decode(body, &handle, engine.max_tensor_bytes())?;
+    let signature = decoded.signature;
+    served.reached = Some((handle.clone(), signature));
+    let request = InferRequest {
+        signature,
+        inputs: decoded.inputs,
+    };
+    let answer = engine.infer(&handle, request, engine.deadline(start)).await?;
+    let declared = handle.signatures().get(signature);
+    let names = declared.map_or(&[][..], |signature| &signature.outputs);
+    encode::outputs(decoded.format, names, &answer.outputs)
+}
+
+fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
+    let resolved = engine.resolve(&ModelSpec { name, choice });
+    resolved.map_err(|unresolved| match (unresolved, choice) {
+        (Unresolved::Label, Choice::Label(label)) => {
+            Error::invalid(format!("Unrecognized servable version label: {label}"))
+        }
+        (_, Choice::Version(version)) => Error::not_found(format!(
+            "Servable not found for request: Specific({name}, {version})"
+        )),
+        _ => Error::not_found(format!("Servable not found for request: Latest({name})")),
+    })
+}
+
+/// The error as this API writes it.
+fn failure(error: Error) -> Reply {
+    let mut body = b"{\n    \"error\": ".to_vec();
+    write::string(error.message().as_bytes(), &mut body);
+    body.extend_from_slice(b"\n}");
+    let mut reply = Reply::ok(JSON, body).with_status(error.code().http());
+    reply.error = Some(error);
+    reply
+}
+
+/// A failure that shows before the path is looked at (a body that is too large, say), in this
+/// API's form.
+#[must_use]
+pub fn refuse(error: Error, status: u16) -> Reply {
+    failure(error).with_status(status)
+}
