@@ -11,6 +11,7 @@
 )]
 
 pub mod batch;
+pub mod cli;
 pub mod codec;
 pub mod config;
 pub mod engine;
@@ -21,4 +22,58 @@ pub mod pb;
 pub mod platform;
 pub mod protocol;
 pub mod repository;
+pub mod server;
 pub mod tensor;
+
+use std::net::SocketAddr;
+
+use crate::config::{Config, ShutdownConfig};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::metrics::Metrics;
+use crate::platform::Platforms;
+use crate::repository::Repository;
+use crate::server::HttpListener;
+
+/// A running server.
+pub struct Server {
+    engine: Engine,
+    http: HttpListener,
+    shutdown: ShutdownConfig,
+}
+
+impl Server {
+    /// Starts serving. Returns once the port is open; models are loaded in the background.
+    ///
+    /// # Errors
+    /// If the port can not be bound or a thread not be started.
+    pub fn start(config: &Config, platforms: Platforms) -> Result<Self> {
+        let metrics = Metrics::new();
+        let repository = Repository::start(config, platforms, metrics.clone())?;
+        let engine = Engine::new(config, repository, metrics);
+        let http = HttpListener::start(config, &engine)?;
+        Ok(Server {
+            engine,
+            http,
+            shutdown: config.shutdown.clone(),
+        })
+    }
+
+    /// The address of the HTTP listener.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.http.address()
+    }
+
+    /// The core.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Stops gracefully: not ready at once, then as [`HttpListener::stop`]. Blocks.
+    pub fn stop(self) {
+        self.engine.stop();
+        self.http.stop(self.shutdown.delay, self.shutdown.timeout);
+    }
+}

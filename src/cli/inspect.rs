@@ -1,0 +1,208 @@
+//! `tensorserve inspect`: what a model declares, without loading it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use super::table::columns;
+use super::{example, health, platforms, say};
+use crate::config::{Config, Settings, environment::Environment};
+use crate::error::{Error, Result};
+use crate::platform::{LoadOptions, Platforms};
+use crate::tensor::{DeclaredShape, ImageEncoding, Signature, TensorSpec};
+
+const SERVER: &str = "http://127.0.0.1:8500";
+
+pub(super) fn run(target: &str, tags: &str) -> Result<ExitCode> {
+    if target.starts_with("http://") || target.starts_with("https://") {
+        inspect_url(target)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let config = Config::new(Settings::default(), &Environment::default())?;
+    let options = LoadOptions {
+        tags: tags.split(',').map(|tag| tag.trim().to_owned()).collect(),
+        images: None,
+    };
+    let platforms = platforms(&config);
+    let folders = models_at(Path::new(target), &platforms)?;
+    for (index, (name, folder)) in folders.iter().enumerate() {
+        if index > 0 {
+            say("");
+        }
+        inspect_folder(name, folder, &platforms, &options)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The model folders that `path` stands for, each with its model's name: itself, its newest
+/// version, or those of every model in it.
+fn models_at(path: &Path, platforms: &Platforms) -> Result<Vec<(String, PathBuf)>> {
+    let real = path.canonicalize().map_err(|e| {
+        Error::not_found(format!("{}: {e}", path.display())).with_source(e)
+    })?;
+    let name_of = |path: &Path| {
+        path.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned())
+    };
+    if platforms.of_folder(&real).is_some() {
+        let is_version = name_of(&real).bytes().all(|byte| byte.is_ascii_digit());
+        let named = if is_version { real.parent().unwrap_or(&real) } else { &real };
+        return Ok(vec![(name_of(named), real.clone())]);
+    }
+    if let Some(newest) = newest_version(&real) {
+        return Ok(vec![(name_of(&real), newest)]);
+    }
+    let mut models = Vec::new();
+    for folder in subfolders(&real) {
+        if platforms.of_folder(&folder).is_some() {
+            models.push((name_of(&folder), folder));
+        } else if let Some(newest) = newest_version(&folder) {
+            models.push((name_of(&folder), newest));
+        }
+    }
+    if models.is_empty() {
+        return Err(Error::not_found(format!(
+            "{}: no model is there (a model is a folder with a saved_model.pb, or of numbered \
+             versions of one)",
+            path.display()
+        )));
+    }
+    Ok(models)
+}
+
+fn subfolders(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = entries.map(|e| e.path()).filter(|p| p.is_dir()).collect();
+    folders.sort();
+    folders
+}
+
+fn newest_version(path: &Path) -> Option<PathBuf> {
+    let numbered = subfolders(path).into_iter().filter_map(|folder| {
+        let number: i64 = folder.file_name()?.to_str()?.parse().ok()?;
+        (number >= 0).then_some((number, folder))
+    });
+    numbered.max().map(|(_, folder)| folder)
+}
+
+fn inspect_folder(
+    name: &str,
+    folder: &Path,
+    platforms: &Platforms,
+    options: &LoadOptions,
+) -> Result<()> {
+    let Some(platform) = platforms.of_folder(folder) else {
+        let known: Vec<&str> = platforms.iter().map(|platform| platform.name()).collect();
+        let message = format!("{}: no model of a known kind ({})", folder.display(), known.join(", "));
+        return Err(Error::not_found(message));
+    };
+    let place = folder.display();
+    let inspection = platform.inspect(folder, options).map_err(|e| e.context(&place))?;
+    let kilobytes = inspection.bytes.div_ceil(1000);
+    let written_by = match inspection.written_by.as_str() {
+        "" => String::new(),
+        version => format!(", written by {} {version}", platform.name()),
+    };
+    say(&format!("{name}: {place} ({}, {kilobytes} kB{written_by})", platform.name()));
+    if let crate::platform::Completeness::Missing(what) = platform.check(folder) {
+        say(&format!("  incomplete: {what} is missing"));
+    }
+    show(SERVER, name, &inspection.signatures);
+    Ok(())
+}
+
+fn show(url: &str, model: &str, signatures: &[Signature]) {
+    for signature in signatures {
+        if signature.inputs.is_empty() && signature.name.starts_with("__") {
+            continue; // TensorFlow's own, for initialisation.
+        }
+        let method = match signature.method_name.as_str() {
+            "" => String::new(),
+            method => format!("  [{method}]"),
+        };
+        say(&format!("\n  {}{method}", signature.name));
+        let row = |kind: &str, spec: &TensorSpec| {
+            let dtype = spec.dtype().map_or("(not servable)", |dtype| dtype.name());
+            let shape = spec.shape.to_string();
+            vec![format!("    {kind}"), spec.alias.clone(), dtype.to_owned(), shape]
+        };
+        let inputs = signature.inputs.iter().map(|spec| row("input", spec));
+        let outputs = signature.outputs.iter().map(|spec| row("output", spec));
+        say(columns(&inputs.chain(outputs).collect::<Vec<_>>()).trim_end());
+        if signature.takes_images {
+            say(&format!("    images are fed as {}", example::image_words(signature)));
+        }
+        match example::of(url, model, signature) {
+            Some(example) => say(&format!("    {}", example.command)),
+            None => say("    (can not be called over HTTP)"),
+        }
+    }
+}
+
+fn inspect_url(url: &str) -> Result<()> {
+    let wrong = |why: &str| Error::invalid(format!("{url}: {why}"));
+    let (server, rest) = url
+        .split_once("/v1/models/")
+        .ok_or_else(|| wrong("name a model: http://HOST:PORT/v1/models/NAME"))?;
+    let path = rest.split(':').next().unwrap_or(rest).trim_end_matches('/');
+    let path = path.strip_suffix("/metadata").unwrap_or(path);
+    let (status, body) = health::get(&format!("{server}/v1/models/{path}/metadata"))?;
+    let page: Value = serde_json::from_str(&body).map_err(|_| wrong("the answer is no JSON"))?;
+    if status != 200 {
+        let message = page.get("error").and_then(Value::as_str).unwrap_or(&body);
+        return Err(wrong(message));
+    }
+    let text = |pointer: &str| page.pointer(pointer).and_then(Value::as_str).unwrap_or("");
+    let (name, version) = (text("/model_spec/name"), text("/model_spec/version"));
+    say(&format!("{name} version {version} on {server}"));
+    let map = page.pointer("/metadata/signature_def/signature_def").and_then(Value::as_object);
+    let signatures = map.into_iter().flatten().map(|(name, definition)| signature(name, definition));
+    show(server, name, &signatures.collect::<Vec<_>>());
+    Ok(())
+}
+
+/// A signature from a server's description of it.
+fn signature(name: &str, definition: &Value) -> Signature {
+    let specs = |member: &str| {
+        let all = definition.get(member).and_then(Value::as_object).into_iter().flatten();
+        all.map(|(alias, info)| spec(alias, info)).collect()
+    };
+    let method = definition.get("method_name").and_then(Value::as_str);
+    Signature {
+        name: name.to_owned(),
+        method_name: method.unwrap_or_default().to_owned(),
+        inputs: specs("inputs"),
+        outputs: specs("outputs"),
+        defaults: Vec::new(),
+        images: ImageEncoding::Raw,
+        takes_images: false,
+        read_only: false,
+    }
+}
+
+fn spec(alias: &str, info: &Value) -> TensorSpec {
+    let text = |member: &str| info.get(member).and_then(Value::as_str).unwrap_or_default();
+    let dtype = text("dtype").trim_start_matches("DT_").trim_end_matches("_REF");
+    let dtype = crate::tensor::DType::ALL
+        .into_iter()
+        .find(|known| known.name().eq_ignore_ascii_case(dtype));
+    let shape = match info.get("tensor_shape") {
+        None => DeclaredShape::Missing,
+        Some(shape) if shape.get("unknown_rank") == Some(&Value::Bool(true)) => {
+            DeclaredShape::UnknownRank
+        }
+        Some(shape) => {
+            let dims = shape.get("dim").and_then(Value::as_array).into_iter().flatten();
+            let size = |dim: &Value| dim.get("size")?.as_str()?.parse().ok();
+            DeclaredShape::Dims(dims.map(|dim| (size(dim).unwrap_or(-1), String::new())).collect())
+        }
+    };
+    TensorSpec {
+        alias: alias.to_owned(),
+        tensor_name: text("name").to_owned(),
+        dtype_number: dtype.map_or(0, crate::tensor::DType::number),
+        shape,
+        sparse: None,
+    }
+}

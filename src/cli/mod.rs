@@ -1,0 +1,188 @@
+//! The command line: from arguments to a running server or a printed answer, and to an exit
+//! code.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::config::environment::{Environment, variable};
+use crate::config::{Config, Settings};
+use crate::error::{Error, Result};
+use crate::platform::Platforms;
+use crate::platform::tensorflow::TensorFlow;
+
+mod example;
+mod health;
+mod inspect;
+mod serve;
+mod table;
+
+/// Serves machine-learning models in its own process
+#[derive(Parser)]
+#[command(name = "tensorserve", disable_version_flag = true, arg_required_else_help = true)]
+struct Cli {
+    /// Print the version, and that of the libtensorflow that is found
+    #[arg(short = 'V', long)]
+    version: bool,
+    #[command(subcommand)]
+    command: Option<Commands>,
+}
+
+#[derive(Subcommand)]
+enum Commands {
+    /// Serve models over HTTP
+    #[command(after_help = SERVE_HELP)]
+    Serve(Box<Settings>),
+    /// Show a model's signatures, and a request for each that works
+    Inspect(InspectArgs),
+    /// Ask a running server whether it is ready; exit code 0 means yes
+    Health(HealthArgs),
+    /// Print a script that completes commands and options in a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+const SERVE_HELP: &str = "\
+Every option can also be set in the environment (--http-port as TENSORSERVE_HTTP_PORT) or in the
+file named by --config (http_port = 8500). An option wins over the environment, the environment
+over the file. Times are written as 250ms or 30s, sizes as 64MiB.
+
+Examples:
+  tensorserve serve models/
+  tensorserve serve models/half_plus_two --http-port 9000
+  tensorserve serve --config tensorserve.toml";
+
+#[derive(Args)]
+struct InspectArgs {
+    /// A SavedModel, a folder of versions, a folder of models, or the address of a model on a
+    /// server (http://127.0.0.1:8500/v1/models/NAME)
+    #[arg(value_name = "PATH|URL")]
+    target: String,
+    /// Tags of the graph to show
+    #[arg(long, value_name = "LIST", default_value = "serve")]
+    tags: String,
+}
+
+#[derive(Args)]
+struct HealthArgs {
+    /// The server
+    #[arg(value_name = "URL")]
+    url: Option<String>,
+}
+
+/// Runs the program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let environment = Environment::of_process();
+    match run(std::env::args_os(), &environment) {
+        Ok(code) => code,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: impl Iterator<Item = OsString>, environment: &Environment) -> Result<ExitCode> {
+    let matches = command().try_get_matches_from(arguments);
+    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match cli {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help is an answer, anything else a mistake in the arguments.
+            let _ = error.print();
+            return Ok(if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS });
+        }
+    };
+    if cli.version {
+        return version(environment);
+    }
+    match cli.command {
+        Some(Commands::Serve(settings)) => serve::run(*settings, environment),
+        Some(Commands::Inspect(arguments)) => inspect::run(&arguments.target, &arguments.tags),
+        Some(Commands::Health(arguments)) => health::run(arguments.url.as_deref(), environment),
+        Some(Commands::Completions { shell }) => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command(), "tensorserve", &mut script);
+            say(String::from_utf8_lossy(&script).trim_end());
+            Ok(ExitCode::SUCCESS)
+        }
+        None => Ok(ExitCode::from(2)),
+    }
+}
+
+/// The command line, with an environment variable for every setting.
+fn command() -> Command {
+    let with_variable = |argument: clap::Arg| {
+        if argument.is_positional() || argument.get_id() == "help" {
+            return argument;
+        }
+        let name = variable(argument.get_id().as_str());
+        argument.env(name).hide_env(true)
+    };
+    Cli::command().mut_subcommand("serve", |serve| serve.mut_args(with_variable))
+}
+
+fn version(environment: &Environment) -> Result<ExitCode> {
+    say(concat!("tensorserve ", env!("CARGO_PKG_VERSION")));
+    let mut settings = Settings::default();
+    settings.server.libtensorflow = environment.get("TENSORSERVE_LIBTENSORFLOW").map(PathBuf::from);
+    let config = Config::new(settings, environment)?;
+    for platform in platforms(&config).iter() {
+        match platform.describe() {
+            Ok(description) => say(&description),
+            Err(error) => say(&format!("{}: {error}", platform.name())),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The platforms built into this binary.
+fn platforms(config: &Config) -> Platforms {
+    let tensorflow = TensorFlow::new(config.tensorflow.clone());
+    Platforms::new(vec![std::sync::Arc::new(tensorflow)])
+}
+
+/// Prints a line. A reader that has gone away is no failure.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Prints an error, with its causes, on stderr.
+fn complain(error: &Error) {
+    let mut stderr = std::io::stderr();
+    let _ = writeln!(stderr, "error: {error}");
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let _ = writeln!(stderr, "  because: {error}");
+        cause = error.source();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_setting_has_a_flag_and_a_variable() {
+        let command = command();
+        let serve = command.find_subcommand("serve").expect("serve");
+        for argument in serve.get_arguments().filter(|a| !a.is_positional() && a.get_id() != "help") {
+            let id = argument.get_id().as_str();
+            assert_eq!(argument.get_long().map(str::to_owned), Some(id.replace('_', "-")), "{id}");
+            let variable = argument.get_env().expect(id).to_str().expect("text");
+            assert_eq!(variable, format!("TENSORSERVE_{}", id.to_uppercase()));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! `tensorserve serve`: starts the server, says what it serves, stops on a signal.
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use indicatif::ProgressBar;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::table::columns;
+use super::{example, platforms, say};
+use crate::Server;
+use crate::config::environment::Environment;
+use crate::config::{Config, Settings};
+use crate::engine::{Choice, Engine, ModelSpec, State};
+use crate::error::{Error, Result};
+use crate::os;
+
+pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitCode> {
+    let start = Instant::now();
+    start_log(&settings, environment);
+    let config = Config::new(settings, environment)?;
+    check_sources(&config)?;
+    os::bound_heaps(2);
+    let platforms = platforms(&config);
+    // Without its only runtime the server would stand there and fail every model.
+    let described = platforms.iter().map(|platform| platform.describe());
+    let runtimes: Vec<String> = described.collect::<Result<_>>()?;
+    let server = Server::start(&config, platforms)?;
+    let report = Report {
+        engine: server.engine().clone(),
+        address: server.address(),
+        runtimes,
+        start,
+        called_at: environment.called_at(),
+    };
+    thread::Builder::new()
+        .name("report".to_owned())
+        .spawn(move || report.print())
+        .map_err(|e| Error::internal("a thread could not be started").with_source(e))?;
+    wait_for_signal()?;
+    let stopped = Instant::now();
+    server.stop();
+    log::info!("stopped after {} ms", stopped.elapsed().as_millis());
+    // At once, and not through the runtimes' own clean-up, which a load that is still under way
+    // could make hang or crash.
+    os::exit_now(0)
+}
+
+/// The log on stderr. Before the settings are checked, so that what they find can be told.
+fn start_log(settings: &Settings, environment: &Environment) {
+    let level = settings.server.log_level.as_deref().or_else(|| environment.get("RUST_LOG"));
+    // The libraries tell of every thread they start.
+    let mut filter = "actix_server=warn,actix_http=error,".to_owned();
+    filter.push_str(level.unwrap_or("info"));
+    let mut builder = env_logger::Builder::new();
+    // A second start in one process (tests) keeps the first log.
+    let _ = builder.parse_filters(&filter).try_init();
+}
+
+/// Mistakes in what to serve that are better told at once than waited out.
+fn check_sources(config: &Config) -> Result<()> {
+    let sources = &config.repository.sources;
+    if sources.is_empty() {
+        return Err(Error::invalid(
+            "nothing to serve: name a model or a folder of models, as in `tensorserve serve \
+             models/`, or a file with --config",
+        ));
+    }
+    for source in sources.iter().filter(|source| source.name.is_none()) {
+        if !source.path.exists() {
+            let path = source.path.display();
+            return Err(Error::not_found(format!("{path}: there is no such folder")));
+        }
+    }
+    Ok(())
+}
+
+/// Waits for SIGTERM or SIGINT. A second one ends the process at once.
+fn wait_for_signal() -> Result<()> {
+    let failed = |e: std::io::Error| Error::internal("signals can not be received").with_source(e);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(failed)?;
+    let mut signals = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let name = either(&mut terminate, &mut interrupt).await;
+        log::info!("{name}: stopping; once more to stop at once");
+        Ok((terminate, interrupt))
+    }).map_err(failed)?;
+    let second = move || {
+        runtime.block_on(either(&mut signals.0, &mut signals.1));
+        os::exit_now(130)
+    };
+    let _ = thread::Builder::new().name("signals".to_owned()).spawn(second);
+    Ok(())
+}
+
+async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+    tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    }
+}
+
+/// What the start prints.
+struct Report {
+    engine: Engine,
+    address: SocketAddr,
+    runtimes: Vec<String>,
+    start: Instant,
+    called_at: Option<u128>,
+}
+
+/// Loads that take longer than this get a spinner.
+const LONG: Duration = Duration::from_millis(700);
+
+impl Report {
+    fn print(&self) {
+        let version = env!("CARGO_PKG_VERSION");
+        say(&format!("tensorserve {version}, {}", self.runtimes.join(", ")));
+        say(&format!("listening on {}", self.url()));
+        self.wait();
+        say("");
+        say(columns(&self.rows()).trim_end());
+        let mut ready = format!("\nready after {:.2} s", self.start.elapsed().as_secs_f64());
+        if let Some(since_make) = self.since_called() {
+            ready.push_str(&format!(", {since_make:.2} s after `make run`"));
+        }
+        if let Err(obstacles) = self.engine.readiness() {
+            ready = format!("\nnot ready: {obstacles}");
+        }
+        say(&ready);
+        if let Some(command) = self.example() {
+            say(&format!("\ntry:\n  {command}"));
+        }
+    }
+
+    fn url(&self) -> String {
+        let mut address = self.address;
+        if address.ip().is_unspecified() {
+            address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+        }
+        format!("http://{address}")
+    }
+
+    /// Waits for the models, with a spinner if that takes long and someone is looking.
+    fn wait(&self) {
+        let spinner = ProgressBar::new_spinner();
+        let shown = std::io::stderr().is_terminal();
+        self.engine.wait_until_started(|engine| {
+            if !shown || self.start.elapsed() < LONG {
+                return;
+            }
+            let loading = engine.all_models().into_iter().filter(|model| {
+                let versions = engine.status(model);
+                versions.iter().any(|v| matches!(v.state, State::Loading | State::Warming))
+            });
+            let loading: Vec<String> = loading.collect();
+            spinner.set_message(format!("loading {}", loading.join(", ")));
+            spinner.tick();
+        });
+        spinner.finish_and_clear();
+    }
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        let head = ["MODEL", "VERSION", "PLATFORM", "SIGNATURES", "LOAD", "URL"];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        for model in self.engine.all_models() {
+            for status in self.engine.status(&model) {
+                let choice = Choice::Version(status.version);
+                let handle = self.engine.resolve(&ModelSpec { name: &model, choice });
+                let version = status.version.to_string();
+                let Ok(handle) = handle else {
+                    if !matches!(status.state, State::Gone) {
+                        let state = status.state.to_string();
+                        rows.push(vec![model.clone(), version, String::new(), state]);
+                    }
+                    continue;
+                };
+                let names = handle.signatures().iter().filter(|s| !s.name.starts_with("__"));
+                let names: Vec<&str> = names.map(|s| s.name.as_str()).collect();
+                let load = format!("{} ms", handle.load_time().as_millis());
+                let url = format!("{}/v1/models/{model}", self.url());
+                let platform = handle.platform().to_owned();
+                rows.push(vec![model.clone(), version, platform, names.join(", "), load, url]);
+            }
+        }
+        rows
+    }
+
+    /// The shortest request that can be shown.
+    fn example(&self) -> Option<String> {
+        let mut examples = Vec::new();
+        for model in self.engine.ready_models() {
+            let choice = Choice::Latest;
+            let Ok(handle) = self.engine.resolve(&ModelSpec { name: &model, choice }) else {
+                continue;
+            };
+            let signatures = handle.signatures().iter();
+            examples.extend(signatures.filter_map(|s| example::of(&self.url(), &model, s)));
+        }
+        examples.into_iter().min_by_key(|e| e.length).map(|e| e.command)
+    }
+
+    fn since_called(&self) -> Option<f64> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_nanos();
+        let nanos = now.checked_sub(self.called_at?)?;
+        Some(Duration::from_nanos(u64::try_from(nanos).ok()?).as_secs_f64())
+    }
+}

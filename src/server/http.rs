@@ -1,0 +1,194 @@
+//! One request: route, body, protocol, answer.
+//!
+//! Routes are matched here and not by the HTTP library's router: TensorFlow Serving's paths match
+//! in any case, keep their query, and have errors of their own.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use actix_web::dev::Payload;
+use actix_web::http::StatusCode;
+use actix_web::http::header::{CONTENT_TYPE, HeaderMap, ORIGIN};
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
+use futures_util::FutureExt;
+
+use super::body::{self, BodyError, Limits};
+use super::drain::Activity;
+use super::form;
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::error::{Code, Error};
+use crate::metrics;
+use crate::protocol::{JSON, Reply, simple, tfs};
+
+/// What every request needs. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct State {
+    engine: Engine,
+    limits: Limits,
+    activity: Activity,
+}
+
+impl State {
+    pub(super) fn new(config: &Config, engine: Engine, activity: Activity) -> Self {
+        let limits = Limits {
+            bytes: config.http.max_body_bytes,
+            time: config.http.body_timeout,
+        };
+        State {
+            engine,
+            limits,
+            activity,
+        }
+    }
+
+    pub(super) fn activity(&self) -> &Activity {
+        &self.activity
+    }
+}
+
+/// Answers a request.
+pub(super) async fn dispatch(
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<State>,
+) -> HttpResponse {
+    let start = Instant::now();
+    state.activity.step();
+    let in_flight = state.engine.in_flight();
+    let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
+    let reply = answering.catch_unwind().await.unwrap_or_else(|_| {
+        state.engine.panicked();
+        plain(500, "a bug in the server; its log says more")
+    });
+    drop(in_flight);
+    if let Some(served) = &reply.served {
+        state.engine.count(served, start.elapsed());
+    }
+    log_failure(&request, &reply);
+    state.activity.step();
+    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = HttpResponse::build(status);
+    response.insert_header((CONTENT_TYPE, reply.content_type));
+    if state.activity.is_closing() {
+        response.force_close();
+    }
+    response.body(reply.body)
+}
+
+async fn answer(
+    request: &HttpRequest,
+    payload: Payload,
+    state: &State,
+    start: Instant,
+) -> Reply {
+    let method = request.method().as_str();
+    let path = request.uri().path();
+    let engine = &state.engine;
+    match (method, path) {
+        ("POST", "/") => simple_request(request.headers(), payload, state, start).await,
+        // What KServe's clients and Knative's probe expect.
+        ("GET" | "HEAD", "/") => Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]),
+        ("GET" | "HEAD", "/healthz") => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
+        ("GET" | "HEAD", "/health") => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
+        ("GET" | "HEAD", "/readyz") => readiness(engine),
+        ("GET" | "HEAD", "/metrics") => match engine.metrics_text() {
+            Ok(text) => Reply::ok(metrics::CONTENT_TYPE, text),
+            Err(error) => simple::refuse(error, 500),
+        },
+        (_, "/" | "/healthz" | "/health" | "/readyz" | "/metrics") => {
+            plain(405, &format!("{method} is not allowed for {path}"))
+        }
+        _ if is_below_v1(path) => tfs_request(request, payload, state, start).await,
+        _ => {
+            let message = format!(
+                "there is nothing at {path}; models are at /v1/models/NAME:predict and POST /"
+            );
+            plain(404, &message)
+        }
+    }
+}
+
+/// Whether TensorFlow Serving would take the path for its REST API: `/v1/` in any case.
+fn is_below_v1(path: &str) -> bool {
+    let bytes = path.as_bytes();
+    matches!(bytes, [b'/', b'v' | b'V', b'1', b'/', ..])
+}
+
+async fn tfs_request(
+    request: &HttpRequest,
+    mut payload: Payload,
+    state: &State,
+    start: Instant,
+) -> Reply {
+    let method = request.method().as_str();
+    if method == "OPTIONS" {
+        return tfs_options(request.headers());
+    }
+    let uri = request.uri();
+    let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
+    match body::read(request.headers(), &mut payload, state.limits).await {
+        Ok(body) => tfs::handle(&state.engine, method, target, body, start).await,
+        Err(BodyError { status, error }) => tfs::refuse(error, status),
+    }
+}
+
+/// A browser's question before a request to another origin. TensorFlow Serving answers it with
+/// an empty body either way.
+fn tfs_options(headers: &HeaderMap) -> Reply {
+    let origin = headers.get(ORIGIN).and_then(|origin| origin.to_str().ok());
+    let is_web = origin.is_some_and(|o| o.contains("http://") || o.contains("https://"));
+    Reply::ok(JSON, Bytes::new()).with_status(if is_web { 200 } else { 400 })
+}
+
+async fn simple_request(
+    headers: &HeaderMap,
+    mut payload: Payload,
+    state: &State,
+    start: Instant,
+) -> Reply {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let kind = content_type.unwrap_or(JSON).to_ascii_lowercase();
+    let refuse = |BodyError { status, error }| simple::refuse(error, status);
+    if kind.starts_with(JSON) {
+        return match body::read(headers, &mut payload, state.limits).await {
+            Ok(body) => simple::json(&state.engine, &body, start).await,
+            Err(error) => refuse(error),
+        };
+    }
+    if kind.starts_with("multipart/form-data") {
+        return match form::read(headers, payload, state.limits).await {
+            Ok(form) => simple::images(&state.engine, form, start).await,
+            Err(error) => refuse(error),
+        };
+    }
+    simple::refuse(Error::invalid("Error, unsupported content type"), 400)
+}
+
+fn readiness(engine: &Engine) -> Reply {
+    match engine.readiness() {
+        Ok(()) => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
+        Err(error) => simple::refuse(error, 503),
+    }
+}
+
+/// An answer outside any protocol.
+fn plain(status: u16, message: &str) -> Reply {
+    let code = if status == 500 { Code::Internal } else { Code::InvalidArgument };
+    simple::refuse(Error::new(code, message.to_owned()), status)
+}
+
+/// Failures that are ours go to the log, once, with their cause; clients' own only on demand.
+fn log_failure(request: &HttpRequest, reply: &Reply) {
+    let Some(error) = &reply.error else {
+        return;
+    };
+    let (method, path, status) = (request.method(), request.uri().path(), reply.status);
+    let cause = std::error::Error::source(error).map_or(String::new(), |e| format!(" ({e})"));
+    if status >= 500 && error.code() != Code::Unavailable {
+        log::error!("{method} {path:?} {status}: {error}{cause}");
+    } else {
+        log::debug!("{method} {path:?} {status}: {error}{cause}");
+    }
+}

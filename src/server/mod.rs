@@ -1,0 +1,175 @@
+//! The listener: binds, serves, drains.
+//!
+//! [`http`] turns requests into calls of the protocols, [`body`] and [`form`] read what clients
+//! send, [`drain`] knows when it is safe to stop. This module knows no model.
+
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use actix_web::dev::ServerHandle;
+use actix_web::rt::System;
+use actix_web::{App, HttpServer, web};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use self::drain::Activity;
+use crate::config::{Config, HttpConfig};
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+mod body;
+mod drain;
+mod form;
+mod http;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
+/// A running HTTP listener.
+pub struct HttpListener {
+    address: SocketAddr,
+    handle: ServerHandle,
+    activity: Activity,
+    socket: TcpListener,
+    thread: JoinHandle<()>,
+}
+
+impl HttpListener {
+    /// Binds and starts to serve `engine`.
+    ///
+    /// # Errors
+    /// If the address can not be bound (the message says what to do) or threads not be started.
+    pub fn start(config: &Config, engine: &Engine) -> Result<Self> {
+        let socket = bind(&config.http)?;
+        let address = socket.local_addr().map_err(|e| failed("has no address", e))?;
+        let clone = socket.try_clone().map_err(|e| failed("can not be shared", e))?;
+        let activity = Activity::default();
+        let state = http::State::new(config, engine.clone(), activity.clone());
+        let (http_config, drain_time) = (config.http.clone(), config.shutdown.timeout);
+        let (report, started) = mpsc::channel();
+        let serve = move || serve(&http_config, drain_time, socket, &state, &report);
+        let thread = thread::Builder::new()
+            .name("http".to_owned())
+            .spawn(serve)
+            .map_err(|e| failed("could not start its thread", e))?;
+        let handle = started
+            .recv()
+            .map_err(|_| Error::internal("the HTTP listener ended before it started"))??;
+        Ok(HttpListener {
+            address,
+            handle,
+            activity,
+            socket: clone,
+            thread,
+        })
+    }
+
+    /// The address that is listened on, with the port that was picked.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves on for `delay` while telling clients to go, then stops accepting, lets requests
+    /// under way finish for at most `timeout`, and ends. Blocks until then.
+    pub fn stop(self, delay: Duration, timeout: Duration) {
+        // From now on every answer closes its connection.
+        self.activity.close_connections();
+        thread::sleep(delay);
+        let end = Instant::now() + timeout;
+        drain::refuse_connections(&self.socket);
+        self.activity.wait_until_quiet(end);
+        // The command is sent by this call; its answer can take a second longer than it must.
+        drop(self.handle.stop(true));
+        self.activity.wait_until_closed(end);
+        if self.activity.connections() > 0 {
+            let left = self.activity.connections();
+            log::warn!("{left} connections were still open after the time to stop");
+        }
+        drop(self.handle.stop(false));
+        let finished = Instant::now() + Duration::from_secs(2);
+        while !self.thread.is_finished() && Instant::now() < finished {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn serve(
+    config: &HttpConfig,
+    drain_time: Duration,
+    socket: TcpListener,
+    state: &http::State,
+    report: &mpsc::Sender<Result<ServerHandle>>,
+) {
+    let shared = web::Data::new(state.clone());
+    let activity = state.activity().clone();
+    let threads = config.threads;
+    let server = HttpServer::new(move || {
+        let app = App::new().app_data(web::Data::clone(&shared));
+        app.default_service(web::to(http::dispatch))
+    })
+    .workers(threads)
+    .max_connections(config.max_connections.div_ceil(threads))
+    .keep_alive(config.keep_alive)
+    .client_request_timeout(config.header_timeout)
+    .client_disconnect_timeout(Duration::from_secs(5))
+    .shutdown_timeout(drain_time.as_secs().max(1))
+    // A client that closes its side has gone away: its request is dropped, not served.
+    .h1_allow_half_closed(false)
+    .disable_signals()
+    .on_connect(move |io, data| {
+        if let Some(stream) = io.downcast_ref::<actix_web::rt::net::TcpStream>() {
+            // Answers are written whole; waiting to fill a packet only delays them.
+            let _ = stream.set_nodelay(true);
+        }
+        data.insert(activity.connection());
+    })
+    .listen(socket);
+    let server = match server {
+        Ok(server) => server,
+        Err(error) => {
+            let _ = report.send(Err(failed("can not be listened on", error)));
+            return;
+        }
+    };
+    let ended = System::new().block_on(async move {
+        let server = server.run();
+        let _ = report.send(Ok(server.handle()));
+        server.await
+    });
+    if let Err(error) = ended {
+        log::error!("the HTTP listener ended: {error}");
+    }
+}
+
+fn bind(config: &HttpConfig) -> Result<TcpListener> {
+    let address = SocketAddr::new(config.host, config.port);
+    let bound = || -> std::io::Result<TcpListener> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        if address.is_ipv6() && config.host == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED) {
+            // `::` means every address, as in the servers we take over from.
+            socket.set_only_v6(false)?;
+        }
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    };
+    bound().map_err(|error| {
+        let hint = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                "; something else listens there: choose another port with --http-port"
+            }
+            std::io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
+            _ => "",
+        };
+        let message = format!("{address} can not be bound: {error}{hint}");
+        Error::new(Code::Unavailable, message).with_source(error)
+    })
+}
+
+fn failed(what: &str, error: std::io::Error) -> Error {
+    Error::unavailable(format!("the HTTP listener {what}: {error}")).with_source(error)
+}
