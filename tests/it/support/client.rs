@@ -1,0 +1,151 @@
+//! A small HTTP/1.1 client that sends exactly what it is told, and keeps its connection.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: BTreeMap<String, String>,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|e| panic!("no JSON ({e}): {}", self.text()))
+    }
+
+    /// The message of an error answer.
+    pub fn error(&self) -> String {
+        let json = self.json();
+        let message = json["error"].as_str();
+        message.unwrap_or_else(|| panic!("no error: {json}")).to_owned()
+    }
+
+    pub fn closes(&self) -> bool {
+        self.headers.get("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
+    }
+}
+
+pub struct Client {
+    address: SocketAddr,
+    stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_write_timeout(Some(Duration::from_secs(60)))?;
+        let stream = BufReader::new(stream);
+        Ok(Client { address, stream })
+    }
+
+    pub fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> io::Result<Answer> {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.address);
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(body);
+        self.send(&bytes)?;
+        self.answer(method)
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes)
+    }
+
+    /// Reads one answer.
+    pub fn answer(&mut self, method: &str) -> io::Result<Answer> {
+        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed"));
+        }
+        let status = line.split(' ').nth(1).and_then(|s| s.parse().ok());
+        let status = status.ok_or_else(|| bad(&line))?;
+        let mut headers = BTreeMap::new();
+        loop {
+            let mut line = String::new();
+            self.stream.read_line(&mut line)?;
+            let line = line.trim_end();
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(':').ok_or_else(|| bad(line))?;
+            headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+        }
+        let length = headers.get("content-length").map_or(Ok(0), |n| n.parse::<usize>());
+        let mut body = vec![0; length.map_err(|_| bad("content-length"))?];
+        if method != "HEAD" {
+            self.stream.read_exact(&mut body)?;
+        }
+        Ok(Answer { status, headers, body })
+    }
+
+    /// What is left until the other side closes.
+    pub fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        let _ = self.stream.read_to_end(&mut rest);
+        rest
+    }
+}
+
+/// One request on a connection of its own.
+pub fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: impl AsRef<[u8]>,
+) -> Answer {
+    let mut client = Client::connect(address).expect("connects");
+    client
+        .request(method, path, headers, body.as_ref())
+        .unwrap_or_else(|e| panic!("{method} {path}: {e}"))
+}
+
+pub fn get(address: SocketAddr, path: &str) -> Answer {
+    request(address, "GET", path, &[], "")
+}
+
+pub fn post(address: SocketAddr, path: &str, body: impl AsRef<[u8]>) -> Answer {
+    request(address, "POST", path, &[("Content-Type", "application/json")], body)
+}
+
+/// One field of a form: name, file name (or none) and content.
+pub type Field<'a> = (&'a str, Option<&'a str>, &'a [u8]);
+
+pub fn post_form(address: SocketAddr, path: &str, fields: &[Field]) -> Answer {
+    const BOUNDARY: &str = "------------------------c0ffee";
+    let mut body = Vec::new();
+    for (name, file, content) in fields {
+        let file = file.map_or(String::new(), |file| format!("; filename=\"{file}\""));
+        let head = format!("--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"{file}\r\n\r\n");
+        body.extend_from_slice(head.as_bytes());
+        body.extend_from_slice(content);
+        body.extend_from_slice(b"\r\n");
+    }
+    body.extend_from_slice(format!("--{BOUNDARY}--\r\n").as_bytes());
+    let kind = format!("multipart/form-data; boundary={BOUNDARY}");
+    request(address, "POST", path, &[("Content-Type", &kind)], body)
+}

@@ -1,0 +1,101 @@
+//! Servers for tests.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tensorserve::Server;
+use tensorserve::config::environment::Environment;
+use tensorserve::config::{Config, Settings};
+use tensorserve::engine::Engine;
+use tensorserve::platform::tensorflow::TensorFlow;
+use tensorserve::platform::{Platform, Platforms};
+
+use super::client;
+
+/// A server on a free port. Stops when dropped.
+pub struct TestServer {
+    server: Option<Server>,
+    pub address: SocketAddr,
+    pub engine: Engine,
+}
+
+/// Settings with a free port and quick polling.
+pub fn settings() -> Settings {
+    let mut settings = Settings::default();
+    settings.server.http_port = Some(0);
+    settings.server.poll_interval = Some("50ms".parse().expect("a time"));
+    settings.server.shutdown_timeout = Some("10s".parse().expect("a time"));
+    settings
+}
+
+pub fn config(settings: Settings) -> Config {
+    Config::new(settings, &Environment::of_process()).expect("valid settings")
+}
+
+impl TestServer {
+    /// A server with libtensorflow.
+    pub fn start(settings: Settings) -> Self {
+        let config = config(settings);
+        let tensorflow = TensorFlow::new(config.tensorflow.clone());
+        TestServer::start_with(&config, vec![Arc::new(tensorflow)])
+    }
+
+    /// A server with libtensorflow for what is at `path`, with all models loaded.
+    pub fn of(path: &Path) -> Self {
+        let mut settings = settings();
+        settings.paths.push(path.to_owned());
+        let server = TestServer::start(settings);
+        server.wait_until_started();
+        server
+    }
+
+    pub fn start_with(config: &Config, platforms: Vec<Arc<dyn Platform>>) -> Self {
+        let server = Server::start(config, Platforms::new(platforms)).expect("starts");
+        TestServer {
+            address: server.address(),
+            engine: server.engine().clone(),
+            server: Some(server),
+        }
+    }
+
+    pub fn wait_until_started(&self) {
+        let start = Instant::now();
+        self.engine.wait_until_started(|_| {
+            assert!(start.elapsed() < Duration::from_secs(120), "models do not load");
+        });
+    }
+
+    /// Waits until `holds`, for at most 20 s.
+    pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(start.elapsed() < Duration::from_secs(20), "in vain: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn get(&self, path: &str) -> client::Answer {
+        client::get(self.address, path)
+    }
+
+    pub fn post(&self, path: &str, body: impl AsRef<[u8]>) -> client::Answer {
+        client::post(self.address, path, body)
+    }
+
+    /// Stops as SIGTERM does.
+    pub fn stop(mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}

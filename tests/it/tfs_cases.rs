@@ -1,0 +1,140 @@
+//! TensorFlow Serving's REST cases (`tests/cases/tensorflow-serving.json`): those for predict,
+//! status, metadata and malformed paths. Classify and regress are not served yet.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tensorserve::config::ModelSettings;
+
+use crate::support::client::{Answer, request};
+use crate::support::server::{TestServer, settings};
+use crate::support::{data, project};
+
+#[derive(Deserialize)]
+struct Case {
+    id: String,
+    method: String,
+    path: String,
+    request_body: String,
+    expect_status: u16,
+    compare: String,
+    expect_body: Option<String>,
+    expect_error_contains: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Models {
+    models: BTreeMap<String, BTreeMap<String, String>>,
+    labels: BTreeMap<String, BTreeMap<String, i64>>,
+}
+
+fn read<T: for<'de> Deserialize<'de>>(path: &str) -> T {
+    let text = fs::read_to_string(project(path)).expect(path);
+    serde_json::from_str(&text).expect(path)
+}
+
+/// A server with the models the cases need, under the names and versions they use.
+fn serve(root: &tempfile::TempDir) -> TestServer {
+    let models: Models = read("tests/cases/tensorflow-serving-models.json");
+    let mut settings = settings();
+    for (name, versions) in models.models {
+        let folder = root.path().join(&name);
+        fs::create_dir(&folder).expect("folder");
+        for (version, path) in versions {
+            let target = data(path.trim_start_matches("${DATA}/"));
+            assert!(target.is_dir(), "{target:?}");
+            symlink(target, folder.join(version)).expect("link");
+        }
+        let mut model = ModelSettings {
+            labels: models.labels.get(&name).cloned().unwrap_or_default(),
+            path: Some(PathBuf::from(&folder)),
+            name: Some(name),
+            ..ModelSettings::default()
+        };
+        model.each.version_policy = Some("all".to_owned());
+        settings.models.push(model);
+    }
+    let server = TestServer::start(settings);
+    server.wait_until_started();
+    assert_eq!(server.get("/readyz").text(), "ok\n");
+    server
+}
+
+#[test]
+fn every_predict_status_and_metadata_case_passes() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    let server = serve(&root);
+    let cases: Vec<Case> = read("tests/cases/tensorflow-serving.json");
+    let mut failures = Vec::new();
+    let (mut passed, mut to_the_byte, mut skipped) = (0, 0, 0);
+    for case in &cases {
+        // Well-formed requests for what is not served yet.
+        let verb = case.path.rsplit(':').next().unwrap_or_default();
+        if matches!(verb, "classify" | "regress") && case.method == "POST" && !case.id.starts_with("unsupported") {
+            skipped += 1;
+            continue;
+        }
+        let body = &case.request_body;
+        let answer = request(server.address, &case.method, &case.path, &[], body);
+        match check(case, &answer) {
+            Ok(exact) => {
+                passed += 1;
+                to_the_byte += u32::from(exact);
+            }
+            Err(why) => failures.push(format!("{}: {why}", case.id)),
+        }
+    }
+    println!("{passed} passed, {to_the_byte} of them to the byte, {skipped} not served yet");
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    assert_eq!((passed, skipped), (105, 25), "cases went missing");
+}
+
+/// Whether the answer is right, and if so whether it is so to the byte.
+fn check(case: &Case, answer: &Answer) -> Result<bool, String> {
+    let got = answer.text();
+    if answer.status != case.expect_status {
+        return Err(format!("status {}, not {}: {got}", answer.status, case.expect_status));
+    }
+    if let Some(part) = &case.expect_error_contains
+        && !answer.error().contains(part.as_str())
+    {
+        return Err(format!("{part:?} is not in {got}"));
+    }
+    let Some(want) = &case.expect_body else {
+        return Ok(false);
+    };
+    if got == *want {
+        return Ok(true);
+    }
+    let differs = || format!("got\n{got}\nnot\n{want}");
+    match case.compare.as_str() {
+        "json" | "json_approx" => {
+            let parse = |text: &str| serde_json::from_str::<Value>(text).map_err(|_| differs());
+            let same = alike(&parse(&got)?, &parse(want)?, case.compare == "json_approx");
+            same.then_some(false).ok_or_else(differs)
+        }
+        // NaN is no JSON, so only the bytes can be compared.
+        _ => Err(differs()),
+    }
+}
+
+fn alike(a: &Value, b: &Value, approximately: bool) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) if approximately => {
+            let (a, b) = (a.as_f64().unwrap_or(0.0), b.as_f64().unwrap_or(0.0));
+            (a - b).abs() <= 1e-6 * b.abs().max(1.0)
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b, approximately))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            let same = |(k, v): (&String, &Value)| b.get(k).is_some_and(|w| alike(v, w, approximately));
+            a.len() == b.len() && a.iter().all(same)
+        }
+        _ => a == b,
+    }
+}
