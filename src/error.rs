@@ -156,13 +156,7 @@ struct Inner {
 impl Error {
     /// An error of kind `code` that tells the user `message`.
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        Error {
-            inner: Box::new(Inner {
-                code,
-                message: message.into(),
-                source: None,
-            }),
-        }
+        Error { inner: Box::new(Inner { code, message: message.into(), source: None }) }
     }
 
     /// The same error with its cause, which goes to the log and never to the user.

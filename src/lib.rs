@@ -52,11 +52,7 @@ impl Server {
         let repository = Repository::start(config, platforms, metrics.clone())?;
         let engine = Engine::new(config, repository, metrics);
         let http = HttpListener::start(config, &engine)?;
-        Ok(Server {
-            engine,
-            http,
-            shutdown: config.shutdown.clone(),
-        })
+        Ok(Server { engine, http, shutdown: config.shutdown.clone() })
     }
 
     /// The address of the HTTP listener.

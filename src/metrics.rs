@@ -98,18 +98,15 @@ impl MetricConstructor<Histogram> for Buckets {
 
 /// From 20 microseconds (a tiny model in place) to 30 s (the default time limit).
 const SECONDS: Buckets = Buckets(&[
-    0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1,
-    0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
+    0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2,
+    0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
 ]);
 
-const ROWS: Buckets = Buckets(&[
-    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0,
-]);
+const ROWS: Buckets = Buckets(&[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0]);
 
 /// Loads take from milliseconds to minutes.
-const LOAD_SECONDS: Buckets = Buckets(&[
-    0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0,
-]);
+const LOAD_SECONDS: Buckets =
+    Buckets(&[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0]);
 
 type Histograms<L> = Family<L, Histogram, Buckets>;
 
@@ -220,16 +217,9 @@ impl Metrics {
     #[must_use]
     pub fn version(&self, model: &str, version: i64, signatures: &[&str]) -> VersionMetrics {
         let metrics = self.clone();
-        let labels = VersionLabels {
-            model: model.into(),
-            version: version.to_string().into(),
-        };
+        let labels = VersionLabels { model: model.into(), version: version.to_string().into() };
         let of = |&signature: &&str| SignatureMetrics::new(&metrics, &labels, signature);
-        VersionMetrics {
-            signatures: signatures.iter().map(of).collect(),
-            labels,
-            metrics,
-        }
+        VersionMetrics { signatures: signatures.iter().map(of).collect(), labels, metrics }
     }
 
     /// Counts a request that reached no signature.
@@ -247,10 +237,7 @@ impl Metrics {
 
     /// Counts a load that failed.
     pub fn load_failed(&self, model: &str) {
-        let labels = LoadLabels {
-            model: model.into(),
-            result: "error",
-        };
+        let labels = LoadLabels { model: model.into(), result: "error" };
         self.0.loads.get_or_create(&labels).inc();
     }
 
@@ -303,10 +290,7 @@ impl VersionMetrics {
 
     /// Notes that the version was loaded, in `time`, from files of `bytes` bytes.
     pub fn loaded(&self, bytes: u64, time: Duration) {
-        let labels = LoadLabels {
-            model: Arc::clone(&self.labels.model),
-            result: "ok",
-        };
+        let labels = LoadLabels { model: Arc::clone(&self.labels.model), result: "ok" };
         let inner = &self.metrics.0;
         inner.loads.get_or_create(&labels).inc();
         let time = time.as_secs_f64();
@@ -487,7 +471,9 @@ mod tests {
         let labels = "model=\"digits\",version=\"2\",signature=\"serving_default\"";
         for line in [
             format!("tensorserve_requests_total{{{labels},api=\"tfs_predict\",code=\"OK\"}} 1"),
-            format!("tensorserve_requests_total{{{labels},api=\"simple_json\",code=\"INVALID_ARGUMENT\"}} 1"),
+            format!(
+                "tensorserve_requests_total{{{labels},api=\"simple_json\",code=\"INVALID_ARGUMENT\"}} 1"
+            ),
             format!("tensorserve_batch_rows_sum{{{labels}}} 8.0"),
             "tensorserve_model_bytes{model=\"digits\",version=\"2\"} 100".to_owned(),
         ] {

@@ -143,7 +143,8 @@ fn tolerance(dtype: DType) -> f64 {
 fn close(a: &[f64], b: &[f64], tolerance: f64) -> bool {
     let finite = a.iter().filter(|x| x.is_finite());
     let allowed = tolerance * finite.fold(0f64, |most, x| most.max(x.abs()));
-    let near = |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= allowed;
+    let near =
+        |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= allowed;
     a.len() == b.len() && a.iter().zip(b).all(near)
 }
 

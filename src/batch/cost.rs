@@ -1,4 +1,8 @@
 //! What running a signature costs, learnt from its runs, by number of rows.
+//!
+//! Times are those of a clock on a machine that does other things too, so a run now and then
+//! takes many times what it costs, and the first of a size builds the runtime's plan. The model
+//! follows the median, which neither moves.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -6,11 +10,19 @@ use std::time::Duration;
 /// Sizes 1, 2-3, 4-7, … up to 32,768 rows and more.
 const BUCKETS: usize = 16;
 
-/// Every so many batches a size that did not pay is tried again: models warm up, loads change.
-const RETRY_EVERY: u32 = 256;
+/// A size counts as known after so many runs, …
+const KNOWN_AFTER: u32 = 3;
+/// … and up to so many the quickest counts: the others built plans and filled caches.
+const FIRST_RUNS: u32 = 8;
+
+/// Of so many questions, …
+const PERIOD: u32 = 4096;
+/// … so many are answered as if sizes that did not pay had not been tried: models warm up, loads
+/// change, and a verdict may have been noise.
+const TRIES: u32 = 32;
 
 /// A model of run time by batch size. Updates from several threads may lose one another; the
-/// averages do not mind.
+/// medians do not mind.
 #[derive(Default)]
 pub(super) struct CostModel {
     buckets: [Bucket; BUCKETS],
@@ -19,23 +31,48 @@ pub(super) struct CostModel {
 
 #[derive(Default)]
 struct Bucket {
-    /// Moving average of nanoseconds per run; 0 while there was none.
+    runs: AtomicU32,
+    /// Running median of nanoseconds per run; 0 while there was none.
     nanos: AtomicU64,
     /// Moving average of rows per run, times 256.
     rows: AtomicU64,
 }
 
 impl Bucket {
-    /// Average nanoseconds and rows of a run of this size.
-    fn average(&self) -> Option<(u64, u64)> {
+    /// Nanoseconds and rows (times 256) of a usual run of this size.
+    fn usual(&self) -> Option<(u64, u64)> {
         let nanos = self.nanos.load(Relaxed);
         (nanos > 0).then(|| (nanos, self.rows.load(Relaxed).max(1)))
     }
 
+    /// The same once it is known well enough to act on.
+    fn known(&self) -> Option<(u64, u64)> {
+        self.usual().filter(|_| self.runs.load(Relaxed) >= KNOWN_AFTER)
+    }
+
     /// Nanoseconds for one row, times 256.
     fn per_row(&self) -> Option<u64> {
-        let (nanos, rows) = self.average()?;
+        let (nanos, rows) = self.known()?;
         Some(nanos.saturating_mul(1 << 16) / rows)
+    }
+
+    fn record(&self, rows: u64, nanos: u64) {
+        let runs = self.runs.load(Relaxed);
+        self.runs.store(runs.saturating_add(1), Relaxed);
+        let Some((old_nanos, old_rows)) = self.usual() else {
+            self.nanos.store(nanos, Relaxed);
+            self.rows.store(rows, Relaxed);
+            return;
+        };
+        let next = if runs < FIRST_RUNS {
+            nanos.min(old_nanos)
+        } else if nanos > old_nanos {
+            old_nanos + old_nanos / 32 + 1
+        } else {
+            old_nanos - old_nanos / 32
+        };
+        self.nanos.store(next.max(1), Relaxed);
+        self.rows.store(old_rows - old_rows / 16 + rows / 16, Relaxed);
     }
 }
 
@@ -47,22 +84,10 @@ fn bucket_of(rows: usize) -> usize {
 impl CostModel {
     /// Notes that a run of `rows` rows took `time`.
     pub(super) fn record(&self, rows: usize, time: Duration) {
-        let Some(bucket) = self.buckets.get(bucket_of(rows)) else {
-            return;
-        };
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let rows = (rows as u64).saturating_mul(256);
-        match bucket.average() {
-            None => {
-                bucket.nanos.store(nanos, Relaxed);
-                bucket.rows.store(rows, Relaxed);
-            }
-            Some((old_nanos, old_rows)) => {
-                // One run that waited for the processor must not spoil the picture.
-                let nanos = nanos.min(old_nanos.saturating_mul(4));
-                bucket.nanos.store(blend(old_nanos, nanos), Relaxed);
-                bucket.rows.store(blend(old_rows, rows), Relaxed);
-            }
+        if let Some(bucket) = self.buckets.get(bucket_of(rows as usize / 256)) {
+            bucket.record(rows, nanos.clamp(1, u64::MAX / 2));
         }
     }
 
@@ -70,16 +95,30 @@ impl CostModel {
     pub(super) fn predict(&self, rows: usize) -> Option<Duration> {
         let index = bucket_of(rows);
         let rows = (rows as u64).saturating_mul(256);
-        let known = |bucket: &Bucket| bucket.average();
-        let below = self.buckets.get(..=index)?.iter().rev().find_map(known);
-        if let Some((nanos, known_rows)) = below {
+        let below = self.buckets.get(..=index)?.iter().rev();
+        let above = self.buckets.get(index..)?.iter();
+        // The first runs of a size can take a thousand times what the others do, so a size that
+        // is not known is judged by one that is.
+        if let Some((nanos, known_rows)) = below.clone().find_map(Bucket::known) {
             // Linear in rows above what is known: never too low for a model that batches well.
-            let scaled = u128::from(nanos) * u128::from(rows.max(known_rows)) / u128::from(known_rows);
+            let scaled =
+                u128::from(nanos) * u128::from(rows.max(known_rows)) / u128::from(known_rows);
             return Some(Duration::from_nanos(u64::try_from(scaled).unwrap_or(u64::MAX)));
         }
         // Only larger runs are known: this one costs no more than they did.
-        let above = self.buckets.get(index..)?.iter().find_map(known);
-        above.map(|(nanos, _)| Duration::from_nanos(nanos))
+        let (nanos, _) = above.clone().find_map(Bucket::known).or_else(|| {
+            let all = above.chain(below);
+            all.into_iter().find_map(Bucket::usual)
+        })?;
+        Some(Duration::from_nanos(nanos))
+    }
+
+    /// What one of `rows` rows is expected to cost when they run together, in nanoseconds; 0
+    /// while nothing is known.
+    #[allow(clippy::cast_precision_loss)]
+    pub(super) fn row_cost(&self, rows: usize) -> f64 {
+        let time = self.predict(rows).unwrap_or_default();
+        time.as_nanos() as f64 / rows.max(1) as f64
     }
 
     /// The most rows worth running together: up to where doubling them no longer makes a row
@@ -94,20 +133,17 @@ impl CostModel {
                 (Some(smaller), Some(larger)) => larger < smaller - smaller / 30,
                 _ => true,
             };
-            if !pays {
-                let asked = self.questions.fetch_add(1, Relaxed);
-                let retry = asked % RETRY_EVERY == RETRY_EVERY - 1;
-                return if retry { (rows * 4).min(most) } else { rows };
+            if !pays && !self.tries_anyway() {
+                return rows;
             }
             rows = (rows * 2 + 1).min(most);
         }
         most
     }
-}
 
-/// A moving average over about sixteen values.
-fn blend(old: u64, new: u64) -> u64 {
-    old - old / 16 + new / 16
+    fn tries_anyway(&self) -> bool {
+        self.questions.fetch_add(1, Relaxed) % PERIOD >= PERIOD - TRIES
+    }
 }
 
 #[cfg(test)]
@@ -125,7 +161,9 @@ mod tests {
     }
 
     fn near(duration: Option<Duration>, micros: u64) -> bool {
-        duration.is_some_and(|d| d.as_micros().abs_diff(u128::from(micros)) <= u128::from(micros / 50 + 1))
+        duration.is_some_and(|d| {
+            d.as_micros().abs_diff(u128::from(micros)) <= u128::from(micros / 20 + 1)
+        })
     }
 
     #[test]
@@ -156,14 +194,32 @@ mod tests {
     #[test]
     fn a_size_that_did_not_pay_is_tried_again_now_and_then() {
         let model = learnt(&[(1, 100), (2, 200)]);
-        let tried = (0..RETRY_EVERY).filter(|_| model.worthwhile_rows(64) > 1).count();
-        assert_eq!(tried, 1);
+        let tried = (0..PERIOD).filter(|_| model.worthwhile_rows(64) > 1).count();
+        assert_eq!(tried, TRIES as usize);
     }
 
     #[test]
-    fn one_slow_run_does_not_spoil_the_average() {
+    fn slow_runs_now_and_then_change_little() {
         let model = learnt(&[(1, 100)]);
-        model.record(1, Duration::from_secs(10));
-        assert!(model.predict(1).is_some_and(|d| d < Duration::from_micros(130)));
+        for _ in 0..100 {
+            model.record(1, Duration::from_secs(10));
+            (0..9).for_each(|_| model.record(1, Duration::from_micros(100)));
+        }
+        assert!(near(model.predict(1), 100), "{:?}", model.predict(1));
+    }
+
+    #[test]
+    fn a_lasting_change_is_followed() {
+        let model = learnt(&[(1, 100)]);
+        (0..200).for_each(|_| model.record(1, Duration::from_micros(1000)));
+        assert!(model.predict(1).is_some_and(|d| d > Duration::from_micros(900)));
+    }
+
+    #[test]
+    fn the_first_run_of_a_size_is_no_verdict() {
+        let model = learnt(&[(1, 100)]);
+        model.record(2, Duration::from_millis(50));
+        assert_eq!(model.worthwhile_rows(64), 64);
+        assert!(near(model.predict(2), 200), "{:?}", model.predict(2));
     }
 }

@@ -147,16 +147,17 @@ fn take_mates(
     now: Instant,
 ) -> Vec<Waiter> {
     let padding = inner.config.pad_variable_length_inputs;
+    let most = inner.trust.most_requests();
     let mut mates = Vec::new();
     let mut rows = own.rows;
     for _ in 0..followers.len() {
         let Some(follower) = followers.pop_front() else {
             break;
         };
-        let Some(follower) = follower.is_wanted(now) else {
+        let Some(follower) = follower.if_wanted(now) else {
             continue;
         };
-        let fits = rows + follower.task.rows <= limit;
+        let fits = rows + follower.task.rows <= limit && mates.len() + 1 < most;
         if fits && assemble::can_join(&own.inputs, &follower.task.inputs, padding) {
             rows += follower.task.rows;
             mates.push(follower);

@@ -124,6 +124,7 @@ impl Batcher {
             cost: CostModel::default(),
             lanes,
             waiting: Waiting::default(),
+            present: AtomicUsize::new(0),
         }))
     }
 }
@@ -147,6 +148,25 @@ struct Inner {
     trust: Trust,
     lanes: Lanes,
     waiting: Waiting,
+    /// Requests on their way through.
+    present: AtomicUsize,
+}
+
+/// The ways through a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    InPlace,
+    Lane,
+    Pool,
+}
+
+/// A request on its way through a queue.
+struct Present<'a>(&'a AtomicUsize);
+
+impl Drop for Present<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 /// One request on its way through a queue.
@@ -173,8 +193,8 @@ enum Verdict {
 }
 
 impl Waiter {
-    /// Whether anyone still wants the answer. One whose time is up is told so.
-    fn is_wanted(self, now: Instant) -> Option<Self> {
+    /// Itself if anyone still wants the answer. One whose time is up is told so.
+    fn if_wanted(self, now: Instant) -> Option<Self> {
         if self.reply.is_closed() {
             return None;
         }
@@ -192,10 +212,7 @@ impl Waiter {
 }
 
 fn expired() -> Error {
-    Error::new(
-        Code::DeadlineExceeded,
-        "the request's time ran out while it waited for its turn",
-    )
+    Error::new(Code::DeadlineExceeded, "the request's time ran out while it waited for its turn")
 }
 
 impl Queue {
@@ -212,23 +229,17 @@ impl Queue {
     ) -> Result<Vec<Tensor>> {
         let inner = &self.0;
         let rows = inner.rows_of(&inputs)?;
-        let task = Task {
-            inputs,
-            rows,
-            deadline,
-            queued: Instant::now(),
-        };
+        let task = Task { inputs, rows, deadline, queued: Instant::now() };
         let most = inner.config.execution_size();
         if rows > most && inner.config.mode == BatchMode::On {
             return self.split(task, most).await;
         }
-        if !inner.fits_in_place(rows.max(1)) {
-            return pool::submit(inner, task).await;
+        let _present = inner.arrive();
+        match inner.way(rows) {
+            Way::InPlace => inner.run_alone(task),
+            Way::Lane => lane::submit(inner, task).await,
+            Way::Pool => pool::submit(inner, task).await,
         }
-        if rows == 0 || rows >= most || !inner.gains_from_company(rows) {
-            return inner.run_alone(task);
-        }
-        lane::submit(inner, task).await
     }
 
     /// What a run of `rows` rows is expected to take; `None` before the first.
@@ -237,25 +248,24 @@ impl Queue {
         self.0.cost.predict(rows)
     }
 
-    /// Runs `inputs` now, on this thread, outside the queue: for warming up. Its time counts for
-    /// later decisions only from the second run on, since the first builds the runtime's plan.
+    /// Runs `inputs` now, on this thread, outside the queue: for warming up. How long it takes
+    /// counts for later decisions.
     ///
     /// # Errors
     /// What the model reports.
-    pub fn warm(&self, inputs: &[Tensor], runs: usize, timeout: Duration) -> Result<()> {
-        let how = How {
-            threads: self.0.shared.cores,
-            timeout: Some(timeout),
-        };
-        for run in 0..runs {
-            let start = Instant::now();
-            self.0.run.run(inputs, how)?;
-            if run > 0 {
-                let rows = assemble::rows_of(inputs).unwrap_or(1);
-                self.0.cost.record(rows, start.elapsed());
-            }
-        }
+    pub fn warm(&self, inputs: &[Tensor], timeout: Duration) -> Result<()> {
+        let how = How { threads: self.0.shared.cores, timeout: Some(timeout) };
+        let start = Instant::now();
+        self.0.run.run(inputs, how)?;
+        let rows = assemble::rows_of(inputs).unwrap_or(1);
+        self.0.cost.record(rows, start.elapsed());
         Ok(())
+    }
+
+    /// Whether requests may be run together.
+    #[must_use]
+    pub fn joins(&self) -> bool {
+        self.0.trust.may_join()
     }
 
     /// Runs a request of more rows than a batch takes, in pieces.
@@ -297,24 +307,55 @@ impl Inner {
         Ok(rows)
     }
 
+    /// Counts a request as present in this queue until the result is dropped.
+    fn arrive(&self) -> Present<'_> {
+        self.present.fetch_add(1, Relaxed);
+        Present(&self.present)
+    }
+
+    /// Which way a request of `rows` rows should go.
+    fn way(&self, rows: usize) -> Way {
+        if !self.fits_in_place(rows.max(1)) {
+            return Way::Pool;
+        }
+        let most = self.config.execution_size();
+        if rows == 0 || rows >= most {
+            return Way::InPlace;
+        }
+        let worthwhile = self.cost.worthwhile_rows(most);
+        if worthwhile <= rows {
+            return Way::InPlace;
+        }
+        // A batch that fits on this thread may be too small to be worth it.
+        let here = self.largest_in_place(worthwhile);
+        if here > rows && self.cost.row_cost(here) <= self.cost.row_cost(worthwhile) * 1.5 {
+            return Way::Lane;
+        }
+        if self.present.load(Relaxed) <= 1 {
+            return Way::InPlace;
+        }
+        Way::Pool
+    }
+
+    /// The most rows, up to `rows`, that a connection's thread may run together.
+    fn largest_in_place(&self, rows: usize) -> usize {
+        let mut rows = rows;
+        while rows > 1 && !self.fits_in_place(rows) {
+            rows /= 2;
+        }
+        rows
+    }
+
     /// Whether a run of `rows` rows is known to be short enough for a connection's thread.
     fn fits_in_place(&self, rows: usize) -> bool {
         let expected = self.cost.predict(rows);
         expected.is_some_and(|time| time <= self.shared.inline_budget)
     }
 
-    /// Whether running with others is expected to be cheaper than running alone.
-    fn gains_from_company(&self, rows: usize) -> bool {
-        self.cost.worthwhile_rows(self.config.execution_size()) > rows
-    }
-
     /// The most rows to run together now, on a connection's thread or on one of the pool.
     fn batch_limit(&self, in_place: bool) -> usize {
-        let mut rows = self.cost.worthwhile_rows(self.config.execution_size());
-        while in_place && rows > 1 && !self.fits_in_place(rows) {
-            rows /= 2;
-        }
-        self.trust.limit(rows)
+        let rows = self.cost.worthwhile_rows(self.config.execution_size());
+        if in_place { self.largest_in_place(rows) } else { rows }
     }
 
     /// How a run of `rows` rows should go, given what else is under way.
@@ -328,16 +369,17 @@ impl Inner {
             } else {
                 (self.shared.cores / active.max(1)).max(1)
             },
-            timeout: if short(WORTH_CANCELLING) {
-                None
-            } else {
-                deadline.map(left)
-            },
+            timeout: if short(WORTH_CANCELLING) { None } else { deadline.map(left) },
         }
     }
 
     /// One run, timed.
-    fn run_once(&self, inputs: &[Tensor], rows: usize, deadline: Option<Instant>) -> Result<Vec<Tensor>> {
+    fn run_once(
+        &self,
+        inputs: &[Tensor],
+        rows: usize,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Tensor>> {
         let active = &self.shared.active;
         let how = self.how(rows, deadline, active.fetch_add(1, Relaxed) + 1);
         let start = Instant::now();

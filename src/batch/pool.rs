@@ -198,7 +198,7 @@ fn drop_unwanted(state: &mut State, now: Instant) {
     let waiters = std::mem::take(tasks);
     tasks.extend(waiters.into_iter().filter_map(|waiter| {
         let size = waiter.task.rows.max(1);
-        let wanted = waiter.is_wanted(now);
+        let wanted = waiter.if_wanted(now);
         if wanted.is_none() {
             *rows -= size;
         }
@@ -220,6 +220,7 @@ fn time_to_wait(inner: &Inner, state: &State, limit: usize, now: Instant) -> Dur
 /// Takes the first request, and those behind it that can join it.
 fn take(inner: &Inner, state: &mut State, limit: usize) -> Vec<Waiter> {
     let padding = inner.config.pad_variable_length_inputs;
+    let most = inner.trust.most_requests();
     let mut batch: Vec<Waiter> = Vec::new();
     let mut left = VecDeque::with_capacity(state.tasks.len());
     let mut rows = 0;
@@ -231,6 +232,7 @@ fn take(inner: &Inner, state: &mut State, limit: usize) -> Vec<Waiter> {
                 a.rows > 0
                     && b.rows > 0
                     && rows + b.rows <= limit
+                    && batch.len() < most
                     && assemble::can_join(&a.inputs, &b.inputs, padding)
             }
         };
@@ -249,9 +251,8 @@ fn take(inner: &Inner, state: &mut State, limit: usize) -> Vec<Waiter> {
 fn run(inner: &Inner, batch: Vec<Waiter>) {
     let tasks: Vec<&Task> = batch.iter().map(|waiter| &waiter.task).collect();
     // A panic in a runtime's glue must cost its own batch only, not the thread.
-    let answers = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        inner.run_together(&tasks)
-    }));
+    let answers =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| inner.run_together(&tasks)));
     let answers = answers.unwrap_or_default();
     let missing = std::iter::repeat_with(|| Err(Error::internal("the batch could not be run")));
     for (waiter, answer) in batch.into_iter().zip(answers.into_iter().chain(missing)) {

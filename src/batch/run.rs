@@ -62,10 +62,7 @@ impl Inner {
     }
 
     fn run_by_itself(&self, task: &Task) -> Answer {
-        self.run_alone(Task {
-            inputs: task.inputs.clone(),
-            ..*task
-        })
+        self.run_alone(Task { inputs: task.inputs.clone(), ..*task })
     }
 
     fn stop_joining(&self, why: &str) {

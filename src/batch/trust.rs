@@ -14,8 +14,8 @@ use crate::config::BatchMode;
 /// How many agreeing batches count as proof.
 const PROOF: u32 = 3;
 
-/// The most rows in a batch that is run twice.
-const TRIAL_ROWS: usize = 4;
+/// The most requests in a batch while batches are run twice.
+const TRIAL_REQUESTS: usize = 4;
 
 /// One batch in so many is tested again.
 const AUDIT_EVERY: u32 = 4096;
@@ -52,15 +52,11 @@ impl Trust {
         self.joins.load(Relaxed)
     }
 
-    /// `rows`, or fewer while batches are tested.
-    pub(super) fn limit(&self, rows: usize) -> usize {
+    /// The most requests to join.
+    pub(super) fn most_requests(&self) -> usize {
         let proven = self.given || self.different.load(Relaxed) >= PROOF;
         let half_proven = self.equal.load(Relaxed) >= PROOF;
-        if proven || half_proven {
-            rows
-        } else {
-            rows.min(TRIAL_ROWS)
-        }
+        if proven || half_proven { usize::MAX } else { TRIAL_REQUESTS }
     }
 
     /// Whether a batch, whose requests are all `equal` or not, must be tested.
@@ -93,10 +89,7 @@ impl Trust {
 mod tests {
     use super::*;
 
-    const GOOD: Traits = Traits {
-        batchable: true,
-        read_only: true,
-    };
+    const GOOD: Traits = Traits { batchable: true, read_only: true };
 
     #[test]
     fn what_may_write_or_declares_no_batch_is_not_joined_unasked() {
@@ -112,14 +105,14 @@ mod tests {
     #[test]
     fn equal_requests_prove_nothing_about_different_ones() {
         let trust = Trust::new(BatchMode::Auto, GOOD);
-        assert_eq!(trust.limit(64), TRIAL_ROWS);
+        assert_eq!(trust.most_requests(), TRIAL_REQUESTS);
         for _ in 0..PROOF {
             assert!(trust.must_test(true));
             trust.agreed(true);
         }
         assert!(!trust.must_test(true));
         assert!(trust.must_test(false));
-        assert_eq!(trust.limit(64), 64);
+        assert_eq!(trust.most_requests(), usize::MAX);
         (0..PROOF).for_each(|_| trust.agreed(false));
         assert!(!trust.must_test(false));
     }

@@ -81,11 +81,9 @@ fn value(dtype: DType) -> Option<&'static str> {
         | DType::UInt32
         | DType::UInt64 => Some("1"),
         // Not in TensorFlow Serving's JSON.
-        DType::UInt16
-        | DType::Half
-        | DType::BFloat16
-        | DType::Complex64
-        | DType::Complex128 => None,
+        DType::UInt16 | DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 => {
+            None
+        }
     }
 }
 

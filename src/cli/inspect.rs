@@ -23,7 +23,7 @@ pub(super) fn run(target: &str, tags: &str) -> Result<ExitCode> {
     let config = Config::new(Settings::default(), &Environment::default())?;
     let options = LoadOptions {
         tags: tags.split(',').map(|tag| tag.trim().to_owned()).collect(),
-        images: None,
+        ..LoadOptions::default()
     };
     let platforms = platforms(&config);
     let folders = models_at(Path::new(target), &platforms)?;
@@ -39,9 +39,9 @@ pub(super) fn run(target: &str, tags: &str) -> Result<ExitCode> {
 /// The model folders that `path` stands for, each with its model's name: itself, its newest
 /// version, or those of every model in it.
 fn models_at(path: &Path, platforms: &Platforms) -> Result<Vec<(String, PathBuf)>> {
-    let real = path.canonicalize().map_err(|e| {
-        Error::not_found(format!("{}: {e}", path.display())).with_source(e)
-    })?;
+    let real = path
+        .canonicalize()
+        .map_err(|e| Error::not_found(format!("{}: {e}", path.display())).with_source(e))?;
     let name_of = |path: &Path| {
         path.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned())
     };
@@ -94,7 +94,8 @@ fn inspect_folder(
 ) -> Result<()> {
     let Some(platform) = platforms.of_folder(folder) else {
         let known: Vec<&str> = platforms.iter().map(|platform| platform.name()).collect();
-        let message = format!("{}: no model of a known kind ({})", folder.display(), known.join(", "));
+        let message =
+            format!("{}: no model of a known kind ({})", folder.display(), known.join(", "));
         return Err(Error::not_found(message));
     };
     let place = folder.display();
@@ -157,7 +158,8 @@ fn inspect_url(url: &str) -> Result<()> {
     let (name, version) = (text("/model_spec/name"), text("/model_spec/version"));
     say(&format!("{name} version {version} on {server}"));
     let map = page.pointer("/metadata/signature_def/signature_def").and_then(Value::as_object);
-    let signatures = map.into_iter().flatten().map(|(name, definition)| signature(name, definition));
+    let signatures =
+        map.into_iter().flatten().map(|(name, definition)| signature(name, definition));
     show(server, name, &signatures.collect::<Vec<_>>());
     Ok(())
 }

@@ -178,7 +178,8 @@ mod tests {
     fn every_setting_has_a_flag_and_a_variable() {
         let command = command();
         let serve = command.find_subcommand("serve").expect("serve");
-        for argument in serve.get_arguments().filter(|a| !a.is_positional() && a.get_id() != "help") {
+        for argument in serve.get_arguments().filter(|a| !a.is_positional() && a.get_id() != "help")
+        {
             let id = argument.get_id().as_str();
             assert_eq!(argument.get_long().map(str::to_owned), Some(id.replace('_', "-")), "{id}");
             let variable = argument.get_env().expect(id).to_str().expect("text");

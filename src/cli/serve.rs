@@ -83,13 +83,15 @@ fn wait_for_signal() -> Result<()> {
     let failed = |e: std::io::Error| Error::internal("signals can not be received").with_source(e);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
-    let mut signals = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let name = either(&mut terminate, &mut interrupt).await;
-        log::info!("{name}: stopping; once more to stop at once");
-        Ok((terminate, interrupt))
-    }).map_err(failed)?;
+    let mut signals = runtime
+        .block_on(async {
+            let mut terminate = signal(SignalKind::terminate())?;
+            let mut interrupt = signal(SignalKind::interrupt())?;
+            let name = either(&mut terminate, &mut interrupt).await;
+            log::info!("{name}: stopping; once more to stop at once");
+            Ok((terminate, interrupt))
+        })
+        .map_err(failed)?;
     let second = move || {
         runtime.block_on(either(&mut signals.0, &mut signals.1));
         os::exit_now(130)

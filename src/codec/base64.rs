@@ -58,9 +58,8 @@ pub fn encode_url_safe(bytes: &[u8], out: &mut Vec<u8>) {
 fn append(engine: &GeneralPurpose, bytes: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + bytes.len().div_ceil(3) * 4, 0);
-    let written = out
-        .get_mut(start..)
-        .map_or(0, |rest| engine.encode_slice(bytes, rest).unwrap_or(0));
+    let written =
+        out.get_mut(start..).map_or(0, |rest| engine.encode_slice(bytes, rest).unwrap_or(0));
     out.truncate(start + written);
 }
 

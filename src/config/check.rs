@@ -94,11 +94,7 @@ impl Check {
         let mut sources = Vec::new();
         let shared = self.model(&settings.each, &settings.batching, "");
         for path in &settings.paths {
-            sources.push(SourceConfig {
-                path: path.clone(),
-                name: None,
-                model: shared.clone(),
-            });
+            sources.push(SourceConfig { path: path.clone(), name: None, model: shared.clone() });
         }
         for model in &settings.models {
             let name = model.name.clone();
@@ -114,11 +110,7 @@ impl Check {
             let batching = model.batching.clone().or(&settings.batching);
             let mut checked = self.model(&each, &batching, &place);
             checked.labels.clone_from(&model.labels);
-            sources.push(SourceConfig {
-                path,
-                name,
-                model: checked,
-            });
+            sources.push(SourceConfig { path, name, model: checked });
         }
         self.no_duplicates(&sources);
         RepositoryConfig {
@@ -238,7 +230,11 @@ impl Check {
         }
     }
 
-    fn tensorflow(&mut self, server: &ServerSettings, environment: &Environment) -> TensorFlowConfig {
+    fn tensorflow(
+        &mut self,
+        server: &ServerSettings,
+        environment: &Environment,
+    ) -> TensorFlowConfig {
         let fraction = server.gpu_memory_fraction.unwrap_or(0.0);
         if !(0.0..=1.0).contains(&fraction) {
             self.mistake("gpu_memory_fraction must be from 0 to 1");
@@ -308,7 +304,8 @@ mod tests {
         settings.batching.batching = Some("sometimes".into());
         settings.batching.allowed_batch_sizes = Some(List(vec![4, 2]));
         let error = checked(settings).expect_err("wrong");
-        for part in ["host", "http_threads", "version_policy", "sometimes", "ascend", "expected 64"] {
+        for part in ["host", "http_threads", "version_policy", "sometimes", "ascend", "expected 64"]
+        {
             assert!(error.message().contains(part), "{part} is not in {error}");
         }
     }

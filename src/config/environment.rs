@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn a_misspelt_variable_is_a_mistake() {
-        let environment = with(&[("TENSORSERVE_HTTP_PROT", "1"), ("TENSORSERVE_HOST", "::"), ("HOME", "/")]);
+        let environment =
+            with(&[("TENSORSERVE_HTTP_PROT", "1"), ("TENSORSERVE_HOST", "::"), ("HOME", "/")]);
         let unknown = environment.unknown_settings();
         assert_eq!(unknown.len(), 1);
         assert!(unknown[0].contains("did you mean \"TENSORSERVE_HTTP_PORT\"?"), "{unknown:?}");

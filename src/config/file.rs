@@ -104,8 +104,12 @@ mod tests {
     #[test]
     fn unknown_keys_are_named_with_the_nearest_known_one() {
         let error = read_text("http_prot = 80\n[[models]]\npth = \"x\"\n").expect_err("wrong");
-        assert!(error.message().contains("\"http_prot\" is no setting; did you mean \"http_port\"?"));
-        assert!(error.message().contains("\"pth\" is no setting of a model; did you mean \"path\"?"));
+        assert!(
+            error.message().contains("\"http_prot\" is no setting; did you mean \"http_port\"?")
+        );
+        assert!(
+            error.message().contains("\"pth\" is no setting of a model; did you mean \"path\"?")
+        );
     }
 
     #[test]

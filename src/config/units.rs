@@ -55,10 +55,7 @@ impl FromStr for Bytes {
         let number: usize = number
             .parse()
             .map_err(|_| format!("{text:?} is no size; write 64MiB or a number of bytes"))?;
-        number
-            .checked_mul(factor)
-            .map(Bytes)
-            .ok_or_else(|| format!("{text:?} is out of range"))
+        number.checked_mul(factor).map(Bytes).ok_or_else(|| format!("{text:?} is out of range"))
     }
 }
 

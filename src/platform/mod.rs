@@ -59,16 +59,16 @@ pub enum Completeness {
 pub struct LoadOptions {
     /// Which graph of a SavedModel: the tags it must have.
     pub tags: Vec<String>,
+    /// Threads that one operation of the model may use; 0 leaves it to the runtime. A platform
+    /// that is itself set to a number keeps to that.
+    pub threads: usize,
     /// How images reach the model; `None` finds out from the graph.
     pub images: Option<crate::tensor::ImageEncoding>,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions {
-            tags: vec!["serve".to_owned()],
-            images: None,
-        }
+        LoadOptions { tags: vec!["serve".to_owned()], threads: 0, images: None }
     }
 }
 

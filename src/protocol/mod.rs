@@ -33,13 +33,7 @@ pub const JSON: &str = "application/json";
 impl Reply {
     /// An answer with this body and status 200.
     pub fn ok(content_type: &'static str, body: impl Into<Bytes>) -> Self {
-        Reply {
-            status: 200,
-            content_type,
-            body: body.into(),
-            served: None,
-            error: None,
-        }
+        Reply { status: 200, content_type, body: body.into(), served: None, error: None }
     }
 
     /// The same answer with another status.

@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 
-use super::policy::{self, Action, Phase, Snapshot};
-use super::servable::Servable;
+use super::policy::{self, Action, Snapshot};
+use super::servable::{Load, Servable};
 use super::source::{self, Discovery, Fingerprint, Found};
+use super::version::{RETRY, Version, become_state, check_completeness};
 use super::{Shared, State, VersionStatus};
 use crate::config::{ModelConfig, VersionPolicy};
 use crate::error::{Error, Result};
 use crate::os;
-use crate::platform::{Completeness, Platform};
 
 /// How often a draining version is looked at.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
@@ -30,9 +30,6 @@ const SETTLED: Duration = Duration::from_secs(3);
 
 /// How many versions that are gone stay on the board.
 const HISTORY: usize = 16;
-
-/// Waits between tries of a failed load: the first, and the longest it doubles to.
-const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
 /// Freed memory is given back to the system at most this often: it stops the allocator.
 const TRIM_EVERY: Duration = Duration::from_millis(500);
@@ -46,64 +43,9 @@ enum Event {
 
 struct Model {
     config: ModelConfig,
+    /// Threads within an operation that suited the last version.
+    threads: Option<usize>,
     versions: BTreeMap<i64, Version>,
-}
-
-struct Version {
-    folder: PathBuf,
-    /// It should be served.
-    aspired: bool,
-    state: State,
-    /// Its files were still changing at the last look.
-    changing: bool,
-    /// All its files are there and no longer change.
-    complete: bool,
-    /// What its files looked like at the last look.
-    seen: Option<Fingerprint>,
-    servable: Option<Arc<Servable>>,
-    attempts: u32,
-    retry_at: Instant,
-}
-
-impl Version {
-    fn new(folder: PathBuf) -> Self {
-        Version {
-            folder,
-            aspired: false,
-            state: State::Found("just found".to_owned()),
-            changing: false,
-            complete: false,
-            seen: None,
-            servable: None,
-            attempts: 0,
-            retry_at: Instant::now(),
-        }
-    }
-
-    fn phase(&self) -> Phase {
-        match self.state {
-            State::Found(_) if self.complete => Phase::Loadable,
-            State::Ready => Phase::Ready,
-            State::Found(_)
-            | State::Loading
-            | State::Warming
-            | State::Draining
-            | State::Gone
-            | State::Failed(_) => Phase::Busy,
-        }
-    }
-
-    /// Whether it will not change by itself before the files do.
-    fn is_settled(&self) -> bool {
-        match self.state {
-            State::Ready | State::Failed(_) | State::Gone => true,
-            // One that waits for files, but not one that waits to be seen twice or to be loaded.
-            State::Found(_) => {
-                !self.aspired || (self.seen.is_some() && !self.changing && !self.complete)
-            }
-            State::Loading | State::Warming | State::Draining => false,
-        }
-    }
 }
 
 struct Manager {
@@ -135,9 +77,9 @@ pub(super) fn start(shared: Arc<Shared>) -> Result<()> {
         trimmed_at: Instant::now(),
     };
     let thread = thread::Builder::new().name("repository".to_owned());
-    thread
-        .spawn(move || manager.run())
-        .map_err(|e| Error::internal("the repository thread could not be started").with_source(e))?;
+    thread.spawn(move || manager.run()).map_err(|e| {
+        Error::internal("the repository thread could not be started").with_source(e)
+    })?;
     Ok(())
 }
 
@@ -246,18 +188,22 @@ impl Manager {
             let name: Arc<str> = name.into();
             let model = self.models.entry(Arc::clone(&name)).or_insert_with(|| Model {
                 config: found.config.clone(),
+                threads: None,
                 versions: BTreeMap::new(),
             });
             model.config = found.config;
             let ready = model.versions.values().any(|v| matches!(v.state, State::Ready));
             if found.versions.is_empty() && ready {
                 // An emptied folder looks like a mistake, or like storage that went away.
-                self.note(format!("model {name} has no version on disk any more; the loaded one stays"));
+                self.note(format!(
+                    "model {name} has no version on disk any more; the loaded one stays"
+                ));
                 continue;
             }
             update_versions(model, found.versions);
             if let VersionPolicy::Specific(wanted) = &model.config.policy {
-                let missing = wanted.iter().filter(|v| !model.versions.get(v).is_some_and(|v| v.aspired));
+                let missing =
+                    wanted.iter().filter(|v| !model.versions.get(v).is_some_and(|v| v.aspired));
                 let missing: Vec<String> = missing.map(i64::to_string).collect();
                 if !missing.is_empty() {
                     self.note(format!("model {name}: version {} is not there", missing.join(", ")));
@@ -265,7 +211,8 @@ impl Manager {
             }
         }
         self.models.retain(|name, model| {
-            let stays = model.versions.values().any(|v| v.aspired || !matches!(v.state, State::Gone));
+            let stays =
+                model.versions.values().any(|v| v.aspired || !matches!(v.state, State::Gone));
             if !stays {
                 self.shared.board().models.remove(&**name);
             }
@@ -351,7 +298,8 @@ impl Manager {
         };
         become_state(version, State::Loading);
         version.attempts += 1;
-        let (folder, config) = (version.folder.clone(), model.config.clone());
+        let (folder, config, threads) =
+            (version.folder.clone(), model.config.clone(), model.threads);
         let (name, report) = (Arc::clone(name), self.report.clone());
         log::debug!("{name} version {number}: loading from {}", folder.display());
         let load = move || {
@@ -359,14 +307,18 @@ impl Manager {
             let loaded = catch_unwind(AssertUnwindSafe(|| {
                 let platform = shared.platforms.of_folder(&folder);
                 let platform = platform.ok_or_else(|| Error::not_found("the model is gone"))?;
-                let with = (&shared.batcher, &shared.metrics);
-                let mut servable = Servable::load(&name, number, &folder, &**platform, &config, with)?;
-                let _ = report.send(Event::Warming(Arc::clone(&name), number));
-                if config.warm_up {
-                    servable.warm();
-                }
-                servable.loaded_in(start.elapsed());
-                Ok(Arc::new(servable))
+                let load = Load {
+                    model: &name,
+                    version: number,
+                    folder: &folder,
+                    platform: &**platform,
+                    config: &config,
+                    batcher: &shared.batcher,
+                    metrics: &shared.metrics,
+                    threads,
+                };
+                let warming = || drop(report.send(Event::Warming(Arc::clone(&name), number)));
+                load.run(warming).map(Arc::new)
             }));
             let loaded = loaded.unwrap_or_else(|_| {
                 shared.metrics.panicked();
@@ -447,6 +399,9 @@ impl Manager {
             }
             Event::Loaded(name, number, Ok(servable), time) => {
                 self.working -= 1;
+                if let Some(model) = self.models.get_mut(&name) {
+                    model.threads = Some(servable.threads());
+                }
                 if let Some(version) = self.version(&name, number) {
                     version.servable = Some(servable);
                     version.attempts = 0;
@@ -468,9 +423,10 @@ impl Manager {
     }
 
     fn fail(&mut self, name: &Arc<str>, number: i64, error: Error) {
-        let serving = self.models.get(name).is_some_and(|model| {
-            model.versions.values().any(|v| matches!(v.state, State::Ready))
-        });
+        let serving = self
+            .models
+            .get(name)
+            .is_some_and(|model| model.versions.values().any(|v| matches!(v.state, State::Ready)));
         let consequence = if serving { "; the version that serves stays" } else { "" };
         log::error!("{name} version {number}: could not be loaded{consequence}: {error}");
         if let Some(cause) = std::error::Error::source(&error) {
@@ -548,43 +504,6 @@ fn update_versions(model: &mut Model, found: BTreeMap<i64, PathBuf>) {
             become_state(version, State::Found("wanted again".to_owned()));
         }
     }
-}
-
-/// Notes whether a version whose files no longer change has all of them.
-fn check_completeness(version: &mut Version, platform: Option<&dyn Platform>) {
-    let completeness = match platform {
-        Some(platform) => platform.check(&version.folder),
-        None => Completeness::Missing("a model of a known kind, such as saved_model.pb".to_owned()),
-    };
-    version.complete = matches!(completeness, Completeness::Complete);
-    match completeness {
-        Completeness::Complete => {
-            become_state(version, State::Found("to be loaded".to_owned()));
-        }
-        Completeness::Missing(what) => {
-            let reason = format!("{what} is missing");
-            let is_news = !matches!(&version.state, State::Found(before) if *before == reason);
-            if is_news {
-                log::warn!("{}: not loaded yet: {reason}", version.folder.display());
-            }
-            become_state(version, State::Found(reason));
-        }
-        Completeness::Broken(error) => {
-            let message = error.message();
-            let is_news = !matches!(&version.state, State::Failed(before) if before.message() == message);
-            if is_news {
-                log::error!("{}: can not be loaded: {error}", version.folder.display());
-            }
-            version.attempts += 1;
-            version.retry_at = Instant::now() + RETRY.1;
-            become_state(version, State::Failed(error));
-        }
-    }
-}
-
-fn become_state(version: &mut Version, next: State) {
-    debug_assert!(version.state.may_become(&next), "{} can not become {next}", version.state);
-    version.state = next;
 }
 
 /// Drops the oldest of the versions that are gone.

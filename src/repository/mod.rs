@@ -24,6 +24,7 @@ mod policy;
 mod servable;
 mod source;
 mod state;
+mod version;
 
 pub use self::servable::Servable;
 pub use self::state::{State, VersionStatus};
@@ -204,9 +205,7 @@ impl Repository {
             }
         };
         let version = ready.iter().find(|servable| servable.version() == number);
-        version
-            .map(|servable| ModelHandle(Arc::clone(servable)))
-            .ok_or(Unresolved::Version)
+        version.map(|servable| ModelHandle(Arc::clone(servable))).ok_or(Unresolved::Version)
     }
 
     /// The status of every version of the model that was there since the server started (the

@@ -71,11 +71,7 @@ mod tests {
     }
 
     fn next(versions: &[(i64, bool, Phase)]) -> Option<Action> {
-        let snapshot = |&(version, aspired, phase)| Snapshot {
-            version,
-            aspired,
-            phase,
-        };
+        let snapshot = |&(version, aspired, phase)| Snapshot { version, aspired, phase };
         next_action(&versions.iter().map(snapshot).collect::<Vec<_>>())
     }
 
@@ -99,7 +95,8 @@ mod tests {
 
     #[test]
     fn the_highest_new_version_is_loaded_first() {
-        let versions = [(1, true, Phase::Loadable), (3, true, Phase::Loadable), (2, true, Phase::Busy)];
+        let versions =
+            [(1, true, Phase::Loadable), (3, true, Phase::Loadable), (2, true, Phase::Busy)];
         assert_eq!(next(&versions), Some(Action::Load(3)));
     }
 
@@ -115,7 +112,8 @@ mod tests {
 
     #[test]
     fn the_lowest_old_version_goes_first() {
-        let versions = [(2, false, Phase::Ready), (1, false, Phase::Ready), (3, true, Phase::Ready)];
+        let versions =
+            [(2, false, Phase::Ready), (1, false, Phase::Ready), (3, true, Phase::Ready)];
         assert_eq!(next(&versions), Some(Action::Unload(1)));
     }
 
@@ -131,7 +129,8 @@ mod tests {
 
     #[test]
     fn unloading_comes_before_loading() {
-        let versions = [(1, false, Phase::Ready), (2, true, Phase::Ready), (3, true, Phase::Loadable)];
+        let versions =
+            [(1, false, Phase::Ready), (2, true, Phase::Ready), (3, true, Phase::Loadable)];
         assert_eq!(next(&versions), Some(Action::Unload(1)));
     }
 }

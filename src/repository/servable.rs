@@ -1,6 +1,9 @@
 //! One version of a model in memory: its signatures, and a batch queue for each.
 
+use std::num::NonZero;
+use std::path::Path;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use crate::batch::{Batcher, How, Queue, Run, Traits};
@@ -9,8 +12,8 @@ use crate::error::{Code, Error, Result};
 use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
 use crate::platform::{Executable, LoadOptions, Platform, RunOptions};
 use crate::tensor::{
-    DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor, TensorSpec,
-    aligned_vec,
+    Buffer, DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor,
+    TensorSpec, aligned_vec,
 };
 
 /// A loaded version.
@@ -22,6 +25,7 @@ pub struct Servable {
     queues: Vec<Queue>,
     metrics: VersionMetrics,
     bytes: u64,
+    threads: usize,
     load_time: Duration,
 }
 
@@ -33,79 +37,127 @@ struct SignatureRun {
 
 impl Run for SignatureRun {
     fn run(&self, inputs: &[Tensor], how: How) -> Result<Vec<Tensor>> {
-        let options = RunOptions {
-            threads: how.threads,
-            timeout: how.timeout,
-        };
+        let options = RunOptions { threads: how.threads, timeout: how.timeout };
         self.executable.run(self.index, inputs, options)
     }
 }
 
-/// How often a signature is run to warm it; the first builds the runtime's plan, the others show
-/// what it costs.
+/// How often a signature is run at each size to warm it: once to build the runtime's plan, then
+/// to see what it costs.
 const WARM_RUNS: usize = 4;
+
+/// Batch sizes to warm. The runtime makes a second plan when it first meets another size than
+/// the first; the rest come cheap.
+const WARM_ROWS: [usize; 3] = [1, 2, 4];
 
 /// A signature that takes longer than this to warm is left to its first request.
 const WARM_LIMIT: Duration = Duration::from_secs(10);
 
-impl Servable {
-    /// Loads the version in `folder`. Blocks for as long as that takes.
-    pub(super) fn load(
-        model: &Arc<str>,
-        version: i64,
-        folder: &std::path::Path,
-        platform: &dyn Platform,
-        config: &ModelConfig,
-        (batcher, metrics): (&Batcher, &Metrics),
-    ) -> Result<Self> {
-        let options = load_options(config);
-        let loaded = platform.load(folder, &options)?;
+/// What a load needs.
+pub(super) struct Load<'a> {
+    pub(super) model: &'a Arc<str>,
+    pub(super) version: i64,
+    pub(super) folder: &'a Path,
+    pub(super) platform: &'a dyn Platform,
+    pub(super) config: &'a ModelConfig,
+    pub(super) batcher: &'a Batcher,
+    pub(super) metrics: &'a Metrics,
+    /// Threads within an operation that suited the version before this one.
+    pub(super) threads: Option<usize>,
+}
+
+/// A signature that takes less than this for one row is better off with one thread per
+/// operation: handing parts of its work around costs more than it gains.
+const WORTH_SPLITTING: Duration = Duration::from_millis(1);
+
+impl Load<'_> {
+    /// Loads and warms; `loaded` is called in between. Blocks for as long as that takes.
+    ///
+    /// How many threads an operation uses is fixed when the runtime loads a model. What suits it
+    /// is only known once it has run, so a small model, which is quick to load, is loaded twice:
+    /// with all threads, and then with one.
+    pub(super) fn run(&self, loaded: impl FnOnce()) -> Result<Servable> {
+        let started = Instant::now();
+        let cores = available_parallelism().map_or(1, NonZero::get);
+        let all = self.threads.unwrap_or(cores);
+        let mut servable = self.load(all)?;
+        loaded();
+        if self.config.warm_up {
+            servable.warm();
+            if self.threads.is_none() && all > 1 && !servable.is_worth_splitting() {
+                drop(servable);
+                servable = self.load(1)?;
+                servable.warm();
+            }
+        }
+        servable.loaded_in(started.elapsed());
+        Ok(servable)
+    }
+
+    fn load(&self, threads: usize) -> Result<Servable> {
+        let options = load_options(self.config, threads);
+        let loaded = self.platform.load(self.folder, &options)?;
         let names: Vec<&str> = loaded.signatures.iter().map(|s| s.name.as_str()).collect();
-        let metrics = metrics.version(model, version, &names);
+        let metrics = self.metrics.version(self.model, self.version, &names);
         let queue = |(index, signature): (usize, &Signature)| {
-            let traits = Traits {
-                batchable: signature.is_batchable(),
-                read_only: signature.read_only,
-            };
+            let traits =
+                Traits { batchable: signature.is_batchable(), read_only: signature.read_only };
             let executable = Arc::clone(&loaded.executable);
             let run = Arc::new(SignatureRun { executable, index });
             let queue_metrics = metrics.signature(index)?.queue();
-            Some(batcher.queue(config.batching.clone(), traits, queue_metrics, run))
+            Some(self.batcher.queue(self.config.batching.clone(), traits, queue_metrics, run))
         };
         Ok(Servable {
-            model: Arc::clone(model),
-            version,
-            platform: platform.name(),
+            model: Arc::clone(self.model),
+            version: self.version,
+            platform: self.platform.name(),
             queues: loaded.signatures.iter().enumerate().filter_map(queue).collect(),
             signatures: loaded.signatures,
             metrics,
             bytes: loaded.bytes,
+            threads,
             load_time: Duration::ZERO,
         })
+    }
+}
+
+impl Servable {
+    /// Whether a signature is known to take long enough to gain from several threads.
+    fn is_worth_splitting(&self) -> bool {
+        let known = self.queues.iter().filter_map(|queue| queue.expected(1));
+        known.into_iter().any(|time| time >= WORTH_SPLITTING)
+    }
+
+    /// Threads within an operation that it was loaded with.
+    pub(super) fn threads(&self) -> usize {
+        self.threads
     }
 
     /// Runs read-only signatures on made-up inputs, so that the first real request meets a plan
     /// that is built, and the batcher knows what a run costs.
-    pub(super) fn warm(&self) {
+    fn warm(&self) {
         for (signature, queue) in self.signatures.iter().zip(&self.queues) {
             if !signature.read_only || signature.inputs.is_empty() {
                 continue;
             }
-            let inputs: Option<Vec<Tensor>> = signature.inputs.iter().map(made_up).collect();
-            let Some(inputs) = inputs else {
-                continue;
-            };
-            // Made-up inputs need not make sense to the model (an empty string is no image); the
-            // plan is built all the same.
-            if let Err(error) = queue.warm(&inputs, WARM_RUNS, WARM_LIMIT) {
-                let (model, version, name) = (&self.model, self.version, &signature.name);
-                log::debug!("{model} version {version}, {name}: warming stopped: {error}");
+            let sizes = if queue.joins() { &WARM_ROWS[..] } else { &[1] };
+            let started = Instant::now();
+            for &rows in sizes {
+                if let Err(error) = warm_size(signature, queue, rows) {
+                    // Made-up inputs need not make sense to the model; the plan is built anyhow.
+                    let (model, version, name) = (&self.model, self.version, &signature.name);
+                    log::debug!("{model} version {version}, {name}: not warmed: {error}");
+                    break;
+                }
+                if started.elapsed() > WARM_LIMIT {
+                    break;
+                }
             }
         }
     }
 
     /// Notes how long it took until it could serve.
-    pub(super) fn loaded_in(&mut self, time: Duration) {
+    fn loaded_in(&mut self, time: Duration) {
         self.load_time = time;
         self.metrics.loaded(self.bytes, time);
     }
@@ -163,8 +215,9 @@ impl Servable {
 }
 
 /// The platform's part of a model's settings.
-pub(super) fn load_options(config: &ModelConfig) -> LoadOptions {
+fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
     LoadOptions {
+        threads,
         tags: config.tags.clone(),
         images: match config.images {
             Images::Auto => None,
@@ -189,7 +242,8 @@ fn check(signature: &Signature, inputs: &[Tensor]) -> Result<()> {
         let alias = &spec.alias;
         let Some(want) = spec.dtype() else {
             let number = spec.dtype_number;
-            let message = format!("input {alias:?} is of type number {number}, which no client can send");
+            let message =
+                format!("input {alias:?} is of type number {number}, which no client can send");
             return Err(Error::new(Code::Unimplemented, message));
         };
         let got = input.dtype();
@@ -198,23 +252,77 @@ fn check(signature: &Signature, inputs: &[Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// One row of zeros (or empty strings) of the declared shape, with 1 for what is left open;
-/// `None` if that would be large.
-fn made_up(spec: &TensorSpec) -> Option<Tensor> {
+/// Runs a signature a few times on `rows` rows of made-up inputs; less often if that takes long.
+fn warm_size(signature: &Signature, queue: &Queue, rows: usize) -> Result<()> {
+    let made = signature.inputs.iter().map(|spec| made_up(spec, signature, rows));
+    let Some(inputs) = made.collect::<Option<Vec<Tensor>>>() else {
+        return Err(Error::invalid("its inputs can not be made up"));
+    };
+    let started = Instant::now();
+    for _ in 0..WARM_RUNS {
+        queue.warm(&inputs, WARM_LIMIT)?;
+        if started.elapsed() > WARM_LIMIT / 10 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A black PNG of one pixel.
+const PIXEL: &[u8] =
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\0\0\0\0:~\x9bU\0\0\0\n\
+IDATx\x9cc`\0\0\0\x02\0\x01H\xaf\xa4q\0\0\0\0IEND\xaeB`\x82";
+
+/// The same as URL-safe base64.
+const PIXEL_BASE64: &[u8] =
+    b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK-\
+kcQAAAABJRU5ErkJggg==";
+
+/// `rows` rows of zeros (or of strings: a tiny image if it takes images, else empty) of the
+/// declared shape, with 1 for whatever else is left open; `None` if that would be large.
+fn made_up(spec: &TensorSpec, signature: &Signature, rows: usize) -> Option<Tensor> {
     const LARGEST: usize = 64 << 20;
-    let dims = match &spec.shape {
+    let mut dims: Vec<i64> = match &spec.shape {
         DeclaredShape::Dims(dims) => dims.iter().map(|(size, _)| (*size).max(1)).collect(),
         DeclaredShape::UnknownRank | DeclaredShape::Missing => vec![1],
     };
-    let shape = Shape::new(&dims).ok()?;
-    let count = shape.elements().ok().filter(|&count| count <= LARGEST)?;
-    let dtype = spec.dtype()?;
-    if dtype == DType::String {
-        let mut strings = StringsBuilder::default();
-        (0..count).for_each(|_| strings.push(b""));
-        return Tensor::from_strings(shape, strings).ok();
+    if spec.shape.is_batched() {
+        *dims.first_mut()? = i64::try_from(rows).ok()?;
     }
-    let mut zeros = aligned_vec::<u8>(0);
-    zeros.resize(count * dtype.size()?, 0);
-    Tensor::numeric(dtype, shape, crate::tensor::Buffer::new(Arc::new(zeros))).ok()
+    let shape = Shape::new(&dims).ok()?;
+    let dtype = spec.dtype()?;
+    let count = shape.elements().ok()?;
+    let bytes = count.checked_mul(dtype.size().unwrap_or(PIXEL.len()))?;
+    if bytes > LARGEST {
+        return None;
+    }
+    if dtype != DType::String {
+        let mut zeros = aligned_vec::<u8>(0);
+        zeros.resize(bytes, 0);
+        return Tensor::numeric(dtype, shape, Buffer::new(Arc::new(zeros))).ok();
+    }
+    let text = match (signature.takes_images, signature.images) {
+        (false, _) => &[],
+        (true, ImageEncoding::Raw) => PIXEL,
+        (true, ImageEncoding::Base64Url) => PIXEL_BASE64,
+    };
+    let mut strings = StringsBuilder::default();
+    (0..count).for_each(|_| strings.push(text));
+    Tensor::from_strings(shape, strings).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pixel_is_a_png() {
+        // Signature, chunk length and type; IEND and its checksum at the end.
+        assert!(PIXEL.starts_with(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"));
+        assert!(PIXEL.ends_with(b"IEND\xaeB`\x82"));
+        assert_eq!(PIXEL.len(), 67);
+        let mut text = Vec::new();
+        crate::codec::base64::encode_url_safe(PIXEL, &mut text);
+        assert_eq!(text, PIXEL_BASE64);
+    }
 }

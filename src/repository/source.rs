@@ -78,11 +78,7 @@ impl Discovery {
             self.notes.insert(note);
             return;
         }
-        self.models.push(Found {
-            name,
-            versions,
-            config: source.model.clone(),
-        });
+        self.models.push(Found { name, versions, config: source.model.clone() });
     }
 }
 
@@ -141,7 +137,7 @@ fn versions_among(
             notes.insert(format!(
                 "version {version} is there twice; {} counts, {} does not",
                 folder.display(),
-                PathBuf::from(other).display()
+                other.display()
             ));
         }
     }

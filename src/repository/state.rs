@@ -97,16 +97,27 @@ mod tests {
         let found = || State::Found(String::new());
         let failed = || State::Failed(Error::internal(""));
         let legal = [
-            (found(), State::Loading), (State::Loading, State::Warming), (State::Warming, State::Ready),
-            (State::Ready, State::Draining), (State::Draining, State::Gone), (State::Loading, failed()),
-            (State::Warming, failed()), (failed(), found()), (State::Gone, found()), (found(), State::Gone),
+            (found(), State::Loading),
+            (State::Loading, State::Warming),
+            (State::Warming, State::Ready),
+            (State::Ready, State::Draining),
+            (State::Draining, State::Gone),
+            (State::Loading, failed()),
+            (State::Warming, failed()),
+            (failed(), found()),
+            (State::Gone, found()),
+            (found(), State::Gone),
         ];
         for (from, to) in legal {
             assert!(from.may_become(&to), "{from} to {to}");
         }
         let illegal = [
-            (found(), State::Ready), (State::Ready, State::Gone), (State::Ready, State::Loading),
-            (State::Draining, State::Ready), (State::Loading, State::Gone), (State::Gone, State::Ready),
+            (found(), State::Ready),
+            (State::Ready, State::Gone),
+            (State::Ready, State::Loading),
+            (State::Draining, State::Ready),
+            (State::Loading, State::Gone),
+            (State::Gone, State::Ready),
         ];
         for (from, to) in illegal {
             assert!(!from.may_become(&to), "{from} to {to}");

@@ -1,13 +1,14 @@
 //! Reads request bodies, within bounds of size and time.
 
 use std::io::Read;
+use std::pin::pin;
 use std::time::Duration;
 
 use actix_web::dev::Payload;
 use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap};
 use bytes::{Bytes, BytesMut};
 use flate2::read::MultiGzDecoder;
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 
 use crate::error::{Code, Error};
 
@@ -54,9 +55,14 @@ pub(super) async fn read(
 ) -> Result<Bytes, BodyError> {
     check_length(headers, limits.bytes)?;
     let compressed = is_gzip(headers)?;
-    let reading = collect(headers, payload, limits.bytes);
-    let Ok(body) = tokio::time::timeout(limits.time, reading).await else {
-        return Err(too_slow(limits.time));
+    let mut reading = pin!(collect(headers, payload, limits.bytes));
+    // Most bodies have arrived with their head; only the others need a timer.
+    let body = match reading.as_mut().now_or_never() {
+        Some(body) => body,
+        None => match tokio::time::timeout(limits.time, reading).await {
+            Ok(body) => body,
+            Err(_) => return Err(too_slow(limits.time)),
+        },
     };
     let body = body?;
     if !compressed || body.is_empty() {
@@ -110,7 +116,8 @@ async fn collect(
     payload: &mut Payload,
     limit: usize,
 ) -> Result<Bytes, BodyError> {
-    let broken = |error| BodyError::bad(format!("the request body is cut short or broken: {error}"));
+    let broken =
+        |error| BodyError::bad(format!("the request body is cut short or broken: {error}"));
     let Some(first) = payload.next().await else {
         return Ok(Bytes::new());
     };

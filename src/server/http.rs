@@ -32,15 +32,8 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(config: &Config, engine: Engine, activity: Activity) -> Self {
-        let limits = Limits {
-            bytes: config.http.max_body_bytes,
-            time: config.http.body_timeout,
-        };
-        State {
-            engine,
-            limits,
-            activity,
-        }
+        let limits = Limits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
+        State { engine, limits, activity }
     }
 
     pub(super) fn activity(&self) -> &Activity {
@@ -77,12 +70,7 @@ pub(super) async fn dispatch(
     response.body(reply.body)
 }
 
-async fn answer(
-    request: &HttpRequest,
-    payload: Payload,
-    state: &State,
-    start: Instant,
-) -> Reply {
+async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: Instant) -> Reply {
     let method = request.method().as_str();
     let path = request.uri().path();
     let engine = &state.engine;

@@ -56,13 +56,7 @@ impl HttpListener {
         let handle = started
             .recv()
             .map_err(|_| Error::internal("the HTTP listener ended before it started"))??;
-        Ok(HttpListener {
-            address,
-            handle,
-            activity,
-            socket: clone,
-            thread,
-        })
+        Ok(HttpListener { address, handle, activity, socket: clone, thread })
     }
 
     /// The address that is listened on, with the port that was picked.
@@ -158,6 +152,7 @@ fn bind(config: &HttpConfig) -> Result<TcpListener> {
         Ok(socket.into())
     };
     bound().map_err(|error| {
+        #[allow(clippy::wildcard_enum_match_arm)] // Not ours, and open-ended.
         let hint = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
                 "; something else listens there: choose another port with --http-port"

@@ -74,7 +74,10 @@ fn every_predict_status_and_metadata_case_passes() {
     for case in &cases {
         // Well-formed requests for what is not served yet.
         let verb = case.path.rsplit(':').next().unwrap_or_default();
-        if matches!(verb, "classify" | "regress") && case.method == "POST" && !case.id.starts_with("unsupported") {
+        if matches!(verb, "classify" | "regress")
+            && case.method == "POST"
+            && !case.id.starts_with("unsupported")
+        {
             skipped += 1;
             continue;
         }
@@ -132,7 +135,8 @@ fn alike(a: &Value, b: &Value, approximately: bool) -> bool {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b, approximately))
         }
         (Value::Object(a), Value::Object(b)) => {
-            let same = |(k, v): (&String, &Value)| b.get(k).is_some_and(|w| alike(v, w, approximately));
+            let same =
+                |(k, v): (&String, &Value)| b.get(k).is_some_and(|w| alike(v, w, approximately));
             a.len() == b.len() && a.iter().all(same)
         }
         _ => a == b,

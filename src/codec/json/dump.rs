@@ -3,7 +3,8 @@
 
 use std::fmt::Write;
 
-use super::scan::{Cursor, Number};
+use super::number::Number;
+use super::scan::Cursor;
 
 /// Where printing stops. The token in progress is completed.
 const LIMIT: usize = 256;
@@ -146,7 +147,8 @@ mod tests {
 
     #[test]
     fn numbers_are_printed_anew() {
-        let numbers = "[1.0, 1e5, 1e20, 1e21, 1e22, 0.00001, 1.5e-7, 123.25, -0, -0.0, NaN, -Infinity]";
+        let numbers =
+            "[1.0, 1e5, 1e20, 1e21, 1e22, 0.00001, 1.5e-7, 123.25, -0, -0.0, NaN, -Infinity]";
         let want = "[1.0, 100000.0, 100000000000000000000.0, 1e21, 1e22, 0.00001, 1.5e-7, 123.25, 0, -0.0, NaN, -Infinity]";
         assert_eq!(dump(numbers.as_bytes(), 0), want);
     }

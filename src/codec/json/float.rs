@@ -19,35 +19,47 @@ const EXACT: [f64; 23] = [
 /// Appends `x` as TensorFlow Serving prints a float.
 #[inline]
 pub fn float32(x: f32, out: &mut Vec<u8>) {
+    // From the least float above zero to the largest finite one, in one comparison.
+    const FINITE: std::ops::Range<u32> = 1..0x7f80_0000;
+    let magnitude = x.abs();
+    if FINITE.contains(&magnitude.to_bits())
+        && let Some(digits) = short_float32(magnitude)
+    {
+        return digits.print(x.is_sign_negative(), out);
+    }
     if let Some(word) = special(f64::from(x)) {
-        out.extend_from_slice(word);
-        return;
+        return out.extend_from_slice(word);
     }
-    if x.is_sign_negative() {
-        out.push(b'-');
+    exact_float32(x, out);
+}
+
+/// The digits of `x`, more than zero, where they can be computed without doubt.
+#[inline(always)]
+fn short_float32(x: f32) -> Option<Digits> {
+    let magnitude = f64::from(x);
+    let exponent = decimal_exponent(magnitude)?;
+    let scaled = shift_by(magnitude, 8 - exponent);
+    let nine = rounded(scaled);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let behind_six = nine as u32 % 1000;
+    // Half the distance between two floats is at most 2^-24 of them: 60 in the ninth place. Only
+    // numbers that close to one of six digits can be read back from it.
+    if !(61..940).contains(&behind_six) {
+        let six = rounded(shift_by(magnitude, 5 - exponent));
+        let back = shift_by(six, exponent - 5);
+        if is_midpoint(back) {
+            return None;
+        }
+        #[allow(clippy::cast_possible_truncation)]
+        if back as f32 == x {
+            return Some(Digits::new(six, exponent, 6));
+        }
     }
-    let magnitude = f64::from(x.abs());
-    let Some(exponent) = decimal_exponent(magnitude) else {
-        return exact_float32(x.abs(), out);
-    };
-    // Six digits, if they are all it takes.
-    let (six, six_exponent) = scaled(magnitude, exponent, 6);
-    let six = six.round_ties_even();
-    let back = unscaled(six, six_exponent, 6);
-    #[allow(clippy::cast_possible_truncation)]
-    let narrowed = back as f32;
-    if is_midpoint(back) {
-        return exact_float32(x.abs(), out);
-    }
-    if narrowed == x.abs() {
-        return general(six, six_exponent, 6, out);
-    }
-    let (nine, nine_exponent) = scaled(magnitude, exponent, 9);
     // One rounding of a number below 2^30 is an error below 2^-23.
-    if (nine.fract() - 0.5).abs() < 1e-6 {
-        return exact_float32(x.abs(), out);
+    if (scaled - nine).abs() > 0.5 - 1e-6 {
+        return None;
     }
-    general(nine.round_ties_even(), nine_exponent, 9, out);
+    Some(Digits::new(nine, exponent, 9))
 }
 
 /// Appends `x` as TensorFlow Serving prints a double.
@@ -56,16 +68,15 @@ pub fn float64(x: f64, out: &mut Vec<u8>) {
         out.extend_from_slice(word);
         return;
     }
-    if x.is_sign_negative() {
-        out.push(b'-');
-    }
     let magnitude = x.abs();
     if let Some(exponent) = decimal_exponent(magnitude) {
-        let (six, six_exponent) = scaled(magnitude, exponent, 6);
-        let six = six.round_ties_even();
-        if unscaled(six, six_exponent, 6) == magnitude {
-            return general(six, six_exponent, 6, out);
+        let six = rounded(shift_by(magnitude, 5 - exponent));
+        if shift_by(six, exponent - 5) == magnitude {
+            return Digits::new(six, exponent, 6).print(x.is_sign_negative(), out);
         }
+    }
+    if x.is_sign_negative() {
+        out.push(b'-');
     }
     let six = format!("{magnitude:.5e}");
     if six.parse() == Ok(magnitude) {
@@ -110,14 +121,13 @@ pub fn python(x: f64, out: &mut Vec<u8>) {
 /// The text of zeros and of what is no finite number.
 #[inline]
 fn special(x: f64) -> Option<&'static [u8]> {
-    if x == 0.0 {
-        return Some(if x.is_sign_negative() { b"-0.0" } else { b"0.0" });
-    }
-    if x.is_finite() {
+    if x != 0.0 && x.is_finite() {
         return None;
     }
     Some(match x {
         x if x.is_nan() => b"NaN",
+        x if x == 0.0 && x.is_sign_negative() => b"-0.0",
+        0.0 => b"0.0",
         x if x > 0.0 => b"Infinity",
         _ => b"-Infinity",
     })
@@ -131,42 +141,27 @@ fn decimal_exponent(x: f64) -> Option<i32> {
         return None;
     }
     // log10(2) as a fraction; at most one too low, for lack of the mantissa.
-    let binary = i32::try_from(x.to_bits() >> 52).unwrap_or(0) - 1023;
-    let guess = (binary * 78_913) >> 18;
-    let next = guess + 1;
-    let reached = match usize::try_from(next.unsigned_abs()) {
-        Ok(index) if next >= 0 => x >= EXACT.get(index).copied().unwrap_or(f64::INFINITY),
-        Ok(index) => x * EXACT.get(index).copied().unwrap_or(0.0) >= 1.0,
-        Err(_) => false,
-    };
-    Some(if reached { next } else { guess })
-}
-
-/// `x` scaled to have `digits` digits before the point, and its decimal exponent, which rounding
-/// up may raise by one.
-#[inline]
-fn scaled(x: f64, exponent: i32, digits: i32) -> (f64, i32) {
-    let shift = digits - 1 - exponent;
-    let scaled = shift_by(x, shift);
-    let limit = EXACT.get(usize::try_from(digits).unwrap_or(0)).copied();
-    let limit = limit.unwrap_or(f64::INFINITY);
-    if scaled.round_ties_even() >= limit {
-        return (limit / 10.0, exponent + 1);
-    }
-    (scaled, exponent)
-}
-
-#[inline]
-fn unscaled(scaled: f64, exponent: i32, digits: i32) -> f64 {
-    shift_by(scaled, exponent - (digits - 1))
+    #[allow(clippy::cast_possible_truncation)]
+    let binary = (x.to_bits() >> 52) as i32 - 1023;
+    let next = ((binary * 78_913) >> 18) + 1;
+    let reached = if next >= 0 { x >= shift_by(1.0, next) } else { shift_by(x, -next) >= 1.0 };
+    Some(if reached { next } else { next - 1 })
 }
 
 /// `x * 10^shift` in one correctly rounded operation; NaN past the exact powers.
 #[inline]
 fn shift_by(x: f64, shift: i32) -> f64 {
-    let index = usize::try_from(shift.unsigned_abs()).unwrap_or(usize::MAX);
-    let power = EXACT.get(index).copied().unwrap_or(f64::NAN);
+    let power = EXACT.get(shift.unsigned_abs() as usize).copied().unwrap_or(f64::NAN);
     if shift < 0 { x / power } else { x * power }
+}
+
+/// `x`, from 0 to 2^51, rounded to an integer, ties to even: the addition leaves no room for a
+/// fraction. (The processor has an instruction for it, but not every x86-64 one, and a call of
+/// the library's function costs more than all the rest.)
+#[inline]
+fn rounded(x: f64) -> f64 {
+    const NO_FRACTION: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
+    (x + NO_FRACTION) - NO_FRACTION
 }
 
 /// Whether a double lies half-way between two floats, where narrowing it may have rounded twice.
@@ -175,25 +170,103 @@ fn is_midpoint(x: f64) -> bool {
     x.to_bits() & 0x1fff_ffff == 0x1000_0000
 }
 
-/// Prints `scaled`, an integer of `precision` digits, as `%g` would.
+/// Significant digits of a number.
+struct Digits {
+    /// The digits as text, from the first on, with zeros behind them.
+    text: [u8; 9],
+    /// How many there are without zeros at the end.
+    count: usize,
+    /// The decimal exponent of the first.
+    exponent: i32,
+    /// How many `%g` was asked for, which decides when it prints an exponent.
+    precision: i32,
+}
+
+impl Digits {
+    /// Those of `value`, an integer of `precision` (six or nine) digits, or the next power of
+    /// ten, which rounding up can reach.
+    #[inline(always)]
+    fn new(value: f64, exponent: i32, precision: i32) -> Self {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let value = value as u32;
+        let nine = if precision == 6 { value.wrapping_mul(1000) } else { value };
+        let (nine, exponent) =
+            if nine >= 1_000_000_000 { (100_000_000, exponent + 1) } else { (nine, exponent) };
+        let rest = eight_digits(nine % 100_000_000);
+        let [first, ..] = (nine / 100_000_000).to_le_bytes();
+        let [a, b, c, d, e, f, g, h] = (rest | ASCII_ZEROS).to_le_bytes();
+        Digits {
+            text: [b'0' + first, a, b, c, d, e, f, g, h],
+            // Zeros at the end are the top bytes.
+            count: 9 - rest.leading_zeros() as usize / 8,
+            exponent,
+            precision,
+        }
+    }
+
+    /// Appends the number. The usual cases are put together in one place and copied as a whole,
+    /// at a size known beforehand, then cut: calls that copy a few bytes are what takes time.
+    #[inline(always)]
+    fn print(&self, negative: bool, out: &mut Vec<u8>) {
+        if negative {
+            out.push(b'-');
+        }
+        let end = out.len();
+        let mut line = *b"0.00000000000000";
+        let whole = self.exponent + 1;
+        #[allow(clippy::cast_sign_loss)]
+        let length = if (-3..=0).contains(&whole) {
+            let start = 2 + (-whole) as usize;
+            if let Some(place) = line.get_mut(start..start + 9) {
+                place.copy_from_slice(&self.text);
+            }
+            start + self.count
+        } else if (1..=self.precision).contains(&whole) {
+            let whole = whole as usize;
+            line[..9].copy_from_slice(&self.text);
+            line[9] = b'0';
+            let behind = self.text.get(whole..).unwrap_or_default();
+            if let Some(place) = line.get_mut(whole..whole + 2 + behind.len()) {
+                place[0] = b'.';
+                place[1] = b'0';
+                place[1..=behind.len()].copy_from_slice(behind);
+            }
+            self.count.max(whole + 1) + 1
+        } else {
+            let digits = self.text.get(..self.count).unwrap_or_default();
+            return with_exponent(digits, self.exponent, out);
+        };
+        out.extend_from_slice(&line);
+        out.truncate(end + length);
+    }
+}
+
+const ASCII_ZEROS: u64 = 0x3030_3030_3030_3030;
+
+/// The eight decimal digits of `n`, a byte each, the first lowest.
 #[inline]
-fn general(scaled: f64, exponent: i32, precision: i32, out: &mut Vec<u8>) {
-    let mut buffer = itoa::Buffer::new();
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let digits = buffer.format(scaled as u32).as_bytes();
-    let zeros = digits.iter().rev().take_while(|&&digit| digit == b'0').count();
-    let digits = digits.get(..digits.len() - zeros).unwrap_or(digits);
-    layout(digits, exponent, precision, out);
+fn eight_digits(n: u32) -> u64 {
+    // Halves of four digits, then of two, then of one, each split by a multiplication that is an
+    // exact division in that range.
+    let fours = u64::from(n / 10_000) | u64::from(n % 10_000) << 32;
+    let hundreds = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
+    let pairs = hundreds | (fours - 100 * hundreds) << 16;
+    let tens = ((pairs * 103) >> 10) & 0x000f_000f_000f_000f;
+    tens | (pairs - 10 * tens) << 8
 }
 
 /// The exact way: Rust prints as many correctly rounded digits as it is asked for.
 #[cold]
 fn exact_float32(x: f32, out: &mut Vec<u8>) {
-    let six = format!("{x:.5e}");
-    if six.parse() == Ok(x) {
+    if x.is_sign_negative() {
+        out.push(b'-');
+    }
+    let magnitude = x.abs();
+    let six = format!("{magnitude:.5e}");
+    if six.parse() == Ok(magnitude) {
         return scientific(&six, 6, out);
     }
-    scientific(&format!("{x:.8e}"), 9, out);
+    scientific(&format!("{magnitude:.8e}"), 9, out);
 }
 
 /// Prints `d.ddde-7` as `%g` would.
@@ -278,13 +351,31 @@ mod tests {
     #[test]
     fn floats_as_tensorflow_serving_prints_them() {
         let cases = [
-            (0.1, "0.1"), (1.0 / 3.0, "0.333333343"), (1435774380.0, "1.43577434e+09"),
-            (100000.0, "100000.0"), (1e6, "1e+06"), (-0.0, "-0.0"), (0.0, "0.0"),
-            (16777216.0, "16777216.0"), (9e6, "9e+06"), (999999.0, "999999.0"), (0.0003, "0.0003"),
-            (0.00003, "3e-05"), (555557.5, "555557.5"), (1e-7, "1e-07"), (123456.7, "123456.703"),
-            (1234567.8, "1234567.75"), (3.4028234e38, "3.40282347e+38"), (1e-45, "1.4013e-45"),
-            (33.333332, "33.3333321"), (2.5, "2.5"), (-3.0, "-3.0"), (1e22, "1e+22"),
-            (f32::NAN, "NaN"), (f32::INFINITY, "Infinity"), (f32::NEG_INFINITY, "-Infinity"),
+            (0.1, "0.1"),
+            (1.0 / 3.0, "0.333333343"),
+            (1435774380.0, "1.43577434e+09"),
+            (100000.0, "100000.0"),
+            (1e6, "1e+06"),
+            (-0.0, "-0.0"),
+            (0.0, "0.0"),
+            (16777216.0, "16777216.0"),
+            (9e6, "9e+06"),
+            (999999.0, "999999.0"),
+            (0.0003, "0.0003"),
+            (0.00003, "3e-05"),
+            (555557.5, "555557.5"),
+            (1e-7, "1e-07"),
+            (123456.7, "123456.703"),
+            (1234567.8, "1234567.75"),
+            (3.4028234e38, "3.40282347e+38"),
+            (1e-45, "1.4013e-45"),
+            (33.333332, "33.3333321"),
+            (2.5, "2.5"),
+            (-3.0, "-3.0"),
+            (1e22, "1e+22"),
+            (f32::NAN, "NaN"),
+            (f32::INFINITY, "Infinity"),
+            (f32::NEG_INFINITY, "-Infinity"),
         ];
         for (x, want) in cases {
             assert_eq!(text32(x), want);
@@ -301,8 +392,8 @@ mod tests {
 
     /// `%.6g`, or `%.9g` if that does not read back, by exact arithmetic.
     fn reference(x: f32) -> String {
-        let mut out = if x.is_sign_negative() { b"-".to_vec() } else { Vec::new() };
-        exact_float32(x.abs(), &mut out);
+        let mut out = Vec::new();
+        exact_float32(x, &mut out);
         String::from_utf8(out).expect("ASCII")
     }
 
@@ -329,7 +420,9 @@ mod tests {
         }
         for exponent in -149..=127 {
             for mantissa in [1u32, 3, 5, 7, 9, 11, 13, 4_194_305, 8_388_607, 16_777_215] {
-                let x = mantissa as f32 * 2f32.powi(exponent.max(-126)) * 2f32.powi((exponent + 126).min(0));
+                let x = mantissa as f32
+                    * 2f32.powi(exponent.max(-126))
+                    * 2f32.powi((exponent + 126).min(0));
                 if x.is_finite() && x != 0.0 {
                     assert_eq!(text32(x), reference(x), "{x:?}");
                 }
@@ -338,11 +431,25 @@ mod tests {
     }
 
     #[test]
+    fn eight_digits_of_any_number() {
+        for n in (0..100_000_000).step_by(7919).chain([0, 9, 10, 99, 9999, 10_000, 99_999_999]) {
+            let digits = eight_digits(n).to_le_bytes().map(|digit| char::from(b'0' + digit));
+            assert_eq!(digits.iter().collect::<String>(), format!("{n:08}"));
+        }
+    }
+
+    #[test]
     fn doubles() {
         let cases = [
-            (0.1 + 0.2, "0.30000000000000004"), (0.5, "0.5"), (1e22, "1e+22"), (5e-324, "4.94066e-324"),
-            (1.0 / 3.0, "0.33333333333333331"), (123456789.0, "123456789.0"), (0.662, "0.662"),
-            (1e16 + 2.0, "10000000000000002.0"), (1e17 + 16.0, "1.0000000000000002e+17"),
+            (0.1 + 0.2, "0.30000000000000004"),
+            (0.5, "0.5"),
+            (1e22, "1e+22"),
+            (5e-324, "4.94066e-324"),
+            (1.0 / 3.0, "0.33333333333333331"),
+            (123456789.0, "123456789.0"),
+            (0.662, "0.662"),
+            (1e16 + 2.0, "10000000000000002.0"),
+            (1e17 + 16.0, "1.0000000000000002e+17"),
         ];
         for (x, want) in cases {
             assert_eq!(text64(x), want);
@@ -353,10 +460,20 @@ mod tests {
     #[test]
     fn python_repr() {
         let cases = [
-            (f64::from(0.61554497f32), "0.6155449748039246"), (1.0, "1.0"), (1e16, "1e+16"),
-            (123456789012345680.0, "1.2345678901234568e+17"), (0.0001, "0.0001"), (0.00001, "1e-05"),
-            (1e15, "1000000000000000.0"), (-2.5, "-2.5"), (1.5e300, "1.5e+300"), (100.0, "100.0"),
-            (5e-324, "5e-324"), (0.1, "0.1"), (1234.5678, "1234.5678"), (12043603897094727e-15, "12.043603897094727"),
+            (f64::from(f32::from_bits(0x3f1d_945b)), "0.6155449748039246"),
+            (1.0, "1.0"),
+            (1e16, "1e+16"),
+            (123456789012345680.0, "1.2345678901234568e+17"),
+            (0.0001, "0.0001"),
+            (0.00001, "1e-05"),
+            (1e15, "1000000000000000.0"),
+            (-2.5, "-2.5"),
+            (1.5e300, "1.5e+300"),
+            (100.0, "100.0"),
+            (5e-324, "5e-324"),
+            (0.1, "0.1"),
+            (1234.5678, "1234.5678"),
+            (12043603897094727e-15, "12.043603897094727"),
         ];
         for (x, want) in cases {
             assert_eq!(repr(x), want);

@@ -1,6 +1,7 @@
 //! JSON, read straight into tensors and written straight from them; no document tree between.
 //!
 //! * [`scan`] walks text: tokens, syntax errors, skipping whole values of any depth;
+//! * [`number`] reads numbers;
 //! * [`read`] turns nested arrays into the typed, aligned buffer that the runtime reads;
 //! * [`dump`] prints a piece of a document for an error message;
 //! * [`write`] and [`float`] print tensors.
@@ -11,6 +12,8 @@
 
 pub mod dump;
 pub mod float;
+pub mod number;
 pub mod read;
 pub mod scan;
+mod sink;
 pub mod write;

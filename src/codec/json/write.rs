@@ -65,11 +65,7 @@ pub fn tensor(
         return Ok(());
     }
     let python = style.floats == Floats::Python;
-    let mut numbers = Numbers {
-        bytes: tensor.bytes(),
-        layout: style.layout,
-        out,
-    };
+    let mut numbers = Numbers { bytes: tensor.bytes(), layout: style.layout, out };
     // Room for most numbers, so that the buffer grows a few times at most.
     numbers.out.reserve(tensor.bytes().len() / tensor.dtype().size().unwrap_or(1) * 8);
     match tensor.dtype() {
@@ -138,38 +134,51 @@ impl Numbers<'_> {
         depth: usize,
         write: impl Fn([u8; N], &mut Vec<u8>) + Copy,
     ) {
-        let Some((&size, inner)) = dims.split_first() else {
-            if let Some((element, rest)) = self.bytes.split_first_chunk() {
-                self.bytes = rest;
-                write(*element, self.out);
+        let (layout, out) = (self.layout, &mut *self.out);
+        match dims {
+            [] => {
+                if let Some((element, rest)) = self.bytes.split_first_chunk() {
+                    self.bytes = rest;
+                    write(*element, out);
+                }
             }
-            return;
-        };
-        self.out.push(b'[');
-        for index in 0..size {
-            separate(index > 0, self.layout, depth + 1, self.out);
-            if !inner.is_empty() {
-                self.nested(inner, depth + 1, write);
-            } else if let Some((element, rest)) = self.bytes.split_first_chunk() {
+            [size] => {
+                let size = usize::try_from(*size).unwrap_or(0);
+                let row = self.bytes.split_at_checked(size.saturating_mul(N));
+                let (row, rest) = row.unwrap_or((self.bytes, &[]));
                 self.bytes = rest;
-                write(*element, self.out);
+                out.push(b'[');
+                for (index, element) in row.as_chunks().0.iter().enumerate() {
+                    separate(index > 0, layout, depth + 1, out);
+                    write(*element, out);
+                }
+                end(size > 0, layout, depth, out);
+            }
+            [size, inner @ ..] => {
+                out.push(b'[');
+                for index in 0..*size {
+                    separate(index > 0, layout, depth + 1, self.out);
+                    self.nested(inner, depth + 1, write);
+                }
+                end(*size > 0, layout, depth, self.out);
             }
         }
-        end(size > 0, self.layout, depth, self.out);
     }
 }
 
 /// Between two elements, and before the first.
-#[inline]
+#[inline(always)]
 fn separate(comma: bool, layout: Layout, depth: usize, out: &mut Vec<u8>) {
-    if comma {
-        out.push(b',');
-        if layout == Layout::Line {
-            out.push(b' ');
+    match (layout, comma) {
+        (Layout::Line, true) => out.extend_from_slice(b", "),
+        (Layout::Compact, true) => out.push(b','),
+        (Layout::Line | Layout::Compact, false) => {}
+        (Layout::Pretty, _) => {
+            if comma {
+                out.push(b',');
+            }
+            new_line(depth, out);
         }
-    }
-    if layout == Layout::Pretty {
-        new_line(depth, out);
     }
 }
 
@@ -239,9 +248,7 @@ pub fn string(value: &[u8], out: &mut Vec<u8>) {
     out.reserve(value.len() + 2);
     out.push(b'"');
     let mut rest = value;
-    while let Some(at) = rest
-        .iter()
-        .position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\')
+    while let Some(at) = rest.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\')
     {
         let (plain, escaped) = rest.split_at(at);
         out.extend_from_slice(plain);
@@ -270,11 +277,8 @@ mod tests {
     use super::*;
     use crate::tensor::{Shape, StringsBuilder, aligned_vec};
 
-    const TFS: Style = Style {
-        layout: Layout::Pretty,
-        floats: Floats::TensorFlowServing,
-        texts: Texts::Raw,
-    };
+    const TFS: Style =
+        Style { layout: Layout::Pretty, floats: Floats::TensorFlowServing, texts: Texts::Raw };
 
     fn floats(dims: &[i64], values: &[f32]) -> Tensor {
         let mut data = aligned_vec(values.len());

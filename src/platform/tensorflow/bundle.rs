@@ -140,7 +140,8 @@ mod tests {
 
     fn sample() -> Vec<u8> {
         let header = BundleHeaderProto { num_shards: 2 }.encode_to_vec();
-        let variable = |shard_id, offset, size| BundleEntryProto { shard_id, offset, size }.encode_to_vec();
+        let variable =
+            |shard_id, offset, size| BundleEntryProto { shard_id, offset, size }.encode_to_vec();
         table(&[
             entry(0, b"", &header),
             entry(0, b"kernel", &variable(0, 100, 28)),

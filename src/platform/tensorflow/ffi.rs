@@ -1,5 +1,5 @@
 //! libtensorflow's C API, loaded at run time, behind safe types. The only file of this platform
-//! with `unsafe` code.
+//! with `unsafe` code, and long for that reason: what keeps it sound can be read in one place.
 //!
 //! Rules that the types here keep:
 //! * every pointer from the library sits in one struct that frees it on drop, and that struct
@@ -13,7 +13,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::io::{Read, Seek, SeekFrom};
 use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::ptr::{self, NonNull};
@@ -23,6 +22,7 @@ use libloading::Library;
 use smallvec::SmallVec;
 
 use crate::error::{Code, Error, Result};
+use crate::os;
 use crate::platform::RunOptions;
 use crate::tensor::{Buffer, DType, Data, Memory, Shape, Strings, StringsBuilder, Tensor};
 
@@ -186,43 +186,14 @@ impl Api {
 /// Sets how much libtensorflow itself writes to stderr: 0 all, 1 no notes, 2 no warnings,
 /// 3 no errors. Only has an effect before the library is opened.
 pub(super) fn set_log_level(level: u8) {
-    // SAFETY: changing the environment races with threads that read it through libc. We are
-    // called once, before the library is opened; the threads that exist by then are our own, and
-    // they read the environment only through std, which takes a lock that this call takes too.
-    unsafe { std::env::set_var("TF_CPP_MIN_LOG_LEVEL", level.to_string()) };
+    os::set_variable("TF_CPP_MIN_LOG_LEVEL", &level.to_string());
 }
 
-/// Does `work` with stderr going to a file in memory, and returns what was written to it.
-///
-/// Opening the library writes notes before the library looks at its own log level. The server
-/// opens it before it starts any thread that could have something to say meanwhile.
-pub(super) fn with_stderr_kept<T>(work: impl FnOnce() -> T) -> (T, String) {
-    // SAFETY: plain system calls on descriptors that are ours; the name is NUL-terminated.
-    let (kept, memory) = unsafe {
-        let kept = libc::fcntl(2, libc::F_DUPFD_CLOEXEC, 3);
-        (kept, libc::memfd_create(c"stderr".as_ptr(), libc::MFD_CLOEXEC))
-    };
-    if kept < 0 || memory < 0 {
-        return (work(), String::new());
-    }
-    // SAFETY: both descriptors are open and ours; File takes each over exactly once.
-    let (stderr, mut memory) = unsafe {
-        use std::os::fd::FromRawFd;
-        libc::dup2(memory, 2);
-        (std::fs::File::from_raw_fd(kept), std::fs::File::from_raw_fd(memory))
-    };
-    let result = work();
-    let mut written = String::new();
-    // SAFETY: `stderr` is what descriptor 2 was before.
-    unsafe {
-        use std::os::fd::AsRawFd;
-        libc::dup2(stderr.as_raw_fd(), 2);
-    }
-    // The position is shared with descriptor 2, which wrote: back to the start.
-    if memory.seek(SeekFrom::Start(0)).is_ok() {
-        let _ = memory.read_to_string(&mut written);
-    }
-    (result, written)
+/// Gives each session the number of threads within an operation that its own configuration asks
+/// for. By default the first session of the process decides for all. Only has an effect before
+/// the library is opened.
+pub(super) fn use_threads_per_session() {
+    os::set_variable("TF_OVERRIDE_GLOBAL_THREADPOOL", "1");
 }
 
 /// A `TF_Status` for one call.
@@ -285,9 +256,8 @@ unsafe impl Sync for Session {}
 
 /// A serialized `RunOptions` that runs the graph on the calling thread:
 /// `inter_op_thread_pool: -1` (field 3, varint).
-const ON_CALLING_THREAD: [u8; 11] = [
-    0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01,
-];
+const ON_CALLING_THREAD: [u8; 11] =
+    [0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
 
 /// A serialized `RunOptions` with `timeout_in_ms` (field 2, varint).
 fn with_timeout(millis: u64) -> SmallVec<[u8; 16]> {
@@ -333,11 +303,7 @@ impl Session {
             );
             (graph, session)
         };
-        let loaded = Session {
-            api: Arc::clone(api),
-            graph,
-            session,
-        };
+        let loaded = Session { api: Arc::clone(api), graph, session };
         status.check()?;
         Ok(loaded)
     }
@@ -389,7 +355,8 @@ impl Session {
         let feeds: SmallVec<[TfOutput; 4]> = feeds.iter().map(|e| e.0).collect();
         let fetches: SmallVec<[TfOutput; 4]> = fetches.iter().map(|e| e.0).collect();
         let inputs: SmallVec<[*mut TfTensor; 4]> = owned.iter().map(|t| t.raw.as_ptr()).collect();
-        let mut outputs: SmallVec<[*mut TfTensor; 4]> = smallvec::smallvec![ptr::null_mut(); fetches.len()];
+        let mut outputs: SmallVec<[*mut TfTensor; 4]> =
+            smallvec::smallvec![ptr::null_mut(); fetches.len()];
 
         let timeout = options
             .timeout

@@ -125,8 +125,7 @@ impl StateChanging {
 
     /// Whether none of `ops` can change state. An operation the library does not know might.
     pub(super) fn none_in(&self, ops: &HashSet<&str>) -> bool {
-        ops.iter()
-            .all(|&op| self.known.contains(op) && !self.suspects.contains(op))
+        ops.iter().all(|&op| self.known.contains(op) && !self.suspects.contains(op))
     }
 }
 
@@ -228,20 +227,11 @@ mod tests {
     fn call(name: &str, function: &str, input: &[&str]) -> NodeDef {
         let value = Value::Func(NameAttrList { name: function.into() });
         let attr = [("f".to_owned(), AttrValue { value: Some(value) })];
-        NodeDef {
-            attr: attr.into(),
-            ..node(name, "StatefulPartitionedCall", input)
-        }
+        NodeDef { attr: attr.into(), ..node(name, "StatefulPartitionedCall", input) }
     }
 
     fn function(name: &str, node_def: Vec<NodeDef>) -> FunctionDef {
-        FunctionDef {
-            signature: Some(OpDef {
-                name: name.into(),
-                ..OpDef::default()
-            }),
-            node_def,
-        }
+        FunctionDef { signature: Some(OpDef { name: name.into(), ..OpDef::default() }), node_def }
     }
 
     #[test]
@@ -287,11 +277,8 @@ mod tests {
 
     #[test]
     fn an_unknown_or_writing_operation_may_change_state() {
-        let op = |name: &str, is_stateful| OpDef {
-            name: name.into(),
-            is_stateful,
-            ..OpDef::default()
-        };
+        let op =
+            |name: &str, is_stateful| OpDef { name: name.into(), is_stateful, ..OpDef::default() };
         let registry = OpList {
             op: vec![op("Add", false), op("AssignVariableOp", true), op("VarHandleOp", true)],
         };

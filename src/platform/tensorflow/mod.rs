@@ -14,6 +14,7 @@ use self::graph::StateChanging;
 use super::{Completeness, Executable, Inspection, LoadOptions, Loaded, Platform, RunOptions};
 use crate::config::TensorFlowConfig;
 use crate::error::{Code, Error, Result};
+use crate::os;
 use crate::pb::tensorflow::{ConfigProto, GpuOptions, OpList};
 use crate::tensor::{Signature, Tensor, TensorSpec};
 
@@ -51,10 +52,13 @@ impl TensorFlow {
         }
         let api = self.open()?;
         if !api.bounds_threads() {
-            log::warn!("this libtensorflow can not bound threads per run; every run uses all of them");
+            log::warn!(
+                "this libtensorflow can not bound threads per run; every run uses all of them"
+            );
         }
-        let registry = OpList::decode(api.operations().as_slice())
-            .map_err(|e| Error::internal("libtensorflow's list of operations is damaged").with_source(e))?;
+        let registry = OpList::decode(api.operations().as_slice()).map_err(|e| {
+            Error::internal("libtensorflow's list of operations is damaged").with_source(e)
+        })?;
         let state = StateChanging::new(&registry);
         let runtime = Arc::new(Runtime { api, state });
         *slot = Some(Arc::clone(&runtime));
@@ -62,6 +66,7 @@ impl TensorFlow {
     }
 
     fn open(&self) -> Result<Arc<Api>> {
+        ffi::use_threads_per_session();
         let Some(level) = self.config.log_level else {
             return self.find_and_open();
         };
@@ -69,7 +74,7 @@ impl TensorFlow {
         if level == 0 {
             return self.find_and_open();
         }
-        let (opened, notes) = ffi::with_stderr_kept(|| self.find_and_open());
+        let (opened, notes) = os::with_stderr_kept(|| self.find_and_open());
         for note in notes.lines() {
             log::debug!("libtensorflow: {note}");
         }
@@ -96,10 +101,16 @@ impl TensorFlow {
         }
     }
 
-    fn session_config(&self) -> Vec<u8> {
+    /// Settings of a session whose operations use `threads` threads, unless the user has set a
+    /// number.
+    fn session_config(&self, threads: usize) -> Vec<u8> {
         let gpu = &self.config.gpu;
+        let threads = match self.config.intra_op_threads {
+            0 => i32::try_from(threads).unwrap_or(0),
+            set => set,
+        };
         ConfigProto {
-            intra_op_parallelism_threads: self.config.intra_op_threads,
+            intra_op_parallelism_threads: threads,
             inter_op_parallelism_threads: self.config.inter_op_threads,
             gpu_options: Some(GpuOptions {
                 per_process_gpu_memory_fraction: gpu.memory_fraction,
@@ -146,7 +157,8 @@ impl Platform for TensorFlow {
         let runtime = self.runtime()?;
         let signatures = saved_model::signatures(&meta, options, Some(&runtime.state));
         drop(meta); // It may hold a large graph; the runtime makes its own.
-        let session = Session::load(&runtime.api, folder, &options.tags, &self.session_config())?;
+        let config = self.session_config(options.threads);
+        let session = Session::load(&runtime.api, folder, &options.tags, &config)?;
         let calls = signatures.iter().map(|s| Call::resolve(&session, s)).collect();
         Ok(Loaded {
             executable: Arc::new(Model { session, calls }),
@@ -172,7 +184,8 @@ impl Call {
     fn resolve(session: &Session, signature: &Signature) -> Result<Self> {
         let find = |spec: &TensorSpec| {
             if spec.sparse.is_some() {
-                let message = format!("{:?} is a sparse tensor, which can not be served", spec.alias);
+                let message =
+                    format!("{:?} is a sparse tensor, which can not be served", spec.alias);
                 return Err(Error::new(Code::Unimplemented, message));
             }
             session.endpoint(&spec.tensor_name)

@@ -14,9 +14,7 @@ use crate::pb::tensor_from_proto;
 use crate::pb::tensorflow::tensor_info::Encoding;
 use crate::pb::tensorflow::{MetaGraphDef, SavedModel, SignatureDef, TensorInfo};
 use crate::platform::{Completeness, LoadOptions};
-use crate::tensor::{
-    CooSparse, DeclaredShape, ImageEncoding, Signature, TensorSpec,
-};
+use crate::tensor::{CooSparse, DeclaredShape, ImageEncoding, Signature, TensorSpec};
 
 const FILE: &str = "saved_model.pb";
 const INDEX: &str = "variables/variables.index";
@@ -111,10 +109,7 @@ pub(super) fn check(folder: &Path) -> Completeness {
 }
 
 fn restores_variables(graph: &MetaGraphDef) -> bool {
-    let restores = graph
-        .saver_def
-        .as_ref()
-        .is_some_and(|saver| !saver.restore_op_name.is_empty());
+    let restores = graph.saver_def.as_ref().is_some_and(|saver| !saver.restore_op_name.is_empty());
     let definition = graph.graph_def.as_ref();
     restores && definition.is_some_and(|g| Graph::new(g).has_variables())
 }
@@ -214,13 +209,7 @@ fn spec(alias: &str, info: &TensorInfo) -> TensorSpec {
         }
         None => (String::new(), None),
     };
-    TensorSpec {
-        alias: alias.to_owned(),
-        tensor_name,
-        dtype_number: info.dtype,
-        shape,
-        sparse,
-    }
+    TensorSpec { alias: alias.to_owned(), tensor_name, dtype_number: info.dtype, shape, sparse }
 }
 
 /// The bytes of all files below `folder`.
@@ -240,6 +229,7 @@ fn broken(message: String) -> Error {
     Error::new(Code::DataLoss, message)
 }
 
+#[allow(clippy::wildcard_enum_match_arm)] // Not ours, and open-ended.
 fn unreadable(name: &str, error: &std::io::Error) -> Error {
     let code = match error.kind() {
         std::io::ErrorKind::NotFound => Code::NotFound,

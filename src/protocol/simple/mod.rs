@@ -14,7 +14,9 @@ use self::request::Call;
 use super::{JSON, Reply};
 use crate::codec::base64;
 use crate::codec::json::write::{self, Floats, Layout, Style, Texts};
-use crate::engine::{Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved};
+use crate::engine::{
+    Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved,
+};
 use crate::error::{Code, Error, Result};
 use crate::tensor::{DType, ImageEncoding, Shape, Signature, StringsBuilder, Tensor};
 
@@ -35,11 +37,7 @@ pub struct ImageForm {
 
 /// Answers `POST /` with JSON.
 pub async fn json(engine: &Engine, body: &[u8], start: Instant) -> Reply {
-    let mut served = Served {
-        api: Api::SimpleJson,
-        reached: None,
-        code: None,
-    };
+    let mut served = Served { api: Api::SimpleJson, reached: None, code: None };
     let answer = match request::decode(engine, body) {
         Ok(call) => run(engine, call, start, &mut served).await,
         Err(error) => Err(error),
@@ -49,11 +47,7 @@ pub async fn json(engine: &Engine, body: &[u8], start: Instant) -> Reply {
 
 /// Answers `POST /` with a form of images.
 pub async fn images(engine: &Engine, form: ImageForm, start: Instant) -> Reply {
-    let mut served = Served {
-        api: Api::SimpleImage,
-        reached: None,
-        code: None,
-    };
+    let mut served = Served { api: Api::SimpleImage, reached: None, code: None };
     let answer = match image_call(engine, form) {
         Ok(call) => run(engine, call, start, &mut served).await,
         Err(error) => Err(error),
@@ -85,17 +79,8 @@ fn reply(answer: Result<Vec<u8>>, mut served: Served) -> Reply {
     }
 }
 
-async fn run(
-    engine: &Engine,
-    call: Call,
-    start: Instant,
-    served: &mut Served,
-) -> Result<Vec<u8>> {
-    let Call {
-        handle,
-        signature,
-        inputs,
-    } = call;
+async fn run(engine: &Engine, call: Call, start: Instant, served: &mut Served) -> Result<Vec<u8>> {
+    let Call { handle, signature, inputs } = call;
     served.reached = Some((handle.clone(), signature));
     let request = InferRequest { signature, inputs };
     let answer = engine.infer(&handle, request, engine.deadline(start)).await;
@@ -121,11 +106,7 @@ fn run_failed(message: &str) -> String {
 
 /// Outputs as an object: keys sorted, no white space, a line break behind.
 fn encode(signature: Option<&Signature>, outputs: &[Tensor]) -> Result<Vec<u8>> {
-    let style = Style {
-        layout: Layout::Compact,
-        floats: Floats::Python,
-        texts: Texts::Lossy,
-    };
+    let style = Style { layout: Layout::Compact, floats: Floats::Python, texts: Texts::Lossy };
     let specs = signature.map_or(&[][..], |signature| &signature.outputs);
     let mut body = b"{".to_vec();
     for (index, (spec, output)) in specs.iter().zip(outputs).enumerate() {
@@ -135,7 +116,8 @@ fn encode(signature: Option<&Signature>, outputs: &[Tensor]) -> Result<Vec<u8>> 
         write::string(spec.alias.as_bytes(), &mut body);
         body.push(b':');
         write::tensor(output, style, 0, &mut body).map_err(|write::NoJsonForm(dtype)| {
-            let message = format!("output {:?} is of type {dtype}, which JSON can not hold", spec.alias);
+            let message =
+                format!("output {:?} is of type {dtype}, which JSON can not hold", spec.alias);
             Error::new(Code::Unimplemented, message)
         })?;
     }
@@ -165,7 +147,9 @@ fn find_model(engine: &Engine, model: Option<&str>, version: Option<i64>) -> Res
     let name = model.unwrap_or("default");
     match engine.resolve(&ModelSpec { name, choice }) {
         Ok(handle) => return Ok(handle),
-        Err(Unresolved::Version) if engine.resolve(&ModelSpec { name, choice: Choice::Latest }).is_ok() => {
+        Err(Unresolved::Version)
+            if engine.resolve(&ModelSpec { name, choice: Choice::Latest }).is_ok() =>
+        {
             return Err(no_version(engine, name, version));
         }
         Err(_) => {}
@@ -175,9 +159,7 @@ fn find_model(engine: &Engine, model: Option<&str>, version: Option<i64>) -> Res
         let found = engine.resolve(&ModelSpec { name: only, choice });
         return found.map_err(|_| no_version(engine, only, version));
     }
-    Err(Error::not_found(format!(
-        "Invalid model name: {name}, available models: {models:?}"
-    )))
+    Err(Error::not_found(format!("Invalid model name: {name}, available models: {models:?}")))
 }
 
 fn no_version(engine: &Engine, model: &str, version: Option<i64>) -> Error {
@@ -209,11 +191,7 @@ fn image_call(engine: &Engine, form: ImageForm) -> Result<Call> {
     let input = declared.map_or(Err(Error::internal("no such signature")), |declared| {
         image_input(declared, &form.images)
     })?;
-    Ok(Call {
-        handle,
-        signature: index,
-        inputs: vec![input],
-    })
+    Ok(Call { handle, signature: index, inputs: vec![input] })
 }
 
 /// The images as the signature's one input: a string each.
@@ -244,8 +222,5 @@ fn image_input(signature: &Signature, images: &[Bytes]) -> Result<Tensor> {
 }
 
 fn not_for_images(signature: &Signature, why: &str) -> Error {
-    Error::invalid(format!(
-        "signature {:?} takes no images: {why}; send JSON",
-        signature.name
-    ))
+    Error::invalid(format!("signature {:?} takes no images: {why}; send JSON", signature.name))
 }

@@ -9,8 +9,9 @@ use std::borrow::Cow;
 use super::{find, run_failed};
 use crate::codec::base64::{self, Alphabet};
 use crate::codec::json::dump::dump;
+use crate::codec::json::number::Number;
 use crate::codec::json::read::{Fault, ReadOptions, TensorReader};
-use crate::codec::json::scan::{Cursor, Number, SyntaxError};
+use crate::codec::json::scan::{Cursor, SyntaxError};
 use crate::engine::{Engine, ModelHandle};
 use crate::error::{Code, Error, Result};
 use crate::tensor::{Shape, Signature, StringsBuilder, Tensor, TensorSpec};
@@ -38,12 +39,7 @@ struct Fields {
     base64_decode: bool,
 }
 
-const FIELDS: [&[u8]; 4] = [
-    b"model_name",
-    b"model_version",
-    b"signature_name",
-    b"base64_decode",
-];
+const FIELDS: [&[u8]; 4] = [b"model_name", b"model_version", b"signature_name", b"base64_decode"];
 
 impl Fields {
     /// Reads the member `name`, whose value is at `cursor`; a wrong one is told of in words.
@@ -121,11 +117,7 @@ fn fast(engine: &Engine, body: &[u8]) -> Option<Call> {
             let declared = handle.signatures().get(signature)?;
             let options = options(engine);
             let inputs = read_data(&mut cursor, declared, options, fields.base64_decode).ok()?;
-            call = Some(Call {
-                handle,
-                signature,
-                inputs,
-            });
+            call = Some(Call { handle, signature, inputs });
         } else {
             cursor.skip_value().ok()?;
         }
@@ -136,11 +128,7 @@ fn fast(engine: &Engine, body: &[u8]) -> Option<Call> {
 }
 
 fn options(engine: &Engine) -> ReadOptions {
-    ReadOptions {
-        coerce: true,
-        alphabet: Alphabet::Any,
-        max_bytes: engine.max_tensor_bytes(),
-    }
+    ReadOptions { coerce: true, alphabet: Alphabet::Any, max_bytes: engine.max_tensor_bytes() }
 }
 
 fn careful(engine: &Engine, body: &[u8]) -> Result<Call> {
@@ -160,9 +148,7 @@ fn careful(engine: &Engine, body: &[u8]) -> Result<Call> {
     }
     let (handle, signature) = fields.find(engine)?;
     let Some(data_at) = data_at else {
-        return Err(Error::invalid(
-            "Inference with empty data, please check the request JSON",
-        ));
+        return Err(Error::invalid("Inference with empty data, please check the request JSON"));
     };
     let Some(declared) = handle.signatures().get(signature) else {
         return Err(Error::internal("no such signature"));
@@ -170,11 +156,7 @@ fn careful(engine: &Engine, body: &[u8]) -> Result<Call> {
     cursor.seek(data_at);
     let inputs = read_data(&mut cursor, declared, options(engine), fields.base64_decode);
     let inputs = inputs.map_err(|fault| data_error(&fault, declared, body, data_at))?;
-    Ok(Call {
-        handle,
-        signature,
-        inputs,
-    })
+    Ok(Call { handle, signature, inputs })
 }
 
 /// Checks the syntax of all of `body`; where the value of `data` is.
@@ -226,7 +208,7 @@ enum DataFault {
     Syntax(SyntaxError),
     NotObject,
     Missing(usize),
-    Value(usize, Fault),
+    Value(usize, Box<Fault>),
     /// Wrong in a way the runtime would have found.
     Run(String),
     Unsendable(usize),

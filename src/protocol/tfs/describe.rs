@@ -20,16 +20,14 @@ pub(super) fn status(engine: &Engine, name: Option<&str>, version: Option<i64>) 
         versions.retain(|status| status.version == version);
     }
     match (versions.is_empty(), version) {
-        (true, Some(version)) => Err(Error::not_found(format!(
-            "Could not find version {version} of model {name}"
-        ))),
-        (true, None) => Err(Error::not_found(format!(
-            "Could not find any versions of model {name}"
-        ))),
+        (true, Some(version)) => {
+            Err(Error::not_found(format!("Could not find version {version} of model {name}")))
+        }
+        (true, None) => {
+            Err(Error::not_found(format!("Could not find any versions of model {name}")))
+        }
         (false, _) => {
-            let all = Statuses {
-                model_version_status: versions.iter().map(Status::of).collect(),
-            };
+            let all = Statuses { model_version_status: versions.iter().map(Status::of).collect() };
             Ok(Reply::ok(JSON, pretty(&all)))
         }
     }
@@ -83,9 +81,8 @@ pub(super) fn metadata(handle: &ModelHandle) -> String {
         version: handle.version().to_string(),
     });
     let signatures = handle.signatures().iter();
-    let map: serde_json::Map<String, serde_json::Value> = signatures
-        .map(|signature| (signature.name.clone(), signature_def(signature)))
-        .collect();
+    let map: serde_json::Map<String, serde_json::Value> =
+        signatures.map(|signature| (signature.name.clone(), signature_def(signature))).collect();
     let map = pretty(&json!({ "signature_def": map }));
     format!("{{\n\"model_spec\":{spec},\n\"metadata\": {{\"signature_def\": {map}}}\n}}\n")
 }
@@ -102,9 +99,8 @@ fn signature_def(signature: &Signature) -> serde_json::Value {
         specs.iter().map(|spec| (spec.alias.clone(), tensor_info(spec))).collect()
     };
     let defaults = signature.defaults.iter();
-    let defaults: serde_json::Map<String, serde_json::Value> = defaults
-        .map(|(alias, tensor)| (alias.clone(), tensor_proto(tensor)))
-        .collect();
+    let defaults: serde_json::Map<String, serde_json::Value> =
+        defaults.map(|(alias, tensor)| (alias.clone(), tensor_proto(tensor))).collect();
     json!({
         "inputs": specs(&signature.inputs),
         "outputs": specs(&signature.outputs),
@@ -115,13 +111,14 @@ fn signature_def(signature: &Signature) -> serde_json::Value {
 
 fn tensor_info(spec: &TensorSpec) -> serde_json::Value {
     let mut info = serde_json::Map::new();
-    info.insert("dtype".into(), dtype_name(spec.dtype_number).into());
+    info.insert("dtype".into(), dtype_name(spec.dtype_number));
     let shape = match &spec.shape {
         // A message that is not set is not printed.
         DeclaredShape::Missing => None,
         DeclaredShape::UnknownRank => Some(json!({ "dim": [], "unknown_rank": true })),
         DeclaredShape::Dims(dims) => {
-            let dim = |(size, name): &(i64, String)| json!({ "size": size.to_string(), "name": name });
+            let dim =
+                |(size, name): &(i64, String)| json!({ "size": size.to_string(), "name": name });
             let dims: Vec<_> = dims.iter().map(dim).collect();
             Some(json!({ "dim": dims, "unknown_rank": false }))
         }
@@ -205,11 +202,9 @@ fn typed_values(tensor: &Tensor) -> (&'static str, serde_json::Value) {
             let values = tensor.bytes().iter().map(|&byte| byte != 0);
             ("bool_val", values.collect())
         }
-        DType::Half
-        | DType::BFloat16
-        | DType::Complex64
-        | DType::Complex128
-        | DType::String => ("tensor_content", text(tensor.bytes()).into()),
+        DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 | DType::String => {
+            ("tensor_content", text(tensor.bytes()).into())
+        }
     }
 }
 

@@ -16,11 +16,8 @@ pub(super) enum Format {
 }
 
 pub(super) fn outputs(format: Format, specs: &[TensorSpec], outputs: &[Tensor]) -> Result<Vec<u8>> {
-    let named: Vec<(&str, &Tensor)> = specs
-        .iter()
-        .map(|spec| spec.alias.as_str())
-        .zip(outputs)
-        .collect();
+    let named: Vec<(&str, &Tensor)> =
+        specs.iter().map(|spec| spec.alias.as_str()).zip(outputs).collect();
     for (_, tensor) in &named {
         check_type(tensor)?;
     }
@@ -35,18 +32,11 @@ pub(super) fn outputs(format: Format, specs: &[TensorSpec], outputs: &[Tensor]) 
 /// The reference has no JSON for these, though numbers could be written.
 fn check_type(tensor: &Tensor) -> Result<()> {
     let dtype = tensor.dtype();
-    let unwritable = [
-        DType::Half,
-        DType::BFloat16,
-        DType::UInt16,
-        DType::Complex64,
-        DType::Complex128,
-    ];
+    let unwritable =
+        [DType::Half, DType::BFloat16, DType::UInt16, DType::Complex64, DType::Complex128];
     if unwritable.contains(&dtype) {
         let name = type_name(dtype.number());
-        return Err(Error::invalid(format!(
-            "Failed to write JSON value for tensor type: {name}"
-        )));
+        return Err(Error::invalid(format!("Failed to write JSON value for tensor type: {name}")));
     }
     Ok(())
 }
@@ -149,11 +139,7 @@ fn write_tensor(
         layout,
         floats: Floats::TensorFlowServing,
         // By convention an output whose name says so holds bytes and not text.
-        texts: if name.ends_with("_bytes") {
-            Texts::Base64
-        } else {
-            Texts::Raw
-        },
+        texts: if name.ends_with("_bytes") { Texts::Base64 } else { Texts::Raw },
     };
     write::tensor(tensor, style, depth, out).map_err(|write::NoJsonForm(dtype)| {
         Error::invalid(format!("Failed to write JSON value for tensor type: {dtype}"))

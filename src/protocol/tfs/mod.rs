@@ -11,7 +11,9 @@ use bytes::Bytes;
 use self::path::{Request, Verb};
 use super::{JSON, Reply};
 use crate::codec::json::write;
-use crate::engine::{Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved};
+use crate::engine::{
+    Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved,
+};
 use crate::error::{Code, Error, Result};
 
 mod describe;
@@ -71,11 +73,7 @@ async fn predict(
     body: &[u8],
     start: Instant,
 ) -> Reply {
-    let mut served = Served {
-        api: Api::TfsPredict,
-        reached: None,
-        code: None,
-    };
+    let mut served = Served { api: Api::TfsPredict, reached: None, code: None };
     match run_predict(engine, name, choice, body, start, &mut served).await {
         Ok(body) => Reply::ok(JSON, body).with_served(served),
         Err(error) => {
@@ -104,10 +102,7 @@ async fn run_predict(
     let decoded = predict::decode(body, &handle, engine.max_tensor_bytes())?;
     let signature = decoded.signature;
     served.reached = Some((handle.clone(), signature));
-    let request = InferRequest {
-        signature,
-        inputs: decoded.inputs,
-    };
+    let request = InferRequest { signature, inputs: decoded.inputs };
     let answer = engine.infer(&handle, request, engine.deadline(start)).await?;
     let declared = handle.signatures().get(signature);
     let names = declared.map_or(&[][..], |signature| &signature.outputs);
@@ -120,9 +115,9 @@ fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
         (Unresolved::Label, Choice::Label(label)) => {
             Error::invalid(format!("Unrecognized servable version label: {label}"))
         }
-        (_, Choice::Version(version)) => Error::not_found(format!(
-            "Servable not found for request: Specific({name}, {version})"
-        )),
+        (_, Choice::Version(version)) => {
+            Error::not_found(format!("Servable not found for request: Specific({name}, {version})"))
+        }
         _ => Error::not_found(format!("Servable not found for request: Latest({name})")),
     })
 }

@@ -94,11 +94,7 @@ fn parse_get(rest: &str) -> Result<Request, Malformed> {
         (Ok(spec), _) => Ok(Request::Status(spec)),
         (Err(_), Some((before, metadata))) => {
             let spec = named(before).or_else(|e| keep_version_error(e, unnamed(before)))?;
-            Ok(if metadata {
-                Request::Metadata(spec)
-            } else {
-                Request::Status(spec)
-            })
+            Ok(if metadata { Request::Metadata(spec) } else { Request::Status(spec) })
         }
         (Err(malformed), None) => Err(malformed),
     }
@@ -115,10 +111,7 @@ fn keep_version_error(
 }
 
 fn spec(name: Option<&str>, choice: &[&str]) -> Result<Spec, Malformed> {
-    let mut spec = Spec {
-        name: name.map(percent_decoded),
-        ..Spec::default()
-    };
+    let mut spec = Spec { name: name.map(percent_decoded), ..Spec::default() };
     match choice {
         [] => {}
         [kind, digits] if kind.eq_ignore_ascii_case("versions") => {
@@ -198,14 +191,30 @@ mod tests {
         let post = |target| parse("POST", target);
         assert_eq!(post("/v1/models/m:predict"), Ok(Request::Post(Verb::Predict, plain("m"))));
         let versioned = Spec { version: Some(7), ..plain("m") };
-        assert_eq!(post("/V1/Models/m/VERSIONS/7:regress"), Ok(Request::Post(Verb::Regress, versioned)));
+        assert_eq!(
+            post("/V1/Models/m/VERSIONS/7:regress"),
+            Ok(Request::Post(Verb::Regress, versioned))
+        );
         let labelled = Spec { label: Some("a b".into()), ..plain("m/n") };
-        assert_eq!(post("/v1/models/m%2Fn/labels/a%20b:classify"), Ok(Request::Post(Verb::Classify, labelled)));
+        assert_eq!(
+            post("/v1/models/m%2Fn/labels/a%20b:classify"),
+            Ok(Request::Post(Verb::Classify, labelled))
+        );
         for wrong in [
-            "/v1/models/m", "/v1/models/m:Predict", "/v1/models/m:foo", "/v1/models/:predict",
-            "/v1/models:predict", "/v1/models/m/versions/x:predict", "/v1/models/m/version/1:predict",
-            "/v1/models/m/versions/1/labels/l:predict", "/v1/models/m/metadata", "/v1/models/m:predict?x=1",
-            "/v1/models/m/:predict", "/v1/models/a:b:predict", "/v1/foo", "/v1/modelsm:predict",
+            "/v1/models/m",
+            "/v1/models/m:Predict",
+            "/v1/models/m:foo",
+            "/v1/models/:predict",
+            "/v1/models:predict",
+            "/v1/models/m/versions/x:predict",
+            "/v1/models/m/version/1:predict",
+            "/v1/models/m/versions/1/labels/l:predict",
+            "/v1/models/m/metadata",
+            "/v1/models/m:predict?x=1",
+            "/v1/models/m/:predict",
+            "/v1/models/a:b:predict",
+            "/v1/foo",
+            "/v1/modelsm:predict",
         ] {
             assert_eq!(post(wrong), Err(Malformed::Request), "{wrong}");
         }
@@ -225,8 +234,13 @@ mod tests {
         assert_eq!(get("/v1/models/metadata"), Ok(status(Some("metadata"), None, None)));
         assert_eq!(get("/v1/models/m?x=1"), Ok(status(Some("m?x=1"), None, None)));
         for wrong in [
-            "/v1/models/", "/v1/models/m/", "/v1/models/m:predict", "/v1/models/debug/model_name",
-            "/v1/models/m/versions/1/labels/l", "/v1/models/m/versions", "/v1/models/m/x/metadata",
+            "/v1/models/",
+            "/v1/models/m/",
+            "/v1/models/m:predict",
+            "/v1/models/debug/model_name",
+            "/v1/models/m/versions/1/labels/l",
+            "/v1/models/m/versions",
+            "/v1/models/m/x/metadata",
         ] {
             assert_eq!(get(wrong), Err(Malformed::Request), "{wrong}");
         }

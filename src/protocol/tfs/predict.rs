@@ -27,11 +27,7 @@ pub(super) struct Decoded {
 }
 
 pub(super) fn decode(body: &[u8], handle: &ModelHandle, max_bytes: usize) -> Result<Decoded> {
-    let options = ReadOptions {
-        coerce: false,
-        alphabet: Alphabet::Standard,
-        max_bytes,
-    };
+    let options = ReadOptions { coerce: false, alphabet: Alphabet::Standard, max_bytes };
     match fast(body, handle, options) {
         Some(decoded) => Ok(decoded),
         None => careful(body, handle, options),
@@ -176,26 +172,18 @@ fn careful(body: &[u8], handle: &ModelHandle, options: ReadOptions) -> Result<De
         Format::Column => read_columns(&mut cursor, specs, options)
             .map_err(|fault| columns_error(&fault, specs, body)),
     };
-    Ok(Decoded {
-        signature,
-        inputs: inputs?,
-        format,
-    })
+    Ok(Decoded { signature, inputs: inputs?, format })
 }
 
 fn find_signature<'h>(handle: &'h ModelHandle, name: &[u8]) -> Result<(usize, &'h Signature)> {
     let given = String::from_utf8_lossy(name);
     let wanted = if given.is_empty() { DEFAULT_SIGNATURE } else { &given };
     let (signature, declared) = handle.signature(wanted).ok_or_else(|| {
-        Error::invalid(format!(
-            "Serving signature name: \"{wanted}\" not found in signature def"
-        ))
+        Error::invalid(format!("Serving signature name: \"{wanted}\" not found in signature def"))
     })?;
     if declared.inputs.is_empty() {
         let name = if given.is_empty() { "DEFAULT" } else { &given };
-        return Err(Error::invalid(format!(
-            "Failed to get input map for signature: {name}"
-        )));
+        return Err(Error::invalid(format!("Failed to get input map for signature: {name}")));
     }
     Ok((signature, declared))
 }
@@ -207,11 +195,25 @@ enum RowsFault {
     Empty,
     /// A plain list for a signature of several inputs.
     Plain,
-    NotObject { row: usize },
-    IsObject { row: usize },
-    UnknownInput { row: usize, key: String },
-    Keys { row: usize, at: usize },
-    Value { row: usize, key: Option<usize>, fault: Fault },
+    NotObject {
+        row: usize,
+    },
+    IsObject {
+        row: usize,
+    },
+    UnknownInput {
+        row: usize,
+        key: String,
+    },
+    Keys {
+        row: usize,
+        at: usize,
+    },
+    Value {
+        row: usize,
+        key: Option<usize>,
+        fault: Box<Fault>,
+    },
     Shape(Error),
 }
 
@@ -363,8 +365,13 @@ enum ColumnsFault {
     Syntax(SyntaxError),
     /// A plain value for a signature of several inputs.
     Plain,
-    Missing { index: usize },
-    Value { index: usize, fault: Fault },
+    Missing {
+        index: usize,
+    },
+    Value {
+        index: usize,
+        fault: Box<Fault>,
+    },
     Shape(Error),
 }
 
@@ -391,7 +398,8 @@ fn read_columns(
     while more {
         let name = cursor.name()?;
         let index = specs.iter().position(|spec| spec.alias.as_bytes() == &*name);
-        let slot = index.and_then(|index| Some((index, specs.get(index)?, tensors.get_mut(index)?)));
+        let slot =
+            index.and_then(|index| Some((index, specs.get(index)?, tensors.get_mut(index)?)));
         match slot {
             Some((index, spec, slot @ None)) => {
                 *slot = Some(read_column(cursor, index, spec, options)?);
@@ -401,9 +409,8 @@ fn read_columns(
         }
         more = cursor.next_member()?;
     }
-    let given = |(index, tensor): (usize, Option<Tensor>)| {
-        tensor.ok_or(ColumnsFault::Missing { index })
-    };
+    let given =
+        |(index, tensor): (usize, Option<Tensor>)| tensor.ok_or(ColumnsFault::Missing { index });
     tensors.into_iter().enumerate().map(given).collect()
 }
 

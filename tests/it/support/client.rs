@@ -140,7 +140,9 @@ pub fn post_form(address: SocketAddr, path: &str, fields: &[Field]) -> Answer {
     let mut body = Vec::new();
     for (name, file, content) in fields {
         let file = file.map_or(String::new(), |file| format!("; filename=\"{file}\""));
-        let head = format!("--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"{file}\r\n\r\n");
+        let head = format!(
+            "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"{file}\r\n\r\n"
+        );
         body.extend_from_slice(head.as_bytes());
         body.extend_from_slice(content);
         body.extend_from_slice(b"\r\n");

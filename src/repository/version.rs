@@ -1,0 +1,109 @@
+//! One version of a model on its way from found to gone.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::State;
+use super::policy::Phase;
+use super::servable::Servable;
+use super::source::Fingerprint;
+use crate::platform::{Completeness, Platform};
+
+/// Waits between tries of a failed load: the first, and the longest it doubles to.
+pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+
+pub(super) struct Version {
+    pub(super) folder: PathBuf,
+    /// It should be served.
+    pub(super) aspired: bool,
+    pub(super) state: State,
+    /// Its files were still changing at the last look.
+    pub(super) changing: bool,
+    /// All its files are there and no longer change.
+    pub(super) complete: bool,
+    /// What its files looked like at the last look.
+    pub(super) seen: Option<Fingerprint>,
+    pub(super) servable: Option<Arc<Servable>>,
+    pub(super) attempts: u32,
+    pub(super) retry_at: Instant,
+}
+
+impl Version {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Version {
+            folder,
+            aspired: false,
+            state: State::Found("just found".to_owned()),
+            changing: false,
+            complete: false,
+            seen: None,
+            servable: None,
+            attempts: 0,
+            retry_at: Instant::now(),
+        }
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        match self.state {
+            State::Found(_) if self.complete => Phase::Loadable,
+            State::Ready => Phase::Ready,
+            State::Found(_)
+            | State::Loading
+            | State::Warming
+            | State::Draining
+            | State::Gone
+            | State::Failed(_) => Phase::Busy,
+        }
+    }
+
+    /// Whether it will not change by itself before the files do.
+    pub(super) fn is_settled(&self) -> bool {
+        match self.state {
+            State::Ready | State::Failed(_) | State::Gone => true,
+            // One that waits for files, but not one that waits to be seen twice or to be loaded.
+            State::Found(_) => {
+                !self.aspired || (self.seen.is_some() && !self.changing && !self.complete)
+            }
+            State::Loading | State::Warming | State::Draining => false,
+        }
+    }
+}
+
+/// Notes whether a version whose files no longer change has all of them.
+pub(super) fn check_completeness(version: &mut Version, platform: Option<&dyn Platform>) {
+    let completeness = match platform {
+        Some(platform) => platform.check(&version.folder),
+        None => Completeness::Missing("a model of a known kind, such as saved_model.pb".to_owned()),
+    };
+    version.complete = matches!(completeness, Completeness::Complete);
+    match completeness {
+        Completeness::Complete => {
+            become_state(version, State::Found("to be loaded".to_owned()));
+        }
+        Completeness::Missing(what) => {
+            let reason = format!("{what} is missing");
+            let is_news = !matches!(&version.state, State::Found(before) if *before == reason);
+            if is_news {
+                log::warn!("{}: not loaded yet: {reason}", version.folder.display());
+            }
+            become_state(version, State::Found(reason));
+        }
+        Completeness::Broken(error) => {
+            let message = error.message();
+            let is_news =
+                !matches!(&version.state, State::Failed(before) if before.message() == message);
+            if is_news {
+                log::error!("{}: can not be loaded: {error}", version.folder.display());
+            }
+            version.attempts += 1;
+            version.retry_at = Instant::now() + RETRY.1;
+            become_state(version, State::Failed(error));
+        }
+    }
+}
+
+pub(super) fn become_state(version: &mut Version, next: State) {
+    debug_assert!(version.state.may_become(&next), "{} can not become {next}", version.state);
+    version.state = next;
+}

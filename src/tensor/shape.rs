@@ -1,0 +1,94 @@
+//! Shapes.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+
+/// The size of each dimension of a tensor; empty for a scalar.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Shape(pub(super) SmallVec<[i64; 4]>);
+
+impl Shape {
+    /// A shape with these dimensions, none negative.
+    ///
+    /// # Errors
+    /// [`Error::invalid`] for a negative dimension or a product that does not fit an `i64`.
+    pub fn new(dims: &[i64]) -> Result<Self> {
+        let shape = Shape(SmallVec::from_slice(dims));
+        shape.elements()?;
+        Ok(shape)
+    }
+
+    /// The shape of a vector of `n` elements.
+    #[must_use]
+    pub fn vector(n: usize) -> Self {
+        Shape(SmallVec::from_slice(&[i64::try_from(n).unwrap_or(i64::MAX)]))
+    }
+
+    /// The shape of a scalar.
+    #[must_use]
+    pub fn scalar() -> Self {
+        Shape::default()
+    }
+
+    /// The dimensions.
+    #[must_use]
+    pub fn dims(&self) -> &[i64] {
+        &self.0
+    }
+
+    /// The number of dimensions.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The number of elements: the product of the dimensions.
+    ///
+    /// # Errors
+    /// [`Error::invalid`] for a negative dimension or an overflow.
+    pub fn elements(&self) -> Result<usize> {
+        let mut product: i64 = 1;
+        for &dim in &self.0 {
+            if dim < 0 {
+                return Err(Error::invalid(format!("shape {self:?} has a negative dimension")));
+            }
+            product = product
+                .checked_mul(dim)
+                .ok_or_else(|| Error::invalid(format!("shape {self:?} has too many elements")))?;
+        }
+        usize::try_from(product)
+            .map_err(|_| Error::invalid(format!("shape {self:?} has too many elements")))
+    }
+
+    /// The dimensions after the 0-th; empty for a scalar.
+    #[must_use]
+    pub fn row_dims(&self) -> &[i64] {
+        self.0.get(1..).unwrap_or_default()
+    }
+
+    /// The same shape with `rows` as its 0-th dimension; a scalar stays a scalar.
+    #[must_use]
+    pub fn with_rows(&self, rows: usize) -> Self {
+        let mut shape = self.clone();
+        if let Some(first) = shape.0.first_mut() {
+            *first = i64::try_from(rows).unwrap_or(i64::MAX);
+        }
+        shape
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (i, dim) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            write!(f, "{dim}")?;
+        }
+        f.write_str("]")
+    }
+}
