@@ -6,13 +6,9 @@ use std::io::{Error, Result};
 fn main() -> Result<()> {
     println!("cargo:rerun-if-changed=proto");
     let files = protox::compile(
-        [
-            "proto/tensorflow/saved_model.proto",
-            "proto/tensorflow/config.proto",
-        ], ["proto"])
-        .map_err(|e| Error::other(format!("{e:?}")))?;
-    prost_build::Config::new()
-        .btree_map(["."])
-        .bytes(["."])
-        .compile_fds(files)
+        ["proto/tensorflow/saved_model.proto", "proto/tensorflow/config.proto"],
+        ["proto"],
+    )
+    .map_err(|e| Error::other(format!("{e:?}")))?;
+    prost_build::Config::new().btree_map(["."]).bytes(["."]).compile_fds(files)
 }

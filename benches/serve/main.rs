@@ -1,1 +1,234 @@
-fn main(){}
+//! `make bench`: what a request costs, against what it can not cost less than.
+//!
+//! Absolute times mean nothing on a shared machine, so everything is measured in turn within one
+//! run, several times over, in alternating order: the release server as a process of its own, a
+//! bare actix-web handler that echoes the same bytes (also a process), libtensorflow in a bare
+//! loop through the same bindings, and the JSON reader and writer alone. Medians are printed.
+//!
+//! Processor time per request is that of the whole server process, from the kernel's own
+//! accounting; the client is not in it.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod client;
+mod json;
+mod process;
+mod raw;
+mod scenario;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use client::Load;
+use process::Process;
+use scenario::Scenario;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if arguments.iter().any(|a| a == "--echo-server") {
+        return process::echo_server();
+    }
+    let number = |name: &str, default: usize| {
+        let at = arguments.iter().position(|a| a == name);
+        at.map_or(default, |at| arguments[at + 1].parse().expect("a number"))
+    };
+    let rounds = number("--rounds", 5);
+    let millis = number("--millis", 1000) as u64;
+    let only: Vec<&String> =
+        arguments.iter().skip(1).filter(|a| scenario::NAMES.contains(&a.as_str())).collect();
+    let connections = match number("--connections", 0) {
+        0 => vec![1, 8, 64],
+        one => vec![one],
+    };
+    let scenarios: Vec<Scenario> = scenario::all()
+        .into_iter()
+        .filter(|s| only.is_empty() || only.iter().any(|name| *name == s.name))
+        .collect();
+    // For profiling: load on a server that runs elsewhere.
+    if let Some(at) = arguments.iter().position(|a| a == "--client") {
+        let address = arguments[at + 1].parse().expect("an address");
+        let time = Duration::from_millis(millis);
+        let load = client::run(address, &scenarios[0].requests, connections[0], time);
+        println!("{} requests, {} failed", load.latency.len(), load.failed);
+        return;
+    }
+    println!(
+        "{rounds} rounds of {millis} ms each, medians; processor time of the whole server process\n"
+    );
+    let mut bench = Bench {
+        time: Duration::from_millis(millis),
+        connections,
+        echo: Process::echo(),
+        server: Process::server(),
+        raw: raw::Raw::load(&scenarios),
+        figures: BTreeMap::new(),
+    };
+    bench.warm(&scenarios);
+    for round in 0..rounds {
+        eprintln!("round {} of {rounds}", round + 1);
+        bench.round(&scenarios, round % 2 == 1);
+    }
+    bench.print(&scenarios);
+}
+
+struct Bench {
+    time: Duration,
+    connections: Vec<usize>,
+    echo: Process,
+    server: Process,
+    raw: raw::Raw,
+    /// All values of each figure, by name.
+    figures: BTreeMap<String, Vec<f64>>,
+}
+
+impl Bench {
+    fn note(&mut self, name: String, value: f64) {
+        self.figures.entry(name).or_default().push(value);
+    }
+
+    fn median(&self, name: &str) -> f64 {
+        let mut values = self.figures.get(name).cloned().unwrap_or_default();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Lets the server measure its models, and checks every answer once.
+    fn warm(&mut self, scenarios: &[Scenario]) {
+        for scenario in scenarios {
+            client::check(self.server.address, scenario);
+            for connections in self.connections.clone() {
+                let time = Duration::from_millis(500);
+                client::run(self.server.address, &scenario.requests, connections, time);
+            }
+        }
+    }
+
+    fn round(&mut self, scenarios: &[Scenario], backwards: bool) {
+        for scenario in scenarios {
+            self.raw_figures(scenario);
+            for connections in self.connections.clone() {
+                let mut contestants = vec!["echo", "server"];
+                if backwards {
+                    contestants.reverse();
+                }
+                for contestant in contestants {
+                    self.measure(contestant, scenario, connections);
+                }
+            }
+        }
+        for (name, value) in json::figures() {
+            self.note(name, value);
+        }
+    }
+
+    fn raw_figures(&mut self, scenario: &Scenario) {
+        for (batch, micros) in self.raw.run(scenario) {
+            self.note(format!("{} raw {batch}", scenario.name), micros);
+        }
+        let micros = json::request_micros(scenario);
+        self.note(format!("{} json", scenario.name), micros);
+    }
+
+    fn measure(&mut self, contestant: &str, scenario: &Scenario, connections: usize) {
+        let process = if contestant == "echo" { &self.echo } else { &self.server };
+        let address = process.address;
+        let is_server = contestant == "server";
+        let batches =
+            || if is_server { client::batches(address, scenario.name) } else { (0.0, 0.0) };
+        let batches_before = batches();
+        let before = process.cpu();
+        let load: Load = client::run(address, &scenario.requests, connections, self.time);
+        let used = process.cpu() - before;
+        let batches_after = batches();
+        assert_eq!(load.failed, 0, "{contestant}, {}: requests failed", scenario.name);
+        let name = |figure: &str| format!("{} {contestant} {connections} {figure}", scenario.name);
+        #[allow(clippy::cast_precision_loss)]
+        let requests = load.latency.len() as f64;
+        let micros = |quantile: f64| load.latency.value_at_quantile(quantile) as f64 / 1000.0;
+        if is_server {
+            let (rows, runs) =
+                (batches_after.0 - batches_before.0, batches_after.1 - batches_before.1);
+            self.note(name("batch"), rows / runs);
+        }
+        self.note(name("cpu"), used.as_secs_f64() * 1e6 / requests);
+        self.note(name("rate"), requests / load.time.as_secs_f64());
+        self.note(name("p50"), micros(0.5));
+        self.note(name("p99"), micros(0.99));
+    }
+
+    fn print(&self, scenarios: &[Scenario]) {
+        println!("libtensorflow alone, on one thread (us of processor time per call, and per row)");
+        println!("{:<16}{:>16}{:>16}{:>16}{:>16}", "", "1 row", "8 rows", "32 rows", "128 rows");
+        for scenario in scenarios {
+            print!("{:<16}", scenario.name);
+            for batch in raw::BATCHES {
+                let micros = self.median(&format!("{} raw {batch}", scenario.name));
+                let per_row = micros / batch as f64;
+                print!("{:>16}", format!("{micros:.1} ({per_row:.2})"));
+            }
+            println!();
+        }
+        println!("\nserver against a bare echo of the same bytes");
+        println!(
+            "{:<16}{:>6}{:>12}{:>12}{:>8}{:>12}{:>12}{:>12}{:>14}{:>12}",
+            "model",
+            "conns",
+            "cpu us/req",
+            "echo us/req",
+            "ratio",
+            "req/s",
+            "p50 us",
+            "p99 us",
+            "echo p50/p99",
+            "rows/run"
+        );
+        for scenario in scenarios {
+            for connections in self.connections.clone() {
+                let get = |contestant: &str, figure: &str| {
+                    self.median(&format!("{} {contestant} {connections} {figure}", scenario.name))
+                };
+                let (cpu, echo) = (get("server", "cpu"), get("echo", "cpu"));
+                println!(
+                    "{:<16}{connections:>6}{cpu:>12.1}{echo:>12.1}{:>8.2}{:>12.0}{:>12.0}{:>12.0}{:>14}{:>12.1}",
+                    scenario.name,
+                    cpu / echo,
+                    get("server", "rate"),
+                    get("server", "p50"),
+                    get("server", "p99"),
+                    format!("{:.0}/{:.0}", get("echo", "p50"), get("echo", "p99")),
+                    get("server", "batch"),
+                );
+            }
+        }
+        println!("\none connection, against the sum of what it is made of (us of processor time)");
+        println!(
+            "{:<16}{:>10}{:>10}{:>10}{:>10}{:>10}{:>8}",
+            "model", "echo", "json", "raw call", "sum", "server", "ratio"
+        );
+        for scenario in scenarios {
+            let echo = self.median(&format!("{} echo 1 cpu", scenario.name));
+            let json = self.median(&format!("{} json", scenario.name));
+            let raw = self.median(&format!("{} raw 1", scenario.name));
+            let server = self.median(&format!("{} server 1 cpu", scenario.name));
+            let sum = echo + json + raw;
+            println!(
+                "{:<16}{echo:>10.1}{json:>10.1}{raw:>10.1}{sum:>10.1}{server:>10.1}{:>8.2}",
+                scenario.name,
+                server / sum
+            );
+        }
+        println!("\nJSON of 224 x 224 x 3 numbers (GB of text per second, one core)");
+        for name in json::KINDS {
+            let (read, write) =
+                (self.median(&format!("read {name}")), self.median(&format!("write {name}")));
+            println!("{name:<16} read {read:.2}   write {write:.2}");
+        }
+    }
+}

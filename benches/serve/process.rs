@@ -1,0 +1,89 @@
+//! Servers as processes of their own, and the processor time they use.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use actix_web::{App, HttpServer, web};
+
+use crate::scenario::project;
+
+pub struct Process {
+    child: Child,
+    pub address: SocketAddr,
+}
+
+impl Process {
+    /// The release server, serving the models that ship.
+    pub fn server() -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
+        command.args(["serve", "--http-port", "0", "--log-level", "warn"]);
+        // For trying settings: TENSORSERVE_… variables reach the server.
+        command.arg(project("models"));
+        Process::start(command, "listening on http://", "ready after")
+    }
+
+    /// This program as a bare echo.
+    pub fn echo() -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("own path"));
+        command.arg("--echo-server");
+        Process::start(command, "listening on http://", "listening on")
+    }
+
+    fn start(mut command: Command, address_behind: &str, ready: &str) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
+        let output = child.stdout.take().expect("piped");
+        let mut address = None;
+        let mut lines = BufReader::new(output).lines();
+        for line in lines.by_ref() {
+            let line = line.expect("a line");
+            if let Some(text) = line.strip_prefix(address_behind) {
+                address = Some(text.parse().expect("an address"));
+            }
+            if line.starts_with(ready) {
+                break;
+            }
+        }
+        // Whatever else it prints must not block it.
+        std::thread::spawn(move || lines.for_each(drop));
+        Process { child, address: address.expect("it says where it listens") }
+    }
+
+    /// Processor time of all its threads so far.
+    pub fn cpu(&self) -> Duration {
+        cpu_of(self.child.id())
+    }
+}
+
+/// Processor time of all threads of a process so far, as the scheduler counts it.
+pub fn cpu_of(process: u32) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("tasks");
+    let nanos = tasks.flatten().map(|task| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+        text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0u64)
+    });
+    Duration::from_nanos(nanos.sum())
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A bare actix-web handler that sends back what it gets, with as many threads as the server.
+pub fn echo_server() {
+    actix_web::rt::System::new().block_on(async {
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let echo = |body: web::Bytes| async move { body };
+        let app = move || {
+            let limit = web::PayloadConfig::new(64 << 20);
+            App::new().app_data(limit).default_service(web::to(echo))
+        };
+        let server = HttpServer::new(app).workers(threads).bind(("127.0.0.1", 0)).expect("binds");
+        println!("listening on http://{}", server.addrs()[0]);
+        server.run().await.expect("runs");
+    });
+}
