@@ -1,5 +1,5 @@
 //! Generated protobuf types, and the bridge between TensorFlow's `TensorProto` and our
-//! [`Tensor`](crate::tensor::Tensor).
+//! [`Tensor`].
 
 use std::sync::Arc;
 

@@ -12,7 +12,8 @@ use crate::error::Error;
 ///   +----- Failed <------+
 /// ```
 /// A failed version goes back to `Found` when its files change or it is tried again (and may fail
-/// again right there), a gone one when it is wanted again. `Found` and `Failed` versions that are no longer wanted are `Gone`.
+/// again right there), a gone one when it is wanted again. `Found` and `Failed` versions that are
+/// no longer wanted are `Gone`.
 #[derive(Debug)]
 pub enum State {
     /// It is there; the text says what its load waits for.

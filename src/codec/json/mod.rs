@@ -4,7 +4,7 @@
 //! * [`number`] reads numbers;
 //! * [`read`] turns nested arrays into the typed, aligned buffer that the runtime reads;
 //! * [`dump`] prints a piece of a document for an error message;
-//! * [`write`] and [`float`] print tensors.
+//! * [`mod@write`] and [`float`] print tensors.
 //!
 //! Which documents are accepted is what RapidJSON accepts with the flags that TensorFlow Serving
 //! sets (iterative, NaN and Infinity, stop after the first value), error kinds and offsets

@@ -231,8 +231,8 @@ impl Drop for Status<'_> {
     }
 }
 
-/// A place in a loaded graph that can be fed or fetched. Only valid with the session that
-/// resolved it, which [`super::session`] keeps beside it.
+/// A place in a loaded graph that can be fed or fetched. Only valid with the [`Session`] that
+/// resolved it.
 #[derive(Clone, Copy)]
 pub(super) struct Endpoint(TfOutput);
 

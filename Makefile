@@ -1,0 +1,71 @@
+# One command per chore; CI runs the same ones.
+#
+#   make run            serve models/ on http://127.0.0.1:8500      (DEVICE=gpu for CUDA)
+#   make test           all tests
+#   make bench          ratios against raw libtensorflow and a bare HTTP echo
+#   make check          what CI runs: tests, lints, documentation, Dockerfiles, licences
+#
+# Needs Rust, gcc, make and Python 3 with pip. libtensorflow is fetched into lib/, once;
+# `make clean` leaves it there.
+
+DEVICE ?= cpu
+ARGS ?=
+
+PYTHON ?= python3
+CARGO ?= cargo
+FETCH = $(PYTHON) scripts/fetch_libtensorflow.py --device $(DEVICE)
+DENY = target/tools/bin/cargo-deny
+BINARY = $(or $(CARGO_TARGET_DIR),target)/release/tensorserve
+
+# When make was called: the server prints how long it took from here to ready.
+CALLED_AT := $(shell date +%s%N)
+
+.PHONY: run test bench check lib build lint format doc deny dockerfiles clean help
+
+run: lib build
+	@TENSORSERVE_CALLED_AT=$(CALLED_AT) \
+	TENSORSERVE_LIBTENSORFLOW="$${TENSORSERVE_LIBTENSORFLOW:-$$($(FETCH) --print-dest)}" \
+	exec $(BINARY) serve models/ $(ARGS)
+
+test: lib
+	$(CARGO) test --locked $(ARGS)
+
+bench: lib
+	$(CARGO) bench --locked --bench serve -- $(ARGS)
+
+check: test lint doc dockerfiles deny
+
+lib:
+	@$(FETCH)
+
+build:
+	@$(CARGO) build --release --locked --bin tensorserve
+
+lint:
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- --deny warnings
+
+format:
+	$(CARGO) fmt
+
+doc:
+	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" $(CARGO) doc --locked --no-deps --document-private-items
+
+dockerfiles:
+	$(PYTHON) scripts/check_dockerfiles.py
+
+deny: $(DENY)
+	$(DENY) check bans licenses sources
+
+# The list of known holes is fetched from GitHub, so this is not part of `make check`.
+audit: $(DENY)
+	$(DENY) check advisories
+
+$(DENY):
+	$(CARGO) install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
+
+clean:
+	$(CARGO) clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
