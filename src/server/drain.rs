@@ -2,9 +2,10 @@
 //!
 //! A request can be lost in two places: on a connection that the kernel has established but
 //! nobody has accepted when the listener closes, and on a kept-alive connection that is closed
-//! just as the client writes. So the listener first stops taking part in new handshakes while
-//! everything that is established is still accepted and served, every answer tells its client
-//! that the connection closes, and the listener only goes when no request has come for a while.
+//! just as the client writes. So the listener first takes part in no new handshakes while
+//! everything that is established, or about to be, is still accepted and served, every answer
+//! tells its client that the connection closes, and the listener only goes when no request has
+//! come for a while.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -12,8 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No request for this long means that no client is about to send one.
-const QUIET: Duration = Duration::from_millis(150);
+/// No request for this long means that no client with an open connection is about to send one:
+/// one in a loop of requests, on a busy machine, has had its turn.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// The same where no connection is open, but one may be established and not accepted yet.
+const QUIET_AND_EMPTY: Duration = Duration::from_millis(150);
 
 const POLL: Duration = Duration::from_millis(5);
 
@@ -24,7 +29,7 @@ pub(super) struct Activity(Arc<Counters>);
 #[derive(Default)]
 struct Counters {
     connections: AtomicUsize,
-    /// Requests begun and requests answered, together.
+    /// Connections and requests begun, and requests answered, together.
     steps: AtomicUsize,
     closing: AtomicBool,
 }
@@ -41,6 +46,7 @@ impl Drop for OpenConnection {
 impl Activity {
     pub(super) fn connection(&self) -> OpenConnection {
         self.0.connections.fetch_add(1, SeqCst);
+        self.step();
         OpenConnection(self.clone())
     }
 
@@ -48,7 +54,7 @@ impl Activity {
         self.0.connections.load(SeqCst)
     }
 
-    /// Notes that a request begins or is answered, once the listener is closing: before, nobody
+    /// Notes that something begins or ends, once the listener is closing: before, nobody
     /// asks, and the counter would only pass between processors.
     pub(super) fn step(&self) {
         if self.is_closing() {
@@ -65,11 +71,16 @@ impl Activity {
         self.0.closing.load(SeqCst)
     }
 
-    /// Waits until no request has begun or ended for a while, or every connection is closed.
+    /// Waits until no connection or request has begun or ended for a while.
     pub(super) fn wait_until_quiet(&self, end: Instant) {
         let mut seen = self.0.steps.load(SeqCst);
         let mut since = Instant::now();
-        while Instant::now() < end && since.elapsed() < QUIET {
+        loop {
+            let empty = self.connections() == 0;
+            let enough = if empty { QUIET_AND_EMPTY } else { QUIET };
+            if since.elapsed() >= enough || Instant::now() >= end {
+                return;
+            }
             thread::sleep(POLL);
             let steps = self.0.steps.load(SeqCst);
             if steps != seen {
@@ -86,14 +97,26 @@ impl Activity {
     }
 }
 
-/// Makes the kernel drop whatever arrives for new connections on `socket`, without closing those
-/// it has established. Clients try again and are refused when the socket closes.
+/// Makes the kernel drop the first packet of every new connection to `socket`. Handshakes that
+/// have begun are finished; whoever comes later tries again and is refused when the socket closes.
 pub(super) fn refuse_connections(socket: &TcpListener) {
     #[cfg(target_os = "linux")]
     {
-        // A filter program of one instruction: accept zero bytes of every packet.
-        const RETURN_CONSTANT: u16 = 0x06;
-        let program = [socket2::SockFilter::new(RETURN_CONSTANT, 0, 0, 0)];
+        use socket2::SockFilter;
+        // A classic BPF program over the TCP header. The listener's filter also sees the packet
+        // that ends a handshake; dropping that one would leave a client that believes it is
+        // connected.
+        const LOAD_BYTE: u16 = 0x30;
+        const JUMP_IF_BITS: u16 = 0x45;
+        const RETURN: u16 = 0x06;
+        const FLAGS_AT: u32 = 13;
+        const SYN: u32 = 0x02;
+        let program = [
+            SockFilter::new(LOAD_BYTE, 0, 0, FLAGS_AT),
+            SockFilter::new(JUMP_IF_BITS, 0, 1, SYN),
+            SockFilter::new(RETURN, 0, 0, 0),
+            SockFilter::new(RETURN, 0, 0, u32::MAX),
+        ];
         if let Err(error) = socket2::SockRef::from(socket).attach_filter(&program) {
             log::debug!("new connections can not be held off: {error}");
         }

@@ -12,5 +12,7 @@
     clippy::print_stdout
 )]
 
+mod reload;
+mod stop;
 mod support;
 mod tfs_cases;

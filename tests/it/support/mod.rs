@@ -1,6 +1,7 @@
 //! What tests share.
 
 pub mod client;
+pub mod process;
 pub mod server;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,176 @@
+//! New versions under load: no request fails, each answer comes from exactly one version, and the
+//! process holds no more in the end than in the beginning.
+//!
+//! `TENSORSERVE_TEST_RELOADS=2000` makes it as long as the project holds itself to; by default it
+//! is short enough for every run of the tests.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::support::client::{Client, post};
+use crate::support::data;
+use crate::support::process::Process;
+
+const PATH: &str = "/v1/models/m:predict";
+const BODY: &[u8] = br#"{"instances":[[[1,2,3],[4,5,6],[7,8,9]]]}"#;
+const CONNECTIONS: usize = 8;
+/// Memory is compared with what it was after so many reloads.
+const SETTLED: u64 = 100;
+
+/// A SavedModel that adds its version to a half of what it is given, made from half_plus_two by
+/// changing the constant.
+fn write_version(folder: &Path, version: u64) {
+    let model = data("tensorflow-serving/upstream/batching/matrix_half_plus_two/1/saved_model.pb");
+    let mut bytes = fs::read(model).expect("model");
+    let two = 2f32.to_le_bytes();
+    let found: Vec<usize> = (0..bytes.len() - 3).filter(|&at| bytes[at..at + 4] == two).collect();
+    let [at] = found.as_slice() else {
+        panic!("the constant is there {} times", found.len());
+    };
+    bytes[*at..at + 4].copy_from_slice(&(version as f32).to_le_bytes());
+    fs::create_dir(folder).expect("folder");
+    fs::write(folder.join("saved_model.pb"), bytes).expect("file");
+}
+
+/// The version that an answer comes from; `None` if it mixes versions.
+fn version_of(answer: &serde_json::Value) -> Option<u64> {
+    let rows = answer["predictions"][0].as_array()?;
+    let values = rows.iter().flat_map(|row| row.as_array().into_iter().flatten());
+    let mut version = None;
+    let mut count = 0;
+    for (i, value) in values.enumerate() {
+        let found = value.as_f64()? - (i as f64 + 1.0) / 2.0;
+        if found < 0.0 || found.fract() != 0.0 || version.is_some_and(|v| v != found) {
+            return None;
+        }
+        version = Some(found);
+        count += 1;
+    }
+    version.filter(|_| count == 9).map(|version| version as u64)
+}
+
+/// Versions that may answer, and whether to go on asking.
+struct Race {
+    oldest: AtomicU64,
+    newest: AtomicU64,
+    over: AtomicBool,
+    requests: AtomicU64,
+}
+
+/// Asks until the race is over; panics at the first wrong answer.
+fn ask(address: std::net::SocketAddr, race: &Race) {
+    let mut client = Client::connect(address).expect("connects");
+    while !race.over.load(SeqCst) {
+        let oldest = race.oldest.load(SeqCst);
+        let answer = client.request("POST", PATH, &[], BODY).expect("an answer");
+        let newest = race.newest.load(SeqCst);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let version = version_of(&answer.json());
+        let version = version.unwrap_or_else(|| panic!("of no version: {}", answer.text()));
+        assert!((oldest..=newest).contains(&version), "{version}, not {oldest} to {newest}");
+        race.requests.fetch_add(1, SeqCst);
+        // Constant load, and something left of two cores for what is tested.
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn served_version(process: &Process) -> Option<u64> {
+    version_of(&post(process.address, PATH, BODY).json())
+}
+
+#[derive(Debug)]
+struct Holds {
+    resident: u64,
+    threads: u64,
+    files: usize,
+}
+
+impl Holds {
+    fn of(process: &Process) -> Self {
+        let (resident, threads) = (process.resident(), process.threads());
+        Holds { resident, threads, files: process.open_files() }
+    }
+}
+
+/// Moves version after version in, each when the one before it serves, and the one before that
+/// out. What the process holds after [`SETTLED`] reloads and at the end.
+fn reload(process: &Process, folder: &Path, staged: &[PathBuf], race: &Race) -> (Holds, Holds) {
+    let mut settled = None;
+    for (path, version) in staged.iter().zip(2u64..) {
+        race.newest.store(version, SeqCst);
+        fs::rename(path, folder.join(version.to_string())).expect("moves in");
+        let start = Instant::now();
+        while served_version(process) != Some(version) {
+            assert!(!race.over.load(SeqCst), "a client has failed");
+            assert!(start.elapsed() < Duration::from_secs(60), "version {version} never served");
+            thread::sleep(Duration::from_millis(2));
+        }
+        // A request that was on its way may still be answered by the version before.
+        if version > 2 {
+            race.oldest.store(version - 1, SeqCst);
+            fs::remove_dir_all(folder.join((version - 1).to_string())).expect("moves out");
+        }
+        if version == SETTLED {
+            settled = Some(at_rest(process));
+        }
+    }
+    (settled.expect("enough versions"), at_rest(process))
+}
+
+/// What the process holds once old versions are unloaded and their memory is given back.
+fn at_rest(process: &Process) -> Holds {
+    thread::sleep(Duration::from_millis(1500));
+    Holds::of(process)
+}
+
+#[test]
+fn reloads_under_load_lose_nothing_and_keep_nothing() {
+    let reloads = std::env::var("TENSORSERVE_TEST_RELOADS").ok();
+    let reloads: u64 = reloads.map_or(250, |n| n.parse().expect("a number"));
+    assert!(reloads > SETTLED, "memory is compared with reload {SETTLED}");
+    let root = tempfile::tempdir().expect("temporary folder");
+    let folder = root.path().join("m");
+    fs::create_dir(&folder).expect("folder");
+    write_version(&folder.join("1"), 1);
+    let staged: Vec<PathBuf> = (2..=reloads + 1)
+        .map(|version| {
+            let path = root.path().join(format!("staged-{version}"));
+            write_version(&path, version);
+            path
+        })
+        .collect();
+    let process = Process::serve(&folder, &["--poll-interval", "10ms"]);
+    // Files that are older than a few seconds are no copy under way and are loaded at once.
+    let written = SystemTime::now();
+    while written.elapsed().is_ok_and(|age| age < Duration::from_millis(3100)) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let race = Race {
+        oldest: AtomicU64::new(1),
+        newest: AtomicU64::new(1),
+        over: AtomicBool::new(false),
+        requests: AtomicU64::new(0),
+    };
+    let start = Instant::now();
+    let (settled, end) = thread::scope(|scope| {
+        let clients: Vec<_> =
+            (0..CONNECTIONS).map(|_| scope.spawn(|| ask(process.address, &race))).collect();
+        let outcome = reload(&process, &folder, &staged, &race);
+        race.over.store(true, SeqCst);
+        clients.into_iter().for_each(|client| client.join().expect("no request failed"));
+        outcome
+    });
+    let requests = race.requests.load(SeqCst);
+    println!(
+        "{reloads} reloads in {:.1} s, {requests} requests: {settled:?}, in the end {end:?}",
+        start.elapsed().as_secs_f64()
+    );
+    assert!(requests > reloads, "only {requests} requests");
+    let most = settled.resident + settled.resident / 20;
+    assert!(end.resident <= most, "{} kB, {} kB before", end.resident, settled.resident);
+    assert!(end.threads <= settled.threads, "{} threads, {} before", end.threads, settled.threads);
+    assert!(end.files <= settled.files, "{} files, {} before", end.files, settled.files);
+}

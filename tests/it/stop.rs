@@ -1,0 +1,117 @@
+//! SIGTERM under load: every request that was sent is answered.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::client::{Client, get, post};
+use crate::support::process::Process;
+use crate::support::{data, project};
+
+const ROUNDS: usize = 20;
+const CONNECTIONS: usize = 8;
+const PATH: &str = "/v1/models/half_plus_two:predict";
+
+/// Asks until the server no longer takes connections. A new one for every few requests, because
+/// those are in danger too. Counts answers.
+fn ask(address: SocketAddr, answered: &AtomicU64, stopping: &AtomicBool) {
+    loop {
+        let mut client = match Client::connect(address) {
+            Ok(client) => client,
+            // It has gone, and so has been told to; nothing was sent.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                assert!(stopping.load(SeqCst), "refused while it should serve");
+                return;
+            }
+            Err(error) => panic!("connecting: {error}"),
+        };
+        for _ in 0..50 {
+            let answer = client.request("POST", PATH, &[], br#"{"instances":[1.0,2.0,5.0]}"#);
+            let answer = answer.unwrap_or_else(|error| panic!("a request was lost: {error}"));
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            assert_eq!(answer.json()["predictions"], serde_json::json!([2.5, 3.0, 4.5]));
+            answered.fetch_add(1, SeqCst);
+            if answer.closes() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stop_under_load_loses_no_request() {
+    let mut longest = Duration::ZERO;
+    for round in 0..ROUNDS {
+        let mut process = Process::serve(&project("models/half_plus_two"), &[]);
+        let (answered, stopping) = (AtomicU64::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let client = || scope.spawn(|| ask(process.address, &answered, &stopping));
+            let clients: Vec<_> = (0..CONNECTIONS).map(|_| client()).collect();
+            while answered.load(SeqCst) < 200 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            // Not always at the same moment of whatever goes on.
+            thread::sleep(Duration::from_millis(7 * round as u64 % 40));
+            stopping.store(true, SeqCst);
+            process.signal(if round % 4 == 3 { "INT" } else { "TERM" });
+            clients.into_iter().for_each(|client| client.join().expect("no request failed"));
+        });
+        let start = Instant::now();
+        assert!(process.wait().success(), "round {round}");
+        longest = longest.max(start.elapsed());
+    }
+    println!("{ROUNDS} stops, gone at most {longest:?} after the last refusal");
+}
+
+#[test]
+fn a_run_that_has_begun_is_finished() {
+    let slow = data("tensorflow-serving/generated/slow_add_zero");
+    let mut process = Process::serve(&slow, &[]);
+    let address = process.address;
+    let answer = thread::scope(|scope| {
+        let body = r#"{"instances":[[1.0]]}"#;
+        let client = scope.spawn(move || post(address, "/v1/models/slow_add_zero:predict", body));
+        // The request for the metrics counts too, if at all, when it is answered.
+        let start = Instant::now();
+        while !get(address, "/metrics").text().contains("tensorserve_in_flight_requests 2\n") {
+            assert!(start.elapsed() < Duration::from_secs(20), "never in flight");
+        }
+        process.signal("TERM");
+        client.join().expect("answered")
+    });
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(process.wait().success());
+}
+
+#[test]
+fn readiness_goes_first() {
+    let mut process =
+        Process::serve(&project("models/half_plus_two"), &["--shutdown-delay", "700ms"]);
+    let address = process.address;
+    assert_eq!(get(address, "/readyz").status, 200);
+    process.signal("TERM");
+    let start = Instant::now();
+    while get(address, "/readyz").status == 200 {
+        assert!(start.elapsed() < Duration::from_millis(600), "still ready");
+        thread::sleep(Duration::from_millis(5));
+    }
+    // Load balancers look now and then; until they have, requests still come.
+    let answer = post(address, PATH, r#"{"instances":[1.0]}"#);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(process.wait().success());
+    assert!(start.elapsed() >= Duration::from_millis(600), "the delay was not kept");
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut process = Process::serve(&project("models/half_plus_two"), &["--shutdown-delay", "1h"]);
+    process.signal("TERM");
+    let start = Instant::now();
+    while get(process.address, "/readyz").status == 200 {
+        assert!(start.elapsed() < Duration::from_secs(10), "still ready");
+    }
+    process.signal("INT");
+    assert_eq!(process.wait().code(), Some(130));
+}

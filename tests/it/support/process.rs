@@ -1,0 +1,106 @@
+//! The server as a process of its own: for signals, and for what it holds of the machine.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+
+/// A server that was started from the command line. Killed when dropped.
+pub struct Process {
+    child: Child,
+    pub address: SocketAddr,
+}
+
+/// `tensorserve` with `arguments`.
+pub fn tensorserve<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
+    // No settings from whoever runs the tests, but where the library is.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy().into_owned();
+        if text.starts_with("TENSORSERVE_") && text != "TENSORSERVE_LIBTENSORFLOW" {
+            command.env_remove(name);
+        }
+    }
+    command.args(arguments);
+    command
+}
+
+/// What a command that ends printed, and how it ended.
+pub struct Ended {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+pub fn run<A: AsRef<OsStr>>(arguments: &[A]) -> Ended {
+    let output = tensorserve(arguments).output().expect("starts");
+    Ended {
+        status: output.status,
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+impl Process {
+    /// Serves `path` on a free port; returns when the server says it is ready.
+    pub fn serve(path: &Path, options: &[&str]) -> Self {
+        let mut command = tensorserve(&["serve", "--http-port", "0", "--log-level", "error"]);
+        command.args(options).arg(path).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut address = None;
+        for line in lines.by_ref() {
+            let line = line.expect("a line");
+            if let Some(text) = line.strip_prefix("listening on http://") {
+                address = Some(text.parse().expect("an address"));
+            }
+            if line.starts_with("ready after") || line.starts_with("not ready") {
+                break;
+            }
+        }
+        // Whatever else it prints must not block it.
+        thread::spawn(move || lines.for_each(drop));
+        Process { child, address: address.expect("it says where it listens") }
+    }
+
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args(["-s", name, &pid]).status().expect("kill");
+        assert!(status.success(), "kill -s {name} {pid}");
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("ends")
+    }
+
+    /// Memory it holds, in kB.
+    pub fn resident(&self) -> u64 {
+        self.status_number("VmRSS:")
+    }
+
+    pub fn threads(&self) -> u64 {
+        self.status_number("Threads:")
+    }
+
+    pub fn open_files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("a folder").count()
+    }
+
+    fn status_number(&self, name: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = fs::read_to_string(path).expect("runs");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+        line.split_whitespace().next().and_then(|n| n.parse().ok()).expect(line)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
