@@ -85,7 +85,7 @@ settings! {
         /// The library, or the folder it is in [default: found by itself]
         #[arg(value_name = "PATH", help_heading = "TensorFlow")]
         libtensorflow: PathBuf,
-        /// Threads within one operation of a model [default: one per core]
+        /// Threads within one operation [default: 1 for models with short runs, else one per core]
         #[arg(value_name = "N", help_heading = "TensorFlow")]
         intra_op_threads: i32,
         /// Threads between operations, for long runs [default: one per core]

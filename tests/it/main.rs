@@ -12,6 +12,7 @@
     clippy::print_stdout
 )]
 
+mod cli;
 mod reload;
 mod stop;
 mod support;

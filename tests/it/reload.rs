@@ -1,8 +1,7 @@
 //! New versions under load: no request fails, each answer comes from exactly one version, and the
 //! process holds no more in the end than in the beginning.
 //!
-//! `TENSORSERVE_TEST_RELOADS=2000` makes it as long as the project holds itself to; by default it
-//! is short enough for every run of the tests.
+//! `TENSORSERVE_TEST_RELOADS` sets another number of reloads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,7 +128,7 @@ fn at_rest(process: &Process) -> Holds {
 #[test]
 fn reloads_under_load_lose_nothing_and_keep_nothing() {
     let reloads = std::env::var("TENSORSERVE_TEST_RELOADS").ok();
-    let reloads: u64 = reloads.map_or(250, |n| n.parse().expect("a number"));
+    let reloads: u64 = reloads.map_or(2000, |n| n.parse().expect("a number"));
     assert!(reloads > SETTLED, "memory is compared with reload {SETTLED}");
     let root = tempfile::tempdir().expect("temporary folder");
     let folder = root.path().join("m");

@@ -12,6 +12,8 @@ use std::thread;
 pub struct Process {
     child: Child,
     pub address: SocketAddr,
+    /// What it printed until it was ready.
+    pub printed: Vec<String>,
 }
 
 /// `tensorserve` with `arguments`.
@@ -48,22 +50,30 @@ impl Process {
     /// Serves `path` on a free port; returns when the server says it is ready.
     pub fn serve(path: &Path, options: &[&str]) -> Self {
         let mut command = tensorserve(&["serve", "--http-port", "0", "--log-level", "error"]);
-        command.args(options).arg(path).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("starts");
+        command.args(options).arg(path);
+        Process::start(command)
+    }
+
+    /// Runs a command that serves; returns when the server says it is ready.
+    pub fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let mut address = None;
+        let mut printed = Vec::new();
         for line in lines.by_ref() {
             let line = line.expect("a line");
             if let Some(text) = line.strip_prefix("listening on http://") {
                 address = Some(text.parse().expect("an address"));
             }
-            if line.starts_with("ready after") || line.starts_with("not ready") {
+            let is_last = line.starts_with("ready after") || line.starts_with("not ready");
+            printed.push(line);
+            if is_last {
                 break;
             }
         }
         // Whatever else it prints must not block it.
         thread::spawn(move || lines.for_each(drop));
-        Process { child, address: address.expect("it says where it listens") }
+        Process { child, address: address.expect("it says where it listens"), printed }
     }
 
     pub fn signal(&self, name: &str) {

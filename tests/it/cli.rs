@@ -1,0 +1,200 @@
+//! The command line: what it prints, and how it ends.
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+
+use crate::support::client::{get, post, post_form};
+use crate::support::process::{Ended, Process, run, tensorserve};
+use crate::support::project;
+
+fn models() -> String {
+    project("models").display().to_string()
+}
+
+/// Checks that a command failed with `code` and told of everything in `parts`.
+fn assert_refused(ended: &Ended, code: i32, parts: &[&str]) {
+    assert_eq!(ended.status.code(), Some(code), "{}", ended.stderr);
+    for part in parts {
+        assert!(ended.stderr.contains(part), "{part:?} is not in: {}", ended.stderr);
+    }
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+}
+
+#[test]
+fn the_version_comes_with_that_of_the_library() {
+    let ended = run(&["--version"]);
+    assert!(ended.status.success());
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(ended.stdout.starts_with(&format!("tensorserve {version}\n")), "{}", ended.stdout);
+    assert!(ended.stdout.contains("libtensorflow 2."), "{}", ended.stdout);
+}
+
+#[test]
+fn mistakes_are_told_with_what_to_do() {
+    let missing = project("models/no_such_model").display().to_string();
+    let text = project("README.md").display().to_string();
+    let models = models();
+    assert_refused(&run(&["serve"]), 1, &["nothing to serve", "tensorserve serve models/"]);
+    assert_refused(&run(&["serve", &missing]), 1, &["no_such_model", "no such folder"]);
+    assert_refused(&run(&["serve", "--http-prot", "1"]), 2, &["--http-prot", "--http-port"]);
+    assert_refused(&run(&["serve", "--http-port", "many"]), 2, &["many", "--http-port"]);
+    assert_refused(&run(&["srve"]), 2, &["srve", "serve"]);
+    let nowhere = run(&["serve", &models, "--libtensorflow", "/nowhere/at/all"]);
+    assert_refused(&nowhere, 1, &["no libtensorflow at /nowhere/at/all"]);
+    let no_library = run(&["serve", &models, "--libtensorflow", &text]);
+    assert_refused(&no_library, 1, &["README.md", "invalid ELF header"]);
+    assert_refused(&run(&["serve", &models, "--host", "example"]), 1, &["host", "example"]);
+    let several = run(&["serve", &models, "--max-batch-size", "0", "--batching", "maybe"]);
+    assert_refused(&several, 1, &["max_batch_size", "maybe"]);
+}
+
+#[test]
+fn unknown_settings_suggest_the_nearest() {
+    let ended = tensorserve(&["serve", &models()])
+        .env("TENSORSERVE_HTTP_PROT", "1")
+        .stdout(Stdio::null())
+        .output()
+        .expect("starts");
+    let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(stderr.contains("TENSORSERVE_HTTP_PROT"), "{stderr}");
+    assert!(stderr.contains("TENSORSERVE_HTTP_PORT"), "{stderr}");
+    let root = tempfile::tempdir().expect("temporary folder");
+    let file = root.path().join("tensorserve.toml");
+    fs::write(&file, "max_batch_siez = 3\n").expect("file");
+    let ended = run(&["serve", "--config", &file.display().to_string()]);
+    assert_refused(&ended, 1, &["tensorserve.toml", "max_batch_siez", "\"max_batch_size\""]);
+}
+
+#[test]
+fn a_port_in_use_is_told() {
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = other.local_addr().expect("address").port().to_string();
+    let ended = run(&["serve", &models(), "--http-port", &port]);
+    assert_refused(&ended, 1, &[&port, "--http-port"]);
+}
+
+#[test]
+fn the_file_serves_models_with_their_own_settings() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    let file = root.path().join("tensorserve.toml");
+    let digits = project("models/digits");
+    let text = format!(
+        "version_policy = \"all\"\n[[models]]\nname = \"numbers\"\npath = {digits:?}\n\
+         labels = {{ old = 1 }}\n"
+    );
+    fs::write(&file, text).expect("file");
+    let mut command = tensorserve(&["serve", "--http-port", "0"]);
+    command.args(["--config"]).arg(&file);
+    let process = Process::start(command);
+    let status = get(process.address, "/v1/models/numbers").text();
+    assert!(status.contains("\"version\": \"1\"") && status.contains("\"version\": \"2\""));
+    assert_eq!(get(process.address, "/v1/models/numbers/labels/old").status, 200);
+}
+
+#[test]
+fn the_start_prints_a_table_and_a_request_that_works() {
+    let process = Process::serve(&project("models"), &[]);
+    let printed = process.printed.join("\n");
+    for part in ["MODEL", "half_plus_two", "digits", "serving_default", "tensorflow", " ms"] {
+        assert!(printed.contains(part), "{part:?} is not in: {printed}");
+    }
+    let health = run(&["health", &format!("http://{}", process.address)]);
+    assert!(health.status.success(), "{}", health.stderr);
+}
+
+#[test]
+fn health_of_no_server_is_a_failure() {
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = other.local_addr().expect("address");
+    drop(other);
+    let ended = run(&["health", &format!("http://{address}")]);
+    assert_refused(&ended, 1, &[&address.to_string()]);
+}
+
+/// The commands that `inspect` prints for all models, made to fit the server at `address`.
+fn example_commands(address: std::net::SocketAddr) -> Vec<String> {
+    let ended = run(&["inspect", &models()]);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let image = project("examples/images/digits/3_45.png").display().to_string();
+    let lines = ended.stdout.lines().map(str::trim);
+    let commands = lines.filter(|line| line.contains("curl ") && line.contains("http://"));
+    commands
+        .map(|line| {
+            let line = line.replace("http://127.0.0.1:8500", &format!("http://{address}"));
+            line.replace("@FILE", &format!("@{image}")).replace("curl ", "curl -sS --fail ")
+        })
+        .collect()
+}
+
+#[test]
+fn every_request_that_inspect_shows_works() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        println!("not run: curl is not installed");
+        return;
+    }
+    let process = Process::serve(&project("models"), &[]);
+    let commands = example_commands(process.address);
+    assert!(commands.len() >= 5, "{commands:?}");
+    for command in commands {
+        let output = Command::new("sh").args(["-c", &command]).output().expect("sh");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command}: {stderr}");
+        assert!(!output.stdout.is_empty(), "{command}");
+    }
+}
+
+#[test]
+fn a_model_on_a_server_can_be_inspected() {
+    let process = Process::serve(&project("models/recommender"), &[]);
+    let url = format!("http://{}/v1/models/recommender", process.address);
+    let ended = run(&["inspect", &url]);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    for part in ["user_id", "item_id", "features", "int64", "score"] {
+        assert!(ended.stdout.contains(part), "{part} is not in: {}", ended.stdout);
+    }
+    let ended = run(&["inspect", &url.replace("recommender", "other")]);
+    assert_refused(&ended, 1, &["other"]);
+    assert_refused(&run(&["inspect", &project("docs").display().to_string()]), 1, &["docs"]);
+}
+
+#[test]
+fn completions_are_scripts() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ended = run(&["completions", shell]);
+        assert!(ended.status.success());
+        assert!(ended.stdout.contains("--http-port") || ended.stdout.contains("http-port"));
+    }
+}
+
+#[test]
+fn every_option_is_in_the_docs() {
+    let docs = fs::read_to_string(project("docs/configuration.md")).expect("docs");
+    let help = run(&["serve", "--help"]).stdout;
+    let options = help.split_whitespace().filter_map(|word| word.strip_prefix("--"));
+    let mut count = 0;
+    for option in options.filter(|o| o.len() > 1 && !matches!(*o, "help" | "config")) {
+        let key = option.replace('-', "_");
+        let key = key.trim_end_matches(|c: char| !c.is_ascii_lowercase());
+        assert!(docs.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
+        count += 1;
+    }
+    assert!(count > 30, "only {count} options");
+}
+
+#[test]
+fn the_answers_in_the_readme_are_those_of_the_server() {
+    let readme = fs::read_to_string(project("README.md")).expect("README");
+    let process = Process::serve(&project("models"), &[]);
+    let body = r#"{"instances": [1.0, 2.0, 5.0]}"#;
+    assert!(readme.contains(&format!("curl -d '{body}' http://127.0.0.1:8500/v1/models/half")));
+    let answer = post(process.address, "/v1/models/half_plus_two:predict", body).text();
+    assert!(readme.contains(&format!("```\n{answer}\n```")), "{answer}");
+    let file = "examples/images/digits/3_45.png";
+    assert!(readme.contains(&format!("curl -F image=@{file} -F model_name=digits")));
+    let image = fs::read(project(file)).expect("image");
+    let fields = [("image", Some("3_45.png"), &image[..]), ("model_name", None, b"digits")];
+    let answer = post_form(process.address, "/", &fields).text();
+    let beginning = "{\"classes\":[3],\"probabilities\":[[";
+    assert!(answer.starts_with(beginning) && readme.contains(beginning), "{answer}");
+}
