@@ -13,6 +13,8 @@ use crate::scenario::Scenario;
 
 pub const KINDS: [&str; 3] = ["short floats", "8-bit integers", "17 digits"];
 
+type Image = Vec<Vec<[f32; 3]>>;
+
 const SIDE: usize = 224;
 const TIME: Duration = Duration::from_millis(150);
 
@@ -42,6 +44,16 @@ pub fn figures() -> Vec<(String, f64)> {
             length = out.len();
         });
         figures.push((format!("write {kind}"), per_second * length as f64));
+        // What the usual library takes for the same, without building a document.
+        let typed = || serde_json::from_slice::<Image>(&text).expect("numbers");
+        figures.push((format!("serde read {kind}"), gigabytes(text.len(), || drop(typed()))));
+        let values = typed();
+        let per_second = gigabytes(1, || {
+            out.clear();
+            serde_json::to_writer(&mut out, &values).expect("numbers");
+            length = out.len();
+        });
+        figures.push((format!("serde write {kind}"), per_second * length as f64));
     }
     figures
 }

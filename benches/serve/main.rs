@@ -228,7 +228,16 @@ impl Bench {
         for name in json::KINDS {
             let (read, write) =
                 (self.median(&format!("read {name}")), self.median(&format!("write {name}")));
-            println!("{name:<16} read {read:.2}   write {write:.2}");
+            let (serde_read, serde_write) = (
+                self.median(&format!("serde read {name}")),
+                self.median(&format!("serde write {name}")),
+            );
+            println!(
+                "{name:<16} read {read:.2} (typed serde_json {serde_read:.2}, ratio {:.1})   \
+                 write {write:.2} (serde_json {serde_write:.2}, ratio {:.1})",
+                read / serde_read,
+                write / serde_write
+            );
         }
     }
 }

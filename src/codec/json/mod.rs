@@ -16,4 +16,5 @@ pub mod number;
 pub mod read;
 pub mod scan;
 mod sink;
+mod walk;
 pub mod write;

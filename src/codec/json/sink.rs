@@ -5,35 +5,13 @@ use std::sync::Arc;
 use half::{bf16, f16};
 
 use super::number::Number;
-use super::read::{Extents, Fault, Read, ReadOptions, Walk, is_base64_object};
 use super::scan::Cursor;
+use super::walk::{Extents, Fault, Read, ReadOptions, Sink, Walk, is_base64_object};
 use crate::codec::base64::{self, Alphabet};
 use crate::error::Result as EngineResult;
 use crate::tensor::{
     AlignedVec, Buffer, DType, Element, Shape, StringsBuilder, Tensor, aligned_vec,
 };
-
-/// Where elements go.
-pub(super) trait Sink {
-    /// Reads the element at `cursor`.
-    fn element(&mut self, cursor: &mut Cursor) -> Read<()>;
-
-    /// Reads elements and the commas between them, from the element at `cursor` on, as far as
-    /// they are of the plainest kind. Returns how many, and whether the cursor then is at an
-    /// element that was not read (else it is behind one that was). Need not read any.
-    fn plain_run(&mut self, _: &mut Cursor) -> (usize, bool) {
-        (0, true)
-    }
-
-    /// How many were read.
-    fn len(&self) -> usize;
-    /// Forgets all but the first `len`.
-    fn truncate(&mut self, len: usize);
-    /// Memory taken so far, in bytes.
-    fn bytes(&self) -> usize;
-    /// The tensor of all elements.
-    fn into_tensor(self, dtype: DType, shape: Shape) -> EngineResult<Tensor>;
-}
 
 /// A number type that JSON numbers become.
 pub(super) trait Scalar: Element {
