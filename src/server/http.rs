@@ -139,19 +139,23 @@ async fn simple_request(
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let kind = content_type.unwrap_or(JSON).to_ascii_lowercase();
     let refuse = |BodyError { status, error }| simple::refuse(error, status);
-    if kind.starts_with(JSON) {
-        return match body::read(headers, &mut payload, state.limits).await {
-            Ok(body) => simple::json(&state.engine, &body, start).await,
-            Err(error) => refuse(error),
-        };
-    }
+    let unsupported = || simple::refuse(Error::invalid("Error, unsupported content type"), 400);
     if kind.starts_with("multipart/form-data") {
         return match form::read(headers, payload, state.limits).await {
             Ok(form) => simple::images(&state.engine, form, start).await,
             Err(error) => refuse(error),
         };
     }
-    simple::refuse(Error::invalid("Error, unsupported content type"), 400)
+    // What `curl -d` calls its body, whatever it is.
+    let is_anything = kind.starts_with("application/x-www-form-urlencoded");
+    if !is_anything && !kind.starts_with(JSON) {
+        return unsupported();
+    }
+    match body::read(headers, &mut payload, state.limits).await {
+        Ok(body) if is_anything && !body.trim_ascii_start().starts_with(b"{") => unsupported(),
+        Ok(body) => simple::json(&state.engine, &body, start).await,
+        Err(error) => refuse(error),
+    }
 }
 
 fn readiness(engine: &Engine) -> Reply {
