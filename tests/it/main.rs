@@ -12,5 +12,6 @@
     clippy::print_stdout
 )]
 
+mod simple_cases;
 mod support;
 mod tfs_cases;
