@@ -12,6 +12,7 @@
     clippy::print_stdout
 )]
 
+mod digits;
 mod simple_cases;
 mod support;
 mod tfs_cases;
