@@ -13,6 +13,7 @@
 )]
 
 mod digits;
+mod same_answers;
 mod simple_cases;
 mod support;
 mod tfs_cases;
