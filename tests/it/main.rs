@@ -12,6 +12,7 @@
     clippy::print_stdout
 )]
 
+mod bad_values;
 mod digits;
 mod same_answers;
 mod simple_cases;
