@@ -99,7 +99,7 @@ fn wrong_inputs() {
         ("a row with one input more", TFS_THREE, row_extra, 400, "does not have named input: zzz"),
         ("rows that are no objects", TFS_THREE, r#"{"instances": [1]}"#, 400, "list of objects"),
         ("columns that are no object", TFS_THREE, r#"{"inputs": [1]}"#, 400, "an object"),
-        ("too few features", TFS_THREE, tfs_short, 400, "[1,50]"),
+        ("too few features", TFS_THREE, tfs_short, 400, "size-incompatible"),
         ("too few features", "/", short, 400, "shape (1, 2) for Tensor serving_default_features"),
         ("neither key", TFS, r#"{"rows": [1]}"#, 400, "Missing 'inputs' or 'instances' key"),
         ("both keys", TFS, r#"{"inputs": [1], "instances": [1]}"#, 400, "expecting only one of"),

@@ -12,6 +12,10 @@
     clippy::print_stdout
 )]
 
+mod bad_forms;
+mod bad_http;
+mod bad_models;
+mod bad_sizes;
 mod bad_values;
 mod digits;
 mod same_answers;
