@@ -5,6 +5,8 @@
 //! No protocol knows sockets or the HTTP library: a request comes in as method, path and body,
 //! and goes out as a [`Reply`].
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use crate::engine::Served;
@@ -48,5 +50,43 @@ impl Reply {
     pub fn with_served(mut self, served: Served) -> Self {
         self.served = Some(served);
         self
+    }
+}
+
+/// The most bytes of an error's text that go to a client.
+const LONGEST_ERROR: usize = 4096;
+
+/// An error's text as it goes to a client. Errors quote what was sent, and that can be a name or a
+/// string of any size; of a text that is too long the middle is left out, since its start says
+/// what is wrong and its end what to do.
+fn bounded(message: &str) -> Cow<'_, str> {
+    if message.len() <= LONGEST_ERROR {
+        return Cow::Borrowed(message);
+    }
+    let is_boundary = |at: &usize| message.is_char_boundary(*at);
+    let start = (0..=LONGEST_ERROR / 2).rev().find(is_boundary).unwrap_or(0);
+    let end = message.len() - LONGEST_ERROR / 2;
+    let end = (end..message.len()).find(is_boundary).unwrap_or(message.len());
+    let (head, tail) = (message.get(..start), message.get(end..));
+    let left_out = end - start;
+    let (head, tail) = (head.unwrap_or_default(), tail.unwrap_or_default());
+    Cow::Owned(format!("{head}… ({left_out} bytes left out) …{tail}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_errors_lose_their_middle() {
+        assert_eq!(bounded("short"), "short");
+        let exact = "a".repeat(LONGEST_ERROR);
+        assert_eq!(bounded(&exact), exact);
+        // Characters of three bytes, so that neither cut falls between two of them.
+        let long = format!("start {}end", "€".repeat(100_000));
+        let cut = bounded(&long);
+        assert!(cut.len() < LONGEST_ERROR + 100, "{}", cut.len());
+        assert!(cut.starts_with("start €") && cut.ends_with("€end"), "{cut}");
+        assert!(cut.contains("bytes left out"), "{cut}");
     }
 }

@@ -118,10 +118,11 @@ impl Manager {
         self.has_looked = true;
         let shared = Arc::clone(&self.shared);
         let mut there: BTreeMap<String, Found> = BTreeMap::new();
+        let mut emptied = BTreeSet::new();
         let mut unreadable = false;
         for source in &shared.config.sources {
             let path = source.path.display().to_string();
-            let discovery = match source::discover(source, &shared.platforms) {
+            let mut discovery = match source::discover(source, &shared.platforms) {
                 Ok(discovery) => discovery,
                 Err(error) => {
                     unreadable = true;
@@ -132,7 +133,14 @@ impl Manager {
             };
             let empty = discovery.models.iter().all(|found| found.versions.is_empty());
             self.problem(&path, empty.then(|| "no model is there".to_owned()));
+            emptied.append(&mut discovery.empty);
             self.add(discovery, &mut there);
+        }
+        for name in emptied {
+            if let Some(model) = self.models.get(name.as_str()) {
+                let (config, versions) = (model.config.clone(), BTreeMap::new());
+                there.entry(name.clone()).or_insert(Found { name, versions, config });
+            }
         }
         self.update(there, unreadable);
         self.check_files();

@@ -245,10 +245,12 @@ impl Repository {
             if table.models.contains_key(model.as_str()) {
                 continue;
             }
-            let latest = versions.values().next_back();
-            let state = latest.map_or("has no version".to_owned(), |status| {
-                format!("version {}: {}", status.version, status.state)
-            });
+            // A model whose last version leaves was taken away, and nobody waits for it.
+            let leaves = |s: &&VersionStatus| matches!(s.state, State::Draining | State::Gone);
+            let Some(latest) = versions.values().rev().find(|status| !leaves(status)) else {
+                continue;
+            };
+            let state = format!("version {}: {}", latest.version, latest.state);
             obstacles.push(format!("model {model}: {state}"));
         }
         for (path, problem) in &board.problems {

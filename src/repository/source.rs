@@ -24,6 +24,9 @@ pub(super) struct Found {
 #[derive(Debug, Default)]
 pub(super) struct Discovery {
     pub(super) models: Vec<Found>,
+    /// Folders in a folder of models that hold no version or can not be read. Each may have been
+    /// a model before, or be none at all.
+    pub(super) empty: BTreeSet<String>,
     /// Oddities worth a line in the log, once each.
     pub(super) notes: BTreeSet<String>,
 }
@@ -61,10 +64,13 @@ pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<D
             Ok(folders) => versions_among(&folders, &mut discovery.notes),
             Err(error) => {
                 discovery.notes.insert(error.to_string());
+                discovery.empty.insert(name);
                 continue;
             }
         };
-        if !versions.is_empty() {
+        if versions.is_empty() {
+            discovery.empty.insert(name);
+        } else {
             discovery.add(name, versions, source);
         }
     }

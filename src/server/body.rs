@@ -32,6 +32,10 @@ impl BodyError {
         BodyError::new(413, Code::InvalidArgument, message)
     }
 
+    pub(super) fn unsupported(message: String) -> Self {
+        BodyError::new(415, Code::InvalidArgument, message)
+    }
+
     fn bad(message: String) -> Self {
         BodyError::new(400, Code::InvalidArgument, message)
     }
@@ -93,18 +97,16 @@ fn declared_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn is_gzip(headers: &HeaderMap) -> Result<bool, BodyError> {
+pub(super) fn is_gzip(headers: &HeaderMap) -> Result<bool, BodyError> {
     let Some(encoding) = headers.get(CONTENT_ENCODING) else {
         return Ok(false);
     };
     match encoding.to_str().unwrap_or("?").trim().to_ascii_lowercase().as_str() {
         "" | "identity" => Ok(false),
         "gzip" | "x-gzip" => Ok(true),
-        other => Err(BodyError::new(
-            415,
-            Code::InvalidArgument,
-            format!("content encoding {other:?} is not supported; send gzip or none"),
-        )),
+        other => Err(BodyError::unsupported(format!(
+            "content encoding {other:?} is not supported; send gzip or none"
+        ))),
     }
 }
 

@@ -12,8 +12,16 @@
     clippy::print_stdout
 )]
 
+mod bad_forms;
+mod bad_http;
+mod bad_models;
+mod bad_sizes;
+mod bad_values;
 mod cli;
+mod digits;
 mod reload;
+mod same_answers;
+mod simple_cases;
 mod stop;
 mod support;
 mod tfs_cases;

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -12,7 +11,7 @@ use tensorserve::config::ModelSettings;
 
 use crate::support::client::{Answer, request};
 use crate::support::server::{TestServer, settings};
-use crate::support::{data, project};
+use crate::support::{alike, data, link, project};
 
 #[derive(Deserialize)]
 struct Case {
@@ -43,11 +42,9 @@ fn serve(root: &tempfile::TempDir) -> TestServer {
     let mut settings = settings();
     for (name, versions) in models.models {
         let folder = root.path().join(&name);
-        fs::create_dir(&folder).expect("folder");
         for (version, path) in versions {
             let target = data(path.trim_start_matches("${DATA}/"));
-            assert!(target.is_dir(), "{target:?}");
-            symlink(target, folder.join(version)).expect("link");
+            link(&target, &folder.join(version));
         }
         let mut model = ModelSettings {
             labels: models.labels.get(&name).cloned().unwrap_or_default(),
@@ -117,28 +114,11 @@ fn check(case: &Case, answer: &Answer) -> Result<bool, String> {
     match case.compare.as_str() {
         "json" | "json_approx" => {
             let parse = |text: &str| serde_json::from_str::<Value>(text).map_err(|_| differs());
-            let same = alike(&parse(&got)?, &parse(want)?, case.compare == "json_approx");
+            let tolerance = (case.compare == "json_approx").then_some(1e-6);
+            let same = alike(&parse(&got)?, &parse(want)?, tolerance);
             same.then_some(false).ok_or_else(differs)
         }
         // NaN is no JSON, so only the bytes can be compared.
         _ => Err(differs()),
-    }
-}
-
-fn alike(a: &Value, b: &Value, approximately: bool) -> bool {
-    match (a, b) {
-        (Value::Number(a), Value::Number(b)) if approximately => {
-            let (a, b) = (a.as_f64().unwrap_or(0.0), b.as_f64().unwrap_or(0.0));
-            (a - b).abs() <= 1e-6 * b.abs().max(1.0)
-        }
-        (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b, approximately))
-        }
-        (Value::Object(a), Value::Object(b)) => {
-            let same =
-                |(k, v): (&String, &Value)| b.get(k).is_some_and(|w| alike(v, w, approximately));
-            a.len() == b.len() && a.iter().all(same)
-        }
-        _ => a == b,
     }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use self::request::Call;
-use super::{JSON, Reply};
+use super::{JSON, Reply, bounded};
 use crate::codec::base64;
 use crate::codec::json::write::{self, Floats, Layout, Style, Texts};
 use crate::engine::{
@@ -59,7 +59,7 @@ pub async fn images(engine: &Engine, form: ImageForm, start: Instant) -> Reply {
 #[must_use]
 pub fn refuse(error: Error, status: u16) -> Reply {
     let mut body = b"{\"error\":".to_vec();
-    write::string(error.message().as_bytes(), &mut body);
+    write::string(bounded(error.message()).as_bytes(), &mut body);
     body.extend_from_slice(b"}\n");
     let mut reply = Reply::ok(JSON, body).with_status(status);
     reply.error = Some(error);

@@ -9,7 +9,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use self::path::{Request, Verb};
-use super::{JSON, Reply};
+use super::{JSON, Reply, bounded};
 use crate::codec::json::write;
 use crate::engine::{
     Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved,
@@ -125,7 +125,7 @@ fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
 /// The error as this API writes it.
 fn failure(error: Error) -> Reply {
     let mut body = b"{\n    \"error\": ".to_vec();
-    write::string(error.message().as_bytes(), &mut body);
+    write::string(bounded(error.message()).as_bytes(), &mut body);
     body.extend_from_slice(b"\n}");
     let mut reply = Reply::ok(JSON, body).with_status(error.code().http());
     reply.error = Some(error);

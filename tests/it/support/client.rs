@@ -32,6 +32,17 @@ impl Answer {
         message.unwrap_or_else(|| panic!("no error: {json}")).to_owned()
     }
 
+    /// Asserts that this is an error with this status, in JSON, that has `text` in its message.
+    pub fn assert_refused(&self, what: &str, status: u16, text: &str) {
+        assert_eq!(self.status, status, "{what}: {}", self.text());
+        let kind = self.headers.get("content-type").map(String::as_str);
+        assert_eq!(kind, Some("application/json"), "{what}: {}", self.text());
+        let error = self.error();
+        assert!(error.contains(text), "{what}: {text:?} is not in {error:?}");
+        // Clients' own values are quoted, but not at any length.
+        assert!(error.len() < 10_000, "{what}: {} bytes", error.len());
+    }
+
     pub fn closes(&self) -> bool {
         self.headers.get("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
     }
@@ -100,6 +111,11 @@ impl Client {
             self.stream.read_exact(&mut body)?;
         }
         Ok(Answer { status, headers, body })
+    }
+
+    /// Another handle to the same connection, to write while this one waits for the answer.
+    pub fn writer(&self) -> TcpStream {
+        self.stream.get_ref().try_clone().expect("a handle")
     }
 
     /// What is left until the other side closes.

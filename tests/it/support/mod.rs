@@ -4,7 +4,11 @@ pub mod client;
 pub mod process;
 pub mod server;
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+
+use serde_json::Value;
 
 /// A file or folder of the project.
 pub fn project(path: &str) -> PathBuf {
@@ -14,4 +18,30 @@ pub fn project(path: &str) -> PathBuf {
 /// A file or folder of the test data.
 pub fn data(path: &str) -> PathBuf {
     project("tests/data").join(path)
+}
+
+/// Puts a link to `target` at `link`; folders on the way are made.
+pub fn link(target: &Path, link: &Path) {
+    assert!(target.exists(), "{}", target.display());
+    fs::create_dir_all(link.parent().expect("a folder")).expect("folders");
+    symlink(target, link).expect("a link");
+}
+
+/// Whether two JSON values are the same, the order of members aside; with a `tolerance`, numbers
+/// may differ by that part of themselves (of 1, if they are small).
+pub fn alike(a: &Value, b: &Value, tolerance: Option<f64>) -> bool {
+    match (a, b, tolerance) {
+        (Value::Number(a), Value::Number(b), Some(tolerance)) => {
+            let (a, b) = (a.as_f64().unwrap_or(f64::NAN), b.as_f64().unwrap_or(f64::NAN));
+            (a - b).abs() <= tolerance * b.abs().max(1.0)
+        }
+        (Value::Array(a), Value::Array(b), _) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b, tolerance))
+        }
+        (Value::Object(a), Value::Object(b), _) => {
+            let same = |(k, v): (&String, &Value)| b.get(k).is_some_and(|w| alike(v, w, tolerance));
+            a.len() == b.len() && a.iter().all(same)
+        }
+        _ => a == b,
+    }
 }

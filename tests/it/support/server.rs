@@ -84,6 +84,13 @@ impl TestServer {
         client::post(self.address, path, body)
     }
 
+    /// Asserts that `half_plus_two` answers.
+    pub fn assert_serves(&self, after: &str) {
+        let answer = self.post("/v1/models/half_plus_two:predict", r#"{"inputs": [1]}"#);
+        assert_eq!(answer.status, 200, "after {after}: {}", answer.text());
+        assert_eq!(answer.json(), serde_json::json!({"outputs": [2.5]}), "after {after}");
+    }
+
     /// Stops as SIGTERM does.
     pub fn stop(mut self) {
         if let Some(server) = self.server.take() {

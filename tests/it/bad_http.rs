@@ -1,0 +1,366 @@
+//! Requests that are broken below JSON: framing, lengths, compression, time. Each is refused or
+//! answered once, never taken for two requests, and the server then serves on.
+
+use std::io::Write;
+use std::net::Shutdown;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tensorserve::config::Settings;
+
+use crate::support::client::{Client, request};
+use crate::support::project;
+use crate::support::server::{TestServer, settings};
+
+const PREDICT: &str = "/v1/models/half_plus_two:predict";
+const GOOD: &str = r#"{"inputs": [1]}"#;
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+const GZIP: (&str, &str) = ("Content-Encoding", "gzip");
+
+fn serve(change: impl FnOnce(&mut Settings)) -> TestServer {
+    let mut settings = settings();
+    settings.paths.push(project("models/half_plus_two"));
+    change(&mut settings);
+    let server = TestServer::start(settings);
+    server.wait_until_started();
+    server
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes).expect("written");
+    encoder.finish().expect("finished")
+}
+
+#[test]
+fn two_readings_of_one_request_are_never_both_taken() {
+    let server = serve(|_| {});
+    // A request that a proxy might see as the body of the one before it.
+    let hidden = "GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n";
+    let post = |headers: &str| format!("POST / HTTP/1.1\r\nHost: h\r\n{headers}\r\n\r\n");
+    let cases = [
+        ("both lengths", post("Content-Length: 4\r\nTransfer-Encoding: chunked") + "0\r\n\r\n"),
+        (
+            "both lengths, swapped",
+            post("Transfer-Encoding: chunked\r\nContent-Length: 4") + "0\r\n\r\n",
+        ),
+        ("two lengths", post("Content-Length: 0\r\nContent-Length: 37")),
+        ("two equal lengths", post("Content-Length: 0\r\nContent-Length: 0")),
+        ("a list of lengths", post("Content-Length: 0, 0")),
+        ("a signed length", post("Content-Length: +0")),
+        ("a negative length", post("Content-Length: -1")),
+        ("a hexadecimal length", post("Content-Length: 0x0")),
+        ("an empty length", post("Content-Length: ")),
+        ("a huge length", post("Content-Length: 99999999999999999999")),
+        ("an unknown coding", post("Transfer-Encoding: xchunked")),
+        ("two codings", post("Transfer-Encoding: chunked, identity")),
+        ("chunked twice", post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked")),
+        ("identity", post("Transfer-Encoding: identity")),
+        ("a folded header", post("Transfer-Encoding:\r\n chunked")),
+        ("a folded header", post("X: a\r\n b")),
+        ("a blank before a colon", post("Content-Length : 0")),
+        ("a blank before a name", post(" Content-Length: 0")),
+        ("a NUL in a header", post("X: a\0b")),
+        ("a bare carriage return", post("X: a\rContent-Length: 0")),
+        ("a name with a bracket", post("Content-Length[]: 0")),
+        ("no size of a chunk", post("Transfer-Encoding: chunked") + "\r\n\r\n"),
+        ("a chunk size of letters", post("Transfer-Encoding: chunked") + "xyz\r\n"),
+        ("a huge chunk size", post("Transfer-Encoding: chunked") + "fffffffffffffffff\r\n"),
+        ("a signed chunk size", post("Transfer-Encoding: chunked") + "+0\r\n\r\n"),
+        ("more than the chunk", post("Transfer-Encoding: chunked") + "1\r\naa\r\n0\r\n\r\n"),
+        ("no host", "POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n".into()),
+        ("two hosts", post("Host: i\r\nContent-Length: 0")),
+        ("no version", "GET /healthz\r\n\r\n".into()),
+        ("version 3", "GET /healthz HTTP/3.0\r\nHost: h\r\n\r\n".into()),
+        ("no request", "hello\r\n\r\n".into()),
+        ("TLS", "\u{16}\u{3}\u{1}\u{2}\0\u{1}\0\u{1}\r\n\r\n".into()),
+        (
+            "chunked in HTTP/1.0",
+            "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".into(),
+        ),
+        (
+            "a hundred headers",
+            format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "X: y\r\n".repeat(100)),
+        ),
+        ("a long path", format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", "a".repeat(200_000))),
+    ];
+    for (what, bytes) in cases {
+        let mut client = Client::connect(server.address).expect("connects");
+        // The server may close before it has read all.
+        let _ = client.send((bytes + hidden).as_bytes());
+        match client.answer("POST") {
+            Ok(answer) => assert!((400..=431).contains(&answer.status), "{what}: {answer:?}"),
+            Err(e) => println!("{what}: closed: {e}"),
+        }
+        let rest = String::from_utf8_lossy(&client.rest()).into_owned();
+        assert_eq!(rest, "", "{what}: a second answer");
+        server.assert_serves(what);
+    }
+}
+
+/// A line may end without a carriage return, which is legal. It must then end everywhere: what
+/// follows is the body that `Content-Length` says, and no request. In chunks it may not.
+#[test]
+fn bare_line_feeds_have_one_meaning() {
+    let server = serve(|_| {});
+    let hidden = "GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n";
+    let length = hidden.len();
+    let cases = [
+        format!("POST {PREDICT} HTTP/1.1\nHost: h\nContent-Length: {length}\nX: y\n\n"),
+        format!("POST {PREDICT} HTTP/1.1\r\nHost: h\r\nX: y\nContent-Length: {length}\r\n\r\n"),
+        format!("POST {PREDICT} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\n\n"),
+    ];
+    for bytes in cases {
+        let mut client = Client::connect(server.address).expect("connects");
+        client.send((bytes.clone() + hidden).as_bytes()).expect("sent");
+        let answer = client.answer("POST").expect("an answer");
+        assert_eq!(answer.status, 400, "{bytes:?}: {}", answer.text());
+        client.writer().shutdown(Shutdown::Write).expect("shut down");
+        assert_eq!(String::from_utf8_lossy(&client.rest()), "", "{bytes:?}: a second answer");
+        server.assert_serves(&bytes);
+    }
+}
+
+/// Asserts that nothing that still comes on this connection, such as the rest of a body, is taken
+/// for a request.
+fn assert_ends(client: &mut Client, what: &str) {
+    let _ = client.send(b"\r\nGET /healthz HTTP/1.1\r\nHost: h\r\n\r\n");
+    // The server would wait for more of it for some seconds before it closes.
+    let _ = client.writer().shutdown(Shutdown::Write);
+    assert_eq!(String::from_utf8_lossy(&client.rest()), "", "{what}: a second answer");
+}
+
+#[test]
+fn a_connection_with_an_unread_body_closes_by_itself() {
+    let server = serve(|s| s.server.max_body_bytes = Some("1KiB".parse().expect("a size")));
+    let mut client = Client::connect(server.address).expect("connects");
+    let head = format!("POST {PREDICT} HTTP/1.1\r\nHost: h\r\nContent-Length: 10000\r\n\r\n{{");
+    client.send(head.as_bytes()).expect("sent");
+    let answer = client.answer("POST").expect("an answer");
+    assert_eq!((answer.status, answer.closes()), (413, true), "{:?}", answer.headers);
+    let start = Instant::now();
+    assert_eq!(client.rest(), b"");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_body_over_the_limit_is_refused_before_it_is_read() {
+    let server = serve(|s| s.server.max_body_bytes = Some("1KiB".parse().expect("a size")));
+    for path in [PREDICT, "/"] {
+        for kind in ["application/json", "multipart/form-data; boundary=b"] {
+            let mut client = Client::connect(server.address).expect("connects");
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nHost: h\r\nContent-Type: {kind}\r\nContent-Length: 10737418240\r\n\r\n"
+            );
+            client.send(head.as_bytes()).expect("sent");
+            let _ = client.send(&[b' '; 512]);
+            let what = format!("10 GiB to {path} as {kind}");
+            let start = Instant::now();
+            let answer = client.answer("POST").expect(&what);
+            answer.assert_refused(
+                &what,
+                413,
+                "larger than 1024 bytes, the limit set by max_body_bytes",
+            );
+            assert!(start.elapsed() < Duration::from_secs(10), "{what}: {:?}", start.elapsed());
+            assert_ends(&mut client, &what);
+            server.assert_serves(&what);
+        }
+    }
+    let exact = format!("{GOOD}{}", " ".repeat(1024 - GOOD.len()));
+    assert_eq!(server.post(PREDICT, &exact).status, 200);
+    server.post(PREDICT, exact + " ").assert_refused("1025 bytes", 413, "larger than 1024 bytes");
+}
+
+#[test]
+fn an_endless_body_is_refused_at_the_limit() {
+    const ENOUGH: usize = 4 << 30;
+    let server = serve(|s| s.server.max_body_bytes = Some("100KiB".parse().expect("a size")));
+    let form = "multipart/form-data; boundary=b";
+    let part = "--b\r\nContent-Disposition: form-data; name=\"image\"\r\n\r\n";
+    let cases = [
+        ("a document", PREDICT, "application/json", ""),
+        ("a document", "/", "application/json", ""),
+        ("a file", "/", form, part),
+        ("a preamble", "/", form, ""),
+    ];
+    for (what, path, kind, start) in cases {
+        let mut client = Client::connect(server.address).expect("connects");
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: h\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        );
+        client.send(head.as_bytes()).expect("sent");
+        if !start.is_empty() {
+            client.send(format!("{:x}\r\n{start}\r\n", start.len()).as_bytes()).expect("sent");
+        }
+        let mut writer = client.writer();
+        // Lines, so that a preamble is one and no part's head.
+        let chunk = format!("10000\r\n{}\r\n", " \n".repeat(0x8000));
+        let writing = thread::spawn(move || {
+            let mut sent = 0;
+            // Ends only because the connection does.
+            while sent < ENOUGH && writer.write_all(chunk.as_bytes()).is_ok() {
+                sent += chunk.len();
+            }
+            sent
+        });
+        let answer = client.answer("POST").unwrap_or_else(|e| panic!("{what} to {path}: {e}"));
+        answer.assert_refused(what, 413, "limit set by max_body_bytes");
+        let _ = client.writer().shutdown(Shutdown::Both);
+        let sent = writing.join().expect("a writer");
+        assert!(sent < ENOUGH, "{what} to {path}: {sent} bytes were taken");
+        server.assert_serves(what);
+    }
+}
+
+#[test]
+fn a_body_in_single_bytes_is_read() {
+    let server = serve(|_| {});
+    let body = format!("{}{GOOD}", " ".repeat(100_000 - GOOD.len()));
+    let head = format!("POST {PREDICT} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let mut bytes = head.into_bytes();
+    for &byte in body.as_bytes() {
+        bytes.extend_from_slice(&[b'1', b'\r', b'\n', byte, b'\r', b'\n']);
+    }
+    bytes.extend_from_slice(b"0\r\n\r\n");
+    let mut client = Client::connect(server.address).expect("connects");
+    let start = Instant::now();
+    client.send(&bytes).expect("sent");
+    let answer = client.answer("POST").expect("an answer");
+    assert_eq!((answer.status, answer.json()), (200, serde_json::json!({"outputs": [2.5]})));
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    server.assert_serves("single bytes");
+}
+
+#[test]
+fn damaged_and_unknown_compression() {
+    let server = serve(|_| {});
+    let good = gzip(GOOD.as_bytes());
+    let mut checksum = good.clone();
+    let at = checksum.len() - 6;
+    checksum[at] ^= 1;
+    let twice = gzip(&good);
+    let no_gzip = "the body is not valid gzip, as its Content-Encoding says";
+    let cases: [(&str, &str, &[u8], u16, &str); 10] = [
+        ("text", "gzip", GOOD.as_bytes(), 400, no_gzip),
+        ("half a body", "gzip", &good[..good.len() / 2], 400, no_gzip),
+        ("half a head", "gzip", &good[..5], 400, no_gzip),
+        ("no checksum", "gzip", &good[..good.len() - 4], 400, no_gzip),
+        ("a wrong checksum", "x-gzip", &checksum, 400, no_gzip),
+        ("twice", "gzip", &twice, 400, "Invalid"),
+        (
+            "twice, and said so",
+            "gzip, gzip",
+            &twice,
+            415,
+            "\"gzip, gzip\" is not supported; send gzip or none",
+        ),
+        ("deflate", "deflate", &good, 415, "\"deflate\" is not supported"),
+        ("brotli", "br", &good, 415, "\"br\" is not supported"),
+        ("nothing", "gzip", b"", 400, "The document is empty"),
+    ];
+    for (what, encoding, body, status, text) in cases {
+        for path in [PREDICT, "/"] {
+            let headers = [JSON, ("Content-Encoding", encoding)];
+            let answer = request(server.address, "POST", path, &headers, body);
+            answer.assert_refused(what, status, text);
+        }
+        server.assert_serves(what);
+    }
+    let answer = request(server.address, "POST", PREDICT, &[JSON, GZIP], &good);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+#[test]
+fn a_gzip_bomb_is_refused_and_takes_no_memory() {
+    let server = serve(|s| s.server.max_body_bytes = Some("8MiB".parse().expect("a size")));
+    // 4 GiB in 4 MB.
+    let bomb = gzip(&vec![b' '; 8 << 20]).repeat(512);
+    assert!(bomb.len() < 8 << 20, "{} bytes", bomb.len());
+    let before = peak_memory();
+    for path in [PREDICT, "/"] {
+        let answer = request(server.address, "POST", path, &[JSON, GZIP], &bomb);
+        answer.assert_refused("a bomb", 413, "larger than 8388608 bytes");
+        server.assert_serves("a bomb");
+    }
+    // Much for other tests, which run meanwhile, but little beside the bomb.
+    let grown = peak_memory().saturating_sub(before);
+    assert!(grown < 2 << 30, "{grown} bytes");
+}
+
+/// The most memory this process has held so far.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    number.unwrap_or(0) * 1024
+}
+
+// On a connection that has served before, actix (actix-http 3.20) has no time limit for a head.
+#[test]
+fn a_slow_head_ends_the_connection() {
+    // Long enough that a busy machine does not take a good head for a slow one.
+    let server = serve(|s| s.server.header_timeout = Some("2s".parse().expect("a time")));
+    let head = "POST / HTTP/1.1\r\nHost: h\r\nContent-";
+    let mut client = Client::connect(server.address).expect("connects");
+    let start = Instant::now();
+    client.send(head.as_bytes()).expect("sent");
+    let rest = String::from_utf8_lossy(&client.rest()).into_owned();
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 408"), "{rest}");
+    server.assert_serves("half a head");
+    // A byte now and then does not prolong it.
+    let mut client = Client::connect(server.address).expect("connects");
+    let mut writer = client.writer();
+    let dripping = thread::spawn(move || {
+        let start = Instant::now();
+        writer.write_all(head.as_bytes()).expect("sent");
+        while start.elapsed() < Duration::from_secs(20) && writer.write_all(b"x").is_ok() {
+            thread::sleep(Duration::from_millis(50));
+        }
+        start.elapsed()
+    });
+    let rest = String::from_utf8_lossy(&client.rest()).into_owned();
+    assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 408"), "{rest}");
+    let _ = client.writer().shutdown(Shutdown::Both);
+    assert!(dripping.join().expect("a writer") < Duration::from_secs(20));
+    server.assert_serves("a dripping head");
+}
+
+#[test]
+fn a_slow_body_is_answered_in_time() {
+    let server = serve(|s| s.server.body_timeout = Some("300ms".parse().expect("a time")));
+    let form = "multipart/form-data; boundary=b";
+    for (path, kind) in [(PREDICT, "application/json"), ("/", "application/json"), ("/", form)] {
+        let mut client = Client::connect(server.address).expect("connects");
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: h\r\nContent-Type: {kind}\r\nContent-Length: 100\r\n\r\n"
+        );
+        client.send((head + "--b").as_bytes()).expect("sent");
+        let start = Instant::now();
+        let answer = client.answer("POST").expect("an answer");
+        let what = format!("half a body to {path} as {kind}");
+        answer.assert_refused(&what, 408, "the request body did not arrive within 0.3 s");
+        assert_ends(&mut client, &what);
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}: {:?}", start.elapsed());
+        server.assert_serves(&what);
+    }
+}
+
+#[test]
+fn a_body_cut_short_harms_nobody() {
+    let server = serve(|_| {});
+    for path in [PREDICT, "/"] {
+        let mut client = Client::connect(server.address).expect("connects");
+        let head = format!("POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{{");
+        client.send(head.as_bytes()).expect("sent");
+        client.writer().shutdown(Shutdown::Write).expect("shut down");
+        // Whoever has gone gets no answer, or an error.
+        let rest = String::from_utf8_lossy(&client.rest()).into_owned();
+        assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 400"), "{rest}");
+        server.assert_serves("half a body");
+    }
+    server.wait_until("nothing is in flight", |server| server.engine.in_flight_count() == 0);
+}
