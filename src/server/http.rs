@@ -4,6 +4,7 @@
 //! in any case, keep their query, and have errors of their own.
 
 use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
 use std::time::Instant;
 
 use actix_web::dev::Payload;
@@ -14,6 +15,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 
 use super::body::{self, BodyError, Limits};
+use super::connection::Progress;
 use super::drain::Activity;
 use super::form;
 use crate::config::Config;
@@ -49,6 +51,7 @@ pub(super) async fn dispatch(
 ) -> HttpResponse {
     let start = Instant::now();
     state.activity.step();
+    let _serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
     let in_flight = state.engine.in_flight();
     let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
     let reply = answering.catch_unwind().await.unwrap_or_else(|_| {

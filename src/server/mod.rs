@@ -1,24 +1,32 @@
 //! The listener: binds, serves, drains.
 //!
 //! [`http`] turns requests into calls of the protocols, [`body`] and [`form`] read what clients
-//! send, [`drain`] knows when it is safe to stop. This module knows no model.
+//! send, [`connection`] limits how long they take, [`drain`] knows when it is safe to stop. This module knows no model.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use actix_web::dev::ServerHandle;
+use actix_http::error::DispatchError;
+use actix_http::{HttpService, Protocol};
+use actix_server::{Server, ServerHandle};
+use actix_service::{ServiceFactoryExt, fn_service, map_config};
+use actix_web::dev::AppConfig;
 use actix_web::rt::System;
-use actix_web::{App, HttpServer, web};
-use socket2::{Domain, Protocol, Socket, Type};
+use actix_web::rt::net::TcpStream;
+use actix_web::{App, web};
+use socket2::{Domain, Socket, Type};
+use tokio::sync::watch;
 
+use self::connection::{Connection, Patience};
 use self::drain::Activity;
 use crate::config::{Config, HttpConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 mod body;
+mod connection;
 mod drain;
 mod form;
 mod http;
@@ -32,6 +40,8 @@ pub struct HttpListener {
     handle: ServerHandle,
     activity: Activity,
     socket: TcpListener,
+    /// Tells idle connections to close.
+    ending: watch::Sender<bool>,
     thread: JoinHandle<()>,
 }
 
@@ -48,7 +58,8 @@ impl HttpListener {
         let state = http::State::new(config, engine.clone(), activity.clone());
         let (http_config, drain_time) = (config.http.clone(), config.shutdown.timeout);
         let (report, started) = mpsc::channel();
-        let serve = move || serve(&http_config, drain_time, socket, &state, &report);
+        let (ending, ends) = watch::channel(false);
+        let serve = move || serve(&http_config, drain_time, socket, &state, &ends, &report);
         let thread = thread::Builder::new()
             .name("http".to_owned())
             .spawn(serve)
@@ -56,7 +67,7 @@ impl HttpListener {
         let handle = started
             .recv()
             .map_err(|_| Error::internal("the HTTP listener ended before it started"))??;
-        Ok(HttpListener { address, handle, activity, socket: clone, thread })
+        Ok(HttpListener { address, handle, activity, socket: clone, ending, thread })
     }
 
     /// The address that is listened on, with the port that was picked.
@@ -76,6 +87,7 @@ impl HttpListener {
         self.activity.wait_until_quiet(end);
         // The command is sent by this call; its answer can take a second longer than it must.
         drop(self.handle.stop(true));
+        let _ = self.ending.send(true);
         self.activity.wait_until_closed(end);
         if self.activity.connections() > 0 {
             let left = self.activity.connections();
@@ -94,32 +106,46 @@ fn serve(
     drain_time: Duration,
     socket: TcpListener,
     state: &http::State,
+    ending: &watch::Receiver<bool>,
     report: &mpsc::Sender<Result<ServerHandle>>,
 ) {
-    let shared = web::Data::new(state.clone());
-    let activity = state.activity().clone();
-    let threads = config.threads;
-    let server = HttpServer::new(move || {
-        let app = App::new().app_data(web::Data::clone(&shared));
-        app.default_service(web::to(http::dispatch))
-    })
-    .workers(threads)
-    .max_connections(config.max_connections.div_ceil(threads))
-    .keep_alive(config.keep_alive)
-    .client_request_timeout(config.header_timeout)
-    .client_disconnect_timeout(Duration::from_secs(5))
-    .shutdown_timeout(drain_time.as_secs().max(1))
-    // A client that closes its side has gone away: its request is dropped, not served.
-    .h1_allow_half_closed(false)
-    .disable_signals()
-    .on_connect(move |io, data| {
-        if let Some(stream) = io.downcast_ref::<actix_web::rt::net::TcpStream>() {
+    let patience = Patience { head: config.header_timeout, idle: config.keep_alive };
+    let (keep_alive, header_timeout) = (config.keep_alive, config.header_timeout);
+    let (state, ending) = (web::Data::new(state.clone()), ending.clone());
+    let service = move || {
+        let app = App::new().app_data(web::Data::clone(&state));
+        let app = app.default_service(web::to(http::dispatch));
+        let ending = ending.clone();
+        let http = HttpService::build()
+            .keep_alive(keep_alive)
+            .client_request_timeout(header_timeout)
+            .client_disconnect_timeout(Duration::from_secs(5))
+            // A client that closes its side has gone away: its request is dropped, not served.
+            .h1_allow_half_closed(false)
+            .graceful_shutdown_signal(move || {
+                let mut ending = ending.clone();
+                async move { drop(ending.wait_for(|ends| *ends).await) }
+            })
+            .on_connect_ext(|connection: &Connection, data| {
+                data.insert(connection.progress());
+            })
+            .finish(map_config(app, |()| AppConfig::default()));
+        let activity = state.activity().clone();
+        let accept = fn_service(move |stream: TcpStream| {
             // Answers are written whole; waiting to fill a packet only delays them.
             let _ = stream.set_nodelay(true);
-        }
-        data.insert(activity.connection());
-    })
-    .listen(socket);
+            let peer = stream.peer_addr().ok();
+            let connection = Connection::new(stream, patience, activity.connection());
+            std::future::ready(Ok::<_, DispatchError>((connection, Protocol::Http1, peer)))
+        });
+        accept.and_then(http)
+    };
+    let server = Server::build()
+        .workers(config.threads)
+        .max_concurrent_connections(config.max_connections.div_ceil(config.threads))
+        .shutdown_timeout(drain_time.as_secs().max(1))
+        .disable_signals()
+        .listen("http", socket, service);
     let server = match server {
         Ok(server) => server,
         Err(error) => {
@@ -140,7 +166,8 @@ fn serve(
 fn bind(config: &HttpConfig) -> Result<TcpListener> {
     let address = SocketAddr::new(config.host, config.port);
     let bound = || -> std::io::Result<TcpListener> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        let socket =
+            Socket::new(Domain::for_address(address), Type::STREAM, Some(socket2::Protocol::TCP))?;
         if address.is_ipv6() && config.host == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED) {
             // `::` means every address, as in the servers we take over from.
             socket.set_only_v6(false)?;

@@ -298,7 +298,6 @@ fn peak_memory() -> u64 {
     number.unwrap_or(0) * 1024
 }
 
-// On a connection that has served before, actix (actix-http 3.20) has no time limit for a head.
 #[test]
 fn a_slow_head_ends_the_connection() {
     // Long enough that a busy machine does not take a good head for a slow one.
@@ -327,6 +326,35 @@ fn a_slow_head_ends_the_connection() {
     let _ = client.writer().shutdown(Shutdown::Both);
     assert!(dripping.join().expect("a writer") < Duration::from_secs(20));
     server.assert_serves("a dripping head");
+}
+
+#[test]
+fn a_slow_head_ends_a_connection_that_has_served() {
+    let server = serve(|s| {
+        s.server.header_timeout = Some("1s".parse().expect("a time"));
+        s.server.keep_alive = Some("3s".parse().expect("a time"));
+    });
+    let good = "GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n";
+    let half = "GET /healthz HTTP/1.1\r\nHost: h\r\nX-";
+    // The half head on its own, right behind a whole request, and nothing at all.
+    for (together, alone) in
+        [(good.to_owned(), half), (format!("{good}{half}"), ""), (good.into(), "")]
+    {
+        let mut client = Client::connect(server.address).expect("connects");
+        client.send(together.as_bytes()).expect("sent");
+        assert_eq!(client.answer("GET").expect("an answer").status, 200);
+        client.send(alone.as_bytes()).expect("sent");
+        let start = Instant::now();
+        let rest = client.rest();
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "{rest:?}");
+    }
+    // Whoever asks now and then is let be.
+    let mut client = Client::connect(server.address).expect("connects");
+    for _ in 0..6 {
+        assert_eq!(client.request("GET", "/healthz", &[], b"").expect("an answer").status, 200);
+        std::thread::sleep(Duration::from_millis(1200));
+    }
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub fn tensorserve<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
             command.env_remove(name);
         }
     }
+    // Servers in this process have set theirs.
+    command.env_remove("TF_CPP_MIN_LOG_LEVEL");
     command.args(arguments);
     command
 }
