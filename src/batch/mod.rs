@@ -404,11 +404,6 @@ impl Inner {
         let inputs = assemble::assemble(&[&task.inputs], size)?;
         let outputs = self.run_once(&inputs, size, task.deadline)?;
         let mut answers = assemble::split(&outputs, &[task.rows], size).unwrap_or_default();
-        answers.pop().ok_or_else(|| {
-            Error::precondition(
-                "Batched output tensor's 0th dimension does not equal the sum of the 0th \
-                 dimension sizes of the input tensors",
-            )
-        })
+        answers.pop().ok_or_else(assemble::unsplittable)
     }
 }
