@@ -278,7 +278,10 @@ fn run(inner: &Inner, batch: Vec<Waiter>) {
     // A panic in a runtime's glue must cost its own batch only, not the thread.
     let answers =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| inner.run_together(&tasks)));
-    let answers = answers.unwrap_or_default();
+    let answers = answers.unwrap_or_else(|_| {
+        inner.metrics.panicked();
+        Vec::new()
+    });
     let missing = std::iter::repeat_with(|| Err(Error::internal("the batch could not be run")));
     for (waiter, answer) in batch.into_iter().zip(answers.into_iter().chain(missing)) {
         waiter.answer(answer);
