@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -120,18 +120,18 @@ impl Manager {
         let mut there: BTreeMap<String, Found> = BTreeMap::new();
         let mut unreadable = false;
         for source in &shared.config.sources {
-            let path = source.path.display().to_string();
+            let path = &source.path;
             let discovery = match source::discover(source, &shared.platforms) {
                 Ok(discovery) => discovery,
                 Err(error) => {
                     unreadable = true;
                     self.note(format!("{error}; what is loaded from it stays"));
-                    self.problem(&path, Some(error.to_string()));
+                    self.problem(path, Some(error.to_string()));
                     continue;
                 }
             };
             let empty = discovery.models.iter().all(|found| found.versions.is_empty());
-            self.problem(&path, empty.then(|| "no model is there".to_owned()));
+            self.problem(path, empty.then(|| "no model is there".to_owned()));
             self.add(discovery, &mut there);
         }
         self.update(there, unreadable);
@@ -165,14 +165,14 @@ impl Manager {
 
     /// Puts a source's problem on the board, or takes it off. A source whose models still serve
     /// has none.
-    fn problem(&mut self, path: &str, problem: Option<String>) {
-        let serving = self.versions().filter(|version| matches!(version.state, State::Ready));
-        let mut serving = serving.map(|version| version.folder.display().to_string());
-        let stays = problem.is_some() && serving.any(|folder| folder.starts_with(path));
+    fn problem(&mut self, path: &Path, problem: Option<String>) {
+        let mut serving = self.versions().filter(|version| matches!(version.state, State::Ready));
+        let stays = problem.is_some() && serving.any(|version| version.folder.starts_with(path));
+        let path = path.display().to_string();
         let mut board = self.shared.board();
         match problem {
-            Some(problem) if !stays => board.problems.insert(path.to_owned(), problem),
-            _ => board.problems.remove(path),
+            Some(problem) if !stays => board.problems.insert(path, problem),
+            _ => board.problems.remove(&path),
         };
     }
 
