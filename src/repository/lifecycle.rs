@@ -48,6 +48,14 @@ struct Model {
     versions: BTreeMap<i64, Version>,
 }
 
+/// Models of which nobody can say at this look whether they are there.
+#[derive(Default)]
+struct Unknown {
+    /// A source could not be read: any model could be.
+    all: bool,
+    models: BTreeSet<String>,
+}
+
 struct Manager {
     shared: Arc<Shared>,
     models: BTreeMap<Arc<str>, Model>,
@@ -118,32 +126,32 @@ impl Manager {
         self.has_looked = true;
         let shared = Arc::clone(&self.shared);
         let mut there: BTreeMap<String, Found> = BTreeMap::new();
-        let mut unreadable = false;
+        let mut unknown = Unknown::default();
         for source in &shared.config.sources {
             let path = &source.path;
             let discovery = match source::discover(source, &shared.platforms) {
                 Ok(discovery) => discovery,
                 Err(error) => {
-                    unreadable = true;
+                    unknown.all = true;
                     self.note(format!("{error}; what is loaded from it stays"));
                     self.problem(path, Some(error.to_string()));
                     continue;
                 }
             };
-            let empty = discovery.models.iter().all(|found| found.versions.is_empty());
+            let Discovery { models, unreadable, notes } = discovery;
+            notes.into_iter().for_each(|note| self.note(note));
+            unknown.models.extend(unreadable);
+            let empty = models.iter().all(|found| found.versions.is_empty());
             self.problem(path, empty.then(|| "no model is there".to_owned()));
-            self.add(discovery, &mut there);
+            self.add(models, &mut there);
         }
-        self.update(there, unreadable);
+        self.update(there, &unknown);
         self.check_files();
     }
 
     /// Adds what one source has; a model that an earlier one has too counts there.
-    fn add(&mut self, discovery: Discovery, there: &mut BTreeMap<String, Found>) {
-        for note in discovery.notes {
-            self.note(note);
-        }
-        for found in discovery.models {
+    fn add(&mut self, models: Vec<Found>, there: &mut BTreeMap<String, Found>) {
+        for found in models {
             if there.contains_key(&found.name) {
                 self.note(format!("model {:?} is there twice; the first counts", found.name));
                 continue;
@@ -177,10 +185,10 @@ impl Manager {
     }
 
     /// Brings the list of models and versions up to date with what is there.
-    fn update(&mut self, there: BTreeMap<String, Found>, unreadable: bool) {
+    fn update(&mut self, there: BTreeMap<String, Found>, unknown: &Unknown) {
         for (name, model) in &mut self.models {
-            // With a source unreadable, nobody knows whether a model is gone.
-            if !there.contains_key(&**name) && !unreadable {
+            let is_unknown = unknown.all || unknown.models.contains(&**name);
+            if !there.contains_key(&**name) && !is_unknown {
                 model.versions.values_mut().for_each(|version| version.aspired = false);
             }
         }

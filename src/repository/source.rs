@@ -24,6 +24,8 @@ pub(super) struct Found {
 #[derive(Debug, Default)]
 pub(super) struct Discovery {
     pub(super) models: Vec<Found>,
+    /// Names of folders that may be models, but can not be read.
+    pub(super) unreadable: BTreeSet<String>,
     /// Oddities worth a line in the log, once each.
     pub(super) notes: BTreeSet<String>,
 }
@@ -60,7 +62,8 @@ pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<D
         let versions = match subfolders(&folder) {
             Ok(folders) => versions_among(&folders, &mut discovery.notes),
             Err(error) => {
-                discovery.notes.insert(error.to_string());
+                discovery.notes.insert(format!("{error}; what is loaded from it stays"));
+                discovery.unreadable.insert(name);
                 continue;
             }
         };
