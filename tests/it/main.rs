@@ -1,6 +1,5 @@
 //! Integration tests: whole servers on free ports, spoken to over sockets.
 //!
-//! * `fake` platform: batching, lifecycle and protocols without libtensorflow;
 //! * real models: what the reference servers answer, case by case.
 #![allow(
     missing_docs,
@@ -12,5 +11,8 @@
     clippy::print_stdout
 )]
 
+mod batch_faults;
+mod batch_threads;
+mod batching;
 mod support;
 mod tfs_cases;

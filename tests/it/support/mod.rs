@@ -1,6 +1,8 @@
 //! What tests share.
 
 pub mod client;
+pub mod fake;
+pub mod place;
 pub mod server;
 
 use std::path::{Path, PathBuf};
