@@ -1,5 +1,6 @@
 //! Integration tests: whole servers on free ports, spoken to over sockets.
 //!
+//! * `fake` platform: batching, lifecycle and protocols without libtensorflow;
 //! * real models: what the reference servers answer, case by case.
 #![allow(
     missing_docs,
@@ -14,5 +15,8 @@
 mod batch_faults;
 mod batch_threads;
 mod batching;
+mod lifecycle;
+mod operations;
+mod sources;
 mod support;
 mod tfs_cases;
