@@ -339,6 +339,7 @@ impl SignatureMetrics {
                 waited: inner.queue.get_or_create_owned(&labels),
                 run: inner.run.get_or_create_owned(&labels),
                 rows: inner.rows.get_or_create_owned(&labels),
+                panics: inner.panics.clone(),
             },
             metrics: metrics.clone(),
             labels,
@@ -409,6 +410,7 @@ pub struct QueueMetrics {
     waited: Histogram,
     run: Histogram,
     rows: Histogram,
+    panics: Counter,
 }
 
 impl QueueMetrics {
@@ -420,6 +422,7 @@ impl QueueMetrics {
             waited: SECONDS.new_metric(),
             run: SECONDS.new_metric(),
             rows: ROWS.new_metric(),
+            panics: Counter::default(),
         }
     }
 
@@ -432,6 +435,11 @@ impl QueueMetrics {
     /// A request waited this long for its batch.
     pub fn waited(&self, time: Duration) {
         self.waited.observe(time.as_secs_f64());
+    }
+
+    /// A batch panicked.
+    pub fn panicked(&self) {
+        self.panics.inc();
     }
 
     /// A batch of this many rows ran for this long.

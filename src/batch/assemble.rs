@@ -75,6 +75,14 @@ pub(super) fn split(outputs: &[Tensor], rows: &[usize], size: usize) -> Option<V
     Some(answers)
 }
 
+/// What a request hears whose answer can not be cut out, in TensorFlow Serving's words.
+pub(super) fn unsplittable() -> Error {
+    Error::precondition(
+        "Batched output tensor's 0th dimension does not equal the sum of the 0th dimension sizes \
+         of the input tensors",
+    )
+}
+
 /// Puts the answers to the pieces of one large request together again.
 pub(super) fn rejoin(pieces: &[Vec<Tensor>]) -> Result<Vec<Tensor>> {
     let outputs = pieces.first().map_or(0, Vec::len);

@@ -160,10 +160,17 @@ enum Way {
     Pool,
 }
 
-/// A request on its way through a queue.
-struct Present<'a>(&'a AtomicUsize);
+/// Counts in a counter until dropped.
+struct Counted<'a>(&'a AtomicUsize);
 
-impl Drop for Present<'_> {
+impl<'a> Counted<'a> {
+    fn new(counter: &'a AtomicUsize) -> Self {
+        counter.fetch_add(1, Relaxed);
+        Counted(counter)
+    }
+}
+
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
@@ -234,7 +241,7 @@ impl Queue {
         if rows > most && inner.config.mode == BatchMode::On {
             return self.split(task, most).await;
         }
-        let _present = inner.arrive();
+        let _present = Counted::new(&inner.present);
         match inner.way(rows) {
             Way::InPlace => inner.run_alone(task),
             Way::Lane => lane::submit(inner, task).await,
@@ -307,12 +314,6 @@ impl Inner {
         Ok(rows)
     }
 
-    /// Counts a request as present in this queue until the result is dropped.
-    fn arrive(&self) -> Present<'_> {
-        self.present.fetch_add(1, Relaxed);
-        Present(&self.present)
-    }
-
     /// Which way a request of `rows` rows should go.
     fn way(&self, rows: usize) -> Way {
         if !self.fits_in_place(rows.max(1)) {
@@ -381,10 +382,11 @@ impl Inner {
         deadline: Option<Instant>,
     ) -> Result<Vec<Tensor>> {
         let active = &self.shared.active;
-        let how = self.how(rows, deadline, active.fetch_add(1, Relaxed) + 1);
+        // Counted down also when the run panics.
+        let _running = Counted::new(active);
+        let how = self.how(rows, deadline, active.load(Relaxed));
         let start = Instant::now();
         let outputs = self.run.run(inputs, how);
-        active.fetch_sub(1, Relaxed);
         if outputs.is_ok() {
             let time = start.elapsed();
             self.cost.record(rows.max(1), time);
@@ -402,11 +404,6 @@ impl Inner {
         let inputs = assemble::assemble(&[&task.inputs], size)?;
         let outputs = self.run_once(&inputs, size, task.deadline)?;
         let mut answers = assemble::split(&outputs, &[task.rows], size).unwrap_or_default();
-        answers.pop().ok_or_else(|| {
-            Error::precondition(
-                "Batched output tensor's 0th dimension does not equal the sum of the 0th \
-                 dimension sizes of the input tensors",
-            )
-        })
+        answers.pop().ok_or_else(assemble::unsplittable)
     }
 }

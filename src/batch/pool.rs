@@ -43,7 +43,12 @@ struct State {
     running: usize,
     /// Whether the queue stands in the ring.
     listed: bool,
+    /// When it was last searched for requests that nobody waits for, because it was full.
+    swept: Option<Instant>,
 }
+
+/// A full queue is searched no more often than this: every request that it refuses would pay.
+const SWEEP_EVERY: Duration = Duration::from_millis(10);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -86,7 +91,10 @@ pub(super) fn enqueue(inner: &Arc<Inner>, task: Task) -> Result<oneshot::Receive
     let mut ring = lock(&inner.shared.pool.ring);
     let mut state = lock(&inner.waiting.state);
     let rows = task.rows.max(1);
-    check_room(inner, &state, rows)?;
+    if check_room(inner, &state, rows).is_err() {
+        sweep(&mut state, task.queued);
+        check_room(inner, &state, rows)?;
+    }
     state.rows += rows;
     state.tasks.push_back(Waiter { task, reply });
     if !state.listed {
@@ -109,6 +117,23 @@ fn check_room(inner: &Inner, state: &State, rows: usize) -> Result<()> {
         "The batch scheduling queue to which this task was submitted is full; currently \
          {enqueued} batches enqueued and max_enqueued_batches is {most}"
     )))
+}
+
+/// Drops what nobody waits for any more, so that those who gave up do not keep others out until
+/// the next batch forms.
+fn sweep(state: &mut State, now: Instant) {
+    if state.swept.is_some_and(|swept| now < swept + SWEEP_EVERY) {
+        return;
+    }
+    state.swept = Some(now);
+    let State { tasks, rows, .. } = state;
+    tasks.retain(|waiter| {
+        let is_wanted = !waiter.reply.is_closed();
+        if !is_wanted {
+            *rows -= waiter.task.rows.max(1);
+        }
+        is_wanted
+    });
 }
 
 /// Waits for the answer, until `deadline`.
@@ -253,7 +278,10 @@ fn run(inner: &Inner, batch: Vec<Waiter>) {
     // A panic in a runtime's glue must cost its own batch only, not the thread.
     let answers =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| inner.run_together(&tasks)));
-    let answers = answers.unwrap_or_default();
+    let answers = answers.unwrap_or_else(|_| {
+        inner.metrics.panicked();
+        Vec::new()
+    });
     let missing = std::iter::repeat_with(|| Err(Error::internal("the batch could not be run")));
     for (waiter, answer) in batch.into_iter().zip(answers.into_iter().chain(missing)) {
         waiter.answer(answer);

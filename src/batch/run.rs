@@ -2,12 +2,14 @@
 
 use std::time::Instant;
 
-use super::assemble::{allowed_size, assemble, same_answer, split};
+use super::assemble::{allowed_size, assemble, same_answer, split, unsplittable};
 use super::{Inner, Task};
 use crate::error::Result;
 use crate::tensor::Tensor;
 
 type Answer = Result<Vec<Tensor>>;
+
+const UNSPLITTABLE: &str = "its outputs do not have the batch's 0-th dimension";
 
 impl Inner {
     /// Runs `tasks`, which can be joined, as one batch; the answers are in their order. What is
@@ -25,6 +27,11 @@ impl Inner {
             Ok(Some(answers)) if !self.trust.must_test(equal) => {
                 return answers.into_iter().map(Ok).collect();
             }
+            // Running it again could do harm.
+            Ok(None) if !self.traits.read_only => {
+                self.stop_joining(UNSPLITTABLE);
+                return tasks.iter().map(|_| Err(unsplittable())).collect();
+            }
             Ok(answers) => answers,
             // A batch fails as a whole; alone, only the request that is at fault does.
             Err(error) if !self.traits.read_only => {
@@ -34,7 +41,7 @@ impl Inner {
         };
         let alone: Vec<Answer> = tasks.iter().map(|task| self.run_by_itself(task)).collect();
         let Some(batched) = batched else {
-            self.stop_joining("its outputs do not have the batch's 0-th dimension");
+            self.stop_joining(UNSPLITTABLE);
             return alone;
         };
         let agrees = |(alone, batched): (&Answer, &Vec<Tensor>)| {

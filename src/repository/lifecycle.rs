@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -46,6 +46,14 @@ struct Model {
     /// Threads within an operation that suited the last version.
     threads: Option<usize>,
     versions: BTreeMap<i64, Version>,
+}
+
+/// Models of which nobody can say at this look whether they are there.
+#[derive(Default)]
+struct Unknown {
+    /// A source could not be read: any model could be.
+    all: bool,
+    models: BTreeSet<String>,
 }
 
 struct Manager {
@@ -118,40 +126,38 @@ impl Manager {
         self.has_looked = true;
         let shared = Arc::clone(&self.shared);
         let mut there: BTreeMap<String, Found> = BTreeMap::new();
-        let mut emptied = BTreeSet::new();
-        let mut unreadable = false;
+        let mut unknown = Unknown::default();
         for source in &shared.config.sources {
-            let path = source.path.display().to_string();
-            let mut discovery = match source::discover(source, &shared.platforms) {
+            let path = &source.path;
+            let discovery = match source::discover(source, &shared.platforms) {
                 Ok(discovery) => discovery,
                 Err(error) => {
-                    unreadable = true;
+                    unknown.all = true;
                     self.note(format!("{error}; what is loaded from it stays"));
-                    self.problem(&path, Some(error.to_string()));
+                    self.problem(path, Some(error.to_string()));
                     continue;
                 }
             };
-            let empty = discovery.models.iter().all(|found| found.versions.is_empty());
-            self.problem(&path, empty.then(|| "no model is there".to_owned()));
-            emptied.append(&mut discovery.empty);
-            self.add(discovery, &mut there);
-        }
-        for name in emptied {
-            if let Some(model) = self.models.get(name.as_str()) {
-                let (config, versions) = (model.config.clone(), BTreeMap::new());
-                there.entry(name.clone()).or_insert(Found { name, versions, config });
+            let Discovery { models, unreadable, empty, notes } = discovery;
+            notes.into_iter().for_each(|note| self.note(note));
+            unknown.models.extend(unreadable);
+            let nothing = models.iter().all(|found| found.versions.is_empty());
+            self.problem(path, nothing.then(|| "no model is there".to_owned()));
+            self.add(models, &mut there);
+            for name in empty {
+                if let Some(model) = self.models.get(name.as_str()) {
+                    let (config, versions) = (model.config.clone(), BTreeMap::new());
+                    there.entry(name.clone()).or_insert(Found { name, versions, config });
+                }
             }
         }
-        self.update(there, unreadable);
+        self.update(there, &unknown);
         self.check_files();
     }
 
     /// Adds what one source has; a model that an earlier one has too counts there.
-    fn add(&mut self, discovery: Discovery, there: &mut BTreeMap<String, Found>) {
-        for note in discovery.notes {
-            self.note(note);
-        }
-        for found in discovery.models {
+    fn add(&mut self, models: Vec<Found>, there: &mut BTreeMap<String, Found>) {
+        for found in models {
             if there.contains_key(&found.name) {
                 self.note(format!("model {:?} is there twice; the first counts", found.name));
                 continue;
@@ -173,22 +179,22 @@ impl Manager {
 
     /// Puts a source's problem on the board, or takes it off. A source whose models still serve
     /// has none.
-    fn problem(&mut self, path: &str, problem: Option<String>) {
-        let serving = self.versions().filter(|version| matches!(version.state, State::Ready));
-        let mut serving = serving.map(|version| version.folder.display().to_string());
-        let stays = problem.is_some() && serving.any(|folder| folder.starts_with(path));
+    fn problem(&mut self, path: &Path, problem: Option<String>) {
+        let mut serving = self.versions().filter(|version| matches!(version.state, State::Ready));
+        let stays = problem.is_some() && serving.any(|version| version.folder.starts_with(path));
+        let path = path.display().to_string();
         let mut board = self.shared.board();
         match problem {
-            Some(problem) if !stays => board.problems.insert(path.to_owned(), problem),
-            _ => board.problems.remove(path),
+            Some(problem) if !stays => board.problems.insert(path, problem),
+            _ => board.problems.remove(&path),
         };
     }
 
     /// Brings the list of models and versions up to date with what is there.
-    fn update(&mut self, there: BTreeMap<String, Found>, unreadable: bool) {
+    fn update(&mut self, there: BTreeMap<String, Found>, unknown: &Unknown) {
         for (name, model) in &mut self.models {
-            // With a source unreadable, nobody knows whether a model is gone.
-            if !there.contains_key(&**name) && !unreadable {
+            let is_unknown = unknown.all || unknown.models.contains(&**name);
+            if !there.contains_key(&**name) && !is_unknown {
                 model.versions.values_mut().for_each(|version| version.aspired = false);
             }
         }

@@ -24,8 +24,9 @@ pub(super) struct Found {
 #[derive(Debug, Default)]
 pub(super) struct Discovery {
     pub(super) models: Vec<Found>,
-    /// Folders in a folder of models that hold no version or can not be read. Each may have been
-    /// a model before, or be none at all.
+    /// Names of folders that may be models, but can not be read.
+    pub(super) unreadable: BTreeSet<String>,
+    /// Names of folders that hold no version: models that were emptied, or no models at all.
     pub(super) empty: BTreeSet<String>,
     /// Oddities worth a line in the log, once each.
     pub(super) notes: BTreeSet<String>,
@@ -63,8 +64,8 @@ pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<D
         let versions = match subfolders(&folder) {
             Ok(folders) => versions_among(&folders, &mut discovery.notes),
             Err(error) => {
-                discovery.notes.insert(error.to_string());
-                discovery.empty.insert(name);
+                discovery.notes.insert(format!("{error}; what is loaded from it stays"));
+                discovery.unreadable.insert(name);
                 continue;
             }
         };

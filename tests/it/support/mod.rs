@@ -1,6 +1,8 @@
 //! What tests share.
 
 pub mod client;
+pub mod fake;
+pub mod place;
 pub mod process;
 pub mod server;
 

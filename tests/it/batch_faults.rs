@@ -1,0 +1,198 @@
+//! What goes wrong in a batch costs only the request that is at fault, or where nobody can tell,
+//! only that batch; and no client gets an answer that depends on who else asked.
+
+use std::thread;
+
+use tensorserve::config::Settings;
+use tensorserve::config::units::List;
+use tensorserve::error::Code;
+
+use crate::support::client::Client;
+use crate::support::fake::{Answer, Model};
+use crate::support::place::{Pending, Place, values};
+
+/// One batch thread, which runs everything.
+fn pooled(settings: &mut Settings, batching: &str) {
+    settings.server.num_batch_threads = Some(1);
+    settings.server.inline_budget_micros = Some(0);
+    settings.each.warm_up = Some(false);
+    settings.batching.batching = Some(batching.to_owned());
+}
+
+fn gated(model: Model, batching: &str) -> Place {
+    // Long enough that running together always pays, and that a run is given all threads.
+    let model = Model { is_gated: true, run_millis: 5, ..model };
+    Place::of(&model, |settings| pooled(settings, batching))
+}
+
+/// Runs these requests, of one row each, as one batch.
+async fn run_together(place: &Place, rows: &[&[f32]]) -> Vec<tensorserve::error::Result<Vec<f32>>> {
+    place.fake.runs_gate().close();
+    let mut first = place.enqueue(&[&[0.0, 0.0]]);
+    place.wait_for_runs_at_gate(1);
+    let waiting: Vec<Pending> = rows.iter().map(|&row| place.enqueue(&[row])).collect();
+    place.fake.runs_gate().open();
+    assert_eq!(values((&mut first).await), [0.0, 0.0]);
+    let mut answers = Vec::new();
+    for pending in waiting {
+        answers.push(pending.await.map(|outputs| values(Ok(outputs))));
+    }
+    // Without the one that held the batch thread.
+    answers
+}
+
+#[tokio::test]
+async fn a_request_that_fails_does_not_fail_its_batchmates() {
+    let place = gated(Model { fails_on: Some(9.0), ..Model::default() }, "on");
+    let answers = run_together(&place, &[&[1.0, 2.0], &[9.0, 9.0], &[3.0, 4.0]]).await;
+    assert_eq!(answers[0].as_deref().expect("an answer"), [1.0, 2.0]);
+    let error = answers[1].as_ref().expect_err("it fails");
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert_eq!(error.message(), "this model fails on that value");
+    assert_eq!(answers[2].as_deref().expect("an answer"), [3.0, 4.0]);
+    // Together, and then each alone.
+    assert_eq!(place.fake.rows(), [1, 3, 1, 1, 1]);
+}
+
+#[tokio::test]
+async fn a_failed_batch_that_may_have_changed_state_is_not_run_again() {
+    let model = Model { fails_on: Some(9.0), read_only: false, ..Model::default() };
+    let place = gated(model, "on");
+    let answers = run_together(&place, &[&[1.0, 2.0], &[9.0, 9.0]]).await;
+    for answer in answers {
+        assert_eq!(answer.expect_err("it fails").message(), "this model fails on that value");
+    }
+    assert_eq!(place.fake.rows(), [1, 2]);
+}
+
+#[tokio::test]
+async fn a_panic_costs_its_own_batch_only() {
+    let place = gated(Model { panics_on: Some(9.0), ..Model::default() }, "on");
+    let answers = run_together(&place, &[&[1.0, 2.0], &[9.0, 9.0]]).await;
+    for answer in answers {
+        assert_eq!(answer.expect_err("it fails").code(), Code::Internal);
+    }
+    let answer = place.predict("m", "[[9, 9]]");
+    assert_eq!(answer.status, 500);
+    assert!(!answer.error().is_empty());
+    // The one batch thread is still there, and may use as many threads as before.
+    assert_eq!(place.predict("m", "[[1, 2]]").status, 200);
+    let runs = place.fake.runs();
+    let threads: Vec<usize> = runs.iter().map(|run| run.options.threads).collect();
+    let cores = thread::available_parallelism().expect("cores").get();
+    assert_eq!(threads.last(), Some(&cores), "{threads:?}");
+    assert_eq!(place.metric("tensorserve_panics_total"), Some(2.0));
+}
+
+#[test]
+fn a_panic_on_a_connections_thread_is_a_500_and_the_connection_serves_on() {
+    let model = Model { panics_on: Some(9.0), ..Model::default() };
+    let place = Place::of(&model, |settings| {
+        settings.server.http_threads = Some(1);
+        settings.server.inline_budget_micros = Some(60_000_000);
+        settings.batching.batching = Some("off".to_owned());
+    });
+    let mut client = Client::connect(place.server.address).expect("connects");
+    let mut ask = |number: u32| {
+        let body = format!("{{\"instances\": [[{number}]]}}");
+        client.request("POST", "/v1/models/m:predict", &[], body.as_bytes()).expect("an answer")
+    };
+    assert_eq!(ask(1).status, 200);
+    let answer = ask(9);
+    assert_eq!(answer.status, 500);
+    assert!(!answer.error().is_empty());
+    assert_eq!(ask(1).status, 200);
+    let runs = place.fake.runs();
+    assert!(runs.iter().all(|run| !run.is_on_batch_thread()), "{runs:?}");
+    assert_eq!(place.metric("tensorserve_panics_total"), Some(1.0));
+    assert_eq!(place.metric("tensorserve_in_flight_requests"), Some(1.0), "but this one");
+}
+
+/// TensorFlow Serving's words.
+const WRONG_ROWS: &str = "Batched output tensor's 0th dimension does not equal the sum of the \
+                          0th dimension sizes of the input tensors";
+
+fn one_row_too_many() -> Model {
+    Model { answer: Answer::OneRowTooMany, ..Model::default() }
+}
+
+#[test]
+fn an_output_that_can_not_be_cut_to_size_is_the_clients_to_know() {
+    let place = Place::of(&one_row_too_many(), |settings| {
+        pooled(settings, "on");
+        settings.batching.max_batch_size = Some(4);
+        settings.batching.allowed_batch_sizes = Some(List(vec![4]));
+    });
+    let answer = place.predict("m", "[[1, 2]]");
+    assert_eq!(answer.status, 400);
+    assert_eq!(answer.error(), WRONG_ROWS);
+}
+
+#[tokio::test]
+async fn a_model_whose_outputs_can_not_be_split_is_no_longer_batched() {
+    let place = gated(one_row_too_many(), "on");
+    place.fake.runs_gate().close();
+    let first = place.enqueue(&[&[0.0]]);
+    place.wait_for_runs_at_gate(1);
+    let (a, b) = (place.enqueue(&[&[1.0]]), place.enqueue(&[&[2.0]]));
+    place.fake.runs_gate().open();
+    // Alone, each has what the model has to say.
+    assert_eq!(values(first.await), [0.0, 0.0]);
+    assert_eq!(values(a.await), [1.0, 1.0]);
+    assert_eq!(values(b.await), [2.0, 2.0]);
+    assert_eq!(place.fake.rows(), [1, 2, 1, 1]);
+}
+
+#[tokio::test]
+async fn outputs_that_can_not_be_split_are_an_error_where_running_again_may_do_harm() {
+    let place = gated(Model { read_only: false, ..one_row_too_many() }, "on");
+    let first = place.enqueue(&[&[0.0]]);
+    place.wait_for_runs_at_gate(1);
+    let (a, b) = (place.enqueue(&[&[1.0]]), place.enqueue(&[&[2.0]]));
+    place.fake.runs_gate().open();
+    assert_eq!(values(first.await), [0.0, 0.0]);
+    for pending in [a, b] {
+        let error = pending.await.expect_err("no answer of its own");
+        assert_eq!(error.code(), Code::FailedPrecondition);
+        assert_eq!(error.message(), WRONG_ROWS);
+    }
+    assert_eq!(place.fake.rows(), [1, 2]);
+}
+
+#[tokio::test]
+async fn a_model_whose_answers_depend_on_batchmates_never_gives_a_wrong_one() {
+    let place = gated(Model { answer: Answer::Centred, ..Model::default() }, "auto");
+    let answers = run_together(&place, &[&[1.0, 3.0], &[10.0, 30.0], &[5.0, 5.0]]).await;
+    let answers: Vec<Vec<f32>> = answers.into_iter().map(|a| a.expect("an answer")).collect();
+    assert_eq!(answers, [[-1.0, 1.0], [-10.0, 10.0], [0.0, 0.0]]);
+    // That batch was tried, and is the last.
+    assert_eq!(place.fake.rows(), [1, 3, 1, 1, 1]);
+    place.fake.forget_runs();
+    let answers = run_together(&place, &[&[2.0, 4.0], &[20.0, 40.0]]).await;
+    let answers: Vec<Vec<f32>> = answers.into_iter().map(|a| a.expect("an answer")).collect();
+    assert_eq!(answers, [[-1.0, 1.0], [-10.0, 10.0]]);
+    assert_eq!(place.fake.rows(), [1, 1, 1]);
+}
+
+#[tokio::test]
+async fn what_is_found_to_batch_well_is_run_once() {
+    let place = gated(Model::default(), "auto");
+    let tried = [1, 2, 1, 1];
+    for want in [&tried[..], &tried, &tried, &[1, 2]] {
+        place.fake.forget_runs();
+        let answers = run_together(&place, &[&[1.0, 2.0], &[3.0, 4.0]]).await;
+        assert_eq!(answers[0].as_deref().expect("an answer"), [1.0, 2.0]);
+        assert_eq!(answers[1].as_deref().expect("an answer"), [3.0, 4.0]);
+        assert_eq!(place.fake.rows(), want);
+    }
+}
+
+#[tokio::test]
+async fn what_changes_state_is_joined_only_when_asked_to() {
+    for (batching, want) in [("auto", &[1, 1, 1][..]), ("off", &[1, 1, 1]), ("on", &[1, 2])] {
+        let place = gated(Model { read_only: false, ..Model::default() }, batching);
+        let answers = run_together(&place, &[&[1.0, 2.0], &[3.0, 4.0]]).await;
+        assert!(answers.iter().all(Result::is_ok));
+        assert_eq!(place.fake.rows(), want, "{batching}");
+    }
+}

@@ -1,0 +1,257 @@
+//! Versions come, take over, fail and go, while clients keep asking.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use tensorserve::config::Settings;
+
+use crate::support::client::Client;
+use crate::support::fake::{Loading, Model};
+use crate::support::place::Place;
+
+fn state(state: &str, error: &str) -> Option<(String, String)> {
+    Some((state.to_owned(), error.to_owned()))
+}
+
+fn serving(policy: &str) -> impl FnOnce(&mut Settings) {
+    let policy = policy.to_owned();
+    move |settings| settings.each.version_policy = Some(policy)
+}
+
+#[test]
+fn a_new_version_loads_beside_the_old_one_and_takes_over() {
+    let place = Place::of(&Model::constant(1.0), |_| ());
+    place.write("models/m/2", &Model { loading: Loading::Gated, ..Model::constant(2.0) });
+    place.wait_for_load_at_gate();
+    assert_eq!(place.constant("m"), Some(1.0));
+    assert_eq!(place.state("m", 2), state("LOADING", ""));
+    assert_eq!(place.state("m", 1), state("AVAILABLE", ""));
+    assert_eq!(place.server.get("/readyz").status, 200);
+    place.fake.loads_gate().open();
+    place.server.wait_until("it takes over", |_| place.constant("m") == Some(2.0));
+    place.wait_for_state("m", 1, "END");
+    assert_eq!(place.state("m", 1), state("END", ""));
+    assert_eq!(place.state("m", 2), state("AVAILABLE", ""));
+}
+
+#[test]
+fn requests_under_way_finish_on_the_old_version() {
+    let model = Model { is_gated: true, ..Model::constant(1.0) };
+    let place = Place::of(&model, |settings| {
+        // Runs that wait must not hold up connections.
+        settings.server.inline_budget_micros = Some(0);
+        settings.server.num_batch_threads = Some(4);
+    });
+    thread::scope(|scope| {
+        let old = scope.spawn(|| place.constant("m"));
+        place.wait_for_runs_at_gate(1);
+        place.write("models/m/2", &Model::constant(2.0));
+        // Another request before then would wait with the first.
+        place.wait_for_state("m", 2, "AVAILABLE");
+        assert_eq!(place.constant("m"), Some(2.0));
+        place.wait_for_state("m", 1, "UNLOADING");
+        place.wait_for_looks("models");
+        assert_eq!(place.state("m", 1), state("UNLOADING", ""));
+        let answer = place.server.post("/v1/models/m/versions/1:predict", "{\"instances\": [[0]]}");
+        assert_eq!(answer.status, 404);
+        assert_eq!(answer.error(), "Servable not found for request: Specific(m, 1)");
+        place.fake.runs_gate().open();
+        assert_eq!(old.join().expect("no panic"), Some(1.0));
+    });
+    place.wait_for_state("m", 1, "END");
+}
+
+#[test]
+fn no_request_fails_and_none_goes_back_while_versions_change() {
+    let place = Place::of(&Model::constant(1.0), |_| ());
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut client = Client::connect(place.server.address).expect("connects");
+                let mut latest = 0.0;
+                while !is_done.load(Relaxed) {
+                    let (path, body) = ("/v1/models/m:predict", b"{\"instances\": [[0]]}");
+                    let answer = client.request("POST", path, &[], body).expect("an answer");
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                    let number = answer.json()["predictions"][0].as_f64().expect("a number");
+                    assert!(number >= latest, "{number} after {latest}");
+                    latest = number;
+                }
+            });
+        }
+        for number in 2..=6u8 {
+            place.write(&format!("models/m/{number}"), &Model::constant(f32::from(number)));
+            place.wait_for_state("m", u32::from(number), "AVAILABLE");
+            place.wait_for_state("m", u32::from(number) - 1, "END");
+        }
+        is_done.store(true, Relaxed);
+    });
+}
+
+#[test]
+fn the_version_policy_chooses_what_is_served() {
+    let all = [1u8, 2, 3];
+    for (policy, want) in [
+        ("latest", &[3][..]),
+        ("latest:2", &[2, 3]),
+        ("all", &[1, 2, 3]),
+        ("specific:1,3", &[1, 3]),
+    ] {
+        let path = |number| format!("models/m/{number}");
+        let models = all.map(|n| (path(n), Model::constant(f32::from(n))));
+        let models: Vec<_> = models.iter().map(|(p, m)| (p.as_str(), m.clone())).collect();
+        let place = Place::with(&models, |settings, _| serving(policy)(settings));
+        place.server.wait_until_started();
+        for number in all {
+            let path = format!("/v1/models/m/versions/{number}:predict");
+            let answer = place.server.post(&path, "{\"instances\": [[0]]}");
+            if want.contains(&number) {
+                assert_eq!(answer.json()["predictions"][0], f64::from(number), "{policy}");
+            } else {
+                assert_eq!(answer.status, 404, "{policy}: {number}");
+                assert_eq!(place.state("m", u32::from(number)), None, "{policy}: {number}");
+            }
+        }
+        assert_eq!(place.constant("m"), want.last().map(|&n| f64::from(n)), "{policy}");
+    }
+}
+
+#[test]
+fn a_new_version_pushes_the_oldest_out_of_latest_2() {
+    let place = Place::of(&Model::constant(1.0), serving("latest:2"));
+    place.write("models/m/2", &Model::constant(2.0));
+    place.wait_for_state("m", 2, "AVAILABLE");
+    assert_eq!(place.state("m", 1), state("AVAILABLE", ""));
+    place.write("models/m/3", &Model::constant(3.0));
+    place.wait_for_state("m", 3, "AVAILABLE");
+    place.wait_for_state("m", 1, "END");
+    assert_eq!(place.state("m", 2), state("AVAILABLE", ""));
+}
+
+#[test]
+fn a_version_that_fails_to_load_leaves_the_old_one_alone() {
+    let place = Place::of(&Model::constant(1.0), |_| ());
+    place.write("models/m/2", &Model { loading: Loading::Fails, ..Model::constant(2.0) });
+    place.wait_for_state("m", 2, "END");
+    assert_eq!(place.state("m", 2), state("END", "this model does not load"));
+    assert_eq!(place.state("m", 1), state("AVAILABLE", ""));
+    assert_eq!(place.constant("m"), Some(1.0));
+    assert_eq!(place.server.get("/readyz").status, 200);
+    assert_eq!(place.metric("tensorserve_loads_total{model=\"m\",result=\"error\"}"), Some(1.0));
+    // The one after it is not held up.
+    place.write("models/m/3", &Model::constant(3.0));
+    place.server.wait_until("it takes over", |_| place.constant("m") == Some(3.0));
+}
+
+#[test]
+fn a_load_that_panics_has_failed_and_the_server_goes_on() {
+    let place = Place::of(&Model::constant(1.0), |_| ());
+    place.write("models/m/2", &Model { loading: Loading::Panics, ..Model::default() });
+    place.wait_for_state("m", 2, "END");
+    assert_eq!(place.state("m", 2), state("END", "loading it met a bug; see the log"));
+    assert_eq!(place.metric("tensorserve_panics_total"), Some(1.0));
+    assert_eq!(place.constant("m"), Some(1.0));
+    place.write("models/m/3", &Model::constant(3.0));
+    place.server.wait_until("it takes over", |_| place.constant("m") == Some(3.0));
+}
+
+#[test]
+fn a_failed_load_is_tried_again_when_the_files_change() {
+    let place = Place::of(&Model { loading: Loading::Fails, ..Model::default() }, |_| ());
+    let folder = place.path("models/m/1");
+    assert_eq!(place.state("m", 1), state("END", "this model does not load"));
+    assert_eq!(place.constant("m"), None);
+    place.wait_for_looks("models");
+    assert_eq!(place.fake.loads(&folder), 1, "nothing has changed");
+    Model::constant(1.0).write_marker(&folder);
+    place.server.wait_until("it loads", |_| place.constant("m") == Some(1.0));
+    assert_eq!(place.state("m", 1), state("AVAILABLE", ""));
+}
+
+#[test]
+fn files_that_are_no_model_are_looked_at_again_when_they_change() {
+    let place = Place::of(&Model { loading: Loading::Broken, ..Model::default() }, |_| ());
+    let folder = place.path("models/m/1");
+    assert_eq!(place.state("m", 1), state("END", "its files are no model"));
+    assert_eq!(place.fake.loads(&folder), 0);
+    Model::constant(1.0).write_marker(&folder);
+    place.server.wait_until("it loads", |_| place.constant("m") == Some(1.0));
+}
+
+#[test]
+fn a_failed_load_is_tried_again_after_a_while() {
+    let place = Place::of(&Model { loading: Loading::FailsOnce, ..Model::constant(1.0) }, |_| ());
+    assert_eq!(place.state("m", 1), state("END", "this model does not load yet"));
+    place.server.wait_until("it loads", |_| place.constant("m") == Some(1.0));
+    assert_eq!(place.server.get("/readyz").status, 200);
+}
+
+#[test]
+fn a_slow_load_holds_up_no_other_model() {
+    let place = Place::with(&[("models/a/1", Model::constant(1.0))], |_, _| ());
+    place.server.wait_until_started();
+    place.write("models/b/1", &Model { loading: Loading::Gated, ..Model::constant(5.0) });
+    place.wait_for_load_at_gate();
+    assert_eq!(place.constant("a"), Some(1.0));
+    place.write("models/a/2", &Model::constant(2.0));
+    place.server.wait_until("the other takes over", |_| place.constant("a") == Some(2.0));
+    place.wait_for_state("a", 1, "END");
+    assert_eq!(place.state("b", 1), state("LOADING", ""));
+    assert_eq!(place.constant("b"), None);
+    place.fake.loads_gate().open();
+    place.server.wait_until("it loads", |_| place.constant("b") == Some(5.0));
+}
+
+#[test]
+fn no_more_loads_at_once_than_load_threads() {
+    let slow = Model { loading: Loading::Gated, ..Model::default() };
+    let models = ["models/a/1", "models/b/1", "models/c/1"].map(|path| (path, slow.clone()));
+    let place = Place::with(&models, |settings, _| settings.server.load_threads = Some(2));
+    place.server.wait_until("two loads", |_| place.fake.loads_gate().waiting() == 2);
+    place.wait_for_looks("models");
+    assert_eq!(place.fake.loads_gate().waiting(), 2);
+    place.fake.loads_gate().open();
+    place.server.wait_until("all are ready", |s| s.get("/readyz").status == 200);
+}
+
+#[test]
+fn other_files_in_the_folder_of_a_serving_version_change_nothing() {
+    let place = Place::of(&Model::constant(1.0), |_| ());
+    let folder = place.path("models/m/1");
+    let loads = place.fake.loads(&folder);
+    fs::rename(&folder, place.path("old")).expect("moves");
+    place.write("models/m/1", &Model::constant(10.0));
+    place.wait_for_looks("models");
+    // As in TensorFlow Serving, a version is what it was loaded as: other files are another
+    // version.
+    assert_eq!(place.constant("m"), Some(1.0));
+    assert_eq!(place.fake.loads(&folder), loads);
+    place.write("models/m/2", &Model::constant(2.0));
+    place.server.wait_until("it takes over", |_| place.constant("m") == Some(2.0));
+}
+
+#[test]
+fn a_version_that_comes_back_is_loaded_as_it_is_then() {
+    let place = Place::of(&Model::constant(1.0), |_| ());
+    place.write("models/m/2", &Model::constant(2.0));
+    place.wait_for_state("m", 1, "END");
+    fs::remove_dir_all(place.path("models/m/2")).expect("removes");
+    place.server.wait_until("the one before is back", |_| place.constant("m") == Some(1.0));
+    place.wait_for_state("m", 2, "END");
+    place.write("models/m/2", &Model::constant(20.0));
+    place.server.wait_until("it takes over", |_| place.constant("m") == Some(20.0));
+}
+
+#[test]
+fn a_version_that_is_deleted_while_it_loads_does_not_stay() {
+    let place = Place::of(&Model::constant(1.0), |_| ());
+    place.write("models/m/2", &Model { loading: Loading::Gated, ..Model::constant(2.0) });
+    place.wait_for_load_at_gate();
+    fs::remove_dir_all(place.path("models/m/2")).expect("removes");
+    place.wait_for_looks("models");
+    place.fake.loads_gate().open();
+    place.wait_for_state("m", 2, "END");
+    assert_eq!(place.constant("m"), Some(1.0));
+}

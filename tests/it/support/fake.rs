@@ -1,0 +1,374 @@
+//! A platform without a runtime. A model of it is a folder with a file `fake.json` that says how
+//! to behave, so that tests of the core need no libtensorflow and can make it do what a real
+//! model does only by accident: hang, panic, answer with too many rows.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tensorserve::error::{Code, Error, Result};
+use tensorserve::platform::{
+    Completeness, Executable, Inspection, LoadOptions, Loaded, Platform, RunOptions,
+};
+use tensorserve::tensor::{
+    DType, DeclaredShape, ImageEncoding, Shape, Signature, Tensor, TensorSpec, aligned_vec,
+};
+
+const MARKER: &str = "fake.json";
+
+/// What a model does. Its signature takes and returns a matrix of floats, `x` and `y`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Model {
+    pub answer: Answer,
+    pub loading: Loading,
+    /// A run takes at least this long, however many rows it has.
+    pub run_millis: u64,
+    /// Runs wait at [`Fake::runs_gate`]. Those that warm a version up do not.
+    pub is_gated: bool,
+    /// A run that meets this value fails.
+    pub fails_on: Option<f32>,
+    /// A run that meets this value panics.
+    pub panics_on: Option<f32>,
+    pub read_only: bool,
+    /// Files without which it is not complete.
+    pub files: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// What came in.
+    Echo,
+    /// This number for each row: tells which version has answered.
+    Constant(f32),
+    /// The values less their mean, over the whole batch: another answer for other batchmates.
+    Centred,
+    /// What came in, and its last row once more.
+    OneRowTooMany,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Loading {
+    Quick,
+    /// Waits at [`Fake::loads_gate`].
+    Gated,
+    Fails,
+    Panics,
+    /// Fails the first time.
+    FailsOnce,
+    /// Its files are no model.
+    Broken,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Model {
+            answer: Answer::Echo,
+            loading: Loading::Quick,
+            run_millis: 0,
+            is_gated: false,
+            fails_on: None,
+            panics_on: None,
+            read_only: true,
+            files: Vec::new(),
+        }
+    }
+}
+
+impl Model {
+    /// One that answers with the same number every time.
+    pub fn constant(answer: f32) -> Self {
+        Model { answer: Answer::Constant(answer), ..Model::default() }
+    }
+
+    /// One whose runs wait to be let through.
+    pub fn gated() -> Self {
+        Model { is_gated: true, ..Model::default() }
+    }
+
+    /// Writes the whole model as a careful publisher does: elsewhere first, then moved into
+    /// place.
+    pub fn write(&self, folder: &Path) {
+        let (parent, name) = (folder.parent().expect("parent"), folder.file_name().expect("name"));
+        let elsewhere = parent.join(format!(".{}.copy", name.display()));
+        self.write_marker(&elsewhere);
+        for file in &self.files {
+            fs::write(elsewhere.join(file), "x").expect("file");
+        }
+        fs::rename(&elsewhere, folder).expect("moves");
+    }
+
+    /// Writes only the file that makes it a model.
+    pub fn write_marker(&self, folder: &Path) {
+        fs::create_dir_all(folder).expect("folder");
+        let text = serde_json::to_string(self).expect("JSON");
+        fs::write(folder.join(MARKER), text).expect("file");
+    }
+}
+
+/// One run, as the model saw it.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub shape: Vec<i64>,
+    pub values: Vec<f32>,
+    pub options: RunOptions,
+    /// The name of the thread it ran on.
+    pub thread: String,
+}
+
+impl Run {
+    pub fn rows(&self) -> i64 {
+        self.shape.first().copied().unwrap_or(0)
+    }
+
+    pub fn is_on_batch_thread(&self) -> bool {
+        self.thread.starts_with("batch-")
+    }
+}
+
+/// Holds threads up until it is opened.
+#[derive(Default)]
+pub struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    is_open: bool,
+    waiting: usize,
+}
+
+impl Gate {
+    pub fn open(&self) {
+        lock(&self.state).is_open = true;
+        self.changed.notify_all();
+    }
+
+    pub fn close(&self) {
+        lock(&self.state).is_open = false;
+    }
+
+    /// How many threads wait before it.
+    pub fn waiting(&self) -> usize {
+        lock(&self.state).waiting
+    }
+
+    fn pass(&self) {
+        // Not for ever, so that a test that fails can end.
+        let end = Instant::now() + Duration::from_secs(30);
+        let mut state = lock(&self.state);
+        state.waiting += 1;
+        while !state.is_open && Instant::now() < end {
+            let waited = self.changed.wait_timeout(state, Duration::from_secs(1));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.waiting -= 1;
+    }
+}
+
+/// The platform. Clones share what was recorded.
+#[derive(Clone, Default)]
+pub struct Fake(Arc<Record>);
+
+#[derive(Default)]
+struct Record {
+    runs: Mutex<Vec<Run>>,
+    loads: Mutex<BTreeMap<PathBuf, usize>>,
+    looks: Mutex<BTreeMap<PathBuf, usize>>,
+    runs_gate: Gate,
+    loads_gate: Gate,
+}
+
+/// A test that failed while it held the lock says so itself.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fake {
+    /// All runs so far, in the order they began, but for those that warmed a version up.
+    pub fn runs(&self) -> Vec<Run> {
+        let runs = lock(&self.0.runs);
+        runs.iter().filter(|run| run.thread != "load").cloned().collect()
+    }
+
+    /// The rows of those runs.
+    pub fn rows(&self) -> Vec<i64> {
+        self.runs().iter().map(Run::rows).collect()
+    }
+
+    pub fn forget_runs(&self) {
+        lock(&self.0.runs).clear();
+    }
+
+    /// How often the model in `folder` was asked to load.
+    pub fn loads(&self, folder: &Path) -> usize {
+        lock(&self.0.loads).get(folder).copied().unwrap_or(0)
+    }
+
+    /// How often `path` was looked at; for a source, once each time it is polled.
+    pub fn looks(&self, path: &Path) -> usize {
+        lock(&self.0.looks).get(path).copied().unwrap_or(0)
+    }
+
+    pub fn runs_gate(&self) -> &Gate {
+        &self.0.runs_gate
+    }
+
+    pub fn loads_gate(&self) -> &Gate {
+        &self.0.loads_gate
+    }
+}
+
+fn read(folder: &Path) -> Result<Model> {
+    let bytes = fs::read(folder.join(MARKER)).map_err(|_| Error::not_found("no marker"))?;
+    serde_json::from_slice(&bytes).map_err(|_| Error::new(Code::DataLoss, "a damaged marker"))
+}
+
+fn spec(alias: &str) -> TensorSpec {
+    TensorSpec {
+        alias: alias.to_owned(),
+        tensor_name: format!("{alias}:0"),
+        dtype_number: DType::Float.number(),
+        shape: DeclaredShape::Dims(vec![(-1, String::new()), (-1, String::new())]),
+        sparse: None,
+    }
+}
+
+fn signatures(model: &Model) -> Vec<Signature> {
+    vec![Signature {
+        name: "serving_default".to_owned(),
+        method_name: "tensorflow/serving/predict".to_owned(),
+        inputs: vec![spec("x")],
+        outputs: vec![spec("y")],
+        defaults: Vec::new(),
+        images: ImageEncoding::Raw,
+        takes_images: false,
+        read_only: model.read_only,
+    }]
+}
+
+impl Platform for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn describe(&self) -> Result<String> {
+        Ok("fake".to_owned())
+    }
+
+    fn recognises(&self, folder: &Path) -> bool {
+        *lock(&self.0.looks).entry(folder.to_owned()).or_default() += 1;
+        folder.join(MARKER).is_file()
+    }
+
+    fn check(&self, folder: &Path) -> Completeness {
+        let model = match read(folder) {
+            Ok(model) => model,
+            Err(error) => return Completeness::Broken(error),
+        };
+        if model.loading == Loading::Broken {
+            return Completeness::Broken(Error::new(Code::DataLoss, "its files are no model"));
+        }
+        let missing = model.files.into_iter().find(|file| !folder.join(file).exists());
+        missing.map_or(Completeness::Complete, Completeness::Missing)
+    }
+
+    fn inspect(&self, folder: &Path, _: &LoadOptions) -> Result<Inspection> {
+        let signatures = signatures(&read(folder)?);
+        Ok(Inspection { signatures, written_by: String::new(), bytes: 1000 })
+    }
+
+    fn load(&self, folder: &Path, _: &LoadOptions) -> Result<Loaded> {
+        let model = read(folder)?;
+        let loads = {
+            let mut all = lock(&self.0.loads);
+            let loads = all.entry(folder.to_owned()).or_default();
+            *loads += 1;
+            *loads
+        };
+        // Loading what is not all there is the mistake that `check` is there to prevent.
+        let is_complete = matches!(self.check(folder), Completeness::Complete);
+        assert!(is_complete, "{folder:?} was loaded before it was complete");
+        match model.loading {
+            Loading::Gated => self.0.loads_gate.pass(),
+            Loading::Panics => panic!("this model panics when it is loaded"),
+            Loading::Fails => return Err(Error::new(Code::DataLoss, "this model does not load")),
+            Loading::FailsOnce if loads == 1 => {
+                return Err(Error::unavailable("this model does not load yet"));
+            }
+            Loading::Quick | Loading::FailsOnce | Loading::Broken => {}
+        }
+        let signatures = signatures(&model);
+        let executable = Arc::new(FakeExecutable { model, record: Arc::clone(&self.0) });
+        Ok(Loaded { signatures, executable, bytes: 1000 })
+    }
+}
+
+struct FakeExecutable {
+    model: Model,
+    record: Arc<Record>,
+}
+
+impl Executable for FakeExecutable {
+    fn run(&self, _: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
+        let [input] = inputs else {
+            return Err(Error::invalid("one input is wanted"));
+        };
+        let values = input.values::<f32>().expect("floats").to_vec();
+        let thread = thread::current().name().unwrap_or_default().to_owned();
+        let warms_up = thread == "load";
+        let shape = input.shape().dims().to_vec();
+        lock(&self.record.runs).push(Run { shape, values: values.clone(), options, thread });
+        if self.model.is_gated && !warms_up {
+            self.record.runs_gate.pass();
+        }
+        thread::sleep(Duration::from_millis(self.model.run_millis));
+        if self.model.panics_on.is_some_and(|marker| values.contains(&marker)) {
+            panic!("this model panics on that value");
+        }
+        if self.model.fails_on.is_some_and(|marker| values.contains(&marker)) {
+            return Err(Error::invalid("this model fails on that value"));
+        }
+        Ok(vec![self.answer(input, &values)?])
+    }
+}
+
+impl FakeExecutable {
+    #[allow(clippy::cast_precision_loss)]
+    fn answer(&self, input: &Tensor, values: &[f32]) -> Result<Tensor> {
+        match self.model.answer {
+            Answer::Echo => Ok(input.clone()),
+            Answer::Constant(number) => {
+                let rows = input.rows().unwrap_or(1);
+                tensor(&[rows], std::iter::repeat_n(number, rows))
+            }
+            Answer::Centred => {
+                let mean = values.iter().sum::<f32>() / values.len() as f32;
+                let dims: Vec<usize> = dims_of(input);
+                tensor(&dims, values.iter().map(|value| value - mean))
+            }
+            Answer::OneRowTooMany => {
+                let last = input.slice_rows(input.rows().unwrap_or(1) - 1..usize::MAX);
+                tensorserve::tensor::concat(&[input, &last], 0)
+            }
+        }
+    }
+}
+
+/// A tensor of floats.
+pub fn tensor(dims: &[usize], values: impl IntoIterator<Item = f32>) -> Result<Tensor> {
+    let dims: Vec<i64> = dims.iter().map(|&dim| i64::try_from(dim).expect("small")).collect();
+    let mut elements = aligned_vec(0);
+    values.into_iter().for_each(|value| elements.push(value));
+    Tensor::from_vec(Shape::new(&dims)?, elements)
+}
+
+/// The dimensions of a tensor.
+pub fn dims_of(tensor: &Tensor) -> Vec<usize> {
+    tensor.shape().dims().iter().map(|&dim| usize::try_from(dim).expect("not negative")).collect()
+}
