@@ -159,7 +159,10 @@ fn a_load_that_panics_has_failed_and_the_server_goes_on() {
 
 #[test]
 fn a_failed_load_is_tried_again_when_the_files_change() {
-    let place = Place::of(&Model { loading: Loading::Fails, ..Model::default() }, |_| ());
+    let place = Place::of(&Model { loading: Loading::Fails, ..Model::default() }, |settings| {
+        // Not just because time has passed.
+        settings.server.max_load_retries = Some(0);
+    });
     let folder = place.path("models/m/1");
     assert_eq!(place.state("m", 1), state("END", "this model does not load"));
     assert_eq!(place.constant("m"), None);

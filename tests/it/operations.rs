@@ -160,9 +160,11 @@ fn a_server_that_stops_finishes_what_is_under_way_and_takes_nothing_new() {
     while can_connect(&address) {
         thread::sleep(Duration::from_millis(10));
     }
+    // … waits for what it has taken, also for longer than the listener takes to end, …
+    thread::sleep(Duration::from_millis(2500));
     assert!(!slow.is_finished() && !stopping.is_finished());
     fake.runs_gate().open();
-    // … and answers what it has taken.
+    // … and answers it.
     let answer = slow.join().expect("no panic");
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert!(answer.closes(), "{:?}", answer.headers);
