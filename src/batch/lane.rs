@@ -103,7 +103,7 @@ pub(super) async fn submit(inner: &Inner, task: Task) -> Result<Vec<Tensor>> {
         Ok(verdict) => match verdict.await {
             Ok(Verdict::Done(answer)) => return answer,
             Ok(Verdict::Lead(task)) => task,
-            Err(_) => return Err(Error::internal("a batch was dropped before it ran")),
+            Err(_) => return Err(Error::internal("the batch could not be run; the log says why")),
         },
     };
     lead(inner, index, task)
