@@ -20,6 +20,7 @@ pub mod metrics;
 pub mod os;
 pub mod pb;
 pub mod platform;
+pub mod proto;
 pub mod protocol;
 pub mod repository;
 pub mod server;
