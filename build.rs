@@ -2,13 +2,26 @@
 //! no `protoc`.
 
 use std::io::{Error, Result};
+use std::path::PathBuf;
+use std::{env, fs};
+
+const FILES: [&str; 4] = [
+    "tensorflow/saved_model.proto",
+    "tensorflow/config.proto",
+    "tensorflow_serving/model_server_config.proto",
+    "tensorflow_serving/server_files.proto",
+];
 
 fn main() -> Result<()> {
     println!("cargo:rerun-if-changed=proto");
-    let files = protox::compile(
-        ["proto/tensorflow/saved_model.proto", "proto/tensorflow/config.proto"],
-        ["proto"],
-    )
-    .map_err(|e| Error::other(format!("{e:?}")))?;
-    prost_build::Config::new().btree_map(["."]).bytes(["."]).compile_fds(files)
+    let failed = |e: protox::Error| Error::other(format!("{e:?}"));
+    let mut compiler = protox::Compiler::new(["proto"]).map_err(failed)?;
+    compiler.include_imports(true).include_source_info(false);
+    compiler.open_files(FILES).map_err(failed)?;
+    let folder = env::var_os("OUT_DIR").ok_or_else(|| Error::other("OUT_DIR is not set"))?;
+    // What the text format of settings is read with.
+    let descriptors = compiler.encode_file_descriptor_set();
+    fs::write(PathBuf::from(folder).join("descriptors.bin"), descriptors)?;
+    let mut config = prost_build::Config::new();
+    config.btree_map(["."]).bytes(["."]).compile_fds(compiler.file_descriptor_set())
 }

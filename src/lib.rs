@@ -20,6 +20,7 @@ pub mod metrics;
 pub mod os;
 pub mod pb;
 pub mod platform;
+pub mod proto;
 pub mod protocol;
 pub mod repository;
 pub mod server;
@@ -38,27 +39,30 @@ use crate::server::HttpListener;
 /// A running server.
 pub struct Server {
     engine: Engine,
-    http: HttpListener,
+    http: Option<HttpListener>,
     shutdown: ShutdownConfig,
 }
 
 impl Server {
-    /// Starts serving. Returns once the port is open; models are loaded in the background.
+    /// Starts serving. Returns once the ports are open; models are loaded in the background.
     ///
     /// # Errors
-    /// If the port can not be bound or a thread not be started.
+    /// If a port can not be bound or a thread not be started.
     pub fn start(config: &Config, platforms: Platforms) -> Result<Self> {
         let metrics = Metrics::new();
         let repository = Repository::start(config, platforms, metrics.clone())?;
         let engine = Engine::new(config, repository, metrics);
-        let http = HttpListener::start(config, &engine)?;
+        let http = match config.http.port {
+            Some(port) => Some(HttpListener::start(config, port, &engine)?),
+            None => None,
+        };
         Ok(Server { engine, http, shutdown: config.shutdown.clone() })
     }
 
-    /// The address of the HTTP listener.
+    /// The address of the HTTP listener, if there is one.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.http.address()
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(HttpListener::address)
     }
 
     /// The core.
@@ -70,6 +74,8 @@ impl Server {
     /// Stops gracefully: not ready at once, then as [`HttpListener::stop`]. Blocks.
     pub fn stop(self) {
         self.engine.stop();
-        self.http.stop(self.shutdown.delay, self.shutdown.timeout);
+        if let Some(http) = self.http {
+            http.stop(self.shutdown.delay, self.shutdown.timeout);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Generated protobuf types, and the bridge between TensorFlow's `TensorProto` and our
+//! Protobuf: the generated types, and the bridge between TensorFlow's `TensorProto` and our
 //! [`Tensor`].
 
 use std::sync::Arc;
@@ -6,11 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::tensor::{AlignedVec, Buffer, DType, Shape, StringsBuilder, Tensor, aligned_vec};
 
-/// Package `tensorflow`: what we read of SavedModels and write of session settings.
-#[allow(missing_docs, unreachable_pub, clippy::all)]
-pub mod tensorflow {
-    include!(concat!(env!("OUT_DIR"), "/tensorflow.rs"));
-}
+pub use crate::proto::{serving, tensorflow};
 
 use tensorflow::TensorProto;
 

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("os", &[]),
+    ("proto", &[]),
     ("tensor", &["error"]),
-    ("pb", &["tensor", "error"]),
+    ("pb", &["proto", "tensor", "error"]),
     ("codec", &["tensor", "error"]),
-    ("config", &["error"]),
+    ("config", &["proto", "error"]),
     ("metrics", &["error"]),
     ("platform", &["codec", "tensor", "pb", "error", "config", "metrics", "os"]),
     ("batch", &["tensor", "error", "config", "metrics"]),

@@ -110,7 +110,8 @@ async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str 
 /// What the start prints.
 struct Report {
     engine: Engine,
-    address: SocketAddr,
+    /// Of the HTTP listener.
+    address: Option<SocketAddr>,
     runtimes: Vec<String>,
     start: Instant,
     called_at: Option<u128>,
@@ -123,7 +124,9 @@ impl Report {
     fn print(&self) {
         let version = env!("CARGO_PKG_VERSION");
         say(&format!("tensorserve {version}, {}", self.runtimes.join(", ")));
-        say(&format!("listening on {}", self.url()));
+        if let Some(url) = self.url() {
+            say(&format!("listening on {url}"));
+        }
         self.wait();
         say("");
         say(columns(&self.rows()).trim_end());
@@ -140,12 +143,12 @@ impl Report {
         }
     }
 
-    fn url(&self) -> String {
-        let mut address = self.address;
+    fn url(&self) -> Option<String> {
+        let mut address = self.address?;
         if address.ip().is_unspecified() {
             address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
         }
-        format!("http://{address}")
+        Some(format!("http://{address}"))
     }
 
     /// Waits for the models, with a spinner if that takes long and someone is looking.
@@ -185,7 +188,8 @@ impl Report {
                 let names = handle.signatures().iter().filter(|s| !s.name.starts_with("__"));
                 let names: Vec<&str> = names.map(|s| s.name.as_str()).collect();
                 let load = format!("{} ms", handle.load_time().as_millis());
-                let url = format!("{}/v1/models/{model}", self.url());
+                let url =
+                    self.url().map_or("".to_owned(), |url| format!("{url}/v1/models/{model}"));
                 let platform = handle.platform().to_owned();
                 rows.push(vec![model.clone(), version, platform, names.join(", "), load, url]);
             }
@@ -195,6 +199,7 @@ impl Report {
 
     /// The shortest request that can be shown.
     fn example(&self) -> Option<String> {
+        let url = self.url()?;
         let mut examples = Vec::new();
         for model in self.engine.ready_models() {
             let choice = Choice::Latest;
@@ -202,7 +207,7 @@ impl Report {
                 continue;
             };
             let signatures = handle.signatures().iter();
-            examples.extend(signatures.filter_map(|s| example::of(&self.url(), &model, s)));
+            examples.extend(signatures.filter_map(|s| example::of(&url, &model, s)));
         }
         examples.into_iter().min_by_key(|e| e.length).map(|e| e.command)
     }

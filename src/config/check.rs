@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use super::environment::Environment;
 use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings};
-use super::units::{Bytes, List, Span};
+use super::units::{Bytes, List, Port, Span};
 use super::{
-    BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, HttpConfig, Images, ModelConfig,
-    RepositoryConfig, ShutdownConfig, SourceConfig, TensorFlowConfig, VersionPolicy, file,
+    BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, GrpcConfig, HttpConfig, Images,
+    ModelConfig, RepositoryConfig, ShutdownConfig, SourceConfig, TensorFlowConfig, VersionPolicy,
+    file,
 };
 use crate::error::{Error, Result};
 
@@ -51,8 +52,14 @@ impl Check {
     fn config(&mut self, settings: &Settings, environment: &Environment) -> Config {
         let server = &settings.server;
         let cores = available_parallelism().map_or(1, std::num::NonZero::get);
+        let http = self.http(server, cores);
+        let grpc = self.grpc(server, &http);
+        if http.port.is_none() && grpc.port.is_none() && grpc.socket_path.is_none() {
+            self.mistake("http_port and grpc_port are both off: nothing would be listened on");
+        }
         Config {
-            http: self.http(server, cores),
+            http,
+            grpc,
             repository: self.repository(settings),
             batching: BatcherConfig {
                 threads: self.at_least_one("num_batch_threads", server.num_batch_threads, cores),
@@ -78,7 +85,7 @@ impl Check {
         let max_body = server.max_body_bytes.map_or(64 << 20, |Bytes(size)| size);
         HttpConfig {
             host,
-            port: server.http_port.unwrap_or(8500),
+            port: server.http_port.unwrap_or(Port::Number(8500)).number(),
             threads: self.at_least_one("http_threads", server.http_threads, cores),
             max_body_bytes: self.at_least_one("max_body_bytes", Some(max_body), 1),
             request_timeout: self.some_time("request_timeout", server.request_timeout, 30),
@@ -86,6 +93,23 @@ impl Check {
             header_timeout: self.some_time("header_timeout", server.header_timeout, 10),
             keep_alive: self.some_time("keep_alive", server.keep_alive, 75),
             max_connections: self.at_least_one("max_connections", server.max_connections, 25_000),
+        }
+    }
+
+    fn grpc(&mut self, server: &ServerSettings, http: &HttpConfig) -> GrpcConfig {
+        let max_message = server.grpc_max_message_bytes.map_or(64 << 20, |Bytes(size)| size);
+        let port = server.grpc_port.unwrap_or(Port::Number(8501)).number();
+        if port.is_some_and(|port| port != 0) && port == http.port {
+            self.mistake("http_port and grpc_port must differ");
+        }
+        GrpcConfig {
+            host: http.host,
+            port,
+            socket_path: server.grpc_socket_path.clone(),
+            max_message_bytes: self.at_least_one("grpc_max_message_bytes", Some(max_message), 1),
+            tls: None,
+            health_service: true,
+            tensor_content: true,
         }
     }
 
@@ -291,7 +315,9 @@ mod tests {
     fn defaults_are_safe() {
         let config = checked(Settings::default()).expect("valid");
         assert!(config.http.host.is_loopback());
-        assert_eq!(config.http.port, 8500);
+        assert_eq!(config.http.port, Some(8500));
+        assert!(config.grpc.host.is_loopback());
+        assert_eq!(config.grpc.port, Some(8501));
         assert_eq!(config.http.max_body_bytes, 64 << 20);
     }
 
@@ -308,6 +334,21 @@ mod tests {
         {
             assert!(error.message().contains(part), "{part} is not in {error}");
         }
+    }
+
+    #[test]
+    fn listeners_can_be_off_but_not_all() {
+        let mut settings = Settings::default();
+        settings.server.http_port = Some(Port::Off);
+        let config = checked(settings.clone()).expect("gRPC is left");
+        assert_eq!((config.http.port, config.grpc.port), (None, Some(8501)));
+        settings.server.grpc_port = Some(Port::Off);
+        assert!(checked(settings.clone()).is_err());
+        settings.server.grpc_socket_path = Some("/tmp/grpc".into());
+        assert!(checked(settings.clone()).is_ok());
+        settings.server.http_port = Some(Port::Number(9000));
+        settings.server.grpc_port = Some(Port::Number(9000));
+        assert!(checked(settings).is_err());
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub(super) fn unknown_key(key: &str, known: &[&str], what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::units::Span;
+    use crate::config::units::{Port, Span};
     use std::time::Duration;
 
     fn read_text(text: &str) -> Result<Settings> {
@@ -91,7 +91,7 @@ mod tests {
              [[models]]\nname = \"m\"\npath = \"m\"\nmax_batch_size = 8\nlabels = { canary = 2 }\n",
         )
         .expect("valid");
-        assert_eq!(settings.server.http_port, Some(80));
+        assert_eq!(settings.server.http_port, Some(Port::Number(80)));
         assert_eq!(settings.server.request_timeout, Some(Span(Duration::from_secs(5))));
         assert_eq!(settings.server.keep_alive, Some(Span(Duration::from_secs(10))));
         assert_eq!(settings.batching.max_batch_size, Some(32));

@@ -6,6 +6,7 @@
 //! the file. All mistakes are reported at once. The environment is read here and nowhere else.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,6 +24,8 @@ pub use self::settings::{BatchSettings, ModelSettings, Settings};
 pub struct Config {
     /// The HTTP listener.
     pub http: HttpConfig,
+    /// The gRPC listener.
+    pub grpc: GrpcConfig,
     /// Which models, and how they come and go.
     pub repository: RepositoryConfig,
     /// Threads that queues share.
@@ -38,8 +41,8 @@ pub struct Config {
 pub struct HttpConfig {
     /// Address to listen on.
     pub host: IpAddr,
-    /// Port; 0 picks a free one.
-    pub port: u16,
+    /// Port; 0 picks a free one, `None` means that there is no HTTP.
+    pub port: Option<u16>,
     /// Threads that serve connections.
     pub threads: usize,
     /// The largest request body in bytes, before and after decompression.
@@ -54,6 +57,46 @@ pub struct HttpConfig {
     pub keep_alive: Duration,
     /// Most connections at once, over all threads.
     pub max_connections: usize,
+}
+
+/// The gRPC listener.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GrpcConfig {
+    /// Address to listen on.
+    pub host: IpAddr,
+    /// Port; 0 picks a free one, `None` means that it listens on no port.
+    pub port: Option<u16>,
+    /// UNIX socket to listen on, too.
+    pub socket_path: Option<PathBuf>,
+    /// The largest message in bytes, in either direction.
+    pub max_message_bytes: usize,
+    /// Encryption of the port; none without it.
+    pub tls: Option<TlsConfig>,
+    /// Offer `grpc.health.v1.Health`.
+    pub health_service: bool,
+    /// Send tensors as raw bytes (`tensor_content`) and not as lists of numbers.
+    pub tensor_content: bool,
+}
+
+/// Keys and certificates, as PEM text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// The server's private key.
+    pub key: String,
+    /// The server's certificate, and those between it and its root.
+    pub certificate: String,
+    /// Certificates that clients' own are checked against.
+    pub client_roots: Option<String>,
+    /// Refuse clients without a certificate.
+    pub verify_clients: bool,
+}
+
+impl fmt::Debug for TlsConfig {
+    /// Without the key: it must not get into a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verify = self.verify_clients;
+        f.debug_struct("TlsConfig").field("verify_clients", &verify).finish_non_exhaustive()
+    }
 }
 
 /// Which models to serve.

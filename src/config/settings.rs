@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::units::{Bytes, List, Span};
+use super::units::{Bytes, List, Port, Span};
 
 /// Declares settings once for the command line, the environment and the file.
 macro_rules! settings {
@@ -40,9 +40,18 @@ settings! {
         /// Address to listen on [default: 127.0.0.1]
         #[arg(value_name = "ADDRESS")]
         host: String,
-        /// HTTP port; 0 picks a free one [default: 8500]
+        /// HTTP port; 0 picks a free one, off means no HTTP [default: 8500]
         #[arg(value_name = "PORT")]
-        http_port: u16,
+        http_port: Port,
+        /// gRPC port; 0 picks a free one, off means none [default: 8501]
+        #[arg(value_name = "PORT")]
+        grpc_port: Port,
+        /// UNIX socket for gRPC, beside the port [default: none]
+        #[arg(value_name = "PATH")]
+        grpc_socket_path: PathBuf,
+        /// Largest gRPC message [default: 64MiB]
+        #[arg(value_name = "SIZE")]
+        grpc_max_message_bytes: Bytes,
         /// Threads that serve connections [default: one per core]
         #[arg(value_name = "N")]
         http_threads: usize,

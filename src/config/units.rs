@@ -14,6 +14,26 @@ pub struct Span(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub usize);
 
+/// A port to listen on: a number, 0 for any that is free, or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// Do not listen.
+    Off,
+    /// Listen on this port.
+    Number(u16),
+}
+
+impl Port {
+    /// The number, if it is on.
+    #[must_use]
+    pub fn number(self) -> Option<u16> {
+        match self {
+            Port::Off => None,
+            Port::Number(number) => Some(number),
+        }
+    }
+}
+
 /// A list of values separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
@@ -56,6 +76,18 @@ impl FromStr for Bytes {
             .parse()
             .map_err(|_| format!("{text:?} is no size; write 64MiB or a number of bytes"))?;
         number.checked_mul(factor).map(Bytes).ok_or_else(|| format!("{text:?} is out of range"))
+    }
+}
+
+impl FromStr for Port {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Port::Off);
+        }
+        let number = text.parse().map_err(|_| format!("{text:?} is no port (0 to 65535, or off)"));
+        number.map(Port::Number)
     }
 }
 
@@ -111,6 +143,12 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+impl<'de> Deserialize<'de> for Port {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(FromText(std::marker::PhantomData))
+    }
+}
+
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(FromText(std::marker::PhantomData))
@@ -155,6 +193,14 @@ mod tests {
         assert!(size("1.5MiB").is_err());
         assert!(size("99999999999999999999").is_err());
         assert!(size("64 furlongs").is_err());
+    }
+
+    #[test]
+    fn ports() {
+        assert_eq!("off".parse(), Ok(Port::Off));
+        assert_eq!("0".parse(), Ok(Port::Number(0)));
+        assert!("65536".parse::<Port>().is_err());
+        assert!("on".parse::<Port>().is_err());
     }
 
     #[test]

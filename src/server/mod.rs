@@ -46,12 +46,12 @@ pub struct HttpListener {
 }
 
 impl HttpListener {
-    /// Binds and starts to serve `engine`.
+    /// Binds `port` and starts to serve `engine`.
     ///
     /// # Errors
     /// If the address can not be bound (the message says what to do) or threads not be started.
-    pub fn start(config: &Config, engine: &Engine) -> Result<Self> {
-        let socket = bind(&config.http)?;
+    pub fn start(config: &Config, port: u16, engine: &Engine) -> Result<Self> {
+        let socket = bind(config.http.host, port)?;
         let address = socket.local_addr().map_err(|e| failed("has no address", e))?;
         let clone = socket.try_clone().map_err(|e| failed("can not be shared", e))?;
         let activity = Activity::default();
@@ -163,12 +163,12 @@ fn serve(
     }
 }
 
-fn bind(config: &HttpConfig) -> Result<TcpListener> {
-    let address = SocketAddr::new(config.host, config.port);
+fn bind(host: IpAddr, port: u16) -> Result<TcpListener> {
+    let address = SocketAddr::new(host, port);
     let bound = || -> std::io::Result<TcpListener> {
         let socket =
             Socket::new(Domain::for_address(address), Type::STREAM, Some(socket2::Protocol::TCP))?;
-        if address.is_ipv6() && config.host == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED) {
+        if address.is_ipv6() && host == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED) {
             // `::` means every address, as in the servers we take over from.
             socket.set_only_v6(false)?;
         }

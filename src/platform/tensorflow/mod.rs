@@ -116,10 +116,12 @@ impl TensorFlow {
                 per_process_gpu_memory_fraction: gpu.memory_fraction,
                 allow_growth: gpu.allow_growth,
                 visible_device_list: gpu.visible_devices.clone(),
+                ..GpuOptions::default()
             }),
             // A graph exported on a GPU host must load on one without.
             allow_soft_placement: true,
             log_device_placement: false,
+            ..ConfigProto::default()
         }
         .encode_to_vec()
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tensorserve::Server;
 use tensorserve::config::environment::Environment;
+use tensorserve::config::units::Port;
 use tensorserve::config::{Config, Settings};
 use tensorserve::engine::Engine;
 use tensorserve::platform::tensorflow::TensorFlow;
@@ -24,7 +25,7 @@ pub struct TestServer {
 /// Settings with a free port and quick polling.
 pub fn settings() -> Settings {
     let mut settings = Settings::default();
-    settings.server.http_port = Some(0);
+    settings.server.http_port = Some(Port::Number(0));
     settings.server.poll_interval = Some("50ms".parse().expect("a time"));
     settings.server.shutdown_timeout = Some("10s".parse().expect("a time"));
     settings
@@ -54,7 +55,7 @@ impl TestServer {
     pub fn start_with(config: &Config, platforms: Vec<Arc<dyn Platform>>) -> Self {
         let server = Server::start(config, Platforms::new(platforms)).expect("starts");
         TestServer {
-            address: server.address(),
+            address: server.address().expect("HTTP is on"),
             engine: server.engine().clone(),
             server: Some(server),
         }
