@@ -5,9 +5,10 @@ use std::io::{Error, Result};
 use std::path::PathBuf;
 use std::{env, fs};
 
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     "tensorflow/saved_model.proto",
     "tensorflow/config.proto",
+    "tensorflow_serving/apis.proto",
     "tensorflow_serving/model_server_config.proto",
     "tensorflow_serving/server_files.proto",
 ];
@@ -19,9 +20,11 @@ fn main() -> Result<()> {
     compiler.include_imports(true).include_source_info(false);
     compiler.open_files(FILES).map_err(failed)?;
     let folder = env::var_os("OUT_DIR").ok_or_else(|| Error::other("OUT_DIR is not set"))?;
-    // What the text format of settings is read with.
+    // What the text format of settings is read with, and what clients are told we speak.
     let descriptors = compiler.encode_file_descriptor_set();
     fs::write(PathBuf::from(folder).join("descriptors.bin"), descriptors)?;
-    let mut config = prost_build::Config::new();
-    config.btree_map(["."]).bytes(["."]).compile_fds(compiler.file_descriptor_set())
+    let mut prost = prost_build::Config::new();
+    prost.btree_map(["."]).bytes(["."]);
+    let tonic = tonic_prost_build::configure().build_client(false).build_transport(false);
+    tonic.compile_fds_with_config(compiler.file_descriptor_set(), prost)
 }

@@ -27,6 +27,7 @@ pub mod server;
 pub mod tensor;
 
 use std::net::SocketAddr;
+use std::thread;
 
 use crate::config::{Config, ShutdownConfig};
 use crate::engine::Engine;
@@ -34,12 +35,13 @@ use crate::error::Result;
 use crate::metrics::Metrics;
 use crate::platform::Platforms;
 use crate::repository::Repository;
-use crate::server::HttpListener;
+use crate::server::{GrpcListener, HttpListener};
 
 /// A running server.
 pub struct Server {
     engine: Engine,
     http: Option<HttpListener>,
+    grpc: Option<GrpcListener>,
     shutdown: ShutdownConfig,
 }
 
@@ -56,7 +58,8 @@ impl Server {
             Some(port) => Some(HttpListener::start(config, port, &engine)?),
             None => None,
         };
-        Ok(Server { engine, http, shutdown: config.shutdown.clone() })
+        let grpc = GrpcListener::start(config, &engine)?;
+        Ok(Server { engine, http, grpc, shutdown: config.shutdown.clone() })
     }
 
     /// The address of the HTTP listener, if there is one.
@@ -65,17 +68,30 @@ impl Server {
         self.http.as_ref().map(HttpListener::address)
     }
 
+    /// The address of the gRPC listener, if there is one on a port.
+    #[must_use]
+    pub fn grpc_address(&self) -> Option<SocketAddr> {
+        self.grpc.as_ref().and_then(GrpcListener::address)
+    }
+
     /// The core.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Stops gracefully: not ready at once, then as [`HttpListener::stop`]. Blocks.
+    /// Stops gracefully: not ready at once, then as [`HttpListener::stop`] and
+    /// [`GrpcListener::stop`]. Blocks.
     pub fn stop(self) {
+        let ShutdownConfig { delay, timeout } = self.shutdown;
         self.engine.stop();
-        if let Some(http) = self.http {
-            http.stop(self.shutdown.delay, self.shutdown.timeout);
-        }
+        thread::scope(|scope| {
+            if let Some(grpc) = self.grpc {
+                scope.spawn(move || grpc.stop(delay, timeout));
+            }
+            if let Some(http) = self.http {
+                http.stop(delay, timeout);
+            }
+        });
     }
 }

@@ -27,6 +27,8 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub enum Api {
     /// `POST /v1/models/M:predict`.
     TfsPredict,
+    /// `PredictionService.Predict`.
+    GrpcPredict,
     /// `POST /` with JSON.
     SimpleJson,
     /// `POST /` with a form of images.
@@ -34,11 +36,12 @@ pub enum Api {
 }
 
 impl Api {
-    const COUNT: usize = 3;
+    const COUNT: usize = 4;
 
     fn name(self) -> &'static str {
         match self {
             Api::TfsPredict => "tfs_predict",
+            Api::GrpcPredict => "grpc_predict",
             Api::SimpleJson => "simple_json",
             Api::SimpleImage => "simple_image",
         }
@@ -49,6 +52,7 @@ impl Api {
             Api::TfsPredict => 0,
             Api::SimpleJson => 1,
             Api::SimpleImage => 2,
+            Api::GrpcPredict => 3,
         }
     }
 }

@@ -3,12 +3,17 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::error::{Error, Result};
-use crate::tensor::{AlignedVec, Buffer, DType, Shape, StringsBuilder, Tensor, aligned_vec};
+use crate::tensor::{
+    ALIGNMENT, AlignedVec, Buffer, DType, Data, Element, Shape, StringsBuilder, Tensor, aligned_vec,
+};
 
-pub use crate::proto::{serving, tensorflow};
+pub use crate::proto::{DESCRIPTORS, serving, tensorflow};
 
-use tensorflow::TensorProto;
+use tensorflow::tensor_shape_proto::Dim;
+use tensorflow::{TensorProto, TensorShapeProto};
 
 /// Reads a `TensorProto`: `tensor_content` if set, else the typed `*_val` field, where fewer
 /// values than elements repeat the last one, none means zeros, and surplus ones are ignored
@@ -28,9 +33,7 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
         return strings_from_proto(proto, shape, count);
     }
     if !proto.tensor_content.is_empty() {
-        let mut bytes = aligned_vec::<u8>(proto.tensor_content.len());
-        bytes.extend_from_slice(&proto.tensor_content);
-        return Tensor::numeric(dtype, shape, Buffer::new(Arc::new(bytes)));
+        return Tensor::numeric(dtype, shape, content_of(&proto.tensor_content));
     }
     // A few bytes must not be able to ask for gigabytes of repeated values.
     const MOST_REPEATED: usize = 1 << 28;
@@ -60,6 +63,80 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
         DType::String => return Err(Error::internal("strings are read elsewhere")),
     };
     Tensor::numeric(dtype, shape, Buffer::new(Arc::new(bytes)))
+}
+
+/// Raw values as the runtime can use them: where they are if they happen to be aligned.
+fn content_of(content: &Bytes) -> Buffer {
+    if content.as_ptr().addr().is_multiple_of(ALIGNMENT) {
+        return Buffer::new(Arc::new(content.clone()));
+    }
+    let mut bytes = aligned_vec::<u8>(content.len());
+    bytes.extend_from_slice(content);
+    Buffer::new(Arc::new(bytes))
+}
+
+/// How a tensor's values are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As lists of numbers (`float_val` and its like), which every client reads.
+    Values,
+    /// As raw bytes (`tensor_content`), which is quicker to write and to read; strings as values.
+    Content,
+}
+
+/// Writes a `TensorProto`.
+#[must_use]
+pub fn tensor_to_proto(tensor: &Tensor, form: Form) -> TensorProto {
+    let dims = tensor.shape().dims().iter();
+    let dim = dims.map(|&size| Dim { size, name: String::new() }).collect();
+    let mut proto = TensorProto {
+        dtype: tensor.dtype().number(),
+        tensor_shape: Some(TensorShapeProto { dim, unknown_rank: false }),
+        ..TensorProto::default()
+    };
+    if let Data::Strings(strings) = tensor.data() {
+        proto.string_val = strings.iter().map(Bytes::copy_from_slice).collect();
+        return proto;
+    }
+    match form {
+        Form::Values => write_values(tensor, &mut proto),
+        Form::Content => proto.tensor_content = Bytes::copy_from_slice(tensor.bytes()),
+    }
+    proto
+}
+
+fn write_values(tensor: &Tensor, proto: &mut TensorProto) {
+    fn all<T: Element, U>(tensor: &Tensor, convert: impl Fn(T) -> U) -> Vec<U> {
+        tensor.values::<T>().unwrap_or_default().iter().map(|&value| convert(value)).collect()
+    }
+    /// Halves, whose bits travel as numbers.
+    fn bits(tensor: &Tensor) -> Vec<i32> {
+        let pairs = tensor.bytes().as_chunks().0.iter();
+        pairs.map(|pair| i32::from(u16::from_ne_bytes(*pair))).collect()
+    }
+    match tensor.dtype() {
+        DType::Float => proto.float_val = all(tensor, |x: f32| x),
+        DType::Double => proto.double_val = all(tensor, |x: f64| x),
+        DType::Int32 => proto.int_val = all(tensor, |n: i32| n),
+        DType::Int16 => proto.int_val = all(tensor, |n: i16| n.into()),
+        DType::UInt16 => proto.int_val = all(tensor, |n: u16| n.into()),
+        DType::Int8 => proto.int_val = all(tensor, |n: i8| n.into()),
+        DType::UInt8 => proto.int_val = all(tensor, |n: u8| n.into()),
+        DType::Int64 => proto.int64_val = all(tensor, |n: i64| n),
+        DType::UInt32 => proto.uint32_val = all(tensor, |n: u32| n),
+        DType::UInt64 => proto.uint64_val = all(tensor, |n: u64| n),
+        DType::Half | DType::BFloat16 => proto.half_val = bits(tensor),
+        DType::Bool => proto.bool_val = tensor.bytes().iter().map(|&byte| byte != 0).collect(),
+        DType::Complex64 => {
+            let parts = tensor.bytes().as_chunks().0.iter();
+            proto.scomplex_val = parts.map(|part| f32::from_ne_bytes(*part)).collect();
+        }
+        DType::Complex128 => {
+            let parts = tensor.bytes().as_chunks().0.iter();
+            proto.dcomplex_val = parts.map(|part| f64::from_ne_bytes(*part)).collect();
+        }
+        DType::String => {}
+    }
 }
 
 fn low_half(value: i32) -> [u8; 2] {
@@ -104,7 +181,6 @@ fn strings_from_proto(proto: &TensorProto, shape: Shape, count: usize) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::tensorflow::{TensorShapeProto, tensor_shape_proto::Dim};
     use super::*;
 
     fn proto(dtype: DType, dims: &[i64]) -> TensorProto {

@@ -21,7 +21,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("repository", &["platform", "batch", "tensor", "config", "metrics", "error", "os"]),
     ("engine", &["repository", "tensor", "config", "metrics", "error"]),
     ("protocol", &["engine", "codec", "tensor", "pb", "error"]),
-    ("server", &["protocol", "engine", "config", "metrics", "error", "os"]),
+    ("server", &["protocol", "engine", "pb", "config", "metrics", "error", "os"]),
 ];
 
 /// The top of the house, which puts the rest together.

@@ -18,7 +18,7 @@ impl Process {
     /// The release server, serving the models that ship.
     pub fn server() -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
-        command.args(["serve", "--http-port", "0", "--log-level", "warn"]);
+        command.args(["serve", "--http-port", "0", "--grpc-port", "0", "--log-level", "warn"]);
         // For trying settings: TENSORSERVE_… variables reach the server.
         command.arg(project("models"));
         Process::start(command, "listening on http://", "ready after")

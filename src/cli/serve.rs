@@ -32,6 +32,7 @@ pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitC
     let report = Report {
         engine: server.engine().clone(),
         address: server.address(),
+        grpc_address: server.grpc_address(),
         runtimes,
         start,
         called_at: environment.called_at(),
@@ -112,6 +113,7 @@ struct Report {
     engine: Engine,
     /// Of the HTTP listener.
     address: Option<SocketAddr>,
+    grpc_address: Option<SocketAddr>,
     runtimes: Vec<String>,
     start: Instant,
     called_at: Option<u128>,
@@ -126,6 +128,9 @@ impl Report {
         say(&format!("tensorserve {version}, {}", self.runtimes.join(", ")));
         if let Some(url) = self.url() {
             say(&format!("listening on {url}"));
+        }
+        if let Some(address) = self.grpc_address {
+            say(&format!("listening on grpc://{address}"));
         }
         self.wait();
         say("");

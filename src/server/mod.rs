@@ -29,7 +29,10 @@ mod body;
 mod connection;
 mod drain;
 mod form;
+mod grpc;
 mod http;
+
+pub use self::grpc::GrpcListener;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -51,7 +54,7 @@ impl HttpListener {
     /// # Errors
     /// If the address can not be bound (the message says what to do) or threads not be started.
     pub fn start(config: &Config, port: u16, engine: &Engine) -> Result<Self> {
-        let socket = bind(config.http.host, port)?;
+        let socket = bind(config.http.host, port, "--http-port")?;
         let address = socket.local_addr().map_err(|e| failed("has no address", e))?;
         let clone = socket.try_clone().map_err(|e| failed("can not be shared", e))?;
         let activity = Activity::default();
@@ -163,7 +166,8 @@ fn serve(
     }
 }
 
-fn bind(host: IpAddr, port: u16) -> Result<TcpListener> {
+/// Binds a port; `option` is what it can be changed with.
+fn bind(host: IpAddr, port: u16, option: &str) -> Result<TcpListener> {
     let address = SocketAddr::new(host, port);
     let bound = || -> std::io::Result<TcpListener> {
         let socket =
@@ -182,10 +186,10 @@ fn bind(host: IpAddr, port: u16) -> Result<TcpListener> {
         #[allow(clippy::wildcard_enum_match_arm)] // Not ours, and open-ended.
         let hint = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
-                "; something else listens there: choose another port with --http-port"
+                format!("; something else listens there: choose another port with {option}")
             }
-            std::io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
-            _ => "",
+            std::io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges".to_owned(),
+            _ => String::new(),
         };
         let message = format!("{address} can not be bound: {error}{hint}");
         Error::new(Code::Unavailable, message).with_source(error)

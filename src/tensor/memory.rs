@@ -29,6 +29,12 @@ impl<T: bytemuck::Pod + Send + Sync> Memory for AlignedVec<T> {
     }
 }
 
+impl Memory for bytes::Bytes {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
 /// A view of a part of some shared [`Memory`].
 #[derive(Clone)]
 pub struct Buffer {

@@ -84,7 +84,7 @@ fn the_file_serves_models_with_their_own_settings() {
          labels = {{ old = 1 }}\n"
     );
     fs::write(&file, text).expect("file");
-    let mut command = tensorserve(&["serve", "--http-port", "0"]);
+    let mut command = tensorserve(&["serve", "--http-port", "0", "--grpc-port", "0"]);
     command.args(["--config"]).arg(&file);
     let process = Process::start(command);
     let status = get(process.address, "/v1/models/numbers").text();

@@ -15,6 +15,17 @@ pub(super) fn status(engine: &Engine, name: Option<&str>, version: Option<i64>) 
     let Some(name) = name else {
         return Err(Error::invalid("Missing model name in request."));
     };
+    let versions = versions(engine, name, version)?;
+    let all = Statuses { model_version_status: versions.iter().map(Status::of).collect() };
+    Ok(Reply::ok(JSON, pretty(&all)))
+}
+
+/// The status of a model's versions, or of one of them.
+pub(super) fn versions(
+    engine: &Engine,
+    name: &str,
+    version: Option<i64>,
+) -> Result<Vec<VersionStatus>> {
     let mut versions = engine.status(name);
     if let Some(version) = version {
         versions.retain(|status| status.version == version);
@@ -26,10 +37,7 @@ pub(super) fn status(engine: &Engine, name: Option<&str>, version: Option<i64>) 
         (true, None) => {
             Err(Error::not_found(format!("Could not find any versions of model {name}")))
         }
-        (false, _) => {
-            let all = Statuses { model_version_status: versions.iter().map(Status::of).collect() };
-            Ok(Reply::ok(JSON, pretty(&all)))
-        }
+        (false, _) => Ok(versions),
     }
 }
 

@@ -19,6 +19,7 @@ use crate::error::{Code, Error, Result};
 mod describe;
 mod encode;
 mod fault;
+pub mod grpc;
 mod path;
 mod predict;
 

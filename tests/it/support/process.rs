@@ -51,7 +51,8 @@ pub fn run<A: AsRef<OsStr>>(arguments: &[A]) -> Ended {
 impl Process {
     /// Serves `path` on a free port; returns when the server says it is ready.
     pub fn serve(path: &Path, options: &[&str]) -> Self {
-        let mut command = tensorserve(&["serve", "--http-port", "0", "--log-level", "error"]);
+        let mut command =
+            tensorserve(&["serve", "--http-port", "0", "--grpc-port", "0", "--log-level", "error"]);
         command.args(options).arg(path);
         Process::start(command)
     }

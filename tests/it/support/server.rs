@@ -26,6 +26,7 @@ pub struct TestServer {
 pub fn settings() -> Settings {
     let mut settings = Settings::default();
     settings.server.http_port = Some(Port::Number(0));
+    settings.server.grpc_port = Some("0".parse().expect("a port"));
     settings.server.poll_interval = Some("50ms".parse().expect("a time"));
     settings.server.shutdown_timeout = Some("10s".parse().expect("a time"));
     settings

@@ -1,0 +1,388 @@
+//! The gRPC listener: services, limits, encryption, drain. What calls mean is in
+//! [`tfs::grpc`](crate::protocol::tfs::grpc); here they are unwrapped, made, and wrapped.
+//!
+//! It has a runtime of its own, because the HTTP library brings another, and clients of gRPC
+//! send all their calls over one connection, which must not keep them on one thread.
+
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tokio::net::UnixListener;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::codec::CompressionEncoding;
+use tonic::metadata::MetadataMap;
+use tonic::service::Routes;
+use tonic::transport::server::{Router, TcpIncoming};
+use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+use tonic::{Request, Response, Status};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use super::{bind, drain};
+use crate::config::{Config, GrpcConfig, TlsConfig};
+use crate::engine::{Engine, Served};
+use crate::error::{Code, Error, Result};
+use crate::pb::serving::model_service_server::{ModelService, ModelServiceServer};
+use crate::pb::serving::prediction_service_server::{PredictionService, PredictionServiceServer};
+use crate::pb::serving::{
+    ClassificationRequest, ClassificationResponse, GetModelMetadataRequest,
+    GetModelMetadataResponse, GetModelStatusRequest, GetModelStatusResponse, MultiInferenceRequest,
+    MultiInferenceResponse, PredictRequest, PredictResponse, RegressionRequest, RegressionResponse,
+};
+use crate::pb::{DESCRIPTORS, Form};
+use crate::protocol::tfs;
+
+/// Calls that a client may have under way on one connection.
+const STREAMS: u32 = 1024;
+
+/// How much a client may send ahead: a picture's worth for a call, a few for its connection.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 8 << 20;
+
+/// A client that does not answer is asked whether it is there, and then let go.
+const PING_EVERY: Duration = Duration::from_secs(60);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The names that health is told under.
+const HEALTH: [&str; 5] = [
+    "",
+    "PredictionService",
+    "ModelService",
+    "tensorflow.serving.PredictionService",
+    "tensorflow.serving.ModelService",
+];
+
+/// How often readiness is looked at for the health service.
+const HEALTH_EVERY: Duration = Duration::from_millis(200);
+
+/// A running gRPC listener.
+pub struct GrpcListener {
+    address: Option<SocketAddr>,
+    socket: Option<TcpListener>,
+    path: Option<PathBuf>,
+    ending: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+}
+
+impl GrpcListener {
+    /// Binds and starts to serve `engine`; `None` if the configuration has no gRPC.
+    ///
+    /// # Errors
+    /// If port or socket can not be bound, the certificates are none, or threads not be started.
+    pub fn start(config: &Config, engine: &Engine) -> Result<Option<Self>> {
+        let grpc = &config.grpc;
+        if grpc.port.is_none() && grpc.socket_path.is_none() {
+            return Ok(None);
+        }
+        let socket = grpc.port.map(|port| bind(grpc.host, port, "--grpc-port")).transpose()?;
+        let failed = |e| failed("can not be started", e);
+        let clone = socket.as_ref().map(TcpListener::try_clone).transpose().map_err(failed)?;
+        let address = socket.as_ref().map(TcpListener::local_addr).transpose().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(config.http.threads)
+            .thread_name("grpc")
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let (ending, ends) = watch::channel(false);
+        let serving = serving(&runtime, config, engine, socket, &ends)?;
+        let thread = thread::Builder::new().name("grpc-main".to_owned());
+        let thread = thread.spawn(move || {
+            runtime.block_on(serving);
+            runtime.shutdown_timeout(Duration::from_secs(1));
+        });
+        let (thread, path) = (thread.map_err(failed)?, grpc.socket_path.clone());
+        Ok(Some(GrpcListener { address, socket: clone, path, ending, thread }))
+    }
+
+    /// The address that is listened on, with the port that was picked; `None` with a socket only.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// Serves on for `delay`, then takes no new calls, lets those under way finish for at most
+    /// `timeout`, and ends. Blocks until then.
+    pub fn stop(self, delay: Duration, timeout: Duration) {
+        thread::sleep(delay);
+        if let Some(socket) = &self.socket {
+            drain::refuse_connections(socket);
+        }
+        // Clients are told to go, and which of their calls still count.
+        let _ = self.ending.send(true);
+        let end = Instant::now() + timeout;
+        while !self.thread.is_finished() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(5));
+        }
+        if !self.thread.is_finished() {
+            log::warn!("gRPC calls were still under way after the time to stop");
+        }
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Everything that has to run for the listener, bound and checked.
+fn serving(
+    runtime: &Runtime,
+    config: &Config,
+    engine: &Engine,
+    socket: Option<TcpListener>,
+    ends: &watch::Receiver<bool>,
+) -> Result<impl Future<Output = ()> + use<>> {
+    let _inside = runtime.enter();
+    let grpc = &config.grpc;
+    let (health, health_service) = tonic_health::server::health_reporter();
+    let mut routes = services(grpc, engine)?;
+    if grpc.health_service {
+        routes = routes.add_service(health_service);
+    }
+    let mut listeners = Vec::new();
+    if let Some(socket) = socket {
+        let socket = tokio::net::TcpListener::from_std(socket);
+        let socket = socket.map_err(|e| failed("can not listen", e))?;
+        let router = router(grpc.tls.as_ref(), routes.clone())?;
+        let incoming = TcpIncoming::from(socket).with_nodelay(Some(true));
+        let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
+        listeners.push(served.boxed());
+    }
+    if let Some(path) = &grpc.socket_path {
+        let incoming = UnixListenerStream::new(bind_path(path)?);
+        // Who may connect is up to the file's permissions.
+        let router = router(None, routes)?;
+        let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
+        listeners.push(served.boxed());
+    }
+    let (engine, ends) = (engine.clone(), ends.clone());
+    Ok(async move {
+        let telling = tokio::spawn(tell_health(health, engine, ends));
+        for ended in futures_util::future::join_all(listeners).await {
+            if let Err(error) = ended {
+                log::error!("the gRPC listener ended: {error}");
+            }
+        }
+        telling.abort();
+    })
+}
+
+async fn ended(mut ends: watch::Receiver<bool>) {
+    let _ = ends.wait_for(|ends| *ends).await;
+}
+
+/// The services that are always there.
+fn services(config: &GrpcConfig, engine: &Engine) -> Result<Routes> {
+    let most = config.max_message_bytes;
+    let form = if config.tensor_content { Form::Content } else { Form::Values };
+    let service = Service { engine: engine.clone(), form };
+    let predictions = PredictionServiceServer::new(service.clone())
+        .accept_compressed(CompressionEncoding::Gzip)
+        .max_decoding_message_size(most)
+        .max_encoding_message_size(most);
+    let models = ModelServiceServer::new(service)
+        .max_decoding_message_size(most)
+        .max_encoding_message_size(most);
+    let reflection = || {
+        let builder = tonic_reflection::server::Builder::configure();
+        builder
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let broken = |e| Error::internal("the service descriptions are damaged").with_source(e);
+    Ok(Routes::new(predictions)
+        .add_service(models)
+        .add_service(reflection().build_v1().map_err(broken)?)
+        .add_service(reflection().build_v1alpha().map_err(broken)?))
+}
+
+fn router(tls: Option<&TlsConfig>, routes: Routes) -> Result<Router> {
+    let mut server = tonic::transport::Server::builder()
+        .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_keepalive_interval(Some(PING_EVERY))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT));
+    if let Some(tls) = tls {
+        let identity = Identity::from_pem(&tls.certificate, &tls.key);
+        let mut config = ServerTlsConfig::new().identity(identity);
+        if let Some(roots) = &tls.client_roots {
+            config = config
+                .client_ca_root(Certificate::from_pem(roots))
+                .client_auth_optional(!tls.verify_clients);
+        }
+        server = server.tls_config(config).map_err(|e| {
+            let message = "the certificates for gRPC can not be used: check server_key, \
+                           server_cert and custom_ca";
+            Error::invalid(format!("{message} ({e})")).with_source(e)
+        })?;
+    }
+    Ok(server.add_routes(routes))
+}
+
+/// Binds a UNIX socket, over one that nobody listens on any more.
+fn bind_path(path: &Path) -> Result<UnixListener> {
+    if std::os::unix::net::UnixStream::connect(path).is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    UnixListener::bind(path).map_err(|e| {
+        let message = format!("{} can not be bound: {e}", path.display());
+        Error::new(Code::Unavailable, message).with_source(e)
+    })
+}
+
+/// Keeps the health service up to date.
+async fn tell_health(health: HealthReporter, engine: Engine, mut ends: watch::Receiver<bool>) {
+    let mut told = None;
+    loop {
+        let ready = engine.readiness().is_ok();
+        if told != Some(ready) {
+            told = Some(ready);
+            let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+            for name in HEALTH {
+                health.set_service_status(name, status).await;
+            }
+        }
+        let waited = tokio::time::timeout(HEALTH_EVERY, ends.wait_for(|ends| *ends)).await;
+        if waited.is_ok() {
+            return;
+        }
+    }
+}
+
+fn failed(what: &str, error: std::io::Error) -> Error {
+    Error::unavailable(format!("the gRPC listener {what}: {error}")).with_source(error)
+}
+
+/// All services of TensorFlow Serving.
+#[derive(Clone)]
+struct Service {
+    engine: Engine,
+    form: Form,
+}
+
+impl Service {
+    /// When a call must be answered: the earlier of the client's time and ours.
+    fn deadline(&self, metadata: &MetadataMap, start: Instant) -> Instant {
+        let ours = self.engine.deadline(start);
+        let text = metadata.get("grpc-timeout").and_then(|value| value.to_str().ok());
+        let theirs = text.and_then(timeout).and_then(|time| start.checked_add(time));
+        theirs.map_or(ours, |theirs| theirs.min(ours))
+    }
+
+    /// Makes an inference call: counted, and with a bug in it kept to itself.
+    async fn infer<Q, A>(
+        &self,
+        name: &str,
+        request: Request<Q>,
+        call: impl AsyncFnOnce(Q, Instant) -> (Result<A>, Served),
+    ) -> Result<Response<A>, Status> {
+        let start = Instant::now();
+        let deadline = self.deadline(request.metadata(), start);
+        let in_flight = self.engine.in_flight();
+        let calling = AssertUnwindSafe(call(request.into_inner(), deadline));
+        let answer = calling.catch_unwind().await;
+        drop(in_flight);
+        let Ok((answer, served)) = answer else {
+            self.engine.panicked();
+            return Err(status(name, &Error::internal("a bug in the server; its log says more")));
+        };
+        self.engine.count(&served, start.elapsed());
+        answer.map(Response::new).map_err(|error| status(name, &error))
+    }
+}
+
+/// The time in a `grpc-timeout` header: digits and a unit.
+fn timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let count: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(count.checked_mul(3600)?)),
+        "M" => Some(Duration::from_secs(count.checked_mul(60)?)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+/// The most bytes of an error's text, which travels in a header; as the reference cuts it.
+const LONGEST_MESSAGE: usize = 1024;
+
+/// An error as gRPC has it. The log is told of what is our own fault.
+fn status(call: &str, error: &Error) -> Status {
+    let cause = std::error::Error::source(error).map_or(String::new(), |e| format!(" ({e})"));
+    if error.code().http() >= 500 && error.code() != Code::Unavailable {
+        log::error!("{call}: {error}{cause}");
+    } else {
+        log::debug!("{call}: {error}{cause}");
+    }
+    let message = error.message();
+    let mut text = message.to_owned();
+    if message.len() > LONGEST_MESSAGE {
+        let end = (0..=LONGEST_MESSAGE).rev().find(|at| message.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
+        text.push_str("...TRUNCATED");
+    }
+    Status::new(tonic::Code::from(i32::from(error.code().grpc())), text)
+}
+
+#[tonic::async_trait]
+impl PredictionService for Service {
+    async fn predict(
+        &self,
+        request: Request<PredictRequest>,
+    ) -> Result<Response<PredictResponse>, Status> {
+        let call = async |request, deadline| {
+            tfs::grpc::predict(&self.engine, request, self.form, deadline).await
+        };
+        self.infer("Predict", request, call).await
+    }
+
+    async fn classify(
+        &self,
+        _: Request<ClassificationRequest>,
+    ) -> Result<Response<ClassificationResponse>, Status> {
+        Err(Status::unimplemented("Classify"))
+    }
+
+    async fn regress(
+        &self,
+        _: Request<RegressionRequest>,
+    ) -> Result<Response<RegressionResponse>, Status> {
+        Err(Status::unimplemented("Regress"))
+    }
+
+    async fn multi_inference(
+        &self,
+        _: Request<MultiInferenceRequest>,
+    ) -> Result<Response<MultiInferenceResponse>, Status> {
+        Err(Status::unimplemented("MultiInference"))
+    }
+
+    async fn get_model_metadata(
+        &self,
+        request: Request<GetModelMetadataRequest>,
+    ) -> Result<Response<GetModelMetadataResponse>, Status> {
+        let answer = tfs::grpc::metadata(&self.engine, request.get_ref());
+        answer.map(Response::new).map_err(|error| status("GetModelMetadata", &error))
+    }
+}
+
+#[tonic::async_trait]
+impl ModelService for Service {
+    async fn get_model_status(
+        &self,
+        request: Request<GetModelStatusRequest>,
+    ) -> Result<Response<GetModelStatusResponse>, Status> {
+        let answer = tfs::grpc::status(&self.engine, request.get_ref());
+        answer.map(Response::new).map_err(|error| status("GetModelStatus", &error))
+    }
+}
