@@ -54,7 +54,7 @@ pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitC
 fn start_log(settings: &Settings, environment: &Environment) {
     let level = settings.server.log_level.as_deref().or_else(|| environment.get("RUST_LOG"));
     // The libraries tell of every thread they start.
-    let mut filter = "actix_server=warn,actix_http=error,".to_owned();
+    let mut filter = "actix_server=warn,actix_http=error,h2=info,hyper=info,tower=info,".to_owned();
     filter.push_str(level.unwrap_or("info"));
     let mut builder = env_logger::Builder::new();
     // A second start in one process (tests) keeps the first log.

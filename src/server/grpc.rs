@@ -22,9 +22,9 @@ use tonic::service::Routes;
 use tonic::transport::server::{Router, TcpIncoming};
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 use tonic::{Request, Response, Status};
-use tonic_health::ServingStatus;
-use tonic_health::server::HealthReporter;
+use tonic_health::pb::health_server::HealthServer;
 
+use super::health::Health;
 use super::{bind, drain};
 use crate::config::{Config, GrpcConfig, TlsConfig};
 use crate::engine::{Engine, Served};
@@ -49,18 +49,6 @@ const CONNECTION_WINDOW: u32 = 8 << 20;
 /// A client that does not answer is asked whether it is there, and then let go.
 const PING_EVERY: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// The names that health is told under.
-const HEALTH: [&str; 5] = [
-    "",
-    "PredictionService",
-    "ModelService",
-    "tensorflow.serving.PredictionService",
-    "tensorflow.serving.ModelService",
-];
-
-/// How often readiness is looked at for the health service.
-const HEALTH_EVERY: Duration = Duration::from_millis(200);
 
 /// A running gRPC listener.
 pub struct GrpcListener {
@@ -140,10 +128,10 @@ fn serving(
 ) -> Result<impl Future<Output = ()> + use<>> {
     let _inside = runtime.enter();
     let grpc = &config.grpc;
-    let (health, health_service) = tonic_health::server::health_reporter();
     let mut routes = services(grpc, engine)?;
     if grpc.health_service {
-        routes = routes.add_service(health_service);
+        let health = Health { engine: engine.clone(), ends: ends.clone() };
+        routes = routes.add_service(HealthServer::new(health));
     }
     let mut listeners = Vec::new();
     if let Some(socket) = socket {
@@ -161,15 +149,12 @@ fn serving(
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
         listeners.push(served.boxed());
     }
-    let (engine, ends) = (engine.clone(), ends.clone());
     Ok(async move {
-        let telling = tokio::spawn(tell_health(health, engine, ends));
         for ended in futures_util::future::join_all(listeners).await {
             if let Err(error) = ended {
                 log::error!("the gRPC listener ended: {error}");
             }
         }
-        telling.abort();
     })
 }
 
@@ -237,25 +222,6 @@ fn bind_path(path: &Path) -> Result<UnixListener> {
     })
 }
 
-/// Keeps the health service up to date.
-async fn tell_health(health: HealthReporter, engine: Engine, mut ends: watch::Receiver<bool>) {
-    let mut told = None;
-    loop {
-        let ready = engine.readiness().is_ok();
-        if told != Some(ready) {
-            told = Some(ready);
-            let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
-            for name in HEALTH {
-                health.set_service_status(name, status).await;
-            }
-        }
-        let waited = tokio::time::timeout(HEALTH_EVERY, ends.wait_for(|ends| *ends)).await;
-        if waited.is_ok() {
-            return;
-        }
-    }
-}
-
 fn failed(what: &str, error: std::io::Error) -> Error {
     Error::unavailable(format!("the gRPC listener {what}: {error}")).with_source(error)
 }
@@ -319,7 +285,9 @@ const LONGEST_MESSAGE: usize = 1024;
 /// An error as gRPC has it. The log is told of what is our own fault.
 fn status(call: &str, error: &Error) -> Status {
     let cause = std::error::Error::source(error).map_or(String::new(), |e| format!(" ({e})"));
-    if error.code().http() >= 500 && error.code() != Code::Unavailable {
+    // A time limit here is mostly the client's.
+    let is_theirs = matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded);
+    if error.code().http() >= 500 && !is_theirs {
         log::error!("{call}: {error}{cause}");
     } else {
         log::debug!("{call}: {error}{cause}");

@@ -30,6 +30,7 @@ mod connection;
 mod drain;
 mod form;
 mod grpc;
+mod health;
 mod http;
 
 pub use self::grpc::GrpcListener;

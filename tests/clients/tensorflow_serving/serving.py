@@ -1,0 +1,51 @@
+"""A server of the built binary, for tests."""
+
+import os
+import subprocess
+import tempfile
+
+import grpc
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+DATA = os.path.join(ROOT, "tests/data/tensorflow-serving")
+BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/tensorserve"))
+
+UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+
+class Server:
+    """Serves models, given as {name: folder}, until closed."""
+
+    def __init__(self, models, *options):
+        self.folder = tempfile.TemporaryDirectory()
+        config = os.path.join(self.folder.name, "tensorserve.toml")
+        with open(config, "w", encoding="utf-8") as file:
+            for name, path in models.items():
+                path = os.path.join(ROOT, path)
+                file.write(f'[[models]]\nname = "{name}"\npath = "{path}"\n')
+        command = [BINARY, "serve", "--config", config, "--http-port", "0", "--grpc-port", "0"]
+        environment = {
+            name: value for name, value in os.environ.items()
+            if not name.startswith(("TENSORSERVE_", "TF_"))
+        }
+        self.process = subprocess.Popen(
+            command + ["--log-level", "warn", *options],
+            stdout=subprocess.PIPE, text=True, env=environment,
+        )
+        self.address = None
+        for line in self.process.stdout:
+            if line.startswith("listening on grpc://"):
+                self.address = line.strip().removeprefix("listening on grpc://")
+            if line.startswith("ready after"):
+                break
+            if line.startswith("not ready"):
+                raise RuntimeError(line)
+
+    def channel(self, target=None):
+        return grpc.insecure_channel(target or self.address, options=UNLIMITED)
+
+    def close(self):
+        self.process.terminate()
+        assert self.process.wait(timeout=60) == 0
+        self.process.stdout.close()
+        self.folder.cleanup()
