@@ -67,6 +67,8 @@ fn what_is_no_json() {
         ("an array", TFS, "[1]", 400, "JSON Value: [1] Is not object"),
         ("an array", "/", "[1]", 400, "Invalid json data: [1]: it must be an object"),
         ("null", TFS, "null", 400, "JSON Value: null Is not object"),
+        // Before a model that is not there.
+        ("null", "/v1/models/nope:predict", "null", 400, "JSON Value: null Is not object"),
         ("null", "/", "null", 400, "it must be an object"),
         ("a comma too many", TFS, r#"{"inputs": [1,]}"#, 400, "Invalid value. at offset: 14"),
         ("single quotes", TFS, "{'inputs': [1]}", 400, "Missing a name for object member"),

@@ -19,8 +19,12 @@ use crate::error::{Code, Error, Result};
 mod describe;
 mod encode;
 mod fault;
+mod outline;
 mod path;
 mod predict;
+
+/// The signature that a request means which names none.
+const DEFAULT_SIGNATURE: &str = "serving_default";
 
 /// Answers a request for a path that starts with `/v1/` in any case. `target` is path and query
 /// as they were sent; the query is part of what has to match.
@@ -93,9 +97,9 @@ async fn run_predict(
 ) -> Result<Vec<u8>> {
     let handle = match resolve(engine, name, choice) {
         Ok(handle) => handle,
-        // A body that is no JSON is reported before a model that is not there.
+        // What is wrong with a body's form is reported before a model that is not there.
         Err(error) => {
-            predict::check_syntax(body)?;
+            predict::check_form(body)?;
             return Err(error);
         }
     };
