@@ -6,7 +6,11 @@ use std::io::{Error, Result};
 fn main() -> Result<()> {
     println!("cargo:rerun-if-changed=proto");
     let files = protox::compile(
-        ["proto/tensorflow/saved_model.proto", "proto/tensorflow/config.proto"],
+        [
+            "proto/tensorflow/config.proto",
+            "proto/tensorflow/example.proto",
+            "proto/tensorflow/saved_model.proto",
+        ],
         ["proto"],
     )
     .map_err(|e| Error::other(format!("{e:?}")))?;

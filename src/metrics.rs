@@ -27,6 +27,10 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub enum Api {
     /// `POST /v1/models/M:predict`.
     TfsPredict,
+    /// `POST /v1/models/M:classify`.
+    TfsClassify,
+    /// `POST /v1/models/M:regress`.
+    TfsRegress,
     /// `POST /` with JSON.
     SimpleJson,
     /// `POST /` with a form of images.
@@ -34,11 +38,13 @@ pub enum Api {
 }
 
 impl Api {
-    const COUNT: usize = 3;
+    const COUNT: usize = 5;
 
     fn name(self) -> &'static str {
         match self {
             Api::TfsPredict => "tfs_predict",
+            Api::TfsClassify => "tfs_classify",
+            Api::TfsRegress => "tfs_regress",
             Api::SimpleJson => "simple_json",
             Api::SimpleImage => "simple_image",
         }
@@ -47,8 +53,10 @@ impl Api {
     fn index(self) -> usize {
         match self {
             Api::TfsPredict => 0,
-            Api::SimpleJson => 1,
-            Api::SimpleImage => 2,
+            Api::TfsClassify => 1,
+            Api::TfsRegress => 2,
+            Api::SimpleJson => 3,
+            Api::SimpleImage => 4,
         }
     }
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::tensor::{AlignedVec, Buffer, DType, Shape, StringsBuilder, Tensor, aligned_vec};
 
-/// Package `tensorflow`: what we read of SavedModels and write of session settings.
+/// Package `tensorflow`: what we read of SavedModels and write of session settings, and examples.
 #[allow(missing_docs, unreachable_pub, clippy::all)]
 pub mod tensorflow {
     include!(concat!(env!("OUT_DIR"), "/tensorflow.rs"));
 }
 
 use tensorflow::TensorProto;
+pub use tensorflow::{BytesList, Example, Feature, Features, FloatList, Int64List};
 
 /// Reads a `TensorProto`: `tensor_content` if set, else the typed `*_val` field, where fewer
 /// values than elements repeat the last one, none means zeros, and surplus ones are ignored

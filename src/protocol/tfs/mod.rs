@@ -2,22 +2,26 @@
 //! checks, texts, number and white-space format.
 //!
 //! Sources: `model_servers/http_rest_api_handler.cc`, `http_rest_api_util.cc`,
-//! `util/json_tensor.cc` of github.com/tensorflow/serving.
+//! `util/json_tensor.cc`, `servables/tensorflow` of github.com/tensorflow/serving.
 
 use std::time::Instant;
 
 use bytes::Bytes;
 
+use self::classify::Method;
+use self::examples::Decoded;
 use self::path::{Request, Verb};
 use super::{JSON, Reply, bounded};
 use crate::codec::json::write;
 use crate::engine::{
     Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved,
 };
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 
+pub mod classify;
 mod describe;
 mod encode;
+mod examples;
 mod fault;
 mod outline;
 mod path;
@@ -50,14 +54,10 @@ pub async fn handle(
             let name = spec.name.clone().unwrap_or_default();
             metadata(engine, &name, spec.choice())
         }
-        Request::Post(Verb::Predict, spec) => {
+        Request::Post(verb, spec) => {
             let name = spec.name.clone().unwrap_or_default();
-            return predict(engine, &name, spec.choice(), &body, start).await;
+            return infer(engine, verb, &name, spec.choice(), &body, start).await;
         }
-        Request::Post(Verb::Classify | Verb::Regress, _) => Err(Error::new(
-            Code::Unimplemented,
-            "classify and regress are not served yet; use :predict",
-        )),
     };
     result.unwrap_or_else(failure)
 }
@@ -70,15 +70,25 @@ fn metadata(engine: &Engine, name: &str, choice: Choice) -> Result<Reply> {
     Ok(Reply::ok(JSON, describe::metadata(&handle)))
 }
 
-async fn predict(
+async fn infer(
     engine: &Engine,
+    verb: Verb,
     name: &str,
     choice: Choice<'_>,
     body: &[u8],
     start: Instant,
 ) -> Reply {
-    let mut served = Served { api: Api::TfsPredict, reached: None, code: None };
-    match run_predict(engine, name, choice, body, start, &mut served).await {
+    let (api, method) = match verb {
+        Verb::Predict => (Api::TfsPredict, None),
+        Verb::Classify => (Api::TfsClassify, Some(Method::Classify)),
+        Verb::Regress => (Api::TfsRegress, Some(Method::Regress)),
+    };
+    let mut served = Served { api, reached: None, code: None };
+    let answer = match method {
+        None => predict(engine, name, choice, body, start, &mut served).await,
+        Some(method) => on_examples(engine, method, name, choice, body, start, &mut served).await,
+    };
+    match answer {
         Ok(body) => Reply::ok(JSON, body).with_served(served),
         Err(error) => {
             served.code = Some(error.code());
@@ -87,7 +97,7 @@ async fn predict(
     }
 }
 
-async fn run_predict(
+async fn predict(
     engine: &Engine,
     name: &str,
     choice: Choice<'_>,
@@ -111,6 +121,32 @@ async fn run_predict(
     let declared = handle.signatures().get(signature);
     let names = declared.map_or(&[][..], |signature| &signature.outputs);
     encode::outputs(decoded.format, names, &answer.outputs)
+}
+
+async fn on_examples(
+    engine: &Engine,
+    method: Method,
+    name: &str,
+    choice: Choice<'_>,
+    body: &[u8],
+    start: Instant,
+    served: &mut Served,
+) -> Result<Vec<u8>> {
+    let Decoded { signature_name, examples } = examples::decode(body, engine.max_tensor_bytes())?;
+    let handle = resolve(engine, name, choice)?;
+    let signature = classify::find(&handle, &signature_name, method)?;
+    served.reached = Some((handle.clone(), signature));
+    let deadline = engine.deadline(start);
+    match method {
+        Method::Classify => {
+            let classes = classify::classify(engine, &handle, signature, examples, deadline);
+            Ok(encode::classifications(&classes.await?))
+        }
+        Method::Regress => {
+            let values = classify::regress(engine, &handle, signature, examples, deadline);
+            Ok(encode::regressions(&values.await?))
+        }
+    }
 }
 
 fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
