@@ -27,8 +27,18 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub enum Api {
     /// `POST /v1/models/M:predict`.
     TfsPredict,
+    /// `POST /v1/models/M:classify`.
+    TfsClassify,
+    /// `POST /v1/models/M:regress`.
+    TfsRegress,
     /// `PredictionService.Predict`.
     GrpcPredict,
+    /// `PredictionService.Classify`.
+    GrpcClassify,
+    /// `PredictionService.Regress`.
+    GrpcRegress,
+    /// `PredictionService.MultiInference`.
+    GrpcMultiInference,
     /// `POST /` with JSON.
     SimpleJson,
     /// `POST /` with a form of images.
@@ -36,24 +46,24 @@ pub enum Api {
 }
 
 impl Api {
-    const COUNT: usize = 4;
+    const COUNT: usize = 9;
 
     fn name(self) -> &'static str {
         match self {
             Api::TfsPredict => "tfs_predict",
+            Api::TfsClassify => "tfs_classify",
+            Api::TfsRegress => "tfs_regress",
             Api::GrpcPredict => "grpc_predict",
+            Api::GrpcClassify => "grpc_classify",
+            Api::GrpcRegress => "grpc_regress",
+            Api::GrpcMultiInference => "grpc_multi_inference",
             Api::SimpleJson => "simple_json",
             Api::SimpleImage => "simple_image",
         }
     }
 
     fn index(self) -> usize {
-        match self {
-            Api::TfsPredict => 0,
-            Api::SimpleJson => 1,
-            Api::SimpleImage => 2,
-            Api::GrpcPredict => 3,
-        }
+        self as usize
     }
 }
 

@@ -13,6 +13,7 @@ use crate::tensor::{
 pub use crate::proto::{DESCRIPTORS, serving, tensorflow};
 
 use tensorflow::tensor_shape_proto::Dim;
+pub use tensorflow::{BytesList, Example, Feature, Features, FloatList, Int64List};
 use tensorflow::{TensorProto, TensorShapeProto};
 
 /// Reads a `TensorProto`: `tensor_content` if set, else the typed `*_val` field, where fewer

@@ -13,12 +13,13 @@ pub(super) fn rows_of(inputs: &[Tensor]) -> Option<usize> {
     (same && rows > 0).then_some(rows)
 }
 
-/// Whether two requests can go in one batch: their rows are of the same shape, or can be padded
-/// to one.
+/// Whether two requests can go in one batch: their inputs are of the same types (which nobody has
+/// checked so far), and their rows of the same shape or such that padding makes it the same.
 pub(super) fn can_join(a: &[Tensor], b: &[Tensor], padding: bool) -> bool {
     let same = |(a, b): (&Tensor, &Tensor)| {
+        let same_type = a.dtype() == b.dtype();
         let (a, b) = (a.shape().row_dims(), b.shape().row_dims());
-        a == b || (padding && a.len() == b.len())
+        same_type && (a == b || (padding && a.len() == b.len()))
     };
     a.len() == b.len() && a.iter().zip(b).all(same)
 }
@@ -187,6 +188,11 @@ mod tests {
         assert_eq!(rows_of(&[ints(&[], 0)]), None);
         assert_eq!(rows_of(&[ints(&[0, 2], 0)]), None);
         assert_eq!(rows_of(&[]), None);
+    }
+
+    #[test]
+    fn inputs_of_different_types_do_not_join() {
+        assert!(!can_join(&[ints(&[1], 0)], &[strings(&["a"])], true));
     }
 
     #[test]

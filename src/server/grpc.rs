@@ -316,23 +316,32 @@ impl PredictionService for Service {
 
     async fn classify(
         &self,
-        _: Request<ClassificationRequest>,
+        request: Request<ClassificationRequest>,
     ) -> Result<Response<ClassificationResponse>, Status> {
-        Err(Status::unimplemented("Classify"))
+        let call = async |request, deadline| {
+            tfs::inference::classify(&self.engine, request, deadline).await
+        };
+        self.infer("Classify", request, call).await
     }
 
     async fn regress(
         &self,
-        _: Request<RegressionRequest>,
+        request: Request<RegressionRequest>,
     ) -> Result<Response<RegressionResponse>, Status> {
-        Err(Status::unimplemented("Regress"))
+        let call = async |request, deadline| {
+            tfs::inference::regress(&self.engine, request, deadline).await
+        };
+        self.infer("Regress", request, call).await
     }
 
     async fn multi_inference(
         &self,
-        _: Request<MultiInferenceRequest>,
+        request: Request<MultiInferenceRequest>,
     ) -> Result<Response<MultiInferenceResponse>, Status> {
-        Err(Status::unimplemented("MultiInference"))
+        let call = async |request, deadline| {
+            tfs::inference::multi_inference(&self.engine, request, deadline).await
+        };
+        self.infer("MultiInference", request, call).await
     }
 
     async fn get_model_metadata(

@@ -1,6 +1,12 @@
 //! Bodies that are no JSON, or not what the model takes, over both APIs: each gets an error that
 //! says what was wrong, and the server then serves on.
 
+use std::time::Instant;
+
+use tensorserve::engine::{Choice, InferRequest, ModelSpec};
+use tensorserve::error::Code;
+use tensorserve::tensor::{Shape, StringsBuilder, Tensor, aligned_vec};
+
 use crate::support::client::request;
 use crate::support::server::{TestServer, settings};
 use crate::support::{data, link, project};
@@ -61,6 +67,8 @@ fn what_is_no_json() {
         ("an array", TFS, "[1]", 400, "JSON Value: [1] Is not object"),
         ("an array", "/", "[1]", 400, "Invalid json data: [1]: it must be an object"),
         ("null", TFS, "null", 400, "JSON Value: null Is not object"),
+        // Before a model that is not there.
+        ("null", "/v1/models/nope:predict", "null", 400, "JSON Value: null Is not object"),
         ("null", "/", "null", 400, "it must be an object"),
         ("a comma too many", TFS, r#"{"inputs": [1,]}"#, 400, "Invalid value. at offset: 14"),
         ("single quotes", TFS, "{'inputs': [1]}", 400, "Missing a name for object member"),
@@ -321,6 +329,36 @@ fn wrong_models_and_signatures() {
         ("a path below /v1", "/v1/nothing", good, 400, "Malformed request: POST /v1/nothing"),
         ("a path", "/nothing", good, 404, "there is nothing at /nothing; models are at"),
     ]);
+}
+
+#[test]
+fn inputs_of_another_type_than_the_graphs() {
+    // Clients of binary protocols name the type themselves, and nobody but the runtime checks it.
+    let (server, _root) = serve();
+    let mut strings = StringsBuilder::default();
+    strings.push(b"text");
+    let text = Tensor::from_strings(Shape::vector(1), strings).expect("a tensor");
+    let mut floats = aligned_vec(1);
+    floats.push(1.5f32);
+    let floats = Tensor::from_vec(Shape::vector(1), floats).expect("a tensor");
+    let engine = &server.engine;
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let cases = [
+        ("text_normalizer", floats.clone(), "to be string but float is provided"),
+        ("half_plus_two", text, "to be float but string is provided"),
+        ("echo_int32", floats, "to be int32 but float is provided"),
+    ];
+    for (model, input, words) in cases {
+        let spec = ModelSpec { name: model, choice: Choice::Latest };
+        let handle = engine.resolve(&spec).unwrap_or_else(|_| panic!("no {model}"));
+        let (signature, _) = handle.signature("serving_default").expect("a signature");
+        let request = InferRequest { signature, inputs: vec![input] };
+        let answer = engine.infer(&handle, request, engine.deadline(Instant::now()));
+        let error = runtime.block_on(answer).expect_err(model);
+        assert_eq!(error.code(), Code::InvalidArgument, "{model}: {error}");
+        assert!(error.message().contains(words), "{model}: {error}");
+        server.assert_serves(model);
+    }
 }
 
 #[test]

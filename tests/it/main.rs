@@ -12,6 +12,7 @@
     clippy::print_stdout
 )]
 
+mod bad_examples;
 mod bad_forms;
 mod bad_http;
 mod bad_models;

@@ -1,5 +1,5 @@
-//! TensorFlow Serving's REST cases (`tests/cases/tensorflow-serving.json`): those for predict,
-//! status, metadata and malformed paths. Classify and regress are not served yet.
+//! TensorFlow Serving's REST cases (`tests/cases/tensorflow-serving.json`): predict, classify,
+//! regress, status, metadata and malformed paths.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -62,22 +62,13 @@ fn serve(root: &tempfile::TempDir) -> TestServer {
 }
 
 #[test]
-fn every_predict_status_and_metadata_case_passes() {
+fn every_case_passes() {
     let root = tempfile::tempdir().expect("temporary folder");
     let server = serve(&root);
     let cases: Vec<Case> = read("tests/cases/tensorflow-serving.json");
     let mut failures = Vec::new();
-    let (mut passed, mut to_the_byte, mut skipped) = (0, 0, 0);
+    let (mut passed, mut to_the_byte) = (0, 0);
     for case in &cases {
-        // Well-formed requests for what is not served yet.
-        let verb = case.path.rsplit(':').next().unwrap_or_default();
-        if matches!(verb, "classify" | "regress")
-            && case.method == "POST"
-            && !case.id.starts_with("unsupported")
-        {
-            skipped += 1;
-            continue;
-        }
         let body = &case.request_body;
         let answer = request(server.address, &case.method, &case.path, &[], body);
         match check(case, &answer) {
@@ -88,9 +79,9 @@ fn every_predict_status_and_metadata_case_passes() {
             Err(why) => failures.push(format!("{}: {why}", case.id)),
         }
     }
-    println!("{passed} passed, {to_the_byte} of them to the byte, {skipped} not served yet");
+    println!("{passed} passed, {to_the_byte} of them to the byte");
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
-    assert_eq!((passed, skipped), (105, 25), "cases went missing");
+    assert_eq!(passed, 130, "cases went missing");
 }
 
 /// Whether the answer is right, and if so whether it is so to the byte.

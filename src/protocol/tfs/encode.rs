@@ -1,7 +1,9 @@
-//! Output tensors as TensorFlow Serving writes them: rows as `predictions`, columns as
-//! `outputs`, byte for byte.
+//! Results as TensorFlow Serving writes them, byte for byte: output tensors by rows as
+//! `predictions` and by columns as `outputs`; classifications and regressions as `results`.
 
+use super::classify::Class;
 use super::fault::type_name;
+use crate::codec::json::float;
 use crate::codec::json::write::{self, Floats, Layout, Style, Texts, new_line};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor, TensorSpec};
@@ -144,4 +146,44 @@ fn write_tensor(
     write::tensor(tensor, style, depth, out).map_err(|write::NoJsonForm(dtype)| {
         Error::invalid(format!("Failed to write JSON value for tensor type: {dtype}"))
     })
+}
+
+/// The classes of each example. As with rows of a single output, only the last bracket is on a
+/// line of its own.
+pub(super) fn classifications(results: &[Vec<Class>]) -> Vec<u8> {
+    let mut out = b"{\n    \"results\": [".to_vec();
+    for (index, classes) in results.iter().enumerate() {
+        separate(index, &mut out);
+        out.push(b'[');
+        for (position, class) in classes.iter().enumerate() {
+            separate(position, &mut out);
+            out.push(b'[');
+            write::string(&class.label, &mut out);
+            out.extend_from_slice(b", ");
+            float::float32(class.score, &mut out);
+            out.push(b']');
+        }
+        out.push(b']');
+    }
+    new_line(1, &mut out);
+    out.extend_from_slice(b"]\n}");
+    out
+}
+
+/// The number of each example, all on one line.
+pub(super) fn regressions(results: &[f32]) -> Vec<u8> {
+    let mut out = b"{\n    \"results\": [".to_vec();
+    for (index, value) in results.iter().enumerate() {
+        separate(index, &mut out);
+        float::float32(*value, &mut out);
+    }
+    out.extend_from_slice(b"]\n}");
+    out
+}
+
+/// Between two elements on a line.
+fn separate(index: usize, out: &mut Vec<u8>) {
+    if index > 0 {
+        out.extend_from_slice(b", ");
+    }
 }

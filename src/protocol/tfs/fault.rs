@@ -58,7 +58,7 @@ pub(super) fn value(fault: &Fault, spec: &TensorSpec, body: &[u8]) -> Error {
 }
 
 /// RapidJSON's name for the kind of the value at byte `at`.
-fn kind_of(body: &[u8], at: usize) -> &'static str {
+pub(super) fn kind_of(body: &[u8], at: usize) -> &'static str {
     match body.get(at) {
         Some(b'n') => "Null",
         Some(b'f') => "False",

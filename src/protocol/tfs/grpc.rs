@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use prost::Message;
 
-use super::resolve;
+use super::{DEFAULT_SIGNATURE, resolve};
 use crate::engine::{Api, Choice, Engine, InferRequest, ModelHandle, Served, State, VersionStatus};
 use crate::error::{Error, Result};
 use crate::pb::serving::model_spec::VersionChoice;
@@ -24,8 +24,6 @@ use crate::pb::tensorflow::tensor_shape_proto::Dim;
 use crate::pb::tensorflow::{SignatureDef, TensorInfo, TensorProto, TensorShapeProto};
 use crate::pb::{Form, tensor_from_proto, tensor_to_proto};
 use crate::tensor::{DeclaredShape, Signature, Tensor, TensorSpec};
-
-const DEFAULT_SIGNATURE: &str = "serving_default";
 
 /// An answer, and how the inference went.
 pub type Answer<T> = (Result<T>, Served);
@@ -72,7 +70,7 @@ async fn run_predict(
 }
 
 /// The version that a request means.
-fn find(engine: &Engine, spec: Option<&ModelSpecProto>) -> Result<ModelHandle> {
+pub(super) fn find(engine: &Engine, spec: Option<&ModelSpecProto>) -> Result<ModelHandle> {
     let spec = spec.ok_or_else(|| Error::invalid("Missing ModelSpec"))?;
     if spec.name.is_empty() {
         return Err(Error::invalid("ModelSpec has no name specified."));
@@ -89,7 +87,7 @@ fn choice(spec: &ModelSpecProto) -> Choice<'_> {
 }
 
 /// The spec of an answer: which version it comes from.
-fn effective_spec(handle: &ModelHandle, signature: &str) -> ModelSpecProto {
+pub(super) fn effective_spec(handle: &ModelHandle, signature: &str) -> ModelSpecProto {
     ModelSpecProto {
         name: handle.model().to_owned(),
         version_choice: Some(VersionChoice::Version(handle.version())),

@@ -2,26 +2,35 @@
 //! checks, texts, number and white-space format.
 //!
 //! Sources: `model_servers/http_rest_api_handler.cc`, `http_rest_api_util.cc`,
-//! `util/json_tensor.cc` of github.com/tensorflow/serving.
+//! `util/json_tensor.cc`, `servables/tensorflow` of github.com/tensorflow/serving.
 
 use std::time::Instant;
 
 use bytes::Bytes;
 
+use self::classify::Method;
+use self::examples::Decoded;
 use self::path::{Request, Verb};
 use super::{JSON, Reply, bounded};
 use crate::codec::json::write;
 use crate::engine::{
     Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved,
 };
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 
+pub mod classify;
 mod describe;
 mod encode;
+mod examples;
 mod fault;
 pub mod grpc;
+pub mod inference;
+mod outline;
 mod path;
 mod predict;
+
+/// The signature that a request means which names none.
+const DEFAULT_SIGNATURE: &str = "serving_default";
 
 /// Answers a request for a path that starts with `/v1/` in any case. `target` is path and query
 /// as they were sent; the query is part of what has to match.
@@ -47,14 +56,10 @@ pub async fn handle(
             let name = spec.name.clone().unwrap_or_default();
             metadata(engine, &name, spec.choice())
         }
-        Request::Post(Verb::Predict, spec) => {
+        Request::Post(verb, spec) => {
             let name = spec.name.clone().unwrap_or_default();
-            return predict(engine, &name, spec.choice(), &body, start).await;
+            return infer(engine, verb, &name, spec.choice(), &body, start).await;
         }
-        Request::Post(Verb::Classify | Verb::Regress, _) => Err(Error::new(
-            Code::Unimplemented,
-            "classify and regress are not served yet; use :predict",
-        )),
     };
     result.unwrap_or_else(failure)
 }
@@ -67,15 +72,25 @@ fn metadata(engine: &Engine, name: &str, choice: Choice) -> Result<Reply> {
     Ok(Reply::ok(JSON, describe::metadata(&handle)))
 }
 
-async fn predict(
+async fn infer(
     engine: &Engine,
+    verb: Verb,
     name: &str,
     choice: Choice<'_>,
     body: &[u8],
     start: Instant,
 ) -> Reply {
-    let mut served = Served { api: Api::TfsPredict, reached: None, code: None };
-    match run_predict(engine, name, choice, body, start, &mut served).await {
+    let (api, method) = match verb {
+        Verb::Predict => (Api::TfsPredict, None),
+        Verb::Classify => (Api::TfsClassify, Some(Method::Classify)),
+        Verb::Regress => (Api::TfsRegress, Some(Method::Regress)),
+    };
+    let mut served = Served { api, reached: None, code: None };
+    let answer = match method {
+        None => predict(engine, name, choice, body, start, &mut served).await,
+        Some(method) => on_examples(engine, method, name, choice, body, start, &mut served).await,
+    };
+    match answer {
         Ok(body) => Reply::ok(JSON, body).with_served(served),
         Err(error) => {
             served.code = Some(error.code());
@@ -84,7 +99,7 @@ async fn predict(
     }
 }
 
-async fn run_predict(
+async fn predict(
     engine: &Engine,
     name: &str,
     choice: Choice<'_>,
@@ -94,9 +109,9 @@ async fn run_predict(
 ) -> Result<Vec<u8>> {
     let handle = match resolve(engine, name, choice) {
         Ok(handle) => handle,
-        // A body that is no JSON is reported before a model that is not there.
+        // What is wrong with a body's form is reported before a model that is not there.
         Err(error) => {
-            predict::check_syntax(body)?;
+            predict::check_form(body)?;
             return Err(error);
         }
     };
@@ -108,6 +123,32 @@ async fn run_predict(
     let declared = handle.signatures().get(signature);
     let names = declared.map_or(&[][..], |signature| &signature.outputs);
     encode::outputs(decoded.format, names, &answer.outputs)
+}
+
+async fn on_examples(
+    engine: &Engine,
+    method: Method,
+    name: &str,
+    choice: Choice<'_>,
+    body: &[u8],
+    start: Instant,
+    served: &mut Served,
+) -> Result<Vec<u8>> {
+    let Decoded { signature_name, examples } = examples::decode(body, engine.max_tensor_bytes())?;
+    let handle = resolve(engine, name, choice)?;
+    let signature = classify::find(&handle, &signature_name, method)?;
+    served.reached = Some((handle.clone(), signature));
+    let deadline = engine.deadline(start);
+    match method {
+        Method::Classify => {
+            let classes = classify::classify(engine, &handle, signature, examples, deadline);
+            Ok(encode::classifications(&classes.await?))
+        }
+        Method::Regress => {
+            let values = classify::regress(engine, &handle, signature, examples, deadline);
+            Ok(encode::regressions(&values.await?))
+        }
+    }
 }
 
 fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {

@@ -7,7 +7,8 @@
 use std::borrow::Cow;
 
 use super::encode::Format;
-use super::fault;
+use super::outline::Outline;
+use super::{DEFAULT_SIGNATURE, fault};
 use crate::codec::base64::Alphabet;
 use crate::codec::json::dump::dump;
 use crate::codec::json::read::{Fault, ReadOptions, TensorReader, is_base64_object};
@@ -16,7 +17,8 @@ use crate::engine::ModelHandle;
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Signature, Tensor, TensorSpec};
 
-const DEFAULT_SIGNATURE: &str = "serving_default";
+/// The members of a body that count.
+const MEMBERS: [&str; 3] = ["signature_name", "instances", "inputs"];
 
 /// A body, read.
 pub(super) struct Decoded {
@@ -34,9 +36,11 @@ pub(super) fn decode(body: &[u8], handle: &ModelHandle, max_bytes: usize) -> Res
     }
 }
 
-/// The error a body that is no JSON gets before anything else is looked at.
-pub(super) fn check_syntax(body: &[u8]) -> Result<()> {
-    Outline::of(body).map(drop)
+/// The error that a body gets before its model is looked up.
+pub(super) fn check_form(body: &[u8]) -> Result<()> {
+    let outline = Outline::of(body, MEMBERS)?;
+    let [name, ..] = outline.members;
+    outline.signature_name(name).map(drop)
 }
 
 /// Reads a body that has nothing wrong with it. A signature named behind the values it applies
@@ -83,92 +87,27 @@ fn signature_name(given: Option<&[u8]>) -> Option<&str> {
     }
 }
 
-/// Where the members of a body are: the offset of each value that counts.
-#[derive(Default)]
-struct Outline {
-    root: usize,
-    is_object: bool,
-    signature_name: Option<usize>,
-    instances: Option<usize>,
-    inputs: Option<usize>,
-}
-
-impl Outline {
-    /// Checks the syntax of all of `body` and notes the first member of each name.
-    fn of(body: &[u8]) -> Result<Self> {
-        if body.is_empty() {
-            return Err(Error::invalid("JSON Parse error: The document is empty"));
-        }
-        Outline::scan(body).map_err(fault::syntax)
-    }
-
-    fn scan(body: &[u8]) -> Result<Self, SyntaxError> {
-        let mut cursor = Cursor::new(body);
-        cursor.open_document()?;
-        let mut outline = Outline {
-            root: cursor.offset(),
-            is_object: cursor.peek() == b'{',
-            ..Outline::default()
-        };
-        if !outline.is_object {
-            cursor.skip_value()?;
-            return Ok(outline);
-        }
-        let mut more = cursor.open_object()?;
-        while more {
-            let name = cursor.name()?;
-            let value = Some(cursor.offset());
-            match &*name {
-                b"signature_name" => outline.signature_name = outline.signature_name.or(value),
-                b"instances" => outline.instances = outline.instances.or(value),
-                b"inputs" => outline.inputs = outline.inputs.or(value),
-                _ => {}
-            }
-            cursor.skip_value()?;
-            more = cursor.next_member()?;
-        }
-        Ok(outline)
-    }
-}
-
 fn careful(body: &[u8], handle: &ModelHandle, options: ReadOptions) -> Result<Decoded> {
-    let outline = Outline::of(body)?;
-    let document = || dump(body, outline.root);
-    let at = |offset| {
-        let mut cursor = Cursor::new(body);
-        cursor.seek(offset);
-        cursor
-    };
-    if !outline.is_object {
-        return Err(Error::invalid(format!("JSON Value: {} Is not object", document())));
-    }
-    let name = match outline.signature_name {
-        None => Cow::Borrowed(&b""[..]),
-        Some(offset) => at(offset).string().map_err(|_| {
-            Error::invalid(format!(
-                "JSON Value: {} not formatted correctly. 'signature_name' key must be a string value.",
-                document()
-            ))
-        })?,
-    };
+    let outline = Outline::of(body, MEMBERS)?;
+    let [name, instances, inputs] = outline.members;
+    let name = outline.signature_name(name)?;
     let (signature, declared) = find_signature(handle, &name)?;
     let specs = &declared.inputs;
-    let (format, offset) = match (outline.instances, outline.inputs) {
+    let (format, offset) = match (instances, inputs) {
         (Some(_), Some(_)) => {
-            return Err(Error::invalid(format!(
-                "JSON Value: {} Not formatted correctly expecting only one of 'inputs' or \
-                 'instances' keys to exist ",
-                document()
-            )));
+            return Err(outline.error(
+                "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to \
+                 exist ",
+            ));
         }
         (None, None) => return Err(Error::invalid("Missing 'inputs' or 'instances' key")),
         (Some(offset), None) => (Format::Row, offset),
         (None, Some(offset)) => (Format::Column, offset),
     };
-    let mut cursor = at(offset);
+    let mut cursor = outline.at(offset);
     let inputs = match format {
         Format::Row => read_rows(&mut cursor, specs, options)
-            .map_err(|fault| rows_error(fault, specs, body, &document)),
+            .map_err(|fault| rows_error(fault, specs, body, &|| outline.document())),
         Format::Column => read_columns(&mut cursor, specs, options)
             .map_err(|fault| columns_error(&fault, specs, body)),
     };

@@ -1,0 +1,224 @@
+//! TensorFlow Serving's gRPC calls that take examples: Classify, Regress and MultiInference.
+//!
+//! Sources: `servables/tensorflow/{classification_service,regression_service,multi_inference}.cc`
+//! of github.com/tensorflow/serving.
+
+use std::time::Instant;
+
+use prost::Message;
+
+use super::DEFAULT_SIGNATURE;
+use super::classify::{self, Classifications, Method};
+use super::grpc::{Answer, effective_spec, find};
+use crate::engine::{Api, Engine, ModelHandle, Served};
+use crate::error::{Code, Error, Result};
+use crate::pb::serving::inference_result::Result as Outcome;
+use crate::pb::serving::input::Kind;
+use crate::pb::serving::{
+    Class, ClassificationRequest, ClassificationResponse, ClassificationResult,
+    Classifications as ClassificationsProto, InferenceResult, InferenceTask, Input,
+    ModelSpec as ModelSpecProto, MultiInferenceRequest, MultiInferenceResponse, Regression,
+    RegressionRequest, RegressionResponse, RegressionResult,
+};
+use crate::tensor::Tensor;
+
+/// `PredictionService.Classify`.
+pub async fn classify(
+    engine: &Engine,
+    request: ClassificationRequest,
+    deadline: Instant,
+) -> Answer<ClassificationResponse> {
+    let mut served = Served { api: Api::GrpcClassify, reached: None, code: None };
+    let ClassificationRequest { model_spec, input } = request;
+    let task = Task { spec: model_spec.as_ref(), method: Method::Classify };
+    let answer = task.run(engine, input.as_ref(), deadline, &mut served).await;
+    let answer = answer.map(|(spec, outcome)| ClassificationResponse {
+        model_spec: Some(spec),
+        result: match outcome {
+            Outcome::ClassificationResult(result) => Some(result),
+            Outcome::RegressionResult(_) => None,
+        },
+    });
+    served.code = answer.as_ref().err().map(Error::code);
+    (answer, served)
+}
+
+/// `PredictionService.Regress`.
+pub async fn regress(
+    engine: &Engine,
+    request: RegressionRequest,
+    deadline: Instant,
+) -> Answer<RegressionResponse> {
+    let mut served = Served { api: Api::GrpcRegress, reached: None, code: None };
+    let RegressionRequest { model_spec, input } = request;
+    let task = Task { spec: model_spec.as_ref(), method: Method::Regress };
+    let answer = task.run(engine, input.as_ref(), deadline, &mut served).await;
+    let answer = answer.map(|(spec, outcome)| RegressionResponse {
+        model_spec: Some(spec),
+        result: match outcome {
+            Outcome::RegressionResult(result) => Some(result),
+            Outcome::ClassificationResult(_) => None,
+        },
+    });
+    served.code = answer.as_ref().err().map(Error::code);
+    (answer, served)
+}
+
+/// `PredictionService.MultiInference`: several signatures of one version on the same examples.
+pub async fn multi_inference(
+    engine: &Engine,
+    request: MultiInferenceRequest,
+    deadline: Instant,
+) -> Answer<MultiInferenceResponse> {
+    let mut served = Served { api: Api::GrpcMultiInference, reached: None, code: None };
+    let answer = run_tasks(engine, &request, deadline, &mut served).await;
+    served.code = answer.as_ref().err().map(Error::code);
+    (answer.map(|results| MultiInferenceResponse { results }), served)
+}
+
+async fn run_tasks(
+    engine: &Engine,
+    request: &MultiInferenceRequest,
+    deadline: Instant,
+    served: &mut Served,
+) -> Result<Vec<InferenceResult>> {
+    let first = request.tasks.first().and_then(|task| task.model_spec.as_ref());
+    // One version for all, pinned once.
+    let handle = find(engine, first)?;
+    let mut tasks: Vec<(usize, Method, &str)> = Vec::with_capacity(request.tasks.len());
+    for task in &request.tasks {
+        let (signature, method, name) = check_task(&handle, task)?;
+        if tasks.iter().any(|(_, _, other)| *other == name) {
+            return Err(Error::invalid(format!("Duplicate evaluation of signature: {name}")));
+        }
+        tasks.push((signature, method, name));
+    }
+    let examples = tensor_of(request.input.as_ref(), engine.max_tensor_bytes())?;
+    let mut results = Vec::with_capacity(tasks.len());
+    for (signature, method, name) in tasks {
+        served.reached = Some((handle.clone(), signature));
+        let run = Run { engine, handle: &handle, signature, method };
+        let outcome = run.on(examples.clone(), deadline).await?;
+        let model_spec = Some(effective_spec(&handle, name));
+        results.push(InferenceResult { model_spec, result: Some(outcome) });
+    }
+    Ok(results)
+}
+
+/// Signature, method and name of signature that a task asks for.
+fn check_task<'t>(
+    handle: &ModelHandle,
+    task: &'t InferenceTask,
+) -> Result<(usize, Method, &'t str)> {
+    let spec = task.model_spec.as_ref();
+    let model = spec.map_or("", |spec| spec.name.as_str());
+    if model.is_empty() {
+        return Err(Error::invalid("Found ModelSpec with an empty model name."));
+    }
+    if model != handle.model() {
+        return Err(Error::invalid(
+            "All ModelSpecs in a MultiInferenceRequest must access the same model name.",
+        ));
+    }
+    let name = signature_name(spec);
+    let method = match task.method_name.as_str() {
+        "tensorflow/serving/classify" => Method::Classify,
+        "tensorflow/serving/regress" => Method::Regress,
+        other => {
+            let message = format!("Unsupported signature method_name: {other}");
+            return Err(Error::new(Code::Unimplemented, message));
+        }
+    };
+    let Some((index, signature)) = handle.signature(name) else {
+        let message = format!("Requested signature not found in model graph: {name}");
+        return Err(Error::invalid(message));
+    };
+    classify::check(signature, method)?;
+    Ok((index, method, name))
+}
+
+fn signature_name(spec: Option<&ModelSpecProto>) -> &str {
+    let given = spec.map(|spec| spec.signature_name.as_str()).filter(|name| !name.is_empty());
+    given.unwrap_or(DEFAULT_SIGNATURE)
+}
+
+/// What a call with one task asks for.
+struct Task<'a> {
+    spec: Option<&'a ModelSpecProto>,
+    method: Method,
+}
+
+impl Task<'_> {
+    async fn run(
+        &self,
+        engine: &Engine,
+        input: Option<&Input>,
+        deadline: Instant,
+        served: &mut Served,
+    ) -> Result<(ModelSpecProto, Outcome)> {
+        let handle = find(engine, self.spec)?;
+        let name = signature_name(self.spec);
+        let signature = classify::find(&handle, name, self.method)?;
+        served.reached = Some((handle.clone(), signature));
+        let examples = tensor_of(input, engine.max_tensor_bytes())?;
+        let run = Run { engine, handle: &handle, signature, method: self.method };
+        let outcome = run.on(examples, deadline).await?;
+        Ok((effective_spec(&handle, name), outcome))
+    }
+}
+
+/// A signature that was found and checked.
+struct Run<'a> {
+    engine: &'a Engine,
+    handle: &'a ModelHandle,
+    signature: usize,
+    method: Method,
+}
+
+impl Run<'_> {
+    async fn on(&self, examples: Tensor, deadline: Instant) -> Result<Outcome> {
+        let Run { engine, handle, signature, method } = *self;
+        match method {
+            Method::Classify => {
+                let run = classify::classify(engine, handle, signature, examples, deadline);
+                Ok(Outcome::ClassificationResult(classification_result(run.await?)))
+            }
+            Method::Regress => {
+                let run = classify::regress(engine, handle, signature, examples, deadline);
+                let regressions = run.await?.into_iter().map(|value| Regression { value });
+                Ok(Outcome::RegressionResult(RegressionResult {
+                    regressions: regressions.collect(),
+                }))
+            }
+        }
+    }
+}
+
+fn classification_result(all: Classifications) -> ClassificationResult {
+    let class = |class: classify::Class| {
+        let label = String::from_utf8_lossy(&class.label).into_owned();
+        Class { label, score: class.score }
+    };
+    let classes = |classes: Vec<classify::Class>| ClassificationsProto {
+        classes: classes.into_iter().map(class).collect(),
+    };
+    ClassificationResult { classifications: all.into_iter().map(classes).collect() }
+}
+
+/// The examples of a request as a tensor of serialized ones.
+fn tensor_of(input: Option<&Input>, max_bytes: usize) -> Result<Tensor> {
+    let kind = input.and_then(|input| input.kind.as_ref());
+    let (examples, context) = match kind {
+        None => (&[][..], Vec::new()),
+        Some(Kind::ExampleList(list)) => (&list.examples[..], Vec::new()),
+        Some(Kind::ExampleListWithContext(list)) => {
+            let context = list.context.as_ref().map(Message::encode_to_vec);
+            (&list.examples[..], context.unwrap_or_default())
+        }
+    };
+    let mut all = classify::Examples::new(&context, max_bytes);
+    for example in examples {
+        all.push(&example.encode_to_vec())?;
+    }
+    all.into_tensor()
+}
