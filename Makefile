@@ -15,20 +15,28 @@ PYTHON ?= python3
 CARGO ?= cargo
 FETCH = $(PYTHON) scripts/fetch_libtensorflow.py --device $(DEVICE)
 DENY = target/tools/bin/cargo-deny
-BINARY = $(or $(CARGO_TARGET_DIR),target)/release/tensorserve
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+BINARY = $(TARGET)/release/tensorserve
 
 # When make was called: the server prints how long it took from here to ready.
 CALLED_AT := $(shell date +%s%N)
 
-.PHONY: run test bench check lib build lint format doc deny dockerfiles clean help
+.PHONY: run test rust-test client-test bench check lib build lint format doc deny dockerfiles clean help
 
 run: lib build
 	@TENSORSERVE_CALLED_AT=$(CALLED_AT) \
 	TENSORSERVE_LIBTENSORFLOW="$${TENSORSERVE_LIBTENSORFLOW:-$$($(FETCH) --print-dest)}" \
 	exec $(BINARY) serve models/ $(ARGS)
 
-test: lib
+test: lib rust-test client-test
+
+rust-test: lib
 	$(CARGO) test --locked $(ARGS)
+
+# The clients that users have, from PyPI, in a virtual environment of their own below target/.
+client-test: lib
+	$(CARGO) build --locked --bin tensorserve
+	PYTHON=$(PYTHON) tests/clients/run.sh "$(abspath $(TARGET)/debug/tensorserve)"
 
 bench: lib
 	$(CARGO) bench --locked --bench serve -- $(ARGS)

@@ -72,6 +72,13 @@ impl Code {
         }
     }
 
+    /// Whether it tells of a fault of the server, of its model or of its disk, and not of a
+    /// request, its time, or the load: what an operator should see in the log.
+    #[must_use]
+    pub fn is_servers_fault(self) -> bool {
+        matches!(self, Code::Internal | Code::Unknown | Code::DataLoss)
+    }
+
     /// The number of this failure over gRPC, which is also TensorFlow's `TF_Code`.
     #[must_use]
     pub fn grpc(self) -> u8 {

@@ -285,9 +285,7 @@ const LONGEST_MESSAGE: usize = 1024;
 /// An error as gRPC has it. The log is told of what is our own fault.
 fn status(call: &str, error: &Error) -> Status {
     let cause = std::error::Error::source(error).map_or(String::new(), |e| format!(" ({e})"));
-    // A time limit here is mostly the client's.
-    let is_theirs = matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded);
-    if error.code().http() >= 500 && !is_theirs {
+    if error.code().is_servers_fault() {
         log::error!("{call}: {error}{cause}");
     } else {
         log::debug!("{call}: {error}{cause}");

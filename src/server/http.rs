@@ -181,7 +181,7 @@ fn log_failure(request: &HttpRequest, reply: &Reply) {
     };
     let (method, path, status) = (request.method(), request.uri().path(), reply.status);
     let cause = std::error::Error::source(error).map_or(String::new(), |e| format!(" ({e})"));
-    if status >= 500 && error.code() != Code::Unavailable {
+    if error.code().is_servers_fault() {
         log::error!("{method} {path:?} {status}: {error}{cause}");
     } else {
         log::debug!("{method} {path:?} {status}: {error}{cause}");
