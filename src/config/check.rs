@@ -139,9 +139,12 @@ impl Check {
         self.no_duplicates(&sources);
         RepositoryConfig {
             sources,
-            poll_interval: self.some_time("poll_interval", server.poll_interval, 1),
+            common: shared,
+            poll_interval: Some(span(server.poll_interval, Duration::from_secs(1)))
+                .filter(|interval| !interval.is_zero()),
             load_threads: self.at_least_one("load_threads", server.load_threads, 2),
             max_load_retries: server.max_load_retries.unwrap_or(5),
+            load_retry_interval: span(server.load_retry_interval, Duration::from_secs(5)),
         }
     }
 

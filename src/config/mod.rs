@@ -104,12 +104,16 @@ impl fmt::Debug for TlsConfig {
 pub struct RepositoryConfig {
     /// Where models come from.
     pub sources: Vec<SourceConfig>,
-    /// How often the sources are looked at.
-    pub poll_interval: Duration,
+    /// What models have in common, for those that are named while the server runs.
+    pub common: ModelConfig,
+    /// How often the sources are looked at; `None` for once.
+    pub poll_interval: Option<Duration>,
     /// Most loads and unloads at once.
     pub load_threads: usize,
     /// How often a load that failed is tried again, unless its files change.
     pub max_load_retries: u32,
+    /// How long after a failed load it is tried again; twice as long each time.
+    pub load_retry_interval: Duration,
 }
 
 /// One place where models are.

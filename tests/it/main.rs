@@ -25,6 +25,7 @@ mod digits;
 mod lifecycle;
 mod operations;
 mod reload;
+mod reload_sources;
 mod same_answers;
 mod simple_cases;
 mod sources;
