@@ -14,6 +14,7 @@ use std::time::Duration;
 mod check;
 pub mod environment;
 mod file;
+pub mod model_server;
 mod settings;
 pub mod units;
 
@@ -57,6 +58,10 @@ pub struct HttpConfig {
     pub keep_alive: Duration,
     /// Most connections at once, over all threads.
     pub max_connections: usize,
+    /// Let browsers call TensorFlow Serving's API from pages of other origins.
+    pub cors: bool,
+    /// Another path for the metrics.
+    pub metrics_path: Option<String>,
 }
 
 /// The gRPC listener.
@@ -142,6 +147,9 @@ pub struct ModelConfig {
     pub warm_up: bool,
     /// Batching.
     pub batching: BatchConfig,
+    /// Take batching from a file in each version's folder instead (TensorFlow Serving's
+    /// `batching_params.pbtxt`).
+    pub batching_file: bool,
 }
 
 /// Which versions of a model to serve, of those that are there.
