@@ -23,6 +23,7 @@ mod batching;
 mod cli;
 mod digits;
 mod lifecycle;
+mod model_server;
 mod operations;
 mod reload;
 mod reload_sources;
