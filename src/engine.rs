@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
+use crate::config::{Config, SourceConfig};
 use crate::error::{Code, Error, Result};
 use crate::metrics::{InFlight, Metrics};
 use crate::repository::Repository;
@@ -138,6 +138,17 @@ impl Engine {
             return Ok(());
         }
         Err(Error::unavailable(reasons.join("; ")))
+    }
+
+    /// Serves the models of these sources from now on, instead of those before. Returns when what
+    /// is new is ready; what is no longer named may still be answering its last requests.
+    ///
+    /// # Errors
+    /// [`Code::Unknown`] with every model that did not become available (what can be served is),
+    /// [`Code::Aborted`] if another list came meanwhile, [`Code::Unavailable`] when stopping.
+    pub async fn reload(&self, sources: Vec<SourceConfig>) -> Result<()> {
+        let outcome = self.0.repository.set_sources(sources).await;
+        outcome.unwrap_or_else(|_| Err(Error::unavailable("the server is stopping")))
     }
 
     /// Waits for the models found at the start; `tick` is called meanwhile.

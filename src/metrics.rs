@@ -4,10 +4,10 @@
 //! counts under empty labels, so nobody can fill the memory with made-up names. The series of a
 //! model version are removed with it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -143,6 +143,14 @@ struct Inner {
     panics: Counter,
     resident: Gauge,
     cpu: Gauge<f64, AtomicU64>,
+    /// How often a version is in memory: twice while one is loaded anew from another place.
+    versions: Mutex<HashMap<VersionLabels, usize>>,
+}
+
+impl Inner {
+    fn versions(&self) -> MutexGuard<'_, HashMap<VersionLabels, usize>> {
+        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Default for Metrics {
@@ -210,6 +218,7 @@ impl Metrics {
             panics,
             resident,
             cpu,
+            versions: Mutex::default(),
         }))
     }
 
@@ -232,6 +241,7 @@ impl Metrics {
     pub fn version(&self, model: &str, version: i64, signatures: &[&str]) -> VersionMetrics {
         let metrics = self.clone();
         let labels = VersionLabels { model: model.into(), version: version.to_string().into() };
+        *self.0.versions().entry(labels.clone()).or_default() += 1;
         let of = |&signature: &&str| SignatureMetrics::new(&metrics, &labels, signature);
         VersionMetrics { signatures: signatures.iter().map(of).collect(), labels, metrics }
     }
@@ -316,6 +326,17 @@ impl VersionMetrics {
 
 impl Drop for VersionMetrics {
     fn drop(&mut self) {
+        let mut versions = self.metrics.0.versions();
+        if let Some(count) = versions.get_mut(&self.labels)
+            && *count > 1
+        {
+            // Another one counts in the same series.
+            *count -= 1;
+            self.signatures.iter_mut().for_each(|signature| signature.shared = true);
+            return;
+        }
+        versions.remove(&self.labels);
+        drop(versions);
         self.metrics.0.load_time.remove(&self.labels);
         self.metrics.0.model_bytes.remove(&self.labels);
     }
@@ -330,6 +351,8 @@ pub struct SignatureMetrics {
     ok: [OnceLock<RequestMetrics>; Api::COUNT],
     /// Series to remove in the end.
     series: Mutex<HashSet<RequestLabels>>,
+    /// Whether another one goes on with the series.
+    shared: bool,
 }
 
 #[derive(Clone)]
@@ -359,6 +382,7 @@ impl SignatureMetrics {
             labels,
             ok: Default::default(),
             series: Mutex::default(),
+            shared: false,
         }
     }
 
@@ -405,6 +429,9 @@ impl SignatureMetrics {
 
 impl Drop for SignatureMetrics {
     fn drop(&mut self) {
+        if self.shared {
+            return;
+        }
         let inner = &self.metrics.0;
         let series = self.series.get_mut().unwrap_or_else(PoisonError::into_inner);
         for labels in series.iter() {

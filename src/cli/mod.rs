@@ -1,9 +1,9 @@
 //! The command line: from arguments to a running server or a printed answer, and to an exit
 //! code.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -18,6 +18,7 @@ use crate::platform::tensorflow::TensorFlow;
 mod example;
 mod health;
 mod inspect;
+mod model_server;
 mod serve;
 mod table;
 
@@ -45,6 +46,13 @@ enum Commands {
     Completions {
         /// The shell
         shell: Shell,
+    },
+    /// Serve with TensorFlow Serving's flags; so does this program under that name
+    #[command(name = model_server::NAME, disable_help_flag = true)]
+    ModelServer {
+        /// TensorFlow Serving's; --help lists them
+        #[arg(value_name = "--flag=value", trailing_var_arg = true, allow_hyphen_values = true)]
+        flags: Vec<OsString>,
     },
 }
 
@@ -80,6 +88,10 @@ struct HealthArgs {
 #[must_use]
 pub fn main() -> ExitCode {
     let environment = Environment::of_process();
+    let mut arguments = std::env::args_os();
+    if arguments.next().is_some_and(|program| is_called(&program, model_server::NAME)) {
+        return model_server::run(arguments, &environment);
+    }
     match run(std::env::args_os(), &environment) {
         Ok(code) => code,
         Err(error) => {
@@ -107,6 +119,7 @@ fn run(arguments: impl Iterator<Item = OsString>, environment: &Environment) -> 
         Some(Commands::Serve(settings)) => serve::run(*settings, environment),
         Some(Commands::Inspect(arguments)) => inspect::run(&arguments.target, &arguments.tags),
         Some(Commands::Health(arguments)) => health::run(arguments.url.as_deref(), environment),
+        Some(Commands::ModelServer { flags }) => Ok(model_server::run(flags, environment)),
         Some(Commands::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut command(), "tensorserve", &mut script);
@@ -114,6 +127,22 @@ fn run(arguments: impl Iterator<Item = OsString>, environment: &Environment) -> 
             Ok(ExitCode::SUCCESS)
         }
         None => Ok(ExitCode::from(2)),
+    }
+}
+
+/// Whether the program was started under `name`, such as by a link to it.
+fn is_called(program: &OsStr, name: &str) -> bool {
+    Path::new(program).file_name() == Some(OsStr::new(name))
+}
+
+/// What the environment says, for a front that takes no options of ours.
+fn settings_of_environment() -> Result<Settings> {
+    let wrong = |e: clap::Error| Error::invalid(e.to_string()).with_source(e);
+    let matches = command().try_get_matches_from(["tensorserve", "serve"]).map_err(wrong)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(wrong)?;
+    match cli.command {
+        Some(Commands::Serve(settings)) => Ok(Settings { config: None, ..*settings }),
+        _ => Ok(Settings::default()),
     }
 }
 

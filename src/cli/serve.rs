@@ -23,12 +23,23 @@ pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitC
     start_log(&settings, environment);
     let config = Config::new(settings, environment)?;
     check_sources(&config)?;
+    serve(&config, environment, start, |_| Ok(()))
+}
+
+/// Serves until a signal comes. `then` is called when the server has started.
+pub(super) fn serve(
+    config: &Config,
+    environment: &Environment,
+    start: Instant,
+    then: impl FnOnce(&Server) -> Result<()>,
+) -> Result<ExitCode> {
     os::bound_heaps(2);
-    let platforms = platforms(&config);
+    let platforms = platforms(config);
     // Without its only runtime the server would stand there and fail every model.
     let described = platforms.iter().map(|platform| platform.describe());
     let runtimes: Vec<String> = described.collect::<Result<_>>()?;
-    let server = Server::start(&config, platforms)?;
+    let server = Server::start(config, platforms)?;
+    then(&server)?;
     let report = Report {
         engine: server.engine().clone(),
         address: server.address(),
@@ -51,7 +62,7 @@ pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitC
 }
 
 /// The log on stderr. Before the settings are checked, so that what they find can be told.
-fn start_log(settings: &Settings, environment: &Environment) {
+pub(super) fn start_log(settings: &Settings, environment: &Environment) {
     let level = settings.server.log_level.as_deref().or_else(|| environment.get("RUST_LOG"));
     // The libraries tell of every thread they start.
     let mut filter = "actix_server=warn,actix_http=error,h2=info,hyper=info,tower=info,".to_owned();

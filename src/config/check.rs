@@ -32,10 +32,19 @@ impl Config {
             check.mistake(name);
         }
         let config = check.config(&settings, environment);
-        if check.mistakes.is_empty() {
-            return Ok(config);
-        }
-        Err(Error::invalid(check.mistakes.join("\n")))
+        check.result(config)
+    }
+}
+
+impl BatchConfig {
+    /// Checks settings of a model's batching, and fills in defaults.
+    ///
+    /// # Errors
+    /// One error with all mistakes.
+    pub fn new(settings: &BatchSettings) -> Result<Self> {
+        let mut check = Check::default();
+        let config = check.batching(settings, "");
+        check.result(config)
     }
 }
 
@@ -47,6 +56,13 @@ struct Check {
 impl Check {
     fn mistake(&mut self, text: impl Display) {
         self.mistakes.push(text.to_string());
+    }
+
+    fn result<T>(self, checked: T) -> Result<T> {
+        if self.mistakes.is_empty() {
+            return Ok(checked);
+        }
+        Err(Error::invalid(self.mistakes.join("\n")))
     }
 
     fn config(&mut self, settings: &Settings, environment: &Environment) -> Config {
@@ -93,6 +109,8 @@ impl Check {
             header_timeout: self.some_time("header_timeout", server.header_timeout, 10),
             keep_alive: self.some_time("keep_alive", server.keep_alive, 75),
             max_connections: self.at_least_one("max_connections", server.max_connections, 25_000),
+            cors: false,
+            metrics_path: None,
         }
     }
 
@@ -109,6 +127,7 @@ impl Check {
             max_message_bytes: self.at_least_one("grpc_max_message_bytes", Some(max_message), 1),
             tls: None,
             health_service: true,
+            reload: false,
             tensor_content: true,
         }
     }
@@ -139,9 +158,12 @@ impl Check {
         self.no_duplicates(&sources);
         RepositoryConfig {
             sources,
-            poll_interval: self.some_time("poll_interval", server.poll_interval, 1),
+            common: shared,
+            poll_interval: Some(span(server.poll_interval, Duration::from_secs(1)))
+                .filter(|interval| !interval.is_zero()),
             load_threads: self.at_least_one("load_threads", server.load_threads, 2),
             max_load_retries: server.max_load_retries.unwrap_or(5),
+            load_retry_interval: span(server.load_retry_interval, Duration::from_secs(5)),
         }
     }
 
@@ -180,6 +202,7 @@ impl Check {
             images,
             warm_up: each.warm_up.unwrap_or(true),
             batching: self.batching(batching, place),
+            batching_file: false,
         }
     }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 mod check;
 pub mod environment;
 mod file;
+pub mod model_server;
 mod settings;
 pub mod units;
 
@@ -57,6 +58,10 @@ pub struct HttpConfig {
     pub keep_alive: Duration,
     /// Most connections at once, over all threads.
     pub max_connections: usize,
+    /// Let browsers call TensorFlow Serving's API from pages of other origins.
+    pub cors: bool,
+    /// Another path for the metrics.
+    pub metrics_path: Option<String>,
 }
 
 /// The gRPC listener.
@@ -74,6 +79,9 @@ pub struct GrpcConfig {
     pub tls: Option<TlsConfig>,
     /// Offer `grpc.health.v1.Health`.
     pub health_service: bool,
+    /// Let clients change the list of models, and with it name folders of this machine, as
+    /// TensorFlow Serving does.
+    pub reload: bool,
     /// Send tensors as raw bytes (`tensor_content`) and not as lists of numbers.
     pub tensor_content: bool,
 }
@@ -104,12 +112,16 @@ impl fmt::Debug for TlsConfig {
 pub struct RepositoryConfig {
     /// Where models come from.
     pub sources: Vec<SourceConfig>,
-    /// How often the sources are looked at.
-    pub poll_interval: Duration,
+    /// What models have in common, for those that are named while the server runs.
+    pub common: ModelConfig,
+    /// How often the sources are looked at; `None` for once.
+    pub poll_interval: Option<Duration>,
     /// Most loads and unloads at once.
     pub load_threads: usize,
     /// How often a load that failed is tried again, unless its files change.
     pub max_load_retries: u32,
+    /// How long after a failed load it is tried again; twice as long each time.
+    pub load_retry_interval: Duration,
 }
 
 /// One place where models are.
@@ -138,6 +150,9 @@ pub struct ModelConfig {
     pub warm_up: bool,
     /// Batching.
     pub batching: BatchConfig,
+    /// Take batching from a file in each version's folder instead (TensorFlow Serving's
+    /// `batching_params.pbtxt`).
+    pub batching_file: bool,
 }
 
 /// Which versions of a model to serve, of those that are there.

@@ -79,7 +79,7 @@ settings! {
         /// After that, let requests under way finish for this long [default: 30s]
         #[arg(value_name = "TIME")]
         shutdown_timeout: Span,
-        /// How often models are looked for [default: 1s]
+        /// How often models are looked for; 0 for once [default: 1s]
         #[arg(value_name = "TIME")]
         poll_interval: Span,
         /// Most models loaded or unloaded at once [default: 2]
@@ -88,6 +88,9 @@ settings! {
         /// How often a failed load is tried again [default: 5]
         #[arg(value_name = "N")]
         max_load_retries: u32,
+        /// First wait before that; it doubles up to a minute [default: 5s]
+        #[arg(value_name = "TIME")]
+        load_retry_interval: Span,
         /// How much to log: error, warn, info, debug or trace, also per module [default: info]
         #[arg(value_name = "LEVEL")]
         log_level: String,

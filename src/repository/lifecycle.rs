@@ -1,26 +1,30 @@
 //! The one thread that changes which versions are loaded.
 //!
-//! It wakes up to look at the sources, when a load ends, and while versions drain. Loads and
+//! It wakes up to look at the sources, when they are changed ([`reload`]), when a load ends, and
+//! while versions drain. Loads and
 //! unloads run on threads of their own and report back as [`Event`]s, so a slow load never holds
 //! up a swap of another model.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
+use tokio::sync::oneshot;
 
 use super::policy::{self, Action, Snapshot};
-use super::servable::{Load, Servable};
+use super::servable::Servable;
 use super::source::{self, Discovery, Fingerprint, Found};
-use super::version::{RETRY, Version, become_state, check_completeness};
+use super::version::{LONGEST_RETRY, Version, become_state, check_completeness};
 use super::{Shared, State, VersionStatus};
-use crate::config::{ModelConfig, VersionPolicy};
+use crate::config::{ModelConfig, SourceConfig, VersionPolicy};
 use crate::error::{Error, Result};
 use crate::os;
+
+mod reload;
+mod work;
 
 /// How often a draining version is looked at.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
@@ -34,31 +38,72 @@ const HISTORY: usize = 16;
 /// Freed memory is given back to the system at most this often: it stops the allocator.
 const TRIM_EVERY: Duration = Duration::from_millis(500);
 
-/// What a loading or unloading thread reports.
+/// How often files are looked at when the sources are not.
+const FILES_POLL: Duration = Duration::from_secs(1);
+
+/// What a loading or unloading thread reports, and what others ask for.
 enum Event {
-    Warming(Arc<str>, i64),
-    Loaded(Arc<str>, i64, Result<Arc<Servable>>, Duration),
-    Unloaded(Arc<str>, i64),
+    Warming(Key),
+    Loaded(Key, Result<Arc<Servable>>, Duration),
+    Unloaded(Key),
+    Sources(Vec<SourceConfig>, oneshot::Sender<Result<()>>),
+}
+
+/// A version in one life of its model.
+#[derive(Clone)]
+struct Key {
+    model: Arc<str>,
+    version: i64,
+    life: u64,
 }
 
 struct Model {
+    /// The path of its source.
+    source: PathBuf,
+    /// Another one after it came from another source.
+    life: u64,
     config: ModelConfig,
     /// Threads within an operation that suited the last version.
     threads: Option<usize>,
     versions: BTreeMap<i64, Version>,
 }
 
+impl Model {
+    fn new(found: &Found, life: u64) -> Self {
+        let (source, config) = (found.source.clone(), found.config.clone());
+        Model { source, life, config, threads: None, versions: BTreeMap::new() }
+    }
+}
+
 /// Models of which nobody can say at this look whether they are there.
 #[derive(Default)]
 struct Unknown {
-    /// A source could not be read: any model could be.
-    all: bool,
+    /// Sources without a name that could not be read: any model of theirs could be.
+    sources: BTreeSet<PathBuf>,
     models: BTreeSet<String>,
+}
+
+impl Unknown {
+    fn covers(&self, name: &str, model: &Model) -> bool {
+        self.models.contains(name) || self.sources.contains(&model.source)
+    }
 }
 
 struct Manager {
     shared: Arc<Shared>,
+    sources: Vec<SourceConfig>,
+    /// Whether the sources are to be looked at when it is time to look.
+    looks: bool,
+    next_look: Instant,
     models: BTreeMap<Arc<str>, Model>,
+    /// Lives of models so far.
+    lives: u64,
+    /// What serves for models that have come to another source and are not ready from there.
+    predecessors: BTreeMap<Arc<str>, Vec<Arc<Servable>>>,
+    /// What is no longer served, but still held by requests.
+    parting: Vec<Arc<Servable>>,
+    /// Who waits for a change of the sources.
+    reload: Option<oneshot::Sender<Result<()>>>,
     events: Receiver<Event>,
     report: Sender<Event>,
     /// Loads and unloads under way.
@@ -70,12 +115,34 @@ struct Manager {
     trimmed_at: Instant,
 }
 
+/// Tells the thread what to do.
+#[derive(Clone)]
+pub(super) struct Control(Sender<Event>);
+
+impl Control {
+    /// Serves these sources from now on. The answer comes when that is done, or has failed; none
+    /// comes from a repository that has stopped.
+    pub(super) fn set_sources(&self, sources: Vec<SourceConfig>) -> oneshot::Receiver<Result<()>> {
+        let (answer, outcome) = oneshot::channel();
+        let _ = self.0.send(Event::Sources(sources, answer));
+        outcome
+    }
+}
+
 /// Starts the thread.
-pub(super) fn start(shared: Arc<Shared>) -> Result<()> {
+pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<Control> {
     let (report, events) = unbounded();
+    let control = Control(report.clone());
     let mut manager = Manager {
         shared,
+        sources,
+        looks: true,
+        next_look: Instant::now(),
         models: BTreeMap::new(),
+        lives: 0,
+        predecessors: BTreeMap::new(),
+        parting: Vec::new(),
+        reload: None,
         events,
         report,
         working: 0,
@@ -88,24 +155,30 @@ pub(super) fn start(shared: Arc<Shared>) -> Result<()> {
     thread.spawn(move || manager.run()).map_err(|e| {
         Error::internal("the repository thread could not be started").with_source(e)
     })?;
-    Ok(())
+    Ok(control)
 }
 
 impl Manager {
     fn run(&mut self) {
-        let every = self.shared.config.poll_interval;
-        let mut next_look = Instant::now();
+        let poll_interval = self.shared.config.poll_interval;
         while !self.shared.board().stopped {
-            if Instant::now() >= next_look {
-                self.look();
-                next_look = Instant::now() + every;
+            if Instant::now() >= self.next_look {
+                if self.looks {
+                    self.look();
+                }
+                self.check_files();
+                self.looks = poll_interval.is_some();
+                self.next_look = Instant::now() + poll_interval.unwrap_or(FILES_POLL);
             }
             self.finish_drains();
+            self.finish_partings();
             self.act();
             self.tell();
+            self.answer_reload();
             self.trim();
             let draining = self.versions().any(|v| matches!(v.state, State::Draining));
-            let until_look = next_look.saturating_duration_since(Instant::now());
+            let draining = draining || !self.parting.is_empty();
+            let until_look = self.next_look.saturating_duration_since(Instant::now());
             let wait = if draining { until_look.min(DRAIN_POLL) } else { until_look };
             // Short enough to notice that the server stops.
             if let Ok(event) = self.events.recv_timeout(wait.min(Duration::from_millis(100))) {
@@ -121,18 +194,21 @@ impl Manager {
         self.models.values().flat_map(|model| model.versions.values())
     }
 
-    /// Looks at all sources, and at the files of versions that are not loaded.
+    /// Looks at all sources.
     fn look(&mut self) {
         self.has_looked = true;
         let shared = Arc::clone(&self.shared);
         let mut there: BTreeMap<String, Found> = BTreeMap::new();
         let mut unknown = Unknown::default();
-        for source in &shared.config.sources {
+        for source in &self.sources.clone() {
             let path = &source.path;
             let discovery = match source::discover(source, &shared.platforms) {
                 Ok(discovery) => discovery,
                 Err(error) => {
-                    unknown.all = true;
+                    match &source.name {
+                        Some(name) => drop(unknown.models.insert(name.clone())),
+                        None => drop(unknown.sources.insert(path.clone())),
+                    }
                     self.note(format!("{error}; what is loaded from it stays"));
                     self.problem(path, Some(error.to_string()));
                     continue;
@@ -145,14 +221,16 @@ impl Manager {
             self.problem(path, nothing.then(|| "no model is there".to_owned()));
             self.add(models, &mut there);
             for name in empty {
-                if let Some(model) = self.models.get(name.as_str()) {
-                    let (config, versions) = (model.config.clone(), BTreeMap::new());
-                    there.entry(name.clone()).or_insert(Found { name, versions, config });
+                let model = self.models.get(name.as_str());
+                if model.is_some_and(|model| model.source == *path) {
+                    let (config, versions) = (source.model.clone(), BTreeMap::new());
+                    let found =
+                        Found { name: name.clone(), source: path.clone(), versions, config };
+                    there.entry(name).or_insert(found);
                 }
             }
         }
         self.update(there, &unknown);
-        self.check_files();
     }
 
     /// Adds what one source has; a model that an earlier one has too counts there.
@@ -192,20 +270,30 @@ impl Manager {
 
     /// Brings the list of models and versions up to date with what is there.
     fn update(&mut self, there: BTreeMap<String, Found>, unknown: &Unknown) {
+        let mut unwanted = Vec::new();
         for (name, model) in &mut self.models {
-            let is_unknown = unknown.all || unknown.models.contains(&**name);
-            if !there.contains_key(&**name) && !is_unknown {
+            if !there.contains_key(&**name) && !unknown.covers(name, model) {
                 model.versions.values_mut().for_each(|version| version.aspired = false);
+                unwanted.push(Arc::clone(name));
+            }
+        }
+        for name in &unwanted {
+            if self.predecessors.contains_key(name) {
+                self.part_with_predecessors(name);
+                self.publish(name);
             }
         }
         for (name, found) in there {
             let name: Arc<str> = name.into();
-            let model = self.models.entry(Arc::clone(&name)).or_insert_with(|| Model {
-                config: found.config.clone(),
-                threads: None,
-                versions: BTreeMap::new(),
-            });
-            model.config = found.config;
+            if self.models.get(&name).is_some_and(|model| {
+                model.source != found.source && unknown.sources.contains(&model.source)
+            }) {
+                continue; // It may still be in the source that can not be read.
+            }
+            self.adopt(&name, &found);
+            let Some(model) = self.models.get_mut(&name) else {
+                continue;
+            };
             let ready = model.versions.values().any(|v| matches!(v.state, State::Ready));
             if found.versions.is_empty() && ready {
                 // An emptied folder looks like a mistake, or like storage that went away.
@@ -225,8 +313,8 @@ impl Manager {
             }
         }
         self.models.retain(|name, model| {
-            let stays =
-                model.versions.values().any(|v| v.aspired || !matches!(v.state, State::Gone));
+            let alive = |v: &Version| v.aspired || !matches!(v.state, State::Gone);
+            let stays = model.versions.values().any(alive) || self.predecessors.contains_key(name);
             if !stays {
                 self.shared.board().models.remove(&**name);
             }
@@ -302,152 +390,72 @@ impl Manager {
         }
     }
 
-    fn start_load(&mut self, name: &Arc<str>, number: i64) {
-        let shared = Arc::clone(&self.shared);
-        let Some(model) = self.models.get_mut(name) else {
-            return;
-        };
-        let Some(version) = model.versions.get_mut(&number) else {
-            return;
-        };
-        become_state(version, State::Loading);
-        version.attempts += 1;
-        let (folder, config, threads) =
-            (version.folder.clone(), model.config.clone(), model.threads);
-        let (name, report) = (Arc::clone(name), self.report.clone());
-        log::debug!("{name} version {number}: loading from {}", folder.display());
-        let load = move || {
-            let start = Instant::now();
-            let loaded = catch_unwind(AssertUnwindSafe(|| {
-                let platform = shared.platforms.of_folder(&folder);
-                let platform = platform.ok_or_else(|| Error::not_found("the model is gone"))?;
-                let load = Load {
-                    model: &name,
-                    version: number,
-                    folder: &folder,
-                    platform: &**platform,
-                    config: &config,
-                    batcher: &shared.batcher,
-                    metrics: &shared.metrics,
-                    threads,
-                };
-                let warming = || drop(report.send(Event::Warming(Arc::clone(&name), number)));
-                load.run(warming).map(Arc::new)
-            }));
-            let loaded = loaded.unwrap_or_else(|_| {
-                shared.metrics.panicked();
-                Err(Error::internal("loading it met a bug; see the log"))
-            });
-            let _ = report.send(Event::Loaded(name, number, loaded, start.elapsed()));
-        };
-        self.working += 1;
-        self.spawn("load", load);
-    }
-
-    /// Runs `work` on a thread of its own; on this one if there can be no other.
-    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) {
-        let slot = Arc::new(std::sync::Mutex::new(Some(work)));
-        let inside = Arc::clone(&slot);
-        let take = |slot: &std::sync::Mutex<Option<_>>| {
-            slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
-        };
-        let thread = thread::Builder::new().name(name.to_owned());
-        let spawned = thread.spawn(move || {
-            if let Some(work) = take(&inside) {
-                work();
-            }
-        });
-        if spawned.is_err()
-            && let Some(work) = take(&slot)
-        {
-            work();
-        }
-    }
-
-    fn start_drain(&mut self, name: &Arc<str>, number: i64) {
-        if let Some(model) = self.models.get_mut(name)
-            && let Some(version) = model.versions.get_mut(&number)
-        {
-            become_state(version, State::Draining);
-            log::info!("{name} version {number}: no longer served");
-        }
-        self.publish(name);
-    }
-
-    /// Unloads draining versions that no request holds any more.
-    fn finish_drains(&mut self) {
-        let mut free = Vec::new();
-        for (name, model) in &mut self.models {
-            for (&number, version) in &mut model.versions {
-                let draining = matches!(version.state, State::Draining);
-                let alone = |servable: &Arc<Servable>| Arc::strong_count(servable) == 1;
-                if draining && version.servable.as_ref().is_some_and(alone) {
-                    free.extend(version.servable.take().map(|s| (Arc::clone(name), number, s)));
-                }
-            }
-        }
-        for (name, number, servable) in free {
-            let report = self.report.clone();
-            self.working += 1;
-            self.spawn("unload", move || {
-                drop(servable);
-                let _ = report.send(Event::Unloaded(name, number));
-            });
-        }
-    }
-
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Warming(name, number) => {
-                if let Some(version) = self.version(&name, number) {
+            Event::Warming(key) => {
+                if let Some(version) = self.version(&key) {
                     become_state(version, State::Warming);
                 }
             }
-            Event::Unloaded(name, number) => {
+            Event::Unloaded(key) => {
                 self.working -= 1;
                 self.freed = true;
-                if let Some(version) = self.version(&name, number) {
+                if let Some(version) = self.version(&key) {
                     become_state(version, State::Gone);
                 }
-                log::info!("{name} version {number}: unloaded");
+                log::info!("{} version {}: unloaded", key.model, key.version);
             }
-            Event::Loaded(name, number, Ok(servable), time) => {
+            Event::Loaded(key, Ok(servable), time) => {
                 self.working -= 1;
-                if let Some(model) = self.models.get_mut(&name) {
-                    model.threads = Some(servable.threads());
-                }
-                if let Some(version) = self.version(&name, number) {
-                    version.servable = Some(servable);
-                    version.attempts = 0;
-                    become_state(version, State::Ready);
-                }
-                self.publish(&name);
-                log::info!("{name} version {number}: ready after {} ms", time.as_millis());
+                self.loaded(&key, servable, time);
             }
-            Event::Loaded(name, number, Err(error), _) => {
+            Event::Loaded(key, Err(error), _) => {
                 self.working -= 1;
-                self.shared.metrics.load_failed(&name);
-                self.fail(&name, number, error);
+                self.shared.metrics.load_failed(&key.model);
+                self.fail(&key, error);
             }
+            Event::Sources(sources, answer) => self.set_sources(sources, answer),
         }
     }
 
-    fn version(&mut self, name: &Arc<str>, number: i64) -> Option<&mut Version> {
-        self.models.get_mut(name)?.versions.get_mut(&number)
+    /// The version, unless its model has begun another life.
+    fn version(&mut self, key: &Key) -> Option<&mut Version> {
+        let model = self.models.get_mut(&key.model).filter(|model| model.life == key.life)?;
+        model.versions.get_mut(&key.version)
     }
 
-    fn fail(&mut self, name: &Arc<str>, number: i64, error: Error) {
+    fn loaded(&mut self, key: &Key, servable: Arc<Servable>, time: Duration) {
+        let threads = servable.threads();
+        let Some(version) = self.version(key) else {
+            self.parting.push(servable);
+            return;
+        };
+        version.servable = Some(servable);
+        version.attempts = 0;
+        become_state(version, State::Ready);
+        let name = &key.model;
+        if let Some(model) = self.models.get_mut(name) {
+            model.threads = Some(threads);
+        }
+        self.publish(name);
+        log::info!("{name} version {}: ready after {} ms", key.version, time.as_millis());
+    }
+
+    fn fail(&mut self, key: &Key, error: Error) {
+        let (name, number) = (&key.model, key.version);
         let serving = self
             .models
             .get(name)
             .is_some_and(|model| model.versions.values().any(|v| matches!(v.state, State::Ready)));
+        let serving = serving || self.predecessors.contains_key(name);
         let consequence = if serving { "; the version that serves stays" } else { "" };
         log::error!("{name} version {number}: could not be loaded{consequence}: {error}");
         if let Some(cause) = std::error::Error::source(&error) {
             log::debug!("{name} version {number}: {cause}");
         }
-        if let Some(version) = self.version(name, number) {
-            let (first, longest) = RETRY;
+        let first = self.shared.config.load_retry_interval;
+        let longest = LONGEST_RETRY.max(first);
+        if let Some(version) = self.version(key) {
             let doubled = first * 2u32.saturating_pow(version.attempts.saturating_sub(1).min(8));
             version.retry_at = Instant::now() + doubled.min(longest);
             become_state(version, State::Failed(error));
@@ -455,13 +463,20 @@ impl Manager {
     }
 
     /// Shows requests the versions of `name` that are ready now.
-    fn publish(&self, name: &Arc<str>) {
+    fn publish(&mut self, name: &Arc<str>) {
         let Some(model) = self.models.get(name) else {
             return;
         };
         let ready = model.versions.values().filter(|v| matches!(v.state, State::Ready));
-        let ready = ready.filter_map(|version| version.servable.clone());
-        self.shared.publish(name, ready.collect(), &model.config.labels);
+        let mut ready: Vec<_> = ready.filter_map(|version| version.servable.clone()).collect();
+        let is_own = !ready.is_empty();
+        if !is_own {
+            ready = self.stand_ins(name);
+        }
+        self.shared.publish(name, ready, &model.config.labels);
+        if is_own {
+            self.part_with_predecessors(name);
+        }
     }
 
     /// Puts the state of everything on the board.

@@ -11,9 +11,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use tokio::sync::oneshot;
 
 use crate::batch::Batcher;
-use crate::config::{Config, RepositoryConfig};
+use crate::config::{Config, RepositoryConfig, SourceConfig};
 use crate::error::Result;
 use crate::metrics::{Metrics, SignatureMetrics};
 use crate::platform::Platforms;
@@ -126,7 +127,7 @@ impl ModelHandle {
 
 /// The models of a server. Cheap to clone.
 #[derive(Clone)]
-pub struct Repository(Arc<Shared>);
+pub struct Repository(Arc<Shared>, lifecycle::Control);
 
 struct Shared {
     config: RepositoryConfig,
@@ -180,8 +181,19 @@ impl Repository {
             board: Mutex::default(),
             board_changed: Condvar::new(),
         });
-        lifecycle::start(Arc::clone(&shared))?;
-        Ok(Repository(shared))
+        let sources = config.repository.sources.clone();
+        let control = lifecycle::start(Arc::clone(&shared), sources)?;
+        Ok(Repository(shared, control))
+    }
+
+    /// Serves these sources from now on, instead of those before: loads what is new, swaps what
+    /// comes from somewhere else now, unloads what is no longer named.
+    ///
+    /// The answer comes when everything named is ready or has failed; none comes if the
+    /// repository is stopped before.
+    #[must_use]
+    pub fn set_sources(&self, sources: Vec<SourceConfig>) -> oneshot::Receiver<Result<()>> {
+        self.1.set_sources(sources)
     }
 
     /// The ready version that `spec` means.

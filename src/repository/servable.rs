@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use crate::batch::{Batcher, How, Queue, Run, Traits};
-use crate::config::{Images, ModelConfig};
+use crate::config::{Images, ModelConfig, model_server};
 use crate::error::{Code, Error, Result};
 use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
 use crate::platform::{Executable, LoadOptions, Platform, RunOptions};
@@ -97,6 +97,10 @@ impl Load<'_> {
     fn load(&self, threads: usize) -> Result<Servable> {
         let options = load_options(self.config, threads);
         let loaded = self.platform.load(self.folder, &options)?;
+        let batching = match self.config.batching_file {
+            true => model_server::batching::of_version(self.folder)?,
+            false => self.config.batching.clone(),
+        };
         let names: Vec<&str> = loaded.signatures.iter().map(|s| s.name.as_str()).collect();
         let metrics = self.metrics.version(self.model, self.version, &names);
         let queue = |(index, signature): (usize, &Signature)| {
@@ -105,7 +109,7 @@ impl Load<'_> {
             let executable = Arc::clone(&loaded.executable);
             let run = Arc::new(SignatureRun { executable, index });
             let queue_metrics = metrics.signature(index)?.queue();
-            Some(self.batcher.queue(self.config.batching.clone(), traits, queue_metrics, run))
+            Some(self.batcher.queue(batching.clone(), traits, queue_metrics, run))
         };
         Ok(Servable {
             model: Arc::clone(self.model),

@@ -15,6 +15,8 @@ use crate::platform::Platforms;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Found {
     pub(super) name: String,
+    /// The path of the source it comes from.
+    pub(super) source: PathBuf,
     /// Folders of its versions.
     pub(super) versions: BTreeMap<i64, PathBuf>,
     pub(super) config: ModelConfig,
@@ -85,7 +87,8 @@ impl Discovery {
             self.notes.insert(note);
             return;
         }
-        self.models.push(Found { name, versions, config: source.model.clone() });
+        let (config, source) = (source.model.clone(), source.path.clone());
+        self.models.push(Found { name, source, versions, config });
     }
 }
 

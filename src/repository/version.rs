@@ -10,8 +10,8 @@ use super::servable::Servable;
 use super::source::Fingerprint;
 use crate::platform::{Completeness, Platform};
 
-/// Waits between tries of a failed load: the first, and the longest it doubles to.
-pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+/// The wait between tries of a failed load doubles up to this, unless it begins longer.
+pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 pub(super) struct Version {
     pub(super) folder: PathBuf,
@@ -97,7 +97,7 @@ pub(super) fn check_completeness(version: &mut Version, platform: Option<&dyn Pl
                 log::error!("{}: can not be loaded: {error}", version.folder.display());
             }
             version.attempts += 1;
-            version.retry_at = Instant::now() + RETRY.1;
+            version.retry_at = Instant::now() + LONGEST_RETRY;
             become_state(version, State::Failed(error));
         }
     }

@@ -8,6 +8,7 @@ use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -26,15 +27,16 @@ use tonic_health::pb::health_server::HealthServer;
 
 use super::health::Health;
 use super::{bind, drain};
-use crate::config::{Config, GrpcConfig, TlsConfig};
+use crate::config::{Config, ModelConfig, TlsConfig, model_server};
 use crate::engine::{Engine, Served};
 use crate::error::{Code, Error, Result};
 use crate::pb::serving::model_service_server::{ModelService, ModelServiceServer};
 use crate::pb::serving::prediction_service_server::{PredictionService, PredictionServiceServer};
 use crate::pb::serving::{
     ClassificationRequest, ClassificationResponse, GetModelMetadataRequest,
-    GetModelMetadataResponse, GetModelStatusRequest, GetModelStatusResponse, MultiInferenceRequest,
-    MultiInferenceResponse, PredictRequest, PredictResponse, RegressionRequest, RegressionResponse,
+    GetModelMetadataResponse, GetModelStatusRequest, GetModelStatusResponse, ModelServerConfig,
+    MultiInferenceRequest, MultiInferenceResponse, PredictRequest, PredictResponse,
+    RegressionRequest, RegressionResponse, ReloadConfigRequest, ReloadConfigResponse, StatusProto,
 };
 use crate::pb::{DESCRIPTORS, Form};
 use crate::protocol::tfs;
@@ -128,7 +130,7 @@ fn serving(
 ) -> Result<impl Future<Output = ()> + use<>> {
     let _inside = runtime.enter();
     let grpc = &config.grpc;
-    let mut routes = services(grpc, engine)?;
+    let mut routes = services(config, engine)?;
     if grpc.health_service {
         let health = Health { engine: engine.clone(), ends: ends.clone() };
         routes = routes.add_service(HealthServer::new(health));
@@ -163,10 +165,12 @@ async fn ended(mut ends: watch::Receiver<bool>) {
 }
 
 /// The services that are always there.
-fn services(config: &GrpcConfig, engine: &Engine) -> Result<Routes> {
-    let most = config.max_message_bytes;
-    let form = if config.tensor_content { Form::Content } else { Form::Values };
-    let service = Service { engine: engine.clone(), form };
+fn services(config: &Config, engine: &Engine) -> Result<Routes> {
+    let grpc = &config.grpc;
+    let most = grpc.max_message_bytes;
+    let form = if grpc.tensor_content { Form::Content } else { Form::Values };
+    let reload = grpc.reload.then(|| Arc::new(config.repository.common.clone()));
+    let service = Service { engine: engine.clone(), form, reload };
     let predictions = PredictionServiceServer::new(service.clone())
         .accept_compressed(CompressionEncoding::Gzip)
         .max_decoding_message_size(most)
@@ -231,6 +235,8 @@ fn failed(what: &str, error: std::io::Error) -> Error {
 struct Service {
     engine: Engine,
     form: Form,
+    /// What models have in common that clients name, if they may.
+    reload: Option<Arc<ModelConfig>>,
 }
 
 impl Service {
@@ -240,6 +246,29 @@ impl Service {
         let text = metadata.get("grpc-timeout").and_then(|value| value.to_str().ok());
         let theirs = text.and_then(timeout).and_then(|time| start.checked_add(time));
         theirs.map_or(ours, |theirs| theirs.min(ours))
+    }
+
+    /// Serves the models of `config` instead of those before.
+    async fn change_models(&self, config: Option<&ModelServerConfig>) -> Result<()> {
+        let Some(common) = &self.reload else {
+            return Err(Error::new(
+                Code::PermissionDenied,
+                "this server does not let clients choose its models: it was not started as \
+                 tensorflow_model_server",
+            ));
+        };
+        let list = match config {
+            Some(config) => model_server::models::list(config, common)?,
+            None => None,
+        };
+        let list = list.ok_or_else(|| {
+            Error::invalid(
+                "ServerModelConfig type not supported by HandleReloadConfigRequest. Only \
+                 ModelConfigList is currently supported",
+            )
+        })?;
+        list.notes.iter().for_each(|note| log::warn!("{note}"));
+        self.engine.reload(list.sources).await
     }
 
     /// Makes an inference call: counted, and with a bug in it kept to itself.
@@ -359,5 +388,16 @@ impl ModelService for Service {
     ) -> Result<Response<GetModelStatusResponse>, Status> {
         let answer = tfs::grpc::status(&self.engine, request.get_ref());
         answer.map(Response::new).map_err(|error| status("GetModelStatus", &error))
+    }
+
+    /// Returns when the models are there. Metrics are not reported on.
+    async fn handle_reload_config_request(
+        &self,
+        request: Request<ReloadConfigRequest>,
+    ) -> Result<Response<ReloadConfigResponse>, Status> {
+        let changed = self.change_models(request.get_ref().config.as_ref()).await;
+        changed.map_err(|error| status("HandleReloadConfigRequest", &error))?;
+        let ok = StatusProto { error_code: 0, error_message: String::new() };
+        Ok(Response::new(ReloadConfigResponse { status: Some(ok), metric: Vec::new() }))
     }
 }

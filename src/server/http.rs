@@ -5,11 +5,15 @@
 
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use actix_web::dev::Payload;
 use actix_web::http::StatusCode;
-use actix_web::http::header::{CONTENT_TYPE, HeaderMap, ORIGIN};
+use actix_web::http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    CONTENT_TYPE, HeaderMap, ORIGIN,
+};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -21,7 +25,7 @@ use super::form;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::{Code, Error};
-use crate::metrics;
+use crate::metrics::CONTENT_TYPE as CONTENT_TYPE_OF_METRICS;
 use crate::protocol::{JSON, Reply, simple, tfs};
 
 /// What every request needs. Cheap to clone.
@@ -30,12 +34,15 @@ pub(super) struct State {
     engine: Engine,
     limits: Limits,
     activity: Activity,
+    cors: bool,
+    metrics_path: Option<Arc<str>>,
 }
 
 impl State {
     pub(super) fn new(config: &Config, engine: Engine, activity: Activity) -> Self {
         let limits = Limits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
-        State { engine, limits, activity }
+        let metrics_path = config.http.metrics_path.as_deref().map(Arc::from);
+        State { engine, limits, activity, cors: config.http.cors, metrics_path }
     }
 
     pub(super) fn activity(&self) -> &Activity {
@@ -67,6 +74,11 @@ pub(super) async fn dispatch(
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = HttpResponse::build(status);
     response.insert_header((CONTENT_TYPE, reply.content_type));
+    if state.cors && is_below_v1(request.uri().path()) {
+        response.insert_header((ACCESS_CONTROL_ALLOW_ORIGIN, "*"));
+        response.insert_header((ACCESS_CONTROL_ALLOW_METHODS, "POST, GET"));
+        response.insert_header((ACCESS_CONTROL_ALLOW_HEADERS, "Content-Type"));
+    }
     if state.activity.is_closing() {
         response.force_close();
     }
@@ -84,10 +96,8 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
         ("GET" | "HEAD", "/healthz") => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
         ("GET" | "HEAD", "/health") => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
         ("GET" | "HEAD", "/readyz") => readiness(engine),
-        ("GET" | "HEAD", "/metrics") => match engine.metrics_text() {
-            Ok(text) => Reply::ok(metrics::CONTENT_TYPE, text),
-            Err(error) => simple::refuse(error, 500),
-        },
+        ("GET" | "HEAD", "/metrics") => metrics(engine),
+        ("GET" | "HEAD", _) if state.metrics_path.as_deref() == Some(path) => metrics(engine),
         (_, "/" | "/healthz" | "/health" | "/readyz" | "/metrics") => {
             plain(405, &format!("{method} is not allowed for {path}"))
         }
@@ -158,6 +168,13 @@ async fn simple_request(
         Ok(body) if is_anything && !body.trim_ascii_start().starts_with(b"{") => unsupported(),
         Ok(body) => simple::json(&state.engine, &body, start).await,
         Err(error) => refuse(error),
+    }
+}
+
+fn metrics(engine: &Engine) -> Reply {
+    match engine.metrics_text() {
+        Ok(text) => Reply::ok(CONTENT_TYPE_OF_METRICS, text),
+        Err(error) => simple::refuse(error, 500),
     }
 }
 

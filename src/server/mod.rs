@@ -3,7 +3,7 @@
 //! [`http`] turns requests into calls of the protocols, [`body`] and [`form`] read what clients
 //! send, [`connection`] limits how long they take, [`drain`] knows when it is safe to stop. This module knows no model.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -169,12 +169,15 @@ fn serve(
 
 /// Binds a port; `option` is what it can be changed with.
 fn bind(host: IpAddr, port: u16, option: &str) -> Result<TcpListener> {
+    // Every address, as in the servers we take over from; also on a machine without IPv6.
+    if host == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !has_ipv6() {
+        return bind(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port, option);
+    }
     let address = SocketAddr::new(host, port);
     let bound = || -> std::io::Result<TcpListener> {
         let socket =
             Socket::new(Domain::for_address(address), Type::STREAM, Some(socket2::Protocol::TCP))?;
-        if address.is_ipv6() && host == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED) {
-            // `::` means every address, as in the servers we take over from.
+        if host == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
             socket.set_only_v6(false)?;
         }
         socket.set_reuse_address(true)?;
@@ -195,6 +198,13 @@ fn bind(host: IpAddr, port: u16, option: &str) -> Result<TcpListener> {
         let message = format!("{address} can not be bound: {error}{hint}");
         Error::new(Code::Unavailable, message).with_source(error)
     })
+}
+
+/// Whether a socket can be bound to `::`: not where the kernel has no IPv6, or it is disabled.
+fn has_ipv6() -> bool {
+    let any = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(socket2::Protocol::TCP));
+    socket.and_then(|socket| socket.bind(&any.into())).is_ok()
 }
 
 fn failed(what: &str, error: std::io::Error) -> Error {

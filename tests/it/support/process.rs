@@ -40,7 +40,12 @@ pub struct Ended {
 }
 
 pub fn run<A: AsRef<OsStr>>(arguments: &[A]) -> Ended {
-    let output = tensorserve(arguments).output().expect("starts");
+    ended(&mut tensorserve(arguments))
+}
+
+/// Runs a command that ends.
+pub fn ended(command: &mut Command) -> Ended {
+    let output = command.output().expect("starts");
     Ended {
         status: output.status,
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

@@ -1,0 +1,336 @@
+//! TensorFlow Serving's flags: what there is, and how a command line is read.
+//!
+//! Its rules: `--flag=value`, a bool also as `--flag`; the last one counts; an argument that is
+//! no flag is told and left out, a value that can not be read ends the start.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+
+/// What a flag's value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bool,
+    Int,
+    Float,
+    Text,
+}
+
+/// A flag.
+pub(super) struct Flag {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    /// As it is shown.
+    pub(super) default: &'static str,
+    pub(super) help: &'static str,
+    /// Why it does nothing here, if it does nothing.
+    pub(super) idle: Option<&'static str>,
+}
+
+const fn flag(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
+    Flag { name, kind, default, help, idle: None }
+}
+
+const fn idle(name: &'static str, kind: Kind, default: &'static str, why: &'static str) -> Flag {
+    Flag { name, kind, default, help: "accepted, without effect", idle: Some(why) }
+}
+
+const TFLITE: &str = "TensorFlow Lite models are not served";
+const POOL: &str = "models are loaded and unloaded by the same threads, see --num_load_threads";
+const XLA: &str = "set TF_XLA_FLAGS instead, which libtensorflow reads";
+
+use Kind::{Bool, Float, Int, Text};
+
+/// All flags, in TensorFlow Serving's order.
+pub(super) const FLAGS: &[Flag] = &[
+    flag("port", Int, "8500", "TCP port for gRPC; 0 means none"),
+    flag("grpc_socket_path", Text, "", "UNIX socket for gRPC; none if empty"),
+    flag("rest_api_port", Int, "0", "port for HTTP; 0 means no HTTP"),
+    flag("rest_api_num_threads", Int, "one per core", "threads that serve HTTP"),
+    flag("rest_api_timeout_in_ms", Int, "30000", "answer a request after this long"),
+    flag("rest_api_enable_cors_support", Bool, "false", "send CORS headers"),
+    flag("enable_batching", Bool, "false", "join requests, with the parameters of the file"),
+    idle(
+        "allow_version_labels_for_unavailable_models",
+        Bool,
+        "false",
+        "labels may always point at versions that are not loaded yet",
+    ),
+    flag("batching_parameters_file", Text, "", "BatchingParameters as text protobuf"),
+    flag(
+        "enable_per_model_batching_parameters",
+        Bool,
+        "false",
+        "take batching_params.pbtxt from each version's folder",
+    ),
+    flag("model_config_file", Text, "", "ModelServerConfig as text protobuf"),
+    flag(
+        "model_config_file_poll_wait_seconds",
+        Int,
+        "0",
+        "read that file again this often; 0 means never",
+    ),
+    flag("model_name", Text, "default", "name of the model at --model_base_path"),
+    flag("model_base_path", Text, "", "folder of the versions of the one model"),
+    flag("num_load_threads", Int, "2", "most loads and unloads at once; 0 means the default"),
+    idle("num_unload_threads", Int, "0", POOL),
+    flag("max_num_load_retries", Int, "5", "how often a failed load is tried again"),
+    flag("load_retry_interval_micros", Int, "5000000", "wait before that; it doubles"),
+    flag(
+        "file_system_poll_wait_seconds",
+        Int,
+        "1",
+        "look for versions this often; 0 means once, at the start",
+    ),
+    idle("flush_filesystem_caches", Bool, "true", "the system is left to know its memory"),
+    flag("tensorflow_session_parallelism", Int, "0", "threads in and between operations"),
+    flag("tensorflow_intra_op_parallelism", Int, "0", "threads within one operation"),
+    flag("tensorflow_inter_op_parallelism", Int, "0", "threads between operations"),
+    flag("tensorflow_session_config_file", Text, "", "ConfigProto as text protobuf"),
+    idle(
+        "use_alts_credentials",
+        Bool,
+        "false",
+        "ALTS is not built in; gRPC is not encrypted by it",
+    ),
+    flag("ssl_config_file", Text, "", "SSLConfig as text protobuf, for gRPC"),
+    flag("platform_config_file", Text, "", "PlatformConfigMap as text protobuf"),
+    flag(
+        "per_process_gpu_memory_fraction",
+        Float,
+        "0",
+        "part of each GPU's memory to take at most; 0 means all",
+    ),
+    flag("saved_model_tags", Text, "serve", "tags of the graph to load, with commas between"),
+    idle("grpc_channel_arguments", Text, "", "they are settings of another gRPC library"),
+    idle("grpc_max_threads", Int, "0", "gRPC runs on the threads of the server"),
+    flag("enable_model_warmup", Bool, "true", "run a version before it takes requests"),
+    idle(
+        "num_request_iterations_for_warmup",
+        Int,
+        "0",
+        "a version is warmed until its runs are quick",
+    ),
+    flag("version", Bool, "false", "print the version and end"),
+    flag("monitoring_config_file", Text, "", "MonitoringConfig as text protobuf"),
+    idle(
+        "remove_unused_fields_from_bundle_metagraph",
+        Bool,
+        "true",
+        "only what is used is kept of a graph anyway",
+    ),
+    idle("prefer_tflite_model", Bool, "false", TFLITE),
+    idle("num_tflite_pools", Int, "0", TFLITE),
+    idle("num_tflite_interpreters_per_pool", Int, "1", TFLITE),
+    idle("enable_signature_method_name_check", Bool, "false", "method names are not checked"),
+    idle("xla_cpu_compilation_enabled", Bool, "false", XLA),
+    idle("xla_gpu_compilation_enabled", Bool, "false", XLA),
+    idle("enable_profiler", Bool, "true", "there is no profiler service"),
+    idle("thread_pool_factory_config_file", Text, "", "thread pools can not be replaced"),
+    idle("mixed_precision", Text, "", "graphs run in the precision they were saved with"),
+    idle("skip_initialize_tpu", Bool, "false", "there is no TPU support"),
+    flag("enable_grpc_healthcheck_service", Bool, "false", "offer grpc.health.v1.Health"),
+    flag(
+        "enable_serialization_as_tensor_content",
+        Bool,
+        "false",
+        "send tensors over gRPC as raw bytes",
+    ),
+];
+
+/// A command line.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Flags {
+    given: BTreeMap<&'static str, Value>,
+    /// Arguments that are no flags.
+    pub(super) unknown: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Value {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(String),
+}
+
+impl Flags {
+    /// Reads arguments (without the program's name).
+    ///
+    /// # Errors
+    /// For a value that is not of its flag's kind.
+    pub(super) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self> {
+        let mut flags = Flags::default();
+        for argument in arguments {
+            let (name, value) = match argument.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (argument.as_str(), None),
+            };
+            let name = name.strip_prefix("--").unwrap_or_default();
+            let flag = FLAGS.iter().find(|flag| flag.name == name);
+            let text = match (flag, value) {
+                (Some(_), Some(value)) => value,
+                (Some(Flag { kind: Bool, .. }), None) => "true",
+                _ => {
+                    flags.unknown.push(argument);
+                    continue;
+                }
+            };
+            if let Some(flag) = flag {
+                flags.given.insert(flag.name, value_of(flag, text)?);
+            }
+        }
+        Ok(flags)
+    }
+
+    /// The flags on this command line that do nothing here, and why.
+    pub(super) fn idle(&self) -> Vec<String> {
+        let idle = FLAGS.iter().filter(|flag| self.given.contains_key(flag.name));
+        let line = |flag: &Flag| flag.idle.map(|why| format!("--{} is ignored: {why}", flag.name));
+        idle.filter_map(line).collect()
+    }
+
+    /// Whether the bool `name` is set; `false` without it.
+    pub(super) fn is_set(&self, name: &str) -> bool {
+        self.bool(name).unwrap_or(false)
+    }
+
+    pub(super) fn bool(&self, name: &str) -> Option<bool> {
+        match self.given.get(name)? {
+            Value::Bool(value) => Some(*value),
+            Value::Int(_) | Value::Float(_) | Value::Text(_) => None,
+        }
+    }
+
+    pub(super) fn int(&self, name: &str) -> Option<i64> {
+        match self.given.get(name)? {
+            Value::Int(value) => Some(*value),
+            Value::Bool(_) | Value::Float(_) | Value::Text(_) => None,
+        }
+    }
+
+    pub(super) fn float(&self, name: &str) -> Option<f64> {
+        match self.given.get(name)? {
+            Value::Float(value) => Some(*value),
+            Value::Bool(_) | Value::Int(_) | Value::Text(_) => None,
+        }
+    }
+
+    /// The text of `name`; `None` also if it is empty.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        match self.given.get(name)? {
+            Value::Text(value) => Some(value.as_str()).filter(|text| !text.is_empty()),
+            Value::Bool(_) | Value::Int(_) | Value::Float(_) => None,
+        }
+    }
+}
+
+fn value_of(flag: &Flag, text: &str) -> Result<Value> {
+    let value = match flag.kind {
+        Bool => text.parse().ok().map(Value::Bool),
+        Int => text.trim().parse().ok().map(Value::Int),
+        Float => text.trim().parse().ok().map(Value::Float),
+        Text => Some(Value::Text(text.to_owned())),
+    };
+    let name = flag.name;
+    value.ok_or_else(|| {
+        let want = match flag.kind {
+            Bool => "true or false",
+            Int => "a number",
+            Float => "a fraction",
+            Text => "text",
+        };
+        Error::invalid(format!(
+            "Couldn't interpret value {text:?} for flag {name}: it must be {want}"
+        ))
+    })
+}
+
+/// What `--help` prints, and mistakes are followed by.
+pub(super) fn usage(program: &str) -> String {
+    let mut usage = format!("usage: {program}\nFlags:\n");
+    for flag in FLAGS {
+        let Flag { name, kind, default, help, idle } = flag;
+        let kind = match kind {
+            Bool => "bool",
+            Int => "int",
+            Float => "float",
+            Text => "string",
+        };
+        let why = idle.map_or(String::new(), |why| format!(": {why}"));
+        let default = if default.is_empty() { "\"\"" } else { default };
+        usage.push_str(&format!("  --{name}={default}\n      {kind}  {help}{why}\n"));
+    }
+    usage
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Flags> {
+        Flags::parse(arguments.iter().map(|&argument| argument.to_owned()))
+    }
+
+    #[test]
+    fn values_of_every_kind() {
+        let flags = parse(&[
+            "--port=9000",
+            "--enable_batching",
+            "--enable_model_warmup=false",
+            "--model_name=a=b",
+            "--per_process_gpu_memory_fraction=0.5",
+            "--file_system_poll_wait_seconds=-1",
+        ])
+        .expect("valid");
+        assert_eq!(flags.int("port"), Some(9000));
+        assert!(flags.is_set("enable_batching"));
+        assert_eq!(flags.bool("enable_model_warmup"), Some(false));
+        assert_eq!(flags.text("model_name"), Some("a=b"));
+        assert_eq!(flags.float("per_process_gpu_memory_fraction"), Some(0.5));
+        assert_eq!(flags.int("file_system_poll_wait_seconds"), Some(-1));
+        assert_eq!(flags.int("rest_api_port"), None);
+        assert!(flags.unknown.is_empty());
+    }
+
+    #[test]
+    fn the_last_one_counts_and_empty_text_is_none() {
+        let flags = parse(&["--port=1", "--port=2", "--model_name=x", "--model_name="]);
+        let flags = flags.expect("valid");
+        assert_eq!((flags.int("port"), flags.text("model_name")), (Some(2), None));
+    }
+
+    #[test]
+    fn what_is_no_flag_is_told() {
+        let arguments = ["--prot=1", "-port=1", "--port", "8500", "--", "--port =1"];
+        let flags = parse(&arguments).expect("goes on");
+        assert_eq!(flags.unknown, arguments);
+        assert_eq!(flags.int("port"), None);
+    }
+
+    #[test]
+    fn values_that_are_none() {
+        for wrong in ["--port=many", "--port=", "--enable_batching=1", "--enable_batching=yes"] {
+            let error = parse(&[wrong]).expect_err(wrong);
+            assert!(error.message().starts_with("Couldn't interpret value"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_does_nothing_says_why() {
+        let flags = parse(&["--prefer_tflite_model", "--port=1"]).expect("valid");
+        let idle = flags.idle();
+        assert_eq!(idle.len(), 1);
+        assert!(idle[0].contains("TensorFlow Lite"), "{idle:?}");
+    }
+
+    #[test]
+    fn every_flag_is_there_once_and_in_the_usage() {
+        let usage = usage("x");
+        for flag in FLAGS {
+            assert_eq!(FLAGS.iter().filter(|f| f.name == flag.name).count(), 1, "{}", flag.name);
+            assert!(usage.contains(&format!("--{}=", flag.name)));
+        }
+        assert_eq!(FLAGS.len(), 48);
+    }
+}
