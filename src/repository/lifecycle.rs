@@ -402,6 +402,11 @@ impl Manager {
                 self.freed = true;
                 if let Some(version) = self.version(&key) {
                     become_state(version, State::Gone);
+                    if version.aspired {
+                        // It was wanted again while it drained.
+                        self.looks = true;
+                        self.next_look = Instant::now();
+                    }
                 }
                 log::info!("{} version {}: unloaded", key.model, key.version);
             }

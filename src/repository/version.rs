@@ -60,7 +60,9 @@ impl Version {
     /// Whether it will not change by itself before the files do.
     pub(super) fn is_settled(&self) -> bool {
         match self.state {
-            State::Ready | State::Failed(_) | State::Gone => true,
+            State::Ready | State::Failed(_) => true,
+            // One that was wanted again while it drained is loaded again.
+            State::Gone => !self.aspired,
             // One that waits for files, but not one that waits to be seen twice or to be loaded.
             State::Found(_) => {
                 !self.aspired || (self.seen.is_some() && !self.changing && !self.complete)

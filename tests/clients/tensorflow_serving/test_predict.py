@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow_serving.apis import (
-    get_model_metadata_pb2, get_model_status_pb2, model_service_pb2_grpc, predict_pb2,
-    prediction_service_pb2_grpc,
+    get_model_metadata_pb2, get_model_status_pb2, model_management_pb2, model_service_pb2_grpc,
+    predict_pb2, prediction_service_pb2_grpc,
 )
 
 from serving import DATA, Server
@@ -298,6 +298,13 @@ class Descriptions(Case):
         message.model_spec.name = "none"
         self.assert_fails(grpc.StatusCode.NOT_FOUND, "Could not find any versions of model none",
                           lambda: self.models.GetModelStatus(message))
+
+    def test_clients_do_not_choose_models_of_our_own_front(self):
+        request = model_management_pb2.ReloadConfigRequest()
+        request.config.model_config_list.config.add(
+            name="m", base_path="/etc", model_platform="tensorflow")
+        self.assert_fails(grpc.StatusCode.PERMISSION_DENIED, "tensorflow_model_server",
+                          lambda: self.models.HandleReloadConfigRequest(request))
 
     def test_health(self):
         stub = health_pb2_grpc.HealthStub(self.channel)
