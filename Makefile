@@ -35,7 +35,8 @@ rust-test: lib
 
 # The clients that users have, from PyPI, in a virtual environment of their own below target/.
 client-test: lib
-	$(CARGO) build --locked --bin tensorserve
+	@# Built as for the other tests, and so not twice.
+	$(CARGO) test --locked --no-run --test it
 	PYTHON=$(PYTHON) tests/clients/run.sh "$(abspath $(TARGET)/debug/tensorserve)"
 
 bench: lib

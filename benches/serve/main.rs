@@ -18,6 +18,7 @@
 )]
 
 mod client;
+mod grpc;
 mod json;
 mod process;
 mod raw;
@@ -34,6 +35,9 @@ fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if arguments.iter().any(|a| a == "--echo-server") {
         return process::echo_server();
+    }
+    if arguments.iter().any(|a| a == "--grpc-echo-server") {
+        return grpc::echo_server();
     }
     let number = |name: &str, default: usize| {
         let at = arguments.iter().position(|a| a == name);
@@ -66,6 +70,7 @@ fn main() {
         time: Duration::from_millis(millis),
         connections,
         echo: Process::echo(),
+        grpc_echo: Process::grpc_echo(),
         server: Process::server(),
         raw: raw::Raw::load(&scenarios),
         figures: BTreeMap::new(),
@@ -82,6 +87,7 @@ struct Bench {
     time: Duration,
     connections: Vec<usize>,
     echo: Process,
+    grpc_echo: Process,
     server: Process,
     raw: raw::Raw,
     /// All values of each figure, by name.
@@ -103,6 +109,9 @@ impl Bench {
     fn warm(&mut self, scenarios: &[Scenario]) {
         for scenario in scenarios {
             client::check(self.server.address, scenario);
+            for call in grpc::calls() {
+                grpc::run(self.server.grpc, &call, Duration::from_millis(100));
+            }
             for connections in self.connections.clone() {
                 let time = Duration::from_millis(500);
                 client::run(self.server.address, &scenario.requests, connections, time);
@@ -125,6 +134,56 @@ impl Bench {
         }
         for (name, value) in json::figures() {
             self.note(name, value);
+        }
+        for call in grpc::calls() {
+            let mut contestants = vec!["echo", "server"];
+            if backwards {
+                contestants.reverse();
+            }
+            for contestant in contestants {
+                self.measure_grpc(contestant, &call);
+            }
+        }
+    }
+
+    fn measure_grpc(&mut self, contestant: &str, call: &grpc::Call) {
+        let process = if contestant == "echo" { &self.grpc_echo } else { &self.server };
+        let before = process.cpu();
+        let answered = grpc::run(process.grpc, call, self.time);
+        let used = process.cpu() - before;
+        #[allow(clippy::cast_precision_loss)]
+        let answered = answered as f64;
+        let name = |figure: &str| format!("grpc {} {contestant} {figure}", call.name);
+        self.note(name("cpu"), used.as_secs_f64() * 1e6 / answered);
+        self.note(name("rate"), answered / self.time.as_secs_f64());
+    }
+
+    fn print_grpc(&self) {
+        println!("\ngRPC Predict against a bare tonic echo of the same messages");
+        println!(
+            "{:<18}{:>7}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}",
+            "model",
+            "calls",
+            "cpu us/req",
+            "echo us/req",
+            "echo/server",
+            "req/s",
+            "echo req/s",
+            "server/echo"
+        );
+        for call in grpc::calls() {
+            let get = |contestant: &str, figure: &str| {
+                self.median(&format!("grpc {} {contestant} {figure}", call.name))
+            };
+            let (cpu, echo) = (get("server", "cpu"), get("echo", "cpu"));
+            let (rate, echo_rate) = (get("server", "rate"), get("echo", "rate"));
+            println!(
+                "{:<18}{:>7}{cpu:>12.1}{echo:>12.1}{:>12.2}{rate:>12.0}{echo_rate:>12.0}{:>12.2}",
+                call.name,
+                call.concurrency,
+                echo / cpu,
+                rate / echo_rate
+            );
         }
     }
 
@@ -224,6 +283,7 @@ impl Bench {
                 server / sum
             );
         }
+        self.print_grpc();
         println!("\nJSON of 224 x 224 x 3 numbers (GB of text per second, one core)");
         for name in json::KINDS {
             let (read, write) =

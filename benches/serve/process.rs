@@ -12,6 +12,8 @@ use crate::scenario::project;
 pub struct Process {
     child: Child,
     pub address: SocketAddr,
+    /// For gRPC, if it listens for that.
+    pub grpc: SocketAddr,
 }
 
 impl Process {
@@ -21,25 +23,37 @@ impl Process {
         command.args(["serve", "--http-port", "0", "--grpc-port", "0", "--log-level", "warn"]);
         // For trying settings: TENSORSERVE_… variables reach the server.
         command.arg(project("models"));
-        Process::start(command, "listening on http://", "ready after")
+        command.arg(project("tests/data/tensorflow-serving/generated/echo_float32"));
+        Process::start(command, "ready after")
     }
 
     /// This program as a bare echo.
     pub fn echo() -> Self {
         let mut command = Command::new(std::env::current_exe().expect("own path"));
         command.arg("--echo-server");
-        Process::start(command, "listening on http://", "listening on")
+        Process::start(command, "listening on")
     }
 
-    fn start(mut command: Command, address_behind: &str, ready: &str) -> Self {
+    /// This program as a bare echo over gRPC.
+    pub fn grpc_echo() -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("own path"));
+        command.arg("--grpc-echo-server");
+        Process::start(command, "listening on")
+    }
+
+    fn start(mut command: Command, ready: &str) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
         let output = child.stdout.take().expect("piped");
         let mut address = None;
+        let mut grpc = None;
         let mut lines = BufReader::new(output).lines();
         for line in lines.by_ref() {
             let line = line.expect("a line");
-            if let Some(text) = line.strip_prefix(address_behind) {
+            if let Some(text) = line.strip_prefix("listening on http://") {
                 address = Some(text.parse().expect("an address"));
+            }
+            if let Some(text) = line.strip_prefix("listening on grpc://") {
+                grpc = Some(text.parse().expect("an address"));
             }
             if line.starts_with(ready) {
                 break;
@@ -47,7 +61,8 @@ impl Process {
         }
         // Whatever else it prints must not block it.
         std::thread::spawn(move || lines.for_each(drop));
-        Process { child, address: address.expect("it says where it listens") }
+        let address = address.or(grpc).expect("it says where it listens");
+        Process { child, address, grpc: grpc.unwrap_or(address) }
     }
 
     /// Processor time of all its threads so far.
