@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, StreamExt};
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -26,6 +26,7 @@ use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::HealthServer;
 
 use super::health::Health;
+use super::local::LocalConnection;
 use super::{bind, drain};
 use crate::config::{Config, ModelConfig, TlsConfig, model_server};
 use crate::engine::{Engine, Served};
@@ -146,6 +147,7 @@ fn serving(
     }
     if let Some(path) = &grpc.socket_path {
         let incoming = UnixListenerStream::new(bind_path(path)?);
+        let incoming = incoming.map(|accepted| accepted.map(LocalConnection::new));
         // Who may connect is up to the file's permissions.
         let router = router(None, routes)?;
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));

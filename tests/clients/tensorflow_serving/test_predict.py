@@ -137,9 +137,7 @@ class Predict(Case):
             "set {score}.", lambda: self.predictions.Predict(message))
 
     def test_the_unix_socket(self):
-        # gRPC for Python makes the path the authority, in a form that HTTP/2 here refuses.
-        options = [("grpc.default_authority", "localhost")]
-        with grpc.insecure_channel(f"unix:{self.socket}", options=options) as channel:
+        with grpc.insecure_channel(f"unix:{self.socket}") as channel:
             stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
             answer = stub.Predict(request("half_plus_two", x=[2.0]), timeout=10)
             self.assertEqual(tf.make_ndarray(answer.outputs["y"]), [3.0])

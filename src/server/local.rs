@@ -1,0 +1,208 @@
+//! gRPC connections over a UNIX socket.
+//!
+//! gRPC's C core (under Python, C++, Ruby and others) makes the socket's path the authority of its
+//! calls, percent-encoded: `tmp%2Fgrpc.sock`. The HTTP/2 library takes no `%` in an authority and
+//! refuses such calls. Nothing here looks at an authority, so in the heads of calls the `%` is
+//! replaced before the library sees it; the length stays, and with it the state of the header
+//! compression. What calls carry is never touched: frames are followed.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tonic::transport::server::Connected;
+
+/// A client's first bytes on every HTTP/2 connection, before the first frame.
+const PREFACE: usize = 24;
+
+/// The head of a frame: three bytes of length, then its type.
+const FRAME_HEAD: usize = 9;
+const HEADERS: u8 = 1;
+
+/// Where in a client's bytes the next one belongs.
+struct Frames {
+    /// Bytes of the preface, or of a frame, still to come.
+    left: usize,
+    in_headers: bool,
+    head: [u8; FRAME_HEAD],
+    filled: usize,
+}
+
+impl Frames {
+    fn new() -> Self {
+        Frames { left: PREFACE, in_headers: false, head: [0; FRAME_HEAD], filled: 0 }
+    }
+
+    /// Follows the frames in `bytes`, and mends the authorities in heads of calls.
+    fn mend(&mut self, mut bytes: &mut [u8]) {
+        while !bytes.is_empty() {
+            if self.left > 0 {
+                let (part, rest) = bytes.split_at_mut(self.left.min(bytes.len()));
+                if self.in_headers {
+                    mend_authority(part);
+                }
+                self.left -= part.len();
+                bytes = rest;
+                continue;
+            }
+            let (part, rest) = bytes.split_at_mut((FRAME_HEAD - self.filled).min(bytes.len()));
+            if let Some(room) = self.head.get_mut(self.filled..self.filled + part.len()) {
+                room.copy_from_slice(part);
+            }
+            self.filled += part.len();
+            bytes = rest;
+            if self.filled == FRAME_HEAD {
+                let [a, b, c, kind, ..] = self.head;
+                self.left = u32::from_be_bytes([0, a, b, c]) as usize;
+                self.in_headers = kind == HEADERS;
+                self.filled = 0;
+            }
+        }
+    }
+}
+
+/// Replaces `%` in the value behind the literal name `:authority` of a header block. The C core
+/// sends both uncompressed, the first time; later calls refer to that.
+fn mend_authority(block: &mut [u8]) {
+    const NAME: &[u8] = b":authority";
+    /// A length below this is one byte, without the bit that says it is compressed; otherwise
+    /// the rest of it follows.
+    const LONG: u8 = 0x7f;
+    let Some(at) = memchr::memmem::find(block, NAME) else {
+        return;
+    };
+    let Some([length, value @ ..]) = block.get_mut(at + NAME.len()..) else {
+        return;
+    };
+    let value = match (*length, value) {
+        (length @ ..LONG, value) => value.get_mut(..usize::from(length)),
+        (LONG, [more @ ..0x80, value @ ..]) => {
+            let length = usize::from(LONG) + usize::from(*more);
+            value.get_mut(..length)
+        }
+        _ => None,
+    };
+    for byte in value.into_iter().flatten().filter(|byte| **byte == b'%') {
+        *byte = b'-';
+    }
+}
+
+/// A connection whose calls are mended.
+pub(super) struct LocalConnection {
+    stream: UnixStream,
+    frames: Frames,
+}
+
+impl LocalConnection {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        LocalConnection { stream, frames: Frames::new() }
+    }
+}
+
+impl Connected for LocalConnection {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) -> Self::ConnectInfo {}
+}
+
+impl AsyncRead for LocalConnection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if let Some(new) = buffer.filled_mut().get_mut(before..) {
+            self.frames.mend(new);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for LocalConnection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+        let head = [length[1], length[2], length[3], kind, 0, 0, 0, 0, 1];
+        [&head[..], payload].concat()
+    }
+
+    /// A connection with an authority in a head and the same bytes in what the call carries.
+    fn connection(authority: &[u8]) -> (Vec<u8>, usize, usize) {
+        let length = [u8::try_from(authority.len()).expect("short")];
+        let block = [b"@\x0a:authority", &length[..], authority, b"\x83"].concat();
+        let bytes = [vec![b'P'; PREFACE], frame(4, b""), frame(HEADERS, &block), frame(0, &block)];
+        let at = PREFACE + 2 * FRAME_HEAD + 13;
+        (bytes.concat(), at, at + block.len() + FRAME_HEAD)
+    }
+
+    #[test]
+    fn heads_are_mended_and_nothing_else() {
+        let authority = b"tmp%2Fgrpc%2Fa.sock";
+        let (bytes, head, body) = connection(authority);
+        // However the bytes arrive, as long as the authority comes in one piece.
+        for first in 0..head - 12 {
+            let mut mended = bytes.clone();
+            let mut frames = Frames::new();
+            let (a, b) = mended.split_at_mut(first);
+            frames.mend(a);
+            frames.mend(b);
+            let end = head + authority.len();
+            assert_eq!(mended.get(head..end), Some(&b"tmp-2Fgrpc-2Fa.sock"[..]), "{first}");
+            assert_eq!(mended.get(body..body + authority.len()), Some(&authority[..]));
+            assert_eq!(
+                (mended.get(..head), mended.get(end..)),
+                (bytes.get(..head), bytes.get(end..))
+            );
+        }
+    }
+
+    #[test]
+    fn lengths_that_lie_change_nothing() {
+        for block in
+            [&b":authority"[..], b":authority\x20%", b":authority\x7f", b":authority\x85%%%%%"]
+        {
+            let mut mended = block.to_vec();
+            mend_authority(&mut mended);
+            assert_eq!(mended, block);
+        }
+        let mut long = [&b":authority\x7f\x05"[..], &[b'%'; 140]].concat();
+        mend_authority(&mut long);
+        assert_eq!(long.iter().filter(|byte| **byte == b'-').count(), 132);
+    }
+}
