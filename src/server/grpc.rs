@@ -1,5 +1,5 @@
 //! The gRPC listener: services, limits, encryption, drain. What calls mean is in
-//! [`tfs::grpc`](crate::protocol::tfs::grpc); here they are unwrapped, made, and wrapped.
+//! [`tfs::grpc`]; here they are unwrapped, made, and wrapped.
 //!
 //! It has a runtime of its own, because the HTTP library brings another, and clients of gRPC
 //! send all their calls over one connection, which must not keep them on one thread.
