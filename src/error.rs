@@ -72,6 +72,19 @@ impl Code {
         }
     }
 
+    /// What kind of failure a file that can not be read is.
+    #[must_use]
+    #[allow(clippy::wildcard_enum_match_arm)] // Not ours, and open-ended.
+    pub fn of_io(error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::NotFound => Code::NotFound,
+            std::io::ErrorKind::PermissionDenied => Code::PermissionDenied,
+            // Bytes that should be text.
+            std::io::ErrorKind::InvalidData => Code::InvalidArgument,
+            _ => Code::Unavailable,
+        }
+    }
+
     /// Whether it tells of a fault of the server, of its model or of its disk, and not of a
     /// request, its time, or the load: what an operator should see in the log.
     #[must_use]

@@ -81,7 +81,7 @@ struct Shared {
 
 /// Runs expected to be shorter than this use one thread per operation: splitting them up costs
 /// more than it gains.
-const WORTH_SPLITTING: Duration = Duration::from_millis(1);
+pub const WORTH_SPLITTING: Duration = Duration::from_millis(1);
 
 /// Runs expected to be longer than this are cancelled by the runtime at their deadline; for
 /// others it is enough that the client gets its answer then.

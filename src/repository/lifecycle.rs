@@ -1,9 +1,8 @@
 //! The one thread that changes which versions are loaded.
 //!
 //! It wakes up to look at the sources, when they are changed ([`reload`]), when a load ends, and
-//! while versions drain. Loads and
-//! unloads run on threads of their own and report back as [`Event`]s, so a slow load never holds
-//! up a swap of another model.
+//! while versions drain. Loads and unloads run on threads of their own ([`work`]) and report back
+//! as [`Event`]s, so a slow load never holds up a swap of another model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

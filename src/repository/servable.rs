@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use crate::batch::{Batcher, How, Queue, Run, Traits};
+use crate::batch::{Batcher, How, Queue, Run, Traits, WORTH_SPLITTING};
 use crate::config::{Images, ModelConfig, model_server};
 use crate::error::{Code, Error, Result};
 use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
@@ -65,10 +65,6 @@ pub(super) struct Load<'a> {
     /// Threads within an operation that suited the version before this one.
     pub(super) threads: Option<usize>,
 }
-
-/// A signature that takes less than this for one row is better off with one thread per
-/// operation: handing parts of its work around costs more than it gains.
-const WORTH_SPLITTING: Duration = Duration::from_millis(1);
 
 impl Load<'_> {
     /// Loads and warms; `loaded` is called in between. Blocks for as long as that takes.

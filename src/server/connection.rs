@@ -8,17 +8,16 @@
 
 use std::cell::Cell;
 use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use super::drain::OpenConnection;
+use super::watched::{Watch, Watched};
 use actix_web::rt::net::TcpStream;
 use actix_web::rt::time::{Instant, Sleep, sleep};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-use super::drain::OpenConnection;
 
 /// How far the client is with its requests. Shared by a connection and its requests, which stay
 /// on one thread.
@@ -66,8 +65,10 @@ struct Seen {
 }
 
 /// A TCP connection that ticks.
-pub(super) struct Connection {
-    stream: TcpStream,
+pub(super) type Connection = Watched<TcpStream, Ticks>;
+
+/// The ticks of a connection.
+pub(super) struct Ticks {
     progress: Rc<Progress>,
     patience: Patience,
     alarm: Pin<Box<Sleep>>,
@@ -75,10 +76,9 @@ pub(super) struct Connection {
     _open: OpenConnection,
 }
 
-impl Connection {
-    pub(super) fn new(stream: TcpStream, patience: Patience, open: OpenConnection) -> Self {
-        Connection {
-            stream,
+impl Ticks {
+    pub(super) fn new(patience: Patience, open: OpenConnection) -> Self {
+        Ticks {
             progress: Rc::default(),
             patience,
             alarm: Box::pin(sleep(patience.head)),
@@ -114,17 +114,15 @@ impl Connection {
     }
 }
 
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
+impl Watch for Ticks {
+    fn after_read(
+        &mut self,
+        read: Poll<io::Result<()>>,
+        new: &mut [u8],
         context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let filled = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if read.is_ready() {
-            let has_more = buffer.filled().len() > filled;
-            if has_more && !self.progress.serving.get() {
+            if !new.is_empty() && !self.progress.serving.get() {
                 self.progress.has_begun.set(true);
             }
             return read;
@@ -135,35 +133,5 @@ impl AsyncRead for Connection {
             return Poll::Ready(Ok(()));
         }
         Poll::Pending
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }

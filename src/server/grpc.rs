@@ -26,7 +26,7 @@ use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::HealthServer;
 
 use super::health::Health;
-use super::local::LocalConnection;
+use super::local::{Frames, LocalConnection};
 use super::{bind, drain};
 use crate::config::{Config, ModelConfig, TlsConfig, model_server};
 use crate::engine::{Engine, Served};
@@ -147,7 +147,8 @@ fn serving(
     }
     if let Some(path) = &grpc.socket_path {
         let incoming = UnixListenerStream::new(bind_path(path)?);
-        let incoming = incoming.map(|accepted| accepted.map(LocalConnection::new));
+        let incoming = incoming
+            .map(|accepted| accepted.map(|stream| LocalConnection::new(stream, Frames::new())));
         // Who may connect is up to the file's permissions.
         let router = router(None, routes)?;
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));

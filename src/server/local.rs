@@ -7,12 +7,12 @@
 //! compression. What calls carry is never touched: frames are followed.
 
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tonic::transport::server::Connected;
+
+use super::watched::{Watch, Watched};
 
 /// A client's first bytes on every HTTP/2 connection, before the first frame.
 const PREFACE: usize = 24;
@@ -22,7 +22,7 @@ const FRAME_HEAD: usize = 9;
 const HEADERS: u8 = 1;
 
 /// Where in a client's bytes the next one belongs.
-struct Frames {
+pub(super) struct Frames {
     /// Bytes of the preface, or of a frame, still to come.
     left: usize,
     in_headers: bool,
@@ -31,7 +31,7 @@ struct Frames {
 }
 
 impl Frames {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Frames { left: PREFACE, in_headers: false, head: [0; FRAME_HEAD], filled: 0 }
     }
 
@@ -90,16 +90,7 @@ fn mend_authority(block: &mut [u8]) {
 }
 
 /// A connection whose calls are mended.
-pub(super) struct LocalConnection {
-    stream: UnixStream,
-    frames: Frames,
-}
-
-impl LocalConnection {
-    pub(super) fn new(stream: UnixStream) -> Self {
-        LocalConnection { stream, frames: Frames::new() }
-    }
-}
+pub(super) type LocalConnection = Watched<UnixStream, Frames>;
 
 impl Connected for LocalConnection {
     type ConnectInfo = ();
@@ -107,48 +98,15 @@ impl Connected for LocalConnection {
     fn connect_info(&self) -> Self::ConnectInfo {}
 }
 
-impl AsyncRead for LocalConnection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
+impl Watch for Frames {
+    fn after_read(
+        &mut self,
+        read: Poll<io::Result<()>>,
+        new: &mut [u8],
+        _: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if let Some(new) = buffer.filled_mut().get_mut(before..) {
-            self.frames.mend(new);
-        }
+        self.mend(new);
         read
-    }
-}
-
-impl AsyncWrite for LocalConnection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }
 

@@ -19,7 +19,7 @@ use actix_web::{App, web};
 use socket2::{Domain, Socket, Type};
 use tokio::sync::watch;
 
-use self::connection::{Connection, Patience};
+use self::connection::{Connection, Patience, Ticks};
 use self::drain::Activity;
 use crate::config::{Config, HttpConfig};
 use crate::engine::Engine;
@@ -33,6 +33,7 @@ mod grpc;
 mod health;
 mod http;
 mod local;
+mod watched;
 
 pub use self::grpc::GrpcListener;
 
@@ -132,7 +133,7 @@ fn serve(
                 async move { drop(ending.wait_for(|ends| *ends).await) }
             })
             .on_connect_ext(|connection: &Connection, data| {
-                data.insert(connection.progress());
+                data.insert(connection.watch.progress());
             })
             .finish(map_config(app, |()| AppConfig::default()));
         let activity = state.activity().clone();
@@ -140,7 +141,7 @@ fn serve(
             // Answers are written whole; waiting to fill a packet only delays them.
             let _ = stream.set_nodelay(true);
             let peer = stream.peer_addr().ok();
-            let connection = Connection::new(stream, patience, activity.connection());
+            let connection = Connection::new(stream, Ticks::new(patience, activity.connection()));
             std::future::ready(Ok::<_, DispatchError>((connection, Protocol::Http1, peer)))
         });
         accept.and_then(http)

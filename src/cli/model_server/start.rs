@@ -40,7 +40,7 @@ const LARGEST: usize = i32::MAX as usize;
 pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -> Result<Start> {
     check_together(flags)?;
     let mut notes = Vec::new();
-    let settings = settings(flags, &mut notes)?.or(from).or(&defaults(flags));
+    let settings = settings(flags, &mut notes)?.or(from).or(&defaults());
     let settings = without_clash(settings, &mut notes);
     let mut config = Config::new(settings, environment)?;
     config.repository.common.batching_file =
@@ -135,6 +135,7 @@ fn settings(flags: &Flags, notes: &mut Vec<String>) -> Result<Settings> {
     if let Some(tags) = flags.text("saved_model_tags") {
         settings.each.tags = Some(tags.parse::<List<String>>().map_err(Error::invalid)?);
     }
+    // Without it, requests are joined here only where nobody can tell.
     if flags.is_set("enable_batching") {
         let (batching, threads) = match flags.text("batching_parameters_file") {
             Some(path) => batching::read(Path::new(path))?,
@@ -162,7 +163,7 @@ const FILES_OF_SETTINGS: [(&str, Read); 2] = [
 ];
 
 /// TensorFlow Serving's defaults, where they are not ours.
-fn defaults(flags: &Flags) -> Settings {
+fn defaults() -> Settings {
     let mut settings = Settings::default();
     let server = &mut settings.server;
     server.host = Some("::".to_owned());
@@ -171,10 +172,6 @@ fn defaults(flags: &Flags) -> Settings {
     server.grpc_port = Some(Port::Number(8500));
     server.max_body_bytes = Some(Bytes(LARGEST));
     server.grpc_max_message_bytes = Some(Bytes(LARGEST));
-    // Without batching there, requests are joined here only where nobody can tell.
-    if flags.is_set("enable_batching") {
-        settings.batching = batching::defaults();
-    }
     settings
 }
 

@@ -10,11 +10,7 @@
 
 use half::{bf16, f16};
 
-/// Powers of ten that a double holds exactly.
-const EXACT: [f64; 23] = [
-    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
-    1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
-];
+use super::number::POWERS;
 
 /// Appends `x` as TensorFlow Serving prints a float.
 #[inline]
@@ -133,7 +129,7 @@ fn special(x: f64) -> Option<&'static [u8]> {
     })
 }
 
-/// The exponent of the first significant digit of `x`, if scaling by it stays within [`EXACT`].
+/// The exponent of the first significant digit of `x`, if scaling by it stays within [`POWERS`].
 #[inline]
 fn decimal_exponent(x: f64) -> Option<i32> {
     // Narrow enough that nine digits on either side stay within 22 powers of ten.
@@ -151,7 +147,7 @@ fn decimal_exponent(x: f64) -> Option<i32> {
 /// `x * 10^shift` in one correctly rounded operation; NaN past the exact powers.
 #[inline]
 fn shift_by(x: f64, shift: i32) -> f64 {
-    let power = EXACT.get(shift.unsigned_abs() as usize).copied().unwrap_or(f64::NAN);
+    let power = POWERS.get(shift.unsigned_abs() as usize).copied().unwrap_or(f64::NAN);
     if shift < 0 { x / power } else { x * power }
 }
 

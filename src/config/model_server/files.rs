@@ -4,6 +4,7 @@ use std::path::Path;
 
 use prost::Message;
 
+use super::models::PLATFORM;
 use super::{batching, text};
 use crate::config::units::List;
 use crate::config::{Settings, TlsConfig};
@@ -16,9 +17,6 @@ use crate::proto::tensorflow::{ConfigProto, GpuOptions};
 
 /// Where TensorFlow Serving has its metrics, unless the file says otherwise.
 const METRICS: &str = "/monitoring/prometheus/metrics";
-
-/// What the platform that we have is called in a map of platforms.
-const PLATFORM: &str = "tensorflow";
 
 /// The path of the metrics that the file of `--monitoring_config_file` asks for.
 ///

@@ -13,7 +13,7 @@ use crate::proto::serving::model_server_config::Config as Choice;
 use crate::proto::serving::{ModelConfig as Listed, ModelServerConfig, ModelType};
 
 /// The only platform that is built in.
-const PLATFORM: &str = "tensorflow";
+pub(super) const PLATFORM: &str = "tensorflow";
 
 /// A list of models, checked.
 #[derive(Clone, Debug, PartialEq)]

@@ -25,16 +25,8 @@ pub(super) const SECRET: &str = "tensorflow.serving.SSLConfig";
 /// [`Code::InvalidArgument`] with line and column for what is no such message.
 pub(super) fn read<T: Message + Default>(path: &Path, name: &str) -> Result<T> {
     let shown = path.display();
-    let text = fs::read_to_string(path).map_err(|e| {
-        #[allow(clippy::wildcard_enum_match_arm)] // Not ours, and open-ended.
-        let code = match e.kind() {
-            std::io::ErrorKind::NotFound => Code::NotFound,
-            std::io::ErrorKind::PermissionDenied => Code::PermissionDenied,
-            std::io::ErrorKind::InvalidData => Code::InvalidArgument,
-            _ => Code::Unavailable,
-        };
-        Error::new(code, format!("{shown}; {e}")).with_source(e)
-    })?;
+    let text = fs::read_to_string(path)
+        .map_err(|e| Error::new(Code::of_io(&e), format!("{shown}; {e}")).with_source(e))?;
     parse(&text, name).map_err(|e| e.context(format!("Invalid protobuf file: '{shown}'")))
 }
 

@@ -229,12 +229,6 @@ fn broken(message: String) -> Error {
     Error::new(Code::DataLoss, message)
 }
 
-#[allow(clippy::wildcard_enum_match_arm)] // Not ours, and open-ended.
 fn unreadable(name: &str, error: &std::io::Error) -> Error {
-    let code = match error.kind() {
-        std::io::ErrorKind::NotFound => Code::NotFound,
-        std::io::ErrorKind::PermissionDenied => Code::PermissionDenied,
-        _ => Code::Unavailable,
-    };
-    Error::new(code, format!("{name} can not be read: {error}"))
+    Error::new(Code::of_io(error), format!("{name} can not be read: {error}"))
 }

@@ -8,6 +8,7 @@ use serde_json::ser::{PrettyFormatter, Serializer};
 use super::super::{JSON, Reply};
 use crate::engine::{Engine, ModelHandle, State, VersionStatus};
 use crate::error::{Error, Result};
+use crate::pb::serving::model_version_status::State as StateProto;
 use crate::tensor::{DType, Data, DeclaredShape, Signature, Tensor, TensorSpec};
 
 /// The answer to `GET /v1/models/NAME[/versions/VERSION]`.
@@ -62,22 +63,27 @@ struct StatusProto {
 
 impl Status {
     fn of(status: &VersionStatus) -> Self {
-        let (state, error) = match &status.state {
-            State::Found(_) => ("START", None),
-            State::Loading | State::Warming => ("LOADING", None),
-            State::Ready => ("AVAILABLE", None),
-            State::Draining => ("UNLOADING", None),
-            State::Gone => ("END", None),
-            State::Failed(error) => ("END", Some(error)),
-        };
+        let (state, error) = state_of(&status.state);
         Status {
             version: status.version.to_string(),
-            state,
+            state: state.as_str_name(),
             status: StatusProto {
                 error_code: error.map_or("OK", |error| error.code().name()),
                 error_message: error.map_or(String::new(), |error| error.message().to_owned()),
             },
         }
+    }
+}
+
+/// A version's state in the reference's terms, and why it failed if it did.
+pub(super) fn state_of(state: &State) -> (StateProto, Option<&Error>) {
+    match state {
+        State::Found(_) => (StateProto::Start, None),
+        State::Loading | State::Warming => (StateProto::Loading, None),
+        State::Ready => (StateProto::Available, None),
+        State::Draining => (StateProto::Unloading, None),
+        State::Gone => (StateProto::End, None),
+        State::Failed(error) => (StateProto::End, Some(error)),
     }
 }
 

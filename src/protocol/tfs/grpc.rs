@@ -10,10 +10,9 @@ use std::time::Instant;
 use prost::Message;
 
 use super::{DEFAULT_SIGNATURE, resolve};
-use crate::engine::{Api, Choice, Engine, InferRequest, ModelHandle, Served, State, VersionStatus};
+use crate::engine::{Api, Choice, Engine, InferRequest, ModelHandle, Served, VersionStatus};
 use crate::error::{Error, Result};
 use crate::pb::serving::model_spec::VersionChoice;
-use crate::pb::serving::model_version_status::State as StateProto;
 use crate::pb::serving::{
     GetModelMetadataRequest, GetModelMetadataResponse, GetModelStatusRequest,
     GetModelStatusResponse, ModelSpec as ModelSpecProto, ModelVersionStatus, PredictRequest,
@@ -37,6 +36,11 @@ pub async fn predict(
 ) -> Answer<PredictResponse> {
     let mut served = Served { api: Api::GrpcPredict, reached: None, code: None };
     let answer = run_predict(engine, request, form, deadline, &mut served).await;
+    answered(answer, served)
+}
+
+/// An answer with how it went noted.
+pub(super) fn answered<T>(answer: Result<T>, mut served: Served) -> Answer<T> {
     served.code = answer.as_ref().err().map(Error::code);
     (answer, served)
 }
@@ -50,8 +54,7 @@ async fn run_predict(
 ) -> Result<PredictResponse> {
     let PredictRequest { model_spec, inputs, output_filter } = request;
     let handle = find(engine, model_spec.as_ref())?;
-    let name = model_spec.map(|spec| spec.signature_name).filter(|name| !name.is_empty());
-    let name = name.as_deref().unwrap_or(DEFAULT_SIGNATURE);
+    let name = signature_name(model_spec.as_ref());
     let (index, signature) = handle.signature(name).ok_or_else(|| {
         Error::precondition(format!("Serving signature key \"{name}\" not found."))
     })?;
@@ -76,6 +79,12 @@ pub(super) fn find(engine: &Engine, spec: Option<&ModelSpecProto>) -> Result<Mod
         return Err(Error::invalid("ModelSpec has no name specified."));
     }
     resolve(engine, &spec.name, choice(spec))
+}
+
+/// The signature that a request means.
+pub(super) fn signature_name(spec: Option<&ModelSpecProto>) -> &str {
+    let given = spec.map(|spec| spec.signature_name.as_str()).filter(|name| !name.is_empty());
+    given.unwrap_or(DEFAULT_SIGNATURE)
 }
 
 fn choice(spec: &ModelSpecProto) -> Choice<'_> {
@@ -274,14 +283,7 @@ pub fn status(engine: &Engine, request: &GetModelStatusRequest) -> Result<GetMod
 }
 
 fn version_status(status: &VersionStatus) -> ModelVersionStatus {
-    let (state, error) = match &status.state {
-        State::Found(_) => (StateProto::Start, None),
-        State::Loading | State::Warming => (StateProto::Loading, None),
-        State::Ready => (StateProto::Available, None),
-        State::Draining => (StateProto::Unloading, None),
-        State::Gone => (StateProto::End, None),
-        State::Failed(error) => (StateProto::End, Some(error)),
-    };
+    let (state, error) = super::describe::state_of(&status.state);
     let status_proto = StatusProto {
         error_code: error.map_or(0, |error| i32::from(error.code().grpc())),
         error_message: error.map_or(String::new(), |error| error.message().to_owned()),

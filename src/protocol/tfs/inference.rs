@@ -7,9 +7,8 @@ use std::time::Instant;
 
 use prost::Message;
 
-use super::DEFAULT_SIGNATURE;
 use super::classify::{self, Classifications, Method};
-use super::grpc::{Answer, effective_spec, find};
+use super::grpc::{Answer, answered, effective_spec, find, signature_name};
 use crate::engine::{Api, Engine, ModelHandle, Served};
 use crate::error::{Code, Error, Result};
 use crate::pb::serving::inference_result::Result as Outcome;
@@ -29,18 +28,22 @@ pub async fn classify(
     deadline: Instant,
 ) -> Answer<ClassificationResponse> {
     let mut served = Served { api: Api::GrpcClassify, reached: None, code: None };
+    let answer = run_classify(engine, request, deadline, &mut served).await;
+    answered(answer, served)
+}
+
+async fn run_classify(
+    engine: &Engine,
+    request: ClassificationRequest,
+    deadline: Instant,
+    served: &mut Served,
+) -> Result<ClassificationResponse> {
     let ClassificationRequest { model_spec, input } = request;
-    let task = Task { spec: model_spec.as_ref(), method: Method::Classify };
-    let answer = task.run(engine, input.as_ref(), deadline, &mut served).await;
-    let answer = answer.map(|(spec, outcome)| ClassificationResponse {
-        model_spec: Some(spec),
-        result: match outcome {
-            Outcome::ClassificationResult(result) => Some(result),
-            Outcome::RegressionResult(_) => None,
-        },
-    });
-    served.code = answer.as_ref().err().map(Error::code);
-    (answer, served)
+    let (spec, input) = (model_spec.as_ref(), input.as_ref());
+    let (run, examples) = prepare(engine, spec, input, Method::Classify, served)?;
+    let result = run.classify(examples, deadline).await?;
+    let spec = effective_spec(&run.handle, signature_name(spec));
+    Ok(ClassificationResponse { model_spec: Some(spec), result: Some(result) })
 }
 
 /// `PredictionService.Regress`.
@@ -50,18 +53,22 @@ pub async fn regress(
     deadline: Instant,
 ) -> Answer<RegressionResponse> {
     let mut served = Served { api: Api::GrpcRegress, reached: None, code: None };
+    let answer = run_regress(engine, request, deadline, &mut served).await;
+    answered(answer, served)
+}
+
+async fn run_regress(
+    engine: &Engine,
+    request: RegressionRequest,
+    deadline: Instant,
+    served: &mut Served,
+) -> Result<RegressionResponse> {
     let RegressionRequest { model_spec, input } = request;
-    let task = Task { spec: model_spec.as_ref(), method: Method::Regress };
-    let answer = task.run(engine, input.as_ref(), deadline, &mut served).await;
-    let answer = answer.map(|(spec, outcome)| RegressionResponse {
-        model_spec: Some(spec),
-        result: match outcome {
-            Outcome::RegressionResult(result) => Some(result),
-            Outcome::ClassificationResult(_) => None,
-        },
-    });
-    served.code = answer.as_ref().err().map(Error::code);
-    (answer, served)
+    let (spec, input) = (model_spec.as_ref(), input.as_ref());
+    let (run, examples) = prepare(engine, spec, input, Method::Regress, served)?;
+    let result = run.regress(examples, deadline).await?;
+    let spec = effective_spec(&run.handle, signature_name(spec));
+    Ok(RegressionResponse { model_spec: Some(spec), result: Some(result) })
 }
 
 /// `PredictionService.MultiInference`: several signatures of one version on the same examples.
@@ -72,8 +79,7 @@ pub async fn multi_inference(
 ) -> Answer<MultiInferenceResponse> {
     let mut served = Served { api: Api::GrpcMultiInference, reached: None, code: None };
     let answer = run_tasks(engine, &request, deadline, &mut served).await;
-    served.code = answer.as_ref().err().map(Error::code);
-    (answer.map(|results| MultiInferenceResponse { results }), served)
+    answered(answer.map(|results| MultiInferenceResponse { results }), served)
 }
 
 async fn run_tasks(
@@ -97,8 +103,14 @@ async fn run_tasks(
     let mut results = Vec::with_capacity(tasks.len());
     for (signature, method, name) in tasks {
         served.reached = Some((handle.clone(), signature));
-        let run = Run { engine, handle: &handle, signature, method };
-        let outcome = run.on(examples.clone(), deadline).await?;
+        let run = Run { engine, handle: handle.clone(), signature };
+        let examples = examples.clone();
+        let outcome = match method {
+            Method::Classify => {
+                Outcome::ClassificationResult(run.classify(examples, deadline).await?)
+            }
+            Method::Regress => Outcome::RegressionResult(run.regress(examples, deadline).await?),
+        };
         let model_spec = Some(effective_spec(&handle, name));
         results.push(InferenceResult { model_spec, result: Some(outcome) });
     }
@@ -137,60 +149,40 @@ fn check_task<'t>(
     Ok((index, method, name))
 }
 
-fn signature_name(spec: Option<&ModelSpecProto>) -> &str {
-    let given = spec.map(|spec| spec.signature_name.as_str()).filter(|name| !name.is_empty());
-    given.unwrap_or(DEFAULT_SIGNATURE)
-}
-
-/// What a call with one task asks for.
-struct Task<'a> {
-    spec: Option<&'a ModelSpecProto>,
+/// What a call that names one signature asks for: which to run, and on what.
+fn prepare<'e>(
+    engine: &'e Engine,
+    spec: Option<&ModelSpecProto>,
+    input: Option<&Input>,
     method: Method,
-}
-
-impl Task<'_> {
-    async fn run(
-        &self,
-        engine: &Engine,
-        input: Option<&Input>,
-        deadline: Instant,
-        served: &mut Served,
-    ) -> Result<(ModelSpecProto, Outcome)> {
-        let handle = find(engine, self.spec)?;
-        let name = signature_name(self.spec);
-        let signature = classify::find(&handle, name, self.method)?;
-        served.reached = Some((handle.clone(), signature));
-        let examples = tensor_of(input, engine.max_tensor_bytes())?;
-        let run = Run { engine, handle: &handle, signature, method: self.method };
-        let outcome = run.on(examples, deadline).await?;
-        Ok((effective_spec(&handle, name), outcome))
-    }
+    served: &mut Served,
+) -> Result<(Run<'e>, Tensor)> {
+    let handle = find(engine, spec)?;
+    let signature = classify::find(&handle, signature_name(spec), method)?;
+    served.reached = Some((handle.clone(), signature));
+    let examples = tensor_of(input, engine.max_tensor_bytes())?;
+    Ok((Run { engine, handle, signature }, examples))
 }
 
 /// A signature that was found and checked.
-struct Run<'a> {
-    engine: &'a Engine,
-    handle: &'a ModelHandle,
+struct Run<'e> {
+    engine: &'e Engine,
+    handle: ModelHandle,
     signature: usize,
-    method: Method,
 }
 
 impl Run<'_> {
-    async fn on(&self, examples: Tensor, deadline: Instant) -> Result<Outcome> {
-        let Run { engine, handle, signature, method } = *self;
-        match method {
-            Method::Classify => {
-                let run = classify::classify(engine, handle, signature, examples, deadline);
-                Ok(Outcome::ClassificationResult(classification_result(run.await?)))
-            }
-            Method::Regress => {
-                let run = classify::regress(engine, handle, signature, examples, deadline);
-                let regressions = run.await?.into_iter().map(|value| Regression { value });
-                Ok(Outcome::RegressionResult(RegressionResult {
-                    regressions: regressions.collect(),
-                }))
-            }
-        }
+    async fn classify(&self, examples: Tensor, deadline: Instant) -> Result<ClassificationResult> {
+        let Run { engine, handle, signature } = self;
+        let run = classify::classify(engine, handle, *signature, examples, deadline);
+        Ok(classification_result(run.await?))
+    }
+
+    async fn regress(&self, examples: Tensor, deadline: Instant) -> Result<RegressionResult> {
+        let Run { engine, handle, signature } = self;
+        let run = classify::regress(engine, handle, *signature, examples, deadline);
+        let regressions = run.await?.into_iter().map(|value| Regression { value });
+        Ok(RegressionResult { regressions: regressions.collect() })
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-use super::{Event, Manager};
+use super::{Key, Manager};
 use crate::config::SourceConfig;
 use crate::error::{Code, Error, Result};
 use crate::repository::State;
@@ -120,13 +120,9 @@ impl Manager {
         self.parting = held;
         let free: Vec<Arc<Servable>> = free;
         for servable in free {
-            let report = self.report.clone();
-            self.working += 1;
-            self.spawn("unload", move || {
-                let (model, version) = (Arc::from(servable.model()), servable.version());
-                drop(servable);
-                let _ = report.send(Event::Unloaded(super::Key { model, version, life: 0 }));
-            });
+            // Of a life that is over, and so of no version on the list.
+            let (model, version) = (Arc::from(servable.model()), servable.version());
+            self.unload(Key { model, version, life: 0 }, servable);
         }
     }
 }

@@ -98,12 +98,17 @@ impl Manager {
             }
         }
         for (key, servable) in free {
-            let report = self.report.clone();
-            self.working += 1;
-            self.spawn("unload", move || {
-                drop(servable);
-                let _ = report.send(Event::Unloaded(key));
-            });
+            self.unload(key, servable);
         }
+    }
+
+    /// Unloads a version that nobody else holds.
+    pub(super) fn unload(&mut self, key: Key, servable: Arc<Servable>) {
+        let report = self.report.clone();
+        self.working += 1;
+        self.spawn("unload", move || {
+            drop(servable);
+            let _ = report.send(Event::Unloaded(key));
+        });
     }
 }
