@@ -110,6 +110,7 @@ impl Check {
             keep_alive: self.some_time("keep_alive", server.keep_alive, 75),
             max_connections: self.at_least_one("max_connections", server.max_connections, 25_000),
             cors: false,
+            exact: false,
             metrics_path: None,
         }
     }

@@ -60,6 +60,8 @@ pub struct HttpConfig {
     pub max_connections: usize,
     /// Let browsers call TensorFlow Serving's API from pages of other origins.
     pub cors: bool,
+    /// Answer TensorFlow Serving's REST API exactly as it does, without our additions.
+    pub exact: bool,
     /// Another path for the metrics.
     pub metrics_path: Option<String>,
 }

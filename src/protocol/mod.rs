@@ -15,12 +15,47 @@ use crate::error::Error;
 pub mod simple;
 pub mod tfs;
 
+/// What a request says before its body.
+#[derive(Clone, Copy)]
+pub struct Head<'a> {
+    /// The method, in capitals.
+    pub method: &'a str,
+    /// Path and query, as they were sent.
+    pub target: &'a str,
+    /// The headers.
+    pub headers: &'a dyn Headers,
+    /// Answer exactly as the server we replace does, without our additions.
+    pub exact: bool,
+}
+
+/// The headers of a request. A protocol asks for those it knows.
+pub trait Headers {
+    /// The first value of header `name` (in lower case), if it is text.
+    fn get(&self, name: &str) -> Option<&str>;
+}
+
+impl<'a> Head<'a> {
+    /// The path, without the query.
+    #[must_use]
+    pub fn path(&self) -> &'a str {
+        self.target.split_once('?').map_or(self.target, |(path, _)| path)
+    }
+
+    /// The first value of header `name` (in lower case), if it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        self.headers.get(name)
+    }
+}
+
 /// An HTTP answer.
 pub struct Reply {
     /// Status code.
     pub status: u16,
     /// Value of the `Content-Type` header.
-    pub content_type: &'static str,
+    pub content_type: Cow<'static, str>,
+    /// Further headers, names in lower case.
+    pub headers: Vec<(&'static str, String)>,
     /// The body.
     pub body: Bytes,
     /// The inference it answers, if it was one.
@@ -34,8 +69,17 @@ pub const JSON: &str = "application/json";
 
 impl Reply {
     /// An answer with this body and status 200.
-    pub fn ok(content_type: &'static str, body: impl Into<Bytes>) -> Self {
-        Reply { status: 200, content_type, body: body.into(), served: None, error: None }
+    pub fn ok(content_type: impl Into<Cow<'static, str>>, body: impl Into<Bytes>) -> Self {
+        let content_type = content_type.into();
+        let (headers, body) = (Vec::new(), body.into());
+        Reply { status: 200, content_type, headers, body, served: None, error: None }
+    }
+
+    /// The same answer with one more header, `name` in lower case.
+    #[must_use]
+    pub fn with_header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
     }
 
     /// The same answer with another status.

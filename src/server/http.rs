@@ -26,7 +26,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::{Code, Error};
 use crate::metrics::CONTENT_TYPE as CONTENT_TYPE_OF_METRICS;
-use crate::protocol::{JSON, Reply, simple, tfs};
+use crate::protocol::{Head, Headers, JSON, Reply, simple, tfs};
 
 /// What every request needs. Cheap to clone.
 #[derive(Clone)]
@@ -36,13 +36,21 @@ pub(super) struct State {
     activity: Activity,
     cors: bool,
     metrics_path: Option<Arc<str>>,
+    exact: bool,
+}
+
+impl Headers for HeaderMap {
+    fn get(&self, name: &str) -> Option<&str> {
+        HeaderMap::get(self, name)?.to_str().ok()
+    }
 }
 
 impl State {
     pub(super) fn new(config: &Config, engine: Engine, activity: Activity) -> Self {
         let limits = Limits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
         let metrics_path = config.http.metrics_path.as_deref().map(Arc::from);
-        State { engine, limits, activity, cors: config.http.cors, metrics_path }
+        let (cors, exact) = (config.http.cors, config.http.exact);
+        State { engine, limits, activity, cors, metrics_path, exact }
     }
 
     pub(super) fn activity(&self) -> &Activity {
@@ -73,7 +81,10 @@ pub(super) async fn dispatch(
     state.activity.step();
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = HttpResponse::build(status);
-    response.insert_header((CONTENT_TYPE, reply.content_type));
+    response.insert_header((CONTENT_TYPE, reply.content_type.as_ref()));
+    for (name, value) in &reply.headers {
+        response.insert_header((*name, value.as_str()));
+    }
     if state.cors && is_below_v1(request.uri().path()) {
         response.insert_header((ACCESS_CONTROL_ALLOW_ORIGIN, "*"));
         response.insert_header((ACCESS_CONTROL_ALLOW_METHODS, "POST, GET"));
@@ -129,8 +140,9 @@ async fn tfs_request(
     }
     let uri = request.uri();
     let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
+    let head = Head { method, target, headers: request.headers(), exact: state.exact };
     match body::read(request.headers(), &mut payload, state.limits).await {
-        Ok(body) => tfs::handle(&state.engine, method, target, body, start).await,
+        Ok(body) => tfs::handle(&state.engine, &head, body, start).await,
         Err(BodyError { status, error }) => tfs::refuse(error, status),
     }
 }

@@ -49,6 +49,7 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
     config.grpc.health_service = flags.is_set("enable_grpc_healthcheck_service");
     config.grpc.tensor_content = flags.is_set("enable_serialization_as_tensor_content");
     config.http.cors = flags.is_set("rest_api_enable_cors_support");
+    config.http.exact = true;
     if let Some(path) = flags.text("ssl_config_file") {
         config.grpc.tls = Some(files::tls(Path::new(path))?);
     }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use self::classify::Method;
 use self::examples::Decoded;
 use self::path::{Request, Verb};
-use super::{JSON, Reply, bounded};
+use super::{Head, JSON, Reply, bounded};
 use crate::codec::json::write;
 use crate::engine::{
     Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved,
@@ -32,15 +32,10 @@ mod predict;
 /// The signature that a request means which names none.
 const DEFAULT_SIGNATURE: &str = "serving_default";
 
-/// Answers a request for a path that starts with `/v1/` in any case. `target` is path and query
-/// as they were sent; the query is part of what has to match.
-pub async fn handle(
-    engine: &Engine,
-    method: &str,
-    target: &str,
-    body: Bytes,
-    start: Instant,
-) -> Reply {
+/// Answers a request for a path that starts with `/v1/` in any case. The query is part of what
+/// has to match.
+pub async fn handle(engine: &Engine, head: &Head<'_>, body: Bytes, start: Instant) -> Reply {
+    let Head { method, target, .. } = *head;
     let request = match path::parse(method, target) {
         Ok(request) => request,
         Err(path::Malformed::Request) => {
