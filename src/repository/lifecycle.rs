@@ -1,7 +1,7 @@
 //! The one thread that changes which versions are loaded.
 //!
-//! It wakes up to look at the sources, when they are changed ([`reload`]), when a load ends, and
-//! while versions drain. Loads and unloads run on threads of their own ([`work`]) and report back
+//! It wakes up to look at the sources, when they are changed ([`reload`]), when a model is asked
+//! for by itself ([`asked`]), when a load ends, and while versions drain. Loads and unloads run on threads of their own ([`work`]) and report back
 //! as [`Event`]s, so a slow load never holds up a swap of another model.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,15 +13,17 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use tokio::sync::oneshot;
 
+use self::asked::{Leaving, Origin};
 use super::policy::{self, Action, Snapshot};
 use super::servable::Servable;
 use super::source::{self, Discovery, Fingerprint, Found};
 use super::version::{LONGEST_RETRY, Version, become_state, check_completeness};
-use super::{Shared, State, VersionStatus};
+use super::{Answer, Shared, State, VersionStatus};
 use crate::config::{ModelConfig, SourceConfig, VersionPolicy};
 use crate::error::{Error, Result};
 use crate::os;
 
+mod asked;
 mod reload;
 mod work;
 
@@ -45,7 +47,9 @@ enum Event {
     Warming(Key),
     Loaded(Key, Result<Arc<Servable>>, Duration),
     Unloaded(Key),
-    Sources(Vec<SourceConfig>, oneshot::Sender<Result<()>>),
+    Sources(Vec<SourceConfig>, Answer),
+    Load(Box<SourceConfig>, Instant, Answer),
+    Unload(String, Answer),
 }
 
 /// A version in one life of its model.
@@ -57,6 +61,7 @@ struct Key {
 }
 
 struct Model {
+    origin: Origin,
     /// The path of its source.
     source: PathBuf,
     /// Another one after it came from another source.
@@ -70,7 +75,17 @@ struct Model {
 impl Model {
     fn new(found: &Found, life: u64) -> Self {
         let (source, config) = (found.source.clone(), found.config.clone());
-        Model { source, life, config, threads: None, versions: BTreeMap::new() }
+        let (origin, versions) = (Origin::Sources, BTreeMap::new());
+        Model { origin, source, life, config, threads: None, versions }
+    }
+
+    fn is_of_sources(&self) -> bool {
+        matches!(self.origin, Origin::Sources)
+    }
+
+    /// Whether anything of it is in memory, or should be.
+    fn is_alive(&self) -> bool {
+        self.versions.values().any(|v| v.aspired || !matches!(v.state, State::Gone))
     }
 }
 
@@ -100,9 +115,11 @@ struct Manager {
     /// What serves for models that have come to another source and are not ready from there.
     predecessors: BTreeMap<Arc<str>, Vec<Arc<Servable>>>,
     /// What is no longer served, but still held by requests.
-    parting: Vec<Arc<Servable>>,
+    parting: Vec<(Key, Arc<Servable>)>,
     /// Who waits for a change of the sources.
-    reload: Option<oneshot::Sender<Result<()>>>,
+    reload: Option<Answer>,
+    /// Who waits for models to be out of memory.
+    leaving: Vec<Leaving>,
     events: Receiver<Event>,
     report: Sender<Event>,
     /// Loads and unloads under way.
@@ -122,8 +139,26 @@ impl Control {
     /// Serves these sources from now on. The answer comes when that is done, or has failed; none
     /// comes from a repository that has stopped.
     pub(super) fn set_sources(&self, sources: Vec<SourceConfig>) -> oneshot::Receiver<Result<()>> {
+        self.ask(|answer| Event::Sources(sources, answer))
+    }
+
+    /// Loads one more model. The answer comes when it is ready, has failed, or at `deadline`.
+    pub(super) fn load(
+        &self,
+        source: SourceConfig,
+        deadline: Instant,
+    ) -> oneshot::Receiver<Result<()>> {
+        self.ask(|answer| Event::Load(Box::new(source), deadline, answer))
+    }
+
+    /// Takes one of those away. The answer comes when nothing of it is in memory.
+    pub(super) fn unload(&self, name: String) -> oneshot::Receiver<Result<()>> {
+        self.ask(|answer| Event::Unload(name, answer))
+    }
+
+    fn ask(&self, event: impl FnOnce(Answer) -> Event) -> oneshot::Receiver<Result<()>> {
         let (answer, outcome) = oneshot::channel();
-        let _ = self.0.send(Event::Sources(sources, answer));
+        let _ = self.0.send(event(answer));
         outcome
     }
 }
@@ -142,6 +177,7 @@ pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<C
         predecessors: BTreeMap::new(),
         parting: Vec::new(),
         reload: None,
+        leaving: Vec::new(),
         events,
         report,
         working: 0,
@@ -171,16 +207,12 @@ impl Manager {
             }
             self.finish_drains();
             self.finish_partings();
+            self.answer_loads();
             self.act();
             self.tell();
             self.answer_reload();
             self.trim();
-            let draining = self.versions().any(|v| matches!(v.state, State::Draining));
-            let draining = draining || !self.parting.is_empty();
-            let until_look = self.next_look.saturating_duration_since(Instant::now());
-            let wait = if draining { until_look.min(DRAIN_POLL) } else { until_look };
-            // Short enough to notice that the server stops.
-            if let Ok(event) = self.events.recv_timeout(wait.min(Duration::from_millis(100))) {
+            if let Ok(event) = self.events.recv_timeout(self.time_to_wait()) {
                 self.handle(event);
                 while let Ok(event) = self.events.try_recv() {
                     self.handle(event);
@@ -189,8 +221,23 @@ impl Manager {
         }
     }
 
+    /// How long nothing is to be done if nothing happens.
+    fn time_to_wait(&self) -> Duration {
+        // Short enough to notice that the server stops.
+        let mut wait = Duration::from_millis(100);
+        let draining = self.models.values().flat_map(|model| model.versions.values());
+        let draining = draining.into_iter().any(|v| matches!(v.state, State::Draining));
+        if draining || !self.parting.is_empty() {
+            wait = DRAIN_POLL;
+        }
+        let next = self.next_deadline().map_or(self.next_look, |at| at.min(self.next_look));
+        wait.min(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// The versions of models that the sources have.
     fn versions(&self) -> impl Iterator<Item = &Version> {
-        self.models.values().flat_map(|model| model.versions.values())
+        let models = self.models.values().filter(|model| model.is_of_sources());
+        models.flat_map(|model| model.versions.values())
     }
 
     /// Looks at all sources.
@@ -271,7 +318,8 @@ impl Manager {
     fn update(&mut self, there: BTreeMap<String, Found>, unknown: &Unknown) {
         let mut unwanted = Vec::new();
         for (name, model) in &mut self.models {
-            if !there.contains_key(&**name) && !unknown.covers(name, model) {
+            let wanted = there.contains_key(&**name) || unknown.covers(name, model);
+            if model.is_of_sources() && !wanted {
                 model.versions.values_mut().for_each(|version| version.aspired = false);
                 unwanted.push(Arc::clone(name));
             }
@@ -284,6 +332,10 @@ impl Manager {
         }
         for (name, found) in there {
             let name: Arc<str> = name.into();
+            if self.models.get(&name).is_some_and(|model| !model.is_of_sources()) {
+                self.note(format!("model {name} was loaded by request, and that one stays"));
+                continue;
+            }
             if self.models.get(&name).is_some_and(|model| {
                 model.source != found.source && unknown.sources.contains(&model.source)
             }) {
@@ -312,8 +364,7 @@ impl Manager {
             }
         }
         self.models.retain(|name, model| {
-            let alive = |v: &Version| v.aspired || !matches!(v.state, State::Gone);
-            let stays = model.versions.values().any(alive) || self.predecessors.contains_key(name);
+            let stays = model.is_alive() || self.predecessors.contains_key(name);
             if !stays {
                 self.shared.board().models.remove(&**name);
             }
@@ -325,7 +376,8 @@ impl Manager {
     fn check_files(&mut self) {
         let shared = Arc::clone(&self.shared);
         let now = Instant::now();
-        for model in self.models.values_mut() {
+        // The files of those that were asked for were looked at then.
+        for model in self.models.values_mut().filter(|model| model.is_of_sources()) {
             for version in model.versions.values_mut().filter(|v| v.aspired) {
                 let waits = matches!(version.state, State::Found(_));
                 let failed = matches!(version.state, State::Failed(_));
@@ -408,6 +460,7 @@ impl Manager {
                     }
                 }
                 log::info!("{} version {}: unloaded", key.model, key.version);
+                self.left(&key);
             }
             Event::Loaded(key, Ok(servable), time) => {
                 self.working -= 1;
@@ -415,10 +468,14 @@ impl Manager {
             }
             Event::Loaded(key, Err(error), _) => {
                 self.working -= 1;
+                self.freed = true;
                 self.shared.metrics.load_failed(&key.model);
                 self.fail(&key, error);
+                self.left(&key);
             }
             Event::Sources(sources, answer) => self.set_sources(sources, answer),
+            Event::Load(source, deadline, answer) => self.ask_for(&source, deadline, answer),
+            Event::Unload(name, answer) => self.take_back(&name, answer),
         }
     }
 
@@ -431,7 +488,7 @@ impl Manager {
     fn loaded(&mut self, key: &Key, servable: Arc<Servable>, time: Duration) {
         let threads = servable.threads();
         let Some(version) = self.version(key) else {
-            self.parting.push(servable);
+            self.parting.push((key.clone(), servable));
             return;
         };
         version.servable = Some(servable);
@@ -507,11 +564,13 @@ impl Manager {
 
     /// Gives freed memory back to the system.
     fn trim(&mut self) {
-        if self.freed && self.trimmed_at.elapsed() >= TRIM_EVERY {
+        let awaited = self.leaving.iter().any(Leaving::has_left);
+        if self.freed && (awaited || self.trimmed_at.elapsed() >= TRIM_EVERY) {
             os::release_memory();
             self.freed = false;
             self.trimmed_at = Instant::now();
         }
+        self.answer_unloads();
     }
 }
 
