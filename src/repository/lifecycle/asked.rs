@@ -243,12 +243,8 @@ fn loadable(mut version: Version) -> Version {
 /// How the load of a model went; nothing while it is under way.
 fn outcome(name: &str, model: &Model, is_late: bool) -> Option<Result<()>> {
     let mut versions = model.versions.values();
-    let failure = versions.clone().find_map(|version| match &version.state {
-        State::Failed(error) => Some(error.duplicate()),
-        _ => None,
-    });
-    if let Some(error) = failure {
-        return Some(Err(error));
+    if let Some(error) = versions.clone().find_map(Version::failure) {
+        return Some(Err(error.duplicate()));
     }
     if versions.all(|version| matches!(version.state, State::Ready)) {
         return Some(Ok(()));
