@@ -4,3 +4,4 @@
 
 pub mod base64;
 pub mod json;
+pub mod npy;

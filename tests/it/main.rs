@@ -25,6 +25,7 @@ mod cli;
 mod digits;
 mod lifecycle;
 mod model_server;
+mod npy;
 mod operations;
 mod reload;
 mod reload_sources;
