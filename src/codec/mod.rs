@@ -4,4 +4,5 @@
 
 pub mod base64;
 pub mod json;
+pub mod npy;
 pub mod tfrecord;

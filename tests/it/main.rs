@@ -25,6 +25,7 @@ mod cli;
 mod digits;
 mod lifecycle;
 mod model_server;
+mod npy;
 mod on_request;
 mod operations;
 mod reload;
