@@ -134,9 +134,12 @@ settings! {
         /// How uploaded images are fed: auto, raw or base64 [default: auto]
         #[arg(value_name = "KIND")]
         images: String,
-        /// Warm read-only signatures before a version is ready [default: true]
+        /// Run made-up inputs and recorded requests before a version is ready [default: true]
         #[arg(value_name = "BOOL")]
         warm_up: bool,
+        /// How often each recorded request is run for that [default: 1]
+        #[arg(value_name = "N")]
+        warm_up_iterations: usize,
     }
 }
 
