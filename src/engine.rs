@@ -59,6 +59,12 @@ pub struct Served {
 /// grows when it becomes numbers.
 const GROWTH: usize = 8;
 
+/// The most memory one input tensor of a request may take, in bytes.
+#[must_use]
+pub fn max_tensor_bytes(config: &Config) -> usize {
+    config.http.max_body_bytes.saturating_mul(GROWTH)
+}
+
 impl Engine {
     /// The core over a repository.
     #[must_use]
@@ -67,7 +73,7 @@ impl Engine {
             repository,
             metrics,
             request_timeout: config.http.request_timeout,
-            max_tensor_bytes: config.http.max_body_bytes.saturating_mul(GROWTH),
+            max_tensor_bytes: max_tensor_bytes(config),
             stopping: AtomicBool::new(false),
         }))
     }

@@ -203,6 +203,7 @@ impl Check {
             labels: Default::default(),
             images,
             warm_up: each.warm_up.unwrap_or(true),
+            warm_up_iterations: self.at_least_one("warm_up_iterations", each.warm_up_iterations, 1),
             batching: self.batching(batching, place),
             batching_file: false,
             code: each.code.clone(),

@@ -150,8 +150,11 @@ pub struct ModelConfig {
     pub labels: BTreeMap<String, i64>,
     /// How uploaded images are fed.
     pub images: Images,
-    /// Run read-only signatures on made-up inputs before the model is ready.
+    /// Run read-only signatures on made-up inputs, and recorded requests, before the model is
+    /// ready.
     pub warm_up: bool,
+    /// How often each recorded request is run for that.
+    pub warm_up_iterations: usize,
     /// Batching.
     pub batching: BatchConfig,
     /// Take batching from a file in each version's folder instead (TensorFlow Serving's

@@ -149,12 +149,15 @@ settings! {
         /// How uploaded images are fed: auto, raw or base64 [default: auto]
         #[arg(value_name = "KIND")]
         images: String,
-        /// Warm read-only signatures before a version is ready [default: true]
+        /// Run made-up inputs and recorded requests before a version is ready [default: true]
         #[arg(value_name = "BOOL")]
         warm_up: bool,
         /// Folder with an inference.py for SageMaker's requests [default: none]
         #[arg(value_name = "PATH")]
         code: PathBuf,
+        /// How often each recorded request is run for that [default: 1]
+        #[arg(value_name = "N")]
+        warm_up_iterations: usize,
     }
 }
 

@@ -36,3 +36,4 @@ mod sources;
 mod stop;
 mod support;
 mod tfs_cases;
+mod warm_up;

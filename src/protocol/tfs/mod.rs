@@ -28,6 +28,7 @@ pub mod inference;
 mod outline;
 mod path;
 mod predict;
+pub mod warm_up;
 
 /// The signature that a request means which names none.
 const DEFAULT_SIGNATURE: &str = "serving_default";
