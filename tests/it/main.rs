@@ -34,4 +34,5 @@ mod simple_cases;
 mod sources;
 mod stop;
 mod support;
+mod tfs_binary;
 mod tfs_cases;
