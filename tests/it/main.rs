@@ -35,5 +35,6 @@ mod simple_cases;
 mod sources;
 mod stop;
 mod support;
+mod tfs_binary;
 mod tfs_cases;
 mod warm_up;

@@ -1,5 +1,6 @@
 //! TensorFlow Serving's REST API, as `tensorflow_model_server` 2.20 speaks it: routes, order of
-//! checks, texts, number and white-space format.
+//! checks, texts, number and white-space format. Under our own name it also takes and gives what
+//! the reference has no form for ([`binary`], JSON of half precision).
 //!
 //! Sources: `model_servers/http_rest_api_handler.cc`, `http_rest_api_util.cc`,
 //! `util/json_tensor.cc`, `servables/tensorflow` of github.com/tensorflow/serving.
@@ -8,6 +9,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use self::binary::Wire;
 use self::classify::Method;
 use self::examples::Decoded;
 use self::path::{Request, Verb};
@@ -18,6 +20,7 @@ use crate::engine::{
 };
 use crate::error::{Error, Result};
 
+mod binary;
 pub mod classify;
 mod describe;
 mod encode;
@@ -54,7 +57,9 @@ pub async fn handle(engine: &Engine, head: &Head<'_>, body: Bytes, start: Instan
         }
         Request::Post(verb, spec) => {
             let name = spec.name.clone().unwrap_or_default();
-            return infer(engine, verb, &name, spec.choice(), &body, start).await;
+            let (choice, body) = (spec.choice(), &body);
+            let call = Call { engine, head, name: &name, choice, body, start };
+            return infer(&call, verb).await;
         }
     };
     result.unwrap_or_else(failure)
@@ -68,83 +73,95 @@ fn metadata(engine: &Engine, name: &str, choice: Choice) -> Result<Reply> {
     Ok(Reply::ok(JSON, describe::metadata(&handle)))
 }
 
-async fn infer(
-    engine: &Engine,
-    verb: Verb,
-    name: &str,
-    choice: Choice<'_>,
-    body: &[u8],
+/// An inference that is asked for.
+struct Call<'a> {
+    engine: &'a Engine,
+    head: &'a Head<'a>,
+    name: &'a str,
+    choice: Choice<'a>,
+    body: &'a Bytes,
     start: Instant,
-) -> Reply {
-    let (api, method) = match verb {
-        Verb::Predict => (Api::TfsPredict, None),
-        Verb::Classify => (Api::TfsClassify, Some(Method::Classify)),
-        Verb::Regress => (Api::TfsRegress, Some(Method::Regress)),
-    };
-    let mut served = Served { api, reached: None, code: None };
-    let answer = match method {
-        None => predict(engine, name, choice, body, start, &mut served).await,
-        Some(method) => on_examples(engine, method, name, choice, body, start, &mut served).await,
-    };
-    match answer {
-        Ok(body) => Reply::ok(JSON, body).with_served(served),
-        Err(error) => {
-            served.code = Some(error.code());
-            failure(error).with_served(served)
-        }
-    }
 }
 
-async fn predict(
-    engine: &Engine,
-    name: &str,
-    choice: Choice<'_>,
-    body: &[u8],
-    start: Instant,
-    served: &mut Served,
-) -> Result<Vec<u8>> {
-    let handle = match resolve(engine, name, choice) {
+async fn infer(call: &Call<'_>, verb: Verb) -> Reply {
+    let api = match verb {
+        Verb::Predict => Api::TfsPredict,
+        Verb::Classify => Api::TfsClassify,
+        Verb::Regress => Api::TfsRegress,
+    };
+    let mut served = Served { api, reached: None, code: None };
+    let answer = match verb {
+        Verb::Predict => predict(call, &mut served).await,
+        Verb::Classify => on_examples(call, Method::Classify, &mut served).await,
+        Verb::Regress => on_examples(call, Method::Regress, &mut served).await,
+    };
+    let reply = answer.unwrap_or_else(|error| {
+        served.code = Some(error.code());
+        failure(error)
+    });
+    reply.with_served(served)
+}
+
+async fn predict(call: &Call<'_>, served: &mut Served) -> Result<Reply> {
+    let wire = Wire::of_body(call.head);
+    let answer = wire.of_answer(call.head);
+    if let Wire::Message(kind) = answer {
+        return Ok(Reply::ok(kind, binary::predict(call, served).await?));
+    }
+    let Call { engine, body, .. } = *call;
+    let handle = match resolve(engine, call.name, call.choice) {
         Ok(handle) => handle,
         // What is wrong with a body's form is reported before a model that is not there.
         Err(error) => {
-            predict::check_form(body)?;
+            if wire == Wire::Json {
+                predict::check_form(body)?;
+            }
             return Err(error);
         }
     };
-    let decoded = predict::decode(body, &handle, engine.max_tensor_bytes())?;
+    let max_bytes = engine.max_tensor_bytes();
+    let decoded = match wire {
+        Wire::Npy => binary::decode(body, &handle, max_bytes)?,
+        Wire::Json | Wire::Message(_) => {
+            predict::decode(body, &handle, max_bytes, call.head.exact)?
+        }
+    };
     let signature = decoded.signature;
     served.reached = Some((handle.clone(), signature));
+    if answer == Wire::Npy {
+        binary::check_outputs(&handle, signature)?;
+    }
     let request = InferRequest { signature, inputs: decoded.inputs };
-    let answer = engine.infer(&handle, request, engine.deadline(start)).await?;
+    let deadline = engine.deadline(call.start);
+    let outputs = engine.infer(&handle, request, deadline).await?.outputs;
+    if answer == Wire::Npy {
+        return Ok(Reply::ok(binary::NPY, binary::encode(&outputs, max_bytes)?));
+    }
     let declared = handle.signatures().get(signature);
     let names = declared.map_or(&[][..], |signature| &signature.outputs);
-    encode::outputs(decoded.format, names, &answer.outputs)
+    let text = encode::outputs(decoded.format, names, &outputs, call.head.exact)?;
+    Ok(Reply::ok(JSON, text))
 }
 
-async fn on_examples(
-    engine: &Engine,
-    method: Method,
-    name: &str,
-    choice: Choice<'_>,
-    body: &[u8],
-    start: Instant,
-    served: &mut Served,
-) -> Result<Vec<u8>> {
-    let Decoded { signature_name, examples } = examples::decode(body, engine.max_tensor_bytes())?;
+async fn on_examples(call: &Call<'_>, method: Method, served: &mut Served) -> Result<Reply> {
+    let Call { engine, name, choice, .. } = *call;
+    let decoded = examples::decode(call.body, engine.max_tensor_bytes())?;
+    let Decoded { signature_name, examples } = decoded;
     let handle = resolve(engine, name, choice)?;
     let signature = classify::find(&handle, &signature_name, method)?;
     served.reached = Some((handle.clone(), signature));
-    let deadline = engine.deadline(start);
-    match method {
+    let deadline = engine.deadline(call.start);
+    let text = match method {
         Method::Classify => {
             let classes = classify::classify(engine, &handle, signature, examples, deadline);
-            Ok(encode::classifications(&classes.await?))
+            encode::classifications(&classes.await?)
         }
         Method::Regress => {
             let values = classify::regress(engine, &handle, signature, examples, deadline);
-            Ok(encode::regressions(&values.await?))
+            encode::regressions(&values.await?)
         }
-    }
+    };
+    Ok(Reply::ok(JSON, text))
 }
 
 fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
