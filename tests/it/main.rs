@@ -28,6 +28,7 @@ mod model_server;
 mod operations;
 mod reload;
 mod reload_sources;
+mod sagemaker_cases;
 mod same_answers;
 mod simple_cases;
 mod sources;
