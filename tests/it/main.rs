@@ -30,6 +30,7 @@ mod on_request;
 mod operations;
 mod reload;
 mod reload_sources;
+mod sagemaker_cases;
 mod same_answers;
 mod simple_cases;
 mod sources;
