@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod fake;
+pub mod grpc;
 pub mod place;
 pub mod process;
 pub mod server;

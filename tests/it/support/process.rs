@@ -100,6 +100,17 @@ impl Process {
         self.status_number("VmRSS:")
     }
 
+    /// The most it ever held, in kB.
+    pub fn peak(&self) -> u64 {
+        self.status_number("VmHWM:")
+    }
+
+    /// Where it listens for gRPC.
+    pub fn grpc(&self) -> SocketAddr {
+        let line = self.printed.iter().find_map(|line| line.strip_prefix("listening on grpc://"));
+        line.expect("it says where").parse().expect("an address")
+    }
+
     pub fn threads(&self) -> u64 {
         self.status_number("Threads:")
     }
