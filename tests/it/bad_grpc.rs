@@ -22,6 +22,7 @@ fn under(attack: impl FnOnce(SocketAddr)) {
     let process = Process::serve(&project("models/half_plus_two"), &["--header-timeout", "1s"]);
     let good = Caller::connect(process.grpc()).expect("connects");
     good.half_plus_two().expect("an answer");
+    process.forget_peak();
     let before = process.peak();
     let (ends, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     let slowest = thread::scope(|scope| {

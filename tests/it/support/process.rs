@@ -100,7 +100,12 @@ impl Process {
         self.status_number("VmRSS:")
     }
 
-    /// The most it ever held, in kB.
+    /// Counts the most it held from here on, and not from its start: loading takes much.
+    pub fn forget_peak(&self) {
+        fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("is ours");
+    }
+
+    /// The most it held, in kB.
     pub fn peak(&self) -> u64 {
         self.status_number("VmHWM:")
     }
