@@ -27,5 +27,7 @@ fn main() -> Result<()> {
     let mut prost = prost_build::Config::new();
     prost.btree_map(["."]).bytes(["."]);
     let tonic = tonic_prost_build::configure().build_client(false).build_transport(false);
+    // Reads what clients send without taking much more memory than that.
+    let tonic = tonic.codec_path("crate::proto::bounded::BoundedCodec");
     tonic.compile_fds_with_config(compiler.file_descriptor_set(), prost)
 }

@@ -32,6 +32,7 @@ mod form;
 mod grpc;
 mod health;
 mod http;
+mod incoming;
 mod local;
 mod watched;
 

@@ -14,7 +14,9 @@
 
 mod bad_examples;
 mod bad_forms;
+mod bad_grpc;
 mod bad_http;
+mod bad_messages;
 mod bad_models;
 mod bad_sizes;
 mod bad_values;

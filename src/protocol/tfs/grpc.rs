@@ -58,7 +58,7 @@ async fn run_predict(
     let (index, signature) = predict_signature(&handle, name)?;
     served.reached = Some((handle.clone(), index));
     let wanted = wanted_outputs(signature, &output_filter)?;
-    let inputs = input_tensors(signature, &inputs)?;
+    let inputs = input_tensors(signature, inputs)?;
     let request = InferRequest { signature: index, inputs };
     let outputs = engine.infer(&handle, request, deadline).await?.outputs;
     let mut answers = BTreeMap::new();
@@ -147,13 +147,14 @@ fn names<'a>(specs: impl Iterator<Item = &'a TensorSpec>) -> String {
 /// One tensor for each input of the signature, in its order.
 pub(super) fn input_tensors(
     signature: &Signature,
-    given: &BTreeMap<String, TensorProto>,
+    mut given: BTreeMap<String, TensorProto>,
 ) -> Result<Vec<Tensor>> {
-    check_number(signature, given)?;
+    check_number(signature, &given)?;
     let mut tensors = Vec::with_capacity(signature.inputs.len());
     for spec in &signature.inputs {
-        if let Some(proto) = given.get(&spec.alias) {
-            let tensor = tensor_from_proto(proto);
+        if let Some(proto) = given.get_mut(&spec.alias) {
+            // Values that are lists are there twice for no longer than it takes.
+            let tensor = tensor_from_proto(&std::mem::take(proto));
             tensors.push(tensor.map_err(|error| {
                 let message = format!("tensor parsing error: {} ({error})", spec.alias);
                 Error::invalid(message)
@@ -162,7 +163,7 @@ pub(super) fn input_tensors(
         }
         let default = signature.defaults.iter().find(|(alias, _)| *alias == spec.alias);
         let Some((_, tensor)) = default else {
-            return Err(missing_input(signature, spec, given));
+            return Err(missing_input(signature, spec, &given));
         };
         tensors.push(tensor.clone());
     }

@@ -39,7 +39,7 @@ async fn run_classify(
     served: &mut Served,
 ) -> Result<ClassificationResponse> {
     let ClassificationRequest { model_spec, input } = request;
-    let (spec, input) = (model_spec.as_ref(), input.as_ref());
+    let spec = model_spec.as_ref();
     let (run, examples) = prepare(engine, spec, input, Method::Classify, served)?;
     let result = run.classify(examples, deadline).await?;
     let spec = effective_spec(&run.handle, signature_name(spec));
@@ -64,7 +64,7 @@ async fn run_regress(
     served: &mut Served,
 ) -> Result<RegressionResponse> {
     let RegressionRequest { model_spec, input } = request;
-    let (spec, input) = (model_spec.as_ref(), input.as_ref());
+    let spec = model_spec.as_ref();
     let (run, examples) = prepare(engine, spec, input, Method::Regress, served)?;
     let result = run.regress(examples, deadline).await?;
     let spec = effective_spec(&run.handle, signature_name(spec));
@@ -171,14 +171,14 @@ fn check_task<'t>(handle: &ModelHandle, model: &str, task: &'t InferenceTask) ->
 fn prepare<'e>(
     engine: &'e Engine,
     spec: Option<&ModelSpecProto>,
-    input: Option<&Input>,
+    input: Option<Input>,
     method: Method,
     served: &mut Served,
 ) -> Result<(Run<'e>, Tensor)> {
     let handle = find(engine, spec)?;
     let signature = classify::find(&handle, signature_name(spec), method)?;
     served.reached = Some((handle.clone(), signature));
-    let examples = tensor_of(input, engine.max_tensor_bytes())?;
+    let examples = tensor_of(input.as_ref(), engine.max_tensor_bytes())?;
     Ok((Run { engine, handle, signature }, examples))
 }
 

@@ -100,6 +100,22 @@ impl Process {
         self.status_number("VmRSS:")
     }
 
+    /// Counts the most it held from here on, and not from its start: loading takes much.
+    pub fn forget_peak(&self) {
+        fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("is ours");
+    }
+
+    /// The most it held, in kB.
+    pub fn peak(&self) -> u64 {
+        self.status_number("VmHWM:")
+    }
+
+    /// Where it listens for gRPC.
+    pub fn grpc(&self) -> SocketAddr {
+        let line = self.printed.iter().find_map(|line| line.strip_prefix("listening on grpc://"));
+        line.expect("it says where").parse().expect("an address")
+    }
+
     pub fn threads(&self) -> u64 {
         self.status_number("Threads:")
     }
