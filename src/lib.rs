@@ -25,6 +25,7 @@ pub mod protocol;
 pub mod repository;
 pub mod server;
 pub mod tensor;
+pub mod worker;
 
 use std::net::SocketAddr;
 use std::thread;

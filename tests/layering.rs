@@ -16,10 +16,11 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("codec", &["tensor", "error"]),
     ("config", &["proto", "error"]),
     ("metrics", &["error"]),
+    ("worker", &["error", "config", "os"]),
     ("platform", &["codec", "tensor", "pb", "error", "config", "metrics", "os"]),
     ("batch", &["tensor", "error", "config", "metrics"]),
-    ("repository", &["platform", "batch", "tensor", "config", "metrics", "error", "os"]),
-    ("engine", &["repository", "tensor", "config", "metrics", "error"]),
+    ("repository", &["platform", "batch", "worker", "tensor", "config", "metrics", "error", "os"]),
+    ("engine", &["repository", "worker", "tensor", "config", "metrics", "error"]),
     ("protocol", &["engine", "codec", "tensor", "pb", "error"]),
     ("server", &["protocol", "engine", "pb", "config", "metrics", "error", "os"]),
 ];

@@ -34,3 +34,4 @@ mod sources;
 mod stop;
 mod support;
 mod tfs_cases;
+mod worker;
