@@ -157,7 +157,7 @@ impl Log {
 
     fn refill(&mut self) {
         // The clock is not asked for every line of a flood.
-        if self.allowed == 0 && self.left_out % 64 != 0 {
+        if self.allowed == 0 && !self.left_out.is_multiple_of(64) {
             return;
         }
         let passed = self.filled_at.elapsed();
