@@ -4,4 +4,5 @@
 
 pub mod base64;
 pub mod csv;
+pub mod event_stream;
 pub mod json;

@@ -77,6 +77,10 @@ pub struct SagemakerConfig {
     pub default_model: Option<String>,
     /// This is the container: paths that nobody knows get its 404.
     pub is_container: bool,
+    /// Folders from which asynchronous invocations may read their input.
+    pub async_input: Vec<PathBuf>,
+    /// Folder of the output of asynchronous invocations; there are none without it.
+    pub async_output: Option<PathBuf>,
 }
 
 /// Which image of SageMaker's container to answer as, where they differ and none fails.
