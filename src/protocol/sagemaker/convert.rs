@@ -3,7 +3,7 @@
 //! The container does this to the text, with regular expressions and no parser. What it makes of
 //! a body is kept to the byte; `tests/cases/sagemaker-conversion.json` has what that is.
 
-use std::borrow::Cow;
+use bytes::Bytes;
 
 use crate::codec::csv::{self, Field};
 use crate::codec::json::scan::Cursor;
@@ -44,9 +44,9 @@ pub(super) fn check_is_one(body: &[u8]) -> Result<()> {
 }
 
 /// JSON of any form: TensorFlow Serving's, values one after the other, or one value.
-pub(super) fn json(body: &[u8]) -> Cow<'_, [u8]> {
+pub(super) fn json(body: &Bytes) -> Bytes {
     if is_tfs(body) {
-        return Cow::Borrowed(body);
+        return body.clone();
     }
     let mut out = Vec::with_capacity(body.len() + 20);
     out.extend_from_slice(b"{\"instances\":");
@@ -60,7 +60,7 @@ pub(super) fn json(body: &[u8]) -> Cow<'_, [u8]> {
         out.push(b']');
     }
     out.push(b'}');
-    Cow::Owned(out)
+    out.into()
 }
 
 /// Whether one of [`KEYS`] and a colon stand anywhere.

@@ -11,7 +11,7 @@ use super::media::{self, Input, Output};
 use super::{Sagemaker, convert, refuse};
 use crate::engine::{Choice, Served};
 use crate::error::{Error, Result};
-use crate::protocol::tfs::{self, Answer, Target};
+use crate::protocol::tfs::{self, Answer, Call};
 use crate::protocol::{Head, JSON, Reply};
 
 /// What the head of a request says about an inference.
@@ -66,9 +66,10 @@ impl Sagemaker {
             Err(error) => return refuse(error, 400),
         };
         let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
-        let target = Target { verb: attributes.verb, name: &name, choice };
-        let mut served = Served { api: target.api(), reached: None, code: None };
-        let answer = self.answer(target, input, &body, start, &mut served).await;
+        let (engine, verb, name) = (&self.engine, attributes.verb, name.as_ref());
+        let call = Call { engine, verb, name, choice, body: &body, start, exact: false };
+        let mut served = Served { api: call.api(), reached: None, code: None };
+        let answer = answer(&call, input, &mut served).await;
         let output = Output::of(invocation.accept, compatibility);
         match answer.and_then(|answer| write(&answer, &output)) {
             Ok(reply) => reply.with_served(served),
@@ -102,25 +103,18 @@ impl Sagemaker {
             ))
         })
     }
+}
 
-    async fn answer(
-        &self,
-        target: Target<'_>,
-        input: Input,
-        body: &[u8],
-        start: Instant,
-        served: &mut Served,
-    ) -> Result<Answer> {
-        convert::check_not_blank(body)?;
-        let json = match input {
-            Input::Json => {
-                convert::check_is_one(body)?;
-                convert::json(body)
-            }
-            Input::Csv => Cow::Owned(convert::csv(body)),
-        };
-        tfs::run(&self.engine, target, &json, start, served).await
-    }
+async fn answer(call: &Call<'_>, input: Input, served: &mut Served) -> Result<Answer> {
+    convert::check_not_blank(call.body)?;
+    let body = match input {
+        Input::Json => {
+            convert::check_is_one(call.body)?;
+            convert::json(call.body)
+        }
+        Input::Csv => convert::csv(call.body).into(),
+    };
+    Call { body: &body, ..*call }.run(served).await
 }
 
 /// The refusal of a body of a type that is not known, with the container's words at its start.
@@ -131,7 +125,7 @@ fn unsupported(content_type: &str) -> Reply {
 }
 
 fn write(answer: &Answer, output: &Output) -> Result<Reply> {
-    Ok(in_form(Reply::ok(JSON, answer.json()?), output))
+    Ok(in_form(Reply::ok(JSON, answer.json(false)?), output))
 }
 
 /// An answer in TensorFlow Serving's JSON as `output` has it.
