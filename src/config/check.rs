@@ -11,8 +11,8 @@ use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings
 use super::units::{Bytes, List, Port, Span};
 use super::{
     BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, GrpcConfig, HttpConfig, Images,
-    ModelConfig, RepositoryConfig, ShutdownConfig, SourceConfig, TensorFlowConfig, VersionPolicy,
-    WorkersConfig, file,
+    ModelConfig, RepositoryConfig, SagemakerCompatibility, SagemakerConfig, ShutdownConfig,
+    SourceConfig, TensorFlowConfig, VersionPolicy, WorkersConfig, file,
 };
 use crate::error::{Error, Result};
 
@@ -113,6 +113,34 @@ impl Check {
             cors: false,
             exact: false,
             metrics_path: None,
+            sagemaker: self.sagemaker(server),
+        }
+    }
+
+    fn sagemaker(&mut self, server: &ServerSettings) -> SagemakerConfig {
+        let compatibility = match server.sagemaker_compatibility.as_deref() {
+            None | Some("2.19") => SagemakerCompatibility::Tf219,
+            Some("2.20") => SagemakerCompatibility::Tf220,
+            Some("extended") => SagemakerCompatibility::Extended,
+            Some(other) => {
+                let rule = "is not 2.19, 2.20 or extended";
+                self.mistake(format!("sagemaker_compatibility: {other:?} {rule}"));
+                SagemakerCompatibility::Tf219
+            }
+        };
+        let default_model = server.sagemaker_default_model.clone();
+        let async_input = server.sagemaker_async_input.clone().map_or(Vec::new(), |List(f)| f);
+        let async_output = server.sagemaker_async_output.clone();
+        if let Some(folder) = async_output.iter().find(|folder| !folder.is_absolute()) {
+            let folder = folder.display();
+            self.mistake(format!("sagemaker_async_output: {folder} is no absolute path"));
+        }
+        SagemakerConfig {
+            compatibility,
+            default_model,
+            is_container: false,
+            async_input,
+            async_output,
         }
     }
 
