@@ -12,7 +12,7 @@ use super::units::{Bytes, List, Port, Span};
 use super::{
     BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, GrpcConfig, HttpConfig, Images,
     ModelConfig, RepositoryConfig, ShutdownConfig, SourceConfig, TensorFlowConfig, VersionPolicy,
-    file,
+    WorkersConfig, file,
 };
 use crate::error::{Error, Result};
 
@@ -82,6 +82,7 @@ impl Check {
                 inline_budget: Duration::from_micros(server.inline_budget_micros.unwrap_or(1000)),
             },
             tensorflow: self.tensorflow(server, environment),
+            workers: self.workers(server, environment, cores),
             shutdown: ShutdownConfig {
                 delay: span(server.shutdown_delay, Duration::ZERO),
                 timeout: span(server.shutdown_timeout, Duration::from_secs(30)),
@@ -204,6 +205,24 @@ impl Check {
             warm_up: each.warm_up.unwrap_or(true),
             batching: self.batching(batching, place),
             batching_file: false,
+            code: each.code.clone(),
+        }
+    }
+
+    fn workers(
+        &mut self,
+        server: &ServerSettings,
+        environment: &Environment,
+        cores: usize,
+    ) -> WorkersConfig {
+        let python = server.python.clone().unwrap_or_else(|| "python3".into());
+        let cache = || environment.cache_folder().join("python");
+        WorkersConfig {
+            python: environment.program(python),
+            count: self.at_least_one("handler_workers", server.handler_workers, cores.clamp(2, 8)),
+            timeout: self.some_time("handler_timeout", server.handler_timeout, 30),
+            memory_limit: server.handler_memory_limit.map(|Bytes(size)| size),
+            environments: server.python_environments.clone().unwrap_or_else(cache),
         }
     }
 

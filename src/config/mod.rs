@@ -33,6 +33,8 @@ pub struct Config {
     pub batching: BatcherConfig,
     /// libtensorflow.
     pub tensorflow: TensorFlowConfig,
+    /// Python processes that run models' handlers.
+    pub workers: WorkersConfig,
     /// How long things may take when the server stops.
     pub shutdown: ShutdownConfig,
 }
@@ -155,6 +157,9 @@ pub struct ModelConfig {
     /// Take batching from a file in each version's folder instead (TensorFlow Serving's
     /// `batching_params.pbtxt`).
     pub batching_file: bool,
+    /// A folder with an `inference.py`, whose handlers stand before and behind the model, or in
+    /// its place. What all models have in common also serves requests that name no model.
+    pub code: Option<PathBuf>,
 }
 
 /// Which versions of a model to serve, of those that are there.
@@ -248,6 +253,21 @@ pub struct TensorFlowConfig {
     pub inter_op_threads: i32,
     /// GPUs.
     pub gpu: GpuConfig,
+}
+
+/// Python processes that run models' handlers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkersConfig {
+    /// The interpreter.
+    pub python: PathBuf,
+    /// Processes for each folder of code.
+    pub count: usize,
+    /// The longest a handler may take.
+    pub timeout: Duration,
+    /// Memory in bytes that a process may hold; one that holds more is replaced.
+    pub memory_limit: Option<usize>,
+    /// Where virtual environments are kept.
+    pub environments: PathBuf,
 }
 
 /// What of the GPUs may be used.

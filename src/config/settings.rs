@@ -112,6 +112,21 @@ settings! {
         /// GPUs to use, for example 0,1 [default: all]
         #[arg(value_name = "LIST", help_heading = "TensorFlow")]
         gpu_visible_devices: String,
+        /// Python for inference.py [default: python3 on the PATH]
+        #[arg(value_name = "PATH", help_heading = "Handlers (inference.py)")]
+        python: PathBuf,
+        /// Python processes for each folder of code [default: one per core, 2 to 8]
+        #[arg(value_name = "N", help_heading = "Handlers (inference.py)")]
+        handler_workers: usize,
+        /// Longest a handler may take; one that takes longer is stopped [default: 30s]
+        #[arg(value_name = "TIME", help_heading = "Handlers (inference.py)")]
+        handler_timeout: Span,
+        /// Memory above which a Python process is replaced [default: no limit]
+        #[arg(value_name = "SIZE", help_heading = "Handlers (inference.py)")]
+        handler_memory_limit: Bytes,
+        /// Where environments made from a requirements.txt are kept [default: the user's cache]
+        #[arg(value_name = "PATH", help_heading = "Handlers (inference.py)")]
+        python_environments: PathBuf,
         /// Threads that run batches [default: one per core]
         #[arg(value_name = "N", help_heading = "Batching (per model in the file)")]
         num_batch_threads: usize,
@@ -137,6 +152,9 @@ settings! {
         /// Warm read-only signatures before a version is ready [default: true]
         #[arg(value_name = "BOOL")]
         warm_up: bool,
+        /// Folder with an inference.py for SageMaker's requests [default: none]
+        #[arg(value_name = "PATH")]
+        code: PathBuf,
     }
 }
 
