@@ -11,8 +11,8 @@ use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings
 use super::units::{Bytes, List, Port, Span};
 use super::{
     BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, GrpcConfig, HttpConfig, Images,
-    ModelConfig, RepositoryConfig, ShutdownConfig, SourceConfig, TensorFlowConfig, VersionPolicy,
-    WorkersConfig, file,
+    ModelConfig, RepositoryConfig, SageMakerConfig, ShutdownConfig, SourceConfig, TensorFlowConfig,
+    VersionPolicy, WorkersConfig, file,
 };
 use crate::error::{Error, Result};
 
@@ -87,6 +87,7 @@ impl Check {
                 delay: span(server.shutdown_delay, Duration::ZERO),
                 timeout: span(server.shutdown_timeout, Duration::from_secs(30)),
             },
+            sagemaker: SageMakerConfig::default(),
         }
     }
 
@@ -103,6 +104,7 @@ impl Check {
         HttpConfig {
             host,
             port: server.http_port.unwrap_or(Port::Number(8500)).number(),
+            more_ports: Vec::new(),
             threads: self.at_least_one("http_threads", server.http_threads, cores),
             max_body_bytes: self.at_least_one("max_body_bytes", Some(max_body), 1),
             request_timeout: self.some_time("request_timeout", server.request_timeout, 30),

@@ -15,9 +15,11 @@ mod check;
 pub mod environment;
 mod file;
 pub mod model_server;
+pub mod sagemaker;
 mod settings;
 pub mod units;
 
+pub use self::sagemaker::{MultiModelConfig, SageMakerConfig};
 pub use self::settings::{BatchSettings, ModelSettings, Settings};
 
 /// Everything the server runs on, checked.
@@ -37,6 +39,8 @@ pub struct Config {
     pub workers: WorkersConfig,
     /// How long things may take when the server stops.
     pub shutdown: ShutdownConfig,
+    /// What SageMaker's container has beside models.
+    pub sagemaker: SageMakerConfig,
 }
 
 /// The HTTP listener and its limits.
@@ -46,6 +50,8 @@ pub struct HttpConfig {
     pub host: IpAddr,
     /// Port; 0 picks a free one, `None` means that there is no HTTP.
     pub port: Option<u16>,
+    /// More ports on which the same is served.
+    pub more_ports: Vec<u16>,
     /// Threads that serve connections.
     pub threads: usize,
     /// The largest request body in bytes, before and after decompression.

@@ -29,6 +29,7 @@ mod on_request;
 mod operations;
 mod reload;
 mod reload_sources;
+mod sagemaker_front;
 mod same_answers;
 mod simple_cases;
 mod sources;
