@@ -11,8 +11,8 @@ use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings
 use super::units::{Bytes, List, Port, Span};
 use super::{
     BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, GrpcConfig, HttpConfig, Images,
-    ModelConfig, RepositoryConfig, SageMakerConfig, ShutdownConfig, SourceConfig, TensorFlowConfig,
-    VersionPolicy, WorkersConfig, file,
+    ModelConfig, RepositoryConfig, SagemakerCompatibility, SagemakerConfig, ShutdownConfig,
+    SourceConfig, TensorFlowConfig, VersionPolicy, WorkersConfig, file,
 };
 use crate::error::{Error, Result};
 
@@ -87,7 +87,6 @@ impl Check {
                 delay: span(server.shutdown_delay, Duration::ZERO),
                 timeout: span(server.shutdown_timeout, Duration::from_secs(30)),
             },
-            sagemaker: SageMakerConfig::default(),
         }
     }
 
@@ -115,7 +114,23 @@ impl Check {
             cors: false,
             exact: false,
             metrics_path: None,
+            sagemaker: self.sagemaker(server),
         }
+    }
+
+    fn sagemaker(&mut self, server: &ServerSettings) -> SagemakerConfig {
+        let compatibility = match server.sagemaker_compatibility.as_deref() {
+            None | Some("2.19") => SagemakerCompatibility::Tf219,
+            Some("2.20") => SagemakerCompatibility::Tf220,
+            Some("extended") => SagemakerCompatibility::Extended,
+            Some(other) => {
+                let rule = "is not 2.19, 2.20 or extended";
+                self.mistake(format!("sagemaker_compatibility: {other:?} {rule}"));
+                SagemakerCompatibility::Tf219
+            }
+        };
+        let default_model = server.sagemaker_default_model.clone();
+        SagemakerConfig { compatibility, default_model, is_container: false, multi_model: None }
     }
 
     fn grpc(&mut self, server: &ServerSettings, http: &HttpConfig) -> GrpcConfig {

@@ -19,7 +19,7 @@ pub mod sagemaker;
 mod settings;
 pub mod units;
 
-pub use self::sagemaker::{MultiModelConfig, SageMakerConfig};
+pub use self::sagemaker::MultiModelConfig;
 pub use self::settings::{BatchSettings, ModelSettings, Settings};
 
 /// Everything the server runs on, checked.
@@ -39,8 +39,6 @@ pub struct Config {
     pub workers: WorkersConfig,
     /// How long things may take when the server stops.
     pub shutdown: ShutdownConfig,
-    /// What SageMaker's container has beside models.
-    pub sagemaker: SageMakerConfig,
 }
 
 /// The HTTP listener and its limits.
@@ -72,6 +70,33 @@ pub struct HttpConfig {
     pub exact: bool,
     /// Another path for the metrics.
     pub metrics_path: Option<String>,
+    /// SageMaker's container and service, which every HTTP listener speaks.
+    pub sagemaker: SagemakerConfig,
+}
+
+/// SageMaker's TensorFlow Serving container, and the service in front of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SagemakerConfig {
+    /// Which image to answer as.
+    pub compatibility: SagemakerCompatibility,
+    /// The model that is meant when none is named; the only one without it.
+    pub default_model: Option<String>,
+    /// This is the container: paths that nobody knows get its 404.
+    pub is_container: bool,
+    /// Models come and go by request.
+    pub multi_model: Option<MultiModelConfig>,
+}
+
+/// Which image of SageMaker's container to answer as, where they differ and none fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SagemakerCompatibility {
+    /// Those up to TensorFlow Serving 2.19.
+    #[default]
+    Tf219,
+    /// The one with TensorFlow Serving 2.20.
+    Tf220,
+    /// None: what `Accept` asks for is given.
+    Extended,
 }
 
 /// The gRPC listener.

@@ -94,6 +94,13 @@ settings! {
         /// How much to log: error, warn, info, debug or trace, also per module [default: info]
         #[arg(value_name = "LEVEL")]
         log_level: String,
+        /// Model that /invocations means when none is named [default: the only one]
+        #[arg(value_name = "NAME", help_heading = "SageMaker")]
+        sagemaker_default_model: String,
+        /// Image to answer as: 2.19 (and older), 2.20, or extended (give what Accept asks for)
+        /// [default: 2.19]
+        #[arg(value_name = "IMAGE", help_heading = "SageMaker")]
+        sagemaker_compatibility: String,
         /// The library, or the folder it is in [default: found by itself]
         #[arg(value_name = "PATH", help_heading = "TensorFlow")]
         libtensorflow: PathBuf,

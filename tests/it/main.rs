@@ -30,6 +30,7 @@ mod operations;
 mod reload;
 mod reload_sources;
 mod sagemaker_front;
+mod sagemaker_cases;
 mod same_answers;
 mod simple_cases;
 mod sources;

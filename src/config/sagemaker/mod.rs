@@ -22,15 +22,6 @@ pub const MODELS_DIR: &str = "/opt/ml/models";
 /// Where code for all models of a multi-model endpoint is, first place first.
 pub const UNIVERSAL_CODE: [&str; 2] = ["/opt/ml/code", "/opt/ml/models/code"];
 
-/// What an endpoint of SageMaker's is beside a list of models.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SageMakerConfig {
-    /// The model that a request means which names none; without one, the only model there is.
-    pub default_model: Option<String>,
-    /// Its models come and go by request (a multi-model endpoint).
-    pub multi_model: Option<MultiModelConfig>,
-}
-
 /// A multi-model endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiModelConfig {
