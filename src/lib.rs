@@ -10,6 +10,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+pub mod archive;
 pub mod batch;
 pub mod cli;
 pub mod codec;

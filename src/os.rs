@@ -42,6 +42,13 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// The number of the user that this process acts as.
+#[must_use]
+pub fn user() -> u32 {
+    // SAFETY: geteuid has no arguments, touches no memory and can not fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Sets a variable of this process's environment, for a library that reads its settings there.
 /// To be called before that library is opened, while all other threads are our own.
 pub fn set_variable(name: &str, value: &str) {

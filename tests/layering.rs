@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("os", &[]),
+    ("archive", &["error", "os"]),
     ("proto", &[]),
     ("tensor", &["error"]),
     ("pb", &["proto", "tensor", "error"]),

@@ -103,6 +103,7 @@ impl Check {
         HttpConfig {
             host,
             port: server.http_port.unwrap_or(Port::Number(8500)).number(),
+            more_ports: Vec::new(),
             threads: self.at_least_one("http_threads", server.http_threads, cores),
             max_body_bytes: self.at_least_one("max_body_bytes", Some(max_body), 1),
             request_timeout: self.some_time("request_timeout", server.request_timeout, 30),
@@ -141,6 +142,7 @@ impl Check {
             is_container: false,
             async_input,
             async_output,
+            multi_model: None,
         }
     }
 

@@ -7,6 +7,7 @@
 //! This module must not know of HTTP or of any protocol.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -125,6 +126,18 @@ impl ModelHandle {
     }
 }
 
+/// A model that was loaded by a request of its own, and not because a source has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedModel {
+    /// Its name.
+    pub name: String,
+    /// Where it was loaded from.
+    pub path: PathBuf,
+}
+
+/// Where the outcome of what was asked for goes.
+type Answer = oneshot::Sender<Result<()>>;
+
 /// The models of a server. Cheap to clone.
 #[derive(Clone)]
 pub struct Repository(Arc<Shared>, lifecycle::Control);
@@ -157,6 +170,8 @@ struct Entry {
 #[derive(Default)]
 struct Board {
     models: BTreeMap<String, BTreeMap<i64, VersionStatus>>,
+    /// Models that were asked for, by name, and whether they are ready.
+    asked: BTreeMap<String, (LoadedModel, bool)>,
     /// Sources that can not be used, by path, and why.
     problems: BTreeMap<String, String>,
     /// Whether every model found at the start has been loaded or has failed.
@@ -194,6 +209,33 @@ impl Repository {
     #[must_use]
     pub fn set_sources(&self, sources: Vec<SourceConfig>) -> oneshot::Receiver<Result<()>> {
         self.1.set_sources(sources)
+    }
+
+    /// Loads one more model, beside those of the sources. The answer comes when all its versions
+    /// that `source` asks for are ready, or when one has failed or `deadline` passed, and then
+    /// nothing of it stays; none comes if the repository is stopped before.
+    #[must_use]
+    pub fn load_model(
+        &self,
+        source: SourceConfig,
+        deadline: Instant,
+    ) -> oneshot::Receiver<Result<()>> {
+        self.1.load(source, deadline)
+    }
+
+    /// Takes away a model that [`Repository::load_model`] brought. The answer comes when its last
+    /// request is done and its memory is the system's; none if the repository is stopped before.
+    #[must_use]
+    pub fn unload_model(&self, name: &str) -> oneshot::Receiver<Result<()>> {
+        self.1.unload(name.to_owned())
+    }
+
+    /// The models that [`Repository::load_model`] brought and that are ready, sorted by name.
+    #[must_use]
+    pub fn loaded_models(&self) -> Vec<LoadedModel> {
+        let board = self.0.board();
+        let ready = board.asked.values().filter(|(_, is_ready)| *is_ready);
+        ready.map(|(model, _)| model.clone()).collect()
     }
 
     /// The ready version that `spec` means.
@@ -254,7 +296,8 @@ impl Repository {
             obstacles.push("models are being looked for and loaded".to_owned());
         }
         for (model, versions) in &board.models {
-            if table.models.contains_key(model.as_str()) {
+            // Whoever asks for a model is told how that went.
+            if table.models.contains_key(model.as_str()) || board.asked.contains_key(model) {
                 continue;
             }
             // A model whose last version leaves was taken away, and nobody waits for it.
