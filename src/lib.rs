@@ -10,6 +10,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+pub mod archive;
 pub mod batch;
 pub mod cli;
 pub mod codec;
@@ -25,6 +26,7 @@ pub mod protocol;
 pub mod repository;
 pub mod server;
 pub mod tensor;
+pub mod worker;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -4,6 +4,7 @@
 
 pub mod base64;
 pub mod csv;
+pub mod event_stream;
 pub mod json;
 pub mod npy;
 pub mod tfrecord;

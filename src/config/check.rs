@@ -103,6 +103,7 @@ impl Check {
         HttpConfig {
             host,
             port: server.http_port.unwrap_or(Port::Number(8500)).number(),
+            more_ports: Vec::new(),
             threads: self.at_least_one("http_threads", server.http_threads, cores),
             max_body_bytes: self.at_least_one("max_body_bytes", Some(max_body), 1),
             request_timeout: self.some_time("request_timeout", server.request_timeout, 30),
@@ -129,7 +130,20 @@ impl Check {
             }
         };
         let default_model = server.sagemaker_default_model.clone();
-        SagemakerConfig { compatibility, default_model, is_container: false }
+        let async_input = server.sagemaker_async_input.clone().map_or(Vec::new(), |List(f)| f);
+        let async_output = server.sagemaker_async_output.clone();
+        if let Some(folder) = async_output.iter().find(|folder| !folder.is_absolute()) {
+            let folder = folder.display();
+            self.mistake(format!("sagemaker_async_output: {folder} is no absolute path"));
+        }
+        SagemakerConfig {
+            compatibility,
+            default_model,
+            is_container: false,
+            async_input,
+            async_output,
+            multi_model: None,
+        }
     }
 
     fn grpc(&mut self, server: &ServerSettings, http: &HttpConfig) -> GrpcConfig {

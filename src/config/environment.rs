@@ -46,6 +46,18 @@ impl Environment {
         self.variables.get(name)?.to_str()
     }
 
+    /// The names of SageMaker's variables that are set, sorted.
+    pub fn of_sagemaker(&self) -> impl Iterator<Item = &str> {
+        self.variables.keys().map(String::as_str).filter(|name| name.starts_with("SAGEMAKER_"))
+    }
+
+    /// One with these variables.
+    #[cfg(test)]
+    pub(super) fn of(pairs: &[(&str, &str)]) -> Self {
+        let pairs = pairs.iter().map(|(n, v)| ((*n).to_owned(), OsString::from(v)));
+        Environment { variables: pairs.collect(), binary: None }
+    }
+
     fn path(&self, name: &str) -> Option<PathBuf> {
         self.variables.get(name).map(PathBuf::from)
     }
@@ -154,11 +166,8 @@ mod tests {
     use super::*;
 
     fn with(variables: &[(&str, &str)]) -> Environment {
-        let pairs = variables.iter().map(|(n, v)| ((*n).to_owned(), OsString::from(v)));
-        Environment {
-            variables: pairs.collect(),
-            binary: Some("/opt/ts/target/release/tensorserve".into()),
-        }
+        let binary = Some("/opt/ts/target/release/tensorserve".into());
+        Environment { binary, ..Environment::of(variables) }
     }
 
     #[test]

@@ -15,9 +15,11 @@ mod check;
 pub mod environment;
 mod file;
 pub mod model_server;
+pub mod sagemaker;
 mod settings;
 pub mod units;
 
+pub use self::sagemaker::MultiModelConfig;
 pub use self::settings::{BatchSettings, ModelSettings, Settings};
 
 /// Everything the server runs on, checked.
@@ -46,6 +48,8 @@ pub struct HttpConfig {
     pub host: IpAddr,
     /// Port; 0 picks a free one, `None` means that there is no HTTP.
     pub port: Option<u16>,
+    /// More ports on which the same is served.
+    pub more_ports: Vec<u16>,
     /// Threads that serve connections.
     pub threads: usize,
     /// The largest request body in bytes, before and after decompression.
@@ -79,6 +83,12 @@ pub struct SagemakerConfig {
     pub default_model: Option<String>,
     /// This is the container: paths that nobody knows get its 404.
     pub is_container: bool,
+    /// Folders from which asynchronous invocations may read their input.
+    pub async_input: Vec<PathBuf>,
+    /// Folder of the output of asynchronous invocations; there are none without it.
+    pub async_output: Option<PathBuf>,
+    /// Models come and go by request.
+    pub multi_model: Option<MultiModelConfig>,
 }
 
 /// Which image of SageMaker's container to answer as, where they differ and none fails.

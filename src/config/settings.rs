@@ -101,6 +101,12 @@ settings! {
         /// [default: 2.19]
         #[arg(value_name = "IMAGE", help_heading = "SageMaker")]
         sagemaker_compatibility: String,
+        /// Folders that asynchronous invocations may read their input from [default: none]
+        #[arg(value_name = "LIST", help_heading = "SageMaker")]
+        sagemaker_async_input: List<PathBuf>,
+        /// Folder for what asynchronous invocations come to [default: there are none]
+        #[arg(value_name = "PATH", help_heading = "SageMaker")]
+        sagemaker_async_output: PathBuf,
         /// The library, or the folder it is in [default: found by itself]
         #[arg(value_name = "PATH", help_heading = "TensorFlow")]
         libtensorflow: PathBuf,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use actix_http::error::DispatchError;
 use actix_http::{HttpService, Protocol};
-use actix_server::{Server, ServerHandle};
+use actix_server::{Server, ServerBuilder, ServerHandle};
 use actix_service::{ServiceFactoryExt, fn_service, map_config};
 use actix_web::dev::AppConfig;
 use actix_web::rt::System;
@@ -46,27 +46,32 @@ pub struct HttpListener {
     address: SocketAddr,
     handle: ServerHandle,
     activity: Activity,
-    socket: TcpListener,
+    sockets: Vec<TcpListener>,
     /// Tells idle connections to close.
     ending: watch::Sender<bool>,
     thread: JoinHandle<()>,
 }
 
 impl HttpListener {
-    /// Binds `port` and starts to serve `engine`.
+    /// Binds `port`, and those that are the same to clients, and starts to serve `engine`.
     ///
     /// # Errors
     /// If the address can not be bound (the message says what to do) or threads not be started.
     pub fn start(config: &Config, port: u16, engine: &Engine) -> Result<Self> {
         let socket = bind(config.http.host, port, "--http-port")?;
         let address = socket.local_addr().map_err(|e| failed("has no address", e))?;
-        let clone = socket.try_clone().map_err(|e| failed("can not be shared", e))?;
+        let mut sockets = vec![socket];
+        for &port in &config.http.more_ports {
+            sockets.push(bind(config.http.host, port, "SAGEMAKER_SAFE_PORT_RANGE")?);
+        }
+        let clones = sockets.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
+        let clones = clones.map_err(|e| failed("can not be shared", e))?;
         let activity = Activity::default();
         let state = http::State::new(config, engine.clone(), activity.clone());
         let (http_config, drain_time) = (config.http.clone(), config.shutdown.timeout);
         let (report, started) = mpsc::channel();
         let (ending, ends) = watch::channel(false);
-        let serve = move || serve(&http_config, drain_time, socket, &state, &ends, &report);
+        let serve = move || serve(&http_config, drain_time, sockets, &state, &ends, &report);
         let thread = thread::Builder::new()
             .name("http".to_owned())
             .spawn(serve)
@@ -74,7 +79,7 @@ impl HttpListener {
         let handle = started
             .recv()
             .map_err(|_| Error::internal("the HTTP listener ended before it started"))??;
-        Ok(HttpListener { address, handle, activity, socket: clone, ending, thread })
+        Ok(HttpListener { address, handle, activity, sockets: clones, ending, thread })
     }
 
     /// The address that is listened on, with the port that was picked.
@@ -90,7 +95,7 @@ impl HttpListener {
         self.activity.close_connections();
         thread::sleep(delay);
         let end = Instant::now() + timeout;
-        drain::refuse_connections(&self.socket);
+        self.sockets.iter().for_each(drain::refuse_connections);
         self.activity.wait_until_quiet(end);
         // The command is sent by this call; its answer can take a second longer than it must.
         drop(self.handle.stop(true));
@@ -111,7 +116,7 @@ impl HttpListener {
 fn serve(
     config: &HttpConfig,
     drain_time: Duration,
-    socket: TcpListener,
+    sockets: Vec<TcpListener>,
     state: &http::State,
     ending: &watch::Receiver<bool>,
     report: &mpsc::Sender<Result<ServerHandle>>,
@@ -151,9 +156,9 @@ fn serve(
         .workers(config.threads)
         .max_concurrent_connections(config.max_connections.div_ceil(config.threads))
         .shutdown_timeout(drain_time.as_secs().max(1))
-        .disable_signals()
-        .listen("http", socket, service);
-    let server = match server {
+        .disable_signals();
+    let listens = |server: ServerBuilder, socket| server.listen("http", socket, service.clone());
+    let server = match sockets.into_iter().try_fold(server, listens) {
         Ok(server) => server,
         Err(error) => {
             let _ = report.send(Err(failed("can not be listened on", error)));

@@ -3,15 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tensorserve::config::ModelSettings;
-use tensorserve::platform::tensorflow::TensorFlow;
 
 use crate::support::client::{Answer, request};
-use crate::support::server::{TestServer, config, settings};
+use crate::support::server::TestServer;
 use crate::support::{alike, data, project};
 
 #[derive(Deserialize)]
@@ -51,24 +48,6 @@ const OTHERWISE: [&str; 2] = [
     "ct-application-json-charset-utf-8",
 ];
 
-/// The container, with `model` as its one model.
-fn container(name: &str, path: &str) -> TestServer {
-    let mut settings = settings();
-    let mut model = ModelSettings {
-        path: Some(data("sagemaker").join(path)),
-        name: Some(name.to_owned()),
-        ..ModelSettings::default()
-    };
-    model.each.version_policy = Some("all".to_owned());
-    settings.models.push(model);
-    let mut config = config(settings);
-    config.http.sagemaker.is_container = true;
-    let tensorflow = TensorFlow::new(config.tensorflow.clone());
-    let server = TestServer::start_with(&config, vec![Arc::new(tensorflow)]);
-    server.wait_until_started();
-    server
-}
-
 fn cases() -> Vec<Case> {
     let path = "tests/cases/sagemaker-container.json";
     let text = fs::read_to_string(project(path)).expect(path);
@@ -85,8 +64,9 @@ fn body(case: &Case) -> Vec<u8> {
 
 #[test]
 fn every_case_of_a_single_model_passes() {
-    let half_plus_three = container("half_plus_three", "models/half_plus_three");
-    let multiply = container("model", "synth/multiply_2");
+    let half_plus_three =
+        TestServer::container(&[("half_plus_three", "sagemaker/models/half_plus_three")], |_| {});
+    let multiply = TestServer::container(&[("model", "sagemaker/synth/multiply_2")], |_| {});
     let mut failures = Vec::new();
     let (mut passed, mut otherwise) = (0, 0);
     for case in cases() {

@@ -3,7 +3,7 @@
 //! The container does this to the text, with regular expressions and no parser. What it makes of
 //! a body is kept to the byte; `tests/cases/sagemaker-conversion.json` has what that is.
 
-use std::borrow::Cow;
+use bytes::Bytes;
 
 use crate::codec::csv::{self, Field};
 use crate::codec::json::scan::Cursor;
@@ -44,9 +44,9 @@ pub(super) fn check_is_one(body: &[u8]) -> Result<()> {
 }
 
 /// JSON of any form: TensorFlow Serving's, values one after the other, or one value.
-pub(super) fn json(body: &[u8]) -> Cow<'_, [u8]> {
+pub(super) fn json(body: &Bytes) -> Bytes {
     if is_tfs(body) {
-        return Cow::Borrowed(body);
+        return body.clone();
     }
     let mut out = Vec::with_capacity(body.len() + 20);
     out.extend_from_slice(b"{\"instances\":");
@@ -60,7 +60,7 @@ pub(super) fn json(body: &[u8]) -> Cow<'_, [u8]> {
         out.push(b']');
     }
     out.push(b'}');
-    Cow::Owned(out)
+    out.into()
 }
 
 /// Whether one of [`KEYS`] and a colon stand anywhere.
@@ -167,12 +167,12 @@ mod tests {
             let body = match text("body").expect("a body") {
                 // What its proxy's language has for no body.
                 "<undefined>" => continue,
-                body => body.as_bytes(),
+                body => Bytes::from(body.to_owned()),
             };
             let got =
                 Input::of(text("content_type").unwrap_or("Unknown")).map(|input| match input {
-                    Input::Json => json(body).into_owned(),
-                    Input::Csv => csv(body),
+                    Input::Json => json(&body).to_vec(),
+                    Input::Csv => csv(&body),
                 });
             let otherwise = OTHERWISE.iter().find(|(other, ..)| *other == name);
             let want = otherwise.map_or(vector["g3"]["tfs_body"].as_str(), |(.., want)| Some(want));

@@ -11,7 +11,7 @@ use super::media::{self, Input, Output};
 use super::{Sagemaker, convert, refuse};
 use crate::engine::{Choice, Served};
 use crate::error::{Error, Result};
-use crate::protocol::tfs::{self, Answer, Target};
+use crate::protocol::tfs::{self, Answer, Call};
 use crate::protocol::{Head, JSON, Reply};
 
 /// What the head of a request says about an inference.
@@ -25,6 +25,8 @@ pub(super) struct Invocation<'h> {
     pub(super) attributes: Option<&'h str>,
     /// A model that is named elsewhere, which counts more than the attributes.
     pub(super) model: Option<&'h str>,
+    /// The endpoint that was called. It counts where nothing else says which of several models.
+    pub(super) endpoint: Option<&'h str>,
 }
 
 impl<'h> Invocation<'h> {
@@ -35,6 +37,7 @@ impl<'h> Invocation<'h> {
             accept: head.header("accept"),
             attributes: head.header(attributes::HEADER),
             model: None,
+            endpoint: None,
         }
     }
 }
@@ -47,7 +50,7 @@ impl Sagemaker {
         body: Bytes,
         start: Instant,
     ) -> Reply {
-        let compatibility = self.options.compatibility;
+        let compatibility = self.options().compatibility;
         let given = invocation.attributes.unwrap_or_default();
         let attributes = match Attributes::parse(given, compatibility) {
             Ok(attributes) => attributes,
@@ -63,9 +66,10 @@ impl Sagemaker {
             Err(error) => return refuse(error, 400),
         };
         let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
-        let target = Target { verb: attributes.verb, name: &name, choice, exact: false };
-        let mut served = Served { api: target.api(), reached: None, code: None };
-        let answer = self.answer(target, input, &body, start, &mut served).await;
+        let (engine, verb, name) = (&self.engine, attributes.verb, name.as_ref());
+        let call = Call { engine, verb, name, choice, body: &body, start, exact: false };
+        let mut served = Served { api: call.api(), reached: None, code: None };
+        let answer = answer(&call, input, &mut served).await;
         let output = Output::of(invocation.accept, compatibility);
         match answer.and_then(|answer| write(&answer, &output)) {
             Ok(reply) => reply.with_served(served),
@@ -85,8 +89,12 @@ impl Sagemaker {
         if let Some(named) = invocation.model.or(attributes.model) {
             return Ok(Cow::Borrowed(named));
         }
-        self.default_model().map(Cow::Owned).ok_or_else(|| {
-            let models = self.engine.all_models();
+        if let Some(model) = self.default_model() {
+            return Ok(Cow::Owned(model));
+        }
+        let models = self.engine.all_models();
+        let is_model = |name: &&str| models.iter().any(|model| model == name);
+        invocation.endpoint.filter(is_model).map(Cow::Borrowed).ok_or_else(|| {
             let (count, some) = (models.len(), models.get(..models.len().min(10)));
             Error::invalid(format!(
                 "The request names no model, and there are {count}: {:?}. Name one with \
@@ -95,25 +103,18 @@ impl Sagemaker {
             ))
         })
     }
+}
 
-    async fn answer(
-        &self,
-        target: Target<'_>,
-        input: Input,
-        body: &[u8],
-        start: Instant,
-        served: &mut Served,
-    ) -> Result<Answer> {
-        convert::check_not_blank(body)?;
-        let json = match input {
-            Input::Json => {
-                convert::check_is_one(body)?;
-                convert::json(body)
-            }
-            Input::Csv => Cow::Owned(convert::csv(body)),
-        };
-        tfs::run(&self.engine, target, &json, start, served).await
-    }
+async fn answer(call: &Call<'_>, input: Input, served: &mut Served) -> Result<Answer> {
+    convert::check_not_blank(call.body)?;
+    let body = match input {
+        Input::Json => {
+            convert::check_is_one(call.body)?;
+            convert::json(call.body)
+        }
+        Input::Csv => convert::csv(call.body).into(),
+    };
+    Call { body: &body, ..*call }.run(served).await
 }
 
 /// The refusal of a body of a type that is not known, with the container's words at its start.

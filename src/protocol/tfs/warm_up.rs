@@ -168,7 +168,7 @@ fn predict(handle: &ModelHandle, request: &PredictRequest) -> Result<()> {
     let name = grpc::signature_name(request.model_spec.as_ref());
     let (number, signature) = grpc::predict_signature(handle, name)?;
     grpc::wanted_outputs(signature, &request.output_filter)?;
-    let inputs = grpc::input_tensors(signature, &request.inputs)?;
+    let inputs = grpc::input_tensors(signature, request.inputs.clone())?;
     handle.run_now(number, &inputs).map(drop)
 }
 
