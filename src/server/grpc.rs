@@ -27,7 +27,7 @@ use tonic_health::pb::health_server::HealthServer;
 
 use super::health::Health;
 use super::local::{Frames, LocalConnection};
-use super::{bind, drain};
+use super::{bind, drain, tls};
 use crate::config::{Config, ModelConfig, TlsConfig, model_server};
 use crate::engine::{Engine, Served};
 use crate::error::{Code, Error, Result};
@@ -140,6 +140,10 @@ fn serving(
     if let Some(socket) = socket {
         let socket = tokio::net::TcpListener::from_std(socket);
         let socket = socket.map_err(|e| failed("can not listen", e))?;
+        if let Some(config) = &grpc.tls {
+            // What is wrong is told in better words than the library's.
+            tls::server_config(config)?;
+        }
         let router = router(grpc.tls.as_ref(), routes.clone())?;
         let incoming = TcpIncoming::from(socket).with_nodelay(Some(true));
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
@@ -194,25 +198,23 @@ fn services(config: &Config, engine: &Engine) -> Result<Routes> {
         .add_service(reflection().build_v1alpha().map_err(broken)?))
 }
 
-fn router(tls: Option<&TlsConfig>, routes: Routes) -> Result<Router> {
+fn router(encryption: Option<&TlsConfig>, routes: Routes) -> Result<Router> {
     let mut server = tonic::transport::Server::builder()
         .max_concurrent_streams(STREAMS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT));
-    if let Some(tls) = tls {
-        let identity = Identity::from_pem(&tls.certificate, &tls.key);
+    if let Some(TlsConfig { key, certificate, client_roots, verify_clients }) = encryption {
+        let identity = Identity::from_pem(&certificate.text, &key.text);
         let mut config = ServerTlsConfig::new().identity(identity);
-        if let Some(roots) = &tls.client_roots {
+        if let Some(roots) = client_roots {
             config = config
-                .client_ca_root(Certificate::from_pem(roots))
-                .client_auth_optional(!tls.verify_clients);
+                .client_ca_root(Certificate::from_pem(&roots.text))
+                .client_auth_optional(!verify_clients);
         }
         server = server.tls_config(config).map_err(|e| {
-            let message = "the certificates for gRPC can not be used: check server_key, \
-                           server_cert and custom_ca";
-            Error::invalid(format!("{message} ({e})")).with_source(e)
+            Error::invalid(format!("the certificates for gRPC can not be used: {e}")).with_source(e)
         })?;
     }
     Ok(server.add_routes(routes))

@@ -23,6 +23,7 @@ mod batch_threads;
 mod batching;
 mod cli;
 mod digits;
+mod https;
 mod lifecycle;
 mod model_server;
 mod operations;
