@@ -36,6 +36,7 @@ mod health;
 mod http;
 mod local;
 mod tls;
+mod trace;
 mod watched;
 
 pub use self::grpc::GrpcListener;

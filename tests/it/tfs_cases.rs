@@ -10,7 +10,7 @@ use serde_json::Value;
 use tensorserve::config::ModelSettings;
 
 use crate::support::client::{Answer, request};
-use crate::support::server::{TestServer, settings};
+use crate::support::server::{TestServer, config, settings};
 use crate::support::{alike, data, link, project};
 
 #[derive(Deserialize)]
@@ -55,7 +55,9 @@ fn serve(root: &tempfile::TempDir) -> TestServer {
         model.each.version_policy = Some("all".to_owned());
         settings.models.push(model);
     }
-    let server = TestServer::start(settings);
+    let mut config = config(settings);
+    config.http.exact = true;
+    let server = TestServer::start_configured(&config);
     server.wait_until_started();
     assert_eq!(server.get("/readyz").text(), "ok\n");
     server

@@ -11,12 +11,12 @@ use bytes::Bytes;
 use self::classify::Method;
 use self::examples::Decoded;
 use self::path::{Request, Verb};
-use super::{Head, JSON, Reply, bounded};
+use super::{ALLOW, Head, JSON, Reply, bounded};
 use crate::codec::json::write;
 use crate::engine::{
     Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved,
 };
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
 pub mod classify;
 mod describe;
@@ -32,31 +32,60 @@ mod predict;
 /// The signature that a request means which names none.
 const DEFAULT_SIGNATURE: &str = "serving_default";
 
-/// Answers a request for a path that starts with `/v1/` in any case. The query is part of what
-/// has to match.
+/// Answers a request for a path that starts with `/v1/` in any case. Where answers are to be
+/// exactly the reference's, the query is part of what has to match.
 pub async fn handle(engine: &Engine, head: &Head<'_>, body: Bytes, start: Instant) -> Reply {
-    let Head { method, target, .. } = *head;
+    let target = if head.exact { head.target } else { head.path() };
+    let method = if !head.exact && head.method == "HEAD" { "GET" } else { head.method };
     let request = match path::parse(method, target) {
         Ok(request) => request,
         Err(path::Malformed::Request) => {
-            let message = format!("Malformed request: {method} {target}");
-            return failure(Error::invalid(message));
+            engine.count_look("", Some(Code::InvalidArgument), start.elapsed());
+            return malformed(head, target);
         }
         // The reference server fails before it has written its JSON.
-        Err(path::Malformed::Version) => return Reply::ok(JSON, Bytes::new()).with_status(400),
+        Err(path::Malformed::Version) => {
+            engine.count_look("", Some(Code::InvalidArgument), start.elapsed());
+            return Reply::ok(JSON, Bytes::new()).with_status(400);
+        }
     };
-    let result = match request {
-        Request::Status(spec) => describe::status(engine, spec.name.as_deref(), spec.version()),
+    let (name, result) = match request {
+        Request::Status(spec) if spec.is_for_all() && !head.exact => {
+            (String::new(), Ok(describe::list(engine)))
+        }
+        Request::Status(spec) => {
+            let result = describe::status(engine, spec.name.as_deref(), spec.version());
+            (spec.name.unwrap_or_default(), result)
+        }
         Request::Metadata(spec) => {
             let name = spec.name.clone().unwrap_or_default();
-            metadata(engine, &name, spec.choice())
+            let result = metadata(engine, &name, spec.choice());
+            (name, result)
         }
         Request::Post(verb, spec) => {
             let name = spec.name.clone().unwrap_or_default();
             return infer(engine, verb, &name, spec.choice(), &body, start).await;
         }
     };
+    engine.count_look(&name, result.as_ref().err().map(Error::code), start.elapsed());
     result.unwrap_or_else(failure)
+}
+
+/// The answer to a path that is none, or not with this method; the reference does not tell one
+/// from the other.
+fn malformed(head: &Head<'_>, target: &str) -> Reply {
+    let Head { method, exact, .. } = *head;
+    let takes = |method| path::parse(method, target).is_ok();
+    let allowed = match (takes("GET"), takes("POST")) {
+        (true, _) => "GET, HEAD",
+        (false, true) => "POST",
+        (false, false) => "",
+    };
+    if exact || allowed.is_empty() {
+        return failure(Error::invalid(format!("Malformed request: {method} {target}")));
+    }
+    let message = format!("{method} is not allowed for {target}; it takes {allowed}");
+    failure(Error::invalid(message)).with_status(405).with_header(ALLOW, allowed)
 }
 
 fn metadata(engine: &Engine, name: &str, choice: Choice) -> Result<Reply> {
@@ -80,7 +109,7 @@ async fn infer(
         Verb::Classify => (Api::TfsClassify, Some(Method::Classify)),
         Verb::Regress => (Api::TfsRegress, Some(Method::Regress)),
     };
-    let mut served = Served { api, reached: None, code: None };
+    let mut served = Served::new(api);
     let answer = match method {
         None => predict(engine, name, choice, body, start, &mut served).await,
         Some(method) => on_examples(engine, method, name, choice, body, start, &mut served).await,
@@ -89,6 +118,11 @@ async fn infer(
         Ok(body) => Reply::ok(JSON, body).with_served(served),
         Err(error) => {
             served.code = Some(error.code());
+            if served.version.is_none() {
+                // The failure counts for the model, if there is one of that name.
+                let choice = Choice::Latest;
+                served.version = engine.resolve(&ModelSpec { name, choice }).ok();
+            }
             failure(error).with_served(served)
         }
     }
@@ -110,11 +144,13 @@ async fn predict(
             return Err(error);
         }
     };
+    served.version = Some(handle.clone());
     let decoded = predict::decode(body, &handle, engine.max_tensor_bytes())?;
     let signature = decoded.signature;
-    served.reached = Some((handle.clone(), signature));
+    served.signature = Some(signature);
     let request = InferRequest { signature, inputs: decoded.inputs };
     let answer = engine.infer(&handle, request, engine.deadline(start)).await?;
+    served.took(answer.times);
     let declared = handle.signatures().get(signature);
     let names = declared.map_or(&[][..], |signature| &signature.outputs);
     encode::outputs(decoded.format, names, &answer.outputs)
@@ -131,16 +167,18 @@ async fn on_examples(
 ) -> Result<Vec<u8>> {
     let Decoded { signature_name, examples } = examples::decode(body, engine.max_tensor_bytes())?;
     let handle = resolve(engine, name, choice)?;
+    served.version = Some(handle.clone());
     let signature = classify::find(&handle, &signature_name, method)?;
-    served.reached = Some((handle.clone(), signature));
+    served.signature = Some(signature);
     let deadline = engine.deadline(start);
     match method {
         Method::Classify => {
-            let classes = classify::classify(engine, &handle, signature, examples, deadline);
+            let classes =
+                classify::classify(engine, &handle, signature, examples, deadline, served);
             Ok(encode::classifications(&classes.await?))
         }
         Method::Regress => {
-            let values = classify::regress(engine, &handle, signature, examples, deadline);
+            let values = classify::regress(engine, &handle, signature, examples, deadline, served);
             Ok(encode::regressions(&values.await?))
         }
     }
