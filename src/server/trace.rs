@@ -17,7 +17,7 @@ use crate::engine::Times;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 /// What a client asks for its times with.
-const WANTS_TIMING: &str = "x-server-timing";
+const WANTS_TIMING: HeaderName = HeaderName::from_static("x-server-timing");
 
 /// A longer id is none: it would be repeated in the answer and in the log.
 const LONGEST_ID: usize = 128;

@@ -77,6 +77,8 @@ fn a_method_that_a_path_does_not_take_is_told_those_that_it_takes() {
         answer.assert_refused(path, 405, &format!("{method} is not allowed for /"));
         assert_eq!(header(&answer, "allow"), Some(allowed), "{method} {path}");
     }
+    let large = "/v1/models/m/versions/18446744073709551616";
+    place.server.get(large).assert_refused("large", 400, "versions/18446744073709551616 is larger");
     let nowhere = request(place.server.address, "PUT", "/v1/nothing", &[], "");
     nowhere.assert_refused("no path", 400, "Malformed request: PUT /v1/nothing");
     let head = request(place.server.address, "HEAD", "/v1/models/m", &[], "");

@@ -43,10 +43,9 @@ pub async fn handle(engine: &Engine, head: &Head<'_>, body: Bytes, start: Instan
             engine.count_look("", Some(Code::InvalidArgument), start.elapsed());
             return malformed(head, target);
         }
-        // The reference server fails before it has written its JSON.
         Err(path::Malformed::Version) => {
             engine.count_look("", Some(Code::InvalidArgument), start.elapsed());
-            return Reply::ok(JSON, Bytes::new()).with_status(400);
+            return version_too_large(head);
         }
     };
     let (name, result) = match request {
@@ -69,6 +68,16 @@ pub async fn handle(engine: &Engine, head: &Head<'_>, body: Bytes, start: Instan
     };
     engine.count_look(&name, result.as_ref().err().map(Error::code), start.elapsed());
     result.unwrap_or_else(failure)
+}
+
+/// The answer to a version that is no 64-bit number. The reference server fails before it has
+/// written its JSON.
+fn version_too_large(head: &Head<'_>) -> Reply {
+    if head.exact {
+        return Reply::ok(JSON, Bytes::new()).with_status(400);
+    }
+    let message = format!("the version in {} is larger than any can be", head.path());
+    failure(Error::invalid(message))
 }
 
 /// The answer to a path that is none, or not with this method; the reference does not tell one
