@@ -292,12 +292,6 @@ impl Metrics {
         self.0.tfs.load_ended(path, time);
     }
 
-    /// Notes that `records` recorded requests of the folder at `path` were run to warm it up, and
-    /// how that ended.
-    pub fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64) {
-        self.0.tfs.warmed_up(path, code, time, records);
-    }
-
     /// Counts a load that failed.
     pub fn load_failed(&self, model: &str) {
         let labels = LoadLabels { model: model.into(), result: "error" };

@@ -31,6 +31,12 @@ impl VersionMetrics {
         VersionMetrics { signatures, labels, metrics: metrics.clone(), tfs }
     }
 
+    /// Notes that `records` recorded requests were read from its folder, at `path`, and run to
+    /// warm it up, and how that ended.
+    pub fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64) {
+        self.metrics.0.tfs.warmed_up(path, code, time, records);
+    }
+
     pub(super) fn tfs(&self) -> &ModelCells {
         &self.tfs
     }

@@ -112,9 +112,13 @@ mod tests {
     use super::*;
     use crate::codec::base64::Alphabet;
 
-    const STRICT: ReadOptions =
-        ReadOptions { coerce: false, alphabet: Alphabet::Standard, max_bytes: 1 << 20 };
-    const NUMPY: ReadOptions = ReadOptions { coerce: true, ..STRICT };
+    const STRICT: ReadOptions = ReadOptions {
+        coerce: false,
+        all_types: false,
+        alphabet: Alphabet::Standard,
+        max_bytes: 1 << 20,
+    };
+    const NUMPY: ReadOptions = ReadOptions { coerce: true, all_types: true, ..STRICT };
 
     fn read_with(dtype: DType, options: ReadOptions, text: &str) -> Read<Tensor> {
         let mut reader = TensorReader::new(dtype, options, text.len());

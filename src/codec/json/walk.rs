@@ -18,6 +18,9 @@ pub struct ReadOptions {
     /// strings and booleans become numbers, half-precision types are rounded to. Without it the
     /// types must match as TensorFlow Serving has it.
     pub coerce: bool,
+    /// Take numbers also for the types that TensorFlow Serving has no JSON for: half, bfloat16
+    /// and uint16.
+    pub all_types: bool,
     /// The alphabets of `{"b64": "…"}` objects.
     pub alphabet: Alphabet,
     /// The most memory one tensor may take, in bytes.

@@ -8,16 +8,23 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use self::binary::Wire;
 use self::classify::Method;
 use self::examples::Decoded;
-use self::path::{Request, Verb};
+use self::path::Request;
 use super::{ALLOW, Head, JSON, Reply, bounded};
 use crate::codec::json::write;
 use crate::engine::{
     Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved,
 };
 use crate::error::{Code, Error, Result};
+use crate::tensor::{Tensor, TensorSpec};
 
+pub(super) use self::encode::Format;
+pub(super) use self::path::Verb;
+pub(super) use self::predict::Decoded as DecodedPredict;
+
+mod binary;
 pub mod classify;
 mod describe;
 mod encode;
@@ -28,6 +35,7 @@ pub mod inference;
 mod outline;
 mod path;
 mod predict;
+pub mod warm_up;
 
 /// The signature that a request means which names none.
 const DEFAULT_SIGNATURE: &str = "serving_default";
@@ -63,7 +71,8 @@ pub async fn handle(engine: &Engine, head: &Head<'_>, body: Bytes, start: Instan
         }
         Request::Post(verb, spec) => {
             let name = spec.name.clone().unwrap_or_default();
-            return infer(engine, verb, &name, spec.choice(), &body, start).await;
+            let target = Target { verb, name: &name, choice: spec.choice(), exact: head.exact };
+            return infer(&Call { engine, head, target, body: &body, start }).await;
         }
     };
     engine.count_look(&name, result.as_ref().err().map(Error::code), start.elapsed());
@@ -105,47 +114,141 @@ fn metadata(engine: &Engine, name: &str, choice: Choice) -> Result<Reply> {
     Ok(Reply::ok(JSON, describe::metadata(&handle)))
 }
 
-async fn infer(
-    engine: &Engine,
-    verb: Verb,
-    name: &str,
-    choice: Choice<'_>,
-    body: &[u8],
+/// What a call is to be answered by, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'a> {
+    /// What to do with it.
+    pub(super) verb: Verb,
+    /// The model's name.
+    pub(super) name: &'a str,
+    /// Which of its versions.
+    pub(super) choice: Choice<'a>,
+    /// Refuse what the reference has no JSON for.
+    pub(super) exact: bool,
+}
+
+/// A call over HTTP.
+struct Call<'a> {
+    engine: &'a Engine,
+    head: &'a Head<'a>,
+    target: Target<'a>,
+    body: &'a Bytes,
     start: Instant,
-) -> Reply {
-    let (api, method) = match verb {
-        Verb::Predict => (Api::TfsPredict, None),
-        Verb::Classify => (Api::TfsClassify, Some(Method::Classify)),
-        Verb::Regress => (Api::TfsRegress, Some(Method::Regress)),
-    };
-    let mut served = Served::new(api);
-    let answer = match method {
-        None => predict(engine, name, choice, body, start, &mut served).await,
-        Some(method) => on_examples(engine, method, name, choice, body, start, &mut served).await,
-    };
-    match answer {
-        Ok(body) => Reply::ok(JSON, body).with_served(served),
-        Err(error) => {
-            served.code = Some(error.code());
-            if served.version.is_none() {
-                // The failure counts for the model, if there is one of that name.
-                let choice = Choice::Latest;
-                served.version = engine.resolve(&ModelSpec { name, choice }).ok();
-            }
-            failure(error).with_served(served)
+}
+
+impl Target<'_> {
+    /// How the call is counted.
+    pub(super) fn api(&self) -> Api {
+        match self.verb {
+            Verb::Predict => Api::TfsPredict,
+            Verb::Classify => Api::TfsClassify,
+            Verb::Regress => Api::TfsRegress,
+        }
+    }
+
+    /// What it does with examples, if it takes them.
+    pub(super) fn method(&self) -> Option<Method> {
+        match self.verb {
+            Verb::Predict => None,
+            Verb::Classify => Some(Method::Classify),
+            Verb::Regress => Some(Method::Regress),
         }
     }
 }
 
-async fn predict(
+/// What a call came to, not yet written down.
+pub(super) enum Answer {
+    /// The outputs of a signature.
+    Outputs { handle: ModelHandle, signature: usize, format: Format, tensors: Vec<Tensor> },
+    /// The classes of each example.
+    Classes(classify::Classifications),
+    /// The number of each example.
+    Numbers(Vec<f32>),
+}
+
+impl Answer {
+    /// As the reference writes it; with `exact`, only what it has JSON for.
+    pub(super) fn json(&self, exact: bool) -> Result<Vec<u8>> {
+        match self {
+            Answer::Outputs { format, tensors, .. } => {
+                encode::outputs(*format, self.outputs(), tensors, exact)
+            }
+            Answer::Classes(classes) => Ok(encode::classifications(classes)),
+            Answer::Numbers(numbers) => Ok(encode::regressions(numbers)),
+        }
+    }
+
+    /// What the signature declares of its outputs; nothing for examples.
+    pub(super) fn outputs(&self) -> &[TensorSpec] {
+        let Answer::Outputs { handle, signature, .. } = self else {
+            return &[];
+        };
+        let declared = handle.signatures().get(*signature);
+        declared.map_or(&[], |signature| &signature.outputs)
+    }
+}
+
+async fn infer(call: &Call<'_>) -> Reply {
+    let mut served = Served::new(call.target.api());
+    let reply = answer(call, &mut served).await.unwrap_or_else(|error| {
+        served.code = Some(error.code());
+        if served.version.is_none() {
+            // The failure counts for the model, if there is one of that name.
+            let spec = ModelSpec { name: call.target.name, choice: Choice::Latest };
+            served.version = call.engine.resolve(&spec).ok();
+        }
+        failure(error)
+    });
+    reply.with_served(served)
+}
+
+async fn answer(call: &Call<'_>, served: &mut Served) -> Result<Reply> {
+    let Call { engine, head, target, body, start } = *call;
+    let (asks, wants) = match target.verb {
+        Verb::Predict => Wire::of(head),
+        Verb::Classify | Verb::Regress => (Wire::Json, Wire::Json),
+    };
+    let answer = match asks {
+        Wire::Message(kind) => return Ok(Reply::ok(kind, binary::predict(call, served).await?)),
+        Wire::Npy => {
+            let handle = resolve(engine, target.name, target.choice)?;
+            let decoded = binary::decode(body, &handle, engine.max_tensor_bytes())?;
+            run_decoded(engine, handle, decoded, start, served).await?
+        }
+        Wire::Json => run(engine, target, body, start, served).await?,
+    };
+    if wants == Wire::Npy
+        && let Answer::Outputs { tensors, .. } = &answer
+    {
+        let array = binary::encode(tensors, engine.max_tensor_bytes())?;
+        return Ok(Reply::ok(binary::NPY, array));
+    }
+    Ok(Reply::ok(JSON, answer.json(target.exact)?))
+}
+
+/// Does what `target` says with the JSON `body`; notes in `served` what it reached.
+pub(super) async fn run(
     engine: &Engine,
-    name: &str,
-    choice: Choice<'_>,
+    target: Target<'_>,
     body: &[u8],
     start: Instant,
     served: &mut Served,
-) -> Result<Vec<u8>> {
-    let handle = match resolve(engine, name, choice) {
+) -> Result<Answer> {
+    let Some(method) = target.method() else {
+        return predict(engine, target, body, start, served).await;
+    };
+    let Decoded { signature_name, examples } = examples::decode(body, engine.max_tensor_bytes())?;
+    on_examples(engine, target, method, (&signature_name, examples), start, served).await
+}
+
+async fn predict(
+    engine: &Engine,
+    target: Target<'_>,
+    body: &[u8],
+    start: Instant,
+    served: &mut Served,
+) -> Result<Answer> {
+    let handle = match resolve(engine, target.name, target.choice) {
         Ok(handle) => handle,
         // What is wrong with a body's form is reported before a model that is not there.
         Err(error) => {
@@ -154,46 +257,55 @@ async fn predict(
         }
     };
     served.version = Some(handle.clone());
-    let decoded = predict::decode(body, &handle, engine.max_tensor_bytes())?;
-    let signature = decoded.signature;
-    served.signature = Some(signature);
-    let request = InferRequest { signature, inputs: decoded.inputs };
-    let answer = engine.infer(&handle, request, engine.deadline(start)).await?;
-    served.took(answer.times);
-    let declared = handle.signatures().get(signature);
-    let names = declared.map_or(&[][..], |signature| &signature.outputs);
-    encode::outputs(decoded.format, names, &answer.outputs)
+    let decoded = predict::decode(body, &handle, engine.max_tensor_bytes(), target.exact)?;
+    run_decoded(engine, handle, decoded, start, served).await
 }
 
-async fn on_examples(
+/// Runs a signature on tensors.
+pub(super) async fn run_decoded(
     engine: &Engine,
-    method: Method,
-    name: &str,
-    choice: Choice<'_>,
-    body: &[u8],
+    handle: ModelHandle,
+    decoded: DecodedPredict,
     start: Instant,
     served: &mut Served,
-) -> Result<Vec<u8>> {
-    let Decoded { signature_name, examples } = examples::decode(body, engine.max_tensor_bytes())?;
-    let handle = resolve(engine, name, choice)?;
+) -> Result<Answer> {
+    let DecodedPredict { signature, inputs, format } = decoded;
+    served.reach(&handle, signature);
+    let request = InferRequest { signature, inputs };
+    let answer = engine.infer(&handle, request, engine.deadline(start)).await?;
+    served.took(answer.times);
+    Ok(Answer::Outputs { handle, signature, format, tensors: answer.outputs })
+}
+
+/// Classifies serialized examples, or finds the number of each.
+pub(super) async fn on_examples(
+    engine: &Engine,
+    target: Target<'_>,
+    method: Method,
+    (signature_name, examples): (&str, Tensor),
+    start: Instant,
+    served: &mut Served,
+) -> Result<Answer> {
+    let handle = resolve(engine, target.name, target.choice)?;
     served.version = Some(handle.clone());
-    let signature = classify::find(&handle, &signature_name, method)?;
+    let signature = classify::find(&handle, signature_name, method)?;
     served.signature = Some(signature);
     let deadline = engine.deadline(start);
     match method {
         Method::Classify => {
             let classes =
                 classify::classify(engine, &handle, signature, examples, deadline, served);
-            Ok(encode::classifications(&classes.await?))
+            Ok(Answer::Classes(classes.await?))
         }
         Method::Regress => {
-            let values = classify::regress(engine, &handle, signature, examples, deadline, served);
-            Ok(encode::regressions(&values.await?))
+            let numbers = classify::regress(engine, &handle, signature, examples, deadline, served);
+            Ok(Answer::Numbers(numbers.await?))
         }
     }
 }
 
-fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
+/// The version that is meant.
+pub(super) fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
     let resolved = engine.resolve(&ModelSpec { name, choice });
     resolved.map_err(|unresolved| match (unresolved, choice) {
         (Unresolved::Label, Choice::Label(label)) => {
@@ -207,7 +319,7 @@ fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
 }
 
 /// The error as this API writes it.
-fn failure(error: Error) -> Reply {
+pub(super) fn failure(error: Error) -> Reply {
     let mut body = b"{\n    \"error\": ".to_vec();
     write::string(bounded(error.message()).as_bytes(), &mut body);
     body.extend_from_slice(b"\n}");

@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod fake;
+pub mod model_server;
 pub mod place;
 pub mod process;
 pub mod server;
