@@ -68,8 +68,12 @@ pub struct HttpConfig {
     pub cors: bool,
     /// Answer TensorFlow Serving's REST API exactly as it does, without our additions.
     pub exact: bool,
-    /// Another path for the metrics.
+    /// Where TensorFlow Serving's own metrics are; nowhere without it.
     pub metrics_path: Option<String>,
+    /// Say with every answer where its time went, and not only when asked.
+    pub server_timing: bool,
+    /// Encryption of the port; none without it.
+    pub tls: Option<TlsConfig>,
     /// SageMaker's container and service, which every HTTP listener speaks.
     pub sagemaker: SagemakerConfig,
 }
@@ -103,6 +107,9 @@ pub enum SagemakerCompatibility {
     Extended,
 }
 
+/// Where TensorFlow Serving has its metrics, unless it is told otherwise.
+pub const TFS_METRICS_PATH: &str = "/monitoring/prometheus/metrics";
+
 /// The gRPC listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrpcConfig {
@@ -125,15 +132,24 @@ pub struct GrpcConfig {
     pub tensor_content: bool,
 }
 
-/// Keys and certificates, as PEM text.
+/// The text of a PEM file.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pem {
+    /// The text. It may hold a key, so that this type shows nothing of it.
+    pub text: String,
+    /// Where it comes from, for errors.
+    pub origin: String,
+}
+
+/// Keys and certificates.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsConfig {
     /// The server's private key.
-    pub key: String,
+    pub key: Pem,
     /// The server's certificate, and those between it and its root.
-    pub certificate: String,
+    pub certificate: Pem,
     /// Certificates that clients' own are checked against.
-    pub client_roots: Option<String>,
+    pub client_roots: Option<Pem>,
     /// Refuse clients without a certificate.
     pub verify_clients: bool,
 }

@@ -73,6 +73,21 @@ settings! {
         /// Most connections at once [default: 25000]
         #[arg(value_name = "N")]
         max_connections: usize,
+        /// Certificate for HTTPS and those between it and its root, PEM [default: no HTTPS]
+        #[arg(value_name = "FILE")]
+        http_tls_certificate: PathBuf,
+        /// Private key of that certificate, PEM
+        #[arg(value_name = "FILE")]
+        http_tls_key: PathBuf,
+        /// Check clients' certificates against those in this file, PEM [default: ask for none]
+        #[arg(value_name = "FILE")]
+        http_tls_client_ca: PathBuf,
+        /// Refuse clients without a certificate [default: true with a client CA]
+        #[arg(value_name = "BOOL")]
+        http_tls_verify_clients: bool,
+        /// Send Server-Timing with every answer, not only when asked [default: false]
+        #[arg(value_name = "BOOL")]
+        server_timing: bool,
         /// After SIGTERM keep serving, but not ready, for this long [default: 0s]
         #[arg(value_name = "TIME")]
         shutdown_delay: Span,

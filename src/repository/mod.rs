@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::oneshot;
 
-use crate::batch::Batcher;
+use crate::batch::{Batcher, Ran};
 use crate::config::{Config, RepositoryConfig, SourceConfig};
 use crate::error::Result;
-use crate::metrics::{Metrics, SignatureMetrics};
+use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
 use crate::platform::Platforms;
 use crate::tensor::{Signature, Tensor};
 
@@ -30,6 +30,7 @@ mod version;
 
 pub use self::servable::Servable;
 pub use self::state::{State, VersionStatus};
+pub use crate::batch::Times;
 
 /// Which model a request means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +105,16 @@ impl ModelHandle {
         all.into_iter().find(|(_, signature)| signature.name == name)
     }
 
+    /// Its metrics.
+    #[must_use]
+    pub fn version_metrics(&self) -> &VersionMetrics {
+        self.0.metrics()
+    }
+
     /// Metrics of signature number `index`.
     #[must_use]
     pub fn metrics(&self, index: usize) -> Option<&SignatureMetrics> {
-        self.0.metrics(index)
+        self.0.metrics().signature(index)
     }
 
     /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
@@ -121,7 +128,7 @@ impl ModelHandle {
         index: usize,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Ran> {
         self.0.infer(index, inputs, deadline).await
     }
 

@@ -7,10 +7,10 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use super::{ModelHandle, WarmUp};
-use crate::batch::{Batcher, How, Queue, Run, Traits, WORTH_SPLITTING};
+use crate::batch::{Batcher, How, Queue, Ran, Run, Traits, WORTH_SPLITTING};
 use crate::config::{Images, ModelConfig, model_server};
 use crate::error::{Code, Error, Result};
-use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
+use crate::metrics::{Metrics, VersionMetrics};
 use crate::platform::{Executable, LoadOptions, Platform, RunOptions};
 use crate::tensor::{
     Buffer, DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor,
@@ -202,10 +202,10 @@ impl Servable {
         &self.signatures
     }
 
-    /// The metrics of signature number `index`.
+    /// Its metrics.
     #[must_use]
-    pub fn metrics(&self, index: usize) -> Option<&SignatureMetrics> {
-        self.metrics.signature(index)
+    pub fn metrics(&self) -> &VersionMetrics {
+        &self.metrics
     }
 
     /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
@@ -214,7 +214,7 @@ impl Servable {
         index: usize,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Ran> {
         self.queue(index, &inputs)?.submit(inputs, deadline).await
     }
 

@@ -29,7 +29,7 @@ use super::drain::Activity;
 use super::health::Health;
 use super::incoming::{self, Patience};
 use super::local::{Frames, LocalConnection};
-use super::{bind, drain};
+use super::{bind, drain, tls};
 use crate::config::{Config, ModelConfig, TlsConfig, model_server};
 use crate::engine::{Engine, Served};
 use crate::error::{Code, Error, Result};
@@ -160,6 +160,10 @@ fn serving(
     if let Some(socket) = socket {
         let socket = tokio::net::TcpListener::from_std(socket);
         let socket = socket.map_err(|e| failed("can not listen", e))?;
+        if let Some(config) = &grpc.tls {
+            // What is wrong is told in better words than the library's.
+            tls::server_config(config)?;
+        }
         let http = &config.http;
         let patience = Patience { preface: http.header_timeout, silence: SILENCE };
         let router = router(grpc.tls.as_ref(), patience.preface, routes.clone())?;
@@ -228,17 +232,15 @@ fn router(tls: Option<&TlsConfig>, handshake: Duration, routes: Routes) -> Resul
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT));
     if let Some(tls) = tls {
-        let identity = Identity::from_pem(&tls.certificate, &tls.key);
+        let identity = Identity::from_pem(&tls.certificate.text, &tls.key.text);
         let mut config = ServerTlsConfig::new().identity(identity).timeout(handshake);
         if let Some(roots) = &tls.client_roots {
             config = config
-                .client_ca_root(Certificate::from_pem(roots))
+                .client_ca_root(Certificate::from_pem(&roots.text))
                 .client_auth_optional(!tls.verify_clients);
         }
         server = server.tls_config(config).map_err(|e| {
-            let message = "the certificates for gRPC can not be used: check server_key, \
-                           server_cert and custom_ca";
-            Error::invalid(format!("{message} ({e})")).with_source(e)
+            Error::invalid(format!("the certificates for gRPC can not be used: {e}")).with_source(e)
         })?;
     }
     Ok(server.add_routes(routes))

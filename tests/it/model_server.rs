@@ -263,7 +263,10 @@ fn metrics_where_the_file_says_and_headers_for_browsers() {
     let address = place.process.address;
     let metrics = get(address, "/monitoring/prometheus/metrics");
     assert_eq!(metrics.status, 200);
-    assert!(metrics.text().contains("# TYPE"), "{}", metrics.text());
+    let text = metrics.text();
+    assert!(text.contains("# TYPE :tensorflow:serving:request_count counter\n"), "{text}");
+    assert!(!text.contains("tensorserve_"), "{text}");
+    assert!(get(address, "/metrics").text().contains("tensorserve_build_info"));
     assert!(!metrics.headers.contains_key("access-control-allow-origin"));
     let origin = [("Origin", "http://example.org")];
     let answers = [

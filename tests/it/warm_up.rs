@@ -59,6 +59,14 @@ fn each_record_is_run_as_often_as_told_before_the_version_is_ready() {
         runs.iter().map(|run| run.values[0]).filter(|value| *value > 1.0).collect();
     // Once for each load: the second one is for another number of threads.
     assert_eq!(recorded, [7.0, 7.0, 7.0, 8.0, 8.0, 8.0].repeat(loads));
+    let page = place.server.get("/monitoring/prometheus/metrics").text();
+    let of = |name: &str, count: usize| {
+        let start = format!(":tensorflow:serving:{name}{{model_path=");
+        let end = format!("models/m/1\",status=\"OK\"}} {count}");
+        page.lines().any(|line| line.starts_with(&start) && line.ends_with(&end))
+    };
+    assert!(of("model_warmup_records_read", 2 * loads), "{page}");
+    assert!(of("model_warmup_latency_count", loads), "{page}");
     // All of it before the first request, and on the thread that loads.
     assert_eq!(place.fake.rows(), [1]);
 }

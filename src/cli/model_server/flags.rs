@@ -94,6 +94,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "ALTS is not built in; gRPC is not encrypted by it",
     ),
     flag("ssl_config_file", Text, "", "SSLConfig as text protobuf, for gRPC"),
+    flag("rest_api_ssl_config_file", Text, "", "the same for HTTP; TensorFlow Serving has none"),
     flag("platform_config_file", Text, "", "PlatformConfigMap as text protobuf"),
     flag(
         "per_process_gpu_memory_fraction",
@@ -336,6 +337,7 @@ mod tests {
             assert_eq!(FLAGS.iter().filter(|f| f.name == flag.name).count(), 1, "{}", flag.name);
             assert!(usage.contains(&format!("--{}=", flag.name)));
         }
-        assert_eq!(FLAGS.len(), 48);
+        // TensorFlow Serving's, and one of our own.
+        assert_eq!(FLAGS.len(), 48 + 1);
     }
 }

@@ -53,8 +53,12 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
     if let Some(path) = flags.text("ssl_config_file") {
         config.grpc.tls = Some(files::tls(Path::new(path))?);
     }
-    if let Some(path) = flags.text("monitoring_config_file") {
-        config.http.metrics_path = files::monitoring(Path::new(path))?;
+    config.http.metrics_path = match flags.text("monitoring_config_file") {
+        Some(path) => files::monitoring(Path::new(path))?,
+        None => None,
+    };
+    if let Some(path) = flags.text("rest_api_ssl_config_file") {
+        config.http.tls = Some(files::tls(Path::new(path))?);
     }
     let common = &config.repository.common;
     config.repository.sources = match flags.text("model_config_file") {

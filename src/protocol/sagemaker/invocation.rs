@@ -68,7 +68,7 @@ impl Sagemaker {
         let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
         let (engine, verb, name) = (&self.engine, attributes.verb, name.as_ref());
         let call = Call { engine, verb, name, choice, body: &body, start, exact: false };
-        let mut served = Served { api: call.api(), reached: None, code: None };
+        let mut served = Served::new(call.api());
         let answer = answer(&call, input, &mut served).await;
         let output = Output::of(invocation.accept, compatibility);
         match answer.and_then(|answer| write(&answer, &output)) {

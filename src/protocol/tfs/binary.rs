@@ -115,7 +115,7 @@ pub(super) async fn predict(call: &Call<'_>, served: &mut Served) -> Result<Vec<
     let form = if is_raw { Form::Content } else { Form::Values };
     let deadline = call.engine.deadline(call.start);
     let (answer, done) = grpc::predict(call.engine, request, form, deadline).await;
-    served.reached = done.reached;
+    *served = Served { api: served.api, ..done };
     Ok(answer?.encode_to_vec())
 }
 

@@ -34,7 +34,7 @@ pub async fn predict(
     form: Form,
     deadline: Instant,
 ) -> Answer<PredictResponse> {
-    let mut served = Served { api: Api::GrpcPredict, reached: None, code: None };
+    let mut served = Served::new(Api::GrpcPredict);
     let answer = run_predict(engine, request, form, deadline, &mut served).await;
     answered(answer, served)
 }
@@ -54,13 +54,16 @@ async fn run_predict(
 ) -> Result<PredictResponse> {
     let PredictRequest { model_spec, inputs, output_filter } = request;
     let handle = find(engine, model_spec.as_ref())?;
+    served.version = Some(handle.clone());
     let name = signature_name(model_spec.as_ref());
     let (index, signature) = predict_signature(&handle, name)?;
-    served.reached = Some((handle.clone(), index));
+    served.signature = Some(index);
     let wanted = wanted_outputs(signature, &output_filter)?;
     let inputs = input_tensors(signature, inputs)?;
     let request = InferRequest { signature: index, inputs };
-    let outputs = engine.infer(&handle, request, deadline).await?.outputs;
+    let answer = engine.infer(&handle, request, deadline).await?;
+    served.took(answer.times);
+    let outputs = answer.outputs;
     let mut answers = BTreeMap::new();
     for (at, alias) in wanted {
         let output = outputs.get(at).ok_or_else(|| Error::internal("an output is missing"))?;

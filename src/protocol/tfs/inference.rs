@@ -27,7 +27,7 @@ pub async fn classify(
     request: ClassificationRequest,
     deadline: Instant,
 ) -> Answer<ClassificationResponse> {
-    let mut served = Served { api: Api::GrpcClassify, reached: None, code: None };
+    let mut served = Served::new(Api::GrpcClassify);
     let answer = run_classify(engine, request, deadline, &mut served).await;
     answered(answer, served)
 }
@@ -41,7 +41,7 @@ async fn run_classify(
     let ClassificationRequest { model_spec, input } = request;
     let spec = model_spec.as_ref();
     let (run, examples) = prepare(engine, spec, input, Method::Classify, served)?;
-    let result = run.classify(examples, deadline).await?;
+    let result = run.classify(examples, deadline, served).await?;
     let spec = effective_spec(&run.handle, signature_name(spec));
     Ok(ClassificationResponse { model_spec: Some(spec), result: Some(result) })
 }
@@ -52,7 +52,7 @@ pub async fn regress(
     request: RegressionRequest,
     deadline: Instant,
 ) -> Answer<RegressionResponse> {
-    let mut served = Served { api: Api::GrpcRegress, reached: None, code: None };
+    let mut served = Served::new(Api::GrpcRegress);
     let answer = run_regress(engine, request, deadline, &mut served).await;
     answered(answer, served)
 }
@@ -66,7 +66,7 @@ async fn run_regress(
     let RegressionRequest { model_spec, input } = request;
     let spec = model_spec.as_ref();
     let (run, examples) = prepare(engine, spec, input, Method::Regress, served)?;
-    let result = run.regress(examples, deadline).await?;
+    let result = run.regress(examples, deadline, served).await?;
     let spec = effective_spec(&run.handle, signature_name(spec));
     Ok(RegressionResponse { model_spec: Some(spec), result: Some(result) })
 }
@@ -77,7 +77,7 @@ pub async fn multi_inference(
     request: MultiInferenceRequest,
     deadline: Instant,
 ) -> Answer<MultiInferenceResponse> {
-    let mut served = Served { api: Api::GrpcMultiInference, reached: None, code: None };
+    let mut served = Served::new(Api::GrpcMultiInference);
     let answer = run_tasks(engine, &request, deadline, &mut served).await;
     answered(answer.map(|results| MultiInferenceResponse { results }), served)
 }
@@ -91,18 +91,24 @@ async fn run_tasks(
     let first = request.tasks.first().and_then(|task| task.model_spec.as_ref());
     // One version for all, pinned once.
     let handle = find(engine, first)?;
+    served.version = Some(handle.clone());
     let tasks = check_tasks(&handle, &request.tasks)?;
     let examples = tensor_of(request.input.as_ref(), engine.max_tensor_bytes())?;
+    if let Some(metrics) = tasks.first().and_then(|first| handle.metrics(first.signature)) {
+        metrics.examples(examples.rows().unwrap_or(0));
+    }
     let mut results = Vec::with_capacity(tasks.len());
     for Task { signature, method, name } in tasks {
-        served.reached = Some((handle.clone(), signature));
+        served.signature = Some(signature);
         let run = Run { engine, handle: handle.clone(), signature };
         let examples = examples.clone();
         let outcome = match method {
             Method::Classify => {
-                Outcome::ClassificationResult(run.classify(examples, deadline).await?)
+                Outcome::ClassificationResult(run.classify(examples, deadline, served).await?)
             }
-            Method::Regress => Outcome::RegressionResult(run.regress(examples, deadline).await?),
+            Method::Regress => {
+                Outcome::RegressionResult(run.regress(examples, deadline, served).await?)
+            }
         };
         let model_spec = Some(effective_spec(&handle, name));
         results.push(InferenceResult { model_spec, result: Some(outcome) });
@@ -176,8 +182,9 @@ fn prepare<'e>(
     served: &mut Served,
 ) -> Result<(Run<'e>, Tensor)> {
     let handle = find(engine, spec)?;
+    served.version = Some(handle.clone());
     let signature = classify::find(&handle, signature_name(spec), method)?;
-    served.reached = Some((handle.clone(), signature));
+    served.signature = Some(signature);
     let examples = tensor_of(input.as_ref(), engine.max_tensor_bytes())?;
     Ok((Run { engine, handle, signature }, examples))
 }
@@ -190,15 +197,25 @@ struct Run<'e> {
 }
 
 impl Run<'_> {
-    async fn classify(&self, examples: Tensor, deadline: Instant) -> Result<ClassificationResult> {
+    async fn classify(
+        &self,
+        examples: Tensor,
+        deadline: Instant,
+        served: &mut Served,
+    ) -> Result<ClassificationResult> {
         let Run { engine, handle, signature } = self;
-        let run = classify::classify(engine, handle, *signature, examples, deadline);
+        let run = classify::classify(engine, handle, *signature, examples, deadline, served);
         Ok(classification_result(run.await?))
     }
 
-    async fn regress(&self, examples: Tensor, deadline: Instant) -> Result<RegressionResult> {
+    async fn regress(
+        &self,
+        examples: Tensor,
+        deadline: Instant,
+        served: &mut Served,
+    ) -> Result<RegressionResult> {
         let Run { engine, handle, signature } = self;
-        let run = classify::regress(engine, handle, *signature, examples, deadline);
+        let run = classify::regress(engine, handle, *signature, examples, deadline, served);
         let regressions = run.await?.into_iter().map(|value| Regression { value });
         Ok(RegressionResult { regressions: regressions.collect() })
     }

@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use bytes::Bytes;
 use prost::Message;
@@ -49,16 +50,29 @@ pub fn run_file(handle: &ModelHandle, folder: &Path, times: usize, max_bytes: us
     let Some(mut records) = Records::open(&path)? else {
         return Ok(());
     };
-    let mut count = 0;
-    while let Some(record) = records.next()? {
-        count += 1;
-        for _ in 0..times {
-            let ran = run(handle, &record, max_bytes);
-            ran.map_err(|error| error.context(format!("warm-up record {count}")))?;
-        }
-    }
+    let started = Instant::now();
+    let outcome = run_all(handle, &mut records, times, max_bytes);
+    let code = outcome.as_ref().err().map(Error::code);
+    let (count, time) = (records.count, started.elapsed());
+    handle.version_metrics().warmed_up(&folder.to_string_lossy(), code, time, count as u64);
+    outcome?;
     let (model, version) = (handle.model(), handle.version());
     log::info!("{model} version {version}: {count} recorded requests were run to warm it up");
+    Ok(())
+}
+
+fn run_all(
+    handle: &ModelHandle,
+    records: &mut Records,
+    times: usize,
+    max_bytes: usize,
+) -> Result<()> {
+    while let Some(record) = records.next()? {
+        for _ in 0..times {
+            let ran = run(handle, &record, max_bytes);
+            ran.map_err(|error| error.context(format!("warm-up record {}", records.count)))?;
+        }
+    }
     Ok(())
 }
 

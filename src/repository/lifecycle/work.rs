@@ -50,6 +50,8 @@ impl Manager {
                 shared.metrics.panicked();
                 Err(Error::internal("loading it met a bug; see the log"))
             });
+            let time = loaded.is_ok().then(|| start.elapsed());
+            shared.metrics.load_ended(&folder.to_string_lossy(), time);
             let _ = report.send(Event::Loaded(key, loaded, start.elapsed()));
         };
         self.working += 1;

@@ -70,7 +70,10 @@ impl Process {
         let mut printed = Vec::new();
         for line in lines.by_ref() {
             let line = line.expect("a line");
-            if let Some(text) = line.strip_prefix("listening on http://") {
+            if let Some(text) = line
+                .split_once("listening on http")
+                .map(|(_, rest)| rest.trim_start_matches("s").trim_start_matches("://"))
+            {
                 address = Some(text.parse().expect("an address"));
             }
             let is_last = line.starts_with("ready after") || line.starts_with("not ready");
