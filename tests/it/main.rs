@@ -24,6 +24,8 @@ mod batching;
 mod cli;
 mod digits;
 mod lifecycle;
+mod live_batching;
+mod memory;
 mod model_server;
 mod on_request;
 mod operations;
