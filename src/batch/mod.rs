@@ -145,19 +145,9 @@ impl Batcher {
         metrics: QueueMetrics,
         run: Arc<dyn Run>,
     ) -> Queue {
-        let lanes = Lanes::new(self.shared.cores);
-        Queue(Arc::new(Inner {
-            shared: Arc::clone(&self.shared),
-            trust: Trust::new(config.mode, traits),
-            config,
-            traits,
-            metrics,
-            run,
-            cost: CostModel::default(),
-            lanes,
-            waiting: Waiting::default(),
-            present: AtomicUsize::new(0),
-        }))
+        let (trust, cost) = (Trust::new(config.mode, traits), Arc::default());
+        let shared = Arc::clone(&self.shared);
+        Queue(Arc::new(Inner::new(shared, config, traits, metrics, run, cost, trust)))
     }
 }
 
@@ -176,7 +166,7 @@ struct Inner {
     traits: Traits,
     metrics: QueueMetrics,
     run: Arc<dyn Run>,
-    cost: CostModel,
+    cost: Arc<CostModel>,
     trust: Trust,
     lanes: Lanes,
     waiting: Waiting,
@@ -278,6 +268,22 @@ impl Queue {
         }
     }
 
+    /// A queue for the same signature with other parameters, which knows what this one has learnt.
+    /// What is in this one goes its way by the parameters it came in with.
+    #[must_use]
+    pub fn with_config(&self, config: BatchConfig) -> Self {
+        let Inner { shared, traits, metrics, run, cost, trust, .. } = &*self.0;
+        let trust = trust.under(config.mode, *traits);
+        let (shared, metrics, run) = (Arc::clone(shared), metrics.clone(), Arc::clone(run));
+        Queue(Arc::new(Inner::new(shared, config, *traits, metrics, run, Arc::clone(cost), trust)))
+    }
+
+    /// Whether nothing is in this queue, nor in any that it came from.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.run) == 1
+    }
+
     /// What a run of `rows` rows is expected to take; `None` before the first.
     #[must_use]
     pub fn expected(&self, rows: usize) -> Option<Duration> {
@@ -333,6 +339,20 @@ impl Queue {
 }
 
 impl Inner {
+    fn new(
+        shared: Arc<Shared>,
+        config: BatchConfig,
+        traits: Traits,
+        metrics: QueueMetrics,
+        run: Arc<dyn Run>,
+        cost: Arc<CostModel>,
+        trust: Trust,
+    ) -> Self {
+        let lanes = Lanes::new(shared.cores);
+        let (waiting, present) = (Waiting::default(), AtomicUsize::new(0));
+        Inner { shared, config, traits, metrics, run, cost, trust, lanes, waiting, present }
+    }
+
     /// How many rows a request brings to a batch; 0 if it must run alone.
     fn rows_of(&self, inputs: &[Tensor]) -> Result<usize> {
         if !self.trust.may_join() {

@@ -22,8 +22,7 @@ const AUDIT_EVERY: u32 = 4096;
 
 /// The state of that test for one signature.
 pub(super) struct Trust {
-    /// Batching is on because the operator said so.
-    given: bool,
+    mode: BatchMode,
     joins: AtomicBool,
     /// Agreeing batches of equal requests, and of requests that differ.
     equal: AtomicU32,
@@ -39,12 +38,29 @@ impl Trust {
             BatchMode::Auto => traits.batchable && traits.read_only,
         };
         Trust {
-            given: mode == BatchMode::On,
+            mode,
             joins: AtomicBool::new(joins),
             equal: AtomicU32::new(0),
             different: AtomicU32::new(0),
             since_audit: AtomicU32::new(0),
         }
+    }
+
+    /// The same signature's under another mode: what was found out stays where it matters.
+    pub(super) fn under(&self, mode: BatchMode, traits: Traits) -> Self {
+        let next = Trust::new(mode, traits);
+        if mode == BatchMode::Auto && self.mode == BatchMode::Auto {
+            for (next, found) in [(&next.equal, &self.equal), (&next.different, &self.different)] {
+                next.store(found.load(Relaxed), Relaxed);
+            }
+            next.joins.store(self.may_join(), Relaxed);
+        }
+        next
+    }
+
+    /// Whether the operator says that joining changes nothing.
+    fn is_given(&self) -> bool {
+        self.mode == BatchMode::On
     }
 
     /// Whether requests may be joined at all.
@@ -54,14 +70,14 @@ impl Trust {
 
     /// The most requests to join.
     pub(super) fn most_requests(&self) -> usize {
-        let proven = self.given || self.different.load(Relaxed) >= PROOF;
+        let proven = self.is_given() || self.different.load(Relaxed) >= PROOF;
         let half_proven = self.equal.load(Relaxed) >= PROOF;
         if proven || half_proven { usize::MAX } else { TRIAL_REQUESTS }
     }
 
     /// Whether a batch, whose requests are all `equal` or not, must be tested.
     pub(super) fn must_test(&self, equal: bool) -> bool {
-        if self.given {
+        if self.is_given() {
             return false;
         }
         let different = self.different.load(Relaxed);

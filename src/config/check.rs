@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use super::environment::Environment;
 use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings};
-use super::units::{Bytes, List, Port, Span};
+use super::units::{Amount, Bytes, List, Port, Span};
 use super::{
     BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, GrpcConfig, HttpConfig, Images,
     ModelConfig, Pem, RepositoryConfig, SagemakerCompatibility, SagemakerConfig, ShutdownConfig,
-    SourceConfig, TFS_METRICS_PATH, TensorFlowConfig, TlsConfig, VersionPolicy, WorkersConfig,
-    file,
+    SourceConfig, TFS_METRICS_PATH, TensorFlowConfig, TlsConfig, VersionPolicy, VersionTransition,
+    WorkersConfig, file, machine,
 };
 use crate::error::{Error, Result};
 
@@ -237,9 +237,22 @@ impl Check {
             poll_interval: Some(span(server.poll_interval, Duration::from_secs(1)))
                 .filter(|interval| !interval.is_zero()),
             load_threads: self.at_least_one("load_threads", server.load_threads, 2),
+            memory_limit: self.memory_limit(server.memory_limit),
             max_load_retries: server.max_load_retries.unwrap_or(5),
             load_retry_interval: span(server.load_retry_interval, Duration::from_secs(5)),
         }
+    }
+
+    fn memory_limit(&mut self, amount: Option<Amount>) -> Option<u64> {
+        let percent = match amount? {
+            Amount::Bytes(size) => return u64::try_from(size).ok(),
+            Amount::Percent(percent) => u64::from(percent),
+        };
+        let Some(memory) = machine::memory() else {
+            self.mistake("memory_limit: it is not known how much memory there is; give a size");
+            return None;
+        };
+        Some(memory / 100 * percent)
     }
 
     fn no_duplicates(&mut self, sources: &[SourceConfig]) {
@@ -272,6 +285,7 @@ impl Check {
         let tags = each.tags.clone().map_or(vec!["serve".to_owned()], |List(tags)| tags);
         ModelConfig {
             policy: self.policy(each.version_policy.as_deref(), place),
+            transition: self.transition(each.version_transition.as_deref(), place),
             tags,
             labels: Default::default(),
             images,
@@ -297,6 +311,20 @@ impl Check {
             timeout: self.some_time("handler_timeout", server.handler_timeout, 30),
             memory_limit: server.handler_memory_limit.map(|Bytes(size)| size),
             environments: server.python_environments.clone().unwrap_or_else(cache),
+        }
+    }
+
+    fn transition(&mut self, text: Option<&str>, place: &str) -> VersionTransition {
+        match text {
+            None | Some("availability_preserving") => VersionTransition::AvailabilityPreserving,
+            Some("resource_preserving") => VersionTransition::ResourcePreserving,
+            Some(other) => {
+                self.mistake(format!(
+                    "{place}version_transition: {other:?} is not availability_preserving or \
+                     resource_preserving"
+                ));
+                VersionTransition::AvailabilityPreserving
+            }
         }
     }
 

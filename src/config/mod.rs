@@ -14,6 +14,7 @@ use std::time::Duration;
 mod check;
 pub mod environment;
 mod file;
+mod machine;
 pub mod model_server;
 pub mod sagemaker;
 mod settings;
@@ -173,6 +174,8 @@ pub struct RepositoryConfig {
     pub poll_interval: Option<Duration>,
     /// Most loads and unloads at once.
     pub load_threads: usize,
+    /// The most bytes that models may take in memory, by estimate; `None` for any.
+    pub memory_limit: Option<u64>,
     /// How often a load that failed is tried again, unless its files change.
     pub max_load_retries: u32,
     /// How long after a failed load it is tried again; twice as long each time.
@@ -195,6 +198,8 @@ pub struct SourceConfig {
 pub struct ModelConfig {
     /// Which of its versions to serve.
     pub policy: VersionPolicy,
+    /// How one version follows another.
+    pub transition: VersionTransition,
     /// Tags of the graph to load.
     pub tags: Vec<String>,
     /// Names for versions.
@@ -225,6 +230,17 @@ pub enum VersionPolicy {
     All,
     /// These.
     Specific(Vec<i64>),
+}
+
+/// How one version of a model follows another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VersionTransition {
+    /// The new one is loaded before the old one is unloaded: the model is always available, and
+    /// both are in memory for a while.
+    AvailabilityPreserving,
+    /// The old one is unloaded before the new one is loaded: they are never in memory together,
+    /// and the model is not available for a while.
+    ResourcePreserving,
 }
 
 /// How uploaded images are fed to a model.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::units::{Bytes, List, Port, Span};
+use super::units::{Amount, Bytes, List, Port, Span};
 
 /// Declares settings once for the command line, the environment and the file.
 macro_rules! settings {
@@ -100,6 +100,9 @@ settings! {
         /// Most models loaded or unloaded at once [default: 2]
         #[arg(value_name = "N")]
         load_threads: usize,
+        /// Memory for models, as a size or as a part of the machine's (80%) [default: no limit]
+        #[arg(value_name = "SIZE")]
+        memory_limit: Amount,
         /// How often a failed load is tried again [default: 5]
         #[arg(value_name = "N")]
         max_load_retries: u32,
@@ -171,6 +174,10 @@ settings! {
         /// Versions to serve: latest, latest:N, all or specific:1,2 [default: latest]
         #[arg(value_name = "POLICY")]
         version_policy: String,
+        /// When a version replaces another: availability_preserving (load the new one first) or
+        /// resource_preserving (unload the old one first) [default: availability_preserving]
+        #[arg(value_name = "KIND")]
+        version_transition: String,
         /// Tags of the graph to load [default: serve]
         #[arg(value_name = "LIST")]
         tags: List<String>,

@@ -14,6 +14,15 @@ pub struct Span(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub usize);
 
+/// An amount of memory: a size in bytes, or a part of all there is (`80%`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// So many bytes.
+    Bytes(usize),
+    /// So many hundredths.
+    Percent(u8),
+}
+
 /// A port to listen on: a number, 0 for any that is free, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
@@ -76,6 +85,18 @@ impl FromStr for Bytes {
             .parse()
             .map_err(|_| format!("{text:?} is no size; write 64MiB or a number of bytes"))?;
         number.checked_mul(factor).map(Bytes).ok_or_else(|| format!("{text:?} is out of range"))
+    }
+}
+
+impl FromStr for Amount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(percent) = text.trim().strip_suffix('%') else {
+            return text.parse().map(|Bytes(size)| Amount::Bytes(size));
+        };
+        let percent = percent.trim().parse().ok().filter(|percent| (1..=100).contains(percent));
+        percent.map(Amount::Percent).ok_or_else(|| format!("{text:?} is not from 1% to 100%"))
     }
 }
 
@@ -149,6 +170,12 @@ impl<'de> Deserialize<'de> for Port {
     }
 }
 
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(FromText(std::marker::PhantomData))
+    }
+}
+
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(FromText(std::marker::PhantomData))
@@ -193,6 +220,15 @@ mod tests {
         assert!(size("1.5MiB").is_err());
         assert!(size("99999999999999999999").is_err());
         assert!(size("64 furlongs").is_err());
+    }
+
+    #[test]
+    fn amounts() {
+        assert_eq!("2GiB".parse(), Ok(Amount::Bytes(2 << 30)));
+        assert_eq!(" 80 %".parse(), Ok(Amount::Percent(80)));
+        for wrong in ["0%", "101%", "1.5%", "%", "-1%", "much"] {
+            assert!(wrong.parse::<Amount>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

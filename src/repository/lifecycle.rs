@@ -25,7 +25,9 @@ use crate::error::{Error, Result};
 use crate::os;
 
 mod asked;
+mod batching;
 mod look;
+mod memory;
 mod reload;
 mod work;
 
@@ -52,7 +54,7 @@ enum Event {
 }
 
 /// A version in one life of its model.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     model: Arc<str>,
     version: i64,
@@ -98,7 +100,7 @@ struct Manager {
     /// Lives of models so far.
     lives: u64,
     /// What serves for models that have come to another source and are not ready from there.
-    predecessors: BTreeMap<Arc<str>, Vec<Arc<Servable>>>,
+    predecessors: BTreeMap<Arc<str>, Vec<(Key, Arc<Servable>)>>,
     /// What is no longer served, but still held by requests.
     parting: Vec<(Key, Arc<Servable>)>,
     /// Who waits for a change of the sources.
@@ -109,6 +111,8 @@ struct Manager {
     report: Sender<Event>,
     /// Loads and unloads under way.
     working: usize,
+    /// What every version in memory takes there, in bytes, by estimate.
+    memory: BTreeMap<Key, u64>,
     /// Lines that were logged, not to be repeated at every look.
     noted: BTreeSet<String>,
     has_looked: bool,
@@ -166,6 +170,7 @@ pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<C
         events,
         report,
         working: 0,
+        memory: BTreeMap::new(),
         noted: BTreeSet::new(),
         has_looked: false,
         freed: false,
@@ -192,8 +197,8 @@ impl Manager {
             }
             self.finish_drains();
             self.finish_partings();
-            self.answer_loads();
             self.act();
+            self.answer_loads();
             self.tell();
             self.answer_reload();
             self.trim();
@@ -243,7 +248,12 @@ impl Manager {
             while let Some(action) = self.next_action(&name) {
                 match action {
                     Action::Load(_) if self.working >= self.shared.config.load_threads => break,
-                    Action::Load(number) => self.start_load(&name, number),
+                    Action::Load(_) if !self.makes_way(&name) => break,
+                    Action::Load(number) => {
+                        if !self.start_load(&name, number) {
+                            break;
+                        }
+                    }
                     Action::Unload(number) => self.start_drain(&name, number),
                 }
             }
@@ -252,13 +262,13 @@ impl Manager {
     }
 
     fn next_action(&self, name: &Arc<str>) -> Option<Action> {
-        let versions = &self.models.get(name)?.versions;
-        let snapshots = versions.iter().map(|(&number, version)| Snapshot {
+        let model = self.models.get(name)?;
+        let snapshots = model.versions.iter().map(|(&number, version)| Snapshot {
             version: number,
             aspired: version.aspired,
             phase: version.phase(),
         });
-        policy::next_action(&snapshots.collect::<Vec<_>>())
+        policy::next_action(&snapshots.collect::<Vec<_>>(), model.config.transition)
     }
 
     /// Versions that never served and are no longer wanted are gone.
@@ -282,7 +292,7 @@ impl Manager {
             }
             Event::Unloaded(key) => {
                 self.working -= 1;
-                self.freed = true;
+                self.free(&key);
                 if let Some(version) = self.version(&key) {
                     become_state(version, State::Gone);
                     if version.aspired {
@@ -300,7 +310,7 @@ impl Manager {
             }
             Event::Loaded(key, Err(error), _) => {
                 self.working -= 1;
-                self.freed = true;
+                self.free(&key);
                 self.shared.metrics.load_failed(&key.model);
                 self.fail(&key, error);
                 self.left(&key);
@@ -330,6 +340,7 @@ impl Manager {
         if let Some(model) = self.models.get_mut(name) {
             model.threads = Some(threads);
         }
+        self.apply_batching();
         self.publish(name);
         log::info!("{name} version {}: ready after {} ms", key.version, time.as_millis());
     }

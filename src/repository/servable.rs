@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::{ModelHandle, WarmUp};
 use crate::batch::{Batcher, How, Queue, Ran, Run, Traits, WORTH_SPLITTING};
-use crate::config::{Images, ModelConfig, model_server};
+use crate::config::{BatchConfig, Images, ModelConfig, model_server};
 use crate::error::{Code, Error, Result};
 use crate::metrics::{Metrics, VersionMetrics};
 use crate::platform::{Executable, LoadOptions, Platform, RunOptions};
@@ -17,13 +17,19 @@ use crate::tensor::{
     TensorSpec, aligned_vec,
 };
 
-/// A loaded version.
+/// A loaded version, with queues of certain parameters.
 pub struct Servable {
+    loaded: Arc<Loaded>,
+    batching: BatchConfig,
+    queues: Vec<Queue>,
+}
+
+/// What stays when a version gets other queues.
+struct Loaded {
     model: Arc<str>,
     version: i64,
     platform: &'static str,
     signatures: Vec<Signature>,
-    queues: Vec<Queue>,
     metrics: VersionMetrics,
     bytes: u64,
     threads: usize,
@@ -103,10 +109,7 @@ impl Load<'_> {
     fn load(&self, threads: usize) -> Result<Arc<Servable>> {
         let options = load_options(self.config, threads);
         let loaded = self.platform.load(self.folder, &options)?;
-        let batching = match self.config.batching_file {
-            true => model_server::batching::of_version(self.folder)?,
-            false => self.config.batching.clone(),
-        };
+        let batching = batching(self.config, self.folder)?;
         let names: Vec<&str> = loaded.signatures.iter().map(|s| s.name.as_str()).collect();
         let metrics = self.metrics.version(self.model, self.version, &names);
         let queue = |(index, signature): (usize, &Signature)| {
@@ -117,21 +120,43 @@ impl Load<'_> {
             let queue_metrics = metrics.signature(index)?.queue();
             Some(self.batcher.queue(batching.clone(), traits, queue_metrics, run))
         };
-        Ok(Arc::new(Servable {
+        let queues = loaded.signatures.iter().enumerate().filter_map(queue).collect();
+        let loaded = Loaded {
             model: Arc::clone(self.model),
             version: self.version,
             platform: self.platform.name(),
-            queues: loaded.signatures.iter().enumerate().filter_map(queue).collect(),
             signatures: loaded.signatures,
             metrics,
             bytes: loaded.bytes,
             threads,
             load_time: OnceLock::new(),
-        }))
+        };
+        Ok(Arc::new(Servable { loaded: Arc::new(loaded), batching, queues }))
     }
 }
 
 impl Servable {
+    /// The same version with queues of other parameters, if those of `config` are others.
+    ///
+    /// # Errors
+    /// If the version's own file of parameters can not be read.
+    pub(super) fn rebatched(&self, config: &ModelConfig, folder: &Path) -> Result<Option<Self>> {
+        if config.batching_file && !folder.exists() {
+            return Ok(None); // What its file said stays, as the version does.
+        }
+        let batching = batching(config, folder)?;
+        if batching == self.batching {
+            return Ok(None);
+        }
+        let queues = self.queues.iter().map(|queue| queue.with_config(batching.clone())).collect();
+        Ok(Some(Servable { loaded: Arc::clone(&self.loaded), batching, queues }))
+    }
+
+    /// Whether no request holds it, and no run is under way.
+    pub(super) fn is_idle(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1 && self.queues.iter().all(Queue::is_idle)
+    }
+
     /// Whether a signature is known to take long enough to gain from several threads.
     fn is_worth_splitting(&self) -> bool {
         let known = self.queues.iter().filter_map(|queue| queue.expected(1));
@@ -140,13 +165,13 @@ impl Servable {
 
     /// Threads within an operation that it was loaded with.
     pub(super) fn threads(&self) -> usize {
-        self.threads
+        self.loaded.threads
     }
 
     /// Runs read-only signatures on made-up inputs, so that the first real request meets a plan
     /// that is built, and the batcher knows what a run costs.
     fn warm(&self) {
-        for (signature, queue) in self.signatures.iter().zip(&self.queues) {
+        for (signature, queue) in self.loaded.signatures.iter().zip(&self.queues) {
             if !signature.read_only || signature.inputs.is_empty() {
                 continue;
             }
@@ -155,7 +180,8 @@ impl Servable {
             for &rows in sizes {
                 if let Err(error) = warm_size(signature, queue, rows) {
                     // Made-up inputs need not make sense to the model; the plan is built anyhow.
-                    let (model, version, name) = (&self.model, self.version, &signature.name);
+                    let (model, version, name) =
+                        (&self.loaded.model, self.loaded.version, &signature.name);
                     log::debug!("{model} version {version}, {name}: not warmed: {error}");
                     break;
                 }
@@ -168,44 +194,44 @@ impl Servable {
 
     /// Notes how long it took until it could serve.
     fn loaded_in(&self, time: Duration) {
-        let _ = self.load_time.set(time);
-        self.metrics.loaded(self.bytes, time);
+        let _ = self.loaded.load_time.set(time);
+        self.loaded.metrics.loaded(self.loaded.bytes, time);
     }
 
     /// How long it took to load and warm.
     #[must_use]
     pub fn load_time(&self) -> Duration {
-        self.load_time.get().copied().unwrap_or_default()
+        self.loaded.load_time.get().copied().unwrap_or_default()
     }
 
     /// The model's name.
     #[must_use]
     pub fn model(&self) -> &str {
-        &self.model
+        &self.loaded.model
     }
 
     /// The version's number.
     #[must_use]
     pub fn version(&self) -> i64 {
-        self.version
+        self.loaded.version
     }
 
     /// The name of the platform that runs it.
     #[must_use]
     pub fn platform(&self) -> &'static str {
-        self.platform
+        self.loaded.platform
     }
 
     /// Signatures, sorted by name.
     #[must_use]
     pub fn signatures(&self) -> &[Signature] {
-        &self.signatures
+        &self.loaded.signatures
     }
 
     /// Its metrics.
     #[must_use]
     pub fn metrics(&self) -> &VersionMetrics {
-        &self.metrics
+        &self.loaded.metrics
     }
 
     /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
@@ -225,12 +251,21 @@ impl Servable {
 
     /// The queue of signature number `index`, for inputs that can be its.
     fn queue(&self, index: usize, inputs: &[Tensor]) -> Result<&Queue> {
-        let (Some(signature), Some(queue)) = (self.signatures.get(index), self.queues.get(index))
+        let (Some(signature), Some(queue)) =
+            (self.loaded.signatures.get(index), self.queues.get(index))
         else {
             return Err(Error::internal("no such signature number"));
         };
         check(signature, inputs)?;
         Ok(queue)
+    }
+}
+
+/// The parameters of a version's queues.
+fn batching(config: &ModelConfig, folder: &Path) -> Result<BatchConfig> {
+    match config.batching_file {
+        true => model_server::batching::of_version(folder),
+        false => Ok(config.batching.clone()),
     }
 }
 

@@ -181,6 +181,24 @@ impl Fingerprint {
     }
 }
 
+/// Bytes of all files below `folder`; unreadable ones count as nothing.
+pub(super) fn size_of(folder: &Path) -> u64 {
+    size_of_level(folder, 0)
+}
+
+fn size_of_level(folder: &Path, depth: usize) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let sizes = entries.filter_map(|entry| {
+        let meta = fs::metadata(entry.path()).ok()?;
+        match meta.is_dir() {
+            true if depth < DEEPEST => Some(size_of_level(&entry.path(), depth + 1)),
+            true => None,
+            false => Some(meta.len()),
+        }
+    });
+    sizes.fold(0, u64::saturating_add)
+}
+
 /// Deep enough for any model, and an end for links in a circle.
 const DEEPEST: usize = 16;
 

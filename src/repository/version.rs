@@ -25,6 +25,8 @@ pub(super) struct Version {
     pub(super) complete: bool,
     /// What its files looked like at the last look.
     pub(super) seen: Option<Fingerprint>,
+    /// What it takes in memory, by estimate.
+    pub(super) bytes: Option<u64>,
     pub(super) servable: Option<Arc<Servable>>,
     pub(super) attempts: u32,
     pub(super) retry_at: Instant,
@@ -39,6 +41,7 @@ impl Version {
             changing: false,
             complete: false,
             seen: None,
+            bytes: None,
             servable: None,
             attempts: 0,
             retry_at: Instant::now(),
@@ -49,13 +52,14 @@ impl Version {
         match self.state {
             State::Found(_) if self.complete => Phase::Loadable,
             State::Ready => Phase::Ready,
-            State::Found(_)
-            | State::Loading
-            | State::Warming
-            | State::Draining
-            | State::Gone
-            | State::Failed(_) => Phase::Busy,
+            State::Loading | State::Warming | State::Draining => Phase::Moving,
+            State::Found(_) | State::Gone | State::Failed(_) => Phase::Waiting,
         }
+    }
+
+    /// Whether it serves.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready)
     }
 
     /// Why it could not be loaded.
@@ -93,6 +97,7 @@ pub(super) fn check_completeness(version: &mut Version, platform: Option<&dyn Pl
         None => Completeness::Missing("a model of a known kind, such as saved_model.pb".to_owned()),
     };
     version.complete = matches!(completeness, Completeness::Complete);
+    version.bytes = None;
     match completeness {
         Completeness::Complete => {
             become_state(version, State::Found("to be loaded".to_owned()));

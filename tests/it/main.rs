@@ -27,6 +27,8 @@ mod cli;
 mod digits;
 mod https;
 mod lifecycle;
+mod live_batching;
+mod memory;
 mod model_server;
 mod npy;
 mod on_request;

@@ -204,6 +204,27 @@ fn a_new_list_takes_over_under_load_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
+fn batching_parameters_are_read_again_with_the_list() {
+    let flags = [
+        "--model_config_file=ROOT/models.config",
+        "--model_config_file_poll_wait_seconds=1",
+        "--enable_batching",
+        "--batching_parameters_file=ROOT/batching",
+    ];
+    let place = Place::start(&flags, |root| {
+        link(&data(HALF_PLUS_TWO), &root.join("first/m"));
+        write_list(root, &list(&[listed("m", &root.join("first/m"), "")]));
+        fs::write(root.join("batching"), "max_batch_size { value: 2 }").expect("written");
+    });
+    let three =
+        || post(place.process.address, "/v1/models/m:predict", r#"{"instances": [1, 2, 3]}"#);
+    assert_eq!(three().status, 400);
+    fs::write(place.root.path().join("batching"), "max_batch_size { value: 8 }").expect("written");
+    place.wait_until("they are in effect", |_| three().status == 200);
+    assert!(place.log().contains("has new batching parameters"), "{}", place.log());
+}
+
+#[test]
 fn batching_parameters_are_in_effect() {
     let flags = [
         &base_path(HALF_PLUS_TWO),

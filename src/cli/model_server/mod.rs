@@ -11,7 +11,6 @@ use self::flags::Flags;
 use self::start::Watched;
 use super::{platforms, say, serve, settings_of_environment};
 use crate::config::environment::Environment;
-use crate::config::model_server::models;
 use crate::config::{Config, ModelConfig, Settings, SourceConfig};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -82,20 +81,25 @@ fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<E
         let repository = &config.repository;
         let (common, sources) = (repository.common.clone(), repository.sources.clone());
         let engine = server.engine().clone();
-        let watch = move || watch(&watched, &common, sources, &engine);
+        let watch = move || watch(&watched, common, sources, &engine);
         let thread = thread::Builder::new().name("model list".to_owned()).spawn(watch);
         thread.map(drop).map_err(|e| Error::internal("a thread could not start").with_source(e))
     })
 }
 
-/// Reads the list of models again and again, and serves it when it has changed. A list that can
-/// not be read changes nothing.
-fn watch(watched: &Watched, common: &ModelConfig, mut sources: Vec<SourceConfig>, engine: &Engine) {
+/// Reads the list of models, and their batching parameters, again and again, and serves it when
+/// it has changed. A list that can not be read changes nothing.
+fn watch(
+    watched: &Watched,
+    mut common: ModelConfig,
+    mut sources: Vec<SourceConfig>,
+    engine: &Engine,
+) {
     let path = watched.path.display();
     let mut told = String::new();
     loop {
         thread::sleep(watched.every);
-        let trouble = match models::read(&watched.path, common) {
+        let trouble = match watched.read(&mut common) {
             Ok(Some(list)) => {
                 told.clear();
                 if list.sources == sources {
@@ -105,8 +109,15 @@ fn watch(watched: &Watched, common: &ModelConfig, mut sources: Vec<SourceConfig>
                 for note in list.notes {
                     log::warn!("{note}");
                 }
-                reload(engine, sources.clone());
-                continue;
+                // The next list need not wait for the models of this one.
+                let (engine, sources) = (engine.clone(), sources.clone());
+                let spawned = thread::Builder::new()
+                    .name("model reload".to_owned())
+                    .spawn(move || reload(&engine, sources));
+                match spawned {
+                    Ok(_) => continue,
+                    Err(error) => format!("{path}: a thread could not start: {error}"),
+                }
             }
             // Perhaps it is being written.
             Ok(None) => format!("{path}: it has no model_config_list"),

@@ -10,7 +10,7 @@ use super::flags::Flags;
 use crate::config::environment::Environment;
 use crate::config::model_server::{batching, files, models};
 use crate::config::units::{Bytes, List, Port, Span};
-use crate::config::{BatchSettings, Config, ModelConfig, Settings, SourceConfig};
+use crate::config::{BatchConfig, BatchSettings, Config, ModelConfig, Settings, SourceConfig};
 use crate::error::{Error, Result};
 
 /// What to serve, and how.
@@ -28,6 +28,22 @@ pub(super) struct Start {
 pub(super) struct Watched {
     pub(super) path: PathBuf,
     pub(super) every: Duration,
+    /// Batching parameters for all of them, and what counts below these.
+    batching: Option<(PathBuf, BatchSettings)>,
+}
+
+impl Watched {
+    /// The list, with `common` brought up to date.
+    ///
+    /// # Errors
+    /// If a file can not be read, or what it says does not fit together.
+    pub(super) fn read(&self, common: &mut ModelConfig) -> Result<Option<models::ModelList>> {
+        if let Some((path, lower)) = &self.batching {
+            let settings = batching::read(path)?.0.or(&batching::defaults()).or(lower);
+            common.batching = BatchConfig::new(&settings).map_err(|e| e.context(path.display()))?;
+        }
+        models::read(&self.path, common)
+    }
 }
 
 /// Where a message of gRPC ends in TensorFlow Serving; its HTTP has no limit at all.
@@ -74,7 +90,7 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
         None => one_model(flags, common)?,
     };
     notes.extend(flags.idle());
-    Ok(Start { config, watched: watched(flags), notes })
+    Ok(Start { config, watched: watched(flags, from), notes })
 }
 
 /// Mistakes in how flags go together, in TensorFlow Serving's words.
@@ -201,11 +217,13 @@ fn one_model(flags: &Flags, common: &ModelConfig) -> Result<Vec<SourceConfig>> {
     Ok(vec![source])
 }
 
-fn watched(flags: &Flags) -> Option<Watched> {
+fn watched(flags: &Flags, from: &Settings) -> Option<Watched> {
     let path = flags.text("model_config_file")?.into();
     let seconds = flags.int("model_config_file_poll_wait_seconds")?;
     let every = Duration::from_secs(u64::try_from(seconds).ok().filter(|&seconds| seconds > 0)?);
-    Some(Watched { path, every })
+    let batching = flags.text("batching_parameters_file");
+    let batching = batching.map(|path| (path.into(), from.batching.clone()));
+    Some(Watched { path, every, batching })
 }
 
 fn poll_interval(flags: &Flags, notes: &mut Vec<String>) -> Option<Span> {

@@ -66,6 +66,7 @@ impl Manager {
             }
         }
         self.update(there, &unknown);
+        self.apply_batching();
     }
 
     /// Adds what one source has; a model that an earlier one has too counts there.

@@ -85,11 +85,12 @@ impl Manager {
                 let Some(servable) = version.servable else {
                     continue;
                 };
+                let key = Key { model: Arc::clone(name), version: number, life: old.life };
                 if serves {
-                    self.predecessors.entry(Arc::clone(name)).or_default().push(servable);
+                    let name = Arc::clone(name);
+                    self.predecessors.entry(name).or_default().push((key, servable));
                 } else {
-                    let model = Arc::clone(name);
-                    self.parting.push((Key { model, version: number, life: old.life }, servable));
+                    self.parting.push((key, servable));
                 }
             }
         }
@@ -100,22 +101,19 @@ impl Manager {
 
     /// What serves in place of a model that has no ready version of its own yet.
     pub(super) fn stand_ins(&self, name: &Arc<str>) -> Vec<Arc<Servable>> {
-        self.predecessors.get(name).cloned().unwrap_or_default()
+        let all = self.predecessors.get(name).into_iter().flatten();
+        all.map(|(_, servable)| Arc::clone(servable)).collect()
     }
 
     /// No request gets the predecessors of `name` any more.
     pub(super) fn part_with_predecessors(&mut self, name: &Arc<str>) {
-        for servable in self.predecessors.remove(name).into_iter().flatten() {
-            // Of a life that is over, and so of no version on the list.
-            let key = Key { model: Arc::clone(name), version: servable.version(), life: 0 };
-            self.parting.push((key, servable));
-        }
+        self.parting.extend(self.predecessors.remove(name).into_iter().flatten());
     }
 
     /// Unloads those that no request holds any more.
     pub(super) fn finish_partings(&mut self) {
         let all = std::mem::take(&mut self.parting).into_iter();
-        let (free, held) = all.partition(|(_, servable)| Arc::strong_count(servable) == 1);
+        let (free, held) = all.partition(|(_, servable)| servable.is_idle());
         self.parting = held;
         let free: Vec<(Key, Arc<Servable>)> = free;
         for (key, servable) in free {

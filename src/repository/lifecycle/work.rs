@@ -12,13 +12,22 @@ use crate::repository::servable::{Load, Servable};
 use crate::repository::version::become_state;
 
 impl Manager {
-    pub(super) fn start_load(&mut self, name: &Arc<str>, number: i64) {
+    /// Begins to load a version. False if that has to wait.
+    pub(super) fn start_load(&mut self, name: &Arc<str>, number: i64) -> bool {
+        match self.admit(name, number) {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(error) => {
+                self.refuse(name, number, error);
+                return true;
+            }
+        }
         let shared = Arc::clone(&self.shared);
         let Some(model) = self.models.get_mut(name) else {
-            return;
+            return false;
         };
         let Some(version) = model.versions.get_mut(&number) else {
-            return;
+            return false;
         };
         become_state(version, State::Loading);
         version.attempts += 1;
@@ -56,6 +65,20 @@ impl Manager {
         };
         self.working += 1;
         self.spawn("load", load);
+        true
+    }
+
+    /// Notes that a version can not be loaded, before anything of it was read.
+    fn refuse(&mut self, name: &Arc<str>, number: i64, error: Error) {
+        let Some(model) = self.models.get_mut(name) else {
+            return;
+        };
+        if let Some(version) = model.versions.get_mut(&number) {
+            version.attempts += 1;
+        }
+        let key = Key { model: Arc::clone(name), version: number, life: model.life };
+        self.shared.metrics.load_failed(name);
+        self.fail(&key, error);
     }
 
     /// Runs `work` on a thread of its own; on this one if there can be no other.
@@ -93,8 +116,7 @@ impl Manager {
         for (name, model) in &mut self.models {
             for (&number, version) in &mut model.versions {
                 let draining = matches!(version.state, State::Draining);
-                let alone = |servable: &Arc<Servable>| Arc::strong_count(servable) == 1;
-                if draining && version.servable.as_ref().is_some_and(alone) {
+                if draining && version.servable.as_ref().is_some_and(Servable::is_idle) {
                     let key = Key { model: Arc::clone(name), version: number, life: model.life };
                     free.extend(version.servable.take().map(|servable| (key, servable)));
                 }

@@ -1,0 +1,108 @@
+//! Batching parameters that change while the model serves: nothing is loaded, nothing is lost.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+
+use tensorserve::config::{ModelSettings, SourceConfig};
+
+use crate::support::fake::{Fake, Model};
+use crate::support::place::Place;
+use crate::support::server::{TestServer, config, settings};
+
+/// The model with batches of at most `rows` rows.
+fn sources(place: &Place, rows: usize) -> Vec<SourceConfig> {
+    let mut settings = settings();
+    settings.batching.batching = Some("on".into());
+    settings.batching.max_batch_size = Some(rows);
+    let (name, path) = (Some("m".to_owned()), Some(place.path("models/m")));
+    settings.models.push(ModelSettings { name, path, ..ModelSettings::default() });
+    config(settings).repository.sources
+}
+
+fn reload(place: &Place, rows: usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(place.server.engine.reload(sources(place, rows))).expect("reloads");
+}
+
+#[test]
+fn parameters_change_under_load_without_a_load_or_a_failed_request() {
+    let model = Model { run_millis: 1, ..Model::default() };
+    let place = Place::with(&[("models/m/1", model)], |settings, root| {
+        let (name, path) = (Some("m".to_owned()), Some(root.join("models/m")));
+        settings.models.push(ModelSettings { name, path, ..ModelSettings::default() });
+        settings.server.inline_budget_micros = Some(0);
+    });
+    place.server.wait_until_started();
+    let loads = place.fake.loads(&place.path("models/m/1"));
+    let (over, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for client in 0..4 {
+            let (place, over, asked) = (&place, &over, &asked);
+            scope.spawn(move || {
+                while !over.load(SeqCst) {
+                    let number = asked.fetch_add(1, SeqCst) * 4 + client;
+                    let answer = place.predict("m", &format!("[[{number}], [1]]"));
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                    #[allow(clippy::cast_precision_loss)]
+                    let want = number as f64;
+                    assert_eq!(answer.json()["predictions"][0][0], want);
+                }
+            });
+        }
+        let limit_is = |rows: usize| {
+            let request = |rows: usize| place.predict("m", &format!("{:?}", vec![[0]; rows]));
+            let refused = request(rows + 1);
+            let words = format!("larger than maximum input batch size {rows}");
+            (request(rows).status, refused.status, refused.text().contains(&words))
+        };
+        for round in 0..20 {
+            let before = asked.load(SeqCst);
+            let rows = 2 + 3 * (round % 2);
+            reload(&place, rows);
+            // At once for who asks after the change.
+            assert_eq!(limit_is(rows), (200, 400, true), "{rows} rows");
+            place.server.wait_until("requests", |_| asked.load(SeqCst) > before + 8);
+        }
+        over.store(true, SeqCst);
+    });
+    assert_eq!(place.fake.loads(&place.path("models/m/1")), loads);
+    assert_eq!(place.fake.alive(), 1);
+    // What comes after it still can take its place.
+    place.write("models/m/2", &Model::constant(2.0));
+    place.server.wait_until("it takes over", |_| {
+        place.fake.alive() == 1 && place.state("m", 2).is_some_and(|(is, _)| is == "AVAILABLE")
+    });
+}
+
+#[test]
+fn a_versions_own_file_of_parameters_is_read_again() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    let folder = root.path().join("m/1");
+    fs::create_dir(root.path().join("m")).expect("folder");
+    Model::default().write(&folder);
+    let mut settings = settings();
+    settings.paths.push(root.path().to_owned());
+    let mut config = config(settings);
+    config.repository.sources[0].model.batching_file = true;
+    let fake = Fake::default();
+    let server = TestServer::start_with(&config, vec![Arc::new(fake.clone())]);
+    server.wait_until_started();
+    let refuses = |rows: usize| {
+        let body = format!("{{\"instances\": {:?}}}", vec![[0]; rows]);
+        server.post("/v1/models/m:predict", body).status == 400
+    };
+    assert!(!refuses(3));
+    let loads = fake.loads(&folder);
+    fs::write(folder.join("batching_params.pbtxt"), "max_batch_size { value: 2 }").expect("file");
+    server.wait_until("it is read", |_| refuses(3));
+    // One that can not be read changes nothing.
+    fs::write(folder.join("batching_params.pbtxt"), "max_batch_size {").expect("file");
+    thread::sleep(std::time::Duration::from_millis(300));
+    assert!(refuses(3) && !refuses(2));
+    fs::write(folder.join("batching_params.pbtxt"), "max_batch_size { value: 4 }").expect("file");
+    server.wait_until("it is read", |_| !refuses(3));
+    assert!(refuses(5));
+    assert_eq!(fake.loads(&folder), loads);
+}
