@@ -5,11 +5,12 @@ use std::io::{Error, Result};
 use std::path::PathBuf;
 use std::{env, fs};
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "tensorflow/saved_model.proto",
     "tensorflow/config.proto",
     "tensorflow_serving/apis.proto",
     "tensorflow_serving/model_server_config.proto",
+    "tensorflow_serving/prediction_log.proto",
     "tensorflow_serving/server_files.proto",
 ];
 

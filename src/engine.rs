@@ -13,7 +13,9 @@ use crate::repository::Repository;
 use crate::tensor::Tensor;
 
 pub use crate::metrics::Api;
-pub use crate::repository::{Choice, ModelHandle, ModelSpec, State, Unresolved, VersionStatus};
+pub use crate::repository::{
+    Choice, LoadedModel, ModelHandle, ModelSpec, State, Unresolved, VersionStatus,
+};
 
 /// A request of any protocol, decoded: which signature, with which inputs.
 #[derive(Debug)]
@@ -57,6 +59,12 @@ pub struct Served {
 /// grows when it becomes numbers.
 const GROWTH: usize = 8;
 
+/// The most memory one input tensor of a request may take, in bytes.
+#[must_use]
+pub fn max_tensor_bytes(config: &Config) -> usize {
+    config.http.max_body_bytes.saturating_mul(GROWTH)
+}
+
 impl Engine {
     /// The core over a repository.
     #[must_use]
@@ -65,7 +73,7 @@ impl Engine {
             repository,
             metrics,
             request_timeout: config.http.request_timeout,
-            max_tensor_bytes: config.http.max_body_bytes.saturating_mul(GROWTH),
+            max_tensor_bytes: max_tensor_bytes(config),
             stopping: AtomicBool::new(false),
         }))
     }
@@ -131,7 +139,7 @@ impl Engine {
     pub fn readiness(&self) -> Result<()> {
         let mut reasons = self.0.repository.obstacles();
         if self.0.stopping.load(Relaxed) {
-            reasons.insert(0, "the server is stopping".to_owned());
+            reasons.insert(0, stopping().message().to_owned());
         }
         self.0.metrics.set_ready(reasons.is_empty());
         if reasons.is_empty() {
@@ -147,8 +155,38 @@ impl Engine {
     /// [`Code::Unknown`] with every model that did not become available (what can be served is),
     /// [`Code::Aborted`] if another list came meanwhile, [`Code::Unavailable`] when stopping.
     pub async fn reload(&self, sources: Vec<SourceConfig>) -> Result<()> {
-        let outcome = self.0.repository.set_sources(sources).await;
-        outcome.unwrap_or_else(|_| Err(Error::unavailable("the server is stopping")))
+        self.0.repository.set_sources(sources).await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Loads one more model beside those of the sources, and returns when it is ready: all its
+    /// versions that `source` asks for. They stay as they were loaded, whatever becomes of the
+    /// folder. Of a load that fails nothing stays, and the name is free again; one whose caller
+    /// goes away goes on.
+    ///
+    /// # Errors
+    /// [`Code::AlreadyExists`] for a name that is taken (also by one that is being loaded),
+    /// [`Code::NotFound`] if there is no (such) version, [`Code::FailedPrecondition`] if files
+    /// are missing, [`Code::DeadlineExceeded`] at `deadline`, [`Code::Aborted`] if it was
+    /// unloaded meanwhile, [`Code::Unavailable`] when stopping, and what the load reports.
+    pub async fn load_model(&self, source: SourceConfig, deadline: Instant) -> Result<()> {
+        let outcome = self.0.repository.load_model(source, deadline).await;
+        outcome.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Takes a model that [`Engine::load_model`] brought away. It gets no new requests at once;
+    /// this returns when those under way are done and its memory has been given back to the
+    /// system.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] for any other model; [`Code::Unavailable`] when stopping.
+    pub async fn unload_model(&self, name: &str) -> Result<()> {
+        self.0.repository.unload_model(name).await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// The models that [`Engine::load_model`] brought and that are ready, sorted by name.
+    #[must_use]
+    pub fn loaded_models(&self) -> Vec<LoadedModel> {
+        self.0.repository.loaded_models()
     }
 
     /// Waits for the models found at the start; `tick` is called meanwhile.
@@ -200,4 +238,8 @@ impl Engine {
         let text = self.0.metrics.encode();
         text.map_err(|e| Error::internal("the metrics could not be written").with_source(e))
     }
+}
+
+fn stopping() -> Error {
+    Error::unavailable("the server is stopping")
 }

@@ -260,13 +260,13 @@ impl Queue {
     ///
     /// # Errors
     /// What the model reports.
-    pub fn warm(&self, inputs: &[Tensor], timeout: Duration) -> Result<()> {
-        let how = How { threads: self.0.shared.cores, timeout: Some(timeout) };
+    pub fn warm(&self, inputs: &[Tensor], timeout: Option<Duration>) -> Result<Vec<Tensor>> {
+        let how = How { threads: self.0.shared.cores, timeout };
         let start = Instant::now();
-        self.0.run.run(inputs, how)?;
+        let outputs = self.0.run.run(inputs, how)?;
         let rows = assemble::rows_of(inputs).unwrap_or(1);
         self.0.cost.record(rows, start.elapsed());
-        Ok(())
+        Ok(outputs)
     }
 
     /// Whether requests may be run together.

@@ -11,8 +11,8 @@ use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings
 use super::units::{Bytes, List, Port, Span};
 use super::{
     BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, GrpcConfig, HttpConfig, Images,
-    ModelConfig, RepositoryConfig, ShutdownConfig, SourceConfig, TensorFlowConfig, VersionPolicy,
-    file,
+    ModelConfig, RepositoryConfig, SagemakerCompatibility, SagemakerConfig, ShutdownConfig,
+    SourceConfig, TensorFlowConfig, VersionPolicy, WorkersConfig, file,
 };
 use crate::error::{Error, Result};
 
@@ -82,6 +82,7 @@ impl Check {
                 inline_budget: Duration::from_micros(server.inline_budget_micros.unwrap_or(1000)),
             },
             tensorflow: self.tensorflow(server, environment),
+            workers: self.workers(server, environment, cores),
             shutdown: ShutdownConfig {
                 delay: span(server.shutdown_delay, Duration::ZERO),
                 timeout: span(server.shutdown_timeout, Duration::from_secs(30)),
@@ -112,7 +113,23 @@ impl Check {
             cors: false,
             exact: false,
             metrics_path: None,
+            sagemaker: self.sagemaker(server),
         }
+    }
+
+    fn sagemaker(&mut self, server: &ServerSettings) -> SagemakerConfig {
+        let compatibility = match server.sagemaker_compatibility.as_deref() {
+            None | Some("2.19") => SagemakerCompatibility::Tf219,
+            Some("2.20") => SagemakerCompatibility::Tf220,
+            Some("extended") => SagemakerCompatibility::Extended,
+            Some(other) => {
+                let rule = "is not 2.19, 2.20 or extended";
+                self.mistake(format!("sagemaker_compatibility: {other:?} {rule}"));
+                SagemakerCompatibility::Tf219
+            }
+        };
+        let default_model = server.sagemaker_default_model.clone();
+        SagemakerConfig { compatibility, default_model, is_container: false }
     }
 
     fn grpc(&mut self, server: &ServerSettings, http: &HttpConfig) -> GrpcConfig {
@@ -202,8 +219,27 @@ impl Check {
             labels: Default::default(),
             images,
             warm_up: each.warm_up.unwrap_or(true),
+            warm_up_iterations: self.at_least_one("warm_up_iterations", each.warm_up_iterations, 1),
             batching: self.batching(batching, place),
             batching_file: false,
+            code: each.code.clone(),
+        }
+    }
+
+    fn workers(
+        &mut self,
+        server: &ServerSettings,
+        environment: &Environment,
+        cores: usize,
+    ) -> WorkersConfig {
+        let python = server.python.clone().unwrap_or_else(|| "python3".into());
+        let cache = || environment.cache_folder().join("python");
+        WorkersConfig {
+            python: environment.program(python),
+            count: self.at_least_one("handler_workers", server.handler_workers, cores.clamp(2, 8)),
+            timeout: self.some_time("handler_timeout", server.handler_timeout, 30),
+            memory_limit: server.handler_memory_limit.map(|Bytes(size)| size),
+            environments: server.python_environments.clone().unwrap_or_else(cache),
         }
     }
 

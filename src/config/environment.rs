@@ -50,6 +50,24 @@ impl Environment {
         self.variables.get(name).map(PathBuf::from)
     }
 
+    /// Where the file of `program` is: on the PATH if it is a bare name, else as it is. A name that
+    /// is not on the PATH stays a name.
+    pub(super) fn program(&self, program: PathBuf) -> PathBuf {
+        if program.components().count() > 1 {
+            return program;
+        }
+        let folders = self.variables.get("PATH").map(env::split_paths).into_iter().flatten();
+        let mut files = folders.map(|folder| folder.join(&program));
+        files.find(|file| file.is_file()).unwrap_or(program)
+    }
+
+    /// Where we may keep what can be made again.
+    pub(super) fn cache_folder(&self) -> PathBuf {
+        let cache = self.path("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+        let home = || self.path("HOME").map(|home| home.join(".cache"));
+        cache.or_else(home).unwrap_or_else(env::temp_dir).join("tensorserve")
+    }
+
     /// When `make run` was called, in nanoseconds since 1970.
     #[must_use]
     pub fn called_at(&self) -> Option<u128> {

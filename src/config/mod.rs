@@ -33,6 +33,8 @@ pub struct Config {
     pub batching: BatcherConfig,
     /// libtensorflow.
     pub tensorflow: TensorFlowConfig,
+    /// Python processes that run models' handlers.
+    pub workers: WorkersConfig,
     /// How long things may take when the server stops.
     pub shutdown: ShutdownConfig,
 }
@@ -64,6 +66,31 @@ pub struct HttpConfig {
     pub exact: bool,
     /// Another path for the metrics.
     pub metrics_path: Option<String>,
+    /// SageMaker's container and service, which every HTTP listener speaks.
+    pub sagemaker: SagemakerConfig,
+}
+
+/// SageMaker's TensorFlow Serving container, and the service in front of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SagemakerConfig {
+    /// Which image to answer as.
+    pub compatibility: SagemakerCompatibility,
+    /// The model that is meant when none is named; the only one without it.
+    pub default_model: Option<String>,
+    /// This is the container: paths that nobody knows get its 404.
+    pub is_container: bool,
+}
+
+/// Which image of SageMaker's container to answer as, where they differ and none fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SagemakerCompatibility {
+    /// Those up to TensorFlow Serving 2.19.
+    #[default]
+    Tf219,
+    /// The one with TensorFlow Serving 2.20.
+    Tf220,
+    /// None: what `Accept` asks for is given.
+    Extended,
 }
 
 /// The gRPC listener.
@@ -148,13 +175,19 @@ pub struct ModelConfig {
     pub labels: BTreeMap<String, i64>,
     /// How uploaded images are fed.
     pub images: Images,
-    /// Run read-only signatures on made-up inputs before the model is ready.
+    /// Run read-only signatures on made-up inputs, and recorded requests, before the model is
+    /// ready.
     pub warm_up: bool,
+    /// How often each recorded request is run for that.
+    pub warm_up_iterations: usize,
     /// Batching.
     pub batching: BatchConfig,
     /// Take batching from a file in each version's folder instead (TensorFlow Serving's
     /// `batching_params.pbtxt`).
     pub batching_file: bool,
+    /// A folder with an `inference.py`, whose handlers stand before and behind the model, or in
+    /// its place. What all models have in common also serves requests that name no model.
+    pub code: Option<PathBuf>,
 }
 
 /// Which versions of a model to serve, of those that are there.
@@ -248,6 +281,21 @@ pub struct TensorFlowConfig {
     pub inter_op_threads: i32,
     /// GPUs.
     pub gpu: GpuConfig,
+}
+
+/// Python processes that run models' handlers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkersConfig {
+    /// The interpreter.
+    pub python: PathBuf,
+    /// Processes for each folder of code.
+    pub count: usize,
+    /// The longest a handler may take.
+    pub timeout: Duration,
+    /// Memory in bytes that a process may hold; one that holds more is replaced.
+    pub memory_limit: Option<usize>,
+    /// Where virtual environments are kept.
+    pub environments: PathBuf,
 }
 
 /// What of the GPUs may be used.

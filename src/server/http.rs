@@ -22,10 +22,11 @@ use super::body::{self, BodyError, Limits};
 use super::connection::Progress;
 use super::drain::Activity;
 use super::form;
-use crate::config::Config;
+use crate::config::{Config, SagemakerCompatibility, SagemakerConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error};
 use crate::metrics::CONTENT_TYPE as CONTENT_TYPE_OF_METRICS;
+use crate::protocol::sagemaker::{self, Sagemaker};
 use crate::protocol::{Head, Headers, JSON, Reply, simple, tfs};
 
 /// What every request needs. Cheap to clone.
@@ -37,6 +38,7 @@ pub(super) struct State {
     cors: bool,
     metrics_path: Option<Arc<str>>,
     exact: bool,
+    sagemaker: Sagemaker,
 }
 
 impl Headers for HeaderMap {
@@ -50,11 +52,25 @@ impl State {
         let limits = Limits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
         let metrics_path = config.http.metrics_path.as_deref().map(Arc::from);
         let (cors, exact) = (config.http.cors, config.http.exact);
-        State { engine, limits, activity, cors, metrics_path, exact }
+        let options = sagemaker_options(&config.http.sagemaker);
+        let sagemaker = Sagemaker::new(engine.clone(), options);
+        State { engine, limits, activity, cors, metrics_path, exact, sagemaker }
     }
 
     pub(super) fn activity(&self) -> &Activity {
         &self.activity
+    }
+}
+
+fn sagemaker_options(config: &SagemakerConfig) -> sagemaker::Options {
+    sagemaker::Options {
+        compatibility: match config.compatibility {
+            SagemakerCompatibility::Tf219 => sagemaker::Compatibility::Tf219,
+            SagemakerCompatibility::Tf220 => sagemaker::Compatibility::Tf220,
+            SagemakerCompatibility::Extended => sagemaker::Compatibility::Extended,
+        },
+        default_model: config.default_model.clone(),
+        is_container: config.is_container,
     }
 }
 
@@ -100,6 +116,9 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
     let method = request.method().as_str();
     let path = request.uri().path();
     let engine = &state.engine;
+    if let Some(route) = sagemaker::route(path) {
+        return sagemaker_request(route, request, payload, state, start).await;
+    }
     match (method, path) {
         ("POST", "/") => simple_request(request.headers(), payload, state, start).await,
         // What KServe's clients and Knative's probe expect.
@@ -113,6 +132,7 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
             plain(405, &format!("{method} is not allowed for {path}"))
         }
         _ if is_below_v1(path) => tfs_request(request, payload, state, start).await,
+        _ if state.sagemaker.options().is_container => sagemaker::not_found(),
         _ => {
             let message = format!(
                 "there is nothing at {path}; models are at /v1/models/NAME:predict and POST /"
@@ -138,13 +158,30 @@ async fn tfs_request(
     if method == "OPTIONS" {
         return tfs_options(request.headers());
     }
-    let uri = request.uri();
-    let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
-    let head = Head { method, target, headers: request.headers(), exact: state.exact };
+    let head = head(request, state);
     match body::read(request.headers(), &mut payload, state.limits).await {
         Ok(body) => tfs::handle(&state.engine, &head, body, start).await,
         Err(BodyError { status, error }) => tfs::refuse(error, status),
     }
+}
+
+async fn sagemaker_request(
+    route: sagemaker::Route,
+    request: &HttpRequest,
+    mut payload: Payload,
+    state: &State,
+    start: Instant,
+) -> Reply {
+    match body::read(request.headers(), &mut payload, state.limits).await {
+        Ok(body) => state.sagemaker.handle(route, &head(request, state), body, start).await,
+        Err(BodyError { status, error }) => sagemaker::refuse(error, status),
+    }
+}
+
+fn head<'a>(request: &'a HttpRequest, state: &State) -> Head<'a> {
+    let (method, uri) = (request.method().as_str(), request.uri());
+    let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
+    Head { method, target, headers: request.headers(), exact: state.exact }
 }
 
 /// A browser's question before a request to another origin. TensorFlow Serving answers it with

@@ -104,12 +104,17 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("saved_model_tags", Text, "serve", "tags of the graph to load, with commas between"),
     idle("grpc_channel_arguments", Text, "", "they are settings of another gRPC library"),
     idle("grpc_max_threads", Int, "0", "gRPC runs on the threads of the server"),
-    flag("enable_model_warmup", Bool, "true", "run a version before it takes requests"),
-    idle(
+    flag(
+        "enable_model_warmup",
+        Bool,
+        "true",
+        "run recorded and made-up requests before a version takes others",
+    ),
+    flag(
         "num_request_iterations_for_warmup",
         Int,
         "0",
-        "a version is warmed until its runs are quick",
+        "how often each recorded request is run; 0 means once",
     ),
     flag("version", Bool, "false", "print the version and end"),
     flag("monitoring_config_file", Text, "", "MonitoringConfig as text protobuf"),

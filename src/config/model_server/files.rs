@@ -115,6 +115,9 @@ fn take_bundle(
         settings.server.num_batch_threads = threads;
     }
     settings.each.warm_up = Some(bundle.enable_model_warmup);
+    let warm_up = bundle.model_warmup_options.clone().unwrap_or_default();
+    let iterations = warm_up.num_request_iterations.and_then(|times| usize::try_from(times).ok());
+    settings.each.warm_up_iterations = iterations.filter(|&times| times > 0);
     if !bundle.saved_model_tags.is_empty() {
         settings.each.tags = Some(List(bundle.saved_model_tags.clone()));
     }
@@ -122,13 +125,14 @@ fn take_bundle(
         session_config: None,
         batching_parameters: None,
         enable_model_warmup: false,
+        model_warmup_options: None,
         saved_model_tags: Vec::new(),
         ..bundle
     };
     if rest != SessionBundleConfig::default() {
         notes.push(
-            "session_target, thread pools, RAM estimates, warm-up options and TFLite of the \
-             platform config have no effect here"
+            "session_target, thread pools, RAM estimates and TFLite of the platform config have \
+             no effect here"
                 .to_owned(),
         );
     }

@@ -28,9 +28,16 @@ pub(super) enum Wire {
 }
 
 impl Wire {
+    /// What the body of a request is, and what its answer is to be.
+    pub(super) fn of(head: &Head) -> (Self, Self) {
+        let asks = Wire::of_body(head);
+        let wants = asks.of_answer(head);
+        (asks, wants)
+    }
+
     /// What the body of a request is. What says nothing we know is JSON, as it is for TensorFlow
     /// Serving whatever it says.
-    pub(super) fn of_body(head: &Head) -> Self {
+    fn of_body(head: &Head) -> Self {
         let kind = head.header("content-type").filter(|_| !head.exact).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match kind.as_str() {
@@ -41,7 +48,7 @@ impl Wire {
     }
 
     /// What the answer to such a body is to be.
-    pub(super) fn of_answer(&self, head: &Head) -> Self {
+    fn of_answer(&self, head: &Head) -> Self {
         let accept = head.header("accept").filter(|_| !head.exact);
         match self {
             Wire::Message(kind) => Wire::Message(kind.clone()),
@@ -84,23 +91,14 @@ pub(super) fn decode(body: &[u8], handle: &ModelHandle, max_bytes: usize) -> Res
     Ok(Decoded { signature, inputs, format: Format::Column })
 }
 
-/// Refuses what can not be answered with one array, before it is run.
-pub(super) fn check_outputs(handle: &ModelHandle, signature: usize) -> Result<()> {
-    match handle.signatures().get(signature) {
-        Some(signature) if signature.outputs.len() != 1 => Err(Error::invalid(format!(
-            "signature \"{}\" has {} outputs, and an npy array is one: accept application/json",
-            signature.name,
-            signature.outputs.len()
-        ))),
-        _ => Ok(()),
-    }
-}
-
 /// Writes the one output.
 pub(super) fn encode(outputs: &[Tensor], max_bytes: usize) -> Result<Vec<u8>> {
     match outputs {
         [output] => npy::write(output, max_bytes),
-        _ => Err(Error::internal("there are several outputs")),
+        _ => Err(Error::invalid(format!(
+            "there are {} outputs, and an npy array is one: accept application/json",
+            outputs.len()
+        ))),
     }
 }
 
@@ -109,7 +107,8 @@ pub(super) async fn predict(call: &Call<'_>, served: &mut Served) -> Result<Vec<
     let mut request: PredictRequest = bounded::decode(call.body.clone()).map_err(|error| {
         Error::invalid(format!("the body is no tensorflow.serving.PredictRequest: {error}"))
     })?;
-    request.model_spec = Some(agreed(request.model_spec.take(), call.name, call.choice)?);
+    request.model_spec =
+        Some(agreed(request.model_spec.take(), call.target.name, call.target.choice)?);
     // Whoever sends raw bytes can read them.
     let is_raw = request.inputs.values().any(|tensor| !tensor.tensor_content.is_empty());
     let form = if is_raw { Form::Content } else { Form::Values };

@@ -202,6 +202,26 @@ pub async fn regress(
     regressions(declared(handle, signature)?, count, &outputs)
 }
 
+/// The same for either `method`, now and on this thread, to warm a version up: the answer is only
+/// checked.
+///
+/// # Errors
+/// Those of the model, and those of the check.
+pub fn run_now(
+    handle: &ModelHandle,
+    signature: usize,
+    method: Method,
+    examples: Tensor,
+) -> Result<()> {
+    let count = examples.rows().unwrap_or(0);
+    let outputs = handle.run_now(signature, &[examples])?;
+    let declared = declared(handle, signature)?;
+    match method {
+        Method::Classify => classifications(declared, count, &outputs).map(drop),
+        Method::Regress => regressions(declared, count, &outputs).map(drop),
+    }
+}
+
 async fn run(
     engine: &Engine,
     handle: &ModelHandle,

@@ -10,7 +10,7 @@ use crate::tensor::{DType, Tensor, TensorSpec};
 
 /// How inputs were given, and outputs are to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(in crate::protocol) enum Format {
     /// `instances`: a list of rows.
     Row,
     /// `inputs`: a tensor each.

@@ -55,9 +55,7 @@ async fn run_predict(
     let PredictRequest { model_spec, inputs, output_filter } = request;
     let handle = find(engine, model_spec.as_ref())?;
     let name = signature_name(model_spec.as_ref());
-    let (index, signature) = handle.signature(name).ok_or_else(|| {
-        Error::precondition(format!("Serving signature key \"{name}\" not found."))
-    })?;
+    let (index, signature) = predict_signature(&handle, name)?;
     served.reached = Some((handle.clone(), index));
     let wanted = wanted_outputs(signature, &output_filter)?;
     let inputs = input_tensors(signature, inputs)?;
@@ -70,6 +68,16 @@ async fn run_predict(
     }
     let spec = effective_spec(&handle, name);
     Ok(PredictResponse { model_spec: Some(spec), outputs: answers })
+}
+
+/// The signature `name` for a Predict call.
+pub(super) fn predict_signature<'h>(
+    handle: &'h ModelHandle,
+    name: &str,
+) -> Result<(usize, &'h Signature)> {
+    handle
+        .signature(name)
+        .ok_or_else(|| Error::precondition(format!("Serving signature key \"{name}\" not found.")))
 }
 
 /// The version that a request means.
@@ -105,7 +113,7 @@ pub(super) fn effective_spec(handle: &ModelHandle, signature: &str) -> ModelSpec
 }
 
 /// Position and alias of each output that is asked for; all of them without a filter.
-fn wanted_outputs<'a>(
+pub(super) fn wanted_outputs<'a>(
     signature: &'a Signature,
     filter: &'a [String],
 ) -> Result<Vec<(usize, &'a str)>> {
@@ -137,7 +145,7 @@ fn names<'a>(specs: impl Iterator<Item = &'a TensorSpec>) -> String {
 }
 
 /// One tensor for each input of the signature, in its order.
-fn input_tensors(
+pub(super) fn input_tensors(
     signature: &Signature,
     mut given: BTreeMap<String, TensorProto>,
 ) -> Result<Vec<Tensor>> {

@@ -91,17 +91,10 @@ async fn run_tasks(
     let first = request.tasks.first().and_then(|task| task.model_spec.as_ref());
     // One version for all, pinned once.
     let handle = find(engine, first)?;
-    let mut tasks: Vec<(usize, Method, &str)> = Vec::with_capacity(request.tasks.len());
-    for task in &request.tasks {
-        let (signature, method, name) = check_task(&handle, task)?;
-        if tasks.iter().any(|(_, _, other)| *other == name) {
-            return Err(Error::invalid(format!("Duplicate evaluation of signature: {name}")));
-        }
-        tasks.push((signature, method, name));
-    }
+    let tasks = check_tasks(&handle, &request.tasks)?;
     let examples = tensor_of(request.input.as_ref(), engine.max_tensor_bytes())?;
     let mut results = Vec::with_capacity(tasks.len());
-    for (signature, method, name) in tasks {
+    for Task { signature, method, name } in tasks {
         served.reached = Some((handle.clone(), signature));
         let run = Run { engine, handle: handle.clone(), signature };
         let examples = examples.clone();
@@ -117,17 +110,42 @@ async fn run_tasks(
     Ok(results)
 }
 
-/// Signature, method and name of signature that a task asks for.
-fn check_task<'t>(
+/// One signature that is asked for, checked.
+pub(super) struct Task<'t> {
+    pub(super) signature: usize,
+    pub(super) method: Method,
+    /// Of the signature.
+    name: &'t str,
+}
+
+/// What the tasks of a call ask for: different signatures of one model.
+pub(super) fn check_tasks<'t>(
     handle: &ModelHandle,
-    task: &'t InferenceTask,
-) -> Result<(usize, Method, &'t str)> {
+    given: &'t [InferenceTask],
+) -> Result<Vec<Task<'t>>> {
+    let model = given.first().map_or("", model_name);
+    let mut tasks: Vec<Task> = Vec::with_capacity(given.len());
+    for task in given {
+        let task = check_task(handle, model, task)?;
+        if tasks.iter().any(|other| other.name == task.name) {
+            let message = format!("Duplicate evaluation of signature: {}", task.name);
+            return Err(Error::invalid(message));
+        }
+        tasks.push(task);
+    }
+    Ok(tasks)
+}
+
+fn model_name(task: &InferenceTask) -> &str {
+    task.model_spec.as_ref().map_or("", |spec| spec.name.as_str())
+}
+
+fn check_task<'t>(handle: &ModelHandle, model: &str, task: &'t InferenceTask) -> Result<Task<'t>> {
     let spec = task.model_spec.as_ref();
-    let model = spec.map_or("", |spec| spec.name.as_str());
-    if model.is_empty() {
+    if model_name(task).is_empty() {
         return Err(Error::invalid("Found ModelSpec with an empty model name."));
     }
-    if model != handle.model() {
+    if model_name(task) != model {
         return Err(Error::invalid(
             "All ModelSpecs in a MultiInferenceRequest must access the same model name.",
         ));
@@ -141,12 +159,12 @@ fn check_task<'t>(
             return Err(Error::new(Code::Unimplemented, message));
         }
     };
-    let Some((index, signature)) = handle.signature(name) else {
+    let Some((number, signature)) = handle.signature(name) else {
         let message = format!("Requested signature not found in model graph: {name}");
         return Err(Error::invalid(message));
     };
     classify::check(signature, method)?;
-    Ok((index, method, name))
+    Ok(Task { signature: number, method, name })
 }
 
 /// What a call that names one signature asks for: which to run, and on what.
@@ -198,7 +216,7 @@ fn classification_result(all: Classifications) -> ClassificationResult {
 }
 
 /// The examples of a request as a tensor of serialized ones.
-fn tensor_of(input: Option<&Input>, max_bytes: usize) -> Result<Tensor> {
+pub(super) fn tensor_of(input: Option<&Input>, max_bytes: usize) -> Result<Tensor> {
     let kind = input.and_then(|input| input.kind.as_ref());
     let (examples, context) = match kind {
         None => (&[][..], Vec::new()),

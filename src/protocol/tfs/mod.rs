@@ -1,6 +1,5 @@
 //! TensorFlow Serving's REST API, as `tensorflow_model_server` 2.20 speaks it: routes, order of
-//! checks, texts, number and white-space format. Under our own name it also takes and gives what
-//! the reference has no form for ([`binary`], JSON of half precision).
+//! checks, texts, number and white-space format.
 //!
 //! Sources: `model_servers/http_rest_api_handler.cc`, `http_rest_api_util.cc`,
 //! `util/json_tensor.cc`, `servables/tensorflow` of github.com/tensorflow/serving.
@@ -12,13 +11,18 @@ use bytes::Bytes;
 use self::binary::Wire;
 use self::classify::Method;
 use self::examples::Decoded;
-use self::path::{Request, Verb};
+use self::path::Request;
 use super::{Head, JSON, Reply, bounded};
 use crate::codec::json::write;
 use crate::engine::{
     Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved,
 };
 use crate::error::{Error, Result};
+use crate::tensor::{Tensor, TensorSpec};
+
+pub(super) use self::encode::Format;
+pub(super) use self::path::Verb;
+pub(super) use self::predict::Decoded as DecodedPredict;
 
 mod binary;
 pub mod classify;
@@ -31,6 +35,7 @@ pub mod inference;
 mod outline;
 mod path;
 mod predict;
+pub mod warm_up;
 
 /// The signature that a request means which names none.
 const DEFAULT_SIGNATURE: &str = "serving_default";
@@ -56,9 +61,8 @@ pub async fn handle(engine: &Engine, head: &Head<'_>, body: Bytes, start: Instan
         }
         Request::Post(verb, spec) => {
             let name = spec.name.clone().unwrap_or_default();
-            let (choice, body) = (spec.choice(), &body);
-            let call = Call { engine, head, name: &name, choice, body, start };
-            return infer(&call, verb).await;
+            let target = Target { verb, name: &name, choice: spec.choice(), exact: head.exact };
+            return infer(&Call { engine, head, target, body: &body, start }).await;
         }
     };
     result.unwrap_or_else(failure)
@@ -72,98 +76,189 @@ fn metadata(engine: &Engine, name: &str, choice: Choice) -> Result<Reply> {
     Ok(Reply::ok(JSON, describe::metadata(&handle)))
 }
 
-/// An inference that is asked for.
+/// What a call is to be answered by, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'a> {
+    /// What to do with it.
+    pub(super) verb: Verb,
+    /// The model's name.
+    pub(super) name: &'a str,
+    /// Which of its versions.
+    pub(super) choice: Choice<'a>,
+    /// Refuse what the reference has no JSON for.
+    pub(super) exact: bool,
+}
+
+/// A call over HTTP.
 struct Call<'a> {
     engine: &'a Engine,
     head: &'a Head<'a>,
-    name: &'a str,
-    choice: Choice<'a>,
+    target: Target<'a>,
     body: &'a Bytes,
     start: Instant,
 }
 
-async fn infer(call: &Call<'_>, verb: Verb) -> Reply {
-    let api = match verb {
-        Verb::Predict => Api::TfsPredict,
-        Verb::Classify => Api::TfsClassify,
-        Verb::Regress => Api::TfsRegress,
-    };
-    let mut served = Served { api, reached: None, code: None };
-    let answer = match verb {
-        Verb::Predict => predict(call, &mut served).await,
-        Verb::Classify => on_examples(call, Method::Classify, &mut served).await,
-        Verb::Regress => on_examples(call, Method::Regress, &mut served).await,
-    };
-    let reply = answer.unwrap_or_else(|error| {
+impl Target<'_> {
+    /// How the call is counted.
+    pub(super) fn api(&self) -> Api {
+        match self.verb {
+            Verb::Predict => Api::TfsPredict,
+            Verb::Classify => Api::TfsClassify,
+            Verb::Regress => Api::TfsRegress,
+        }
+    }
+
+    /// What it does with examples, if it takes them.
+    pub(super) fn method(&self) -> Option<Method> {
+        match self.verb {
+            Verb::Predict => None,
+            Verb::Classify => Some(Method::Classify),
+            Verb::Regress => Some(Method::Regress),
+        }
+    }
+}
+
+/// What a call came to, not yet written down.
+pub(super) enum Answer {
+    /// The outputs of a signature.
+    Outputs { handle: ModelHandle, signature: usize, format: Format, tensors: Vec<Tensor> },
+    /// The classes of each example.
+    Classes(classify::Classifications),
+    /// The number of each example.
+    Numbers(Vec<f32>),
+}
+
+impl Answer {
+    /// As the reference writes it; with `exact`, only what it has JSON for.
+    pub(super) fn json(&self, exact: bool) -> Result<Vec<u8>> {
+        match self {
+            Answer::Outputs { format, tensors, .. } => {
+                encode::outputs(*format, self.outputs(), tensors, exact)
+            }
+            Answer::Classes(classes) => Ok(encode::classifications(classes)),
+            Answer::Numbers(numbers) => Ok(encode::regressions(numbers)),
+        }
+    }
+
+    /// What the signature declares of its outputs; nothing for examples.
+    pub(super) fn outputs(&self) -> &[TensorSpec] {
+        let Answer::Outputs { handle, signature, .. } = self else {
+            return &[];
+        };
+        let declared = handle.signatures().get(*signature);
+        declared.map_or(&[], |signature| &signature.outputs)
+    }
+}
+
+async fn infer(call: &Call<'_>) -> Reply {
+    let mut served = Served { api: call.target.api(), reached: None, code: None };
+    let reply = answer(call, &mut served).await.unwrap_or_else(|error| {
         served.code = Some(error.code());
         failure(error)
     });
     reply.with_served(served)
 }
 
-async fn predict(call: &Call<'_>, served: &mut Served) -> Result<Reply> {
-    let wire = Wire::of_body(call.head);
-    let answer = wire.of_answer(call.head);
-    if let Wire::Message(kind) = answer {
-        return Ok(Reply::ok(kind, binary::predict(call, served).await?));
+async fn answer(call: &Call<'_>, served: &mut Served) -> Result<Reply> {
+    let Call { engine, head, target, body, start } = *call;
+    let (asks, wants) = match target.verb {
+        Verb::Predict => Wire::of(head),
+        Verb::Classify | Verb::Regress => (Wire::Json, Wire::Json),
+    };
+    let answer = match asks {
+        Wire::Message(kind) => return Ok(Reply::ok(kind, binary::predict(call, served).await?)),
+        Wire::Npy => {
+            let handle = resolve(engine, target.name, target.choice)?;
+            let decoded = binary::decode(body, &handle, engine.max_tensor_bytes())?;
+            run_decoded(engine, handle, decoded, start, served).await?
+        }
+        Wire::Json => run(engine, target, body, start, served).await?,
+    };
+    if wants == Wire::Npy
+        && let Answer::Outputs { tensors, .. } = &answer
+    {
+        let array = binary::encode(tensors, engine.max_tensor_bytes())?;
+        return Ok(Reply::ok(binary::NPY, array));
     }
-    let Call { engine, body, .. } = *call;
-    let handle = match resolve(engine, call.name, call.choice) {
+    Ok(Reply::ok(JSON, answer.json(target.exact)?))
+}
+
+/// Does what `target` says with the JSON `body`; notes in `served` what it reached.
+pub(super) async fn run(
+    engine: &Engine,
+    target: Target<'_>,
+    body: &[u8],
+    start: Instant,
+    served: &mut Served,
+) -> Result<Answer> {
+    let Some(method) = target.method() else {
+        return predict(engine, target, body, start, served).await;
+    };
+    let Decoded { signature_name, examples } = examples::decode(body, engine.max_tensor_bytes())?;
+    on_examples(engine, target, method, (&signature_name, examples), start, served).await
+}
+
+async fn predict(
+    engine: &Engine,
+    target: Target<'_>,
+    body: &[u8],
+    start: Instant,
+    served: &mut Served,
+) -> Result<Answer> {
+    let handle = match resolve(engine, target.name, target.choice) {
         Ok(handle) => handle,
         // What is wrong with a body's form is reported before a model that is not there.
         Err(error) => {
-            if wire == Wire::Json {
-                predict::check_form(body)?;
-            }
+            predict::check_form(body)?;
             return Err(error);
         }
     };
-    let max_bytes = engine.max_tensor_bytes();
-    let decoded = match wire {
-        Wire::Npy => binary::decode(body, &handle, max_bytes)?,
-        Wire::Json | Wire::Message(_) => {
-            predict::decode(body, &handle, max_bytes, call.head.exact)?
-        }
-    };
-    let signature = decoded.signature;
-    served.reached = Some((handle.clone(), signature));
-    if answer == Wire::Npy {
-        binary::check_outputs(&handle, signature)?;
-    }
-    let request = InferRequest { signature, inputs: decoded.inputs };
-    let deadline = engine.deadline(call.start);
-    let outputs = engine.infer(&handle, request, deadline).await?.outputs;
-    if answer == Wire::Npy {
-        return Ok(Reply::ok(binary::NPY, binary::encode(&outputs, max_bytes)?));
-    }
-    let declared = handle.signatures().get(signature);
-    let names = declared.map_or(&[][..], |signature| &signature.outputs);
-    let text = encode::outputs(decoded.format, names, &outputs, call.head.exact)?;
-    Ok(Reply::ok(JSON, text))
+    let decoded = predict::decode(body, &handle, engine.max_tensor_bytes(), target.exact)?;
+    run_decoded(engine, handle, decoded, start, served).await
 }
 
-async fn on_examples(call: &Call<'_>, method: Method, served: &mut Served) -> Result<Reply> {
-    let Call { engine, name, choice, .. } = *call;
-    let decoded = examples::decode(call.body, engine.max_tensor_bytes())?;
-    let Decoded { signature_name, examples } = decoded;
-    let handle = resolve(engine, name, choice)?;
-    let signature = classify::find(&handle, &signature_name, method)?;
+/// Runs a signature on tensors.
+pub(super) async fn run_decoded(
+    engine: &Engine,
+    handle: ModelHandle,
+    decoded: DecodedPredict,
+    start: Instant,
+    served: &mut Served,
+) -> Result<Answer> {
+    let DecodedPredict { signature, inputs, format } = decoded;
     served.reached = Some((handle.clone(), signature));
-    let deadline = engine.deadline(call.start);
-    let text = match method {
+    let request = InferRequest { signature, inputs };
+    let tensors = engine.infer(&handle, request, engine.deadline(start)).await?.outputs;
+    Ok(Answer::Outputs { handle, signature, format, tensors })
+}
+
+/// Classifies serialized examples, or finds the number of each.
+pub(super) async fn on_examples(
+    engine: &Engine,
+    target: Target<'_>,
+    method: Method,
+    (signature_name, examples): (&str, Tensor),
+    start: Instant,
+    served: &mut Served,
+) -> Result<Answer> {
+    let handle = resolve(engine, target.name, target.choice)?;
+    let signature = classify::find(&handle, signature_name, method)?;
+    served.reached = Some((handle.clone(), signature));
+    let deadline = engine.deadline(start);
+    match method {
         Method::Classify => {
             let classes = classify::classify(engine, &handle, signature, examples, deadline);
-            encode::classifications(&classes.await?)
+            Ok(Answer::Classes(classes.await?))
         }
         Method::Regress => {
-            let values = classify::regress(engine, &handle, signature, examples, deadline);
-            encode::regressions(&values.await?)
+            let numbers = classify::regress(engine, &handle, signature, examples, deadline);
+            Ok(Answer::Numbers(numbers.await?))
         }
-    };
-    Ok(Reply::ok(JSON, text))
+    }
 }
 
-fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
+/// The version that is meant.
+pub(super) fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
     let resolved = engine.resolve(&ModelSpec { name, choice });
     resolved.map_err(|unresolved| match (unresolved, choice) {
         (Unresolved::Label, Choice::Label(label)) => {
@@ -177,7 +272,7 @@ fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
 }
 
 /// The error as this API writes it.
-fn failure(error: Error) -> Reply {
+pub(super) fn failure(error: Error) -> Reply {
     let mut body = b"{\n    \"error\": ".to_vec();
     write::string(bounded(error.message()).as_bytes(), &mut body);
     body.extend_from_slice(b"\n}");

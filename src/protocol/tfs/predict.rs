@@ -21,11 +21,11 @@ use crate::tensor::{DType, Signature, Tensor, TensorSpec};
 const MEMBERS: [&str; 3] = ["signature_name", "instances", "inputs"];
 
 /// A body, read.
-pub(super) struct Decoded {
+pub(in crate::protocol) struct Decoded {
     /// The signature's number.
-    pub(super) signature: usize,
-    pub(super) inputs: Vec<Tensor>,
-    pub(super) format: Format,
+    pub(in crate::protocol) signature: usize,
+    pub(in crate::protocol) inputs: Vec<Tensor>,
+    pub(in crate::protocol) format: Format,
 }
 
 /// Reads a body; with `exact`, only values of the types that the reference has JSON for.

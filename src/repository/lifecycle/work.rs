@@ -41,9 +41,10 @@ impl Manager {
                     batcher: &shared.batcher,
                     metrics: &shared.metrics,
                     threads,
+                    warm_up: &*shared.warm_up,
                 };
                 let warming = || drop(report.send(Event::Warming(key.clone())));
-                load.run(warming).map(Arc::new)
+                load.run(warming)
             }));
             let loaded = loaded.unwrap_or_else(|_| {
                 shared.metrics.panicked();
