@@ -88,7 +88,7 @@ fn arrays_that_do_not_fit_are_refused() {
     refused("half_plus_two", &[NPY], &floats[..floats.len() - 1], 400, "3 bytes of data");
     refused("recommender", &[NPY], &floats, 400, "has 3 inputs");
     let text = br#"{"instances": ["a"]}"#;
-    refused("text_normalizer", &[WANT_NPY], text, 400, "has 3 outputs");
+    refused("text_normalizer", &[WANT_NPY], text, 400, "3 outputs");
     refused("nothing", &[NPY], &floats, 404, "Servable not found");
     // The reference looks at no header.
     let exact = serve(true);
