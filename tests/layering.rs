@@ -15,13 +15,13 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("tensor", &["error"]),
     ("pb", &["proto", "tensor", "error"]),
     ("codec", &["tensor", "error"]),
-    ("config", &["proto", "error"]),
+    ("config", &["archive", "proto", "error"]),
     ("metrics", &["error"]),
     ("platform", &["codec", "tensor", "pb", "error", "config", "metrics", "os"]),
     ("batch", &["tensor", "error", "config", "metrics"]),
     ("repository", &["platform", "batch", "tensor", "config", "metrics", "error", "os"]),
-    ("engine", &["repository", "tensor", "config", "metrics", "error"]),
-    ("protocol", &["engine", "codec", "tensor", "pb", "error"]),
+    ("engine", &["repository", "tensor", "config", "metrics", "error", "os"]),
+    ("protocol", &["engine", "codec", "tensor", "pb", "config", "error"]),
     ("server", &["protocol", "engine", "pb", "config", "metrics", "error", "os"]),
 ];
 

@@ -20,7 +20,7 @@ mod settings;
 pub mod units;
 
 pub use self::sagemaker::MultiModelConfig;
-pub use self::settings::{BatchSettings, ModelSettings, Settings};
+pub use self::settings::{BatchSettings, ModelSettings, ServerSettings, Settings};
 
 /// Everything the server runs on, checked.
 #[derive(Clone, Debug, PartialEq)]

@@ -71,6 +71,7 @@ fn sagemaker_options(config: &SagemakerConfig) -> sagemaker::Options {
         },
         default_model: config.default_model.clone(),
         is_container: config.is_container,
+        multi_model: config.multi_model.clone(),
     }
 }
 

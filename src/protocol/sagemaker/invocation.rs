@@ -62,6 +62,12 @@ impl Sagemaker {
             Ok(name) => name,
             Err(error) => return refuse(error, 400),
         };
+        if let Some(models) = self.models()
+            && let Err(error) = models.prepare(&name).await
+        {
+            let status = error.code().http();
+            return refuse(error, status);
+        }
         let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
         let target = Target { verb: attributes.verb, name: &name, choice };
         let mut served = Served { api: target.api(), reached: None, code: None };
@@ -84,6 +90,9 @@ impl Sagemaker {
     ) -> Result<Cow<'h, str>> {
         if let Some(named) = invocation.model.or(attributes.model) {
             return Ok(Cow::Borrowed(named));
+        }
+        if self.models().is_some() {
+            return Err(Error::invalid("Invocation request does not contain model name."));
         }
         self.default_model().map(Cow::Owned).ok_or_else(|| {
             let models = self.engine.all_models();

@@ -16,8 +16,10 @@ use bytes::Bytes;
 
 use self::attributes::Attributes;
 use self::invocation::Invocation;
+use self::models::Models;
 use super::{Head, JSON, Reply, bounded, tfs};
 use crate::codec::json::write;
+use crate::config::MultiModelConfig;
 use crate::engine::{Choice, Engine, ModelSpec};
 use crate::error::Error;
 
@@ -25,6 +27,7 @@ mod attributes;
 mod convert;
 mod invocation;
 mod media;
+mod models;
 
 /// Which image to answer as, where they differ and none fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,12 +50,15 @@ pub struct Options {
     pub default_model: Option<String>,
     /// This is the container: paths that nobody knows get its 404.
     pub is_container: bool,
+    /// Models come and go by request.
+    pub multi_model: Option<MultiModelConfig>,
 }
 
 /// The front end. Cheap to clone.
 #[derive(Clone)]
 pub struct Sagemaker {
     engine: Engine,
+    models: Option<Models>,
     options: Arc<Options>,
 }
 
@@ -65,12 +71,17 @@ pub enum Route {
     Invocations,
     /// `/tfs/v1/…`: TensorFlow Serving's own API.
     Tfs,
+    /// `/models…`: the models of a multi-model endpoint.
+    Models,
 }
 
 /// The part that answers `path`, whatever the method, if one does. The container's paths are
 /// prefixes, as in its proxy.
 #[must_use]
 pub fn route(path: &str) -> Option<Route> {
+    if path.strip_prefix("/models").is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+        return Some(Route::Models);
+    }
     let routes =
         [("/ping", Route::Ping), ("/invocations", Route::Invocations), ("/tfs/", Route::Tfs)];
     let found = routes.into_iter().find(|(prefix, _)| path.starts_with(prefix));
@@ -81,7 +92,8 @@ impl Sagemaker {
     /// The front end of `engine`.
     #[must_use]
     pub fn new(engine: Engine, options: Options) -> Self {
-        Sagemaker { engine, options: Arc::new(options) }
+        let models = options.multi_model.clone().map(|config| Models::new(engine.clone(), config));
+        Sagemaker { engine, models, options: Arc::new(options) }
     }
 
     /// How it is set up.
@@ -101,6 +113,7 @@ impl Sagemaker {
         match route {
             Route::Ping => self.ping(head),
             Route::Invocations => self.invoke(&Invocation::of_container(head), body, start).await,
+            Route::Models => self.on_models(head, body, start).await,
             Route::Tfs => {
                 let target = head.target.strip_prefix("/tfs").unwrap_or(head.target);
                 tfs::handle(&self.engine, &Head { target, ..*head }, body, start).await
@@ -108,11 +121,17 @@ impl Sagemaker {
         }
     }
 
+    /// The models that come and go by request.
+    fn models(&self) -> Option<&Models> {
+        self.models.as_ref()
+    }
+
     /// Whether the model that a request with these headers means has a version that is ready.
     fn ping(&self, head: &Head<'_>) -> Reply {
         let attributes = head.header(attributes::HEADER).unwrap_or_default();
         let ready = match Attributes::parse(attributes, self.options.compatibility) {
             Ok(Attributes { model: Some(model), .. }) => self.is_ready(model),
+            Ok(_) if self.models.is_some() => self.engine.readiness(),
             Ok(_) => match self.default_model() {
                 Some(model) => self.is_ready(&model),
                 None => self.engine.readiness(),
@@ -171,7 +190,11 @@ mod tests {
         assert_eq!(route("/pingxyz"), Some(Route::Ping));
         assert_eq!(route("/invocations/"), Some(Route::Invocations));
         assert_eq!(route("/tfs/v1/models/m"), Some(Route::Tfs));
-        for other in ["/", "/tfs", "/PING", "/v1/models/ping", "/nope", "/execution-parameters"] {
+        assert_eq!(route("/models"), Some(Route::Models));
+        assert_eq!(route("/models/m/invoke"), Some(Route::Models));
+        for other in
+            ["/", "/modelsx", "/tfs", "/PING", "/v1/models/ping", "/nope", "/execution-parameters"]
+        {
             assert_eq!(route(other), None, "{other}");
         }
     }
