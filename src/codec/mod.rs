@@ -4,4 +4,6 @@
 
 pub mod base64;
 pub mod csv;
+pub mod event_stream;
 pub mod json;
+pub mod tfrecord;

@@ -130,7 +130,20 @@ impl Check {
             }
         };
         let default_model = server.sagemaker_default_model.clone();
-        SagemakerConfig { compatibility, default_model, is_container: false, multi_model: None }
+        let async_input = server.sagemaker_async_input.clone().map_or(Vec::new(), |List(f)| f);
+        let async_output = server.sagemaker_async_output.clone();
+        if let Some(folder) = async_output.iter().find(|folder| !folder.is_absolute()) {
+            let folder = folder.display();
+            self.mistake(format!("sagemaker_async_output: {folder} is no absolute path"));
+        }
+        SagemakerConfig {
+            compatibility,
+            default_model,
+            is_container: false,
+            multi_model: None,
+            async_input,
+            async_output,
+        }
     }
 
     fn grpc(&mut self, server: &ServerSettings, http: &HttpConfig) -> GrpcConfig {

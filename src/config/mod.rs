@@ -48,7 +48,7 @@ pub struct HttpConfig {
     pub host: IpAddr,
     /// Port; 0 picks a free one, `None` means that there is no HTTP.
     pub port: Option<u16>,
-    /// More ports on which the same is served.
+    /// More ports on which the same is served, where they are free.
     pub more_ports: Vec<u16>,
     /// Threads that serve connections.
     pub threads: usize,
@@ -85,6 +85,10 @@ pub struct SagemakerConfig {
     pub is_container: bool,
     /// Models come and go by request.
     pub multi_model: Option<MultiModelConfig>,
+    /// Folders from which asynchronous invocations may read their input.
+    pub async_input: Vec<PathBuf>,
+    /// Folder of the output of asynchronous invocations; there are none without it.
+    pub async_output: Option<PathBuf>,
 }
 
 /// Which image of SageMaker's container to answer as, where they differ and none fails.

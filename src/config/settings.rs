@@ -110,6 +110,12 @@ settings! {
         /// Load a model that is not loaded when it is used [default: false]
         #[arg(value_name = "BOOL", help_heading = "SageMaker")]
         multi_model_load_on_use: bool,
+        /// Folders that asynchronous invocations may read their input from [default: none]
+        #[arg(value_name = "LIST", help_heading = "SageMaker")]
+        sagemaker_async_input: List<PathBuf>,
+        /// Folder for what asynchronous invocations come to [default: there are none]
+        #[arg(value_name = "PATH", help_heading = "SageMaker")]
+        sagemaker_async_output: PathBuf,
         /// The library, or the folder it is in [default: found by itself]
         #[arg(value_name = "PATH", help_heading = "TensorFlow")]
         libtensorflow: PathBuf,

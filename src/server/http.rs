@@ -52,7 +52,7 @@ impl State {
         let limits = Limits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
         let metrics_path = config.http.metrics_path.as_deref().map(Arc::from);
         let (cors, exact) = (config.http.cors, config.http.exact);
-        let options = sagemaker_options(&config.http.sagemaker);
+        let options = sagemaker_options(&config.http.sagemaker, config.http.max_body_bytes);
         let sagemaker = Sagemaker::new(engine.clone(), options);
         State { engine, limits, activity, cors, metrics_path, exact, sagemaker }
     }
@@ -62,7 +62,7 @@ impl State {
     }
 }
 
-fn sagemaker_options(config: &SagemakerConfig) -> sagemaker::Options {
+fn sagemaker_options(config: &SagemakerConfig, max_body_bytes: usize) -> sagemaker::Options {
     sagemaker::Options {
         compatibility: match config.compatibility {
             SagemakerCompatibility::Tf219 => sagemaker::Compatibility::Tf219,
@@ -72,6 +72,11 @@ fn sagemaker_options(config: &SagemakerConfig) -> sagemaker::Options {
         default_model: config.default_model.clone(),
         is_container: config.is_container,
         multi_model: config.multi_model.clone(),
+        folders: sagemaker::Folders {
+            input: config.async_input.clone(),
+            output: config.async_output.clone(),
+            max_input_bytes: max_body_bytes,
+        },
     }
 }
 
@@ -167,15 +172,24 @@ async fn tfs_request(
 }
 
 async fn sagemaker_request(
-    route: sagemaker::Route,
+    route: sagemaker::Route<'_>,
     request: &HttpRequest,
     mut payload: Payload,
     state: &State,
     start: Instant,
 ) -> Reply {
     match body::read(request.headers(), &mut payload, state.limits).await {
-        Ok(body) => state.sagemaker.handle(route, &head(request, state), body, start).await,
-        Err(BodyError { status, error }) => sagemaker::refuse(error, status),
+        Ok(body) => {
+            let head = head(request, state);
+            let (reply, later) = state.sagemaker.handle(route, &head, body, start).await;
+            if let Some(later) = later {
+                // A stop waits for it as for a connection.
+                let open = state.activity.connection();
+                actix_web::rt::spawn(later.run().map(|()| drop(open)));
+            }
+            reply
+        }
+        Err(BodyError { status, error }) => sagemaker::refuse_body(route, error, status),
     }
 }
 

@@ -3,25 +3,22 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tensorserve::config::ModelSettings;
-use tensorserve::platform::tensorflow::TensorFlow;
 
 use crate::support::client::{Answer, request};
-use crate::support::server::{TestServer, config, settings};
+use crate::support::server::TestServer;
 use crate::support::{alike, data, project};
 
 #[derive(Deserialize)]
-struct Case {
-    id: String,
-    setup: Setup,
-    method: String,
-    path: String,
-    headers: BTreeMap<String, String>,
-    request_body: Option<String>,
+pub struct Case {
+    pub id: String,
+    pub setup: Setup,
+    pub method: String,
+    pub path: String,
+    pub headers: BTreeMap<String, String>,
+    pub request_body: Option<String>,
     expect_status: Option<u16>,
     expect_body: Option<String>,
     expect_body_json: Option<Value>,
@@ -30,12 +27,25 @@ struct Case {
     #[serde(default)]
     expect_headers: BTreeMap<String, String>,
     generations: Vec<String>,
+    /// What is asked for before.
+    #[serde(default)]
+    pub steps_before: Vec<Step>,
 }
 
 #[derive(Deserialize)]
-struct Setup {
+pub struct Step {
+    pub method: String,
+    pub path: String,
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    #[serde(default)]
+    pub body: String,
+}
+
+#[derive(Deserialize)]
+pub struct Setup {
     model_dir: String,
-    mode: String,
+    pub mode: String,
 }
 
 #[derive(Deserialize)]
@@ -51,25 +61,7 @@ const OTHERWISE: [&str; 2] = [
     "ct-application-json-charset-utf-8",
 ];
 
-/// The container, with `model` as its one model.
-fn container(name: &str, path: &str) -> TestServer {
-    let mut settings = settings();
-    let mut model = ModelSettings {
-        path: Some(data("sagemaker").join(path)),
-        name: Some(name.to_owned()),
-        ..ModelSettings::default()
-    };
-    model.each.version_policy = Some("all".to_owned());
-    settings.models.push(model);
-    let mut config = config(settings);
-    config.http.sagemaker.is_container = true;
-    let tensorflow = TensorFlow::new(config.tensorflow.clone());
-    let server = TestServer::start_with(&config, vec![Arc::new(tensorflow)]);
-    server.wait_until_started();
-    server
-}
-
-fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<Case> {
     let path = "tests/cases/sagemaker-container.json";
     let text = fs::read_to_string(project(path)).expect(path);
     serde_json::from_str::<Cases>(&text).expect(path).cases
@@ -85,8 +77,9 @@ fn body(case: &Case) -> Vec<u8> {
 
 #[test]
 fn every_case_of_a_single_model_passes() {
-    let half_plus_three = container("half_plus_three", "models/half_plus_three");
-    let multiply = container("model", "synth/multiply_2");
+    let half_plus_three =
+        TestServer::container(&[("half_plus_three", "sagemaker/models/half_plus_three")], |_| {});
+    let multiply = TestServer::container(&[("model", "sagemaker/synth/multiply_2")], |_| {});
     let mut failures = Vec::new();
     let (mut passed, mut otherwise) = (0, 0);
     for case in cases() {
@@ -117,7 +110,7 @@ fn every_case_of_a_single_model_passes() {
     assert_eq!((passed, otherwise), (59, OTHERWISE.len()), "cases went missing");
 }
 
-fn check(case: &Case, answer: &Answer) -> Result<(), String> {
+pub fn check(case: &Case, answer: &Answer) -> Result<(), String> {
     let got = answer.text();
     if Some(answer.status) != case.expect_status {
         return Err(format!("status {}, not {:?}: {got}", answer.status, case.expect_status));

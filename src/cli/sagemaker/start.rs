@@ -60,14 +60,8 @@ impl Start {
     /// machine of one's own several of us may run.
     fn ports(&mut self, variables: &Variables, has_grpc_port: bool) {
         let Config { http, grpc, .. } = &mut self.config;
-        let (rest, port) = (variables.rest_port, variables.grpc_port);
-        if http.port != Some(rest) && can_listen(http.host, rest) {
-            http.more_ports.push(rest);
-        } else {
-            let note =
-                format!("port {rest} is taken: TensorFlow Serving's REST API is on the main one");
-            self.notes.push(note);
-        }
+        http.more_ports.extend(Some(variables.rest_port).filter(|&port| http.port != Some(port)));
+        let port = variables.grpc_port;
         if has_grpc_port {
             return;
         }

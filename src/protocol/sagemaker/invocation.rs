@@ -25,6 +25,8 @@ pub(super) struct Invocation<'h> {
     pub(super) attributes: Option<&'h str>,
     /// A model that is named elsewhere, which counts more than the attributes.
     pub(super) model: Option<&'h str>,
+    /// The endpoint that was called. It counts where nothing else says which of several models.
+    pub(super) endpoint: Option<&'h str>,
 }
 
 impl<'h> Invocation<'h> {
@@ -35,6 +37,7 @@ impl<'h> Invocation<'h> {
             accept: head.header("accept"),
             attributes: head.header(attributes::HEADER),
             model: None,
+            endpoint: None,
         }
     }
 }
@@ -47,7 +50,7 @@ impl Sagemaker {
         body: Bytes,
         start: Instant,
     ) -> Reply {
-        let compatibility = self.options.compatibility;
+        let compatibility = self.options().compatibility;
         let given = invocation.attributes.unwrap_or_default();
         let attributes = match Attributes::parse(given, compatibility) {
             Ok(attributes) => attributes,
@@ -91,11 +94,15 @@ impl Sagemaker {
         if let Some(named) = invocation.model.or(attributes.model) {
             return Ok(Cow::Borrowed(named));
         }
-        if self.models().is_some() {
+        if self.models().is_some() && invocation.endpoint.is_none() {
             return Err(Error::invalid("Invocation request does not contain model name."));
         }
-        self.default_model().map(Cow::Owned).ok_or_else(|| {
-            let models = self.engine.all_models();
+        if let Some(model) = self.default_model() {
+            return Ok(Cow::Owned(model));
+        }
+        let models = self.engine.all_models();
+        let is_model = |name: &&str| models.iter().any(|model| model == name);
+        invocation.endpoint.filter(is_model).map(Cow::Borrowed).ok_or_else(|| {
             let (count, some) = (models.len(), models.get(..models.len().min(10)));
             Error::invalid(format!(
                 "The request names no model, and there are {count}: {:?}. Name one with \

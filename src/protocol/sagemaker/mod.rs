@@ -13,10 +13,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 
 use self::attributes::Attributes;
 use self::invocation::Invocation;
 use self::models::Models;
+use self::service::Endpoint;
 use super::{Head, JSON, Reply, bounded, tfs};
 use crate::codec::json::write;
 use crate::config::MultiModelConfig;
@@ -26,8 +28,12 @@ use crate::error::Error;
 mod attributes;
 mod convert;
 mod invocation;
+mod later;
 mod media;
 mod models;
+mod service;
+
+pub use self::later::{Folders, Later};
 
 /// Which image to answer as, where they differ and none fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +58,8 @@ pub struct Options {
     pub is_container: bool,
     /// Models come and go by request.
     pub multi_model: Option<MultiModelConfig>,
+    /// Where calls that are answered later have their files.
+    pub folders: Folders,
 }
 
 /// The front end. Cheap to clone.
@@ -59,12 +67,19 @@ pub struct Options {
 pub struct Sagemaker {
     engine: Engine,
     models: Option<Models>,
-    options: Arc<Options>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: Options,
+    /// A permit for each call that may wait to be answered later, and for each that may run.
+    calls: Arc<Semaphore>,
+    running: Semaphore,
 }
 
 /// Which part of the front end a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
+pub enum Route<'p> {
     /// `/ping`: whether the default model can be used.
     Ping,
     /// `/invocations`: an inference, in any of the formats.
@@ -73,12 +88,17 @@ pub enum Route {
     Tfs,
     /// `/models…`: the models of a multi-model endpoint.
     Models,
+    /// `/endpoints/…`: the service in front of a container.
+    Endpoint(Endpoint<'p>),
 }
 
 /// The part that answers `path`, whatever the method, if one does. The container's paths are
 /// prefixes, as in its proxy.
 #[must_use]
-pub fn route(path: &str) -> Option<Route> {
+pub fn route(path: &str) -> Option<Route<'_>> {
+    if let Some(rest) = path.strip_prefix("/endpoints/") {
+        return Some(Route::Endpoint(service::endpoint(rest)));
+    }
     if path.strip_prefix("/models").is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
         return Some(Route::Models);
     }
@@ -93,24 +113,30 @@ impl Sagemaker {
     #[must_use]
     pub fn new(engine: Engine, options: Options) -> Self {
         let models = options.multi_model.clone().map(|config| Models::new(engine.clone(), config));
-        Sagemaker { engine, models, options: Arc::new(options) }
+        let shared = Shared {
+            options,
+            calls: Arc::new(Semaphore::new(later::MOST_CALLS)),
+            running: Semaphore::new(later::MOST_RUNNING),
+        };
+        Sagemaker { engine, models, shared: Arc::new(shared) }
     }
 
     /// How it is set up.
     #[must_use]
     pub fn options(&self) -> &Options {
-        &self.options
+        &self.shared.options
     }
 
-    /// Answers a request for a path of [`route`].
+    /// Answers a request for a path of [`route`], perhaps with the promise to do something
+    /// later, which the caller then has to see to.
     pub async fn handle(
         &self,
-        route: Route,
+        route: Route<'_>,
         head: &Head<'_>,
         body: Bytes,
         start: Instant,
-    ) -> Reply {
-        match route {
+    ) -> (Reply, Option<Later>) {
+        let reply = match route {
             Route::Ping => self.ping(head),
             Route::Invocations => self.invoke(&Invocation::of_container(head), body, start).await,
             Route::Models => self.on_models(head, body, start).await,
@@ -118,7 +144,9 @@ impl Sagemaker {
                 let target = head.target.strip_prefix("/tfs").unwrap_or(head.target);
                 tfs::handle(&self.engine, &Head { target, ..*head }, body, start).await
             }
-        }
+            Route::Endpoint(endpoint) => return self.call(endpoint, head, body, start).await,
+        };
+        (reply, None)
     }
 
     /// The models that come and go by request.
@@ -129,7 +157,7 @@ impl Sagemaker {
     /// Whether the model that a request with these headers means has a version that is ready.
     fn ping(&self, head: &Head<'_>) -> Reply {
         let attributes = head.header(attributes::HEADER).unwrap_or_default();
-        let ready = match Attributes::parse(attributes, self.options.compatibility) {
+        let ready = match Attributes::parse(attributes, self.options().compatibility) {
             Ok(Attributes { model: Some(model), .. }) => self.is_ready(model),
             Ok(_) if self.models.is_some() => self.engine.readiness(),
             Ok(_) => match self.default_model() {
@@ -152,7 +180,7 @@ impl Sagemaker {
 
     /// The model that is meant when none is named; `None` if there is none, or several.
     fn default_model(&self) -> Option<String> {
-        if let Some(name) = &self.options.default_model {
+        if let Some(name) = &self.options().default_model {
             return Some(name.clone());
         }
         let models = self.engine.all_models();
@@ -169,9 +197,19 @@ pub fn not_found() -> Reply {
     refuse(Error::not_found("Not Found"), 404)
 }
 
-/// A failure in the container's form.
+/// A failure that shows before the request is looked at (a body that is too large, say), in the
+/// form of the part that `route` is.
 #[must_use]
-pub fn refuse(error: Error, status: u16) -> Reply {
+pub fn refuse_body(route: Route<'_>, error: Error, status: u16) -> Reply {
+    match route {
+        Route::Endpoint(_) => service::refuse_body(error, status),
+        Route::Tfs => tfs::refuse(error, status),
+        Route::Ping | Route::Invocations | Route::Models => refuse(error, status),
+    }
+}
+
+/// A failure in the container's form.
+fn refuse(error: Error, status: u16) -> Reply {
     let mut body = b"{\"error\": ".to_vec();
     write::string(bounded(error.message()).as_bytes(), &mut body);
     body.push(b'}');
@@ -192,6 +230,7 @@ mod tests {
         assert_eq!(route("/tfs/v1/models/m"), Some(Route::Tfs));
         assert_eq!(route("/models"), Some(Route::Models));
         assert_eq!(route("/models/m/invoke"), Some(Route::Models));
+        assert!(matches!(route("/endpoints/e/invocations"), Some(Route::Endpoint(_))));
         for other in
             ["/", "/modelsx", "/tfs", "/PING", "/v1/models/ping", "/nope", "/execution-parameters"]
         {
