@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::config::{Config, SourceConfig};
 use crate::error::{Code, Error, Result};
 use crate::metrics::{InFlight, Metrics};
+use crate::os;
 use crate::repository::Repository;
 use crate::tensor::Tensor;
 
@@ -213,6 +214,16 @@ impl Engine {
     #[must_use]
     pub fn loaded_models(&self) -> Vec<LoadedModel> {
         self.0.repository.loaded_models()
+    }
+
+    /// The bytes of memory that one more model may take: what the process may hold beyond what it
+    /// holds, by `limit`, or what the system has to give.
+    #[must_use]
+    pub fn room(&self, limit: Option<u64>) -> u64 {
+        match limit {
+            Some(limit) => limit.saturating_sub(os::resident_memory()),
+            None => os::free_memory(),
+        }
     }
 
     /// Waits for the models found at the start; `tick` is called meanwhile.

@@ -15,14 +15,14 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("tensor", &["error"]),
     ("pb", &["proto", "tensor", "error"]),
     ("codec", &["tensor", "error"]),
-    ("config", &["proto", "error"]),
+    ("config", &["archive", "proto", "error"]),
     ("metrics", &["error"]),
     ("worker", &["error", "config", "os"]),
     ("platform", &["codec", "tensor", "pb", "error", "config", "metrics", "os"]),
     ("batch", &["tensor", "error", "config", "metrics"]),
     ("repository", &["platform", "batch", "worker", "tensor", "config", "metrics", "error", "os"]),
-    ("engine", &["repository", "worker", "tensor", "config", "metrics", "error"]),
-    ("protocol", &["engine", "codec", "tensor", "pb", "error"]),
+    ("engine", &["repository", "worker", "tensor", "config", "metrics", "error", "os"]),
+    ("protocol", &["engine", "codec", "tensor", "pb", "config", "error"]),
     ("server", &["protocol", "engine", "pb", "config", "metrics", "error", "os"]),
 ];
 

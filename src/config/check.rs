@@ -183,9 +183,9 @@ impl Check {
             compatibility,
             default_model,
             is_container: false,
+            multi_model: None,
             async_input,
             async_output,
-            multi_model: None,
         }
     }
 

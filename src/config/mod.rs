@@ -21,7 +21,7 @@ mod settings;
 pub mod units;
 
 pub use self::sagemaker::MultiModelConfig;
-pub use self::settings::{BatchSettings, ModelSettings, Settings};
+pub use self::settings::{BatchSettings, ModelSettings, ServerSettings, Settings};
 
 /// Everything the server runs on, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +49,7 @@ pub struct HttpConfig {
     pub host: IpAddr,
     /// Port; 0 picks a free one, `None` means that there is no HTTP.
     pub port: Option<u16>,
-    /// More ports on which the same is served.
+    /// More ports on which the same is served, where they are free.
     pub more_ports: Vec<u16>,
     /// Threads that serve connections.
     pub threads: usize,

@@ -119,6 +119,15 @@ settings! {
         /// [default: 2.19]
         #[arg(value_name = "IMAGE", help_heading = "SageMaker")]
         sagemaker_compatibility: String,
+        /// Most memory to hold after a model was loaded by request [default: what is free]
+        #[arg(value_name = "SIZE", help_heading = "SageMaker")]
+        multi_model_memory_limit: Bytes,
+        /// Unload the models that were not used for longest to make room [default: false]
+        #[arg(value_name = "BOOL", help_heading = "SageMaker")]
+        multi_model_evict: bool,
+        /// Load a model that is not loaded when it is used [default: false]
+        #[arg(value_name = "BOOL", help_heading = "SageMaker")]
+        multi_model_load_on_use: bool,
         /// Folders that asynchronous invocations may read their input from [default: none]
         #[arg(value_name = "LIST", help_heading = "SageMaker")]
         sagemaker_async_input: List<PathBuf>,

@@ -75,6 +75,7 @@ fn sagemaker_options(config: &SagemakerConfig, max_body_bytes: usize) -> sagemak
         },
         default_model: config.default_model.clone(),
         is_container: config.is_container,
+        multi_model: config.multi_model.clone(),
         folders: sagemaker::Folders {
             input: config.async_input.clone(),
             output: config.async_output.clone(),

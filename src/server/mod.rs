@@ -57,7 +57,7 @@ pub struct HttpListener {
 }
 
 impl HttpListener {
-    /// Binds `port`, and those that are the same to clients, and starts to serve `engine`.
+    /// Binds `port`, and of the further ports those that are free, and starts to serve `engine`.
     ///
     /// # Errors
     /// If the address can not be bound (the message says what to do), the certificates not be
@@ -68,7 +68,10 @@ impl HttpListener {
         let address = socket.local_addr().map_err(|e| failed("has no address", e))?;
         let mut sockets = vec![socket];
         for &port in &config.http.more_ports {
-            sockets.push(bind(config.http.host, port, "SAGEMAKER_SAFE_PORT_RANGE")?);
+            match bind(config.http.host, port, "SAGEMAKER_SAFE_PORT_RANGE") {
+                Ok(socket) => sockets.push(socket),
+                Err(error) => log::warn!("{error}; the same is served on port {}", address.port()),
+            }
         }
         let clones = sockets.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
         let clones = clones.map_err(|e| failed("can not be shared", e))?;

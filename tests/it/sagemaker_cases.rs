@@ -12,13 +12,13 @@ use crate::support::server::TestServer;
 use crate::support::{alike, data, project};
 
 #[derive(Deserialize)]
-struct Case {
-    id: String,
-    setup: Setup,
-    method: String,
-    path: String,
-    headers: BTreeMap<String, String>,
-    request_body: Option<String>,
+pub struct Case {
+    pub id: String,
+    pub setup: Setup,
+    pub method: String,
+    pub path: String,
+    pub headers: BTreeMap<String, String>,
+    pub request_body: Option<String>,
     expect_status: Option<u16>,
     expect_body: Option<String>,
     expect_body_json: Option<Value>,
@@ -27,12 +27,25 @@ struct Case {
     #[serde(default)]
     expect_headers: BTreeMap<String, String>,
     generations: Vec<String>,
+    /// What is asked for before.
+    #[serde(default)]
+    pub steps_before: Vec<Step>,
 }
 
 #[derive(Deserialize)]
-struct Setup {
+pub struct Step {
+    pub method: String,
+    pub path: String,
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    #[serde(default)]
+    pub body: String,
+}
+
+#[derive(Deserialize)]
+pub struct Setup {
     model_dir: String,
-    mode: String,
+    pub mode: String,
 }
 
 #[derive(Deserialize)]
@@ -48,7 +61,7 @@ const OTHERWISE: [&str; 2] = [
     "ct-application-json-charset-utf-8",
 ];
 
-fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<Case> {
     let path = "tests/cases/sagemaker-container.json";
     let text = fs::read_to_string(project(path)).expect(path);
     serde_json::from_str::<Cases>(&text).expect(path).cases
@@ -97,7 +110,7 @@ fn every_case_of_a_single_model_passes() {
     assert_eq!((passed, otherwise), (59, OTHERWISE.len()), "cases went missing");
 }
 
-fn check(case: &Case, answer: &Answer) -> Result<(), String> {
+pub fn check(case: &Case, answer: &Answer) -> Result<(), String> {
     let got = answer.text();
     if Some(answer.status) != case.expect_status {
         return Err(format!("status {}, not {:?}: {got}", answer.status, case.expect_status));

@@ -39,6 +39,10 @@ fn container(model_dir: &Path, variables: &[(&str, &str)]) -> Command {
         }
     }
     command.env("SAGEMAKER_MODEL_DIR", model_dir).env("SAGEMAKER_BIND_TO_PORT", "0");
+    // The usual ones may be taken, by another test.
+    if !variables.iter().any(|(name, _)| *name == "SAGEMAKER_SAFE_PORT_RANGE") {
+        command.env("TENSORSERVE_GRPC_PORT", "0");
+    }
     command.envs(variables.iter().copied());
     command
 }
@@ -247,7 +251,7 @@ fn docker_compose_up_serves() {
     let up = ["compose", "-f", &file, "up", "--build", "--abort-on-container-exit"];
     let mut command = docker(root.path(), &up);
     // The caller's, which a container does not see.
-    command.env("SAGEMAKER_MULTI_MODEL", "true");
+    command.env("SAGEMAKER_MULTI_MODEL", "true").env("TENSORSERVE_GRPC_PORT", "0");
     let mut process = Process::start(command);
     assert_eq!(process.address.port(), port);
     predicts(&process, "m");

@@ -11,7 +11,8 @@ use crate::archive;
 use crate::config::environment::Environment;
 use crate::config::sagemaker::layout::{self, Bundle};
 use crate::config::sagemaker::{MODEL_DIR, MODELS_DIR, UNIVERSAL_CODE, Variables, code_folder};
-use crate::config::{Config, MultiModelConfig, Settings};
+use crate::config::units::Bytes;
+use crate::config::{Config, MultiModelConfig, ServerSettings, Settings};
 use crate::error::{Error, Result};
 
 /// What to serve, and how.
@@ -36,15 +37,17 @@ pub(super) fn start(
 ) -> Result<Start> {
     let pinned = settings.each.version_policy.is_none();
     let has_grpc_port = settings.server.grpc_port.is_some();
+    let server = settings.server.clone();
     let config = Config::new(settings.or(&variables.settings), environment)?;
     let report = String::new();
     let mut start = Start { config, notes: variables.notes.clone(), report };
+    start.config.http.sagemaker.is_container = true;
     start.ports(&variables, has_grpc_port);
     let given = model_dir.or_else(|| environment.get("SAGEMAKER_MODEL_DIR").map(PathBuf::from));
     if variables.multi_model {
-        start.multi_model(&variables, given, environment)?;
+        start.multi_model(&server, &variables, given, environment)?;
     } else {
-        start.models(&variables, &given.unwrap_or_else(|| MODEL_DIR.into()), pinned)?;
+        start.models(&given.unwrap_or_else(|| MODEL_DIR.into()), pinned)?;
     }
     if let Some(batching) = &variables.batching {
         let _ = writeln!(start.report, "batching config:\n\n{batching}\n");
@@ -57,14 +60,8 @@ impl Start {
     /// machine of one's own several of us may run.
     fn ports(&mut self, variables: &Variables, has_grpc_port: bool) {
         let Config { http, grpc, .. } = &mut self.config;
-        let (rest, port) = (variables.rest_port, variables.grpc_port);
-        if http.port != Some(rest) && can_listen(http.host, rest) {
-            http.more_ports.push(rest);
-        } else {
-            let note =
-                format!("port {rest} is taken: TensorFlow Serving's REST API is on the main one");
-            self.notes.push(note);
-        }
+        http.more_ports.extend(Some(variables.rest_port).filter(|&port| http.port != Some(port)));
+        let port = variables.grpc_port;
         if has_grpc_port {
             return;
         }
@@ -76,7 +73,7 @@ impl Start {
     }
 
     /// The models of one `model.tar.gz`.
-    fn models(&mut self, variables: &Variables, root: &Path, pinned: bool) -> Result<()> {
+    fn models(&mut self, root: &Path, pinned: bool) -> Result<()> {
         let unpacked = archive::is_archive(root)
             .then(|| archive::unpacked(root, &archive::Limits::default()))
             .transpose()?;
@@ -84,7 +81,7 @@ impl Start {
         let layout = layout::find(root)?;
         self.notes.extend(layout.notes);
         let names: Vec<&str> = layout.bundles.iter().map(|b| b.name.as_str()).collect();
-        let default = match &variables.default_model {
+        let default = match &self.config.http.sagemaker.default_model {
             Some(name) if !names.contains(&name.as_str()) => {
                 let (root, names) = (root.display(), names.join(", "));
                 return Err(Error::invalid(format!(
@@ -115,6 +112,7 @@ impl Start {
     /// An endpoint whose models come by request.
     fn multi_model(
         &mut self,
+        server: &ServerSettings,
         variables: &Variables,
         given: Option<PathBuf>,
         environment: &Environment,
@@ -137,11 +135,14 @@ impl Start {
             )));
         }
         let ports = (variables.rest_port, variables.grpc_port);
-        self.config.http.sagemaker.default_model.clone_from(&variables.default_model);
         self.config.http.sagemaker.multi_model = Some(MultiModelConfig {
-            roots: vec![root],
+            root,
+            common: common.clone(),
             load_timeout: variables.load_timeout,
             ports,
+            memory_limit: server.multi_model_memory_limit.map(|Bytes(limit)| limit as u64),
+            evict: server.multi_model_evict.unwrap_or(false),
+            load_on_use: server.multi_model_load_on_use.unwrap_or(false),
         });
         Ok(())
     }

@@ -4,11 +4,12 @@
 //! in an unpacked `model.tar.gz`. Which protocol answers, and how, is not known here.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 pub mod layout;
+mod models;
 mod variables;
 
+pub use self::models::{Candidate, MultiModelConfig};
 pub use self::variables::{Variables, read};
 
 use super::environment::Environment;
@@ -21,17 +22,6 @@ pub const MODELS_DIR: &str = "/opt/ml/models";
 
 /// Where code for all models of a multi-model endpoint is, first place first.
 pub const UNIVERSAL_CODE: [&str; 2] = ["/opt/ml/code", "/opt/ml/models/code"];
-
-/// A multi-model endpoint.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MultiModelConfig {
-    /// Folders that models may be loaded from. The first stands for [`MODELS_DIR`].
-    pub roots: Vec<PathBuf>,
-    /// A model must be ready after so long.
-    pub load_timeout: Duration,
-    /// The port that answers say a model listens on, for REST and for gRPC.
-    pub ports: (u16, u16),
-}
 
 /// Whether a call without any models seems to be SageMaker's.
 #[must_use]

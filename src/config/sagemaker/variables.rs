@@ -14,8 +14,6 @@ use crate::error::{Error, Result};
 pub struct Variables {
     /// Those that are settings of ours, with the container's defaults.
     pub settings: Settings,
-    /// The model that a request means which names none.
-    pub default_model: Option<String>,
     /// Models come and go by request.
     pub multi_model: bool,
     /// A model that is loaded by request must be ready after so long.
@@ -108,7 +106,6 @@ impl Reader<'_> {
         let multi_model = self.switch("SAGEMAKER_MULTI_MODEL");
         let mut variables = Variables {
             settings: self.settings(),
-            default_model: self.text("SAGEMAKER_TFS_DEFAULT_MODEL_NAME").map(str::to_owned),
             multi_model,
             load_timeout: self.load_timeout(),
             notes: self.notes(),
@@ -166,6 +163,8 @@ impl Reader<'_> {
         // What is unpacked does not change.
         server.poll_interval = Some(Span(Duration::ZERO));
         server.log_level = self.log_level();
+        server.sagemaker_default_model =
+            self.text("SAGEMAKER_TFS_DEFAULT_MODEL_NAME").map(str::to_owned);
         let operations = ["INTRA", "INTER"].map(|kind| {
             let name = format!("SAGEMAKER_TFS_{kind}_OP_PARALLELISM");
             self.number::<i32>(&name, "a whole number").filter(|&threads| threads > 0)
@@ -216,6 +215,7 @@ impl Reader<'_> {
 
     fn ports(&mut self, variables: &mut Variables) {
         (variables.grpc_port, variables.rest_port) = (9000, 8501);
+        variables.settings.server.grpc_port = Some(Port::Number(9000));
         let instances = self.instances();
         let Some(range) = self.text("SAGEMAKER_SAFE_PORT_RANGE").map(str::to_owned) else {
             return;
@@ -236,6 +236,7 @@ impl Reader<'_> {
             return;
         }
         (variables.grpc_port, variables.rest_port) = (low, low.saturating_add(1));
+        variables.settings.server.grpc_port = Some(Port::Number(low));
     }
 
     /// Several instances leave a margin of the memory; one does not, unless it is told to.
@@ -342,7 +343,7 @@ mod tests {
         let server = &variables.settings.server;
         assert_eq!(server.http_port, Some(Port::Number(8081)));
         assert_eq!((variables.grpc_port, variables.rest_port), (9100, 9101));
-        assert_eq!(variables.default_model.as_deref(), Some("m"));
+        assert_eq!(server.sagemaker_default_model.as_deref(), Some("m"));
         assert_eq!(server.log_level.as_deref(), Some("error"));
         assert_eq!(server.request_timeout, Some(Span(Duration::from_secs(90))));
         assert_eq!(server.handler_timeout, Some(Span(Duration::from_secs(90))));

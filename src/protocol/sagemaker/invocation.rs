@@ -65,6 +65,12 @@ impl Sagemaker {
             Ok(name) => name,
             Err(error) => return refuse(error, 400),
         };
+        if let Some(models) = self.models()
+            && let Err(error) = models.prepare(&name).await
+        {
+            let status = error.code().http();
+            return refuse(error, status);
+        }
         let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
         let (engine, verb, name) = (&self.engine, attributes.verb, name.as_ref());
         let call = Call { engine, verb, name, choice, body: &body, start, exact: false };
@@ -88,6 +94,9 @@ impl Sagemaker {
     ) -> Result<Cow<'h, str>> {
         if let Some(named) = invocation.model.or(attributes.model) {
             return Ok(Cow::Borrowed(named));
+        }
+        if self.models().is_some() && invocation.endpoint.is_none() {
+            return Err(Error::invalid("Invocation request does not contain model name."));
         }
         if let Some(model) = self.default_model() {
             return Ok(Cow::Owned(model));

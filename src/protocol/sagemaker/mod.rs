@@ -17,9 +17,11 @@ use tokio::sync::Semaphore;
 
 use self::attributes::Attributes;
 use self::invocation::Invocation;
+use self::models::Models;
 use self::service::Endpoint;
 use super::{Head, JSON, Reply, bounded, tfs};
 use crate::codec::json::write;
+use crate::config::MultiModelConfig;
 use crate::engine::{Choice, Engine, ModelSpec};
 use crate::error::Error;
 
@@ -28,6 +30,7 @@ mod convert;
 mod invocation;
 mod later;
 mod media;
+mod models;
 mod service;
 
 pub use self::later::{Folders, Later};
@@ -53,6 +56,8 @@ pub struct Options {
     pub default_model: Option<String>,
     /// This is the container: paths that nobody knows get its 404.
     pub is_container: bool,
+    /// Models come and go by request.
+    pub multi_model: Option<MultiModelConfig>,
     /// Where calls that are answered later have their files.
     pub folders: Folders,
 }
@@ -61,6 +66,7 @@ pub struct Options {
 #[derive(Clone)]
 pub struct Sagemaker {
     engine: Engine,
+    models: Option<Models>,
     shared: Arc<Shared>,
 }
 
@@ -80,6 +86,8 @@ pub enum Route<'p> {
     Invocations,
     /// `/tfs/v1/…`: TensorFlow Serving's own API.
     Tfs,
+    /// `/models…`: the models of a multi-model endpoint.
+    Models,
     /// `/endpoints/…`: the service in front of a container.
     Endpoint(Endpoint<'p>),
 }
@@ -91,6 +99,9 @@ pub fn route(path: &str) -> Option<Route<'_>> {
     if let Some(rest) = path.strip_prefix("/endpoints/") {
         return Some(Route::Endpoint(service::endpoint(rest)));
     }
+    if path.strip_prefix("/models").is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+        return Some(Route::Models);
+    }
     let routes =
         [("/ping", Route::Ping), ("/invocations", Route::Invocations), ("/tfs/", Route::Tfs)];
     let found = routes.into_iter().find(|(prefix, _)| path.starts_with(prefix));
@@ -101,12 +112,13 @@ impl Sagemaker {
     /// The front end of `engine`.
     #[must_use]
     pub fn new(engine: Engine, options: Options) -> Self {
+        let models = options.multi_model.clone().map(|config| Models::new(engine.clone(), config));
         let shared = Shared {
             options,
             calls: Arc::new(Semaphore::new(later::MOST_CALLS)),
             running: Semaphore::new(later::MOST_RUNNING),
         };
-        Sagemaker { engine, shared: Arc::new(shared) }
+        Sagemaker { engine, models, shared: Arc::new(shared) }
     }
 
     /// How it is set up.
@@ -127,6 +139,7 @@ impl Sagemaker {
         let reply = match route {
             Route::Ping => self.ping(head),
             Route::Invocations => self.invoke(&Invocation::of_container(head), body, start).await,
+            Route::Models => self.on_models(head, body, start).await,
             Route::Tfs => {
                 let target = head.target.strip_prefix("/tfs").unwrap_or(head.target);
                 tfs::handle(&self.engine, &Head { target, ..*head }, body, start).await
@@ -136,11 +149,17 @@ impl Sagemaker {
         (reply, None)
     }
 
+    /// The models that come and go by request.
+    fn models(&self) -> Option<&Models> {
+        self.models.as_ref()
+    }
+
     /// Whether the model that a request with these headers means has a version that is ready.
     fn ping(&self, head: &Head<'_>) -> Reply {
         let attributes = head.header(attributes::HEADER).unwrap_or_default();
         let ready = match Attributes::parse(attributes, self.options().compatibility) {
             Ok(Attributes { model: Some(model), .. }) => self.is_ready(model),
+            Ok(_) if self.models.is_some() => self.engine.readiness(),
             Ok(_) => match self.default_model() {
                 Some(model) => self.is_ready(&model),
                 None => self.engine.readiness(),
@@ -185,7 +204,7 @@ pub fn refuse_body(route: Route<'_>, error: Error, status: u16) -> Reply {
     match route {
         Route::Endpoint(_) => service::refuse_body(error, status),
         Route::Tfs => tfs::refuse(error, status),
-        Route::Ping | Route::Invocations => refuse(error, status),
+        Route::Ping | Route::Invocations | Route::Models => refuse(error, status),
     }
 }
 
@@ -209,8 +228,12 @@ mod tests {
         assert_eq!(route("/pingxyz"), Some(Route::Ping));
         assert_eq!(route("/invocations/"), Some(Route::Invocations));
         assert_eq!(route("/tfs/v1/models/m"), Some(Route::Tfs));
+        assert_eq!(route("/models"), Some(Route::Models));
+        assert_eq!(route("/models/m/invoke"), Some(Route::Models));
         assert!(matches!(route("/endpoints/e/invocations"), Some(Route::Endpoint(_))));
-        for other in ["/", "/tfs", "/PING", "/v1/models/ping", "/nope", "/execution-parameters"] {
+        for other in
+            ["/", "/modelsx", "/tfs", "/PING", "/v1/models/ping", "/nope", "/execution-parameters"]
+        {
             assert_eq!(route(other), None, "{other}");
         }
     }

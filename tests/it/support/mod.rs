@@ -31,6 +31,20 @@ pub fn link(target: &Path, link: &Path) {
     symlink(target, link).expect("a link");
 }
 
+/// Copies a folder: for those that must not be links.
+pub fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let target = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).expect("copied");
+        }
+    }
+}
+
 /// Whether two JSON values are the same, the order of members aside; with a `tolerance`, numbers
 /// may differ by that part of themselves (of 1, if they are small).
 pub fn alike(a: &Value, b: &Value, tolerance: Option<f64>) -> bool {
