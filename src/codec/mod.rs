@@ -3,4 +3,8 @@
 //! Every decoder here takes hostile bytes: bounded depth, bounded memory, typed errors, no panic.
 
 pub mod base64;
+pub mod csv;
+pub mod event_stream;
 pub mod json;
+pub mod npy;
+pub mod tfrecord;

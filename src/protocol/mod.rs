@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::engine::Served;
 use crate::error::Error;
 
+pub mod sagemaker;
 pub mod simple;
 pub mod tfs;
 
@@ -67,6 +68,9 @@ pub struct Reply {
 /// The content type of most answers.
 pub const JSON: &str = "application/json";
 
+/// The header of an answer to a method that a path does not take: those that it takes.
+pub const ALLOW: &str = "allow";
+
 impl Reply {
     /// An answer with this body and status 200.
     pub fn ok(content_type: impl Into<Cow<'static, str>>, body: impl Into<Bytes>) -> Self {
@@ -95,6 +99,28 @@ impl Reply {
         self.served = Some(served);
         self
     }
+}
+
+/// The text with `%41` as `A`; what is no such escape stays, what is no UTF-8 is replaced.
+fn percent_decoded(text: &str) -> String {
+    if !text.contains('%') {
+        return text.to_owned();
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let digit = |byte: &u8| char::from(*byte).to_digit(16);
+        if let (b'%', [high, low, after @ ..]) = (byte, tail)
+            && let (Some(high), Some(low)) = (digit(high), digit(low))
+        {
+            bytes.push(u8::try_from(high * 16 + low).unwrap_or(b'?'));
+            rest = after;
+            continue;
+        }
+        bytes.push(byte);
+        rest = tail;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The most bytes of an error's text that go to a client.

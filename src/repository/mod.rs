@@ -7,17 +7,17 @@
 //! This module must not know of HTTP or of any protocol.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::oneshot;
 
-use crate::batch::Batcher;
+use crate::batch::{Batcher, Ran};
 use crate::config::{Config, RepositoryConfig, SourceConfig};
 use crate::error::Result;
-use crate::metrics::{Metrics, SignatureMetrics};
+use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
 use crate::platform::Platforms;
 use crate::tensor::{Signature, Tensor};
 
@@ -30,6 +30,7 @@ mod version;
 
 pub use self::servable::Servable;
 pub use self::state::{State, VersionStatus};
+pub use crate::batch::Times;
 
 /// Which model a request means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +105,16 @@ impl ModelHandle {
         all.into_iter().find(|(_, signature)| signature.name == name)
     }
 
+    /// Its metrics.
+    #[must_use]
+    pub fn version_metrics(&self) -> &VersionMetrics {
+        self.0.metrics()
+    }
+
     /// Metrics of signature number `index`.
     #[must_use]
     pub fn metrics(&self, index: usize) -> Option<&SignatureMetrics> {
-        self.0.metrics(index)
+        self.0.metrics().signature(index)
     }
 
     /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
@@ -121,8 +128,17 @@ impl ModelHandle {
         index: usize,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Ran> {
         self.0.infer(index, inputs, deadline).await
+    }
+
+    /// The same now, on this thread and outside its queue, so that nobody has to wait for it but
+    /// the caller: for warming up.
+    ///
+    /// # Errors
+    /// Those of the model, and those for inputs of the wrong number or type.
+    pub fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.0.run_now(index, inputs)
     }
 }
 
@@ -138,6 +154,11 @@ pub struct LoadedModel {
 /// Where the outcome of what was asked for goes.
 type Answer = oneshot::Sender<Result<()>>;
 
+/// Runs the requests that were recorded for a version which was just loaded from this folder, each
+/// so many times, before it is ready. What a record looks like only protocols know. Blocks; an
+/// error fails the load.
+pub type WarmUp = dyn Fn(&ModelHandle, &Path, usize) -> Result<()> + Send + Sync;
+
 /// The models of a server. Cheap to clone.
 #[derive(Clone)]
 pub struct Repository(Arc<Shared>, lifecycle::Control);
@@ -147,6 +168,7 @@ struct Shared {
     platforms: Platforms,
     metrics: Metrics,
     batcher: Batcher,
+    warm_up: Arc<WarmUp>,
     /// What requests see.
     table: ArcSwap<Table>,
     /// What people see.
@@ -185,13 +207,19 @@ impl Repository {
     ///
     /// # Errors
     /// If a thread can not be started.
-    pub fn start(config: &Config, platforms: Platforms, metrics: Metrics) -> Result<Self> {
+    pub fn start(
+        config: &Config,
+        platforms: Platforms,
+        metrics: Metrics,
+        warm_up: Arc<WarmUp>,
+    ) -> Result<Self> {
         let batching = &config.batching;
         let shared = Arc::new(Shared {
             config: config.repository.clone(),
             platforms,
             metrics,
             batcher: Batcher::new(batching.threads, batching.inline_budget)?,
+            warm_up,
             table: ArcSwap::default(),
             board: Mutex::default(),
             board_changed: Condvar::new(),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tensorserve::config::ModelSettings;
 
 use crate::support::client::{Answer, request};
-use crate::support::server::{TestServer, settings};
+use crate::support::server::{TestServer, config, settings};
 use crate::support::{alike, data, link, project};
 
 #[derive(Deserialize)]
@@ -36,8 +36,11 @@ fn read<T: for<'de> Deserialize<'de>>(path: &str) -> T {
     serde_json::from_str(&text).expect(path)
 }
 
+/// Cases that pin a refusal of TensorFlow Serving where under our own name there is an answer.
+const BETTER: [&str; 2] = ["d_half", "d_half_columnar"];
+
 /// A server with the models the cases need, under the names and versions they use.
-fn serve(root: &tempfile::TempDir) -> TestServer {
+fn serve(root: &tempfile::TempDir, exact: bool) -> TestServer {
     let models: Models = read("tests/cases/tensorflow-serving-models.json");
     let mut settings = settings();
     for (name, versions) in models.models {
@@ -55,33 +58,49 @@ fn serve(root: &tempfile::TempDir) -> TestServer {
         model.each.version_policy = Some("all".to_owned());
         settings.models.push(model);
     }
-    let server = TestServer::start(settings);
+    let mut config = config(settings);
+    config.http.exact = exact;
+    let server = TestServer::start_configured(&config);
     server.wait_until_started();
     assert_eq!(server.get("/readyz").text(), "ok\n");
     server
 }
 
 #[test]
-fn every_case_passes() {
+fn every_case_passes_as_tensorflow_model_server() {
+    assert_eq!(run(true, &[]), 130, "cases went missing");
+}
+
+#[test]
+fn every_case_but_the_better_ones_passes_under_our_own_name() {
+    assert_eq!(run(false, &BETTER), 130 - BETTER.len());
+}
+
+/// Runs the cases; those of `better` must be answered. Returns how many passed.
+fn run(exact: bool, better: &[&str]) -> usize {
     let root = tempfile::tempdir().expect("temporary folder");
-    let server = serve(&root);
+    let server = serve(&root, exact);
     let cases: Vec<Case> = read("tests/cases/tensorflow-serving.json");
     let mut failures = Vec::new();
     let (mut passed, mut to_the_byte) = (0, 0);
     for case in &cases {
         let body = &case.request_body;
         let answer = request(server.address, &case.method, &case.path, &[], body);
+        if better.contains(&case.id.as_str()) {
+            assert_eq!(answer.status, 200, "{}: {}", case.id, answer.text());
+            continue;
+        }
         match check(case, &answer) {
-            Ok(exact) => {
+            Ok(same) => {
                 passed += 1;
-                to_the_byte += u32::from(exact);
+                to_the_byte += u32::from(same);
             }
             Err(why) => failures.push(format!("{}: {why}", case.id)),
         }
     }
     println!("{passed} passed, {to_the_byte} of them to the byte");
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
-    assert_eq!(passed, 130, "cases went missing");
+    passed
 }
 
 /// Whether the answer is right, and if so whether it is so to the byte.

@@ -9,7 +9,7 @@ use super::walk::Extents;
 use crate::error::Result as EngineResult;
 use crate::tensor::{DType, Shape, Tensor};
 
-pub use super::walk::{Fault, MAX_RANK, ReadOptions, is_base64_object};
+pub use super::walk::{Fault, ReadOptions, is_base64_object};
 
 /// Builds one tensor from one nested value, or from one per row.
 pub struct TensorReader {
@@ -112,9 +112,13 @@ mod tests {
     use super::*;
     use crate::codec::base64::Alphabet;
 
-    const STRICT: ReadOptions =
-        ReadOptions { coerce: false, alphabet: Alphabet::Standard, max_bytes: 1 << 20 };
-    const NUMPY: ReadOptions = ReadOptions { coerce: true, ..STRICT };
+    const STRICT: ReadOptions = ReadOptions {
+        coerce: false,
+        all_types: false,
+        alphabet: Alphabet::Standard,
+        max_bytes: 1 << 20,
+    };
+    const NUMPY: ReadOptions = ReadOptions { coerce: true, all_types: true, ..STRICT };
 
     fn read_with(dtype: DType, options: ReadOptions, text: &str) -> Read<Tensor> {
         let mut reader = TensorReader::new(dtype, options, text.len());

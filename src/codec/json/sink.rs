@@ -402,9 +402,9 @@ impl Column {
             DType::UInt8 => Column::UInt8(numbers(coerce, guess)),
             DType::UInt32 => Column::UInt32(numbers(coerce, guess)),
             DType::UInt64 => Column::UInt64(numbers(coerce, guess)),
-            DType::UInt16 if coerce => Column::UInt16(numbers(coerce, guess)),
-            DType::Half if coerce => Column::Half(numbers(coerce, guess)),
-            DType::BFloat16 if coerce => Column::BFloat16(numbers(coerce, guess)),
+            DType::UInt16 if options.all_types => Column::UInt16(numbers(coerce, guess)),
+            DType::Half if options.all_types => Column::Half(numbers(coerce, guess)),
+            DType::BFloat16 if options.all_types => Column::BFloat16(numbers(coerce, guess)),
             DType::UInt16
             | DType::Half
             | DType::BFloat16

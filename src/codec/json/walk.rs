@@ -6,10 +6,7 @@ use smallvec::SmallVec;
 use super::scan::{Cursor, SyntaxError};
 use crate::codec::base64::Alphabet;
 use crate::error::Result as EngineResult;
-use crate::tensor::{DType, Shape, Tensor};
-
-/// The most dimensions a tensor can have (TensorFlow's own limit).
-pub const MAX_RANK: usize = 254;
+use crate::tensor::{DType, MAX_RANK, Shape, Tensor};
 
 /// How values are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +15,9 @@ pub struct ReadOptions {
     /// strings and booleans become numbers, half-precision types are rounded to. Without it the
     /// types must match as TensorFlow Serving has it.
     pub coerce: bool,
+    /// Take numbers also for the types that TensorFlow Serving has no JSON for: half, bfloat16
+    /// and uint16.
+    pub all_types: bool,
     /// The alphabets of `{"b64": "…"}` objects.
     pub alphabet: Alphabet,
     /// The most memory one tensor may take, in bytes.

@@ -128,7 +128,8 @@ fn fast(engine: &Engine, body: &[u8]) -> Option<Call> {
 }
 
 fn options(engine: &Engine) -> ReadOptions {
-    ReadOptions { coerce: true, alphabet: Alphabet::Any, max_bytes: engine.max_tensor_bytes() }
+    let max_bytes = engine.max_tensor_bytes();
+    ReadOptions { coerce: true, all_types: true, alphabet: Alphabet::Any, max_bytes }
 }
 
 fn careful(engine: &Engine, body: &[u8]) -> Result<Call> {

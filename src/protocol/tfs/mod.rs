@@ -1,5 +1,6 @@
 //! TensorFlow Serving's REST API, as `tensorflow_model_server` 2.20 speaks it: routes, order of
-//! checks, texts, number and white-space format.
+//! checks, texts, number and white-space format. Under our own name it also takes and gives what
+//! the reference has no form for ([`binary`], JSON of half precision).
 //!
 //! Sources: `model_servers/http_rest_api_handler.cc`, `http_rest_api_util.cc`,
 //! `util/json_tensor.cc`, `servables/tensorflow` of github.com/tensorflow/serving.
@@ -8,16 +9,18 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use self::classify::Method;
-use self::examples::Decoded;
-use self::path::{Request, Verb};
-use super::{Head, JSON, Reply, bounded};
+use self::binary::Wire;
+use self::path::Request;
+use super::{ALLOW, Head, JSON, Reply, bounded};
 use crate::codec::json::write;
-use crate::engine::{
-    Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved,
-};
-use crate::error::{Error, Result};
+use crate::engine::{Choice, Engine, ModelHandle, ModelSpec, Served, Unresolved};
+use crate::error::{Code, Error, Result};
 
+pub(super) use self::call::{Answer, Call};
+pub(super) use self::path::Verb;
+
+mod binary;
+mod call;
 pub mod classify;
 mod describe;
 mod encode;
@@ -28,35 +31,76 @@ pub mod inference;
 mod outline;
 mod path;
 mod predict;
+pub mod warm_up;
 
 /// The signature that a request means which names none.
-const DEFAULT_SIGNATURE: &str = "serving_default";
+pub(super) const DEFAULT_SIGNATURE: &str = "serving_default";
 
-/// Answers a request for a path that starts with `/v1/` in any case. The query is part of what
-/// has to match.
+/// Answers a request for a path that starts with `/v1/` in any case. Where answers are to be
+/// exactly the reference's, the query is part of what has to match.
 pub async fn handle(engine: &Engine, head: &Head<'_>, body: Bytes, start: Instant) -> Reply {
-    let Head { method, target, .. } = *head;
+    let target = if head.exact { head.target } else { head.path() };
+    let method = if !head.exact && head.method == "HEAD" { "GET" } else { head.method };
     let request = match path::parse(method, target) {
         Ok(request) => request,
         Err(path::Malformed::Request) => {
-            let message = format!("Malformed request: {method} {target}");
-            return failure(Error::invalid(message));
+            engine.count_look("", Some(Code::InvalidArgument), start.elapsed());
+            return malformed(head, target);
         }
-        // The reference server fails before it has written its JSON.
-        Err(path::Malformed::Version) => return Reply::ok(JSON, Bytes::new()).with_status(400),
+        Err(path::Malformed::Version) => {
+            engine.count_look("", Some(Code::InvalidArgument), start.elapsed());
+            return version_too_large(head);
+        }
     };
-    let result = match request {
-        Request::Status(spec) => describe::status(engine, spec.name.as_deref(), spec.version()),
+    let (name, result) = match request {
+        Request::Status(spec) if spec.is_for_all() && !head.exact => {
+            (String::new(), Ok(describe::list(engine)))
+        }
+        Request::Status(spec) => {
+            let result = describe::status(engine, spec.name.as_deref(), spec.version());
+            (spec.name.unwrap_or_default(), result)
+        }
         Request::Metadata(spec) => {
             let name = spec.name.clone().unwrap_or_default();
-            metadata(engine, &name, spec.choice())
+            let result = metadata(engine, &name, spec.choice());
+            (name, result)
         }
         Request::Post(verb, spec) => {
             let name = spec.name.clone().unwrap_or_default();
-            return infer(engine, verb, &name, spec.choice(), &body, start).await;
+            let (choice, body, exact) = (spec.choice(), &body, head.exact);
+            let call = Call { engine, verb, name: &name, choice, body, start, exact };
+            return infer(&call, head).await;
         }
     };
+    engine.count_look(&name, result.as_ref().err().map(Error::code), start.elapsed());
     result.unwrap_or_else(failure)
+}
+
+/// The answer to a version that is no 64-bit number. The reference server fails before it has
+/// written its JSON.
+fn version_too_large(head: &Head<'_>) -> Reply {
+    if head.exact {
+        return Reply::ok(JSON, Bytes::new()).with_status(400);
+    }
+    let message = format!("the version in {} is larger than any can be", head.path());
+    failure(Error::invalid(message))
+}
+
+/// The answer to a path that is none, or not with this method; the reference does not tell one
+/// from the other.
+fn malformed(head: &Head<'_>, target: &str) -> Reply {
+    let Head { method, exact, .. } = *head;
+    let takes = |method| path::parse(method, target).is_ok();
+    let allowed = match (takes("GET"), takes("POST")) {
+        (true, _) => "GET, HEAD",
+        (false, true) => "POST",
+        (false, false) => "",
+    };
+    if exact || allowed.is_empty() {
+        return failure(Error::invalid(format!("Malformed request: {method} {target}")));
+    }
+    let message = format!("{method} is not allowed for {target}; it takes {allowed}");
+    failure(Error::invalid(message)).with_status(405).with_header(ALLOW, allowed)
 }
 
 fn metadata(engine: &Engine, name: &str, choice: Choice) -> Result<Reply> {
@@ -67,86 +111,40 @@ fn metadata(engine: &Engine, name: &str, choice: Choice) -> Result<Reply> {
     Ok(Reply::ok(JSON, describe::metadata(&handle)))
 }
 
-async fn infer(
-    engine: &Engine,
-    verb: Verb,
-    name: &str,
-    choice: Choice<'_>,
-    body: &[u8],
-    start: Instant,
-) -> Reply {
-    let (api, method) = match verb {
-        Verb::Predict => (Api::TfsPredict, None),
-        Verb::Classify => (Api::TfsClassify, Some(Method::Classify)),
-        Verb::Regress => (Api::TfsRegress, Some(Method::Regress)),
-    };
-    let mut served = Served { api, reached: None, code: None };
-    let answer = match method {
-        None => predict(engine, name, choice, body, start, &mut served).await,
-        Some(method) => on_examples(engine, method, name, choice, body, start, &mut served).await,
-    };
-    match answer {
-        Ok(body) => Reply::ok(JSON, body).with_served(served),
-        Err(error) => {
-            served.code = Some(error.code());
-            failure(error).with_served(served)
+async fn infer(call: &Call<'_>, head: &Head<'_>) -> Reply {
+    let mut served = Served::new(call.api());
+    let answer = infer_on_wire(call, head, &mut served).await;
+    let reply = answer.unwrap_or_else(|error| {
+        served.code = Some(error.code());
+        if served.version.is_none() {
+            // The failure counts for the model, if there is one of that name.
+            let spec = ModelSpec { name: call.name, choice: Choice::Latest };
+            served.version = call.engine.resolve(&spec).ok();
         }
+        failure(error)
+    });
+    reply.with_served(served)
+}
+
+async fn infer_on_wire(call: &Call<'_>, head: &Head<'_>, served: &mut Served) -> Result<Reply> {
+    if call.verb != Verb::Predict {
+        return Ok(Reply::ok(JSON, call.run(served).await?.json(call.exact)?));
     }
-}
-
-async fn predict(
-    engine: &Engine,
-    name: &str,
-    choice: Choice<'_>,
-    body: &[u8],
-    start: Instant,
-    served: &mut Served,
-) -> Result<Vec<u8>> {
-    let handle = match resolve(engine, name, choice) {
-        Ok(handle) => handle,
-        // What is wrong with a body's form is reported before a model that is not there.
-        Err(error) => {
-            predict::check_form(body)?;
-            return Err(error);
-        }
-    };
-    let decoded = predict::decode(body, &handle, engine.max_tensor_bytes())?;
-    let signature = decoded.signature;
-    served.reached = Some((handle.clone(), signature));
-    let request = InferRequest { signature, inputs: decoded.inputs };
-    let answer = engine.infer(&handle, request, engine.deadline(start)).await?;
-    let declared = handle.signatures().get(signature);
-    let names = declared.map_or(&[][..], |signature| &signature.outputs);
-    encode::outputs(decoded.format, names, &answer.outputs)
-}
-
-async fn on_examples(
-    engine: &Engine,
-    method: Method,
-    name: &str,
-    choice: Choice<'_>,
-    body: &[u8],
-    start: Instant,
-    served: &mut Served,
-) -> Result<Vec<u8>> {
-    let Decoded { signature_name, examples } = examples::decode(body, engine.max_tensor_bytes())?;
-    let handle = resolve(engine, name, choice)?;
-    let signature = classify::find(&handle, &signature_name, method)?;
-    served.reached = Some((handle.clone(), signature));
-    let deadline = engine.deadline(start);
-    match method {
-        Method::Classify => {
-            let classes = classify::classify(engine, &handle, signature, examples, deadline);
-            Ok(encode::classifications(&classes.await?))
-        }
-        Method::Regress => {
-            let values = classify::regress(engine, &handle, signature, examples, deadline);
-            Ok(encode::regressions(&values.await?))
-        }
+    let wire = Wire::of_body(head);
+    let to = wire.of_answer(head);
+    if let Wire::Message(kind) = to {
+        return Ok(Reply::ok(kind, binary::predict(call, served).await?));
     }
+    let answer = call.predict(&wire, &to, served).await?;
+    if to == Wire::Npy {
+        let array = binary::encode(answer.tensors(), call.engine.max_tensor_bytes())?;
+        return Ok(Reply::ok(binary::NPY, array));
+    }
+    Ok(Reply::ok(JSON, answer.json(call.exact)?))
 }
 
-fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
+/// The version that is meant.
+pub(super) fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
     let resolved = engine.resolve(&ModelSpec { name, choice });
     resolved.map_err(|unresolved| match (unresolved, choice) {
         (Unresolved::Label, Choice::Label(label)) => {
@@ -160,7 +158,7 @@ fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
 }
 
 /// The error as this API writes it.
-fn failure(error: Error) -> Reply {
+pub(super) fn failure(error: Error) -> Reply {
     let mut body = b"{\n    \"error\": ".to_vec();
     write::string(bounded(error.message()).as_bytes(), &mut body);
     body.extend_from_slice(b"\n}");

@@ -6,6 +6,7 @@
 //! anything but `/` and `:`.
 
 use crate::engine::Choice;
+use crate::protocol::percent_decoded;
 
 /// What is asked for.
 #[derive(Debug, PartialEq)]
@@ -16,7 +17,7 @@ pub(super) enum Request {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(in crate::protocol) enum Verb {
     Predict,
     Classify,
     Regress,
@@ -37,6 +38,11 @@ impl Spec {
             (None, Some(label)) => Choice::Label(label),
             (None, None) => Choice::Latest,
         }
+    }
+
+    /// Whether it names nothing.
+    pub(super) fn is_for_all(&self) -> bool {
+        *self == Spec::default()
     }
 
     pub(super) fn version(&self) -> Option<i64> {
@@ -145,28 +151,6 @@ fn segments(path: &str) -> Result<Vec<&str>, Malformed> {
 fn strip_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let (head, tail) = text.split_at_checked(prefix.len())?;
     head.eq_ignore_ascii_case(prefix).then_some(tail)
-}
-
-/// The text with `%41` as `A`; what is no such escape stays, what is no UTF-8 is replaced.
-fn percent_decoded(text: &str) -> String {
-    if !text.contains('%') {
-        return text.to_owned();
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        let digit = |byte: &u8| char::from(*byte).to_digit(16);
-        if let (b'%', [high, low, after @ ..]) = (byte, tail)
-            && let (Some(high), Some(low)) = (digit(high), digit(low))
-        {
-            bytes.push(u8::try_from(high * 16 + low).unwrap_or(b'?'));
-            rest = after;
-            continue;
-        }
-        bytes.push(byte);
-        rest = tail;
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

@@ -21,15 +21,22 @@ use crate::tensor::{DType, Signature, Tensor, TensorSpec};
 const MEMBERS: [&str; 3] = ["signature_name", "instances", "inputs"];
 
 /// A body, read.
-pub(super) struct Decoded {
+pub(in crate::protocol) struct Decoded {
     /// The signature's number.
-    pub(super) signature: usize,
-    pub(super) inputs: Vec<Tensor>,
-    pub(super) format: Format,
+    pub(in crate::protocol) signature: usize,
+    pub(in crate::protocol) inputs: Vec<Tensor>,
+    pub(in crate::protocol) format: Format,
 }
 
-pub(super) fn decode(body: &[u8], handle: &ModelHandle, max_bytes: usize) -> Result<Decoded> {
-    let options = ReadOptions { coerce: false, alphabet: Alphabet::Standard, max_bytes };
+/// Reads a body; with `exact`, only values of the types that the reference has JSON for.
+pub(super) fn decode(
+    body: &[u8],
+    handle: &ModelHandle,
+    max_bytes: usize,
+    exact: bool,
+) -> Result<Decoded> {
+    let alphabet = Alphabet::Standard;
+    let options = ReadOptions { coerce: false, all_types: !exact, alphabet, max_bytes };
     match fast(body, handle, options) {
         Some(decoded) => Ok(decoded),
         None => careful(body, handle, options),

@@ -43,8 +43,10 @@ class Server:
             command + ["--log-level", "warn", *options],
             stdout=subprocess.PIPE, text=True, env=environment(),
         )
-        self.address = None
+        self.address = self.http = None
         for line in self.process.stdout:
+            if line.startswith("listening on http://"):
+                self.http = line.strip().removeprefix("listening on http://")
             if line.startswith("listening on grpc://"):
                 self.address = line.strip().removeprefix("listening on grpc://")
             if line.startswith("ready after"):

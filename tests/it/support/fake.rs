@@ -198,7 +198,13 @@ impl Fake {
         runs.iter().filter(|run| run.thread != "load").cloned().collect()
     }
 
-    /// The rows of those runs.
+    /// The runs that warmed a version up.
+    pub fn warm_runs(&self) -> Vec<Run> {
+        let runs = lock(&self.0.runs);
+        runs.iter().filter(|run| run.thread == "load").cloned().collect()
+    }
+
+    /// The rows of all that did not.
     pub fn rows(&self) -> Vec<i64> {
         self.runs().iter().map(Run::rows).collect()
     }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use tensorserve::Server;
 use tensorserve::config::environment::Environment;
 use tensorserve::config::units::Port;
-use tensorserve::config::{Config, Settings};
+use tensorserve::config::{Config, ModelSettings, Settings};
 use tensorserve::engine::Engine;
 use tensorserve::platform::tensorflow::TensorFlow;
 use tensorserve::platform::{Platform, Platforms};
 
-use super::client;
+use super::{client, data};
 
 /// A server on a free port. Stops when dropped.
 pub struct TestServer {
@@ -39,9 +39,13 @@ pub fn config(settings: Settings) -> Config {
 impl TestServer {
     /// A server with libtensorflow.
     pub fn start(settings: Settings) -> Self {
-        let config = config(settings);
+        TestServer::start_configured(&config(settings))
+    }
+
+    /// The same with what no setting says.
+    pub fn start_configured(config: &Config) -> Self {
         let tensorflow = TensorFlow::new(config.tensorflow.clone());
-        TestServer::start_with(&config, vec![Arc::new(tensorflow)])
+        TestServer::start_with(config, vec![Arc::new(tensorflow)])
     }
 
     /// A server with libtensorflow for what is at `path`, with all models loaded.
@@ -49,6 +53,27 @@ impl TestServer {
         let mut settings = settings();
         settings.paths.push(path.to_owned());
         let server = TestServer::start(settings);
+        server.wait_until_started();
+        server
+    }
+
+    /// What SageMaker's container is, with these models: names, and folders of the test data.
+    pub fn container(models: &[(&str, &str)], configure: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = settings();
+        for (name, path) in models {
+            let mut model = ModelSettings {
+                path: Some(data(path)),
+                name: Some((*name).to_owned()),
+                ..ModelSettings::default()
+            };
+            model.each.version_policy = Some("all".to_owned());
+            settings.models.push(model);
+        }
+        configure(&mut settings);
+        let mut config = config(settings);
+        config.http.sagemaker.is_container = true;
+        let tensorflow = TensorFlow::new(config.tensorflow.clone());
+        let server = TestServer::start_with(&config, vec![Arc::new(tensorflow)]);
         server.wait_until_started();
         server
     }

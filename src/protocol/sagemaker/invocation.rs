@@ -1,0 +1,138 @@
+//! One inference through `/invocations`: from the headers to a call, from the body to what a
+//! model takes, and back.
+
+use std::borrow::Cow;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::attributes::{self, Attributes};
+use super::media::{self, Input, Output};
+use super::{Sagemaker, convert, refuse};
+use crate::engine::{Choice, Served};
+use crate::error::{Error, Result};
+use crate::protocol::tfs::{self, Answer, Call};
+use crate::protocol::{Head, JSON, Reply};
+
+/// What the head of a request says about an inference.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Invocation<'h> {
+    /// What the body is.
+    pub(super) content_type: Option<&'h str>,
+    /// What the answer is to be.
+    pub(super) accept: Option<&'h str>,
+    /// The custom attributes, as they were sent.
+    pub(super) attributes: Option<&'h str>,
+    /// A model that is named elsewhere, which counts more than the attributes.
+    pub(super) model: Option<&'h str>,
+    /// The endpoint that was called. It counts where nothing else says which of several models.
+    pub(super) endpoint: Option<&'h str>,
+}
+
+impl<'h> Invocation<'h> {
+    /// As the container reads it.
+    pub(super) fn of_container(head: &Head<'h>) -> Self {
+        Invocation {
+            content_type: head.header("content-type"),
+            accept: head.header("accept"),
+            attributes: head.header(attributes::HEADER),
+            model: None,
+            endpoint: None,
+        }
+    }
+}
+
+impl Sagemaker {
+    /// Answers an inference.
+    pub(super) async fn invoke(
+        &self,
+        invocation: &Invocation<'_>,
+        body: Bytes,
+        start: Instant,
+    ) -> Reply {
+        let compatibility = self.options().compatibility;
+        let given = invocation.attributes.unwrap_or_default();
+        let attributes = match Attributes::parse(given, compatibility) {
+            Ok(attributes) => attributes,
+            Err(error) => return refuse(error, 400),
+        };
+        // A model with a handler of its own is to branch off here, before its body is looked at.
+        let content_type = invocation.content_type.unwrap_or("Unknown");
+        let Some(input) = Input::of(content_type) else {
+            return unsupported(content_type);
+        };
+        let name = match self.model(invocation, &attributes) {
+            Ok(name) => name,
+            Err(error) => return refuse(error, 400),
+        };
+        let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
+        let (engine, verb, name) = (&self.engine, attributes.verb, name.as_ref());
+        let call = Call { engine, verb, name, choice, body: &body, start, exact: false };
+        let mut served = Served::new(call.api());
+        let answer = answer(&call, input, &mut served).await;
+        let output = Output::of(invocation.accept, compatibility);
+        match answer.and_then(|answer| write(&answer, &output)) {
+            Ok(reply) => reply.with_served(served),
+            Err(error) => {
+                served.code = Some(error.code());
+                in_form(tfs::failure(error), &output).with_served(served)
+            }
+        }
+    }
+
+    /// The name of the model that is meant.
+    fn model<'h>(
+        &self,
+        invocation: &Invocation<'h>,
+        attributes: &Attributes<'h>,
+    ) -> Result<Cow<'h, str>> {
+        if let Some(named) = invocation.model.or(attributes.model) {
+            return Ok(Cow::Borrowed(named));
+        }
+        if let Some(model) = self.default_model() {
+            return Ok(Cow::Owned(model));
+        }
+        let models = self.engine.all_models();
+        let is_model = |name: &&str| models.iter().any(|model| model == name);
+        invocation.endpoint.filter(is_model).map(Cow::Borrowed).ok_or_else(|| {
+            let (count, some) = (models.len(), models.get(..models.len().min(10)));
+            Error::invalid(format!(
+                "The request names no model, and there are {count}: {:?}. Name one with \
+                 tfs-model-name=NAME in X-Amzn-SageMaker-Custom-Attributes, or set a default one",
+                some.unwrap_or_default()
+            ))
+        })
+    }
+}
+
+async fn answer(call: &Call<'_>, input: Input, served: &mut Served) -> Result<Answer> {
+    convert::check_not_blank(call.body)?;
+    let body = match input {
+        Input::Json => {
+            convert::check_is_one(call.body)?;
+            convert::json(call.body)
+        }
+        Input::Csv => convert::csv(call.body).into(),
+    };
+    Call { body: &body, ..*call }.run(served).await
+}
+
+/// The refusal of a body of a type that is not known, with the container's words at its start.
+fn unsupported(content_type: &str) -> Reply {
+    let accepted = media::ACCEPTED;
+    let message = format!("Unsupported Media Type: {content_type}; accepted are {accepted}");
+    refuse(Error::invalid(message), 415)
+}
+
+fn write(answer: &Answer, output: &Output) -> Result<Reply> {
+    Ok(in_form(Reply::ok(JSON, answer.json(false)?), output))
+}
+
+/// An answer in TensorFlow Serving's JSON as `output` has it.
+fn in_form(mut reply: Reply, output: &Output) -> Reply {
+    if let Output::OneLine(name) = output {
+        reply.body = media::on_one_line(&reply.body).into();
+        reply.content_type = Cow::Owned(name.as_ref().to_owned());
+    }
+    reply
+}

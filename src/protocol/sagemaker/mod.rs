@@ -1,0 +1,217 @@
+//! SageMaker's TensorFlow Serving container: `/ping`, `/invocations` and `/tfs/…`, and the
+//! dialect of the SageMaker service in front of it (`/endpoints/NAME/invocations`), which AWS's
+//! clients speak.
+//!
+//! There are three generations of that container. Here is what the images up to TensorFlow
+//! Serving 2.19 answer, with the mendings of the 2.20 image where they fail or garble values;
+//! [`Compatibility`] is the switch for the rest.
+//!
+//! Sources: `aws/sagemaker-tensorflow-serving-container`, `aws/deep-learning-containers`
+//! (`tensorflow/inference`), the service models of botocore.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+
+use self::attributes::Attributes;
+use self::invocation::Invocation;
+use self::service::Endpoint;
+use super::{Head, JSON, Reply, bounded, tfs};
+use crate::codec::json::write;
+use crate::engine::{Choice, Engine, ModelSpec};
+use crate::error::Error;
+
+mod attributes;
+mod convert;
+mod invocation;
+mod later;
+mod media;
+mod service;
+
+pub use self::later::{Folders, Later};
+
+/// Which image to answer as, where they differ and none fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compatibility {
+    /// The images up to TensorFlow Serving 2.19.
+    #[default]
+    Tf219,
+    /// The image with TensorFlow Serving 2.20.
+    Tf220,
+    /// None: give what `Accept` asks for.
+    Extended,
+}
+
+/// How the front end is set up.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The image to answer as.
+    pub compatibility: Compatibility,
+    /// The model that is meant when none is named. Without it the only one that is loaded.
+    pub default_model: Option<String>,
+    /// This is the container: paths that nobody knows get its 404.
+    pub is_container: bool,
+    /// Where calls that are answered later have their files.
+    pub folders: Folders,
+}
+
+/// The front end. Cheap to clone.
+#[derive(Clone)]
+pub struct Sagemaker {
+    engine: Engine,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: Options,
+    /// A permit for each call that may wait to be answered later, and for each that may run.
+    calls: Arc<Semaphore>,
+    running: Semaphore,
+}
+
+/// Which part of the front end a path belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route<'p> {
+    /// `/ping`: whether the default model can be used.
+    Ping,
+    /// `/invocations`: an inference, in any of the formats.
+    Invocations,
+    /// `/tfs/v1/…`: TensorFlow Serving's own API.
+    Tfs,
+    /// `/endpoints/…`: the service in front of a container.
+    Endpoint(Endpoint<'p>),
+}
+
+/// The part that answers `path`, whatever the method, if one does. The container's paths are
+/// prefixes, as in its proxy.
+#[must_use]
+pub fn route(path: &str) -> Option<Route<'_>> {
+    if let Some(rest) = path.strip_prefix("/endpoints/") {
+        return Some(Route::Endpoint(service::endpoint(rest)));
+    }
+    let routes =
+        [("/ping", Route::Ping), ("/invocations", Route::Invocations), ("/tfs/", Route::Tfs)];
+    let found = routes.into_iter().find(|(prefix, _)| path.starts_with(prefix));
+    found.map(|(_, route)| route)
+}
+
+impl Sagemaker {
+    /// The front end of `engine`.
+    #[must_use]
+    pub fn new(engine: Engine, options: Options) -> Self {
+        let shared = Shared {
+            options,
+            calls: Arc::new(Semaphore::new(later::MOST_CALLS)),
+            running: Semaphore::new(later::MOST_RUNNING),
+        };
+        Sagemaker { engine, shared: Arc::new(shared) }
+    }
+
+    /// How it is set up.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    /// Answers a request for a path of [`route`], perhaps with the promise to do something
+    /// later, which the caller then has to see to.
+    pub async fn handle(
+        &self,
+        route: Route<'_>,
+        head: &Head<'_>,
+        body: Bytes,
+        start: Instant,
+    ) -> (Reply, Option<Later>) {
+        let reply = match route {
+            Route::Ping => self.ping(head),
+            Route::Invocations => self.invoke(&Invocation::of_container(head), body, start).await,
+            Route::Tfs => {
+                let target = head.target.strip_prefix("/tfs").unwrap_or(head.target);
+                tfs::handle(&self.engine, &Head { target, ..*head }, body, start).await
+            }
+            Route::Endpoint(endpoint) => return self.call(endpoint, head, body, start).await,
+        };
+        (reply, None)
+    }
+
+    /// Whether the model that a request with these headers means has a version that is ready.
+    fn ping(&self, head: &Head<'_>) -> Reply {
+        let attributes = head.header(attributes::HEADER).unwrap_or_default();
+        let ready = match Attributes::parse(attributes, self.options().compatibility) {
+            Ok(Attributes { model: Some(model), .. }) => self.is_ready(model),
+            Ok(_) => match self.default_model() {
+                Some(model) => self.is_ready(&model),
+                None => self.engine.readiness(),
+            },
+            Err(error) => Err(error),
+        };
+        match ready {
+            Ok(()) => Reply::ok(JSON, Bytes::new()),
+            Err(error) => refuse(error, 502),
+        }
+    }
+
+    fn is_ready(&self, model: &str) -> Result<(), Error> {
+        let found = self.engine.resolve(&ModelSpec { name: model, choice: Choice::Latest });
+        let no = |_| Error::unavailable(format!("no version of the model {model:?} is available"));
+        found.map(drop).map_err(no)
+    }
+
+    /// The model that is meant when none is named; `None` if there is none, or several.
+    fn default_model(&self) -> Option<String> {
+        if let Some(name) = &self.options().default_model {
+            return Some(name.clone());
+        }
+        let models = self.engine.all_models();
+        if models.len() > 1 {
+            return None;
+        }
+        models.into_iter().next()
+    }
+}
+
+/// The container's answer to a path that it does not know.
+#[must_use]
+pub fn not_found() -> Reply {
+    refuse(Error::not_found("Not Found"), 404)
+}
+
+/// A failure that shows before the request is looked at (a body that is too large, say), in the
+/// form of the part that `route` is.
+#[must_use]
+pub fn refuse_body(route: Route<'_>, error: Error, status: u16) -> Reply {
+    match route {
+        Route::Endpoint(_) => service::refuse_body(error, status),
+        Route::Tfs => tfs::refuse(error, status),
+        Route::Ping | Route::Invocations => refuse(error, status),
+    }
+}
+
+/// A failure in the container's form.
+fn refuse(error: Error, status: u16) -> Reply {
+    let mut body = b"{\"error\": ".to_vec();
+    write::string(bounded(error.message()).as_bytes(), &mut body);
+    body.push(b'}');
+    let mut reply = Reply::ok(JSON, body).with_status(status);
+    reply.error = Some(error);
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_containers_paths_are_prefixes() {
+        assert_eq!(route("/ping"), Some(Route::Ping));
+        assert_eq!(route("/pingxyz"), Some(Route::Ping));
+        assert_eq!(route("/invocations/"), Some(Route::Invocations));
+        assert_eq!(route("/tfs/v1/models/m"), Some(Route::Tfs));
+        assert!(matches!(route("/endpoints/e/invocations"), Some(Route::Endpoint(_))));
+        for other in ["/", "/tfs", "/PING", "/v1/models/ping", "/nope", "/execution-parameters"] {
+            assert_eq!(route(other), None, "{other}");
+        }
+    }
+}
