@@ -7,6 +7,9 @@
 //!
 //! Processor time per request is that of the whole server process, from the kernel's own
 //! accounting; the client is not in it.
+//!
+//! With `isolation` something else is measured: what requests for one model feel of others that
+//! load and unload ([`isolation`]).
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -17,8 +20,10 @@
     clippy::indexing_slicing
 )]
 
+mod big_model;
 mod client;
 mod grpc;
+mod isolation;
 mod json;
 mod process;
 mod raw;
@@ -62,6 +67,10 @@ fn main() {
         let load = client::run(address, &scenarios[0].requests, connections[0], time);
         println!("{} requests, {} failed", load.latency.len(), load.failed);
         return;
+    }
+    if arguments.iter().any(|a| a == "isolation") {
+        let model = only.first().map_or("wide_mlp", |name| name.as_str());
+        return isolation::run(model, Duration::from_secs(number("--seconds", 60) as u64));
     }
     println!(
         "{rounds} rounds of {millis} ms each, medians; processor time of the whole server process\n"

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -24,6 +25,14 @@ impl Process {
         // For trying settings: TENSORSERVE_… variables reach the server.
         command.arg(project("models"));
         command.arg(project("tests/data/tensorflow-serving/generated/echo_float32"));
+        Process::start(command, "ready after")
+    }
+
+    /// The release server, serving what is in `folder`.
+    pub fn serving(folder: &Path, options: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
+        command.args(["serve", "--http-port", "0", "--grpc-port", "off", "--log-level", "warn"]);
+        command.args(options).arg(folder);
         Process::start(command, "ready after")
     }
 

@@ -37,6 +37,9 @@ const DRAIN_POLL: Duration = Duration::from_millis(5);
 /// How many versions that are gone stay on the board.
 const HISTORY: usize = 16;
 
+/// Of so many models it is remembered what suited them.
+const MOST_KNOWN: usize = 10_000;
+
 /// Freed memory is given back to the system at most this often: it stops the allocator.
 const TRIM_EVERY: Duration = Duration::from_millis(500);
 
@@ -68,8 +71,6 @@ struct Model {
     /// Another one after it came from another source.
     life: u64,
     config: ModelConfig,
-    /// Threads within an operation that suited the last version.
-    threads: Option<usize>,
     versions: BTreeMap<i64, Version>,
 }
 
@@ -77,7 +78,7 @@ impl Model {
     fn new(found: &Found, life: u64) -> Self {
         let (source, config) = (found.source.clone(), found.config.clone());
         let (origin, versions) = (Origin::Sources, BTreeMap::new());
-        Model { origin, source, life, config, threads: None, versions }
+        Model { origin, source, life, config, versions }
     }
 
     fn is_of_sources(&self) -> bool {
@@ -113,6 +114,8 @@ struct Manager {
     working: usize,
     /// What every version in memory takes there, in bytes, by estimate.
     memory: BTreeMap<Key, u64>,
+    /// Threads within an operation that suited a model from a source, whether or not it is there.
+    threads: BTreeMap<(Arc<str>, PathBuf), usize>,
     /// Lines that were logged, not to be repeated at every look.
     noted: BTreeSet<String>,
     has_looked: bool,
@@ -171,6 +174,7 @@ pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<C
         report,
         working: 0,
         memory: BTreeMap::new(),
+        threads: BTreeMap::new(),
         noted: BTreeSet::new(),
         has_looked: false,
         freed: false,
@@ -337,9 +341,7 @@ impl Manager {
         version.attempts = 0;
         become_state(version, State::Ready);
         let name = &key.model;
-        if let Some(model) = self.models.get_mut(name) {
-            model.threads = Some(threads);
-        }
+        self.suited(name, threads);
         self.apply_batching();
         self.publish(name);
         log::info!("{name} version {}: ready after {} ms", key.version, time.as_millis());
@@ -364,6 +366,17 @@ impl Manager {
             version.retry_at = Instant::now() + doubled.min(longest);
             become_state(version, State::Failed(error));
         }
+    }
+
+    /// Notes how many threads within an operation suited a version, for the next one.
+    fn suited(&mut self, name: &Arc<str>, threads: usize) {
+        let Some(model) = self.models.get(name) else {
+            return;
+        };
+        if self.threads.len() >= MOST_KNOWN {
+            self.threads.clear();
+        }
+        self.threads.insert((Arc::clone(name), model.source.clone()), threads);
     }
 
     /// Shows requests the versions of `name` that are ready now.

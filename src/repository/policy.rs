@@ -61,10 +61,9 @@ pub(super) fn next_action(versions: &[Snapshot], transition: VersionTransition) 
     let any_aspired = versions.iter().any(|v| v.aspired);
     let makes_way = frugal && aspired(Phase::Loadable).next().is_some();
     let outgoing = versions.iter().filter(|v| !v.aspired && v.phase == Phase::Ready);
-    if aspired(Phase::Ready).next().is_some() || !any_aspired || makes_way {
-        if let Some(lowest) = outgoing.map(|v| v.version).min() {
-            return Some(Action::Unload(lowest));
-        }
+    let may_go = aspired(Phase::Ready).next().is_some() || !any_aspired || makes_way;
+    if may_go && let Some(lowest) = outgoing.map(|v| v.version).min() {
+        return Some(Action::Unload(lowest));
     }
     let leaves = |v: &Snapshot| !v.aspired && v.phase == Phase::Moving;
     if frugal && versions.iter().any(leaves) {

@@ -109,6 +109,8 @@ api! {
         *const TfSessionOptions, *const TfBuffer, *const c_char, *const *const c_char, c_int,
         *mut TfGraph, *mut TfBuffer, *mut TfStatus
     ) -> *mut TfSession;
+    new_session = b"TF_NewSession\0":
+        fn(*mut TfGraph, *const TfSessionOptions, *mut TfStatus) -> *mut TfSession;
     close_session = b"TF_CloseSession\0": fn(*mut TfSession, *mut TfStatus);
     delete_session = b"TF_DeleteSession\0": fn(*mut TfSession, *mut TfStatus);
     session_run = b"TF_SessionRun\0": fn(
@@ -259,6 +261,10 @@ unsafe impl Sync for Session {}
 const ON_CALLING_THREAD: [u8; 11] =
     [0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
 
+/// A serialized `RunOptions` that runs the graph on the session's second set of threads:
+/// `inter_op_thread_pool: 1`.
+const ON_SECOND_POOL: [u8; 2] = [0x18, 0x01];
+
 /// A serialized `RunOptions` with `timeout_in_ms` (field 2, varint).
 fn with_timeout(millis: u64) -> SmallVec<[u8; 16]> {
     let mut bytes = SmallVec::from_slice(&[0x10]);
@@ -272,8 +278,26 @@ fn with_timeout(millis: u64) -> SmallVec<[u8; 16]> {
 }
 
 impl Session {
+    /// Makes a session without a graph, and closes it: what the library sets up for the whole
+    /// process when it first meets a configuration is then there.
+    pub(super) fn set_up(api: &Arc<Api>, config: &[u8]) -> Result<()> {
+        let options = SessionOptions::new(api, config)?;
+        let status = Status::new(api);
+        // SAFETY: options and status are live for the call; graph and session, which is null if
+        // there is none, are freed by drop of `empty`.
+        let (graph, session) = unsafe {
+            let graph = (api.new_graph)();
+            (graph, (api.new_session)(graph, options.raw, status.raw))
+        };
+        let empty = Session { api: Arc::clone(api), graph, session };
+        status.check()?;
+        drop(empty);
+        Ok(())
+    }
+
     /// Loads the graph with `tags` from the SavedModel in `folder`; `config` is a serialized
-    /// `ConfigProto`.
+    /// `ConfigProto` with two sets of threads between operations, of which the second restores
+    /// variables.
     pub(super) fn load(
         api: &Arc<Api>,
         folder: &Path,
@@ -285,15 +309,20 @@ impl Session {
         let tags: Vec<*const c_char> = tags.iter().map(|t| t.as_ptr()).collect();
         let count = c_int::try_from(tags.len()).map_err(|_| Error::invalid("too many tags"))?;
         let options = SessionOptions::new(api, config)?;
+        let run_options = TfBuffer {
+            data: ON_SECOND_POOL.as_ptr().cast(),
+            length: ON_SECOND_POOL.len(),
+            deallocator: None,
+        };
         let status = Status::new(api);
         // SAFETY: all pointers are live for the call: `options`, `folder` and `tags` are owned
-        // above, `status` too; run options and metagraph output may be null. The graph is freed
+        // above, `run_options` and `status` too; the metagraph output may be null. The graph is freed
         // below if no session comes of it, else by drop of the returned value.
         let (graph, session) = unsafe {
             let graph = (api.new_graph)();
             let session = (api.load_session)(
                 options.raw,
-                ptr::null(),
+                &raw const run_options,
                 folder.as_ptr(),
                 tags.as_ptr(),
                 count,

@@ -5,7 +5,8 @@
 //! * this file ties them together as a [`Platform`].
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::thread;
 
 use prost::Message;
 
@@ -15,7 +16,7 @@ use super::{Completeness, Executable, Inspection, LoadOptions, Loaded, Platform,
 use crate::config::TensorFlowConfig;
 use crate::error::{Code, Error, Result};
 use crate::os;
-use crate::pb::tensorflow::{ConfigProto, GpuOptions, OpList};
+use crate::pb::tensorflow::{ConfigProto, GpuOptions, OpList, ThreadPoolOptionProto};
 use crate::tensor::{Signature, Tensor, TensorSpec};
 
 mod bundle;
@@ -35,7 +36,11 @@ pub struct TensorFlow {
 struct Runtime {
     api: Arc<Api>,
     state: StateChanging,
+    pools: Once,
 }
+
+/// The threads between operations that all sessions share, in the order sessions list them.
+const POOLS: [&str; 2] = ["runs", "loads"];
 
 impl TensorFlow {
     /// The platform with these settings. Opens nothing yet.
@@ -60,7 +65,7 @@ impl TensorFlow {
             Error::internal("libtensorflow's list of operations is damaged").with_source(e)
         })?;
         let state = StateChanging::new(&registry);
-        let runtime = Arc::new(Runtime { api, state });
+        let runtime = Arc::new(Runtime { api, state, pools: Once::new() });
         *slot = Some(Arc::clone(&runtime));
         Ok(runtime)
     }
@@ -101,6 +106,45 @@ impl TensorFlow {
         }
     }
 
+    /// Starts the threads between operations: for runs, and for what loads do, which all others go
+    /// before. A thread's priority is that of the one that starts it, and the library starts
+    /// these for the first session that lists them.
+    fn start_pools(&self, api: &Arc<Api>) {
+        let config = |count| {
+            ConfigProto {
+                device_count: [("GPU".to_owned(), 0)].into(),
+                intra_op_parallelism_threads: 1,
+                inter_op_parallelism_threads: self.config.inter_op_threads,
+                session_inter_op_thread_pool: self.pools(count),
+                ..ConfigProto::default()
+            }
+            .encode_to_vec()
+        };
+        let (runs, all) = (config(1), config(POOLS.len()));
+        let outcome = Session::set_up(api, &runs).and_then(|()| {
+            let api = Arc::clone(api);
+            let starter = thread::Builder::new().name("pools".to_owned()).spawn(move || {
+                os::lower_priority();
+                Session::set_up(&api, &all)
+            });
+            let ended = starter.map(thread::JoinHandle::join);
+            ended.ok().and_then(Result::ok).unwrap_or(Ok(()))
+        });
+        if let Err(error) = outcome {
+            log::debug!("loads have no threads of low priority: {error}");
+        }
+    }
+
+    /// The first `count` of the [`POOLS`].
+    fn pools(&self, count: usize) -> Vec<ThreadPoolOptionProto> {
+        let num_threads = self.config.inter_op_threads;
+        let pool = |name: &&str| {
+            let global_name = format!("tensorserve {name}");
+            ThreadPoolOptionProto { num_threads, global_name }
+        };
+        POOLS.iter().take(count).map(pool).collect()
+    }
+
     /// Settings of a session whose operations use `threads` threads, unless the user has set a
     /// number.
     fn session_config(&self, threads: usize) -> Vec<u8> {
@@ -112,6 +156,7 @@ impl TensorFlow {
         ConfigProto {
             intra_op_parallelism_threads: threads,
             inter_op_parallelism_threads: self.config.inter_op_threads,
+            session_inter_op_thread_pool: self.pools(POOLS.len()),
             gpu_options: Some(GpuOptions {
                 per_process_gpu_memory_fraction: gpu.memory_fraction,
                 allow_growth: gpu.allow_growth,
@@ -160,6 +205,7 @@ impl Platform for TensorFlow {
         let signatures = saved_model::signatures(&meta, options, Some(&runtime.state));
         drop(meta); // It may hold a large graph; the runtime makes its own.
         let config = self.session_config(options.threads);
+        runtime.pools.call_once(|| self.start_pools(&runtime.api));
         let session = Session::load(&runtime.api, folder, &options.tags, &config)?;
         let calls = signatures.iter().map(|s| Call::resolve(&session, s)).collect();
         Ok(Loaded {

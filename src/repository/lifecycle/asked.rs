@@ -111,25 +111,25 @@ impl Manager {
             }
         }
         for (name, outcome) in known {
-            let taken = match &outcome {
-                Ok(()) => self.models.get_mut(&name).map(|model| &mut model.origin),
-                Err(_) => None,
-            };
-            let origin = match taken {
-                Some(origin) => {
-                    if let Some((_, is_ready)) = self.shared.board().asked.get_mut(&*name) {
-                        *is_ready = true;
-                    }
-                    mem::replace(origin, Origin::Asked)
-                }
-                None => match self.take_away(&name) {
-                    Some((model, _)) => model.origin,
-                    None => continue,
-                },
-            };
-            if let Origin::Awaited(answer, _) = origin {
+            if let Some(answer) = self.settle(&name, outcome.is_ok()) {
                 let _ = answer.send(outcome);
             }
+        }
+    }
+
+    /// Keeps a model that is ready, takes any other away, and returns who waits for it.
+    fn settle(&mut self, name: &str, is_ready: bool) -> Option<Answer> {
+        let origin = if is_ready {
+            if let Some((_, shown)) = self.shared.board().asked.get_mut(name) {
+                *shown = true;
+            }
+            mem::replace(&mut self.models.get_mut(name)?.origin, Origin::Asked)
+        } else {
+            self.take_away(name)?.0.origin
+        };
+        match origin {
+            Origin::Awaited(answer, _) => Some(answer),
+            Origin::Sources | Origin::Asked => None,
         }
     }
 

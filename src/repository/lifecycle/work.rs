@@ -31,8 +31,8 @@ impl Manager {
         };
         become_state(version, State::Loading);
         version.attempts += 1;
-        let (folder, config, threads) =
-            (version.folder.clone(), model.config.clone(), model.threads);
+        let (folder, config) = (version.folder.clone(), model.config.clone());
+        let threads = self.threads.get(&(Arc::clone(name), model.source.clone())).copied();
         let key = Key { model: Arc::clone(name), version: number, life: model.life };
         let (name, report) = (Arc::clone(name), self.report.clone());
         log::debug!("{name} version {number}: loading from {}", folder.display());

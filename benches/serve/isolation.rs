@@ -1,0 +1,193 @@
+//! `make bench ARGS=isolation`: what requests for one model feel while others load and unload.
+//!
+//! Model A gets half of the requests per second that saturate it, on a fixed schedule; how long an
+//! answer takes counts from when its request was due. Meanwhile B and C, of 100 MB of variables
+//! each, are moved into the folder of models and out of it, again and again, or are left alone:
+//! both in turn, many times over in one run.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::process::Process;
+use crate::scenario::{self, Scenario, project};
+use crate::{big_model, client};
+
+/// Bytes of variables of B and C.
+const BYTES: usize = 100 << 20;
+/// Connections of the schedule.
+const CONNECTIONS: u32 = 8;
+/// How long one phase lasts, of those that take turns: short, so that both kinds meet the same
+/// moods of the machine.
+const PHASE: Duration = Duration::from_secs(2);
+
+/// Latencies in nanoseconds.
+type Latency = Histogram<u64>;
+
+pub fn run(model: &str, time: Duration) {
+    let scenario = scenario::all().into_iter().find(|s| s.name == model).expect("a model");
+    let root = tempfile::tempdir().expect("temporary folder");
+    let (models, aside) = (root.path().join("models"), root.path().join("aside"));
+    fs::create_dir_all(&models).expect("folder");
+    let a = project("models").join(scenario.name);
+    std::os::unix::fs::symlink(a, models.join(scenario.name)).expect("link");
+    for name in ["b", "c"] {
+        big_model::write(&aside.join(name).join("1"), BYTES);
+    }
+    // Files that have not changed for a while are loaded at the first look.
+    thread::sleep(Duration::from_millis(3500));
+    let server = Process::serving(&models, &["--poll-interval", "50ms"]);
+    client::check(server.address, &scenario);
+    let most = (0..5).map(|_| saturate(server.address, &scenario)).max_by(f64::total_cmp);
+    let rate = most.expect("a rate") / 2.0;
+    println!(
+        "A is {}, at {rate:.0} requests per second, half of what it can take; \
+         {} s with loads and as long without",
+        scenario.name,
+        time.as_secs()
+    );
+    let mut alone = Histogram::new(3).expect("histogram");
+    let mut beside: Latency = Histogram::new(3).expect("histogram");
+    let mut loads = 0;
+    let phases = (time.as_millis() / PHASE.as_millis()).max(1);
+    for phase in 0..phases {
+        let with_loads = |beside: &mut Latency| {
+            let (latency, count) = while_loading(server.address, &scenario, rate, &models, &aside);
+            beside.add(&latency).expect("same range");
+            count
+        };
+        if phase % 2 == 1 {
+            loads += with_loads(&mut beside);
+        }
+        alone.add(ask(server.address, &scenario, Some(rate))).expect("same range");
+        if phase % 2 == 0 {
+            loads += with_loads(&mut beside);
+        }
+    }
+    println!("{loads} loads and unloads of {} MB; latency of A in us:", BYTES >> 20);
+    println!("{:<12}{:>10}{:>10}{:>10}{:>10}", "", "p50", "p90", "p99", "p99.9");
+    let quantiles = [0.5, 0.9, 0.99, 0.999];
+    let row = |name: &str, latency: &Latency| {
+        let micros = quantiles.map(|q| latency.value_at_quantile(q) as f64 / 1000.0);
+        let cells = micros.map(|value| format!("{value:>10.0}"));
+        println!("{name:<12}{}", cells.concat());
+        micros
+    };
+    let (alone, beside) = (row("alone", &alone), row("with loads", &beside));
+    let ratios = [0, 1, 2, 3].map(|i| format!("{:>10.2}", beside[i] / alone[i]));
+    println!("{:<12}{}", "ratio", ratios.concat());
+}
+
+/// One phase with loads: latencies, and how often a model was loaded and unloaded.
+fn while_loading(
+    address: SocketAddr,
+    scenario: &Scenario,
+    rate: f64,
+    models: &Path,
+    aside: &Path,
+) -> (Latency, u64) {
+    let (over, loads) = (AtomicBool::new(false), AtomicU64::new(0));
+    let latency = thread::scope(|scope| {
+        for name in ["b", "c"] {
+            let (over, loads) = (&over, &loads);
+            scope.spawn(move || {
+                let (inside, outside) = (models.join(name), aside.join(name));
+                while !over.load(SeqCst) {
+                    fs::rename(&outside, &inside).expect("moves in");
+                    wait_for(address, name, true);
+                    fs::rename(&inside, &outside).expect("moves out");
+                    wait_for(address, name, false);
+                    loads.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        let latency = ask(address, scenario, Some(rate));
+        over.store(true, SeqCst);
+        latency
+    });
+    (latency, loads.into_inner())
+}
+
+/// The requests per second that the same connections get answered when nobody waits.
+fn saturate(address: SocketAddr, scenario: &Scenario) -> f64 {
+    let asked = ask(address, scenario, None);
+    asked.len() as f64 / PHASE.as_secs_f64()
+}
+
+/// Asks for the time of a phase: so many requests per second, on schedule, or as many as get
+/// answers.
+fn ask(address: SocketAddr, scenario: &Scenario, rate: Option<f64>) -> Latency {
+    let start = Instant::now() + Duration::from_millis(20);
+    let interval = rate.map(|rate| Duration::from_secs_f64(1.0 / rate));
+    let end = start + PHASE;
+    let connection = |first: u32| {
+        let mut latency: Latency = Histogram::new(3).expect("histogram");
+        let mut stream = TcpStream::connect(address).expect("connects");
+        stream.set_nodelay(true).expect("nodelay");
+        let mut number = first;
+        loop {
+            let due = interval.map_or_else(Instant::now, |interval| start + interval * number);
+            if due >= end {
+                return latency;
+            }
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            let request = &scenario.requests[number as usize % scenario.requests.len()];
+            stream.write_all(request).expect("sent");
+            assert_eq!(answer(&mut stream).0, 200, "a request failed");
+            latency.record(due.elapsed().as_nanos() as u64).expect("in range");
+            number += CONNECTIONS;
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..CONNECTIONS).map(|first| scope.spawn(move || connection(first))).collect();
+        let mut all: Latency = Histogram::new(3).expect("histogram");
+        for thread in threads {
+            all.add(thread.join().expect("no panic")).expect("same range");
+        }
+        all
+    })
+}
+
+/// Waits until `model` is ready, or gone.
+fn wait_for(address: SocketAddr, model: &str, ready: bool) {
+    let mut stream = TcpStream::connect(address).expect("connects");
+    let request = format!("GET /v1/models/{model} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    loop {
+        stream.write_all(request.as_bytes()).expect("sent");
+        let (status, body) = answer(&mut stream);
+        let is_ready = body.contains("\"AVAILABLE\"");
+        let is_gone = status == 404 || body.contains("\"END\"");
+        if if ready { is_ready } else { is_gone } {
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Reads one answer: status and body.
+fn answer(stream: &mut TcpStream) -> (u16, String) {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 16 << 10];
+    loop {
+        let read = stream.read(&mut buffer).expect("answer");
+        assert!(read > 0, "the server closed the connection");
+        bytes.extend_from_slice(&buffer[..read]);
+        let Some(head) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else {
+            continue;
+        };
+        let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();
+        let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length: usize = length.map_or(0, |length| length.parse().expect("a number"));
+        if bytes.len() >= head + 4 + length {
+            let status = text[9..12].parse().expect("status");
+            return (status, String::from_utf8_lossy(&bytes[head + 4..]).into_owned());
+        }
+    }
+}
