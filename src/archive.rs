@@ -145,10 +145,12 @@ fn unpack_entry<R: Read>(entry: &mut Entry<'_, R>, into: &Path) -> Result<()> {
     };
     let is_folder = kind == EntryType::Directory;
     if !is_folder && !matches!(kind, EntryType::Regular | EntryType::Continuous) {
-        let what = match kind {
-            EntryType::Symlink | EntryType::Link => "a link",
-            EntryType::Char | EntryType::Block | EntryType::Fifo => "a device",
-            _ => "neither a file nor a folder",
+        let what = if matches!(kind, EntryType::Symlink | EntryType::Link) {
+            "a link"
+        } else if matches!(kind, EntryType::Char | EntryType::Block | EntryType::Fifo) {
+            "a device"
+        } else {
+            "neither a file nor a folder"
         };
         return Err(Error::invalid(format!(
             "{shown:?} is {what}; a model's archive may hold files and folders only"

@@ -1,21 +1,39 @@
 #!/bin/sh
-# Runs real clients against the server: tests/clients/run.sh BINARY
+# Runs real clients against the server: tests/clients/run.sh BINARY [FOLDER…]
 #
-# What they need is installed once, into a virtual environment below target/.
+# Each folder of tests has a virtual environment of its own below target/, with what its
+# requirements.txt says; it is made once, all of them at a time.
 set -eu
 binary=$1
-here=$(dirname "$0")
+shift
+here=$(cd "$(dirname "$0")" && pwd)
 home=${CARGO_TARGET_DIR:-$here/../../target}/clients
-wanted=$here/tensorflow_serving/requirements.txt
-mkdir -p "$home"
-if ! cmp -s "$wanted" "$home/installed.txt"; then
-    echo "installing the clients into $home"
-    "${PYTHON:-python3}" -m venv --clear "$home/venv"
-    "$home/venv/bin/pip" install --quiet --disable-pip-version-check -r "$wanted"
+[ $# -gt 0 ] || set -- tensorflow_serving sagemaker/v2 sagemaker/v3
+
+install() {
+    wanted=$here/$1/requirements.txt
+    place=$home/$1
+    cmp -s "$wanted" "$place/installed.txt" && return
+    echo "installing the clients of $1 into $place"
+    mkdir -p "$place"
+    "${PYTHON:-python3}" -m venv --clear "$place/venv"
+    pip="$place/venv/bin/pip --quiet --disable-pip-version-check"
+    $pip install -r "$wanted"
     # Without its dependencies, which would bring a second TensorFlow.
-    "$home/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps \
-        tensorflow-serving-api==2.21.0
-    cp "$wanted" "$home/installed.txt"
-fi
+    [ "$1" != tensorflow_serving ] || $pip install --no-deps tensorflow-serving-api==2.21.0
+    cp "$wanted" "$place/installed.txt"
+}
+
+running=
+for folder; do
+    install "$folder" &
+    running="$running $!"
+done
+for process in $running; do
+    wait "$process"
+done
+
 export TENSORSERVE_BINARY="$binary" TF_CPP_MIN_LOG_LEVEL=3 PYTHONWARNINGS=ignore
-exec "$home/venv/bin/python" -m unittest discover --start-directory "$here/tensorflow_serving"
+for folder; do
+    "$home/$folder/venv/bin/python" -m unittest discover --start-directory "$here/$folder"
+done

@@ -1,0 +1,93 @@
+"""The built binary as SageMaker's container, for tests."""
+
+import os
+import socket
+import subprocess
+import tarfile
+import tempfile
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+DATA = os.path.join(ROOT, "tests/data/sagemaker")
+BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/tensorserve"))
+
+HALF_PLUS_THREE = os.path.join(DATA, "models/half_plus_three")
+HALF_PLUS_TWO = os.path.join(DATA, "mme/half_plus_two")
+
+# What AWS's clients want before they send anything.
+AWS = {
+    "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-west-2",
+    # Nobody on this network is asked for anything.
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "SAGEMAKER_SUPPRESS_V2_WARNING": "1",
+}
+
+
+def environment(**more):
+    """Ours, without settings of whoever runs the tests."""
+    foreign = ("SAGEMAKER_", "AWS_")
+    kept = {
+        name: value for name, value in os.environ.items()
+        if not name.startswith(foreign) and (
+            not name.startswith("TENSORSERVE_") or name == "TENSORSERVE_LIBTENSORFLOW")
+    }
+    return {**kept, **more}
+
+
+def use_aws(url=None):
+    """Sets this process up as a user of SageMaker would, with our address."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "SAGEMAKER_")):
+            del os.environ[name]
+    os.environ.update(AWS)
+    if url:
+        os.environ["AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME"] = url
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def pack(folder, *models):
+    """A model.tar.gz in `folder`, with these folders."""
+    path = os.path.join(folder, "model.tar.gz")
+    with tarfile.open(path, "w:gz") as archive:
+        for model in models:
+            archive.add(model, arcname=os.path.basename(model))
+    return path
+
+
+class Container:
+    """Serves models, packed into a model.tar.gz, until closed."""
+
+    def __init__(self, *models, **variables):
+        self.folder = tempfile.TemporaryDirectory()
+        archive = pack(self.folder.name, *models)
+        variables.setdefault("SAGEMAKER_BIND_TO_PORT", "0")
+        variables.setdefault("TENSORSERVE_GRPC_PORT", "0")
+        self.process = subprocess.Popen(
+            [BINARY, "serve", "--sagemaker", "--model-dir", archive, "--log-level", "warn"],
+            stdout=subprocess.PIPE, text=True, env=environment(**variables),
+        )
+        self.url = None
+        for line in self.process.stdout:
+            if line.startswith("listening on http://"):
+                self.url = line.strip().removeprefix("listening on ")
+            if line.startswith("ready after"):
+                return
+            if line.startswith("not ready"):
+                raise RuntimeError(line)
+        raise RuntimeError("the container ended")
+
+    @property
+    def port(self):
+        return int(self.url.rsplit(":", 1)[1])
+
+    def close(self):
+        self.process.terminate()
+        assert self.process.wait(timeout=60) == 0
+        self.process.stdout.close()
+        self.folder.cleanup()
