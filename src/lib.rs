@@ -23,6 +23,7 @@ pub mod platform;
 pub mod proto;
 pub mod protocol;
 pub mod repository;
+pub mod request_log;
 pub mod server;
 pub mod tensor;
 
@@ -30,6 +31,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use crate::config::{Config, ShutdownConfig};
 use crate::engine::{Engine, ModelHandle};
@@ -39,6 +41,9 @@ use crate::platform::Platforms;
 use crate::protocol::tfs::warm_up;
 use crate::repository::Repository;
 use crate::server::{GrpcListener, HttpListener};
+
+/// How long a stop waits for logged requests to be written.
+const LOG_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running server.
 pub struct Server {
@@ -100,5 +105,6 @@ impl Server {
                 http.stop(delay, timeout);
             }
         });
+        self.engine.flush_logs(LOG_PATIENCE);
     }
 }

@@ -18,8 +18,12 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("metrics", &["error"]),
     ("platform", &["codec", "tensor", "pb", "error", "config", "metrics", "os"]),
     ("batch", &["tensor", "error", "config", "metrics"]),
-    ("repository", &["platform", "batch", "tensor", "config", "metrics", "error", "os"]),
-    ("engine", &["repository", "tensor", "config", "metrics", "error"]),
+    ("request_log", &["codec", "error", "config", "metrics"]),
+    (
+        "repository",
+        &["platform", "batch", "request_log", "tensor", "config", "metrics", "error", "os"],
+    ),
+    ("engine", &["repository", "request_log", "tensor", "config", "metrics", "error"]),
     ("protocol", &["engine", "codec", "tensor", "pb", "error"]),
     ("server", &["protocol", "engine", "pb", "config", "metrics", "error", "os"]),
 ];

@@ -11,8 +11,8 @@ use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings
 use super::units::{Bytes, List, Port, Span};
 use super::{
     BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, GrpcConfig, HttpConfig, Images,
-    ModelConfig, RepositoryConfig, ShutdownConfig, SourceConfig, TensorFlowConfig, VersionPolicy,
-    file,
+    LogConfig, ModelConfig, RepositoryConfig, ShutdownConfig, SourceConfig, TensorFlowConfig,
+    VersionPolicy, file,
 };
 use crate::error::{Error, Result};
 
@@ -203,8 +203,22 @@ impl Check {
             images,
             warm_up: each.warm_up.unwrap_or(true),
             warm_up_iterations: self.at_least_one("warm_up_iterations", each.warm_up_iterations, 1),
+            log: self.log(each, place),
             batching: self.batching(batching, place),
             batching_file: false,
+        }
+    }
+
+    fn log(&mut self, each: &EachModelSettings, place: &str) -> LogConfig {
+        let sampling_rate = each.request_log_sampling_rate.unwrap_or(1.0);
+        if !(0.0..=1.0).contains(&sampling_rate) {
+            self.mistake(format!("{place}request_log_sampling_rate must be from 0 to 1"));
+        }
+        let max_bytes = each.request_log_file_bytes.map_or(64 << 20, |Bytes(size)| size);
+        LogConfig {
+            prefix: each.request_log.clone(),
+            sampling_rate,
+            max_file_bytes: u64::try_from(max_bytes).unwrap_or(u64::MAX),
         }
     }
 

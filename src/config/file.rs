@@ -1,6 +1,6 @@
 //! Reads the settings file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use config::{File, FileFormat, Value, ValueKind};
 
@@ -26,8 +26,11 @@ pub(super) fn read(path: &Path) -> Result<Settings> {
     }
     let mut settings: Settings = read.try_deserialize().map_err(|e| wrong(e.to_string()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
+    let in_folder = |path: &mut Option<PathBuf>| *path = path.take().map(|path| folder.join(path));
+    in_folder(&mut settings.each.request_log);
     for model in &mut settings.models {
-        model.path = model.path.take().map(|path| folder.join(path));
+        in_folder(&mut model.path);
+        in_folder(&mut model.each.request_log);
     }
     Ok(settings)
 }

@@ -28,6 +28,7 @@ mod model_server;
 mod operations;
 mod reload;
 mod reload_sources;
+mod request_log;
 mod same_answers;
 mod simple_cases;
 mod sources;

@@ -28,6 +28,7 @@ pub mod inference;
 mod outline;
 mod path;
 mod predict;
+pub mod record;
 pub mod warm_up;
 
 /// The signature that a request means which names none.
@@ -114,10 +115,15 @@ async fn predict(
     let decoded = predict::decode(body, &handle, engine.max_tensor_bytes())?;
     let signature = decoded.signature;
     served.reached = Some((handle.clone(), signature));
+    let sampled = record::sample(&handle, signature, &decoded.inputs);
     let request = InferRequest { signature, inputs: decoded.inputs };
     let answer = engine.infer(&handle, request, engine.deadline(start)).await?;
     let declared = handle.signatures().get(signature);
     let names = declared.map_or(&[][..], |signature| &signature.outputs);
+    if let Some(sampled) = sampled {
+        let aliases = names.iter().map(|spec| spec.alias.clone());
+        sampled.predicted(aliases.zip(answer.outputs.iter().cloned()).collect(), Vec::new());
+    }
     encode::outputs(decoded.format, names, &answer.outputs)
 }
 
