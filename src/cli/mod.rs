@@ -21,6 +21,7 @@ mod inspect;
 mod model_server;
 mod serve;
 mod table;
+mod warmup;
 
 /// Serves machine-learning models in its own process
 #[derive(Parser)]
@@ -42,6 +43,9 @@ enum Commands {
     Inspect(InspectArgs),
     /// Ask a running server whether it is ready; exit code 0 means yes
     Health(HealthArgs),
+    /// Make or check the recorded requests that warm a version up
+    #[command(subcommand)]
+    Warmup(warmup::Commands),
     /// Print a script that completes commands and options in a shell
     Completions {
         /// The shell
@@ -119,6 +123,7 @@ fn run(arguments: impl Iterator<Item = OsString>, environment: &Environment) -> 
         Some(Commands::Serve(settings)) => serve::run(*settings, environment),
         Some(Commands::Inspect(arguments)) => inspect::run(&arguments.target, &arguments.tags),
         Some(Commands::Health(arguments)) => health::run(arguments.url.as_deref(), environment),
+        Some(Commands::Warmup(command)) => warmup::run(&command, environment),
         Some(Commands::ModelServer { flags }) => Ok(model_server::run(flags, environment)),
         Some(Commands::Completions { shell }) => {
             let mut script = Vec::new();
