@@ -17,6 +17,7 @@ pub use crate::metrics::Api;
 pub use crate::repository::{
     Choice, LoadedModel, ModelHandle, ModelSpec, State, Times, Unresolved, VersionStatus,
 };
+pub use crate::request_log::RequestLog;
 
 /// A request of any protocol, decoded: which signature, with which inputs.
 #[derive(Debug)]
@@ -235,6 +236,11 @@ impl Engine {
     pub fn stop(&self) {
         self.0.stopping.store(true, Relaxed);
         self.0.repository.stop();
+    }
+
+    /// Waits until the requests that are to be logged are written, for at most `patience`.
+    pub fn flush_logs(&self, patience: Duration) {
+        self.0.repository.flush_logs(patience);
     }
 
     /// Counts a request as in flight until the result is dropped.

@@ -24,6 +24,7 @@ pub mod platform;
 pub mod proto;
 pub mod protocol;
 pub mod repository;
+pub mod request_log;
 pub mod server;
 pub mod tensor;
 pub mod worker;
@@ -32,6 +33,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use crate::config::{Config, ShutdownConfig};
 use crate::engine::{Engine, ModelHandle};
@@ -41,6 +43,9 @@ use crate::platform::Platforms;
 use crate::protocol::tfs::warm_up;
 use crate::repository::Repository;
 use crate::server::{GrpcListener, HttpListener};
+
+/// How long a stop waits for logged requests to be written.
+const LOG_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running server.
 pub struct Server {
@@ -102,5 +107,6 @@ impl Server {
                 http.stop(delay, timeout);
             }
         });
+        self.engine.flush_logs(LOG_PATIENCE);
     }
 }

@@ -20,8 +20,25 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("worker", &["error", "config", "os"]),
     ("platform", &["codec", "tensor", "pb", "error", "config", "metrics", "os"]),
     ("batch", &["tensor", "error", "config", "metrics"]),
-    ("repository", &["platform", "batch", "worker", "tensor", "config", "metrics", "error", "os"]),
-    ("engine", &["repository", "worker", "tensor", "config", "metrics", "error", "os"]),
+    ("request_log", &["codec", "error", "config", "metrics"]),
+    (
+        "repository",
+        &[
+            "platform",
+            "batch",
+            "worker",
+            "request_log",
+            "tensor",
+            "config",
+            "metrics",
+            "error",
+            "os",
+        ],
+    ),
+    (
+        "engine",
+        &["repository", "worker", "request_log", "tensor", "config", "metrics", "error", "os"],
+    ),
     ("protocol", &["engine", "codec", "tensor", "pb", "config", "error"]),
     ("server", &["protocol", "engine", "pb", "config", "metrics", "error", "os"]),
 ];

@@ -38,7 +38,7 @@ pub(super) fn run(target: &str, tags: &str) -> Result<ExitCode> {
 
 /// The model folders that `path` stands for, each with its model's name: itself, its newest
 /// version, or those of every model in it.
-fn models_at(path: &Path, platforms: &Platforms) -> Result<Vec<(String, PathBuf)>> {
+pub(super) fn models_at(path: &Path, platforms: &Platforms) -> Result<Vec<(String, PathBuf)>> {
     let real = path
         .canonicalize()
         .map_err(|e| Error::not_found(format!("{}: {e}", path.display())).with_source(e))?;

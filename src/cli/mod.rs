@@ -22,6 +22,7 @@ mod model_server;
 mod sagemaker;
 mod serve;
 mod table;
+mod warmup;
 
 use self::sagemaker::docker;
 
@@ -45,6 +46,9 @@ enum Commands {
     Inspect(InspectArgs),
     /// Ask a running server whether it is ready; exit code 0 means yes
     Health(HealthArgs),
+    /// Make or check the recorded requests that warm a version up
+    #[command(subcommand)]
+    Warmup(warmup::Commands),
     /// Print a script that completes commands and options in a shell
     Completions {
         /// The shell
@@ -152,6 +156,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         }
         Some(Commands::Inspect(arguments)) => inspect::run(&arguments.target, &arguments.tags),
         Some(Commands::Health(arguments)) => health::run(arguments.url.as_deref(), environment),
+        Some(Commands::Warmup(command)) => warmup::run(&command, environment),
         Some(Commands::ModelServer { flags }) => Ok(model_server::run(flags, environment)),
         Some(Commands::DockerShim { arguments }) => Ok(docker::run(false, arguments, environment)),
         Some(Commands::Completions { shell }) => {

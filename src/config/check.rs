@@ -13,9 +13,9 @@ use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings
 use super::units::{Amount, Bytes, List, Port, Span};
 use super::{
     BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, GrpcConfig, HttpConfig, Images,
-    ModelConfig, Pem, RepositoryConfig, SagemakerCompatibility, SagemakerConfig, ShutdownConfig,
-    SourceConfig, TFS_METRICS_PATH, TensorFlowConfig, TlsConfig, VersionPolicy, VersionTransition,
-    WorkersConfig, file, machine,
+    LogConfig, ModelConfig, Pem, RepositoryConfig, SagemakerCompatibility, SagemakerConfig,
+    ShutdownConfig, SourceConfig, TFS_METRICS_PATH, TensorFlowConfig, TlsConfig, VersionPolicy,
+    VersionTransition, WorkersConfig, file, machine,
 };
 use crate::error::{Error, Result};
 
@@ -291,6 +291,7 @@ impl Check {
             images,
             warm_up: each.warm_up.unwrap_or(true),
             warm_up_iterations: self.at_least_one("warm_up_iterations", each.warm_up_iterations, 1),
+            log: self.log(each, place),
             batching: self.batching(batching, place),
             batching_file: false,
             code: each.code.clone(),
@@ -325,6 +326,19 @@ impl Check {
                 ));
                 VersionTransition::AvailabilityPreserving
             }
+        }
+    }
+
+    fn log(&mut self, each: &EachModelSettings, place: &str) -> LogConfig {
+        let sampling_rate = each.request_log_sampling_rate.unwrap_or(1.0);
+        if !(0.0..=1.0).contains(&sampling_rate) {
+            self.mistake(format!("{place}request_log_sampling_rate must be from 0 to 1"));
+        }
+        let max_bytes = each.request_log_file_bytes.map_or(64 << 20, |Bytes(size)| size);
+        LogConfig {
+            prefix: each.request_log.clone(),
+            sampling_rate,
+            max_file_bytes: u64::try_from(max_bytes).unwrap_or(u64::MAX),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Reads the settings file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use config::{File, FileFormat, Value, ValueKind};
 
@@ -26,10 +26,13 @@ pub(super) fn read(path: &Path) -> Result<Settings> {
     }
     let mut settings: Settings = read.try_deserialize().map_err(|e| wrong(e.to_string()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    settings.each.code = settings.each.code.take().map(|path| folder.join(path));
+    let in_folder = |path: &mut Option<PathBuf>| *path = path.take().map(|path| folder.join(path));
+    in_folder(&mut settings.each.request_log);
+    in_folder(&mut settings.each.code);
     for model in &mut settings.models {
-        model.path = model.path.take().map(|path| folder.join(path));
-        model.each.code = model.each.code.take().map(|path| folder.join(path));
+        in_folder(&mut model.path);
+        in_folder(&mut model.each.request_log);
+        in_folder(&mut model.each.code);
     }
     Ok(settings)
 }

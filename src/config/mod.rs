@@ -211,6 +211,8 @@ pub struct ModelConfig {
     pub warm_up: bool,
     /// How often each recorded request is run for that.
     pub warm_up_iterations: usize,
+    /// Logging of requests.
+    pub log: LogConfig,
     /// Batching.
     pub batching: BatchConfig,
     /// Take batching from a file in each version's folder instead (TensorFlow Serving's
@@ -219,6 +221,17 @@ pub struct ModelConfig {
     /// A folder with an `inference.py`, whose handlers stand before and behind the model, or in
     /// its place. What all models have in common also serves requests that name no model.
     pub code: Option<PathBuf>,
+}
+
+/// Where sampled requests of a model are written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogConfig {
+    /// A folder, or what the names of files start with; without it nothing is written.
+    pub prefix: Option<PathBuf>,
+    /// Which part of the requests, 0 to 1.
+    pub sampling_rate: f64,
+    /// A file of more bytes is followed by another.
+    pub max_file_bytes: u64,
 }
 
 /// Which versions of a model to serve, of those that are there.

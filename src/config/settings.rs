@@ -202,6 +202,16 @@ settings! {
         /// How often each recorded request is run for that [default: 1]
         #[arg(value_name = "N")]
         warm_up_iterations: usize,
+        /// Write sampled requests to files in this folder, or whose names start like this
+        /// [default: none]
+        #[arg(value_name = "PATH")]
+        request_log: PathBuf,
+        /// Which part of the requests, 0 to 1 [default: 1]
+        #[arg(value_name = "PART")]
+        request_log_sampling_rate: f64,
+        /// A file of more bytes is followed by another [default: 64MiB]
+        #[arg(value_name = "SIZE")]
+        request_log_file_bytes: Bytes,
     }
 }
 

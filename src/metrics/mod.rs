@@ -105,6 +105,23 @@ struct LoadLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LogLabels {
+    model: Arc<str>,
+    result: &'static str,
+}
+
+/// What became of a request that was to be logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// It is in the file.
+    Written,
+    /// Too many waited already.
+    Dropped,
+    /// The file could not be written.
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BuildLabels {
     version: &'static str,
 }
@@ -148,6 +165,7 @@ struct Inner {
     loads: Family<LoadLabels, Counter>,
     load_time: Histograms<VersionLabels>,
     model_bytes: Family<VersionLabels, Gauge>,
+    logged: Family<LogLabels, Counter>,
     ready: Gauge,
     panics: Counter,
     resident: Gauge,
@@ -184,6 +202,7 @@ impl Metrics {
         let loads = Family::default();
         let load_time = Family::new_with_constructor(LOAD_SECONDS);
         let model_bytes = Family::default();
+        let logged = Family::default();
         let ready = Gauge::default();
         let panics = Counter::default();
         let resident = Gauge::default();
@@ -208,6 +227,7 @@ impl Metrics {
         r.register("loads", "Model versions loaded, by result", loads.clone());
         r.register("load_duration_seconds", "Time to load and warm a version", load_time.clone());
         r.register("model_bytes", "Size of a loaded version's files", model_bytes.clone());
+        r.register("logged_requests", "Sampled requests, by what became of them", logged.clone());
         r.register("ready", "1 while every configured model can be used", ready.clone());
         r.register("panics", "Bugs that were caught; should stay 0", panics.clone());
         r.register("resident_memory_bytes", "Memory the process holds", resident.clone());
@@ -224,6 +244,7 @@ impl Metrics {
             loads,
             load_time,
             model_bytes,
+            logged,
             ready,
             panics,
             resident,
@@ -296,6 +317,17 @@ impl Metrics {
     pub fn load_failed(&self, model: &str) {
         let labels = LoadLabels { model: model.into(), result: "error" };
         self.0.loads.get_or_create(&labels).inc();
+    }
+
+    /// Counts a request of `model` that was to be logged.
+    pub fn logged(&self, model: &Arc<str>, outcome: Record) {
+        let result = match outcome {
+            Record::Written => "written",
+            Record::Dropped => "dropped",
+            Record::Failed => "failed",
+        };
+        let labels = LogLabels { model: Arc::clone(model), result };
+        self.0.logged.get_or_create(&labels).inc();
     }
 
     /// Counts a request as in flight until the result is dropped.

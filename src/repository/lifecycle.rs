@@ -390,7 +390,7 @@ impl Manager {
         if !is_own {
             ready = self.stand_ins(name);
         }
-        self.shared.publish(name, ready, &model.config.labels);
+        self.shared.publish(name, ready, &model.config);
         if is_own {
             self.part_with_predecessors(name);
         }

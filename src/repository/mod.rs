@@ -15,10 +15,11 @@ use arc_swap::ArcSwap;
 use tokio::sync::oneshot;
 
 use crate::batch::{Batcher, Ran};
-use crate::config::{Config, RepositoryConfig, SourceConfig};
+use crate::config::{Config, ModelConfig, RepositoryConfig, SourceConfig};
 use crate::error::Result;
 use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
 use crate::platform::Platforms;
+use crate::request_log::{RequestLog, RequestLogs};
 use crate::tensor::{Signature, Tensor};
 
 mod lifecycle;
@@ -65,56 +66,65 @@ pub enum Unresolved {
 
 /// A ready version, kept in memory for as long as this exists.
 #[derive(Clone)]
-pub struct ModelHandle(Arc<Servable>);
+pub struct ModelHandle {
+    servable: Arc<Servable>,
+    log: Option<Arc<RequestLog>>,
+}
 
 impl ModelHandle {
     /// The model's name.
     #[must_use]
     pub fn model(&self) -> &str {
-        self.0.model()
+        self.servable.model()
     }
 
     /// The version's number.
     #[must_use]
     pub fn version(&self) -> i64 {
-        self.0.version()
+        self.servable.version()
     }
 
     /// The name of the platform that runs it.
     #[must_use]
     pub fn platform(&self) -> &'static str {
-        self.0.platform()
+        self.servable.platform()
     }
 
     /// How long it took to load and warm.
     #[must_use]
     pub fn load_time(&self) -> Duration {
-        self.0.load_time()
+        self.servable.load_time()
     }
 
     /// All signatures, sorted by name.
     #[must_use]
     pub fn signatures(&self) -> &[Signature] {
-        self.0.signatures()
+        self.servable.signatures()
     }
 
     /// The number of the signature `name`, and what it declares.
     #[must_use]
     pub fn signature(&self, name: &str) -> Option<(usize, &Signature)> {
-        let all = self.0.signatures().iter().enumerate();
+        let all = self.servable.signatures().iter().enumerate();
         all.into_iter().find(|(_, signature)| signature.name == name)
     }
 
     /// Its metrics.
     #[must_use]
     pub fn version_metrics(&self) -> &VersionMetrics {
-        self.0.metrics()
+        self.servable.metrics()
     }
 
     /// Metrics of signature number `index`.
     #[must_use]
     pub fn metrics(&self, index: usize) -> Option<&SignatureMetrics> {
-        self.0.metrics().signature(index)
+        self.servable.metrics().signature(index)
+    }
+
+    /// Where sampled requests to the model go; `None` if none are logged.
+    #[must_use]
+    pub fn request_log(&self) -> Option<&RequestLog> {
+        self.log.as_deref()
     }
 
     /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
@@ -129,7 +139,7 @@ impl ModelHandle {
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
     ) -> Result<Ran> {
-        self.0.infer(index, inputs, deadline).await
+        self.servable.infer(index, inputs, deadline).await
     }
 
     /// The same now, on this thread and outside its queue, so that nobody has to wait for it but
@@ -138,7 +148,7 @@ impl ModelHandle {
     /// # Errors
     /// Those of the model, and those for inputs of the wrong number or type.
     pub fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        self.0.run_now(index, inputs)
+        self.servable.run_now(index, inputs)
     }
 }
 
@@ -168,6 +178,7 @@ struct Shared {
     platforms: Platforms,
     metrics: Metrics,
     batcher: Batcher,
+    logs: RequestLogs,
     warm_up: Arc<WarmUp>,
     /// What requests see.
     table: ArcSwap<Table>,
@@ -186,6 +197,7 @@ struct Entry {
     /// Ready versions, ascending.
     ready: Vec<Arc<Servable>>,
     labels: BTreeMap<String, i64>,
+    log: Option<Arc<RequestLog>>,
 }
 
 /// The status of everything.
@@ -217,6 +229,7 @@ impl Repository {
         let shared = Arc::new(Shared {
             config: config.repository.clone(),
             platforms,
+            logs: RequestLogs::new(metrics.clone()),
             metrics,
             batcher: Batcher::new(batching.threads, batching.inline_budget)?,
             warm_up,
@@ -274,10 +287,14 @@ impl Repository {
         let table = self.0.table.load();
         let entry = table.models.get(spec.name);
         let ready = entry.map_or(&[][..], |entry| &entry.ready);
+        let handle = |servable: &Arc<Servable>| ModelHandle {
+            servable: Arc::clone(servable),
+            log: entry.and_then(|entry| entry.log.clone()),
+        };
         let number = match spec.choice {
             Choice::Latest => {
                 let latest = ready.last().ok_or(Unresolved::Model)?;
-                return Ok(ModelHandle(Arc::clone(latest)));
+                return Ok(handle(latest));
             }
             Choice::Version(number) => number,
             Choice::Label(label) => {
@@ -287,7 +304,7 @@ impl Repository {
             }
         };
         let version = ready.iter().find(|servable| servable.version() == number);
-        version.map(|servable| ModelHandle(Arc::clone(servable))).ok_or(Unresolved::Version)
+        version.map(handle).ok_or(Unresolved::Version)
     }
 
     /// The status of every version of the model that was there since the server started (the
@@ -359,6 +376,11 @@ impl Repository {
         }
     }
 
+    /// Waits until the requests that are to be logged are written, for at most `patience`.
+    pub fn flush_logs(&self, patience: Duration) {
+        self.0.logs.flush(patience);
+    }
+
     /// Ends the thread that loads and unloads. What is loaded stays usable.
     pub fn stop(&self) {
         self.0.board().stopped = true;
@@ -372,13 +394,15 @@ impl Shared {
     }
 
     /// Swaps in the table with `model`'s ready versions replaced by `ready` (ascending).
-    fn publish(&self, model: &Arc<str>, ready: Vec<Arc<Servable>>, labels: &BTreeMap<String, i64>) {
+    fn publish(&self, model: &Arc<str>, ready: Vec<Arc<Servable>>, config: &ModelConfig) {
         let mut table = Table::clone(&self.table.load());
         if ready.is_empty() {
             table.models.remove(model);
+            self.logs.forget(model);
         } else {
-            let labels = labels.clone();
-            let entry = Arc::new(Entry { ready, labels });
+            let labels = config.labels.clone();
+            let log = self.logs.of(model, &config.log);
+            let entry = Arc::new(Entry { ready, labels, log });
             table.models.insert(Arc::clone(model), entry);
         }
         self.table.store(Arc::new(table));

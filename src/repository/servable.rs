@@ -102,7 +102,7 @@ impl Load<'_> {
     /// Warms with made-up inputs first: they can not fail the load, and bring up every signature.
     fn warm(&self, servable: &Arc<Servable>) -> Result<()> {
         servable.warm();
-        let handle = ModelHandle(Arc::clone(servable));
+        let handle = ModelHandle { servable: Arc::clone(servable), log: None };
         (self.warm_up)(&handle, self.folder, self.config.warm_up_iterations)
     }
 

@@ -4,6 +4,7 @@
 //! It has a runtime of its own, because the HTTP library brings another, and clients of gRPC
 //! send all their calls over one connection, which must not keep them on one thread.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::AssertUnwindSafe;
@@ -30,7 +31,7 @@ use super::health::Health;
 use super::incoming::{self, Patience};
 use super::local::{Frames, LocalConnection};
 use super::{bind, drain, tls};
-use crate::config::{Config, ModelConfig, TlsConfig, model_server};
+use crate::config::{Config, ModelConfig, RepositoryConfig, SourceConfig, TlsConfig, model_server};
 use crate::engine::{Engine, Served};
 use crate::error::{Code, Error, Result};
 use crate::pb::serving::model_service_server::{ModelService, ModelServiceServer};
@@ -199,7 +200,7 @@ fn services(config: &Config, engine: &Engine) -> Result<Routes> {
     let grpc = &config.grpc;
     let most = grpc.max_message_bytes;
     let form = if grpc.tensor_content { Form::Content } else { Form::Values };
-    let reload = grpc.reload.then(|| Arc::new(config.repository.common.clone()));
+    let reload = grpc.reload.then(|| Arc::new(Reload::new(&config.repository)));
     let service = Service { engine: engine.clone(), form, reload };
     let predictions = PredictionServiceServer::new(service.clone())
         .accept_compressed(CompressionEncoding::Gzip)
@@ -267,7 +268,39 @@ struct Service {
     engine: Engine,
     form: Form,
     /// What models have in common that clients name, if they may.
-    reload: Option<Arc<ModelConfig>>,
+    reload: Option<Arc<Reload>>,
+}
+
+/// What clients can not choose of the models that they name.
+struct Reload {
+    common: ModelConfig,
+    /// Places for logs that the server's own configuration names.
+    logs: BTreeSet<PathBuf>,
+}
+
+impl Reload {
+    fn new(config: &RepositoryConfig) -> Self {
+        let models = config.sources.iter().map(|source| &source.model);
+        let prefixes = models.chain([&config.common]).filter_map(|model| model.log.prefix.clone());
+        Reload { common: config.common.clone(), logs: prefixes.collect() }
+    }
+
+    /// Checks that a client does not make the server write files where it likes.
+    fn check_log(&self, source: &SourceConfig) -> Result<()> {
+        match &source.model.log.prefix {
+            Some(prefix) if !self.logs.contains(prefix) => {
+                let name = source.name.as_deref().unwrap_or_default();
+                Err(Error::new(
+                    Code::PermissionDenied,
+                    format!(
+                        "model {name}: a client can not choose where requests are logged; name a \
+                         filename_prefix of the server's own --model_config_file"
+                    ),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Service {
@@ -281,7 +314,7 @@ impl Service {
 
     /// Serves the models of `config` instead of those before.
     async fn change_models(&self, config: Option<&ModelServerConfig>) -> Result<()> {
-        let Some(common) = &self.reload else {
+        let Some(reload) = &self.reload else {
             return Err(Error::new(
                 Code::PermissionDenied,
                 "this server does not let clients choose its models: it was not started as \
@@ -289,7 +322,7 @@ impl Service {
             ));
         };
         let list = match config {
-            Some(config) => model_server::models::list(config, common)?,
+            Some(config) => model_server::models::list(config, &reload.common)?,
             None => None,
         };
         let list = list.ok_or_else(|| {
@@ -298,6 +331,7 @@ impl Service {
                  ModelConfigList is currently supported",
             )
         })?;
+        list.sources.iter().try_for_each(|source| reload.check_log(source))?;
         list.notes.iter().for_each(|note| log::warn!("{note}"));
         self.engine.reload(list.sources).await
     }

@@ -56,6 +56,12 @@ impl Buffer {
         self.memory.bytes().get(self.range.clone()).unwrap_or_default()
     }
 
+    /// Bytes of all of the memory, which this view keeps.
+    #[must_use]
+    pub fn kept_len(&self) -> usize {
+        self.memory.bytes().len()
+    }
+
     /// A narrower view; `range` counts from the start of this one and is cut at its end.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
@@ -153,6 +159,12 @@ impl Strings {
         };
         let end = ends.get(index).copied().unwrap_or(start);
         self.store.bytes.get(start..end).unwrap_or_default()
+    }
+
+    /// Bytes of all strings of the store, which this view keeps.
+    #[must_use]
+    pub fn kept_len(&self) -> usize {
+        self.store.bytes.len()
     }
 
     /// How many strings are in view.

@@ -172,6 +172,15 @@ impl Tensor {
         }
     }
 
+    /// Memory that this view of it keeps from being freed, in bytes: that of a whole batch, say.
+    #[must_use]
+    pub fn kept_len(&self) -> usize {
+        match &self.data {
+            Data::Numeric(buffer) => buffer.kept_len(),
+            Data::Strings(strings) => strings.kept_len(),
+        }
+    }
+
     /// The rows `range` of the 0-th dimension, as a view. A scalar is returned whole; a range
     /// past the end is cut.
     #[must_use]

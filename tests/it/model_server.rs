@@ -131,7 +131,7 @@ fn a_list_of_models_with_policies_and_labels() {
     let place = Place::start(&["--model_config_file=ROOT/models.config"], |root| {
         let both = "model_version_policy { specific { versions: 123 versions: 124 } } \
                     version_labels { key: 'stable' value: 123 } \
-                    version_labels { key: 'canary' value: 124 } logging_config {}";
+                    version_labels { key: 'canary' value: 124 }";
         let models = [listed("a", &two, both), listed("b", &data(HALF_PLUS_THREE), "")];
         write_list(root, &list(&models));
     });
@@ -145,7 +145,6 @@ fn a_list_of_models_with_policies_and_labels() {
     assert_eq!(place.value("a/labels/canary"), Some(2.5));
     let unknown = place.predict("a/labels/other");
     unknown.assert_refused("label", 400, "Unrecognized servable version label: other");
-    assert!(place.log().contains("model a: logging_config is ignored"), "{}", place.log());
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! The list of models: `ModelServerConfig`.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::text;
 use crate::config::check::is_model_name;
-use crate::config::{ModelConfig, SourceConfig, VersionPolicy};
+use crate::config::{LogConfig, ModelConfig, SourceConfig, VersionPolicy};
 use crate::error::{Error, Result};
 use crate::proto::serving::file_system_storage_path_source_config::ServableVersionPolicy;
 use crate::proto::serving::file_system_storage_path_source_config::servable_version_policy::PolicyChoice;
@@ -58,15 +58,13 @@ pub fn list(config: &ModelServerConfig, common: &ModelConfig) -> Result<Option<M
             return Err(Error::invalid(message));
         }
         check(model)?;
-        if model.logging_config.is_some() {
-            list.notes.push(format!("model {name}: logging_config is ignored: nothing is logged"));
-        }
+        let log = log(model, common, &mut list.notes)?;
         if let VersionPolicy::Specific(versions) = policy(model.model_version_policy.as_ref())
             && versions.is_empty()
         {
             list.notes.push(format!("model {name}: its specific policy names no version"));
         }
-        list.sources.push(source(model, common));
+        list.sources.push(source(model, common, log));
     }
     Ok(Some(list))
 }
@@ -83,7 +81,7 @@ pub fn one(name: &str, path: &str, common: &ModelConfig) -> Result<SourceConfig>
         ..Listed::default()
     };
     check(&model)?;
-    Ok(source(&model, common))
+    Ok(source(&model, common, common.log.clone()))
 }
 
 fn check(model: &Listed) -> Result<()> {
@@ -119,13 +117,44 @@ fn check(model: &Listed) -> Result<()> {
     Ok(())
 }
 
-fn source(model: &Listed, common: &ModelConfig) -> SourceConfig {
+/// Where the requests of a model are logged: what its own `logging_config` says, if it has one.
+fn log(model: &Listed, common: &ModelConfig, notes: &mut Vec<String>) -> Result<LogConfig> {
+    let Some(config) = &model.logging_config else {
+        return Ok(common.log.clone());
+    };
+    let name = &model.name;
+    let sampling_rate = config.sampling_config.as_ref().map_or(0.0, |c| c.sampling_rate);
+    if !(0.0..=1.0).contains(&sampling_rate) {
+        let message = format!("model {name}: sampling_rate must be from 0 to 1: {sampling_rate}");
+        return Err(Error::invalid(message));
+    }
+    let collector = config.log_collector_config.clone().unwrap_or_default();
+    let prefix = collector.filename_prefix;
+    if sampling_rate > 0.0 && !prefix.starts_with('/') {
+        return Err(Error::invalid(format!(
+            "model {name}: logging_config needs a log_collector_config with an absolute \
+             filename_prefix; got {prefix:?}"
+        )));
+    }
+    if !matches!(collector.r#type.as_str(), "" | "file" | "tfrecord") {
+        let kind = collector.r#type;
+        notes.push(format!("model {name}: log collector {kind:?}: TFRecord files are written"));
+    }
+    if config.custom_logging_config.is_some() {
+        notes.push(format!("model {name}: custom_logging_config is ignored"));
+    }
+    let prefix = Some(PathBuf::from(prefix)).filter(|prefix| !prefix.as_os_str().is_empty());
+    Ok(LogConfig { prefix, sampling_rate, ..common.log.clone() })
+}
+
+fn source(model: &Listed, common: &ModelConfig, log: LogConfig) -> SourceConfig {
     SourceConfig {
         path: model.base_path.clone().into(),
         name: Some(model.name.clone()),
         model: ModelConfig {
             policy: policy(model.model_version_policy.as_ref()),
             labels: model.version_labels.clone(),
+            log,
             ..common.clone()
         },
     }
@@ -165,13 +194,16 @@ mod tests {
         let text = model(
             "model_version_policy { specific { versions: [1, 3] versions: 7 } } \
              version_labels { key: 'stable' value: 3 } version_labels { key: 'new' value: 7 } \
-             logging_config { sampling_config { sampling_rate: 0.1 } }",
+             logging_config { sampling_config { sampling_rate: 0.1 } \
+             log_collector_config { type: 'x' filename_prefix: '/logs/m' } }",
         );
         let list = listed(&text).expect("valid").expect("a list");
         let source = &list.sources[0];
         assert_eq!(source.model.policy, VersionPolicy::Specific(vec![1, 3, 7]));
         assert_eq!(source.model.labels["stable"], 3);
-        assert_eq!(list.notes.len(), 1);
+        assert_eq!(source.model.log.prefix.as_deref(), Some(Path::new("/logs/m")));
+        assert_eq!(source.model.log.sampling_rate, 0.1);
+        assert_eq!(list.notes, ["model m: log collector \"x\": TFRecord files are written"]);
     }
 
     #[test]
@@ -207,6 +239,12 @@ mod tests {
         assert!(listed("config { name: 'm' base_path: '/m' model_type: TENSORFLOW }").is_ok());
         assert!(refused("config { name: 'a/b' base_path: '/m' }").contains("a/b"));
         assert!(refused("config { name: 'm' base_path: 'gs://b/m' }").contains("mount it"));
+        let logging = |text: &str| refused(&model(&format!("logging_config {{ {text} }}")));
+        let text = logging("sampling_config { sampling_rate: 1.5 }");
+        assert!(text.contains("sampling_rate must be from 0 to 1"), "{text}");
+        let text = logging("sampling_config { sampling_rate: 0.5 }");
+        assert!(text.contains("absolute filename_prefix"), "{text}");
+        assert!(listed(&model("logging_config {}")).is_ok(), "nothing is logged");
     }
 
     #[test]

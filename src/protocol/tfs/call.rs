@@ -11,7 +11,7 @@ use super::encode::{self, Format};
 use super::examples::{self, Decoded as DecodedExamples};
 use super::path::Verb;
 use super::predict::{self, Decoded};
-use super::resolve;
+use super::{record, resolve};
 use crate::engine::{Api, Choice, Engine, InferRequest, ModelHandle, Served};
 use crate::error::Result;
 use crate::tensor::{Tensor, TensorSpec};
@@ -130,11 +130,18 @@ impl Call<'_> {
     ) -> Result<Answer> {
         let Decoded { signature, inputs, format } = decoded;
         served.reach(&handle, signature);
+        let sampled = record::sample(&handle, signature, &inputs);
         let request = InferRequest { signature, inputs };
         let deadline = self.engine.deadline(self.start);
         let answer = self.engine.infer(&handle, request, deadline).await?;
         served.took(answer.times);
-        Ok(Answer::Outputs { handle, signature, format, tensors: answer.outputs })
+        let tensors = answer.outputs;
+        if let Some(sampled) = sampled {
+            let specs = handle.signatures().get(signature).map_or(&[][..], |s| &s.outputs);
+            let aliases = specs.iter().map(|spec| spec.alias.clone());
+            sampled.predicted(aliases.zip(tensors.iter().cloned()).collect(), Vec::new());
+        }
+        Ok(Answer::Outputs { handle, signature, format, tensors })
     }
 
     /// Classifies serialized examples, or finds the number of each.

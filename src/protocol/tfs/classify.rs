@@ -7,8 +7,8 @@
 
 use std::time::Instant;
 
-use super::DEFAULT_SIGNATURE;
 use super::fault::type_name;
+use super::{DEFAULT_SIGNATURE, record};
 use crate::engine::{Engine, InferRequest, ModelHandle, Served};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Signature, StringsBuilder, Tensor};
@@ -182,6 +182,23 @@ pub async fn classify(
     deadline: Instant,
     served: &mut Served,
 ) -> Result<Classifications> {
+    let sampled = record::sample(handle, signature, std::slice::from_ref(&examples));
+    let classes = classify_unlogged(engine, handle, signature, examples, deadline, served).await?;
+    if let Some(sampled) = sampled {
+        sampled.classified(&classes);
+    }
+    Ok(classes)
+}
+
+/// The same for a call that is logged as a whole.
+pub(super) async fn classify_unlogged(
+    engine: &Engine,
+    handle: &ModelHandle,
+    signature: usize,
+    examples: Tensor,
+    deadline: Instant,
+    served: &mut Served,
+) -> Result<Classifications> {
     let count = examples.rows().unwrap_or(0);
     let outputs = run(engine, handle, signature, examples, deadline, served).await?;
     classifications(declared(handle, signature)?, count, &outputs)
@@ -192,6 +209,23 @@ pub async fn classify(
 /// # Errors
 /// Those of [`Engine::infer`] and [`regressions`].
 pub async fn regress(
+    engine: &Engine,
+    handle: &ModelHandle,
+    signature: usize,
+    examples: Tensor,
+    deadline: Instant,
+    served: &mut Served,
+) -> Result<Vec<f32>> {
+    let sampled = record::sample(handle, signature, std::slice::from_ref(&examples));
+    let values = regress_unlogged(engine, handle, signature, examples, deadline, served).await?;
+    if let Some(sampled) = sampled {
+        sampled.regressed(&values);
+    }
+    Ok(values)
+}
+
+/// The same for a call that is logged as a whole.
+pub(super) async fn regress_unlogged(
     engine: &Engine,
     handle: &ModelHandle,
     signature: usize,

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use prost::Message;
 
-use super::{DEFAULT_SIGNATURE, resolve};
+use super::{DEFAULT_SIGNATURE, record, resolve};
 use crate::engine::{Api, Choice, Engine, InferRequest, ModelHandle, Served, VersionStatus};
 use crate::error::{Error, Result};
 use crate::pb::serving::model_spec::VersionChoice;
@@ -60,14 +60,20 @@ async fn run_predict(
     served.signature = Some(index);
     let wanted = wanted_outputs(signature, &output_filter)?;
     let inputs = input_tensors(signature, inputs)?;
+    let sampled = record::sample(&handle, index, &inputs);
     let request = InferRequest { signature: index, inputs };
     let answer = engine.infer(&handle, request, deadline).await?;
     served.took(answer.times);
     let outputs = answer.outputs;
     let mut answers = BTreeMap::new();
-    for (at, alias) in wanted {
-        let output = outputs.get(at).ok_or_else(|| Error::internal("an output is missing"))?;
-        answers.insert(alias.to_owned(), tensor_to_proto(output, form));
+    for (at, alias) in &wanted {
+        let output = outputs.get(*at).ok_or_else(|| Error::internal("an output is missing"))?;
+        answers.insert((*alias).to_owned(), tensor_to_proto(output, form));
+    }
+    if let Some(sampled) = sampled {
+        let named = |(at, alias): (usize, &str)| Some((alias.to_owned(), outputs.get(at)?.clone()));
+        let outputs = wanted.into_iter().filter_map(named).collect();
+        sampled.predicted(outputs, output_filter.clone());
     }
     let spec = effective_spec(&handle, name);
     Ok(PredictResponse { model_spec: Some(spec), outputs: answers })

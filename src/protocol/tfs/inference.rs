@@ -9,6 +9,7 @@ use prost::Message;
 
 use super::classify::{self, Classifications, Method};
 use super::grpc::{Answer, answered, effective_spec, find, signature_name};
+use super::record;
 use crate::engine::{Api, Engine, ModelHandle, Served};
 use crate::error::{Code, Error, Result};
 use crate::pb::serving::inference_result::Result as Outcome;
@@ -79,7 +80,7 @@ pub async fn multi_inference(
 ) -> Answer<MultiInferenceResponse> {
     let mut served = Served::new(Api::GrpcMultiInference);
     let answer = run_tasks(engine, &request, deadline, &mut served).await;
-    answered(answer.map(|results| MultiInferenceResponse { results }), served)
+    answered(answer, served)
 }
 
 async fn run_tasks(
@@ -87,7 +88,7 @@ async fn run_tasks(
     request: &MultiInferenceRequest,
     deadline: Instant,
     served: &mut Served,
-) -> Result<Vec<InferenceResult>> {
+) -> Result<MultiInferenceResponse> {
     let first = request.tasks.first().and_then(|task| task.model_spec.as_ref());
     // One version for all, pinned once.
     let handle = find(engine, first)?;
@@ -100,20 +101,25 @@ async fn run_tasks(
     let mut results = Vec::with_capacity(tasks.len());
     for Task { signature, method, name } in tasks {
         served.signature = Some(signature);
-        let run = Run { engine, handle: handle.clone(), signature };
-        let examples = examples.clone();
+        let (on, examples) = (&handle, examples.clone());
         let outcome = match method {
             Method::Classify => {
-                Outcome::ClassificationResult(run.classify(examples, deadline, served).await?)
+                let run =
+                    classify::classify_unlogged(engine, on, signature, examples, deadline, served);
+                Outcome::ClassificationResult(classification_result(&run.await?))
             }
             Method::Regress => {
-                Outcome::RegressionResult(run.regress(examples, deadline, served).await?)
+                let run =
+                    classify::regress_unlogged(engine, on, signature, examples, deadline, served);
+                Outcome::RegressionResult(regression_result(&run.await?))
             }
         };
         let model_spec = Some(effective_spec(&handle, name));
         results.push(InferenceResult { model_spec, result: Some(outcome) });
     }
-    Ok(results)
+    let response = MultiInferenceResponse { results };
+    record::multi_inference(&handle, request, &response);
+    Ok(response)
 }
 
 /// One signature that is asked for, checked.
@@ -205,7 +211,7 @@ impl Run<'_> {
     ) -> Result<ClassificationResult> {
         let Run { engine, handle, signature } = self;
         let run = classify::classify(engine, handle, *signature, examples, deadline, served);
-        Ok(classification_result(run.await?))
+        Ok(classification_result(&run.await?))
     }
 
     async fn regress(
@@ -216,20 +222,26 @@ impl Run<'_> {
     ) -> Result<RegressionResult> {
         let Run { engine, handle, signature } = self;
         let run = classify::regress(engine, handle, *signature, examples, deadline, served);
-        let regressions = run.await?.into_iter().map(|value| Regression { value });
-        Ok(RegressionResult { regressions: regressions.collect() })
+        Ok(regression_result(&run.await?))
     }
 }
 
-fn classification_result(all: Classifications) -> ClassificationResult {
-    let class = |class: classify::Class| {
+/// Classes as a message.
+pub(super) fn classification_result(all: &Classifications) -> ClassificationResult {
+    let class = |class: &classify::Class| {
         let label = String::from_utf8_lossy(&class.label).into_owned();
         Class { label, score: class.score }
     };
-    let classes = |classes: Vec<classify::Class>| ClassificationsProto {
-        classes: classes.into_iter().map(class).collect(),
+    let classes = |classes: &Vec<classify::Class>| ClassificationsProto {
+        classes: classes.iter().map(class).collect(),
     };
-    ClassificationResult { classifications: all.into_iter().map(classes).collect() }
+    ClassificationResult { classifications: all.iter().map(classes).collect() }
+}
+
+/// Numbers as a message.
+pub(super) fn regression_result(values: &[f32]) -> RegressionResult {
+    let regressions = values.iter().map(|&value| Regression { value });
+    RegressionResult { regressions: regressions.collect() }
 }
 
 /// The examples of a request as a tensor of serialized ones.

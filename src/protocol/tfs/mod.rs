@@ -31,6 +31,7 @@ pub mod inference;
 mod outline;
 mod path;
 mod predict;
+pub mod record;
 pub mod warm_up;
 
 /// The signature that a request means which names none.

@@ -85,6 +85,20 @@ pub struct Records {
     most: usize,
 }
 
+/// What kind of request a record is, for people.
+#[must_use]
+pub fn kind_of(record: &PredictionLog) -> &'static str {
+    match &record.log_type {
+        None => "empty",
+        Some(LogType::PredictLog(_)) => "predict",
+        Some(LogType::ClassifyLog(_)) => "classify",
+        Some(LogType::RegressLog(_)) => "regress",
+        Some(LogType::MultiInferenceLog(_)) => "multi_inference",
+        Some(LogType::SessionRunLog(_)) => "session_run",
+        Some(LogType::PredictStreamedLog(_)) => "predict_streamed",
+    }
+}
+
 impl Records {
     /// Those of a warm-up file, which has at most [`MOST_RECORDS`]; `None` if there is no such
     /// file.
@@ -102,6 +116,12 @@ impl Records {
         };
         let reader = Reader::new(BufReader::new(file), LONGEST_RECORD);
         Ok(Some(Records { path: path.to_owned(), reader, count: 0, most: MOST_RECORDS }))
+    }
+
+    /// The same for a file of any number of records, such as a log.
+    #[must_use]
+    pub fn without_limit(self) -> Self {
+        Records { most: usize::MAX, ..self }
     }
 
     /// The next record; `None` after the last.

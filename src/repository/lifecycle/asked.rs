@@ -163,7 +163,7 @@ impl Manager {
     /// memory still.
     fn take_away(&mut self, name: &str) -> Option<(Model, usize)> {
         let (name, mut model) = self.models.remove_entry(name)?;
-        self.shared.publish(&name, Vec::new(), &model.config.labels);
+        self.shared.publish(&name, Vec::new(), &model.config);
         let mut board = self.shared.board();
         board.models.remove(&*name);
         board.asked.remove(&*name);

@@ -74,6 +74,7 @@ impl Manager {
             return;
         };
         let relabelled = model.config.labels != found.config.labels;
+        let relogged = model.config.log != found.config.log;
         let moved = model.source != found.source;
         model.config = found.config.clone();
         if moved {
@@ -94,7 +95,7 @@ impl Manager {
                 }
             }
         }
-        if moved || relabelled {
+        if moved || relabelled || relogged {
             self.publish(name);
         }
     }
