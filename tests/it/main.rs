@@ -30,6 +30,7 @@ mod operations;
 mod reload;
 mod reload_sources;
 mod sagemaker_cases;
+mod sagemaker_formats;
 mod sagemaker_service;
 mod same_answers;
 mod simple_cases;

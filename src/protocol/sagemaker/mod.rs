@@ -25,9 +25,11 @@ use crate::error::Error;
 
 mod attributes;
 mod convert;
+mod inputs;
 mod invocation;
 mod later;
 mod media;
+mod outputs;
 mod service;
 
 pub use self::later::{Folders, Later};
