@@ -5,11 +5,12 @@ use std::io::{Error, Result};
 use std::path::PathBuf;
 use std::{env, fs};
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "tensorflow/saved_model.proto",
     "tensorflow/config.proto",
     "tensorflow_serving/apis.proto",
     "tensorflow_serving/model_server_config.proto",
+    "tensorflow_serving/prediction_log.proto",
     "tensorflow_serving/server_files.proto",
 ];
 
@@ -26,5 +27,7 @@ fn main() -> Result<()> {
     let mut prost = prost_build::Config::new();
     prost.btree_map(["."]).bytes(["."]);
     let tonic = tonic_prost_build::configure().build_client(false).build_transport(false);
+    // Reads what clients send without taking much more memory than that.
+    let tonic = tonic.codec_path("crate::proto::bounded::BoundedCodec");
     tonic.compile_fds_with_config(compiler.file_descriptor_set(), prost)
 }

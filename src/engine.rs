@@ -13,7 +13,9 @@ use crate::repository::Repository;
 use crate::tensor::Tensor;
 
 pub use crate::metrics::Api;
-pub use crate::repository::{Choice, ModelHandle, ModelSpec, State, Unresolved, VersionStatus};
+pub use crate::repository::{
+    Choice, LoadedModel, ModelHandle, ModelSpec, State, Times, Unresolved, VersionStatus,
+};
 
 /// A request of any protocol, decoded: which signature, with which inputs.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub struct InferRequest {
 pub struct InferResponse {
     /// The outputs.
     pub outputs: Vec<Tensor>,
+    /// Where its time went.
+    pub times: Times,
 }
 
 /// The core. Cheap to clone.
@@ -47,15 +51,45 @@ struct Inner {
 pub struct Served {
     /// How it was asked for.
     pub api: Api,
-    /// What it reached.
-    pub reached: Option<(ModelHandle, usize)>,
+    /// The version that it reached.
+    pub version: Option<ModelHandle>,
+    /// The number of the signature that it reached there.
+    pub signature: Option<usize>,
+    /// Where the time of its run went; of several, all of it.
+    pub times: Option<Times>,
     /// How it failed, if it did.
     pub code: Option<Code>,
+}
+
+impl Served {
+    /// One that has reached nothing yet.
+    #[must_use]
+    pub fn new(api: Api) -> Self {
+        Served { api, version: None, signature: None, times: None, code: None }
+    }
+
+    /// Notes what it has reached.
+    pub fn reach(&mut self, version: &ModelHandle, signature: usize) {
+        self.version = Some(version.clone());
+        self.signature = Some(signature);
+    }
+
+    /// Notes where the time of a run of it went.
+    pub fn took(&mut self, times: Times) {
+        let Times { queue, run } = self.times.unwrap_or_default();
+        self.times = Some(Times { queue: queue + times.queue, run: run + times.run });
+    }
 }
 
 /// A decoded tensor may take this many times the largest request body: text of short numbers
 /// grows when it becomes numbers.
 const GROWTH: usize = 8;
+
+/// The most memory one input tensor of a request may take, in bytes.
+#[must_use]
+pub fn max_tensor_bytes(config: &Config) -> usize {
+    config.http.max_body_bytes.saturating_mul(GROWTH)
+}
 
 impl Engine {
     /// The core over a repository.
@@ -65,7 +99,7 @@ impl Engine {
             repository,
             metrics,
             request_timeout: config.http.request_timeout,
-            max_tensor_bytes: config.http.max_body_bytes.saturating_mul(GROWTH),
+            max_tensor_bytes: max_tensor_bytes(config),
             stopping: AtomicBool::new(false),
         }))
     }
@@ -90,8 +124,8 @@ impl Engine {
         deadline: Instant,
     ) -> Result<InferResponse> {
         let InferRequest { signature, inputs } = request;
-        let outputs = handle.infer(signature, inputs, Some(deadline)).await?;
-        Ok(InferResponse { outputs })
+        let ran = handle.infer(signature, inputs, Some(deadline)).await?;
+        Ok(InferResponse { outputs: ran.outputs, times: ran.times })
     }
 
     /// When a request that came in at `start` must be answered.
@@ -131,7 +165,7 @@ impl Engine {
     pub fn readiness(&self) -> Result<()> {
         let mut reasons = self.0.repository.obstacles();
         if self.0.stopping.load(Relaxed) {
-            reasons.insert(0, "the server is stopping".to_owned());
+            reasons.insert(0, stopping().message().to_owned());
         }
         self.0.metrics.set_ready(reasons.is_empty());
         if reasons.is_empty() {
@@ -147,8 +181,38 @@ impl Engine {
     /// [`Code::Unknown`] with every model that did not become available (what can be served is),
     /// [`Code::Aborted`] if another list came meanwhile, [`Code::Unavailable`] when stopping.
     pub async fn reload(&self, sources: Vec<SourceConfig>) -> Result<()> {
-        let outcome = self.0.repository.set_sources(sources).await;
-        outcome.unwrap_or_else(|_| Err(Error::unavailable("the server is stopping")))
+        self.0.repository.set_sources(sources).await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Loads one more model beside those of the sources, and returns when it is ready: all its
+    /// versions that `source` asks for. They stay as they were loaded, whatever becomes of the
+    /// folder. Of a load that fails nothing stays, and the name is free again; one whose caller
+    /// goes away goes on.
+    ///
+    /// # Errors
+    /// [`Code::AlreadyExists`] for a name that is taken (also by one that is being loaded),
+    /// [`Code::NotFound`] if there is no (such) version, [`Code::FailedPrecondition`] if files
+    /// are missing, [`Code::DeadlineExceeded`] at `deadline`, [`Code::Aborted`] if it was
+    /// unloaded meanwhile, [`Code::Unavailable`] when stopping, and what the load reports.
+    pub async fn load_model(&self, source: SourceConfig, deadline: Instant) -> Result<()> {
+        let outcome = self.0.repository.load_model(source, deadline).await;
+        outcome.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Takes a model that [`Engine::load_model`] brought away. It gets no new requests at once;
+    /// this returns when those under way are done and its memory has been given back to the
+    /// system.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] for any other model; [`Code::Unavailable`] when stopping.
+    pub async fn unload_model(&self, name: &str) -> Result<()> {
+        self.0.repository.unload_model(name).await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// The models that [`Engine::load_model`] brought and that are ready, sorted by name.
+    #[must_use]
+    pub fn loaded_models(&self) -> Vec<LoadedModel> {
+        self.0.repository.loaded_models()
     }
 
     /// Waits for the models found at the start; `tick` is called meanwhile.
@@ -176,18 +240,38 @@ impl Engine {
 
     /// Counts an inference that took `time`.
     pub fn count(&self, served: &Served, time: Duration) {
-        let api = served.api;
-        let reached = served.reached.as_ref();
-        match (reached.and_then(|(handle, index)| handle.metrics(*index)), served.code) {
-            (Some(metrics), None) => metrics.succeeded(api, time),
+        let Served { api, signature, times, code, .. } = *served;
+        let version = served.version.as_ref().map(ModelHandle::version_metrics);
+        let metrics = version.zip(signature).and_then(|(version, index)| version.signature(index));
+        match (metrics, code) {
+            (Some(metrics), None) => {
+                metrics.succeeded(api, time, times.map(|times| times.queue + times.run));
+            }
             (Some(metrics), Some(code)) => metrics.failed(api, code, time),
-            (None, code) => self.0.metrics.unresolved(api, code.unwrap_or(Code::Unknown), time),
+            (None, code) => {
+                let code = code.unwrap_or(Code::Unknown);
+                self.0.metrics.unresolved(api, version, code, time);
+            }
         }
+    }
+
+    /// Counts a question of TensorFlow Serving's REST API for the status or the metadata of
+    /// `model`, which took `time`.
+    pub fn count_look(&self, model: &str, code: Option<Code>, time: Duration) {
+        let handle = self.resolve(&ModelSpec { name: model, choice: Choice::Latest }).ok();
+        let version = handle.as_ref().map(ModelHandle::version_metrics);
+        self.0.metrics.looked_at(version, code, time);
     }
 
     /// Counts a caught panic.
     pub fn panicked(&self) {
         self.0.metrics.panicked();
+    }
+
+    /// TensorFlow Serving's own metrics as its text.
+    #[must_use]
+    pub fn tfs_metrics_text(&self) -> String {
+        self.0.metrics.encode_tfs()
     }
 
     /// All metrics as text.
@@ -200,4 +284,8 @@ impl Engine {
         let text = self.0.metrics.encode();
         text.map_err(|e| Error::internal("the metrics could not be written").with_source(e))
     }
+}
+
+fn stopping() -> Error {
+    Error::unavailable("the server is stopping")
 }

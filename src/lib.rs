@@ -10,6 +10,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+pub mod archive;
 pub mod batch;
 pub mod cli;
 pub mod codec;
@@ -25,15 +26,19 @@ pub mod protocol;
 pub mod repository;
 pub mod server;
 pub mod tensor;
+pub mod worker;
 
 use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 
 use crate::config::{Config, ShutdownConfig};
-use crate::engine::Engine;
+use crate::engine::{Engine, ModelHandle};
 use crate::error::Result;
 use crate::metrics::Metrics;
 use crate::platform::Platforms;
+use crate::protocol::tfs::warm_up;
 use crate::repository::Repository;
 use crate::server::{GrpcListener, HttpListener};
 
@@ -52,7 +57,11 @@ impl Server {
     /// If a port can not be bound or a thread not be started.
     pub fn start(config: &Config, platforms: Platforms) -> Result<Self> {
         let metrics = Metrics::new();
-        let repository = Repository::start(config, platforms, metrics.clone())?;
+        let most = engine::max_tensor_bytes(config);
+        let warm_up = Arc::new(move |handle: &ModelHandle, folder: &Path, times: usize| {
+            warm_up::run_file(handle, folder, times, most)
+        });
+        let repository = Repository::start(config, platforms, metrics.clone(), warm_up)?;
         let engine = Engine::new(config, repository, metrics);
         let http = match config.http.port {
             Some(port) => Some(HttpListener::start(config, port, &engine)?),

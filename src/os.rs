@@ -2,7 +2,14 @@
 //! outside the runtimes' bindings.
 #![allow(unsafe_code)]
 
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Gives memory that was freed back to the system. The allocator keeps it otherwise, and a server
 /// that unloads a model of 2 GB would stay 2 GB larger than it need be.
@@ -35,6 +42,13 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// The number of the user that this process acts as.
+#[must_use]
+pub fn user() -> u32 {
+    // SAFETY: geteuid has no arguments, touches no memory and can not fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Sets a variable of this process's environment, for a library that reads its settings there.
 /// To be called before that library is opened, while all other threads are our own.
 pub fn set_variable(name: &str, value: &str) {
@@ -59,9 +73,8 @@ pub fn with_stderr_kept<T>(work: impl FnOnce() -> T) -> (T, String) {
     }
     // SAFETY: both descriptors are open and ours; File takes each over exactly once.
     let (stderr, mut memory) = unsafe {
-        use std::os::fd::FromRawFd;
         libc::dup2(memory, 2);
-        (std::fs::File::from_raw_fd(kept), std::fs::File::from_raw_fd(memory))
+        (File::from_raw_fd(kept), File::from_raw_fd(memory))
     };
     let result = work();
     let mut written = String::new();
@@ -75,4 +88,62 @@ pub fn with_stderr_kept<T>(work: impl FnOnce() -> T) -> (T, String) {
         let _ = memory.read_to_string(&mut written);
     }
     (result, written)
+}
+
+/// A file in memory, without a name. Children get it only where they are given it.
+///
+/// # Errors
+/// Without descriptors or memory.
+pub fn file_in_memory() -> io::Result<File> {
+    // SAFETY: the name is NUL-terminated; the descriptor is new, and File takes it over.
+    unsafe {
+        let memory = libc::memfd_create(c"tensorserve".as_ptr(), libc::MFD_CLOEXEC);
+        if memory < 0 { Err(io::Error::last_os_error()) } else { Ok(File::from_raw_fd(memory)) }
+    }
+}
+
+/// A descriptor that becomes readable when the process ends. To be called by its parent before
+/// that has waited for it, so that the number still means that process.
+///
+/// # Errors
+/// Without descriptors, or on Linux before 5.3.
+pub fn process_descriptor(process: u32) -> io::Result<OwnedFd> {
+    // SAFETY: a plain system call; the descriptor is new, and OwnedFd takes it over.
+    unsafe {
+        let opened = libc::syscall(libc::SYS_pidfd_open, process, 0);
+        match i32::try_from(opened) {
+            Ok(descriptor @ 0..) => Ok(OwnedFd::from_raw_fd(descriptor)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Kills a process and those it has started, all that are in its process group. To be called by
+/// its parent before that has waited for it.
+pub fn kill_group(process: u32) {
+    let Some(group) = i32::try_from(process).ok().filter(|group| *group > 1) else {
+        return;
+    };
+    // SAFETY: a plain system call. The number is above 1, so that it means neither our own group
+    // nor every process.
+    unsafe {
+        libc::kill(-group, libc::SIGKILL);
+    }
+}
+
+/// What owns a descriptor and keeps it for as long as it lives.
+pub trait Owner: AsRawFd {}
+
+impl Owner for OwnedFd {}
+impl Owner for UnixStream {}
+
+/// Tells when there is something to read, on the runtime that this is called on.
+///
+/// # Errors
+/// Without memory for it.
+pub fn watch_for_input<T: Owner>(owner: &Arc<T>) -> io::Result<AsyncFd<Arc<T>>> {
+    // SAFETY: an owner's descriptor stays open, and the same, until it is dropped, which is not
+    // before the result is.
+    let watched = unsafe { AsyncFd::register_with_interest(Arc::clone(owner), Interest::READABLE) };
+    watched.map_err(io::Error::from)
 }

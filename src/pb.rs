@@ -7,10 +7,11 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::tensor::{
-    ALIGNMENT, AlignedVec, Buffer, DType, Data, Element, Shape, StringsBuilder, Tensor, aligned_vec,
+    ALIGNMENT, AlignedVec, Buffer, DType, Data, Element, Shape, Strings, StringsBuilder, Tensor,
+    aligned_vec,
 };
 
-pub use crate::proto::{DESCRIPTORS, serving, tensorflow};
+pub use crate::proto::{DESCRIPTORS, bounded, serving, tensorflow};
 
 use tensorflow::tensor_shape_proto::Dim;
 pub use tensorflow::{BytesList, Example, Feature, Features, FloatList, Int64List};
@@ -26,6 +27,9 @@ use tensorflow::{TensorProto, TensorShapeProto};
 pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
     let dtype = DType::from_number(proto.dtype)
         .ok_or_else(|| Error::invalid(format!("tensor of unsupported type {}", proto.dtype)))?;
+    if proto.tensor_shape.as_ref().is_some_and(|shape| shape.unknown_rank) {
+        return Err(Error::invalid("a tensor with values must have a shape, not an unknown rank"));
+    }
     let dims = proto.tensor_shape.iter().flat_map(|shape| &shape.dim);
     let dims: Vec<i64> = dims.map(|dim| dim.size).collect();
     let shape = Shape::new(&dims)?;
@@ -96,7 +100,7 @@ pub fn tensor_to_proto(tensor: &Tensor, form: Form) -> TensorProto {
         ..TensorProto::default()
     };
     if let Data::Strings(strings) = tensor.data() {
-        proto.string_val = strings.iter().map(Bytes::copy_from_slice).collect();
+        proto.string_val = string_values(strings);
         return proto;
     }
     match form {
@@ -104,6 +108,14 @@ pub fn tensor_to_proto(tensor: &Tensor, form: Form) -> TensorProto {
         Form::Content => proto.tensor_content = Bytes::copy_from_slice(tensor.bytes()),
     }
     proto
+}
+
+/// The strings, as parts of one piece of memory.
+fn string_values(strings: &Strings) -> Vec<Bytes> {
+    let mut all = Vec::with_capacity(strings.byte_len());
+    strings.iter().for_each(|string| all.extend_from_slice(string));
+    let mut rest = Bytes::from(all);
+    strings.iter().map(|string| rest.split_to(string.len())).collect()
 }
 
 fn write_values(tensor: &Tensor, proto: &mut TensorProto) {
@@ -220,5 +232,15 @@ mod tests {
         assert!(tensor_from_proto(&proto(DType::Float, &[i64::MAX, 2])).is_err());
         assert!(tensor_from_proto(&proto(DType::String, &[1 << 30])).is_err());
         assert!(tensor_from_proto(&proto(DType::Float, &[-1])).is_err());
+        assert!(tensor_from_proto(&proto(DType::Float, &[1; 254])).is_ok());
+        assert!(tensor_from_proto(&proto(DType::Float, &[1; 255])).is_err());
+    }
+
+    #[test]
+    fn an_unknown_rank_is_refused() {
+        let mut p = proto(DType::Float, &[]);
+        assert!(tensor_from_proto(&p).is_ok());
+        p.tensor_shape = Some(TensorShapeProto { dim: Vec::new(), unknown_rank: true });
+        assert!(tensor_from_proto(&p).is_err());
     }
 }

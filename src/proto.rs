@@ -14,6 +14,8 @@ pub mod tensorflow {
     }
 }
 
+pub mod bounded;
+
 pub use self::tensorflow::serving;
 
 /// All of them as an encoded `FileDescriptorSet`.

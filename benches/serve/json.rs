@@ -18,8 +18,12 @@ type Image = Vec<Vec<[f32; 3]>>;
 const SIDE: usize = 224;
 const TIME: Duration = Duration::from_millis(150);
 
-const OPTIONS: ReadOptions =
-    ReadOptions { coerce: false, alphabet: Alphabet::Standard, max_bytes: 1 << 30 };
+const OPTIONS: ReadOptions = ReadOptions {
+    coerce: false,
+    all_types: false,
+    alphabet: Alphabet::Standard,
+    max_bytes: 1 << 30,
+};
 
 const STYLE: Style =
     Style { layout: Layout::Line, floats: Floats::TensorFlowServing, texts: Texts::Raw };

@@ -17,9 +17,8 @@ use std::time::Instant;
 use crossbeam::utils::CachePadded;
 use tokio::sync::oneshot;
 
-use super::{Inner, Task, Verdict, Waiter, assemble, expired};
+use super::{Inner, Ran, Task, Verdict, Waiter, assemble, expired};
 use crate::error::{Error, Result};
-use crate::tensor::Tensor;
 
 /// After this many yields in a row that brought no company, most are left out …
 const LONELY: u32 = 8;
@@ -78,7 +77,7 @@ fn this_thread() -> usize {
 }
 
 /// Runs `task` with whatever else has arrived on this thread.
-pub(super) async fn submit(inner: &Inner, task: Task) -> Result<Vec<Tensor>> {
+pub(super) async fn submit(inner: &Inner, task: Task) -> Result<Ran> {
     let index = this_thread();
     let joined = {
         let mut lane = inner.lanes.lane(index);
@@ -110,7 +109,7 @@ pub(super) async fn submit(inner: &Inner, task: Task) -> Result<Vec<Tensor>> {
 }
 
 /// Runs one batch with `own` in it, after handing on the lead.
-fn lead(inner: &Inner, index: usize, own: Task) -> Result<Vec<Tensor>> {
+fn lead(inner: &Inner, index: usize, own: Task) -> Result<Ran> {
     let now = Instant::now();
     let limit = inner.batch_limit(true);
     let mates = {

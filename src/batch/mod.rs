@@ -55,6 +55,38 @@ pub struct How {
     pub timeout: Option<Duration>,
 }
 
+/// What a request got, and how long it took.
+#[derive(Debug)]
+pub struct Ran {
+    /// The outputs, in order.
+    pub outputs: Vec<Tensor>,
+    /// Where its time went.
+    pub times: Times,
+}
+
+/// Where a request's time in a queue went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Until its batch began to run.
+    pub queue: Duration,
+    /// While its batch ran.
+    pub run: Duration,
+}
+
+/// When a run began, and how long it took.
+#[derive(Clone, Copy)]
+struct Spent {
+    started: Instant,
+    time: Duration,
+}
+
+impl Spent {
+    /// What this run means for a request that came at `queued`.
+    fn since(self, queued: Instant) -> Times {
+        Times { queue: self.started.saturating_duration_since(queued), run: self.time }
+    }
+}
+
 /// What a queue may assume of its signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
@@ -194,7 +226,7 @@ struct Waiter {
 /// What a waiting task hears.
 enum Verdict {
     /// Its answer.
-    Done(Result<Vec<Tensor>>),
+    Done(Result<Ran>),
     /// It is its turn to run a batch, with itself in it.
     Lead(Task),
 }
@@ -212,7 +244,7 @@ impl Waiter {
         Some(self)
     }
 
-    fn answer(self, answer: Result<Vec<Tensor>>) {
+    fn answer(self, answer: Result<Ran>) {
         // A client that has gone away is no failure.
         let _ = self.reply.send(Verdict::Done(answer));
     }
@@ -223,19 +255,16 @@ fn expired() -> Error {
 }
 
 impl Queue {
-    /// Runs a request, alone or with others, and returns its outputs.
+    /// Runs a request, alone or with others.
     ///
     /// # Errors
     /// What the model reports for this request; [`Code::DeadlineExceeded`] when `deadline`
     /// passes first; [`Code::Unavailable`] when the queue is full; [`Code::InvalidArgument`] for
     /// more rows than configured batching takes.
-    pub async fn submit(
-        &self,
-        inputs: Vec<Tensor>,
-        deadline: Option<Instant>,
-    ) -> Result<Vec<Tensor>> {
+    pub async fn submit(&self, inputs: Vec<Tensor>, deadline: Option<Instant>) -> Result<Ran> {
         let inner = &self.0;
         let rows = inner.rows_of(&inputs)?;
+        inner.metrics.asked(rows);
         let task = Task { inputs, rows, deadline, queued: Instant::now() };
         let most = inner.config.execution_size();
         if rows > most && inner.config.mode == BatchMode::On {
@@ -260,13 +289,13 @@ impl Queue {
     ///
     /// # Errors
     /// What the model reports.
-    pub fn warm(&self, inputs: &[Tensor], timeout: Duration) -> Result<()> {
-        let how = How { threads: self.0.shared.cores, timeout: Some(timeout) };
+    pub fn warm(&self, inputs: &[Tensor], timeout: Option<Duration>) -> Result<Vec<Tensor>> {
+        let how = How { threads: self.0.shared.cores, timeout };
         let start = Instant::now();
-        self.0.run.run(inputs, how)?;
+        let outputs = self.0.run.run(inputs, how)?;
         let rows = assemble::rows_of(inputs).unwrap_or(1);
         self.0.cost.record(rows, start.elapsed());
-        Ok(())
+        Ok(outputs)
     }
 
     /// Whether requests may be run together.
@@ -276,7 +305,7 @@ impl Queue {
     }
 
     /// Runs a request of more rows than a batch takes, in pieces.
-    async fn split(&self, task: Task, most: usize) -> Result<Vec<Tensor>> {
+    async fn split(&self, task: Task, most: usize) -> Result<Ran> {
         let mut waiting = Vec::new();
         let mut start = 0;
         while start < task.rows {
@@ -291,10 +320,15 @@ impl Queue {
             start += rows;
         }
         let mut pieces = Vec::with_capacity(waiting.len());
+        let mut times = Times::default();
         for piece in waiting {
-            pieces.push(pool::wait(piece, task.deadline).await?);
+            let piece = pool::wait(piece, task.deadline).await?;
+            // It began with the first piece, and every run was for it.
+            let first = if pieces.is_empty() { piece.times.queue } else { times.queue };
+            times = Times { queue: first, run: times.run + piece.times.run };
+            pieces.push(piece.outputs);
         }
-        assemble::rejoin(&pieces)
+        Ok(Ran { outputs: assemble::rejoin(&pieces)?, times })
     }
 }
 
@@ -380,30 +414,38 @@ impl Inner {
         inputs: &[Tensor],
         rows: usize,
         deadline: Option<Instant>,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<(Vec<Tensor>, Spent)> {
         let active = &self.shared.active;
         // Counted down also when the run panics.
         let _running = Counted::new(active);
         let how = self.how(rows, deadline, active.load(Relaxed));
-        let start = Instant::now();
-        let outputs = self.run.run(inputs, how);
-        if outputs.is_ok() {
-            let time = start.elapsed();
-            self.cost.record(rows.max(1), time);
-            self.metrics.ran(rows.max(1), time);
+        let started = Instant::now();
+        let outputs = self.run.run(inputs, how)?;
+        let time = started.elapsed();
+        self.cost.record(rows.max(1), time);
+        self.metrics.ran(rows.max(1), time);
+        Ok((outputs, Spent { started, time }))
+    }
+
+    /// Tells how far a batch is filled up, where batches have sizes to be filled up to.
+    fn note_padding(&self, rows: usize, size: usize) {
+        if !self.config.allowed_batch_sizes.is_empty() {
+            self.metrics.padded(size.saturating_sub(rows), size);
         }
-        outputs
     }
 
     /// Runs one request by itself, on this thread.
-    fn run_alone(&self, task: Task) -> Result<Vec<Tensor>> {
+    fn run_alone(&self, task: Task) -> Result<Ran> {
         let size = assemble::allowed_size(task.rows, &self.config.allowed_batch_sizes);
         if task.rows == 0 || size == task.rows {
-            return self.run_once(&task.inputs, task.rows, task.deadline);
+            let (outputs, spent) = self.run_once(&task.inputs, task.rows, task.deadline)?;
+            return Ok(Ran { outputs, times: spent.since(task.queued) });
         }
+        self.note_padding(task.rows, size);
         let inputs = assemble::assemble(&[&task.inputs], size)?;
-        let outputs = self.run_once(&inputs, size, task.deadline)?;
+        let (outputs, spent) = self.run_once(&inputs, size, task.deadline)?;
         let mut answers = assemble::split(&outputs, &[task.rows], size).unwrap_or_default();
-        answers.pop().ok_or_else(assemble::unsplittable)
+        let outputs = answers.pop().ok_or_else(assemble::unsplittable)?;
+        Ok(Ran { outputs, times: spent.since(task.queued) })
     }
 }

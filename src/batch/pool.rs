@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::{Inner, Shared, Task, Verdict, Waiter, assemble, expired};
+use super::{Inner, Ran, Shared, Task, Verdict, Waiter, assemble, expired};
 use crate::error::{Error, Result};
-use crate::tensor::Tensor;
 
 /// The ring of queues with something to do.
 #[derive(Default)]
@@ -77,7 +76,7 @@ pub(super) fn start(shared: &Arc<Shared>, threads: usize) -> Result<()> {
 }
 
 /// Waits for a thread to run `task`.
-pub(super) async fn submit(inner: &Arc<Inner>, task: Task) -> Result<Vec<Tensor>> {
+pub(super) async fn submit(inner: &Arc<Inner>, task: Task) -> Result<Ran> {
     let deadline = task.deadline;
     wait(enqueue(inner, task)?, deadline).await
 }
@@ -140,7 +139,7 @@ fn sweep(state: &mut State, now: Instant) {
 pub(super) async fn wait(
     verdict: oneshot::Receiver<Verdict>,
     deadline: Option<Instant>,
-) -> Result<Vec<Tensor>> {
+) -> Result<Ran> {
     let verdict = match deadline {
         None => verdict.await,
         Some(deadline) => match tokio::time::timeout_at(deadline.into(), verdict).await {

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use super::assemble::{allowed_size, assemble, same_answer, split, unsplittable};
-use super::{Inner, Task};
+use super::{Inner, Ran, Spent, Task};
 use crate::error::Result;
 use crate::tensor::Tensor;
 
-type Answer = Result<Vec<Tensor>>;
+type Answer = Result<Ran>;
 
 const UNSPLITTABLE: &str = "its outputs do not have the batch's 0-th dimension";
 
@@ -24,8 +24,11 @@ impl Inner {
         }
         let equal = are_equal(tasks);
         let batched = match self.run_batch(tasks) {
-            Ok(Some(answers)) if !self.trust.must_test(equal) => {
-                return answers.into_iter().map(Ok).collect();
+            Ok(Some((answers, spent))) if !self.trust.must_test(equal) => {
+                let pairs = tasks.iter().zip(answers);
+                let ran = pairs
+                    .map(|(task, outputs)| Ok(Ran { outputs, times: spent.since(task.queued) }));
+                return ran.collect();
             }
             // Running it again could do harm.
             Ok(None) if !self.traits.read_only => {
@@ -40,12 +43,12 @@ impl Inner {
             Err(_) => return tasks.iter().map(|task| self.run_by_itself(task)).collect(),
         };
         let alone: Vec<Answer> = tasks.iter().map(|task| self.run_by_itself(task)).collect();
-        let Some(batched) = batched else {
+        let Some((batched, _)) = batched else {
             self.stop_joining(UNSPLITTABLE);
             return alone;
         };
         let agrees = |(alone, batched): (&Answer, &Vec<Tensor>)| {
-            alone.as_ref().is_ok_and(|alone| same_answer(alone, batched))
+            alone.as_ref().is_ok_and(|alone| same_answer(&alone.outputs, batched))
         };
         if alone.iter().zip(&batched).all(agrees) {
             self.trust.agreed(equal);
@@ -56,16 +59,17 @@ impl Inner {
     }
 
     /// Joins, runs and splits; `None` if the outputs can not be split.
-    fn run_batch(&self, tasks: &[&Task]) -> Result<Option<Vec<Vec<Tensor>>>> {
+    fn run_batch(&self, tasks: &[&Task]) -> Result<Option<(Vec<Vec<Tensor>>, Spent)>> {
         let rows: Vec<usize> = tasks.iter().map(|task| task.rows).collect();
         let size = allowed_size(rows.iter().sum(), &self.config.allowed_batch_sizes);
+        self.note_padding(rows.iter().sum(), size);
         let requests: Vec<&[Tensor]> = tasks.iter().map(|t| t.inputs.as_slice()).collect();
         let inputs = assemble(&requests, size)?;
         // The batch runs for as long as the most patient of its requests would wait.
         let patient = tasks.iter().all(|task| task.deadline.is_some());
         let deadline = tasks.iter().filter_map(|task| task.deadline).max();
-        let outputs = self.run_once(&inputs, size, deadline.filter(|_| patient))?;
-        Ok(split(&outputs, &rows, size))
+        let (outputs, spent) = self.run_once(&inputs, size, deadline.filter(|_| patient))?;
+        Ok(split(&outputs, &rows, size).map(|answers| (answers, spent)))
     }
 
     fn run_by_itself(&self, task: &Task) -> Answer {

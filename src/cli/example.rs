@@ -23,6 +23,9 @@ pub(super) fn of(url: &str, model: &str, signature: &Signature) -> Option<Exampl
     if signature.takes_images {
         return Some(image(url, model, signature));
     }
+    if let Some(verb) = example_verb(signature) {
+        return Some(on_examples(url, model, verb, signature));
+    }
     let large = signature.inputs.iter().any(|spec| values_in(spec) > MOST_VALUES);
     let target = format!("{url}/v1/models/{model}:predict");
     if large {
@@ -38,6 +41,23 @@ pub(super) fn of(url: &str, model: &str, signature: &Signature) -> Option<Exampl
         length: body.len() + 100 * texts.count(),
         command: format!("curl -d '{body}' {target}"),
     })
+}
+
+/// What a signature is called with that takes `tensorflow.Example`s.
+fn example_verb(signature: &Signature) -> Option<&'static str> {
+    match signature.method_name.as_str() {
+        "tensorflow/serving/classify" => Some("classify"),
+        "tensorflow/serving/regress" => Some("regress"),
+        _ => None,
+    }
+}
+
+/// Which features an example has only the graph knows, so that one is left to be filled in.
+fn on_examples(url: &str, model: &str, verb: &str, signature: &Signature) -> Example {
+    let body = format!("{{{}\"examples\": [{{\"FEATURE\": 1.0}}]}}", name_member(signature));
+    let command = format!("curl -d '{body}' {url}/v1/models/{model}:{verb}");
+    let length = 1000;
+    Example { command, length }
 }
 
 fn image(url: &str, model: &str, signature: &Signature) -> Example {
@@ -161,9 +181,13 @@ mod tests {
     }
 
     fn command(name: &str, inputs: Vec<TensorSpec>) -> String {
+        command_for("tensorflow/serving/predict", name, inputs)
+    }
+
+    fn command_for(method: &str, name: &str, inputs: Vec<TensorSpec>) -> String {
         let signature = Signature {
             name: name.into(),
-            method_name: String::new(),
+            method_name: method.into(),
             inputs,
             outputs: Vec::new(),
             defaults: Vec::new(),
@@ -182,6 +206,17 @@ mod tests {
         let two = command("other", two);
         let body = "{\"signature_name\": \"other\", \"inputs\": {\"a\": [1], \"b\": [[1.0, 1.0]]}}";
         assert!(two.contains(body), "{two}");
+    }
+
+    #[test]
+    fn signatures_for_examples_get_some() {
+        let inputs = || vec![spec("inputs", DType::String, &[-1])];
+        let regress = command_for("tensorflow/serving/regress", "serving_default", inputs());
+        let body = "{\"examples\": [{\"FEATURE\": 1.0}]}";
+        assert_eq!(regress, format!("curl -d '{body}' http://h/v1/models/m:regress"));
+        let classify = command_for("tensorflow/serving/classify", "c", inputs());
+        let start = "curl -d '{\"signature_name\": \"c\", \"examples\": [";
+        assert!(classify.starts_with(start) && classify.ends_with(":classify"), "{classify}");
     }
 
     #[test]

@@ -19,8 +19,11 @@ mod example;
 mod health;
 mod inspect;
 mod model_server;
+mod sagemaker;
 mod serve;
 mod table;
+
+use self::sagemaker::docker;
 
 /// Serves machine-learning models in its own process
 #[derive(Parser)]
@@ -35,9 +38,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Commands {
-    /// Serve models over HTTP
+    /// Serve models over HTTP and gRPC
     #[command(after_help = SERVE_HELP)]
-    Serve(Box<Settings>),
+    Serve(Box<ServeArgs>),
     /// Show a model's signatures, and a request for each that works
     Inspect(InspectArgs),
     /// Ask a running server whether it is ready; exit code 0 means yes
@@ -54,6 +57,13 @@ enum Commands {
         #[arg(value_name = "--flag=value", trailing_var_arg = true, allow_hyphen_values = true)]
         flags: Vec<OsString>,
     },
+    /// Stand in for docker in SageMaker's local mode; so does this program under that name
+    #[command(disable_help_flag = true)]
+    DockerShim {
+        /// docker's
+        #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
 }
 
 const SERVE_HELP: &str = "\
@@ -64,7 +74,16 @@ over the file. Times are written as 250ms or 30s, sizes as 64MiB.
 Examples:
   tensorserve serve models/
   tensorserve serve models/half_plus_two --http-port 9000
-  tensorserve serve --config tensorserve.toml";
+  tensorserve serve --config tensorserve.toml
+  tensorserve serve --sagemaker --model-dir model.tar.gz";
+
+#[derive(Args)]
+struct ServeArgs {
+    #[command(flatten)]
+    settings: Settings,
+    #[command(flatten)]
+    sagemaker: sagemaker::Arguments,
+}
 
 #[derive(Args)]
 struct InspectArgs {
@@ -88,11 +107,19 @@ struct HealthArgs {
 #[must_use]
 pub fn main() -> ExitCode {
     let environment = Environment::of_process();
-    let mut arguments = std::env::args_os();
-    if arguments.next().is_some_and(|program| is_called(&program, model_server::NAME)) {
-        return model_server::run(arguments, &environment);
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    let program = arguments.first().cloned().unwrap_or_default();
+    if is_called(&program, model_server::NAME) {
+        return model_server::run(arguments.into_iter().skip(1), &environment);
     }
-    match run(std::env::args_os(), &environment) {
+    if let Some(at) = docker::NAMES.iter().position(|name| is_called(&program, name)) {
+        return docker::run(at == 1, arguments.into_iter().skip(1), &environment);
+    }
+    if is_called(&program, sagemaker::NAME) {
+        let words = ["tensorserve", "serve", "--sagemaker"].map(OsString::from);
+        arguments.splice(..1, words);
+    }
+    match run(arguments, &environment) {
         Ok(code) => code,
         Err(error) => {
             complain(&error);
@@ -101,7 +128,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: impl Iterator<Item = OsString>, environment: &Environment) -> Result<ExitCode> {
+fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> {
     let matches = command().try_get_matches_from(arguments);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match cli {
@@ -116,10 +143,17 @@ fn run(arguments: impl Iterator<Item = OsString>, environment: &Environment) -> 
         return version(environment);
     }
     match cli.command {
-        Some(Commands::Serve(settings)) => serve::run(*settings, environment),
+        Some(Commands::Serve(arguments)) => {
+            let ServeArgs { settings, sagemaker } = *arguments;
+            if sagemaker.are_meant(&settings, environment) {
+                return sagemaker::run(settings, &sagemaker, environment);
+            }
+            serve::run(settings, environment)
+        }
         Some(Commands::Inspect(arguments)) => inspect::run(&arguments.target, &arguments.tags),
         Some(Commands::Health(arguments)) => health::run(arguments.url.as_deref(), environment),
         Some(Commands::ModelServer { flags }) => Ok(model_server::run(flags, environment)),
+        Some(Commands::DockerShim { arguments }) => Ok(docker::run(false, arguments, environment)),
         Some(Commands::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut command(), "tensorserve", &mut script);
@@ -141,7 +175,7 @@ fn settings_of_environment() -> Result<Settings> {
     let matches = command().try_get_matches_from(["tensorserve", "serve"]).map_err(wrong)?;
     let cli = Cli::from_arg_matches(&matches).map_err(wrong)?;
     match cli.command {
-        Some(Commands::Serve(settings)) => Ok(Settings { config: None, ..*settings }),
+        Some(Commands::Serve(arguments)) => Ok(Settings { config: None, ..arguments.settings }),
         _ => Ok(Settings::default()),
     }
 }
@@ -149,13 +183,19 @@ fn settings_of_environment() -> Result<Settings> {
 /// The command line, with an environment variable for every setting.
 fn command() -> Command {
     let with_variable = |argument: clap::Arg| {
-        if argument.is_positional() || argument.get_id() == "help" {
+        if !is_setting(&argument) {
             return argument;
         }
         let name = variable(argument.get_id().as_str());
         argument.env(name).hide_env(true)
     };
     Cli::command().mut_subcommand("serve", |serve| serve.mut_args(with_variable))
+}
+
+/// Whether an argument of `serve` is a setting that the environment can hold, too.
+fn is_setting(argument: &clap::Arg) -> bool {
+    let id = argument.get_id().as_str();
+    !argument.is_positional() && id != "help" && !sagemaker::ARGUMENTS.contains(&id)
 }
 
 fn version(environment: &Environment) -> Result<ExitCode> {
@@ -207,8 +247,7 @@ mod tests {
     fn every_setting_has_a_flag_and_a_variable() {
         let command = command();
         let serve = command.find_subcommand("serve").expect("serve");
-        for argument in serve.get_arguments().filter(|a| !a.is_positional() && a.get_id() != "help")
-        {
+        for argument in serve.get_arguments().filter(|argument| is_setting(argument)) {
             let id = argument.get_id().as_str();
             assert_eq!(argument.get_long().map(str::to_owned), Some(id.replace('_', "-")), "{id}");
             let variable = argument.get_env().expect(id).to_str().expect("text");

@@ -43,6 +43,7 @@ pub(super) fn serve(
     let report = Report {
         engine: server.engine().clone(),
         address: server.address(),
+        scheme: if config.http.tls.is_some() { "https" } else { "http" },
         grpc_address: server.grpc_address(),
         runtimes,
         start,
@@ -124,6 +125,7 @@ struct Report {
     engine: Engine,
     /// Of the HTTP listener.
     address: Option<SocketAddr>,
+    scheme: &'static str,
     grpc_address: Option<SocketAddr>,
     runtimes: Vec<String>,
     start: Instant,
@@ -164,7 +166,7 @@ impl Report {
         if address.ip().is_unspecified() {
             address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
         }
-        Some(format!("http://{address}"))
+        Some(format!("{}://{address}", self.scheme))
     }
 
     /// Waits for the models, with a spinner if that takes long and someone is looking.

@@ -2,7 +2,9 @@
 //! reported.
 
 use std::fmt::Display;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -11,8 +13,9 @@ use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings
 use super::units::{Bytes, List, Port, Span};
 use super::{
     BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, GrpcConfig, HttpConfig, Images,
-    ModelConfig, RepositoryConfig, SagemakerCompatibility, SagemakerConfig, ShutdownConfig,
-    SourceConfig, TensorFlowConfig, VersionPolicy, file,
+    ModelConfig, Pem, RepositoryConfig, SagemakerCompatibility, SagemakerConfig, ShutdownConfig,
+    SourceConfig, TFS_METRICS_PATH, TensorFlowConfig, TlsConfig, VersionPolicy, WorkersConfig,
+    file,
 };
 use crate::error::{Error, Result};
 
@@ -82,6 +85,7 @@ impl Check {
                 inline_budget: Duration::from_micros(server.inline_budget_micros.unwrap_or(1000)),
             },
             tensorflow: self.tensorflow(server, environment),
+            workers: self.workers(server, environment, cores),
             shutdown: ShutdownConfig {
                 delay: span(server.shutdown_delay, Duration::ZERO),
                 timeout: span(server.shutdown_timeout, Duration::from_secs(30)),
@@ -102,6 +106,7 @@ impl Check {
         HttpConfig {
             host,
             port: server.http_port.unwrap_or(Port::Number(8500)).number(),
+            more_ports: Vec::new(),
             threads: self.at_least_one("http_threads", server.http_threads, cores),
             max_body_bytes: self.at_least_one("max_body_bytes", Some(max_body), 1),
             request_timeout: self.some_time("request_timeout", server.request_timeout, 30),
@@ -111,9 +116,49 @@ impl Check {
             max_connections: self.at_least_one("max_connections", server.max_connections, 25_000),
             cors: false,
             exact: false,
-            metrics_path: None,
+            metrics_path: Some(TFS_METRICS_PATH.to_owned()),
+            server_timing: server.server_timing.unwrap_or(false),
+            tls: self.http_tls(server),
             sagemaker: self.sagemaker(server),
         }
+    }
+
+    /// Reads the files of the `http_tls_` settings.
+    fn http_tls(&mut self, server: &ServerSettings) -> Option<TlsConfig> {
+        let roots = &server.http_tls_client_ca;
+        if server.http_tls_verify_clients == Some(true) && roots.is_none() {
+            self.mistake(
+                "http_tls_verify_clients needs http_tls_client_ca, to check clients' certificates \
+                 against",
+            );
+        }
+        let (certificate, key) = match (&server.http_tls_certificate, &server.http_tls_key) {
+            (Some(certificate), Some(key)) => (certificate, key),
+            (None, None) if roots.is_none() => return None,
+            (None, _) => {
+                self.mistake("http_tls_certificate is missing: HTTPS needs it and http_tls_key");
+                return None;
+            }
+            (Some(_), None) => {
+                self.mistake("http_tls_key is missing: HTTPS needs the key of the certificate");
+                return None;
+            }
+        };
+        Some(TlsConfig {
+            key: self.pem("http_tls_key", key),
+            certificate: self.pem("http_tls_certificate", certificate),
+            client_roots: roots.as_ref().map(|roots| self.pem("http_tls_client_ca", roots)),
+            verify_clients: server.http_tls_verify_clients.unwrap_or(roots.is_some()),
+        })
+    }
+
+    fn pem(&mut self, setting: &str, path: &Path) -> Pem {
+        let origin = format!("{setting}: {}", path.display());
+        let text = fs::read_to_string(path).unwrap_or_else(|error| {
+            self.mistake(format!("{origin}: {error}"));
+            String::new()
+        });
+        Pem { text, origin }
     }
 
     fn sagemaker(&mut self, server: &ServerSettings) -> SagemakerConfig {
@@ -140,6 +185,7 @@ impl Check {
             is_container: false,
             async_input,
             async_output,
+            multi_model: None,
         }
     }
 
@@ -230,8 +276,27 @@ impl Check {
             labels: Default::default(),
             images,
             warm_up: each.warm_up.unwrap_or(true),
+            warm_up_iterations: self.at_least_one("warm_up_iterations", each.warm_up_iterations, 1),
             batching: self.batching(batching, place),
             batching_file: false,
+            code: each.code.clone(),
+        }
+    }
+
+    fn workers(
+        &mut self,
+        server: &ServerSettings,
+        environment: &Environment,
+        cores: usize,
+    ) -> WorkersConfig {
+        let python = server.python.clone().unwrap_or_else(|| "python3".into());
+        let cache = || environment.cache_folder().join("python");
+        WorkersConfig {
+            python: environment.program(python),
+            count: self.at_least_one("handler_workers", server.handler_workers, cores.clamp(2, 8)),
+            timeout: self.some_time("handler_timeout", server.handler_timeout, 30),
+            memory_limit: server.handler_memory_limit.map(|Bytes(size)| size),
+            environments: server.python_environments.clone().unwrap_or_else(cache),
         }
     }
 

@@ -46,8 +46,38 @@ impl Environment {
         self.variables.get(name)?.to_str()
     }
 
+    /// The names of SageMaker's variables that are set, sorted.
+    pub fn of_sagemaker(&self) -> impl Iterator<Item = &str> {
+        self.variables.keys().map(String::as_str).filter(|name| name.starts_with("SAGEMAKER_"))
+    }
+
+    /// One with these variables.
+    #[cfg(test)]
+    pub(super) fn of(pairs: &[(&str, &str)]) -> Self {
+        let pairs = pairs.iter().map(|(n, v)| ((*n).to_owned(), OsString::from(v)));
+        Environment { variables: pairs.collect(), binary: None }
+    }
+
     fn path(&self, name: &str) -> Option<PathBuf> {
         self.variables.get(name).map(PathBuf::from)
+    }
+
+    /// Where the file of `program` is: on the PATH if it is a bare name, else as it is. A name that
+    /// is not on the PATH stays a name.
+    pub(super) fn program(&self, program: PathBuf) -> PathBuf {
+        if program.components().count() > 1 {
+            return program;
+        }
+        let folders = self.variables.get("PATH").map(env::split_paths).into_iter().flatten();
+        let mut files = folders.map(|folder| folder.join(&program));
+        files.find(|file| file.is_file()).unwrap_or(program)
+    }
+
+    /// Where we may keep what can be made again.
+    pub(super) fn cache_folder(&self) -> PathBuf {
+        let cache = self.path("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+        let home = || self.path("HOME").map(|home| home.join(".cache"));
+        cache.or_else(home).unwrap_or_else(env::temp_dir).join("tensorserve")
     }
 
     /// When `make run` was called, in nanoseconds since 1970.
@@ -136,11 +166,8 @@ mod tests {
     use super::*;
 
     fn with(variables: &[(&str, &str)]) -> Environment {
-        let pairs = variables.iter().map(|(n, v)| ((*n).to_owned(), OsString::from(v)));
-        Environment {
-            variables: pairs.collect(),
-            binary: Some("/opt/ts/target/release/tensorserve".into()),
-        }
+        let binary = Some("/opt/ts/target/release/tensorserve".into());
+        Environment { binary, ..Environment::of(variables) }
     }
 
     #[test]

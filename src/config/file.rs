@@ -26,8 +26,10 @@ pub(super) fn read(path: &Path) -> Result<Settings> {
     }
     let mut settings: Settings = read.try_deserialize().map_err(|e| wrong(e.to_string()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
+    settings.each.code = settings.each.code.take().map(|path| folder.join(path));
     for model in &mut settings.models {
         model.path = model.path.take().map(|path| folder.join(path));
+        model.each.code = model.each.code.take().map(|path| folder.join(path));
     }
     Ok(settings)
 }

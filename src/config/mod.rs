@@ -15,9 +15,11 @@ mod check;
 pub mod environment;
 mod file;
 pub mod model_server;
+pub mod sagemaker;
 mod settings;
 pub mod units;
 
+pub use self::sagemaker::MultiModelConfig;
 pub use self::settings::{BatchSettings, ModelSettings, Settings};
 
 /// Everything the server runs on, checked.
@@ -33,6 +35,8 @@ pub struct Config {
     pub batching: BatcherConfig,
     /// libtensorflow.
     pub tensorflow: TensorFlowConfig,
+    /// Python processes that run models' handlers.
+    pub workers: WorkersConfig,
     /// How long things may take when the server stops.
     pub shutdown: ShutdownConfig,
 }
@@ -44,6 +48,8 @@ pub struct HttpConfig {
     pub host: IpAddr,
     /// Port; 0 picks a free one, `None` means that there is no HTTP.
     pub port: Option<u16>,
+    /// More ports on which the same is served.
+    pub more_ports: Vec<u16>,
     /// Threads that serve connections.
     pub threads: usize,
     /// The largest request body in bytes, before and after decompression.
@@ -62,8 +68,12 @@ pub struct HttpConfig {
     pub cors: bool,
     /// Answer TensorFlow Serving's REST API exactly as it does, without our additions.
     pub exact: bool,
-    /// Another path for the metrics.
+    /// Where TensorFlow Serving's own metrics are; nowhere without it.
     pub metrics_path: Option<String>,
+    /// Say with every answer where its time went, and not only when asked.
+    pub server_timing: bool,
+    /// Encryption of the port; none without it.
+    pub tls: Option<TlsConfig>,
     /// SageMaker's container and service, which every HTTP listener speaks.
     pub sagemaker: SagemakerConfig,
 }
@@ -81,6 +91,8 @@ pub struct SagemakerConfig {
     pub async_input: Vec<PathBuf>,
     /// Folder of the output of asynchronous invocations; there are none without it.
     pub async_output: Option<PathBuf>,
+    /// Models come and go by request.
+    pub multi_model: Option<MultiModelConfig>,
 }
 
 /// Which image of SageMaker's container to answer as, where they differ and none fails.
@@ -94,6 +106,9 @@ pub enum SagemakerCompatibility {
     /// None: what `Accept` asks for is given.
     Extended,
 }
+
+/// Where TensorFlow Serving has its metrics, unless it is told otherwise.
+pub const TFS_METRICS_PATH: &str = "/monitoring/prometheus/metrics";
 
 /// The gRPC listener.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,15 +132,24 @@ pub struct GrpcConfig {
     pub tensor_content: bool,
 }
 
-/// Keys and certificates, as PEM text.
+/// The text of a PEM file.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pem {
+    /// The text. It may hold a key, so that this type shows nothing of it.
+    pub text: String,
+    /// Where it comes from, for errors.
+    pub origin: String,
+}
+
+/// Keys and certificates.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsConfig {
     /// The server's private key.
-    pub key: String,
+    pub key: Pem,
     /// The server's certificate, and those between it and its root.
-    pub certificate: String,
+    pub certificate: Pem,
     /// Certificates that clients' own are checked against.
-    pub client_roots: Option<String>,
+    pub client_roots: Option<Pem>,
     /// Refuse clients without a certificate.
     pub verify_clients: bool,
 }
@@ -177,13 +201,19 @@ pub struct ModelConfig {
     pub labels: BTreeMap<String, i64>,
     /// How uploaded images are fed.
     pub images: Images,
-    /// Run read-only signatures on made-up inputs before the model is ready.
+    /// Run read-only signatures on made-up inputs, and recorded requests, before the model is
+    /// ready.
     pub warm_up: bool,
+    /// How often each recorded request is run for that.
+    pub warm_up_iterations: usize,
     /// Batching.
     pub batching: BatchConfig,
     /// Take batching from a file in each version's folder instead (TensorFlow Serving's
     /// `batching_params.pbtxt`).
     pub batching_file: bool,
+    /// A folder with an `inference.py`, whose handlers stand before and behind the model, or in
+    /// its place. What all models have in common also serves requests that name no model.
+    pub code: Option<PathBuf>,
 }
 
 /// Which versions of a model to serve, of those that are there.
@@ -277,6 +307,21 @@ pub struct TensorFlowConfig {
     pub inter_op_threads: i32,
     /// GPUs.
     pub gpu: GpuConfig,
+}
+
+/// Python processes that run models' handlers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkersConfig {
+    /// The interpreter.
+    pub python: PathBuf,
+    /// Processes for each folder of code.
+    pub count: usize,
+    /// The longest a handler may take.
+    pub timeout: Duration,
+    /// Memory in bytes that a process may hold; one that holds more is replaced.
+    pub memory_limit: Option<usize>,
+    /// Where virtual environments are kept.
+    pub environments: PathBuf,
 }
 
 /// What of the GPUs may be used.

@@ -73,6 +73,21 @@ settings! {
         /// Most connections at once [default: 25000]
         #[arg(value_name = "N")]
         max_connections: usize,
+        /// Certificate for HTTPS and those between it and its root, PEM [default: no HTTPS]
+        #[arg(value_name = "FILE")]
+        http_tls_certificate: PathBuf,
+        /// Private key of that certificate, PEM
+        #[arg(value_name = "FILE")]
+        http_tls_key: PathBuf,
+        /// Check clients' certificates against those in this file, PEM [default: ask for none]
+        #[arg(value_name = "FILE")]
+        http_tls_client_ca: PathBuf,
+        /// Refuse clients without a certificate [default: true with a client CA]
+        #[arg(value_name = "BOOL")]
+        http_tls_verify_clients: bool,
+        /// Send Server-Timing with every answer, not only when asked [default: false]
+        #[arg(value_name = "BOOL")]
+        server_timing: bool,
         /// After SIGTERM keep serving, but not ready, for this long [default: 0s]
         #[arg(value_name = "TIME")]
         shutdown_delay: Span,
@@ -125,6 +140,21 @@ settings! {
         /// GPUs to use, for example 0,1 [default: all]
         #[arg(value_name = "LIST", help_heading = "TensorFlow")]
         gpu_visible_devices: String,
+        /// Python for inference.py [default: python3 on the PATH]
+        #[arg(value_name = "PATH", help_heading = "Handlers (inference.py)")]
+        python: PathBuf,
+        /// Python processes for each folder of code [default: one per core, 2 to 8]
+        #[arg(value_name = "N", help_heading = "Handlers (inference.py)")]
+        handler_workers: usize,
+        /// Longest a handler may take; one that takes longer is stopped [default: 30s]
+        #[arg(value_name = "TIME", help_heading = "Handlers (inference.py)")]
+        handler_timeout: Span,
+        /// Memory above which a Python process is replaced [default: no limit]
+        #[arg(value_name = "SIZE", help_heading = "Handlers (inference.py)")]
+        handler_memory_limit: Bytes,
+        /// Where environments made from a requirements.txt are kept [default: the user's cache]
+        #[arg(value_name = "PATH", help_heading = "Handlers (inference.py)")]
+        python_environments: PathBuf,
         /// Threads that run batches [default: one per core]
         #[arg(value_name = "N", help_heading = "Batching (per model in the file)")]
         num_batch_threads: usize,
@@ -147,9 +177,15 @@ settings! {
         /// How uploaded images are fed: auto, raw or base64 [default: auto]
         #[arg(value_name = "KIND")]
         images: String,
-        /// Warm read-only signatures before a version is ready [default: true]
+        /// Run made-up inputs and recorded requests before a version is ready [default: true]
         #[arg(value_name = "BOOL")]
         warm_up: bool,
+        /// Folder with an inference.py for SageMaker's requests [default: none]
+        #[arg(value_name = "PATH")]
+        code: PathBuf,
+        /// How often each recorded request is run for that [default: 1]
+        #[arg(value_name = "N")]
+        warm_up_iterations: usize,
     }
 }
 

@@ -68,6 +68,9 @@ pub struct Reply {
 /// The content type of most answers.
 pub const JSON: &str = "application/json";
 
+/// The header of an answer to a method that a path does not take: those that it takes.
+pub const ALLOW: &str = "allow";
+
 impl Reply {
     /// An answer with this body and status 200.
     pub fn ok(content_type: impl Into<Cow<'static, str>>, body: impl Into<Bytes>) -> Self {

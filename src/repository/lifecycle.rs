@@ -1,11 +1,12 @@
 //! The one thread that changes which versions are loaded.
 //!
-//! It wakes up to look at the sources, when they are changed ([`reload`]), when a load ends, and
-//! while versions drain. Loads and unloads run on threads of their own ([`work`]) and report back
-//! as [`Event`]s, so a slow load never holds up a swap of another model.
+//! It wakes up to look at the sources ([`look`]), when they are changed ([`reload`]), when a model
+//! is asked for by itself ([`asked`]), when a load ends, and while versions drain. Loads and
+//! unloads run on threads of their own ([`work`]) and report back as [`Event`]s, so a slow load
+//! never holds up a swap of another model.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,23 +14,23 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use tokio::sync::oneshot;
 
+use self::asked::{Leaving, Origin};
 use super::policy::{self, Action, Snapshot};
 use super::servable::Servable;
-use super::source::{self, Discovery, Fingerprint, Found};
-use super::version::{LONGEST_RETRY, Version, become_state, check_completeness};
-use super::{Shared, State, VersionStatus};
-use crate::config::{ModelConfig, SourceConfig, VersionPolicy};
+use super::source::Found;
+use super::version::{LONGEST_RETRY, Version, become_state};
+use super::{Answer, Shared, State, VersionStatus};
+use crate::config::{ModelConfig, SourceConfig};
 use crate::error::{Error, Result};
 use crate::os;
 
+mod asked;
+mod look;
 mod reload;
 mod work;
 
 /// How often a draining version is looked at.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
-
-/// Files that have not changed for this long are no copy under way.
-const SETTLED: Duration = Duration::from_secs(3);
 
 /// How many versions that are gone stay on the board.
 const HISTORY: usize = 16;
@@ -45,7 +46,9 @@ enum Event {
     Warming(Key),
     Loaded(Key, Result<Arc<Servable>>, Duration),
     Unloaded(Key),
-    Sources(Vec<SourceConfig>, oneshot::Sender<Result<()>>),
+    Sources(Vec<SourceConfig>, Answer),
+    Load(Box<SourceConfig>, Instant, Answer),
+    Unload(String, Answer),
 }
 
 /// A version in one life of its model.
@@ -57,6 +60,7 @@ struct Key {
 }
 
 struct Model {
+    origin: Origin,
     /// The path of its source.
     source: PathBuf,
     /// Another one after it came from another source.
@@ -70,21 +74,17 @@ struct Model {
 impl Model {
     fn new(found: &Found, life: u64) -> Self {
         let (source, config) = (found.source.clone(), found.config.clone());
-        Model { source, life, config, threads: None, versions: BTreeMap::new() }
+        let (origin, versions) = (Origin::Sources, BTreeMap::new());
+        Model { origin, source, life, config, threads: None, versions }
     }
-}
 
-/// Models of which nobody can say at this look whether they are there.
-#[derive(Default)]
-struct Unknown {
-    /// Sources without a name that could not be read: any model of theirs could be.
-    sources: BTreeSet<PathBuf>,
-    models: BTreeSet<String>,
-}
+    fn is_of_sources(&self) -> bool {
+        matches!(self.origin, Origin::Sources)
+    }
 
-impl Unknown {
-    fn covers(&self, name: &str, model: &Model) -> bool {
-        self.models.contains(name) || self.sources.contains(&model.source)
+    /// Whether anything of it is in memory, or should be.
+    fn is_alive(&self) -> bool {
+        self.versions.values().any(|v| v.aspired || !matches!(v.state, State::Gone))
     }
 }
 
@@ -100,9 +100,11 @@ struct Manager {
     /// What serves for models that have come to another source and are not ready from there.
     predecessors: BTreeMap<Arc<str>, Vec<Arc<Servable>>>,
     /// What is no longer served, but still held by requests.
-    parting: Vec<Arc<Servable>>,
+    parting: Vec<(Key, Arc<Servable>)>,
     /// Who waits for a change of the sources.
-    reload: Option<oneshot::Sender<Result<()>>>,
+    reload: Option<Answer>,
+    /// Who waits for models to be out of memory.
+    leaving: Vec<Leaving>,
     events: Receiver<Event>,
     report: Sender<Event>,
     /// Loads and unloads under way.
@@ -122,8 +124,26 @@ impl Control {
     /// Serves these sources from now on. The answer comes when that is done, or has failed; none
     /// comes from a repository that has stopped.
     pub(super) fn set_sources(&self, sources: Vec<SourceConfig>) -> oneshot::Receiver<Result<()>> {
+        self.ask(|answer| Event::Sources(sources, answer))
+    }
+
+    /// Loads one more model. The answer comes when it is ready, has failed, or at `deadline`.
+    pub(super) fn load(
+        &self,
+        source: SourceConfig,
+        deadline: Instant,
+    ) -> oneshot::Receiver<Result<()>> {
+        self.ask(|answer| Event::Load(Box::new(source), deadline, answer))
+    }
+
+    /// Takes one of those away. The answer comes when nothing of it is in memory.
+    pub(super) fn unload(&self, name: String) -> oneshot::Receiver<Result<()>> {
+        self.ask(|answer| Event::Unload(name, answer))
+    }
+
+    fn ask(&self, event: impl FnOnce(Answer) -> Event) -> oneshot::Receiver<Result<()>> {
         let (answer, outcome) = oneshot::channel();
-        let _ = self.0.send(Event::Sources(sources, answer));
+        let _ = self.0.send(event(answer));
         outcome
     }
 }
@@ -142,6 +162,7 @@ pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<C
         predecessors: BTreeMap::new(),
         parting: Vec::new(),
         reload: None,
+        leaving: Vec::new(),
         events,
         report,
         working: 0,
@@ -171,16 +192,12 @@ impl Manager {
             }
             self.finish_drains();
             self.finish_partings();
+            self.answer_loads();
             self.act();
             self.tell();
             self.answer_reload();
             self.trim();
-            let draining = self.versions().any(|v| matches!(v.state, State::Draining));
-            let draining = draining || !self.parting.is_empty();
-            let until_look = self.next_look.saturating_duration_since(Instant::now());
-            let wait = if draining { until_look.min(DRAIN_POLL) } else { until_look };
-            // Short enough to notice that the server stops.
-            if let Ok(event) = self.events.recv_timeout(wait.min(Duration::from_millis(100))) {
+            if let Ok(event) = self.events.recv_timeout(self.time_to_wait()) {
                 self.handle(event);
                 while let Ok(event) = self.events.try_recv() {
                     self.handle(event);
@@ -189,58 +206,23 @@ impl Manager {
         }
     }
 
+    /// How long nothing is to be done if nothing happens.
+    fn time_to_wait(&self) -> Duration {
+        // Short enough to notice that the server stops.
+        let mut wait = Duration::from_millis(100);
+        let draining = self.models.values().flat_map(|model| model.versions.values());
+        let draining = draining.into_iter().any(|v| matches!(v.state, State::Draining));
+        if draining || !self.parting.is_empty() {
+            wait = DRAIN_POLL;
+        }
+        let next = self.next_deadline().map_or(self.next_look, |at| at.min(self.next_look));
+        wait.min(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// The versions of models that the sources have.
     fn versions(&self) -> impl Iterator<Item = &Version> {
-        self.models.values().flat_map(|model| model.versions.values())
-    }
-
-    /// Looks at all sources.
-    fn look(&mut self) {
-        self.has_looked = true;
-        let shared = Arc::clone(&self.shared);
-        let mut there: BTreeMap<String, Found> = BTreeMap::new();
-        let mut unknown = Unknown::default();
-        for source in &self.sources.clone() {
-            let path = &source.path;
-            let discovery = match source::discover(source, &shared.platforms) {
-                Ok(discovery) => discovery,
-                Err(error) => {
-                    match &source.name {
-                        Some(name) => drop(unknown.models.insert(name.clone())),
-                        None => drop(unknown.sources.insert(path.clone())),
-                    }
-                    self.note(format!("{error}; what is loaded from it stays"));
-                    self.problem(path, Some(error.to_string()));
-                    continue;
-                }
-            };
-            let Discovery { models, unreadable, empty, notes } = discovery;
-            notes.into_iter().for_each(|note| self.note(note));
-            unknown.models.extend(unreadable);
-            let nothing = models.iter().all(|found| found.versions.is_empty());
-            self.problem(path, nothing.then(|| "no model is there".to_owned()));
-            self.add(models, &mut there);
-            for name in empty {
-                let model = self.models.get(name.as_str());
-                if model.is_some_and(|model| model.source == *path) {
-                    let (config, versions) = (source.model.clone(), BTreeMap::new());
-                    let found =
-                        Found { name: name.clone(), source: path.clone(), versions, config };
-                    there.entry(name).or_insert(found);
-                }
-            }
-        }
-        self.update(there, &unknown);
-    }
-
-    /// Adds what one source has; a model that an earlier one has too counts there.
-    fn add(&mut self, models: Vec<Found>, there: &mut BTreeMap<String, Found>) {
-        for found in models {
-            if there.contains_key(&found.name) {
-                self.note(format!("model {:?} is there twice; the first counts", found.name));
-                continue;
-            }
-            there.insert(found.name.clone(), found);
-        }
+        let models = self.models.values().filter(|model| model.is_of_sources());
+        models.flat_map(|model| model.versions.values())
     }
 
     /// Logs a line, once.
@@ -251,104 +233,6 @@ impl Manager {
         if !self.noted.contains(&line) {
             log::warn!("{line}");
             self.noted.insert(line);
-        }
-    }
-
-    /// Puts a source's problem on the board, or takes it off. A source whose models still serve
-    /// has none.
-    fn problem(&mut self, path: &Path, problem: Option<String>) {
-        let mut serving = self.versions().filter(|version| matches!(version.state, State::Ready));
-        let stays = problem.is_some() && serving.any(|version| version.folder.starts_with(path));
-        let path = path.display().to_string();
-        let mut board = self.shared.board();
-        match problem {
-            Some(problem) if !stays => board.problems.insert(path, problem),
-            _ => board.problems.remove(&path),
-        };
-    }
-
-    /// Brings the list of models and versions up to date with what is there.
-    fn update(&mut self, there: BTreeMap<String, Found>, unknown: &Unknown) {
-        let mut unwanted = Vec::new();
-        for (name, model) in &mut self.models {
-            if !there.contains_key(&**name) && !unknown.covers(name, model) {
-                model.versions.values_mut().for_each(|version| version.aspired = false);
-                unwanted.push(Arc::clone(name));
-            }
-        }
-        for name in &unwanted {
-            if self.predecessors.contains_key(name) {
-                self.part_with_predecessors(name);
-                self.publish(name);
-            }
-        }
-        for (name, found) in there {
-            let name: Arc<str> = name.into();
-            if self.models.get(&name).is_some_and(|model| {
-                model.source != found.source && unknown.sources.contains(&model.source)
-            }) {
-                continue; // It may still be in the source that can not be read.
-            }
-            self.adopt(&name, &found);
-            let Some(model) = self.models.get_mut(&name) else {
-                continue;
-            };
-            let ready = model.versions.values().any(|v| matches!(v.state, State::Ready));
-            if found.versions.is_empty() && ready {
-                // An emptied folder looks like a mistake, or like storage that went away.
-                self.note(format!(
-                    "model {name} has no version on disk any more; the loaded one stays"
-                ));
-                continue;
-            }
-            update_versions(model, found.versions);
-            if let VersionPolicy::Specific(wanted) = &model.config.policy {
-                let missing =
-                    wanted.iter().filter(|v| !model.versions.get(v).is_some_and(|v| v.aspired));
-                let missing: Vec<String> = missing.map(i64::to_string).collect();
-                if !missing.is_empty() {
-                    self.note(format!("model {name}: version {} is not there", missing.join(", ")));
-                }
-            }
-        }
-        self.models.retain(|name, model| {
-            let alive = |v: &Version| v.aspired || !matches!(v.state, State::Gone);
-            let stays = model.versions.values().any(alive) || self.predecessors.contains_key(name);
-            if !stays {
-                self.shared.board().models.remove(&**name);
-            }
-            stays
-        });
-    }
-
-    /// Finds out, of versions that wait or have failed, whether they can be loaded now.
-    fn check_files(&mut self) {
-        let shared = Arc::clone(&self.shared);
-        let now = Instant::now();
-        for model in self.models.values_mut() {
-            for version in model.versions.values_mut().filter(|v| v.aspired) {
-                let waits = matches!(version.state, State::Found(_));
-                let failed = matches!(version.state, State::Failed(_));
-                if !waits && !failed {
-                    continue;
-                }
-                let seen = Fingerprint::of(&version.folder);
-                let changed = version.seen.replace(seen) != Some(seen);
-                let retries = version.attempts <= shared.config.max_load_retries;
-                if failed && changed {
-                    version.attempts = 0;
-                } else if failed && !(retries && now >= version.retry_at) {
-                    continue;
-                }
-                version.changing = changed && !seen.is_settled(SETTLED);
-                if version.changing {
-                    version.complete = false;
-                    become_state(version, State::Found("its files still change".to_owned()));
-                    continue;
-                }
-                let platform = shared.platforms.of_folder(&version.folder);
-                check_completeness(version, platform.map(|p| &**p));
-            }
         }
     }
 
@@ -408,6 +292,7 @@ impl Manager {
                     }
                 }
                 log::info!("{} version {}: unloaded", key.model, key.version);
+                self.left(&key);
             }
             Event::Loaded(key, Ok(servable), time) => {
                 self.working -= 1;
@@ -415,10 +300,14 @@ impl Manager {
             }
             Event::Loaded(key, Err(error), _) => {
                 self.working -= 1;
+                self.freed = true;
                 self.shared.metrics.load_failed(&key.model);
                 self.fail(&key, error);
+                self.left(&key);
             }
             Event::Sources(sources, answer) => self.set_sources(sources, answer),
+            Event::Load(source, deadline, answer) => self.ask_for(&source, deadline, answer),
+            Event::Unload(name, answer) => self.take_back(&name, answer),
         }
     }
 
@@ -431,7 +320,7 @@ impl Manager {
     fn loaded(&mut self, key: &Key, servable: Arc<Servable>, time: Duration) {
         let threads = servable.threads();
         let Some(version) = self.version(key) else {
-            self.parting.push(servable);
+            self.parting.push((key.clone(), servable));
             return;
         };
         version.servable = Some(servable);
@@ -507,35 +396,13 @@ impl Manager {
 
     /// Gives freed memory back to the system.
     fn trim(&mut self) {
-        if self.freed && self.trimmed_at.elapsed() >= TRIM_EVERY {
+        let awaited = self.leaving.iter().any(Leaving::has_left);
+        if self.freed && (awaited || self.trimmed_at.elapsed() >= TRIM_EVERY) {
             os::release_memory();
             self.freed = false;
             self.trimmed_at = Instant::now();
         }
-    }
-}
-
-/// Adds new versions, notes vanished ones, and marks those that should be served.
-fn update_versions(model: &mut Model, found: BTreeMap<i64, PathBuf>) {
-    let there: BTreeSet<i64> = found.keys().copied().collect();
-    let aspired = policy::aspired(&there, &model.config.policy);
-    for (number, folder) in found {
-        match model.versions.get_mut(&number) {
-            Some(version) => version.folder = folder,
-            // One that is not wanted is nothing to anyone.
-            None if !aspired.contains(&number) => {}
-            None => {
-                model.versions.insert(number, Version::new(folder));
-            }
-        }
-    }
-    for (number, version) in &mut model.versions {
-        version.aspired = aspired.contains(number);
-        if version.aspired && matches!(version.state, State::Gone) {
-            version.complete = false;
-            version.seen = None;
-            become_state(version, State::Found("wanted again".to_owned()));
-        }
+        self.answer_unloads();
     }
 }
 

@@ -7,16 +7,17 @@
 //! This module must not know of HTTP or of any protocol.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::oneshot;
 
-use crate::batch::Batcher;
+use crate::batch::{Batcher, Ran};
 use crate::config::{Config, RepositoryConfig, SourceConfig};
 use crate::error::Result;
-use crate::metrics::{Metrics, SignatureMetrics};
+use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
 use crate::platform::Platforms;
 use crate::tensor::{Signature, Tensor};
 
@@ -29,6 +30,7 @@ mod version;
 
 pub use self::servable::Servable;
 pub use self::state::{State, VersionStatus};
+pub use crate::batch::Times;
 
 /// Which model a request means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,10 +105,16 @@ impl ModelHandle {
         all.into_iter().find(|(_, signature)| signature.name == name)
     }
 
+    /// Its metrics.
+    #[must_use]
+    pub fn version_metrics(&self) -> &VersionMetrics {
+        self.0.metrics()
+    }
+
     /// Metrics of signature number `index`.
     #[must_use]
     pub fn metrics(&self, index: usize) -> Option<&SignatureMetrics> {
-        self.0.metrics(index)
+        self.0.metrics().signature(index)
     }
 
     /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
@@ -120,10 +128,36 @@ impl ModelHandle {
         index: usize,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Ran> {
         self.0.infer(index, inputs, deadline).await
     }
+
+    /// The same now, on this thread and outside its queue, so that nobody has to wait for it but
+    /// the caller: for warming up.
+    ///
+    /// # Errors
+    /// Those of the model, and those for inputs of the wrong number or type.
+    pub fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.0.run_now(index, inputs)
+    }
 }
+
+/// A model that was loaded by a request of its own, and not because a source has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedModel {
+    /// Its name.
+    pub name: String,
+    /// Where it was loaded from.
+    pub path: PathBuf,
+}
+
+/// Where the outcome of what was asked for goes.
+type Answer = oneshot::Sender<Result<()>>;
+
+/// Runs the requests that were recorded for a version which was just loaded from this folder, each
+/// so many times, before it is ready. What a record looks like only protocols know. Blocks; an
+/// error fails the load.
+pub type WarmUp = dyn Fn(&ModelHandle, &Path, usize) -> Result<()> + Send + Sync;
 
 /// The models of a server. Cheap to clone.
 #[derive(Clone)]
@@ -134,6 +168,7 @@ struct Shared {
     platforms: Platforms,
     metrics: Metrics,
     batcher: Batcher,
+    warm_up: Arc<WarmUp>,
     /// What requests see.
     table: ArcSwap<Table>,
     /// What people see.
@@ -157,6 +192,8 @@ struct Entry {
 #[derive(Default)]
 struct Board {
     models: BTreeMap<String, BTreeMap<i64, VersionStatus>>,
+    /// Models that were asked for, by name, and whether they are ready.
+    asked: BTreeMap<String, (LoadedModel, bool)>,
     /// Sources that can not be used, by path, and why.
     problems: BTreeMap<String, String>,
     /// Whether every model found at the start has been loaded or has failed.
@@ -170,13 +207,19 @@ impl Repository {
     ///
     /// # Errors
     /// If a thread can not be started.
-    pub fn start(config: &Config, platforms: Platforms, metrics: Metrics) -> Result<Self> {
+    pub fn start(
+        config: &Config,
+        platforms: Platforms,
+        metrics: Metrics,
+        warm_up: Arc<WarmUp>,
+    ) -> Result<Self> {
         let batching = &config.batching;
         let shared = Arc::new(Shared {
             config: config.repository.clone(),
             platforms,
             metrics,
             batcher: Batcher::new(batching.threads, batching.inline_budget)?,
+            warm_up,
             table: ArcSwap::default(),
             board: Mutex::default(),
             board_changed: Condvar::new(),
@@ -194,6 +237,33 @@ impl Repository {
     #[must_use]
     pub fn set_sources(&self, sources: Vec<SourceConfig>) -> oneshot::Receiver<Result<()>> {
         self.1.set_sources(sources)
+    }
+
+    /// Loads one more model, beside those of the sources. The answer comes when all its versions
+    /// that `source` asks for are ready, or when one has failed or `deadline` passed, and then
+    /// nothing of it stays; none comes if the repository is stopped before.
+    #[must_use]
+    pub fn load_model(
+        &self,
+        source: SourceConfig,
+        deadline: Instant,
+    ) -> oneshot::Receiver<Result<()>> {
+        self.1.load(source, deadline)
+    }
+
+    /// Takes away a model that [`Repository::load_model`] brought. The answer comes when its last
+    /// request is done and its memory is the system's; none if the repository is stopped before.
+    #[must_use]
+    pub fn unload_model(&self, name: &str) -> oneshot::Receiver<Result<()>> {
+        self.1.unload(name.to_owned())
+    }
+
+    /// The models that [`Repository::load_model`] brought and that are ready, sorted by name.
+    #[must_use]
+    pub fn loaded_models(&self) -> Vec<LoadedModel> {
+        let board = self.0.board();
+        let ready = board.asked.values().filter(|(_, is_ready)| *is_ready);
+        ready.map(|(model, _)| model.clone()).collect()
     }
 
     /// The ready version that `spec` means.
@@ -254,7 +324,8 @@ impl Repository {
             obstacles.push("models are being looked for and loaded".to_owned());
         }
         for (model, versions) in &board.models {
-            if table.models.contains_key(model.as_str()) {
+            // Whoever asks for a model is told how that went.
+            if table.models.contains_key(model.as_str()) || board.asked.contains_key(model) {
                 continue;
             }
             // A model whose last version leaves was taken away, and nobody waits for it.

@@ -2,14 +2,15 @@
 
 use std::num::NonZero;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use crate::batch::{Batcher, How, Queue, Run, Traits, WORTH_SPLITTING};
+use super::{ModelHandle, WarmUp};
+use crate::batch::{Batcher, How, Queue, Ran, Run, Traits, WORTH_SPLITTING};
 use crate::config::{Images, ModelConfig, model_server};
 use crate::error::{Code, Error, Result};
-use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
+use crate::metrics::{Metrics, VersionMetrics};
 use crate::platform::{Executable, LoadOptions, Platform, RunOptions};
 use crate::tensor::{
     Buffer, DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor,
@@ -26,7 +27,7 @@ pub struct Servable {
     metrics: VersionMetrics,
     bytes: u64,
     threads: usize,
-    load_time: Duration,
+    load_time: OnceLock<Duration>,
 }
 
 /// Runs one signature of an executable, for its queue.
@@ -64,6 +65,8 @@ pub(super) struct Load<'a> {
     pub(super) metrics: &'a Metrics,
     /// Threads within an operation that suited the version before this one.
     pub(super) threads: Option<usize>,
+    /// Runs the requests that were recorded for it.
+    pub(super) warm_up: &'a WarmUp,
 }
 
 impl Load<'_> {
@@ -72,25 +75,32 @@ impl Load<'_> {
     /// How many threads an operation uses is fixed when the runtime loads a model. What suits it
     /// is only known once it has run, so a small model, which is quick to load, is loaded twice:
     /// with all threads, and then with one.
-    pub(super) fn run(&self, loaded: impl FnOnce()) -> Result<Servable> {
+    pub(super) fn run(&self, loaded: impl FnOnce()) -> Result<Arc<Servable>> {
         let started = Instant::now();
         let cores = available_parallelism().map_or(1, NonZero::get);
         let all = self.threads.unwrap_or(cores);
         let mut servable = self.load(all)?;
         loaded();
         if self.config.warm_up {
-            servable.warm();
+            self.warm(&servable)?;
             if self.threads.is_none() && all > 1 && !servable.is_worth_splitting() {
                 drop(servable);
                 servable = self.load(1)?;
-                servable.warm();
+                self.warm(&servable)?;
             }
         }
         servable.loaded_in(started.elapsed());
         Ok(servable)
     }
 
-    fn load(&self, threads: usize) -> Result<Servable> {
+    /// Warms with made-up inputs first: they can not fail the load, and bring up every signature.
+    fn warm(&self, servable: &Arc<Servable>) -> Result<()> {
+        servable.warm();
+        let handle = ModelHandle(Arc::clone(servable));
+        (self.warm_up)(&handle, self.folder, self.config.warm_up_iterations)
+    }
+
+    fn load(&self, threads: usize) -> Result<Arc<Servable>> {
         let options = load_options(self.config, threads);
         let loaded = self.platform.load(self.folder, &options)?;
         let batching = match self.config.batching_file {
@@ -107,7 +117,7 @@ impl Load<'_> {
             let queue_metrics = metrics.signature(index)?.queue();
             Some(self.batcher.queue(batching.clone(), traits, queue_metrics, run))
         };
-        Ok(Servable {
+        Ok(Arc::new(Servable {
             model: Arc::clone(self.model),
             version: self.version,
             platform: self.platform.name(),
@@ -116,8 +126,8 @@ impl Load<'_> {
             metrics,
             bytes: loaded.bytes,
             threads,
-            load_time: Duration::ZERO,
-        })
+            load_time: OnceLock::new(),
+        }))
     }
 }
 
@@ -157,15 +167,15 @@ impl Servable {
     }
 
     /// Notes how long it took until it could serve.
-    fn loaded_in(&mut self, time: Duration) {
-        self.load_time = time;
+    fn loaded_in(&self, time: Duration) {
+        let _ = self.load_time.set(time);
         self.metrics.loaded(self.bytes, time);
     }
 
     /// How long it took to load and warm.
     #[must_use]
     pub fn load_time(&self) -> Duration {
-        self.load_time
+        self.load_time.get().copied().unwrap_or_default()
     }
 
     /// The model's name.
@@ -192,10 +202,10 @@ impl Servable {
         &self.signatures
     }
 
-    /// The metrics of signature number `index`.
+    /// Its metrics.
     #[must_use]
-    pub fn metrics(&self, index: usize) -> Option<&SignatureMetrics> {
-        self.metrics.signature(index)
+    pub fn metrics(&self) -> &VersionMetrics {
+        &self.metrics
     }
 
     /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
@@ -204,13 +214,23 @@ impl Servable {
         index: usize,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Ran> {
+        self.queue(index, &inputs)?.submit(inputs, deadline).await
+    }
+
+    /// The same now, on this thread and outside its queue. Blocks.
+    pub(super) fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.queue(index, inputs)?.warm(inputs, None)
+    }
+
+    /// The queue of signature number `index`, for inputs that can be its.
+    fn queue(&self, index: usize, inputs: &[Tensor]) -> Result<&Queue> {
         let (Some(signature), Some(queue)) = (self.signatures.get(index), self.queues.get(index))
         else {
             return Err(Error::internal("no such signature number"));
         };
-        check(signature, &inputs)?;
-        queue.submit(inputs, deadline).await
+        check(signature, inputs)?;
+        Ok(queue)
     }
 }
 
@@ -252,7 +272,7 @@ fn warm_size(signature: &Signature, queue: &Queue, rows: usize) -> Result<()> {
     };
     let started = Instant::now();
     for _ in 0..WARM_RUNS {
-        queue.warm(&inputs, WARM_LIMIT)?;
+        queue.warm(&inputs, Some(WARM_LIMIT))?;
         if started.elapsed() > WARM_LIMIT / 10 {
             break;
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::config::{ModelConfig, SourceConfig};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::platform::Platforms;
 
 /// A model that is there.
@@ -116,7 +116,8 @@ fn folder_name(path: &Path) -> String {
 /// Folders in `path` with names that are text, in byte order.
 fn subfolders(path: &Path) -> Result<Vec<(String, PathBuf)>> {
     let unreadable = |e: std::io::Error| {
-        Error::unavailable(format!("{} can not be read: {e}", path.display())).with_source(e)
+        let message = format!("{} can not be read: {e}", path.display());
+        Error::new(Code::of_io(&e), message).with_source(e)
     };
     let mut folders = Vec::new();
     for entry in fs::read_dir(path).map_err(unreadable)? {

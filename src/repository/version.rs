@@ -8,6 +8,7 @@ use super::State;
 use super::policy::Phase;
 use super::servable::Servable;
 use super::source::Fingerprint;
+use crate::error::Error;
 use crate::platform::{Completeness, Platform};
 
 /// The wait between tries of a failed load doubles up to this, unless it begins longer.
@@ -54,6 +55,19 @@ impl Version {
             | State::Draining
             | State::Gone
             | State::Failed(_) => Phase::Busy,
+        }
+    }
+
+    /// Why it could not be loaded.
+    pub(super) fn failure(&self) -> Option<&Error> {
+        match &self.state {
+            State::Failed(error) => Some(error),
+            State::Found(_)
+            | State::Loading
+            | State::Warming
+            | State::Ready
+            | State::Draining
+            | State::Gone => None,
         }
     }
 

@@ -15,8 +15,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::drain::OpenConnection;
+use super::tls::Stream;
 use super::watched::{Watch, Watched};
-use actix_web::rt::net::TcpStream;
 use actix_web::rt::time::{Instant, Sleep, sleep};
 
 /// How far the client is with its requests. Shared by a connection and its requests, which stay
@@ -64,8 +64,8 @@ struct Seen {
     idle: Duration,
 }
 
-/// A TCP connection that ticks.
-pub(super) type Connection = Watched<TcpStream, Ticks>;
+/// A connection that ticks. What is encrypted is watched in the clear.
+pub(super) type Connection = Watched<Stream, Ticks>;
 
 /// The ticks of a connection.
 pub(super) struct Ticks {

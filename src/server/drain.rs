@@ -73,12 +73,21 @@ impl Activity {
 
     /// Waits until no connection or request has begun or ended for a while.
     pub(super) fn wait_until_quiet(&self, end: Instant) {
+        let enough = || if self.connections() == 0 { QUIET_AND_EMPTY } else { QUIET };
+        self.wait(end, enough);
+    }
+
+    /// Waits until what is established has been accepted. That is enough where clients with an
+    /// open connection are told to go by themselves.
+    pub(super) fn wait_until_accepted(&self, end: Instant) {
+        self.wait(end, || QUIET_AND_EMPTY);
+    }
+
+    fn wait(&self, end: Instant, enough: impl Fn() -> Duration) {
         let mut seen = self.0.steps.load(SeqCst);
         let mut since = Instant::now();
         loop {
-            let empty = self.connections() == 0;
-            let enough = if empty { QUIET_AND_EMPTY } else { QUIET };
-            if since.elapsed() >= enough || Instant::now() >= end {
+            if since.elapsed() >= enough() || Instant::now() >= end {
                 return;
             }
             thread::sleep(POLL);

@@ -20,14 +20,16 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
 use tonic::service::Routes;
-use tonic::transport::server::{Router, TcpIncoming};
+use tonic::transport::server::Router;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::HealthServer;
 
+use super::drain::Activity;
 use super::health::Health;
+use super::incoming::{self, Patience};
 use super::local::{Frames, LocalConnection};
-use super::{bind, drain};
+use super::{bind, drain, tls};
 use crate::config::{Config, ModelConfig, TlsConfig, model_server};
 use crate::engine::{Engine, Served};
 use crate::error::{Code, Error, Result};
@@ -49,15 +51,27 @@ const STREAMS: u32 = 1024;
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
 
+/// The most memory that the heads of a call may take.
+const HEADERS: u32 = 16 << 10;
+
+/// Calls that a client may begin and take back before they are looked at, and faults of its own
+/// that are kept in mind; more of either, and its connection ends.
+const TAKEN_BACK: usize = 20;
+const FAULTS: usize = 1024;
+
 /// A client that does not answer is asked whether it is there, and then let go.
 const PING_EVERY: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A client that was asked whether it is there, and is, has been heard within this time.
+const SILENCE: Duration = Duration::from_secs(100);
 
 /// A running gRPC listener.
 pub struct GrpcListener {
     address: Option<SocketAddr>,
     socket: Option<TcpListener>,
     path: Option<PathBuf>,
+    activity: Activity,
     ending: watch::Sender<bool>,
     thread: JoinHandle<()>,
 }
@@ -83,14 +97,15 @@ impl GrpcListener {
             .build()
             .map_err(failed)?;
         let (ending, ends) = watch::channel(false);
-        let serving = serving(&runtime, config, engine, socket, &ends)?;
+        let activity = Activity::default();
+        let serving = serving(&runtime, config, engine, socket, &activity, &ends)?;
         let thread = thread::Builder::new().name("grpc-main".to_owned());
         let thread = thread.spawn(move || {
             runtime.block_on(serving);
             runtime.shutdown_timeout(Duration::from_secs(1));
         });
         let (thread, path) = (thread.map_err(failed)?, grpc.socket_path.clone());
-        Ok(Some(GrpcListener { address, socket: clone, path, ending, thread }))
+        Ok(Some(GrpcListener { address, socket: clone, path, activity, ending, thread }))
     }
 
     /// The address that is listened on, with the port that was picked; `None` with a socket only.
@@ -103,12 +118,16 @@ impl GrpcListener {
     /// `timeout`, and ends. Blocks until then.
     pub fn stop(self, delay: Duration, timeout: Duration) {
         thread::sleep(delay);
-        if let Some(socket) = &self.socket {
-            drain::refuse_connections(socket);
-        }
-        // Clients are told to go, and which of their calls still count.
-        let _ = self.ending.send(true);
         let end = Instant::now() + timeout;
+        self.activity.close_connections();
+        if let Some(socket) = self.socket {
+            // Who is connected already, or about to be, may have sent a call.
+            drain::refuse_connections(&socket);
+            self.activity.wait_until_accepted(end);
+        }
+        // Clients are told to go, and which of their calls still count. The socket is closed, so
+        // that those who come now are refused at once.
+        let _ = self.ending.send(true);
         while !self.thread.is_finished() && Instant::now() < end {
             thread::sleep(Duration::from_millis(5));
         }
@@ -127,6 +146,7 @@ fn serving(
     config: &Config,
     engine: &Engine,
     socket: Option<TcpListener>,
+    activity: &Activity,
     ends: &watch::Receiver<bool>,
 ) -> Result<impl Future<Output = ()> + use<>> {
     let _inside = runtime.enter();
@@ -140,8 +160,15 @@ fn serving(
     if let Some(socket) = socket {
         let socket = tokio::net::TcpListener::from_std(socket);
         let socket = socket.map_err(|e| failed("can not listen", e))?;
-        let router = router(grpc.tls.as_ref(), routes.clone())?;
-        let incoming = TcpIncoming::from(socket).with_nodelay(Some(true));
+        if let Some(config) = &grpc.tls {
+            // What is wrong is told in better words than the library's.
+            tls::server_config(config)?;
+        }
+        let http = &config.http;
+        let patience = Patience { preface: http.header_timeout, silence: SILENCE };
+        let router = router(grpc.tls.as_ref(), patience.preface, routes.clone())?;
+        let (most, activity) = (http.max_connections, activity.clone());
+        let incoming = incoming::connections(socket, most, patience, activity);
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
         listeners.push(served.boxed());
     }
@@ -150,7 +177,7 @@ fn serving(
         let incoming = incoming
             .map(|accepted| accepted.map(|stream| LocalConnection::new(stream, Frames::new())));
         // Who may connect is up to the file's permissions.
-        let router = router(None, routes)?;
+        let router = router(None, config.http.header_timeout, routes)?;
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
         listeners.push(served.boxed());
     }
@@ -194,25 +221,26 @@ fn services(config: &Config, engine: &Engine) -> Result<Routes> {
         .add_service(reflection().build_v1alpha().map_err(broken)?))
 }
 
-fn router(tls: Option<&TlsConfig>, routes: Routes) -> Result<Router> {
+fn router(tls: Option<&TlsConfig>, handshake: Duration, routes: Routes) -> Result<Router> {
     let mut server = tonic::transport::Server::builder()
         .max_concurrent_streams(STREAMS)
+        .http2_max_header_list_size(HEADERS)
+        .http2_max_pending_accept_reset_streams(Some(TAKEN_BACK))
+        .http2_max_local_error_reset_streams(Some(FAULTS))
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT));
     if let Some(tls) = tls {
-        let identity = Identity::from_pem(&tls.certificate, &tls.key);
-        let mut config = ServerTlsConfig::new().identity(identity);
+        let identity = Identity::from_pem(&tls.certificate.text, &tls.key.text);
+        let mut config = ServerTlsConfig::new().identity(identity).timeout(handshake);
         if let Some(roots) = &tls.client_roots {
             config = config
-                .client_ca_root(Certificate::from_pem(roots))
+                .client_ca_root(Certificate::from_pem(&roots.text))
                 .client_auth_optional(!tls.verify_clients);
         }
         server = server.tls_config(config).map_err(|e| {
-            let message = "the certificates for gRPC can not be used: check server_key, \
-                           server_cert and custom_ca";
-            Error::invalid(format!("{message} ({e})")).with_source(e)
+            Error::invalid(format!("the certificates for gRPC can not be used: {e}")).with_source(e)
         })?;
     }
     Ok(server.add_routes(routes))

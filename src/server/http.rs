@@ -22,12 +22,13 @@ use super::body::{self, BodyError, Limits};
 use super::connection::Progress;
 use super::drain::Activity;
 use super::form;
+use super::trace::Tracing;
 use crate::config::{Config, SagemakerCompatibility, SagemakerConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error};
-use crate::metrics::CONTENT_TYPE as CONTENT_TYPE_OF_METRICS;
+use crate::metrics::{CONTENT_TYPE as CONTENT_TYPE_OF_METRICS, TFS_CONTENT_TYPE};
 use crate::protocol::sagemaker::{self, Sagemaker};
-use crate::protocol::{Head, Headers, JSON, Reply, simple, tfs};
+use crate::protocol::{ALLOW, Head, Headers, JSON, Reply, simple, tfs};
 
 /// What every request needs. Cheap to clone.
 #[derive(Clone)]
@@ -36,9 +37,11 @@ pub(super) struct State {
     limits: Limits,
     activity: Activity,
     cors: bool,
+    /// Where TensorFlow Serving's own metrics are.
     metrics_path: Option<Arc<str>>,
     exact: bool,
     sagemaker: Sagemaker,
+    tracing: Tracing,
 }
 
 impl Headers for HeaderMap {
@@ -53,8 +56,9 @@ impl State {
         let metrics_path = config.http.metrics_path.as_deref().map(Arc::from);
         let (cors, exact) = (config.http.cors, config.http.exact);
         let options = sagemaker_options(&config.http.sagemaker, config.http.max_body_bytes);
+        let tracing = Tracing::new(&config.http);
         let sagemaker = Sagemaker::new(engine.clone(), options);
-        State { engine, limits, activity, cors, metrics_path, exact, sagemaker }
+        State { engine, limits, activity, cors, metrics_path, exact, sagemaker, tracing }
     }
 
     pub(super) fn activity(&self) -> &Activity {
@@ -86,6 +90,7 @@ pub(super) async fn dispatch(
     state: web::Data<State>,
 ) -> HttpResponse {
     let start = Instant::now();
+    let trace = state.tracing.of(request.headers());
     state.activity.step();
     let _serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
     let in_flight = state.engine.in_flight();
@@ -98,7 +103,7 @@ pub(super) async fn dispatch(
     if let Some(served) = &reply.served {
         state.engine.count(served, start.elapsed());
     }
-    log_failure(&request, &reply);
+    log_failure(&request, trace.id(), &reply);
     state.activity.step();
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = HttpResponse::build(status);
@@ -106,6 +111,7 @@ pub(super) async fn dispatch(
     for (name, value) in &reply.headers {
         response.insert_header((*name, value.as_str()));
     }
+    trace.tell(&mut response, start, reply.served.and_then(|served| served.times));
     if state.cors && is_below_v1(request.uri().path()) {
         response.insert_header((ACCESS_CONTROL_ALLOW_ORIGIN, "*"));
         response.insert_header((ACCESS_CONTROL_ALLOW_METHODS, "POST, GET"));
@@ -121,6 +127,9 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
     let method = request.method().as_str();
     let path = request.uri().path();
     let engine = &state.engine;
+    if state.metrics_path.as_deref() == Some(path) {
+        return tfs_metrics(request, state);
+    }
     if let Some(route) = sagemaker::route(path) {
         return sagemaker_request(route, request, payload, state, start).await;
     }
@@ -132,9 +141,9 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
         ("GET" | "HEAD", "/health") => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
         ("GET" | "HEAD", "/readyz") => readiness(engine),
         ("GET" | "HEAD", "/metrics") => metrics(engine),
-        ("GET" | "HEAD", _) if state.metrics_path.as_deref() == Some(path) => metrics(engine),
         (_, "/" | "/healthz" | "/health" | "/readyz" | "/metrics") => {
-            plain(405, &format!("{method} is not allowed for {path}"))
+            let allowed = if path == "/" { "GET, HEAD, POST" } else { "GET, HEAD" };
+            plain(405, &format!("{method} is not allowed for {path}")).with_header(ALLOW, allowed)
         }
         _ if is_below_v1(path) => tfs_request(request, payload, state, start).await,
         _ if state.sagemaker.options().is_container => sagemaker::not_found(),
@@ -241,6 +250,18 @@ fn metrics(engine: &Engine) -> Reply {
     }
 }
 
+/// TensorFlow Serving's own metrics, whatever the method, as there.
+fn tfs_metrics(request: &HttpRequest, state: &State) -> Reply {
+    let path = request.uri().path();
+    match request.uri().query().filter(|_| state.exact) {
+        None => Reply::ok(TFS_CONTENT_TYPE, state.engine.tfs_metrics_text()),
+        Some(query) => {
+            let message = format!("Unexpected path: {path}?{query}. Should be {path}");
+            Reply::ok(TFS_CONTENT_TYPE, message).with_status(400)
+        }
+    }
+}
+
 fn readiness(engine: &Engine) -> Reply {
     match engine.readiness() {
         Ok(()) => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
@@ -255,15 +276,16 @@ fn plain(status: u16, message: &str) -> Reply {
 }
 
 /// Failures that are ours go to the log, once, with their cause; clients' own only on demand.
-fn log_failure(request: &HttpRequest, reply: &Reply) {
+fn log_failure(request: &HttpRequest, id: &str, reply: &Reply) {
     let Some(error) = &reply.error else {
         return;
     };
     let (method, path, status) = (request.method(), request.uri().path(), reply.status);
     let cause = std::error::Error::source(error).map_or(String::new(), |e| format!(" ({e})"));
+    let id = if id.is_empty() { String::new() } else { format!(" [{id}]") };
     if error.code().is_servers_fault() {
-        log::error!("{method} {path:?} {status}: {error}{cause}");
+        log::error!("{method} {path:?} {status}{id}: {error}{cause}");
     } else {
-        log::debug!("{method} {path:?} {status}: {error}{cause}");
+        log::debug!("{method} {path:?} {status}{id}: {error}{cause}");
     }
 }

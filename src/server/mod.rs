@@ -1,7 +1,8 @@
 //! The listener: binds, serves, drains.
 //!
 //! [`http`] turns requests into calls of the protocols, [`body`] and [`form`] read what clients
-//! send, [`connection`] limits how long they take, [`drain`] knows when it is safe to stop. This module knows no model.
+//! send, [`connection`] limits how long they take, [`tls`] encrypts, [`drain`] knows when it is safe
+//! to stop. This module knows no model.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::mpsc;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use actix_http::error::DispatchError;
 use actix_http::{HttpService, Protocol};
-use actix_server::{Server, ServerHandle};
+use actix_server::{Server, ServerBuilder, ServerHandle};
 use actix_service::{ServiceFactoryExt, fn_service, map_config};
 use actix_web::dev::AppConfig;
 use actix_web::rt::System;
@@ -18,6 +19,7 @@ use actix_web::rt::net::TcpStream;
 use actix_web::{App, web};
 use socket2::{Domain, Socket, Type};
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 use self::connection::{Connection, Patience, Ticks};
 use self::drain::Activity;
@@ -32,7 +34,10 @@ mod form;
 mod grpc;
 mod health;
 mod http;
+mod incoming;
 mod local;
+mod tls;
+mod trace;
 mod watched;
 
 pub use self::grpc::GrpcListener;
@@ -45,27 +50,35 @@ pub struct HttpListener {
     address: SocketAddr,
     handle: ServerHandle,
     activity: Activity,
-    socket: TcpListener,
+    sockets: Vec<TcpListener>,
     /// Tells idle connections to close.
     ending: watch::Sender<bool>,
     thread: JoinHandle<()>,
 }
 
 impl HttpListener {
-    /// Binds `port` and starts to serve `engine`.
+    /// Binds `port`, and those that are the same to clients, and starts to serve `engine`.
     ///
     /// # Errors
-    /// If the address can not be bound (the message says what to do) or threads not be started.
+    /// If the address can not be bound (the message says what to do), the certificates not be
+    /// used, or threads not be started.
     pub fn start(config: &Config, port: u16, engine: &Engine) -> Result<Self> {
+        let acceptor = config.http.tls.as_ref().map(tls::acceptor).transpose()?;
         let socket = bind(config.http.host, port, "--http-port")?;
         let address = socket.local_addr().map_err(|e| failed("has no address", e))?;
-        let clone = socket.try_clone().map_err(|e| failed("can not be shared", e))?;
+        let mut sockets = vec![socket];
+        for &port in &config.http.more_ports {
+            sockets.push(bind(config.http.host, port, "SAGEMAKER_SAFE_PORT_RANGE")?);
+        }
+        let clones = sockets.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
+        let clones = clones.map_err(|e| failed("can not be shared", e))?;
         let activity = Activity::default();
         let state = http::State::new(config, engine.clone(), activity.clone());
         let (http_config, drain_time) = (config.http.clone(), config.shutdown.timeout);
         let (report, started) = mpsc::channel();
         let (ending, ends) = watch::channel(false);
-        let serve = move || serve(&http_config, drain_time, socket, &state, &ends, &report);
+        let port = Port { sockets, acceptor };
+        let serve = move || serve(&http_config, drain_time, port, &state, &ends, &report);
         let thread = thread::Builder::new()
             .name("http".to_owned())
             .spawn(serve)
@@ -73,7 +86,7 @@ impl HttpListener {
         let handle = started
             .recv()
             .map_err(|_| Error::internal("the HTTP listener ended before it started"))??;
-        Ok(HttpListener { address, handle, activity, socket: clone, ending, thread })
+        Ok(HttpListener { address, handle, activity, sockets: clones, ending, thread })
     }
 
     /// The address that is listened on, with the port that was picked.
@@ -89,7 +102,7 @@ impl HttpListener {
         self.activity.close_connections();
         thread::sleep(delay);
         let end = Instant::now() + timeout;
-        drain::refuse_connections(&self.socket);
+        self.sockets.iter().for_each(drain::refuse_connections);
         self.activity.wait_until_quiet(end);
         // The command is sent by this call; its answer can take a second longer than it must.
         drop(self.handle.stop(true));
@@ -107,10 +120,17 @@ impl HttpListener {
     }
 }
 
+/// What is listened on.
+struct Port {
+    sockets: Vec<TcpListener>,
+    /// Makes handshakes, if what is sent is encrypted.
+    acceptor: Option<TlsAcceptor>,
+}
+
 fn serve(
     config: &HttpConfig,
     drain_time: Duration,
-    socket: TcpListener,
+    port: Port,
     state: &http::State,
     ending: &watch::Receiver<bool>,
     report: &mpsc::Sender<Result<ServerHandle>>,
@@ -118,6 +138,7 @@ fn serve(
     let patience = Patience { head: config.header_timeout, idle: config.keep_alive };
     let (keep_alive, header_timeout) = (config.keep_alive, config.header_timeout);
     let (state, ending) = (web::Data::new(state.clone()), ending.clone());
+    let Port { sockets, acceptor } = port;
     let service = move || {
         let app = App::new().app_data(web::Data::clone(&state));
         let app = app.default_service(web::to(http::dispatch));
@@ -136,13 +157,19 @@ fn serve(
                 data.insert(connection.watch.progress());
             })
             .finish(map_config(app, |()| AppConfig::default()));
-        let activity = state.activity().clone();
+        let (activity, acceptor) = (state.activity().clone(), acceptor.clone());
         let accept = fn_service(move |stream: TcpStream| {
             // Answers are written whole; waiting to fill a packet only delays them.
             let _ = stream.set_nodelay(true);
             let peer = stream.peer_addr().ok();
-            let connection = Connection::new(stream, Ticks::new(patience, activity.connection()));
-            std::future::ready(Ok::<_, DispatchError>((connection, Protocol::Http1, peer)))
+            // It counts as open from here on, handshake and all.
+            let (open, acceptor) = (activity.connection(), acceptor.clone());
+            async move {
+                let stream = tls::accept(stream, acceptor.as_ref(), patience.head).await;
+                let stream = stream.map_err(DispatchError::Io)?;
+                let connection = Connection::new(stream, Ticks::new(patience, open));
+                Ok::<_, DispatchError>((connection, Protocol::Http1, peer))
+            }
         });
         accept.and_then(http)
     };
@@ -150,9 +177,9 @@ fn serve(
         .workers(config.threads)
         .max_concurrent_connections(config.max_connections.div_ceil(config.threads))
         .shutdown_timeout(drain_time.as_secs().max(1))
-        .disable_signals()
-        .listen("http", socket, service);
-    let server = match server {
+        .disable_signals();
+    let listens = |server: ServerBuilder, socket| server.listen("http", socket, service.clone());
+    let server = match sockets.into_iter().try_fold(server, listens) {
         Ok(server) => server,
         Err(error) => {
             let _ = report.send(Err(failed("can not be listened on", error)));

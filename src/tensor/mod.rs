@@ -18,7 +18,7 @@ pub use self::memory::{
     ALIGNMENT, AlignedVec, Buffer, Memory, Strings, StringsBuilder, aligned_vec,
 };
 pub use self::rows::{concat, pad};
-pub use self::shape::Shape;
+pub use self::shape::{MAX_RANK, Shape};
 pub use self::signature::{CooSparse, DeclaredShape, ImageEncoding, Signature, TensorSpec};
 
 mod dtype;

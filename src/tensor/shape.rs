@@ -6,6 +6,9 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 
+/// The most dimensions that a tensor of the runtime has.
+pub const MAX_RANK: usize = 254;
+
 /// The size of each dimension of a tensor; empty for a scalar.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Shape(pub(super) SmallVec<[i64; 4]>);
@@ -14,8 +17,14 @@ impl Shape {
     /// A shape with these dimensions, none negative.
     ///
     /// # Errors
-    /// [`Error::invalid`] for a negative dimension or a product that does not fit an `i64`.
+    /// [`Error::invalid`] for more than [`MAX_RANK`] dimensions, a negative one, or a product that
+    /// does not fit an `i64`.
     pub fn new(dims: &[i64]) -> Result<Self> {
+        if dims.len() > MAX_RANK {
+            let count = dims.len();
+            let message = format!("a shape has {count} dimensions, which is more than {MAX_RANK}");
+            return Err(Error::invalid(message));
+        }
         let shape = Shape(SmallVec::from_slice(dims));
         shape.elements()?;
         Ok(shape)

@@ -1,106 +1,18 @@
 //! The command line of TensorFlow Serving, on real models.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tempfile::TempDir;
-
-use crate::support::client::{Answer, Client, get, post, request};
-use crate::support::process::{Ended, Process, ended, run, tensorserve};
+use crate::support::client::{Client, get, post, request};
+use crate::support::model_server::{
+    HALF_PLUS_THREE, HALF_PLUS_TWO, Place, UPSTREAM, assert_fails, base_path, command, list,
+    listed, write_list,
+};
+use crate::support::process::{ended, run};
 use crate::support::{data, link};
-
-const UPSTREAM: &str = "tensorflow-serving/upstream/testdata";
-const HALF_PLUS_TWO: &str = "tensorflow-serving/upstream/testdata/saved_model_half_plus_two_cpu";
-const HALF_PLUS_THREE: &str = "tensorflow-serving/upstream/testdata/saved_model_half_plus_three";
-
-/// This binary under the name of TensorFlow Serving's.
-fn command(arguments: &[&str]) -> Command {
-    let mut command = tensorserve(arguments);
-    command.arg0("/usr/bin/tensorflow_model_server");
-    command
-}
-
-/// A server with a folder of its own, where it also writes its log.
-struct Place {
-    process: Process,
-    root: TempDir,
-}
-
-impl Place {
-    /// Serves with these flags, where `ROOT` stands for the folder that `prepare` is given.
-    fn start(flags: &[&str], prepare: impl FnOnce(&Path)) -> Self {
-        let root = tempfile::tempdir().expect("temporary folder");
-        prepare(root.path());
-        let shown = root.path().display().to_string();
-        let flags: Vec<String> = flags.iter().map(|f| f.replace("ROOT", &shown)).collect();
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let mut command = command(&flags);
-        // Free ones; as flags they would mean none.
-        command.env("TENSORSERVE_HTTP_PORT", "0").env("TENSORSERVE_GRPC_PORT", "0");
-        command.stderr(File::create(root.path().join("log")).expect("a file"));
-        Place { process: Process::start(command), root }
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.root.path().join("log")).expect("the log")
-    }
-
-    fn predict(&self, target: &str) -> Answer {
-        let path = format!("/v1/models/{target}:predict");
-        post(self.process.address, &path, r#"{"instances": [1.0]}"#)
-    }
-
-    /// What `target` says to 1.
-    fn value(&self, target: &str) -> Option<f64> {
-        let answer = self.predict(target);
-        (answer.status == 200).then(|| answer.json()["predictions"][0].as_f64().expect("a number"))
-    }
-
-    fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let start = Instant::now();
-        while !holds(self) {
-            assert!(start.elapsed() < Duration::from_secs(20), "in vain: {what}: {}", self.log());
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Writes a list of models beside the old one, and renames it.
-    fn write_list(&self, text: &str) {
-        write_list(self.root.path(), text);
-    }
-}
-
-fn write_list(root: &Path, text: &str) {
-    fs::write(root.join("models.new"), text).expect("written");
-    fs::rename(root.join("models.new"), root.join("models.config")).expect("renamed");
-}
-
-/// An entry of a list of models.
-fn listed(name: &str, path: &Path, rest: &str) -> String {
-    let path = path.display();
-    format!(
-        "config {{ name: \"{name}\" base_path: \"{path}\" model_platform: \"tensorflow\" {rest} }}\n"
-    )
-}
-
-fn list(models: &[String]) -> String {
-    format!("# Models\nmodel_config_list: {{\n{}}}\n", models.join(""))
-}
-
-fn base_path(path: &str) -> String {
-    format!("--model_base_path={}", data(path).display())
-}
-
-fn assert_fails(ended: &Ended, message: &str) {
-    assert_eq!(ended.status.code(), Some(255), "{}{}", ended.stdout, ended.stderr);
-    let line = format!("Failed to start server. Error: {message}");
-    assert!(ended.stdout.contains(&line), "{line:?} is not in: {}", ended.stdout);
-}
 
 #[test]
 fn version_and_help() {
@@ -351,7 +263,10 @@ fn metrics_where_the_file_says_and_headers_for_browsers() {
     let address = place.process.address;
     let metrics = get(address, "/monitoring/prometheus/metrics");
     assert_eq!(metrics.status, 200);
-    assert!(metrics.text().contains("# TYPE"), "{}", metrics.text());
+    let text = metrics.text();
+    assert!(text.contains("# TYPE :tensorflow:serving:request_count counter\n"), "{text}");
+    assert!(!text.contains("tensorserve_"), "{text}");
+    assert!(get(address, "/metrics").text().contains("tensorserve_build_info"));
     assert!(!metrics.headers.contains_key("access-control-allow-origin"));
     let origin = [("Origin", "http://example.org")];
     let answers = [

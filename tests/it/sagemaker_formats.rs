@@ -116,7 +116,7 @@ fn records_go_to_the_one_input_of_bytes() {
     let answer = invoke(&server, "application/x-tfrecord", &file);
     assert_eq!(answer.json(), json!({"predictions": ["first", "second"]}));
     // An example without a frame: {"a": 1} and no more.
-    let example = b"\x0a\x0a\x0a\x08\x0a\x01a\x12\x03\x1a\x01\x01";
+    let example = b"\x0a\x0c\x0a\x0a\x0a\x01a\x12\x05\x1a\x03\x0a\x01\x01";
     let answer = invoke(&server, "application/x-tfexample", example);
     assert_eq!(answer.status, 200, "{}", answer.text());
     for (what, body) in [("cut", &file[..file.len() - 1]), ("garbage", b"garbage".as_slice())] {
@@ -156,9 +156,9 @@ fn extended_answers_are_what_is_accepted() {
     let rows = r#"[{"a": [1, 2, 3], "b": 4}]"#;
     let body = format!("{{\"instances\": {rows}}}");
     let csv = invoke_for(&server, "text/csv", "application/json", &body);
-    assert_eq!(csv.text(), "8,6.0\n");
+    assert_eq!(csv.text(), "8,10.0\n");
     let lines = invoke_for(&server, "application/jsonlines", "application/json", &body);
-    assert_eq!(lines.text(), "{\"b2\":8,\"sum\":6.0}\n");
+    assert_eq!(lines.text(), "{\"b2\":8,\"sum\":10.0}\n");
     let refused = invoke_for(&server, "application/x-npy", "application/json", &body);
     refused.assert_refused("two outputs", 400, "there are 2");
 

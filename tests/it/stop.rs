@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tonic::{Code, Status};
+
 use crate::support::client::{Client, get, post};
+use crate::support::grpc::Caller;
 use crate::support::process::Process;
 use crate::support::{data, project};
 
@@ -63,6 +66,65 @@ fn a_stop_under_load_loses_no_request() {
         longest = longest.max(start.elapsed());
     }
     println!("{ROUNDS} stops, gone at most {longest:?} after the last refusal");
+}
+
+/// Makes calls on one connection after another, until the server no longer takes any.
+fn call(address: SocketAddr, answered: &AtomicU64, stopping: &AtomicBool) {
+    loop {
+        let Ok(caller) = Caller::connect(address) else {
+            assert!(stopping.load(SeqCst), "refused while it should serve");
+            return;
+        };
+        for _ in 0..20 {
+            match caller.half_plus_two() {
+                Ok(()) => answered.fetch_add(1, SeqCst),
+                // Told to go, the client connected again and could not: nothing was sent.
+                Err(status) if never_sent(&status) => {
+                    assert!(stopping.load(SeqCst), "refused while it should serve");
+                    return;
+                }
+                Err(status) => panic!("a call was lost: {status:?}"),
+            };
+        }
+    }
+}
+
+/// Whether a call failed because there was nobody to connect to.
+fn never_sent(status: &Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        let refused = error.downcast_ref::<std::io::Error>();
+        if refused.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+            return true;
+        }
+        cause = error.source();
+    }
+    status.code() == Code::Unavailable && status.message().contains("onnection refused")
+}
+
+#[test]
+fn a_stop_under_load_loses_no_call() {
+    let mut longest = Duration::ZERO;
+    for round in 0..ROUNDS / 2 {
+        let mut process = Process::serve(&project("models/half_plus_two"), &[]);
+        let (answered, stopping) = (AtomicU64::new(0), AtomicBool::new(false));
+        let address = process.grpc();
+        thread::scope(|scope| {
+            let client = || scope.spawn(|| call(address, &answered, &stopping));
+            let clients: Vec<_> = (0..CONNECTIONS).map(|_| client()).collect();
+            while answered.load(SeqCst) < 200 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            thread::sleep(Duration::from_millis(7 * round as u64 % 40));
+            stopping.store(true, SeqCst);
+            process.signal("TERM");
+            clients.into_iter().for_each(|client| client.join().expect("no call failed"));
+        });
+        let start = Instant::now();
+        assert!(process.wait().success(), "round {round}");
+        longest = longest.max(start.elapsed());
+    }
+    println!("gone at most {longest:?} after the last refusal");
 }
 
 #[test]

@@ -4,12 +4,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
 use tensorserve::config::ModelSettings;
-use tensorserve::platform::tensorflow::TensorFlow;
 
 use crate::support::client::{Answer, request};
 use crate::support::server::{TestServer, config, settings};
@@ -62,8 +60,7 @@ fn serve(root: &tempfile::TempDir, exact: bool) -> TestServer {
     }
     let mut config = config(settings);
     config.http.exact = exact;
-    let tensorflow = TensorFlow::new(config.tensorflow.clone());
-    let server = TestServer::start_with(&config, vec![Arc::new(tensorflow)]);
+    let server = TestServer::start_configured(&config);
     server.wait_until_started();
     assert_eq!(server.get("/readyz").text(), "ok\n");
     server

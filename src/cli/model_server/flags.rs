@@ -94,6 +94,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "ALTS is not built in; gRPC is not encrypted by it",
     ),
     flag("ssl_config_file", Text, "", "SSLConfig as text protobuf, for gRPC"),
+    flag("rest_api_ssl_config_file", Text, "", "the same for HTTP; TensorFlow Serving has none"),
     flag("platform_config_file", Text, "", "PlatformConfigMap as text protobuf"),
     flag(
         "per_process_gpu_memory_fraction",
@@ -104,12 +105,17 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("saved_model_tags", Text, "serve", "tags of the graph to load, with commas between"),
     idle("grpc_channel_arguments", Text, "", "they are settings of another gRPC library"),
     idle("grpc_max_threads", Int, "0", "gRPC runs on the threads of the server"),
-    flag("enable_model_warmup", Bool, "true", "run a version before it takes requests"),
-    idle(
+    flag(
+        "enable_model_warmup",
+        Bool,
+        "true",
+        "run recorded and made-up requests before a version takes others",
+    ),
+    flag(
         "num_request_iterations_for_warmup",
         Int,
         "0",
-        "a version is warmed until its runs are quick",
+        "how often each recorded request is run; 0 means once",
     ),
     flag("version", Bool, "false", "print the version and end"),
     flag("monitoring_config_file", Text, "", "MonitoringConfig as text protobuf"),
@@ -331,6 +337,7 @@ mod tests {
             assert_eq!(FLAGS.iter().filter(|f| f.name == flag.name).count(), 1, "{}", flag.name);
             assert!(usage.contains(&format!("--{}=", flag.name)));
         }
-        assert_eq!(FLAGS.len(), 48);
+        // TensorFlow Serving's, and one of our own.
+        assert_eq!(FLAGS.len(), 48 + 1);
     }
 }

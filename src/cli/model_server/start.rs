@@ -53,8 +53,12 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
     if let Some(path) = flags.text("ssl_config_file") {
         config.grpc.tls = Some(files::tls(Path::new(path))?);
     }
-    if let Some(path) = flags.text("monitoring_config_file") {
-        config.http.metrics_path = files::monitoring(Path::new(path))?;
+    config.http.metrics_path = match flags.text("monitoring_config_file") {
+        Some(path) => files::monitoring(Path::new(path))?,
+        None => None,
+    };
+    if let Some(path) = flags.text("rest_api_ssl_config_file") {
+        config.http.tls = Some(files::tls(Path::new(path))?);
     }
     let common = &config.repository.common;
     config.repository.sources = match flags.text("model_config_file") {
@@ -133,6 +137,9 @@ fn settings(flags: &Flags, notes: &mut Vec<String>) -> Result<Settings> {
     server.gpu_memory_fraction =
         flags.float("per_process_gpu_memory_fraction").filter(|&part| part != 0.0);
     settings.each.warm_up = flags.bool("enable_model_warmup");
+    // There less than 1 means 1, too.
+    let iterations = flags.int("num_request_iterations_for_warmup").filter(|&times| times > 0);
+    settings.each.warm_up_iterations = iterations.and_then(|times| usize::try_from(times).ok());
     if let Some(tags) = flags.text("saved_model_tags") {
         settings.each.tags = Some(tags.parse::<List<String>>().map_err(Error::invalid)?);
     }
@@ -289,6 +296,7 @@ mod tests {
             "--per_process_gpu_memory_fraction=0.5",
             "--saved_model_tags=serve,gpu",
             "--enable_model_warmup=false",
+            "--num_request_iterations_for_warmup=4",
             "--enable_batching",
             "--enable_per_model_batching_parameters",
             "--enable_grpc_healthcheck_service",
@@ -311,6 +319,7 @@ mod tests {
         let model = &config.repository.sources[0].model;
         assert_eq!(model.tags, ["serve", "gpu"]);
         assert!(!model.warm_up && model.batching_file);
+        assert_eq!(model.warm_up_iterations, 4);
         assert_eq!(model.batching.mode, BatchMode::On);
         assert_eq!(
             (model.batching.max_batch_size, model.batching.max_enqueued_batches),

@@ -9,7 +9,7 @@ use super::walk::Extents;
 use crate::error::Result as EngineResult;
 use crate::tensor::{DType, Shape, Tensor};
 
-pub use super::walk::{Fault, MAX_RANK, ReadOptions, is_base64_object};
+pub use super::walk::{Fault, ReadOptions, is_base64_object};
 
 /// Builds one tensor from one nested value, or from one per row.
 pub struct TensorReader {

@@ -6,10 +6,7 @@ use smallvec::SmallVec;
 use super::scan::{Cursor, SyntaxError};
 use crate::codec::base64::Alphabet;
 use crate::error::Result as EngineResult;
-use crate::tensor::{DType, Shape, Tensor};
-
-/// The most dimensions a tensor can have (TensorFlow's own limit).
-pub const MAX_RANK: usize = 254;
+use crate::tensor::{DType, MAX_RANK, Shape, Tensor};
 
 /// How values are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,16 +7,13 @@ use prost::Message;
 use super::models::PLATFORM;
 use super::{batching, text};
 use crate::config::units::List;
-use crate::config::{Settings, TlsConfig};
+use crate::config::{Pem, Settings, TFS_METRICS_PATH, TlsConfig};
 use crate::error::{Error, Result};
 use crate::proto::serving::{
     MonitoringConfig, PlatformConfigMap, SavedModelBundleSourceAdapterConfig, SessionBundleConfig,
     SslConfig,
 };
 use crate::proto::tensorflow::{ConfigProto, GpuOptions};
-
-/// Where TensorFlow Serving has its metrics, unless the file says otherwise.
-const METRICS: &str = "/monitoring/prometheus/metrics";
 
 /// The path of the metrics that the file of `--monitoring_config_file` asks for.
 ///
@@ -28,7 +25,7 @@ pub fn monitoring(path: &Path) -> Result<Option<String>> {
         return Ok(None);
     };
     match prometheus.path.as_str() {
-        "" => Ok(Some(METRICS.to_owned())),
+        "" => Ok(Some(TFS_METRICS_PATH.to_owned())),
         metrics if metrics.starts_with('/') => Ok(Some(metrics.to_owned())),
         metrics => {
             let message = format!("{}: path {metrics:?} must begin with /", path.display());
@@ -50,10 +47,12 @@ pub fn tls(path: &Path) -> Result<TlsConfig> {
             return Err(Error::invalid(message));
         }
     }
+    let pem = |name: &str, text| Pem { text, origin: format!("{}: {name}", path.display()) };
+    let roots = Some(config.custom_ca).filter(|roots| !roots.is_empty());
     Ok(TlsConfig {
-        key: config.server_key,
-        certificate: config.server_cert,
-        client_roots: Some(config.custom_ca).filter(|roots| !roots.is_empty()),
+        key: pem("server_key", config.server_key),
+        certificate: pem("server_cert", config.server_cert),
+        client_roots: roots.map(|roots| pem("custom_ca", roots)),
         verify_clients: config.client_verify,
     })
 }
@@ -115,6 +114,9 @@ fn take_bundle(
         settings.server.num_batch_threads = threads;
     }
     settings.each.warm_up = Some(bundle.enable_model_warmup);
+    let warm_up = bundle.model_warmup_options.clone().unwrap_or_default();
+    let iterations = warm_up.num_request_iterations.and_then(|times| usize::try_from(times).ok());
+    settings.each.warm_up_iterations = iterations.filter(|&times| times > 0);
     if !bundle.saved_model_tags.is_empty() {
         settings.each.tags = Some(List(bundle.saved_model_tags.clone()));
     }
@@ -122,13 +124,14 @@ fn take_bundle(
         session_config: None,
         batching_parameters: None,
         enable_model_warmup: false,
+        model_warmup_options: None,
         saved_model_tags: Vec::new(),
         ..bundle
     };
     if rest != SessionBundleConfig::default() {
         notes.push(
-            "session_target, thread pools, RAM estimates, warm-up options and TFLite of the \
-             platform config have no effect here"
+            "session_target, thread pools, RAM estimates and TFLite of the platform config have \
+             no effect here"
                 .to_owned(),
         );
     }
@@ -199,7 +202,7 @@ mod tests {
         let text = format!("server_key: \"{pem}\" server_cert: \"{pem}\" client_verify: true");
         let read = tls(file(&text).path()).expect("valid");
         assert!(read.verify_clients && read.client_roots.is_none());
-        assert!(read.key.contains("\nsecret\n"));
+        assert!(read.key.text.contains("\nsecret\n"));
         assert!(!format!("{read:?}").contains("secret"));
         let error = tls(file("server_key: '/etc/key.pem'").path()).expect_err("a name");
         assert!(error.message().contains("server_key must be the text"), "{error}");

@@ -270,12 +270,12 @@ mod tests {
             let body = match text("body").expect("a body") {
                 // What its proxy's language has for no body.
                 "<undefined>" => continue,
-                body => body.as_bytes(),
+                body => Bytes::from(body.to_owned()),
             };
             let got =
                 Input::of(text("content_type").unwrap_or("Unknown")).map(|input| match input {
-                    Input::Json => json(&Bytes::copy_from_slice(body)).to_vec(),
-                    Input::Csv => csv(body),
+                    Input::Json => json(&body).to_vec(),
+                    Input::Csv => csv(&body),
                     other => panic!("{other:?}"),
                 });
             let otherwise = OTHERWISE.iter().find(|(other, ..)| *other == name);

@@ -70,7 +70,7 @@ impl Sagemaker {
         let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
         let (engine, verb, name) = (&self.engine, attributes.verb, name.as_ref());
         let call = Call { engine, verb, name, choice, body: &body, start, exact: false };
-        let mut served = Served { api: call.api(), reached: None, code: None };
+        let mut served = Served::new(call.api());
         let mut answer = answer(&call, input, &mut served).await;
         if let Err(error) = &answer
             && error.code() == Code::InvalidArgument

@@ -37,7 +37,7 @@ pub struct ImageForm {
 
 /// Answers `POST /` with JSON.
 pub async fn json(engine: &Engine, body: &[u8], start: Instant) -> Reply {
-    let mut served = Served { api: Api::SimpleJson, reached: None, code: None };
+    let mut served = Served::new(Api::SimpleJson);
     let answer = match request::decode(engine, body) {
         Ok(call) => run(engine, call, start, &mut served).await,
         Err(error) => Err(error),
@@ -47,7 +47,7 @@ pub async fn json(engine: &Engine, body: &[u8], start: Instant) -> Reply {
 
 /// Answers `POST /` with a form of images.
 pub async fn images(engine: &Engine, form: ImageForm, start: Instant) -> Reply {
-    let mut served = Served { api: Api::SimpleImage, reached: None, code: None };
+    let mut served = Served::new(Api::SimpleImage);
     let answer = match image_call(engine, form) {
         Ok(call) => run(engine, call, start, &mut served).await,
         Err(error) => Err(error),
@@ -81,12 +81,13 @@ fn reply(answer: Result<Vec<u8>>, mut served: Served) -> Reply {
 
 async fn run(engine: &Engine, call: Call, start: Instant, served: &mut Served) -> Result<Vec<u8>> {
     let Call { handle, signature, inputs } = call;
-    served.reached = Some((handle.clone(), signature));
+    served.reach(&handle, signature);
     let request = InferRequest { signature, inputs };
     let answer = engine.infer(&handle, request, engine.deadline(start)).await;
-    let outputs = answer.map_err(in_words)?.outputs;
+    let answer = answer.map_err(in_words)?;
+    served.took(answer.times);
     let declared = handle.signatures().get(signature);
-    encode(declared, &outputs)
+    encode(declared, &answer.outputs)
 }
 
 /// A failure of the run in this API's words, if it is the request's fault.

@@ -1,7 +1,6 @@
 //! Bodies of `:predict` that are no JSON, which TensorFlow Serving does not have: NumPy's arrays,
 //! and the messages of its gRPC API.
 
-use bytes::Bytes;
 use prost::Message;
 
 use super::predict::Decoded;
@@ -9,9 +8,9 @@ use super::{Call, DEFAULT_SIGNATURE, encode::Format, grpc};
 use crate::codec::npy;
 use crate::engine::{Choice, ModelHandle, Served};
 use crate::error::{Error, Result};
-use crate::pb::Form;
 use crate::pb::serving::model_spec::VersionChoice;
 use crate::pb::serving::{ModelSpec, PredictRequest};
+use crate::pb::{Form, bounded};
 use crate::protocol::Head;
 use crate::tensor::Tensor;
 
@@ -107,7 +106,7 @@ pub(super) fn encode(outputs: &[Tensor], max_bytes: usize) -> Result<Vec<u8>> {
 
 /// Answers a `PredictRequest` as gRPC does, with a `PredictResponse`.
 pub(super) async fn predict(call: &Call<'_>, served: &mut Served) -> Result<Vec<u8>> {
-    let mut request = PredictRequest::decode(Bytes::clone(call.body)).map_err(|error| {
+    let mut request: PredictRequest = bounded::decode(call.body.clone()).map_err(|error| {
         Error::invalid(format!("the body is no tensorflow.serving.PredictRequest: {error}"))
     })?;
     request.model_spec = Some(agreed(request.model_spec.take(), call.name, call.choice)?);
@@ -116,7 +115,7 @@ pub(super) async fn predict(call: &Call<'_>, served: &mut Served) -> Result<Vec<
     let form = if is_raw { Form::Content } else { Form::Values };
     let deadline = call.engine.deadline(call.start);
     let (answer, done) = grpc::predict(call.engine, request, form, deadline).await;
-    served.reached = done.reached;
+    *served = Served { api: served.api, ..done };
     Ok(answer?.encode_to_vec())
 }
 

@@ -107,6 +107,7 @@ impl Call<'_> {
                 return Err(error);
             }
         };
+        served.version = Some(handle.clone());
         let max_bytes = self.engine.max_tensor_bytes();
         let decoded = match from {
             Wire::Npy => binary::decode(self.body, &handle, max_bytes)?,
@@ -128,11 +129,12 @@ impl Call<'_> {
         served: &mut Served,
     ) -> Result<Answer> {
         let Decoded { signature, inputs, format } = decoded;
-        served.reached = Some((handle.clone(), signature));
+        served.reach(&handle, signature);
         let request = InferRequest { signature, inputs };
         let deadline = self.engine.deadline(self.start);
-        let tensors = self.engine.infer(&handle, request, deadline).await?.outputs;
-        Ok(Answer::Outputs { handle, signature, format, tensors })
+        let answer = self.engine.infer(&handle, request, deadline).await?;
+        served.took(answer.times);
+        Ok(Answer::Outputs { handle, signature, format, tensors: answer.outputs })
     }
 
     /// Classifies serialized examples, or finds the number of each.
@@ -146,14 +148,16 @@ impl Call<'_> {
         let classifies = self.verb == Verb::Classify;
         let method = if classifies { Method::Classify } else { Method::Regress };
         let handle = resolve(engine, self.name, self.choice)?;
+        served.version = Some(handle.clone());
         let signature = classify::find(&handle, signature_name, method)?;
-        served.reached = Some((handle.clone(), signature));
+        served.signature = Some(signature);
         let deadline = engine.deadline(self.start);
         Ok(if classifies {
-            let classes = classify::classify(engine, &handle, signature, examples, deadline);
+            let classes =
+                classify::classify(engine, &handle, signature, examples, deadline, served);
             Answer::Classes(classes.await?)
         } else {
-            let numbers = classify::regress(engine, &handle, signature, examples, deadline);
+            let numbers = classify::regress(engine, &handle, signature, examples, deadline, served);
             Answer::Numbers(numbers.await?)
         })
     }

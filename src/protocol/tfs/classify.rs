@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::DEFAULT_SIGNATURE;
 use super::fault::type_name;
-use crate::engine::{Engine, InferRequest, ModelHandle};
+use crate::engine::{Engine, InferRequest, ModelHandle, Served};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Signature, StringsBuilder, Tensor};
 
@@ -170,7 +170,7 @@ pub fn examples_tensor<E: AsRef<[u8]>>(
 }
 
 /// Classifies the examples of a tensor of [`Examples`] with signature number `signature`, which
-/// [`find`] has found.
+/// [`find`] has found. `served` is told how long its run took.
 ///
 /// # Errors
 /// Those of [`Engine::infer`] and [`classifications`].
@@ -180,9 +180,10 @@ pub async fn classify(
     signature: usize,
     examples: Tensor,
     deadline: Instant,
+    served: &mut Served,
 ) -> Result<Classifications> {
     let count = examples.rows().unwrap_or(0);
-    let outputs = run(engine, handle, signature, examples, deadline).await?;
+    let outputs = run(engine, handle, signature, examples, deadline, served).await?;
     classifications(declared(handle, signature)?, count, &outputs)
 }
 
@@ -196,10 +197,31 @@ pub async fn regress(
     signature: usize,
     examples: Tensor,
     deadline: Instant,
+    served: &mut Served,
 ) -> Result<Vec<f32>> {
     let count = examples.rows().unwrap_or(0);
-    let outputs = run(engine, handle, signature, examples, deadline).await?;
+    let outputs = run(engine, handle, signature, examples, deadline, served).await?;
     regressions(declared(handle, signature)?, count, &outputs)
+}
+
+/// The same for either `method`, now and on this thread, to warm a version up: the answer is only
+/// checked.
+///
+/// # Errors
+/// Those of the model, and those of the check.
+pub fn run_now(
+    handle: &ModelHandle,
+    signature: usize,
+    method: Method,
+    examples: Tensor,
+) -> Result<()> {
+    let count = examples.rows().unwrap_or(0);
+    let outputs = handle.run_now(signature, &[examples])?;
+    let declared = declared(handle, signature)?;
+    match method {
+        Method::Classify => classifications(declared, count, &outputs).map(drop),
+        Method::Regress => regressions(declared, count, &outputs).map(drop),
+    }
 }
 
 async fn run(
@@ -208,9 +230,12 @@ async fn run(
     signature: usize,
     examples: Tensor,
     deadline: Instant,
+    served: &mut Served,
 ) -> Result<Vec<Tensor>> {
     let request = InferRequest { signature, inputs: vec![examples] };
-    Ok(engine.infer(handle, request, deadline).await?.outputs)
+    let answer = engine.infer(handle, request, deadline).await?;
+    served.took(answer.times);
+    Ok(answer.outputs)
 }
 
 fn declared(handle: &ModelHandle, signature: usize) -> Result<&Signature> {

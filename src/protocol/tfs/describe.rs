@@ -1,6 +1,8 @@
 //! Model status and metadata as TensorFlow Serving writes them: protocol buffers as JSON, one
 //! blank of indentation, default values included.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::json;
 use serde_json::ser::{PrettyFormatter, Serializer};
@@ -19,6 +21,19 @@ pub(super) fn status(engine: &Engine, name: Option<&str>, version: Option<i64>) 
     let versions = versions(engine, name, version)?;
     let all = Statuses { model_version_status: versions.iter().map(Status::of).collect() };
     Ok(Reply::ok(JSON, pretty(&all)))
+}
+
+/// The answer to `GET /v1/models`, which the reference does not have: the names of all models, as
+/// KServe's protocol tells them, and the status of each.
+pub(super) fn list(engine: &Engine) -> Reply {
+    let models = engine.all_models();
+    let status = |name: &String| {
+        let versions = engine.status(name);
+        let all = Statuses { model_version_status: versions.iter().map(Status::of).collect() };
+        (name.clone(), all)
+    };
+    let status = models.iter().map(status).collect();
+    Reply::ok(JSON, pretty(&Models { models, status }))
 }
 
 /// The status of a model's versions, or of one of them.
@@ -43,6 +58,12 @@ pub(super) fn versions(
 }
 
 // Members are written in the order they are declared, which is that of the protocol buffers.
+#[derive(Serialize)]
+struct Models {
+    models: Vec<String>,
+    status: BTreeMap<String, Statuses>,
+}
+
 #[derive(Serialize)]
 struct Statuses {
     model_version_status: Vec<Status>,

@@ -34,7 +34,7 @@ pub async fn predict(
     form: Form,
     deadline: Instant,
 ) -> Answer<PredictResponse> {
-    let mut served = Served { api: Api::GrpcPredict, reached: None, code: None };
+    let mut served = Served::new(Api::GrpcPredict);
     let answer = run_predict(engine, request, form, deadline, &mut served).await;
     answered(answer, served)
 }
@@ -54,15 +54,16 @@ async fn run_predict(
 ) -> Result<PredictResponse> {
     let PredictRequest { model_spec, inputs, output_filter } = request;
     let handle = find(engine, model_spec.as_ref())?;
+    served.version = Some(handle.clone());
     let name = signature_name(model_spec.as_ref());
-    let (index, signature) = handle.signature(name).ok_or_else(|| {
-        Error::precondition(format!("Serving signature key \"{name}\" not found."))
-    })?;
-    served.reached = Some((handle.clone(), index));
+    let (index, signature) = predict_signature(&handle, name)?;
+    served.signature = Some(index);
     let wanted = wanted_outputs(signature, &output_filter)?;
-    let inputs = input_tensors(signature, &inputs)?;
+    let inputs = input_tensors(signature, inputs)?;
     let request = InferRequest { signature: index, inputs };
-    let outputs = engine.infer(&handle, request, deadline).await?.outputs;
+    let answer = engine.infer(&handle, request, deadline).await?;
+    served.took(answer.times);
+    let outputs = answer.outputs;
     let mut answers = BTreeMap::new();
     for (at, alias) in wanted {
         let output = outputs.get(at).ok_or_else(|| Error::internal("an output is missing"))?;
@@ -70,6 +71,16 @@ async fn run_predict(
     }
     let spec = effective_spec(&handle, name);
     Ok(PredictResponse { model_spec: Some(spec), outputs: answers })
+}
+
+/// The signature `name` for a Predict call.
+pub(super) fn predict_signature<'h>(
+    handle: &'h ModelHandle,
+    name: &str,
+) -> Result<(usize, &'h Signature)> {
+    handle
+        .signature(name)
+        .ok_or_else(|| Error::precondition(format!("Serving signature key \"{name}\" not found.")))
 }
 
 /// The version that a request means.
@@ -105,7 +116,7 @@ pub(super) fn effective_spec(handle: &ModelHandle, signature: &str) -> ModelSpec
 }
 
 /// Position and alias of each output that is asked for; all of them without a filter.
-fn wanted_outputs<'a>(
+pub(super) fn wanted_outputs<'a>(
     signature: &'a Signature,
     filter: &'a [String],
 ) -> Result<Vec<(usize, &'a str)>> {
@@ -137,15 +148,16 @@ fn names<'a>(specs: impl Iterator<Item = &'a TensorSpec>) -> String {
 }
 
 /// One tensor for each input of the signature, in its order.
-fn input_tensors(
+pub(super) fn input_tensors(
     signature: &Signature,
-    given: &BTreeMap<String, TensorProto>,
+    mut given: BTreeMap<String, TensorProto>,
 ) -> Result<Vec<Tensor>> {
-    check_number(signature, given)?;
+    check_number(signature, &given)?;
     let mut tensors = Vec::with_capacity(signature.inputs.len());
     for spec in &signature.inputs {
-        if let Some(proto) = given.get(&spec.alias) {
-            let tensor = tensor_from_proto(proto);
+        if let Some(proto) = given.get_mut(&spec.alias) {
+            // Values that are lists are there twice for no longer than it takes.
+            let tensor = tensor_from_proto(&std::mem::take(proto));
             tensors.push(tensor.map_err(|error| {
                 let message = format!("tensor parsing error: {} ({error})", spec.alias);
                 Error::invalid(message)
@@ -154,7 +166,7 @@ fn input_tensors(
         }
         let default = signature.defaults.iter().find(|(alias, _)| *alias == spec.alias);
         let Some((_, tensor)) = default else {
-            return Err(missing_input(signature, spec, given));
+            return Err(missing_input(signature, spec, &given));
         };
         tensors.push(tensor.clone());
     }

@@ -27,7 +27,7 @@ pub async fn classify(
     request: ClassificationRequest,
     deadline: Instant,
 ) -> Answer<ClassificationResponse> {
-    let mut served = Served { api: Api::GrpcClassify, reached: None, code: None };
+    let mut served = Served::new(Api::GrpcClassify);
     let answer = run_classify(engine, request, deadline, &mut served).await;
     answered(answer, served)
 }
@@ -39,9 +39,9 @@ async fn run_classify(
     served: &mut Served,
 ) -> Result<ClassificationResponse> {
     let ClassificationRequest { model_spec, input } = request;
-    let (spec, input) = (model_spec.as_ref(), input.as_ref());
+    let spec = model_spec.as_ref();
     let (run, examples) = prepare(engine, spec, input, Method::Classify, served)?;
-    let result = run.classify(examples, deadline).await?;
+    let result = run.classify(examples, deadline, served).await?;
     let spec = effective_spec(&run.handle, signature_name(spec));
     Ok(ClassificationResponse { model_spec: Some(spec), result: Some(result) })
 }
@@ -52,7 +52,7 @@ pub async fn regress(
     request: RegressionRequest,
     deadline: Instant,
 ) -> Answer<RegressionResponse> {
-    let mut served = Served { api: Api::GrpcRegress, reached: None, code: None };
+    let mut served = Served::new(Api::GrpcRegress);
     let answer = run_regress(engine, request, deadline, &mut served).await;
     answered(answer, served)
 }
@@ -64,9 +64,9 @@ async fn run_regress(
     served: &mut Served,
 ) -> Result<RegressionResponse> {
     let RegressionRequest { model_spec, input } = request;
-    let (spec, input) = (model_spec.as_ref(), input.as_ref());
+    let spec = model_spec.as_ref();
     let (run, examples) = prepare(engine, spec, input, Method::Regress, served)?;
-    let result = run.regress(examples, deadline).await?;
+    let result = run.regress(examples, deadline, served).await?;
     let spec = effective_spec(&run.handle, signature_name(spec));
     Ok(RegressionResponse { model_spec: Some(spec), result: Some(result) })
 }
@@ -77,7 +77,7 @@ pub async fn multi_inference(
     request: MultiInferenceRequest,
     deadline: Instant,
 ) -> Answer<MultiInferenceResponse> {
-    let mut served = Served { api: Api::GrpcMultiInference, reached: None, code: None };
+    let mut served = Served::new(Api::GrpcMultiInference);
     let answer = run_tasks(engine, &request, deadline, &mut served).await;
     answered(answer.map(|results| MultiInferenceResponse { results }), served)
 }
@@ -91,25 +91,24 @@ async fn run_tasks(
     let first = request.tasks.first().and_then(|task| task.model_spec.as_ref());
     // One version for all, pinned once.
     let handle = find(engine, first)?;
-    let mut tasks: Vec<(usize, Method, &str)> = Vec::with_capacity(request.tasks.len());
-    for task in &request.tasks {
-        let (signature, method, name) = check_task(&handle, task)?;
-        if tasks.iter().any(|(_, _, other)| *other == name) {
-            return Err(Error::invalid(format!("Duplicate evaluation of signature: {name}")));
-        }
-        tasks.push((signature, method, name));
-    }
+    served.version = Some(handle.clone());
+    let tasks = check_tasks(&handle, &request.tasks)?;
     let examples = tensor_of(request.input.as_ref(), engine.max_tensor_bytes())?;
+    if let Some(metrics) = tasks.first().and_then(|first| handle.metrics(first.signature)) {
+        metrics.examples(examples.rows().unwrap_or(0));
+    }
     let mut results = Vec::with_capacity(tasks.len());
-    for (signature, method, name) in tasks {
-        served.reached = Some((handle.clone(), signature));
+    for Task { signature, method, name } in tasks {
+        served.signature = Some(signature);
         let run = Run { engine, handle: handle.clone(), signature };
         let examples = examples.clone();
         let outcome = match method {
             Method::Classify => {
-                Outcome::ClassificationResult(run.classify(examples, deadline).await?)
+                Outcome::ClassificationResult(run.classify(examples, deadline, served).await?)
             }
-            Method::Regress => Outcome::RegressionResult(run.regress(examples, deadline).await?),
+            Method::Regress => {
+                Outcome::RegressionResult(run.regress(examples, deadline, served).await?)
+            }
         };
         let model_spec = Some(effective_spec(&handle, name));
         results.push(InferenceResult { model_spec, result: Some(outcome) });
@@ -117,17 +116,42 @@ async fn run_tasks(
     Ok(results)
 }
 
-/// Signature, method and name of signature that a task asks for.
-fn check_task<'t>(
+/// One signature that is asked for, checked.
+pub(super) struct Task<'t> {
+    pub(super) signature: usize,
+    pub(super) method: Method,
+    /// Of the signature.
+    name: &'t str,
+}
+
+/// What the tasks of a call ask for: different signatures of one model.
+pub(super) fn check_tasks<'t>(
     handle: &ModelHandle,
-    task: &'t InferenceTask,
-) -> Result<(usize, Method, &'t str)> {
+    given: &'t [InferenceTask],
+) -> Result<Vec<Task<'t>>> {
+    let model = given.first().map_or("", model_name);
+    let mut tasks: Vec<Task> = Vec::with_capacity(given.len());
+    for task in given {
+        let task = check_task(handle, model, task)?;
+        if tasks.iter().any(|other| other.name == task.name) {
+            let message = format!("Duplicate evaluation of signature: {}", task.name);
+            return Err(Error::invalid(message));
+        }
+        tasks.push(task);
+    }
+    Ok(tasks)
+}
+
+fn model_name(task: &InferenceTask) -> &str {
+    task.model_spec.as_ref().map_or("", |spec| spec.name.as_str())
+}
+
+fn check_task<'t>(handle: &ModelHandle, model: &str, task: &'t InferenceTask) -> Result<Task<'t>> {
     let spec = task.model_spec.as_ref();
-    let model = spec.map_or("", |spec| spec.name.as_str());
-    if model.is_empty() {
+    if model_name(task).is_empty() {
         return Err(Error::invalid("Found ModelSpec with an empty model name."));
     }
-    if model != handle.model() {
+    if model_name(task) != model {
         return Err(Error::invalid(
             "All ModelSpecs in a MultiInferenceRequest must access the same model name.",
         ));
@@ -141,26 +165,27 @@ fn check_task<'t>(
             return Err(Error::new(Code::Unimplemented, message));
         }
     };
-    let Some((index, signature)) = handle.signature(name) else {
+    let Some((number, signature)) = handle.signature(name) else {
         let message = format!("Requested signature not found in model graph: {name}");
         return Err(Error::invalid(message));
     };
     classify::check(signature, method)?;
-    Ok((index, method, name))
+    Ok(Task { signature: number, method, name })
 }
 
 /// What a call that names one signature asks for: which to run, and on what.
 fn prepare<'e>(
     engine: &'e Engine,
     spec: Option<&ModelSpecProto>,
-    input: Option<&Input>,
+    input: Option<Input>,
     method: Method,
     served: &mut Served,
 ) -> Result<(Run<'e>, Tensor)> {
     let handle = find(engine, spec)?;
+    served.version = Some(handle.clone());
     let signature = classify::find(&handle, signature_name(spec), method)?;
-    served.reached = Some((handle.clone(), signature));
-    let examples = tensor_of(input, engine.max_tensor_bytes())?;
+    served.signature = Some(signature);
+    let examples = tensor_of(input.as_ref(), engine.max_tensor_bytes())?;
     Ok((Run { engine, handle, signature }, examples))
 }
 
@@ -172,15 +197,25 @@ struct Run<'e> {
 }
 
 impl Run<'_> {
-    async fn classify(&self, examples: Tensor, deadline: Instant) -> Result<ClassificationResult> {
+    async fn classify(
+        &self,
+        examples: Tensor,
+        deadline: Instant,
+        served: &mut Served,
+    ) -> Result<ClassificationResult> {
         let Run { engine, handle, signature } = self;
-        let run = classify::classify(engine, handle, *signature, examples, deadline);
+        let run = classify::classify(engine, handle, *signature, examples, deadline, served);
         Ok(classification_result(run.await?))
     }
 
-    async fn regress(&self, examples: Tensor, deadline: Instant) -> Result<RegressionResult> {
+    async fn regress(
+        &self,
+        examples: Tensor,
+        deadline: Instant,
+        served: &mut Served,
+    ) -> Result<RegressionResult> {
         let Run { engine, handle, signature } = self;
-        let run = classify::regress(engine, handle, *signature, examples, deadline);
+        let run = classify::regress(engine, handle, *signature, examples, deadline, served);
         let regressions = run.await?.into_iter().map(|value| Regression { value });
         Ok(RegressionResult { regressions: regressions.collect() })
     }
@@ -198,7 +233,7 @@ fn classification_result(all: Classifications) -> ClassificationResult {
 }
 
 /// The examples of a request as a tensor of serialized ones.
-fn tensor_of(input: Option<&Input>, max_bytes: usize) -> Result<Tensor> {
+pub(super) fn tensor_of(input: Option<&Input>, max_bytes: usize) -> Result<Tensor> {
     let kind = input.and_then(|input| input.kind.as_ref());
     let (examples, context) = match kind {
         None => (&[][..], Vec::new()),

@@ -11,10 +11,10 @@ use bytes::Bytes;
 
 use self::binary::Wire;
 use self::path::Request;
-use super::{Head, JSON, Reply, bounded};
+use super::{ALLOW, Head, JSON, Reply, bounded};
 use crate::codec::json::write;
 use crate::engine::{Choice, Engine, ModelHandle, ModelSpec, Served, Unresolved};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
 pub(super) use self::call::{Answer, Call};
 pub(super) use self::encode::Format;
@@ -33,28 +33,39 @@ pub mod inference;
 mod outline;
 mod path;
 mod predict;
+pub mod warm_up;
 
 /// The signature that a request means which names none.
 pub(super) const DEFAULT_SIGNATURE: &str = "serving_default";
 
-/// Answers a request for a path that starts with `/v1/` in any case. The query is part of what
-/// has to match.
+/// Answers a request for a path that starts with `/v1/` in any case. Where answers are to be
+/// exactly the reference's, the query is part of what has to match.
 pub async fn handle(engine: &Engine, head: &Head<'_>, body: Bytes, start: Instant) -> Reply {
-    let Head { method, target, .. } = *head;
+    let target = if head.exact { head.target } else { head.path() };
+    let method = if !head.exact && head.method == "HEAD" { "GET" } else { head.method };
     let request = match path::parse(method, target) {
         Ok(request) => request,
         Err(path::Malformed::Request) => {
-            let message = format!("Malformed request: {method} {target}");
-            return failure(Error::invalid(message));
+            engine.count_look("", Some(Code::InvalidArgument), start.elapsed());
+            return malformed(head, target);
         }
-        // The reference server fails before it has written its JSON.
-        Err(path::Malformed::Version) => return Reply::ok(JSON, Bytes::new()).with_status(400),
+        Err(path::Malformed::Version) => {
+            engine.count_look("", Some(Code::InvalidArgument), start.elapsed());
+            return version_too_large(head);
+        }
     };
-    let result = match request {
-        Request::Status(spec) => describe::status(engine, spec.name.as_deref(), spec.version()),
+    let (name, result) = match request {
+        Request::Status(spec) if spec.is_for_all() && !head.exact => {
+            (String::new(), Ok(describe::list(engine)))
+        }
+        Request::Status(spec) => {
+            let result = describe::status(engine, spec.name.as_deref(), spec.version());
+            (spec.name.unwrap_or_default(), result)
+        }
         Request::Metadata(spec) => {
             let name = spec.name.clone().unwrap_or_default();
-            metadata(engine, &name, spec.choice())
+            let result = metadata(engine, &name, spec.choice());
+            (name, result)
         }
         Request::Post(verb, spec) => {
             let name = spec.name.clone().unwrap_or_default();
@@ -63,7 +74,35 @@ pub async fn handle(engine: &Engine, head: &Head<'_>, body: Bytes, start: Instan
             return infer(&call, head).await;
         }
     };
+    engine.count_look(&name, result.as_ref().err().map(Error::code), start.elapsed());
     result.unwrap_or_else(failure)
+}
+
+/// The answer to a version that is no 64-bit number. The reference server fails before it has
+/// written its JSON.
+fn version_too_large(head: &Head<'_>) -> Reply {
+    if head.exact {
+        return Reply::ok(JSON, Bytes::new()).with_status(400);
+    }
+    let message = format!("the version in {} is larger than any can be", head.path());
+    failure(Error::invalid(message))
+}
+
+/// The answer to a path that is none, or not with this method; the reference does not tell one
+/// from the other.
+fn malformed(head: &Head<'_>, target: &str) -> Reply {
+    let Head { method, exact, .. } = *head;
+    let takes = |method| path::parse(method, target).is_ok();
+    let allowed = match (takes("GET"), takes("POST")) {
+        (true, _) => "GET, HEAD",
+        (false, true) => "POST",
+        (false, false) => "",
+    };
+    if exact || allowed.is_empty() {
+        return failure(Error::invalid(format!("Malformed request: {method} {target}")));
+    }
+    let message = format!("{method} is not allowed for {target}; it takes {allowed}");
+    failure(Error::invalid(message)).with_status(405).with_header(ALLOW, allowed)
 }
 
 fn metadata(engine: &Engine, name: &str, choice: Choice) -> Result<Reply> {
@@ -75,10 +114,15 @@ fn metadata(engine: &Engine, name: &str, choice: Choice) -> Result<Reply> {
 }
 
 async fn infer(call: &Call<'_>, head: &Head<'_>) -> Reply {
-    let mut served = Served { api: call.api(), reached: None, code: None };
+    let mut served = Served::new(call.api());
     let answer = infer_on_wire(call, head, &mut served).await;
     let reply = answer.unwrap_or_else(|error| {
         served.code = Some(error.code());
+        if served.version.is_none() {
+            // The failure counts for the model, if there is one of that name.
+            let spec = ModelSpec { name: call.name, choice: Choice::Latest };
+            served.version = call.engine.resolve(&spec).ok();
+        }
         failure(error)
     });
     reply.with_served(served)

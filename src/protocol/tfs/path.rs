@@ -40,6 +40,11 @@ impl Spec {
         }
     }
 
+    /// Whether it names nothing.
+    pub(super) fn is_for_all(&self) -> bool {
+        *self == Spec::default()
+    }
+
     pub(super) fn version(&self) -> Option<i64> {
         self.version
     }

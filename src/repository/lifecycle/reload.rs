@@ -7,23 +7,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::oneshot;
-
 use super::{Key, Manager};
 use crate::config::SourceConfig;
 use crate::error::{Code, Error, Result};
-use crate::repository::State;
 use crate::repository::servable::Servable;
 use crate::repository::source::Found;
+use crate::repository::{Answer, State};
 
 impl Manager {
     /// Serves these sources from now on, instead of those before. `answer` is given when what is
     /// new is ready or has failed.
-    pub(super) fn set_sources(
-        &mut self,
-        sources: Vec<SourceConfig>,
-        answer: oneshot::Sender<Result<()>>,
-    ) {
+    pub(super) fn set_sources(&mut self, sources: Vec<SourceConfig>, answer: Answer) {
         log::info!("the list of models has changed");
         self.sources = sources;
         self.looks = true;
@@ -48,7 +42,7 @@ impl Manager {
     /// words.
     fn outcome(&self) -> Result<()> {
         let mut failures = Vec::new();
-        for (name, model) in &self.models {
+        for (name, model) in self.models.iter().filter(|(_, model)| model.is_of_sources()) {
             let mut wanted = model.versions.iter().rev().filter(|(_, version)| version.aspired);
             if wanted.clone().any(|(_, version)| matches!(version.state, State::Ready)) {
                 continue;
@@ -86,7 +80,7 @@ impl Manager {
             self.lives += 1;
             // What still loads from the old place reports to the old life, and is dropped then.
             let old = std::mem::replace(model, super::Model::new(found, self.lives));
-            for version in old.versions.into_values() {
+            for (number, version) in old.versions {
                 let serves = matches!(version.state, State::Ready);
                 let Some(servable) = version.servable else {
                     continue;
@@ -94,7 +88,8 @@ impl Manager {
                 if serves {
                     self.predecessors.entry(Arc::clone(name)).or_default().push(servable);
                 } else {
-                    self.parting.push(servable);
+                    let model = Arc::clone(name);
+                    self.parting.push((Key { model, version: number, life: old.life }, servable));
                 }
             }
         }
@@ -110,19 +105,21 @@ impl Manager {
 
     /// No request gets the predecessors of `name` any more.
     pub(super) fn part_with_predecessors(&mut self, name: &Arc<str>) {
-        self.parting.extend(self.predecessors.remove(name).into_iter().flatten());
+        for servable in self.predecessors.remove(name).into_iter().flatten() {
+            // Of a life that is over, and so of no version on the list.
+            let key = Key { model: Arc::clone(name), version: servable.version(), life: 0 };
+            self.parting.push((key, servable));
+        }
     }
 
     /// Unloads those that no request holds any more.
     pub(super) fn finish_partings(&mut self) {
-        let alone = |servable: &Arc<Servable>| Arc::strong_count(servable) == 1;
-        let (free, held) = std::mem::take(&mut self.parting).into_iter().partition(alone);
+        let all = std::mem::take(&mut self.parting).into_iter();
+        let (free, held) = all.partition(|(_, servable)| Arc::strong_count(servable) == 1);
         self.parting = held;
-        let free: Vec<Arc<Servable>> = free;
-        for servable in free {
-            // Of a life that is over, and so of no version on the list.
-            let (model, version) = (Arc::from(servable.model()), servable.version());
-            self.unload(Key { model, version, life: 0 }, servable);
+        let free: Vec<(Key, Arc<Servable>)> = free;
+        for (key, servable) in free {
+            self.unload(key, servable);
         }
     }
 }

@@ -41,14 +41,17 @@ impl Manager {
                     batcher: &shared.batcher,
                     metrics: &shared.metrics,
                     threads,
+                    warm_up: &*shared.warm_up,
                 };
                 let warming = || drop(report.send(Event::Warming(key.clone())));
-                load.run(warming).map(Arc::new)
+                load.run(warming)
             }));
             let loaded = loaded.unwrap_or_else(|_| {
                 shared.metrics.panicked();
                 Err(Error::internal("loading it met a bug; see the log"))
             });
+            let time = loaded.is_ok().then(|| start.elapsed());
+            shared.metrics.load_ended(&folder.to_string_lossy(), time);
             let _ = report.send(Event::Loaded(key, loaded, start.elapsed()));
         };
         self.working += 1;

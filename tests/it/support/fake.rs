@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -180,6 +181,7 @@ struct Record {
     runs: Mutex<Vec<Run>>,
     loads: Mutex<BTreeMap<PathBuf, usize>>,
     looks: Mutex<BTreeMap<PathBuf, usize>>,
+    alive: AtomicUsize,
     runs_gate: Gate,
     loads_gate: Gate,
 }
@@ -196,7 +198,13 @@ impl Fake {
         runs.iter().filter(|run| run.thread != "load").cloned().collect()
     }
 
-    /// The rows of those runs.
+    /// The runs that warmed a version up.
+    pub fn warm_runs(&self) -> Vec<Run> {
+        let runs = lock(&self.0.runs);
+        runs.iter().filter(|run| run.thread == "load").cloned().collect()
+    }
+
+    /// The rows of all that did not.
     pub fn rows(&self) -> Vec<i64> {
         self.runs().iter().map(Run::rows).collect()
     }
@@ -213,6 +221,11 @@ impl Fake {
     /// How often `path` was looked at; for a source, once each time it is polled.
     pub fn looks(&self, path: &Path) -> usize {
         lock(&self.0.looks).get(path).copied().unwrap_or(0)
+    }
+
+    /// How many models are in memory.
+    pub fn alive(&self) -> usize {
+        self.0.alive.load(SeqCst)
     }
 
     pub fn runs_gate(&self) -> &Gate {
@@ -305,6 +318,7 @@ impl Platform for Fake {
         }
         let signatures = signatures(&model);
         let executable = Arc::new(FakeExecutable { model, record: Arc::clone(&self.0) });
+        self.0.alive.fetch_add(1, SeqCst);
         Ok(Loaded { signatures, executable, bytes: 1000 })
     }
 }
@@ -312,6 +326,12 @@ impl Platform for Fake {
 struct FakeExecutable {
     model: Model,
     record: Arc<Record>,
+}
+
+impl Drop for FakeExecutable {
+    fn drop(&mut self) {
+        self.record.alive.fetch_sub(1, SeqCst);
+    }
 }
 
 impl Executable for FakeExecutable {

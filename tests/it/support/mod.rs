@@ -2,6 +2,8 @@
 
 pub mod client;
 pub mod fake;
+pub mod grpc;
+pub mod model_server;
 pub mod place;
 pub mod process;
 pub mod server;

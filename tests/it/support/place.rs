@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use serde_json::Value;
 use tempfile::TempDir;
-use tensorserve::config::Settings;
+use tensorserve::config::{Config, Settings};
 use tensorserve::engine::{Choice, InferRequest, ModelSpec};
 use tensorserve::error::Result;
 use tensorserve::tensor::Tensor;
@@ -39,13 +39,7 @@ impl Place {
 
     /// The same with a model for each of these paths below the root.
     pub fn with(models: &[(&str, Model)], configure: impl FnOnce(&mut Settings, &Path)) -> Self {
-        let root = tempfile::tempdir().expect("temporary folder");
-        for (path, model) in models {
-            let folder = root.path().join(path);
-            std::fs::create_dir_all(folder.parent().expect("parent")).expect("folder");
-            model.write(&folder);
-        }
-        Place::in_folder(root, configure)
+        Place::in_folder(folder_of(models), configure)
     }
 
     /// A server of one model, `m`, that is loaded.
@@ -56,7 +50,26 @@ impl Place {
         place
     }
 
+    /// The same with what no setting says of our own, and with everything there.
+    pub fn configured(
+        models: &[(&str, Model)],
+        configure: impl FnOnce(&mut Settings, &Path),
+        adjust: impl FnOnce(&mut Config),
+    ) -> Self {
+        let place = Place::adjusted(folder_of(models), configure, adjust);
+        place.server.wait_until_started();
+        place
+    }
+
     fn in_folder(root: TempDir, configure: impl FnOnce(&mut Settings, &Path)) -> Self {
+        Place::adjusted(root, configure, |_| ())
+    }
+
+    fn adjusted(
+        root: TempDir,
+        configure: impl FnOnce(&mut Settings, &Path),
+        adjust: impl FnOnce(&mut Config),
+    ) -> Self {
         let mut settings = settings();
         settings.server.poll_interval = Some("20ms".parse().expect("a time"));
         configure(&mut settings, root.path());
@@ -65,8 +78,10 @@ impl Place {
             std::fs::create_dir_all(&models).expect("folder");
             settings.paths.push(models);
         }
+        let mut config = config(settings);
+        adjust(&mut config);
         let fake = Fake::default();
-        let server = TestServer::start_with(&config(settings), vec![Arc::new(fake.clone())]);
+        let server = TestServer::start_with(&config, vec![Arc::new(fake.clone())]);
         Place { server, fake, root }
     }
 
@@ -164,6 +179,17 @@ impl Place {
             Ok(response.expect("an answer in time")?.outputs)
         })
     }
+}
+
+/// A folder with a model for each of these paths.
+fn folder_of(models: &[(&str, Model)]) -> TempDir {
+    let root = tempfile::tempdir().expect("temporary folder");
+    for (path, model) in models {
+        let folder = root.path().join(path);
+        std::fs::create_dir_all(folder.parent().expect("parent")).expect("folder");
+        model.write(&folder);
+    }
+    root
 }
 
 /// A matrix with these rows.

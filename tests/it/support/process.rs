@@ -70,7 +70,10 @@ impl Process {
         let mut printed = Vec::new();
         for line in lines.by_ref() {
             let line = line.expect("a line");
-            if let Some(text) = line.strip_prefix("listening on http://") {
+            if let Some(text) = line
+                .split_once("listening on http")
+                .map(|(_, rest)| rest.trim_start_matches("s").trim_start_matches("://"))
+            {
                 address = Some(text.parse().expect("an address"));
             }
             let is_last = line.starts_with("ready after") || line.starts_with("not ready");
@@ -98,6 +101,22 @@ impl Process {
     /// Memory it holds, in kB.
     pub fn resident(&self) -> u64 {
         self.status_number("VmRSS:")
+    }
+
+    /// Counts the most it held from here on, and not from its start: loading takes much.
+    pub fn forget_peak(&self) {
+        fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("is ours");
+    }
+
+    /// The most it held, in kB.
+    pub fn peak(&self) -> u64 {
+        self.status_number("VmHWM:")
+    }
+
+    /// Where it listens for gRPC.
+    pub fn grpc(&self) -> SocketAddr {
+        let line = self.printed.iter().find_map(|line| line.strip_prefix("listening on grpc://"));
+        line.expect("it says where").parse().expect("an address")
     }
 
     pub fn threads(&self) -> u64 {

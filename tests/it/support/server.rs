@@ -39,9 +39,13 @@ pub fn config(settings: Settings) -> Config {
 impl TestServer {
     /// A server with libtensorflow.
     pub fn start(settings: Settings) -> Self {
-        let config = config(settings);
+        TestServer::start_configured(&config(settings))
+    }
+
+    /// The same with what no setting says.
+    pub fn start_configured(config: &Config) -> Self {
         let tensorflow = TensorFlow::new(config.tensorflow.clone());
-        TestServer::start_with(&config, vec![Arc::new(tensorflow)])
+        TestServer::start_with(config, vec![Arc::new(tensorflow)])
     }
 
     /// A server with libtensorflow for what is at `path`, with all models loaded.

@@ -1,13 +1,15 @@
 //! Every metric of the server: its name, labels and buckets, declared once.
 //!
+//! Our own are here and in [`version`], TensorFlow Serving's in [`tfs`].
+//!
 //! Label values that come from clients are never used: a request for a model that is not there
 //! counts under empty labels, so nobody can fill the memory with made-up names. The series of a
 //! model version are removed with it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -17,7 +19,14 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use self::tfs::Tfs;
 use crate::error::Code;
+
+mod tfs;
+mod version;
+
+pub use self::tfs::CONTENT_TYPE as TFS_CONTENT_TYPE;
+pub use self::version::{QueueMetrics, SignatureMetrics, VersionMetrics};
 
 /// The content type of [`Metrics::encode`]'s text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -145,6 +154,7 @@ struct Inner {
     cpu: Gauge<f64, AtomicU64>,
     /// How often a version is in memory: twice while one is loaded anew from another place.
     versions: Mutex<HashMap<VersionLabels, usize>>,
+    tfs: Tfs,
 }
 
 impl Inner {
@@ -219,6 +229,7 @@ impl Metrics {
             resident,
             cpu,
             versions: Mutex::default(),
+            tfs: Tfs::default(),
         }))
     }
 
@@ -239,15 +250,26 @@ impl Metrics {
     /// The metrics of a model version's signatures. Their series live as long as the result.
     #[must_use]
     pub fn version(&self, model: &str, version: i64, signatures: &[&str]) -> VersionMetrics {
-        let metrics = self.clone();
         let labels = VersionLabels { model: model.into(), version: version.to_string().into() };
         *self.0.versions().entry(labels.clone()).or_default() += 1;
-        let of = |&signature: &&str| SignatureMetrics::new(&metrics, &labels, signature);
-        VersionMetrics { signatures: signatures.iter().map(of).collect(), labels, metrics }
+        VersionMetrics::new(self, labels, signatures)
     }
 
-    /// Counts a request that reached no signature.
-    pub fn unresolved(&self, api: Api, code: Code, time: Duration) {
+    /// All metrics of TensorFlow Serving as its text.
+    #[must_use]
+    pub fn encode_tfs(&self) -> String {
+        self.0.tfs.page()
+    }
+
+    /// Counts a request that reached no signature, and of models only `version`, if one.
+    pub fn unresolved(
+        &self,
+        api: Api,
+        version: Option<&VersionMetrics>,
+        code: Code,
+        time: Duration,
+    ) {
+        version.map_or(self.0.tfs.nameless(), VersionMetrics::tfs).failed(api, code);
         let labels = RequestLabels {
             model: "".into(),
             version: "".into(),
@@ -257,6 +279,17 @@ impl Metrics {
         };
         self.0.requests.get_or_create(&labels).inc();
         self.0.latency.get_or_create(&labels).observe(time.as_secs_f64());
+    }
+
+    /// Counts a question of TensorFlow Serving's REST API for a status or for metadata: about
+    /// `version`, or about nothing that is there.
+    pub fn looked_at(&self, version: Option<&VersionMetrics>, code: Option<Code>, time: Duration) {
+        version.map_or(self.0.tfs.nameless(), VersionMetrics::tfs).looked_at(code, time);
+    }
+
+    /// Notes that the model in the folder at `path` was loaded in `time`, or could not be.
+    pub fn load_ended(&self, path: &str, time: Option<Duration>) {
+        self.0.tfs.load_ended(path, time);
     }
 
     /// Counts a load that failed.
@@ -298,199 +331,6 @@ impl Drop for InFlight {
     }
 }
 
-/// The metrics of one loaded model version.
-pub struct VersionMetrics {
-    signatures: Vec<SignatureMetrics>,
-    labels: VersionLabels,
-    metrics: Metrics,
-}
-
-impl VersionMetrics {
-    /// Those of signature number `index`.
-    #[must_use]
-    pub fn signature(&self, index: usize) -> Option<&SignatureMetrics> {
-        self.signatures.get(index)
-    }
-
-    /// Notes that the version was loaded, in `time`, from files of `bytes` bytes.
-    pub fn loaded(&self, bytes: u64, time: Duration) {
-        let labels = LoadLabels { model: Arc::clone(&self.labels.model), result: "ok" };
-        let inner = &self.metrics.0;
-        inner.loads.get_or_create(&labels).inc();
-        let time = time.as_secs_f64();
-        inner.load_time.get_or_create(&self.labels).observe(time);
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        inner.model_bytes.get_or_create(&self.labels).set(bytes);
-    }
-}
-
-impl Drop for VersionMetrics {
-    fn drop(&mut self) {
-        let mut versions = self.metrics.0.versions();
-        if let Some(count) = versions.get_mut(&self.labels)
-            && *count > 1
-        {
-            // Another one counts in the same series.
-            *count -= 1;
-            self.signatures.iter_mut().for_each(|signature| signature.shared = true);
-            return;
-        }
-        versions.remove(&self.labels);
-        drop(versions);
-        self.metrics.0.load_time.remove(&self.labels);
-        self.metrics.0.model_bytes.remove(&self.labels);
-    }
-}
-
-/// The metrics of one signature of a loaded version.
-pub struct SignatureMetrics {
-    metrics: Metrics,
-    labels: SignatureLabels,
-    queue: QueueMetrics,
-    /// Handles for requests that went well, which are nearly all, by [`Api::index`].
-    ok: [OnceLock<RequestMetrics>; Api::COUNT],
-    /// Series to remove in the end.
-    series: Mutex<HashSet<RequestLabels>>,
-    /// Whether another one goes on with the series.
-    shared: bool,
-}
-
-#[derive(Clone)]
-struct RequestMetrics {
-    count: Counter,
-    latency: Histogram,
-}
-
-impl SignatureMetrics {
-    fn new(metrics: &Metrics, version: &VersionLabels, signature: &str) -> Self {
-        let labels = SignatureLabels {
-            model: Arc::clone(&version.model),
-            version: Arc::clone(&version.version),
-            signature: signature.into(),
-        };
-        let name = format!("{} version {}, {signature}", version.model, version.version);
-        let inner = &metrics.0;
-        SignatureMetrics {
-            queue: QueueMetrics {
-                name: name.into(),
-                waited: inner.queue.get_or_create_owned(&labels),
-                run: inner.run.get_or_create_owned(&labels),
-                rows: inner.rows.get_or_create_owned(&labels),
-                panics: inner.panics.clone(),
-            },
-            metrics: metrics.clone(),
-            labels,
-            ok: Default::default(),
-            series: Mutex::default(),
-            shared: false,
-        }
-    }
-
-    /// Those of its queue.
-    #[must_use]
-    pub fn queue(&self) -> QueueMetrics {
-        self.queue.clone()
-    }
-
-    /// Counts a request that went well.
-    pub fn succeeded(&self, api: Api, time: Duration) {
-        if let Some(slot) = self.ok.get(api.index()) {
-            let metrics = slot.get_or_init(|| self.request(api, "OK"));
-            metrics.count.inc();
-            metrics.latency.observe(time.as_secs_f64());
-        }
-    }
-
-    /// Counts a request that did not.
-    pub fn failed(&self, api: Api, code: Code, time: Duration) {
-        let metrics = self.request(api, code.name());
-        metrics.count.inc();
-        metrics.latency.observe(time.as_secs_f64());
-    }
-
-    fn request(&self, api: Api, code: &'static str) -> RequestMetrics {
-        let labels = RequestLabels {
-            model: Arc::clone(&self.labels.model),
-            version: Arc::clone(&self.labels.version),
-            signature: Arc::clone(&self.labels.signature),
-            api: api.name(),
-            code,
-        };
-        let inner = &self.metrics.0;
-        let metrics = RequestMetrics {
-            count: inner.requests.get_or_create_owned(&labels),
-            latency: inner.latency.get_or_create_owned(&labels),
-        };
-        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        series.insert(labels);
-        metrics
-    }
-}
-
-impl Drop for SignatureMetrics {
-    fn drop(&mut self) {
-        if self.shared {
-            return;
-        }
-        let inner = &self.metrics.0;
-        let series = self.series.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for labels in series.iter() {
-            inner.requests.remove(labels);
-            inner.latency.remove(labels);
-        }
-        inner.queue.remove(&self.labels);
-        inner.run.remove(&self.labels);
-        inner.rows.remove(&self.labels);
-    }
-}
-
-/// What a batch queue reports.
-#[derive(Clone)]
-pub struct QueueMetrics {
-    name: Arc<str>,
-    waited: Histogram,
-    run: Histogram,
-    rows: Histogram,
-    panics: Counter,
-}
-
-impl QueueMetrics {
-    /// Metrics that nobody reads, for a queue outside a server.
-    #[must_use]
-    pub fn unregistered(name: &str) -> Self {
-        QueueMetrics {
-            name: name.into(),
-            waited: SECONDS.new_metric(),
-            run: SECONDS.new_metric(),
-            rows: ROWS.new_metric(),
-            panics: Counter::default(),
-        }
-    }
-
-    /// Which queue it is, for the log.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// A request waited this long for its batch.
-    pub fn waited(&self, time: Duration) {
-        self.waited.observe(time.as_secs_f64());
-    }
-
-    /// A batch panicked.
-    pub fn panicked(&self) {
-        self.panics.inc();
-    }
-
-    /// A batch of this many rows ran for this long.
-    #[allow(clippy::cast_precision_loss)]
-    pub fn ran(&self, rows: usize, time: Duration) {
-        self.rows.observe(rows as f64);
-        self.run.observe(time.as_secs_f64());
-    }
-}
-
 /// Resident memory in bytes and processor time in seconds, where the system tells.
 fn process_usage() -> Option<(i64, f64)> {
     let memory = std::fs::read_to_string("/proc/self/statm").ok()?;
@@ -512,7 +352,7 @@ mod tests {
         let metrics = Metrics::new();
         let version = metrics.version("digits", 2, &["serving_default"]);
         let signature = version.signature(0).expect("one signature");
-        signature.succeeded(Api::TfsPredict, Duration::from_millis(1));
+        signature.succeeded(Api::TfsPredict, Duration::from_millis(1), None);
         signature.failed(Api::SimpleJson, Code::InvalidArgument, Duration::from_millis(1));
         signature.queue().ran(8, Duration::from_millis(1));
         version.loaded(100, Duration::from_secs(1));

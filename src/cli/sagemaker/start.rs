@@ -1,0 +1,171 @@
+//! From SageMaker's variables and folders to the [`Config`] that the server runs on.
+//!
+//! Our own options and variables win over SageMaker's variables, and these over what the container
+//! does without them.
+
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use crate::archive;
+use crate::config::environment::Environment;
+use crate::config::sagemaker::layout::{self, Bundle};
+use crate::config::sagemaker::{MODEL_DIR, MODELS_DIR, UNIVERSAL_CODE, Variables, code_folder};
+use crate::config::{Config, MultiModelConfig, Settings};
+use crate::error::{Error, Result};
+
+/// What to serve, and how.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) config: Config,
+    /// What the user should know, for the log.
+    pub(super) notes: Vec<String>,
+    /// What the container prints of its set-up, for those who look for it.
+    pub(super) report: String,
+}
+
+/// Checks the variables against the folders, and fills in defaults.
+///
+/// # Errors
+/// Wrong settings; no models where there should be some.
+pub(super) fn start(
+    settings: Settings,
+    variables: Variables,
+    model_dir: Option<PathBuf>,
+    environment: &Environment,
+) -> Result<Start> {
+    let pinned = settings.each.version_policy.is_none();
+    let has_grpc_port = settings.server.grpc_port.is_some();
+    let config = Config::new(settings.or(&variables.settings), environment)?;
+    let report = String::new();
+    let mut start = Start { config, notes: variables.notes.clone(), report };
+    start.ports(&variables, has_grpc_port);
+    let given = model_dir.or_else(|| environment.get("SAGEMAKER_MODEL_DIR").map(PathBuf::from));
+    if variables.multi_model {
+        start.multi_model(&variables, given, environment)?;
+    } else {
+        start.models(&variables, &given.unwrap_or_else(|| MODEL_DIR.into()), pinned)?;
+    }
+    if let Some(batching) = &variables.batching {
+        let _ = writeln!(start.report, "batching config:\n\n{batching}\n");
+    }
+    Ok(start)
+}
+
+impl Start {
+    /// The ports of TensorFlow Serving, which handlers call. In a container they are free; on a
+    /// machine of one's own several of us may run.
+    fn ports(&mut self, variables: &Variables, has_grpc_port: bool) {
+        let Config { http, grpc, .. } = &mut self.config;
+        let (rest, port) = (variables.rest_port, variables.grpc_port);
+        if http.port != Some(rest) && can_listen(http.host, rest) {
+            http.more_ports.push(rest);
+        } else {
+            let note =
+                format!("port {rest} is taken: TensorFlow Serving's REST API is on the main one");
+            self.notes.push(note);
+        }
+        if has_grpc_port {
+            return;
+        }
+        let is_free = can_listen(grpc.host, port);
+        grpc.port = Some(if is_free { port } else { 0 });
+        if !is_free {
+            self.notes.push(format!("port {port} is taken: gRPC is on another"));
+        }
+    }
+
+    /// The models of one `model.tar.gz`.
+    fn models(&mut self, variables: &Variables, root: &Path, pinned: bool) -> Result<()> {
+        let unpacked = archive::is_archive(root)
+            .then(|| archive::unpacked(root, &archive::Limits::default()))
+            .transpose()?;
+        let root = unpacked.as_deref().unwrap_or(root);
+        let layout = layout::find(root)?;
+        self.notes.extend(layout.notes);
+        let names: Vec<&str> = layout.bundles.iter().map(|b| b.name.as_str()).collect();
+        let default = match &variables.default_model {
+            Some(name) if !names.contains(&name.as_str()) => {
+                let (root, names) = (root.display(), names.join(", "));
+                return Err(Error::invalid(format!(
+                    "SAGEMAKER_TFS_DEFAULT_MODEL_NAME: there is no model {name:?} in {root}; there \
+                     is {names}"
+                )));
+            }
+            Some(name) => name.clone(),
+            None => names.first().copied().unwrap_or_default().to_owned(),
+        };
+        let repository = &mut self.config.repository;
+        if let Some(code) = code_folder(root) {
+            repository.common.code = Some(code);
+        }
+        for bundle in &layout.bundles {
+            repository.sources.push(bundle.source(&bundle.name, &repository.common, pinned));
+        }
+        let _ = writeln!(self.report, "using default model name: {default}");
+        let _ = writeln!(
+            self.report,
+            "tensorflow serving model config:\n\n{}\n",
+            listed(&layout.bundles)
+        );
+        self.config.http.sagemaker.default_model = Some(default);
+        Ok(())
+    }
+
+    /// An endpoint whose models come by request.
+    fn multi_model(
+        &mut self,
+        variables: &Variables,
+        given: Option<PathBuf>,
+        environment: &Environment,
+    ) -> Result<()> {
+        let root = given.unwrap_or_else(|| MODELS_DIR.into());
+        if !root.is_dir() {
+            let root = root.display();
+            self.notes.push(format!("{root} is not there yet: models are to be put there"));
+        }
+        let own = root.join("code");
+        let universal = UNIVERSAL_CODE.iter().map(PathBuf::from).chain([own]);
+        let code = universal.into_iter().find(|code| code.join("inference.py").is_file());
+        let common = &mut self.config.repository.common;
+        common.code = common.code.take().or(code);
+        let bucket = environment.get("SAGEMAKER_MULTI_MODEL_UNIVERSAL_BUCKET").unwrap_or_default();
+        if common.code.is_none() && !bucket.is_empty() {
+            return Err(Error::invalid(format!(
+                "SAGEMAKER_MULTI_MODEL_UNIVERSAL_BUCKET: code is not fetched from {bucket:?}; put \
+                 it into /opt/ml/code"
+            )));
+        }
+        let ports = (variables.rest_port, variables.grpc_port);
+        self.config.http.sagemaker.default_model.clone_from(&variables.default_model);
+        self.config.http.sagemaker.multi_model = Some(MultiModelConfig {
+            roots: vec![root],
+            load_timeout: variables.load_timeout,
+            ports,
+        });
+        Ok(())
+    }
+}
+
+fn can_listen(host: IpAddr, port: u16) -> bool {
+    TcpListener::bind(SocketAddr::new(host, port)).is_ok()
+}
+
+/// The list of models as the container prints it.
+fn listed(bundles: &[Bundle]) -> String {
+    let mut text = String::from("model_config_list: {\n");
+    for Bundle { name, base, versions } in bundles {
+        let base = base.display();
+        let _ = write!(
+            text,
+            "  config: {{\n    name: '{name}'\n    base_path: '{base}'\n    model_platform: \
+             'tensorflow'\n    model_version_policy: {{\n      specific: {{\n"
+        );
+        for version in versions {
+            let _ = writeln!(text, "        versions: {version}");
+        }
+        text.push_str("      }\n    }\n  }\n");
+    }
+    text.push('}');
+    text
+}

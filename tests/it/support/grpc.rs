@@ -1,0 +1,198 @@
+//! gRPC: a client that sends any bytes as a message, and connections that send any bytes as frames.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut};
+use prost::Message;
+use tensorserve::pb::serving::{ModelSpec, PredictRequest, PredictResponse};
+use tensorserve::pb::{Form, tensor_from_proto, tensor_to_proto};
+use tensorserve::tensor::{Shape, Tensor, aligned_vec};
+use tokio::runtime::Runtime;
+use tonic::client::Grpc;
+use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+
+pub const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
+
+/// Bytes as they are.
+#[derive(Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Raw;
+    type Decoder = Raw;
+
+    fn encoder(&mut self) -> Raw {
+        Raw
+    }
+
+    fn decoder(&mut self) -> Raw {
+        Raw
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining()).to_vec()))
+    }
+}
+
+/// A client with one connection.
+pub struct Caller {
+    runtime: Runtime,
+    channel: Channel,
+}
+
+impl Caller {
+    pub fn connect(address: SocketAddr) -> Result<Self, tonic::transport::Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+        let endpoint = endpoint.connect_timeout(Duration::from_secs(60));
+        let channel = runtime.block_on(endpoint.connect())?;
+        Ok(Caller { runtime, channel })
+    }
+
+    /// Sends `message` as it is.
+    pub fn call(&self, path: &'static str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
+        self.runtime.block_on(async {
+            let mut client = Grpc::new(self.channel.clone()).max_decoding_message_size(1 << 30);
+            client.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
+            let path = PathAndQuery::from_static(path);
+            Ok(client.unary(Request::new(message), path, Raw).await?.into_inner())
+        })
+    }
+
+    /// The same, compressed on the way.
+    pub fn call_with_gzip(&self, path: &'static str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
+        self.runtime.block_on(async {
+            let client = Grpc::new(self.channel.clone());
+            let mut client = client.send_compressed(CompressionEncoding::Gzip);
+            client.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
+            let path = PathAndQuery::from_static(path);
+            Ok(client.unary(Request::new(message), path, Raw).await?.into_inner())
+        })
+    }
+
+    /// Asks `half_plus_two`, and checks the answer.
+    pub fn half_plus_two(&self) -> Result<(), Status> {
+        let answer = self.call(PREDICT, half_plus_two().encode_to_vec())?;
+        let answer = PredictResponse::decode(&answer[..]).expect("a message");
+        let y = tensor_from_proto(&answer.outputs["y"]).expect("a tensor");
+        assert_eq!(y.values::<f32>(), Some(&[2.5, 3.0, 4.5][..]));
+        Ok(())
+    }
+}
+
+/// A request that has nothing wrong with it.
+pub fn half_plus_two() -> PredictRequest {
+    let mut x = aligned_vec::<f32>(3);
+    x.extend_from_slice(&[1.0, 2.0, 5.0]);
+    let x = Tensor::from_vec(Shape::vector(3), x).expect("a tensor");
+    PredictRequest {
+        model_spec: Some(ModelSpec { name: "half_plus_two".to_owned(), ..ModelSpec::default() }),
+        inputs: [("x".to_owned(), tensor_to_proto(&x, Form::Content))].into(),
+        output_filter: Vec::new(),
+    }
+}
+
+// Kinds of frames, and flags.
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
+pub const RESET: u8 = 3;
+pub const SETTINGS: u8 = 4;
+pub const PING: u8 = 6;
+pub const CONTINUATION: u8 = 9;
+pub const GO_AWAY: u8 = 7;
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
+
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    let head = [length[1], length[2], length[3], kind, flags];
+    [&head[..], &stream.to_be_bytes(), payload].concat()
+}
+
+/// The head of a call, without any compression.
+pub fn head() -> Vec<u8> {
+    let mut block = vec![0x83, 0x86];
+    for (index, value) in [(4, PREDICT), (1, "h"), (31, "application/grpc")] {
+        match index {
+            ..15 => block.push(index),
+            _ => block.extend_from_slice(&[15, index - 15]),
+        }
+        block.push(u8::try_from(value.len()).expect("short"));
+        block.extend_from_slice(value.as_bytes());
+    }
+    block.extend_from_slice(b"\x00\x02te\x08trailers");
+    block
+}
+
+/// A message as it goes into DATA frames.
+pub fn body(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).expect("short").to_be_bytes();
+    [&[0][..], &length, message].concat()
+}
+
+/// A connection that sends exactly what it is told.
+pub struct Frames(pub TcpStream);
+
+impl Frames {
+    /// Connects, and sends the preface with `settings`.
+    pub fn connect(address: SocketAddr, settings: &[u8]) -> Self {
+        let stream = TcpStream::connect(address).expect("connects");
+        stream.set_nodelay(true).expect("set");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+        stream.set_write_timeout(Some(Duration::from_secs(2))).expect("set");
+        let mut frames = Frames(stream);
+        frames.send(&[PREFACE, &frame(SETTINGS, 0, 0, settings)].concat()).expect("sent");
+        frames
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    /// The kinds of all frames until the other side closes, and what the last GOAWAY says.
+    pub fn until_closed(&mut self) -> io::Result<(Vec<u8>, Option<u32>)> {
+        let (mut kinds, mut reason) = (Vec::new(), None);
+        loop {
+            let mut head = [0; 9];
+            match self.0.read_exact(&mut head) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                Err(_) => return Ok((kinds, reason)),
+            }
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            let mut payload = vec![0; length];
+            if self.0.read_exact(&mut payload).is_err() {
+                return Ok((kinds, reason));
+            }
+            kinds.push(head[3]);
+            if head[3] == GO_AWAY {
+                reason = Some(u32::from_be_bytes([payload[4], payload[5], payload[6], payload[7]]));
+            }
+        }
+    }
+}
