@@ -276,7 +276,7 @@ mod tests {
                 Input::of(text("content_type").unwrap_or("Unknown")).map(|input| match input {
                     Input::Json => json(&body).to_vec(),
                     Input::Csv => csv(&body),
-                    other => panic!("{other:?}"),
+                    other @ (Input::Npy | Input::Image | Input::Examples) => panic!("{other:?}"),
                 });
             let otherwise = OTHERWISE.iter().find(|(other, ..)| *other == name);
             let want = otherwise.map_or(vector["g3"]["tfs_body"].as_str(), |(.., want)| Some(want));

@@ -159,7 +159,7 @@ mod tests {
             Output::OneLine(name) => {
                 (name.into_owned(), String::from_utf8(on_one_line(PRETTY)).expect("text"))
             }
-            other => panic!("{other:?}"),
+            other @ (Output::Lines | Output::Csv | Output::Npy) => panic!("{other:?}"),
         }
     }
 
