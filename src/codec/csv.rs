@@ -2,6 +2,11 @@
 //! trimmed, blank ones skipped; a quote anywhere opens or closes a part in which commas are text
 //! and two quotes are one. No field goes over a line break, and no line is a header.
 
+use crate::codec::json::Scalar;
+use crate::codec::json::number::Number;
+use crate::codec::json::scan::Cursor;
+use crate::tensor::{AlignedVec, DType, Shape, Tensor, aligned_vec};
+
 /// What a field is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field<'f> {
@@ -81,6 +86,98 @@ fn digits(text: &[u8]) -> (&[u8], &[u8]) {
     text.split_at_checked(end).unwrap_or_default()
 }
 
+/// Reads lines of numbers, and nothing else, straight into a tensor: a row for each, or with one
+/// number a line a vector. `None` for text, lines of different lengths, numbers that `dtype` does
+/// not hold, more than `max_bytes`: for everything that [`field`] and [`kind`] are there for.
+#[must_use]
+pub fn numbers(text: &[u8], dtype: DType, max_bytes: usize) -> Option<Tensor> {
+    match dtype {
+        DType::Float => rows::<f32>(text, max_bytes),
+        DType::Double => rows::<f64>(text, max_bytes),
+        DType::Int8 => rows::<i8>(text, max_bytes),
+        DType::Int16 => rows::<i16>(text, max_bytes),
+        DType::Int32 => rows::<i32>(text, max_bytes),
+        DType::Int64 => rows::<i64>(text, max_bytes),
+        DType::UInt8 => rows::<u8>(text, max_bytes),
+        DType::UInt32 => rows::<u32>(text, max_bytes),
+        DType::UInt64 => rows::<u64>(text, max_bytes),
+        DType::UInt16
+        | DType::Half
+        | DType::BFloat16
+        | DType::Complex64
+        | DType::Complex128
+        | DType::Bool
+        | DType::String => None,
+    }
+}
+
+fn rows<T: Scalar>(text: &[u8], max_bytes: usize) -> Option<Tensor> {
+    // Numbers with their separators are mostly eight bytes or longer.
+    let mut values = aligned_vec::<T>((text.len() / 8 + 1).min(1 << 20));
+    let mut cursor = Cursor::new(text);
+    let (mut rows, mut columns) = (0, 0);
+    while skip_blank_lines(&mut cursor) {
+        let before = values.len();
+        read_row(&mut cursor, &mut values)?;
+        let found = values.len() - before;
+        if rows > 0 && found != columns {
+            return None;
+        }
+        columns = found;
+        rows += 1;
+        if values.len() * size_of::<T>() > max_bytes {
+            return None;
+        }
+    }
+    let dim = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let dims = [dim(rows), dim(columns)];
+    let shape = match columns {
+        0 => return None,
+        1 => Shape::vector(rows),
+        _ => Shape::new(&dims).ok()?,
+    };
+    Tensor::from_vec(shape, values).ok()
+}
+
+/// Goes to what is not white space; whether there is any.
+fn skip_blank_lines(cursor: &mut Cursor) -> bool {
+    cursor.skip_space();
+    cursor.remaining() > 0
+}
+
+/// Reads a line, and goes to its end.
+fn read_row<T: Scalar>(cursor: &mut Cursor, values: &mut AlignedVec<T>) -> Option<()> {
+    loop {
+        skip_spaces(cursor);
+        // `NaN` and `Infinity` are numbers to the reader of JSON, and text here.
+        if !matches!(cursor.peek(), b'-' | b'0'..=b'9') {
+            return None;
+        }
+        let number = cursor.number().ok()?;
+        if matches!(number, Number::Float(value) if !value.is_finite()) {
+            return None;
+        }
+        values.push(T::exactly(number)?);
+        skip_spaces(cursor);
+        match cursor.peek() {
+            b',' => cursor.advance(),
+            b'\n' => return Some(()),
+            // At the end of the line, or one that is no white space here.
+            b'\r' => {
+                cursor.advance();
+                return matches!(cursor.peek(), b'\n').then_some(());
+            }
+            _ => return (cursor.remaining() == 0).then_some(()),
+        }
+    }
+}
+
+fn skip_spaces(cursor: &mut Cursor) {
+    while matches!(cursor.peek(), b' ' | b'\t') {
+        cursor.advance();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +215,27 @@ mod tests {
         for text in ["", "-", "+1", ".5", "1.", "007", "1e", "1e+", "nan", "NaN", "1;2", "0x1"] {
             assert_eq!(kind(text.as_bytes()), Field::Text, "{text}");
         }
+    }
+
+    fn floats(text: &str) -> Option<(Vec<i64>, Vec<f32>)> {
+        let tensor = numbers(text.as_bytes(), DType::Float, 1 << 20)?;
+        Some((tensor.shape().dims().to_vec(), tensor.values().expect("floats").to_vec()))
+    }
+
+    #[test]
+    fn lines_of_numbers_are_a_tensor() {
+        assert_eq!(floats("1,2\n3,4.5\n"), Some((vec![2, 2], vec![1.0, 2.0, 3.0, 4.5])));
+        assert_eq!(floats("1\r\n\r\n 2 \r\n"), Some((vec![2], vec![1.0, 2.0])));
+        assert_eq!(floats("\u{feff}1e1 ,\t-0.5"), Some((vec![1, 2], vec![10.0, -0.5])));
+        for other in [
+            "", " ", "1,2\n3", "1,", ",1", "1,\n2", "a", "1,NaN", "-Inf", "\"1\"", "007", "1.",
+            "1\0", "1\r2", "1e999",
+        ] {
+            assert_eq!(floats(other), None, "{other:?}");
+        }
+        assert!(numbers(b"1.5", DType::Int32, 100).is_none());
+        assert!(numbers(b"1,2,3", DType::Int64, 23).is_none());
+        assert!(numbers(b"1,2,3", DType::Int64, 24).is_some());
     }
 
     #[test]

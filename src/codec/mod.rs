@@ -3,6 +3,7 @@
 //! Every decoder here takes hostile bytes: bounded depth, bounded memory, typed errors, no panic.
 
 pub mod base64;
+pub mod cast;
 pub mod csv;
 pub mod event_stream;
 pub mod json;

@@ -39,6 +39,7 @@ mod reload;
 mod reload_sources;
 mod request_log;
 mod sagemaker_cases;
+mod sagemaker_formats;
 mod sagemaker_front;
 mod sagemaker_models;
 mod sagemaker_service;

@@ -18,3 +18,5 @@ pub mod scan;
 mod sink;
 mod walk;
 pub mod write;
+
+pub(super) use self::sink::{Brain, Half, Scalar};

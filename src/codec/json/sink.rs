@@ -14,7 +14,7 @@ use crate::tensor::{
 };
 
 /// A number type that JSON numbers become.
-pub(super) trait Scalar: Element {
+pub(in crate::codec) trait Scalar: Element {
     /// The number as this type, if the types match.
     fn exactly(number: Number) -> Option<Self>;
 
@@ -61,12 +61,12 @@ float_scalar! {
 /// Half-precision as a tensor element.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
-pub(super) struct Half(f16);
+pub(in crate::codec) struct Half(f16);
 
 /// bfloat16 as a tensor element.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
-pub(super) struct Brain(bf16);
+pub(in crate::codec) struct Brain(bf16);
 
 impl Element for Half {
     const DTYPE: DType = DType::Half;

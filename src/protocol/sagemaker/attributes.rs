@@ -141,6 +141,43 @@ mod tests {
     }
 
     #[test]
+    fn headers_mean_what_they_mean_there() {
+        // Where neither image is right: white space is no part of a name.
+        const OTHERWISE: &str = "tfs-model-name=m , tfs-method=predict";
+        let vectors = include_str!("../../../tests/cases/sagemaker-conversion.json");
+        let vectors: serde_json::Value = serde_json::from_str(vectors).expect("JSON");
+        let vectors = vectors["custom_attributes"].as_array().expect("a list");
+        assert_eq!(vectors.len(), 17);
+        for vector in vectors {
+            let text = |key: &str| vector[key].as_str().expect("text");
+            let header = text("header");
+            // Up to 2.19 what can not be is passed on, and refused by TensorFlow Serving.
+            let refused = ["version=abc", "method=metadata", "name=../"];
+            let old = if refused.iter().any(|part| header.contains(part)) { "g3" } else { "g1" };
+            for (compatibility, key) in [(Compatibility::Tf219, old), (Compatibility::Tf220, "g3")]
+            {
+                let got = uri(header, compatibility);
+                match (text(key).strip_prefix("400 {\"error\":\""), header) {
+                    (_, OTHERWISE) => assert_eq!(got, "/tfs uri: /tfs/v1/models/m:predict"),
+                    (Some(error), _) => assert!(got.starts_with(error.trim_end_matches("\"}"))),
+                    (None, _) => assert_eq!(got, text(key), "{header}"),
+                }
+            }
+        }
+    }
+
+    fn uri(header: &str, compatibility: Compatibility) -> String {
+        let attributes = match Attributes::parse(header, compatibility) {
+            Ok(attributes) => attributes,
+            Err(error) => return error.message().to_owned(),
+        };
+        let model = attributes.model.unwrap_or("DEF");
+        let version = attributes.version.map_or(String::new(), |v| format!("/versions/{v}"));
+        let verb = format!("{:?}", attributes.verb).to_lowercase();
+        format!("/tfs uri: /tfs/v1/models/{model}{version}:{verb}")
+    }
+
+    #[test]
     fn values_are_found_wherever_they_are() {
         let all = parse("a=b, tfs-model-name=my model ,xtfs-model-version=007,tfs-method=regress");
         let want = Attributes { model: Some("my model"), version: Some(7), verb: Verb::Regress };

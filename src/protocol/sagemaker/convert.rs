@@ -5,8 +5,9 @@
 
 use bytes::Bytes;
 
+use crate::codec::base64::{self, Alphabet};
 use crate::codec::csv::{self, Field};
-use crate::codec::json::scan::Cursor;
+use crate::codec::json::scan::{Cursor, Syntax, SyntaxError};
 use crate::codec::json::write;
 use crate::error::{Error, Result};
 
@@ -61,6 +62,105 @@ pub(super) fn json(body: &Bytes) -> Bytes {
     }
     out.push(b'}');
     out.into()
+}
+
+/// What can be made of values one after the other that did not become good JSON by
+/// [`several`]'s rule.
+#[derive(Debug)]
+pub(super) enum Mended {
+    /// There was nothing wrong with them.
+    Sound,
+    /// They are JSON, just not one a line.
+    Values(Bytes),
+    /// One of them is no JSON.
+    Bad(Error),
+}
+
+/// Looks at each value of `body`. With `of_any_kind` also where the container takes them for one
+/// value: numbers and texts a line.
+pub(super) fn mend(body: &[u8], of_any_kind: bool) -> Mended {
+    let several = is_several(body);
+    if is_tfs(body) || !(of_any_kind || several) {
+        return Mended::Sound;
+    }
+    let bad = first_bad_line(body);
+    if bad.is_none() && several {
+        return Mended::Sound;
+    }
+    let mut out = b"{\"instances\":[".to_vec();
+    let Err(whole) = each_value(body, |value| {
+        out.extend_from_slice(value);
+        out.push(b',');
+    }) else {
+        out.pop();
+        out.extend_from_slice(b"]}");
+        return Mended::Values(out.into());
+    };
+    let (line, error) = match bad {
+        // A value a line, but for this line; or else the place where no value ends.
+        Some((line, is_all, error)) if line > 1 || is_all => (line, error),
+        _ => place(body, whole),
+    };
+    let (text, offset) = (error.kind.text(), error.offset);
+    let message = format!("JSON Parse error: {text} at offset: {offset} of line {line}");
+    Mended::Bad(Error::invalid(message))
+}
+
+/// The first line, counted from 1, that is not one JSON value, whether it is all there is, and
+/// what is wrong with it.
+fn first_bad_line(body: &[u8]) -> Option<(usize, bool, SyntaxError)> {
+    let all = body.trim_ascii().len();
+    for (index, line) in body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).enumerate() {
+        let (mut count, mut first) = (0, 0);
+        let read = each_value(line, |value| {
+            first = if count == 0 { value.len() } else { first };
+            count += 1;
+        });
+        let kind = Syntax::ArrayMissCommaOrSquareBracket;
+        let error = match read {
+            _ if line.is_empty() => continue,
+            Ok(()) if count == 1 => continue,
+            Ok(()) => SyntaxError { kind, offset: first },
+            Err(error) => error,
+        };
+        return Some((index + 1, line.len() == all, error));
+    }
+    None
+}
+
+/// Hands on each of the values that follow one another in `text`.
+fn each_value(text: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), SyntaxError> {
+    let mut cursor = Cursor::new(text);
+    cursor.open_document()?;
+    loop {
+        let start = cursor.offset();
+        cursor.skip_value()?;
+        each(text.get(start..cursor.offset()).unwrap_or_default());
+        cursor.skip_space();
+        if cursor.remaining() == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// An error's place by line.
+fn place(body: &[u8], error: SyntaxError) -> (usize, SyntaxError) {
+    let before = body.get(..error.offset).unwrap_or(body);
+    let line = memchr::memchr_iter(b'\n', before).count() + 1;
+    let start = memchr::memrchr(b'\n', before).map_or(0, |at| at + 1);
+    (line, SyntaxError { offset: before.len() - start, ..error })
+}
+
+/// Whether `body` is base64 of JSON: what version 2 of the AWS CLI makes of a body unless it is
+/// told not to.
+pub(super) fn is_base64_of_json(body: &[u8]) -> bool {
+    let body = body.trim_ascii();
+    let mut decoded = Vec::new();
+    let is_base64 = body.len() >= 4
+        && body.len().is_multiple_of(4)
+        && base64::decode(body, Alphabet::Standard, &mut decoded).is_ok();
+    let mut count = 0;
+    is_base64 && each_value(&decoded, |_| count += 1).is_ok() && count == 1
 }
 
 /// Whether one of [`KEYS`] and a colon stand anywhere.
@@ -144,10 +244,13 @@ pub(super) fn csv(body: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::Value;
 
     use super::super::media::Input;
     use super::*;
+    use crate::codec::json::read::{ReadOptions, TensorReader};
+    use crate::tensor::{DType, Tensor};
 
     const VECTORS: &str = include_str!("../../../tests/cases/sagemaker-conversion.json");
 
@@ -173,6 +276,7 @@ mod tests {
                 Input::of(text("content_type").unwrap_or("Unknown")).map(|input| match input {
                     Input::Json => json(&body).to_vec(),
                     Input::Csv => csv(&body),
+                    other @ (Input::Npy | Input::Image | Input::Examples) => panic!("{other:?}"),
                 });
             let otherwise = OTHERWISE.iter().find(|(other, ..)| *other == name);
             let want = otherwise.map_or(vector["g3"]["tfs_body"].as_str(), |(.., want)| Some(want));
@@ -183,6 +287,46 @@ mod tests {
         assert_eq!(passed, 85, "vectors went missing");
     }
 
+    /// The tensor that the JSON made of `body` is read as.
+    fn through_json(body: &[u8], dtype: DType) -> Option<Tensor> {
+        let json = csv(body);
+        let alphabet = Alphabet::Standard;
+        let options = ReadOptions { coerce: false, all_types: true, alphabet, max_bytes: 1 << 20 };
+        let mut reader = TensorReader::new(dtype, options, json.len());
+        let mut cursor = Cursor::new(&json);
+        cursor.seek(b"{\"instances\":".len());
+        reader.read(&mut cursor).ok()?;
+        reader.finish().ok()
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_are_the_same_with_and_without_json(
+            body in "([-0-9.eE+, \t\"]{0,12}(,|\n|\r\n|\r)){0,6}[0-9,]{0,3}",
+            plain in "((-?[0-9]{1,9}(\\.[0-9]{1,20})?(e-?[0-9]{1,3})?, ?){0,3}-?[1-9][0-9]{0,19}\r?\n){1,5}",
+        ) {
+            for (body, dtype) in [&body, &plain].into_iter().flat_map(|body| {
+                [DType::Float, DType::Double, DType::Int32, DType::UInt64].map(|dtype| (body, dtype))
+            }) {
+                let Some(direct) = csv::numbers(body.as_bytes(), dtype, 1 << 20) else {
+                    continue;
+                };
+                let other = through_json(body.as_bytes(), dtype).expect("a tensor");
+                prop_assert_eq!(direct.shape(), other.shape());
+                prop_assert_eq!(direct.bytes(), other.bytes());
+            }
+        }
+
+        #[test]
+        fn rows_of_numbers_need_no_json(rows in 1..5usize, columns in 1..5usize, value: f32) {
+            let line = vec![value.to_string(); columns].join(",");
+            let body = vec![line; rows].join("\n");
+            if value.is_finite() {
+                prop_assert!(csv::numbers(body.as_bytes(), DType::Float, 1 << 20).is_some());
+            }
+        }
+    }
+
     #[test]
     fn one_request_is_one() {
         let several = "{\"instances\": [1]}\n\n {\"instances\": [2]}";
@@ -190,6 +334,39 @@ mod tests {
         assert!(error.message().contains("in line 3"), "{error}");
         for one in ["{\"instances\": [\"][\"]}\n", "[1][2]", "{\"instances\": [}{", "", "1"] {
             assert!(check_is_one(one.as_bytes()).is_ok(), "{one}");
+        }
+    }
+
+    #[test]
+    fn values_need_not_have_a_line_each() {
+        let mended = |body: &str, any| match mend(body.as_bytes(), any) {
+            Mended::Sound => "sound".to_owned(),
+            Mended::Values(body) => String::from_utf8(body.to_vec()).expect("text"),
+            Mended::Bad(error) => error.message().to_owned(),
+        };
+        let two = "{\"instances\":[{\"x\":1},{\"x\":2}]}";
+        assert_eq!(mended("{\"x\":1}{\"x\":2}", false), two);
+        assert_eq!(mended("{\"x\":1} {\"x\":2}\n", false), two);
+        let pretty = "{\"instances\":[{\n \"x\": 1\n},{\n \"x\": 2\n}]}";
+        assert_eq!(mended("{\n \"x\": 1\n}\n{\n \"x\": 2\n}", false), pretty);
+        assert_eq!(mended("[1]\n\n[2]\r\n", false), "sound");
+        assert_eq!(mended("1\n\"a\"\n", false), "sound");
+        assert_eq!(mended("1\n\"a\"\n", true), "{\"instances\":[1,\"a\"]}");
+        assert_eq!(mended("{\"instances\":1}{", true), "sound");
+        let bad = mended("[1]\n[2\n[3]", false);
+        assert!(
+            bad.starts_with("JSON Parse error: ") && bad.ends_with("offset: 2 of line 2"),
+            "{bad}"
+        );
+        let bad = mended("{\n \"x\": 1\n}\n{\n \"x\" 2\n}", false);
+        assert!(bad.ends_with("offset: 5 of line 5"), "{bad}");
+    }
+
+    #[test]
+    fn base64_of_json_is_known() {
+        assert!(is_base64_of_json(b"eyJpbnN0YW5jZXMiOiBbMS4wXX0=\n"));
+        for other in ["", "whatever", "abcd", "[1.0]", "eyJp", "MSwyLDM="] {
+            assert!(!is_base64_of_json(other.as_bytes()), "{other}");
         }
     }
 

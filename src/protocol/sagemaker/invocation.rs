@@ -7,10 +7,12 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::attributes::{self, Attributes};
+use super::convert::{self, Mended};
 use super::media::{self, Input, Output};
-use super::{Sagemaker, convert, refuse};
+use super::{Compatibility, Sagemaker, inputs, outputs, refuse};
+use crate::codec::npy;
 use crate::engine::{Choice, Served};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::protocol::tfs::{self, Answer, Call};
 use crate::protocol::{Head, JSON, Reply};
 
@@ -75,9 +77,17 @@ impl Sagemaker {
         let (engine, verb, name) = (&self.engine, attributes.verb, name.as_ref());
         let call = Call { engine, verb, name, choice, body: &body, start, exact: false };
         let mut served = Served::new(call.api());
-        let answer = answer(&call, input, &mut served).await;
+        let mut answer = answer(&call, input, &mut served).await;
+        if let Err(error) = &answer
+            && error.code() == Code::InvalidArgument
+            && matches!(input, Input::Json | Input::Csv)
+        {
+            let any = compatibility == Compatibility::Extended;
+            answer = second_look(&call, input, any, &mut served).await.unwrap_or(answer);
+        }
         let output = Output::of(invocation.accept, compatibility);
-        match answer.and_then(|answer| write(&answer, &output)) {
+        let max_bytes = engine.max_tensor_bytes();
+        match answer.and_then(|answer| write(&answer, &output, max_bytes)) {
             Ok(reply) => reply.with_served(served),
             Err(error) => {
                 served.code = Some(error.code());
@@ -121,9 +131,39 @@ async fn answer(call: &Call<'_>, input: Input, served: &mut Served) -> Result<An
             convert::check_is_one(call.body)?;
             convert::json(call.body)
         }
-        Input::Csv => convert::csv(call.body).into(),
+        Input::Csv => match inputs::csv(call, served).await {
+            Some(answer) => return answer,
+            None => convert::csv(call.body).into(),
+        },
+        Input::Npy | Input::Image | Input::Examples => {
+            return inputs::binary(call, input, served).await;
+        }
     };
     Call { body: &body, ..*call }.run(served).await
+}
+
+/// What can be done about, or at least said of, a body that was refused; `None` if its refusal
+/// says it all.
+async fn second_look(
+    call: &Call<'_>,
+    input: Input,
+    of_any_kind: bool,
+    served: &mut Served,
+) -> Option<Result<Answer>> {
+    if convert::is_base64_of_json(call.body) {
+        return Some(Err(Error::invalid(
+            "The body is base64 of JSON, and not JSON. With version 2 of the AWS CLI give \
+             --cli-binary-format raw-in-base64-out",
+        )));
+    }
+    if input != Input::Json {
+        return None;
+    }
+    match convert::mend(call.body, of_any_kind) {
+        Mended::Sound => None,
+        Mended::Bad(error) => Some(Err(error)),
+        Mended::Values(body) => Some(Call { body: &body, ..*call }.run(served).await),
+    }
 }
 
 /// The refusal of a body of a type that is not known, with the container's words at its start.
@@ -133,8 +173,23 @@ fn unsupported(content_type: &str) -> Reply {
     refuse(Error::invalid(message), 415)
 }
 
-fn write(answer: &Answer, output: &Output) -> Result<Reply> {
-    Ok(in_form(Reply::ok(JSON, answer.json(false)?), output))
+fn write(answer: &Answer, output: &Output, max_bytes: usize) -> Result<Reply> {
+    Ok(match output {
+        Output::Json | Output::OneLine(_) => in_form(Reply::ok(JSON, answer.json(false)?), output),
+        Output::Lines => Reply::ok("application/jsonlines", outputs::lines(answer)?),
+        Output::Csv => Reply::ok("text/csv", outputs::csv(answer)?),
+        Output::Npy => Reply::ok(media::NPY, array(answer, max_bytes)?),
+    })
+}
+
+fn array(answer: &Answer, max_bytes: usize) -> Result<Vec<u8>> {
+    match answer.tensors() {
+        [output] => npy::write(output, max_bytes),
+        outputs => Err(Error::invalid(format!(
+            "an npy array is one output, and there are {}: accept application/json",
+            outputs.len()
+        ))),
+    }
 }
 
 /// An answer in TensorFlow Serving's JSON as `output` has it.

@@ -12,6 +12,12 @@ pub(super) enum Input {
     Json,
     /// Comma-separated values.
     Csv,
+    /// An array as `numpy.save` writes it.
+    Npy,
+    /// An image file, for the model to decode.
+    Image,
+    /// Records of `tf.Example`, or one.
+    Examples,
 }
 
 impl Input {
@@ -21,14 +27,22 @@ impl Input {
         match name.as_str() {
             "application/json" | "application/jsonlines" | "application/jsons" => Some(Input::Json),
             "text/csv" => Some(Input::Csv),
+            NPY => Some(Input::Npy),
+            "application/x-image" => Some(Input::Image),
+            "application/x-tfrecord" | "application/x-tfexample" => Some(Input::Examples),
+            _ if name.starts_with("image/") => Some(Input::Image),
             _ => None,
         }
     }
 }
 
 /// What can be sent, for who sent something else.
-pub(super) const ACCEPTED: &str =
-    "application/json, application/jsonlines, application/jsons, text/csv";
+pub(super) const ACCEPTED: &str = "application/json, application/jsonlines, application/jsons, \
+                                   text/csv, application/x-npy, application/x-image, image/*, \
+                                   application/x-tfrecord, application/x-tfexample";
+
+/// An array of NumPy's.
+pub(super) const NPY: &str = "application/x-npy";
 
 /// How an answer is to be written.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,6 +51,12 @@ pub(super) enum Output<'h> {
     Json,
     /// The same without its line breaks, under this name.
     OneLine(Cow<'h, str>),
+    /// A line of JSON for each row.
+    Lines,
+    /// Comma-separated values.
+    Csv,
+    /// The array of the one output.
+    Npy,
 }
 
 impl<'h> Output<'h> {
@@ -45,13 +65,43 @@ impl<'h> Output<'h> {
         let Some(accept) = accept else {
             return Output::Json;
         };
-        match compatibility {
+        let output = match compatibility {
             Compatibility::Tf219 => Output::of_tf219(accept),
-            Compatibility::Tf220 | Compatibility::Extended => {
+            Compatibility::Tf220 => {
                 let asked = accept.split(',').any(|name| is_json(name.trim()));
                 if asked { Output::OneLine(Cow::Borrowed(JSON)) } else { Output::Json }
             }
+            Compatibility::Extended => return Output::first_choice(accept),
+        };
+        // Nobody could read the container's answer as an array.
+        match (output, Output::first_choice(accept)) {
+            (Output::Json, Output::Npy) => Output::Npy,
+            (output, _) => output,
         }
+    }
+
+    /// Of the types that can be given the one with the highest weight; of several the first.
+    fn first_choice(accept: &str) -> Self {
+        let (mut best, mut choice) = (0.0, Output::Json);
+        for range in accept.split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+            let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
+            let weight = weight.unwrap_or(1.0);
+            let output = match name.as_str() {
+                "application/json" => Output::OneLine(Cow::Borrowed(JSON)),
+                "application/jsonlines" | "application/jsons" | "application/x-ndjson" => {
+                    Output::Lines
+                }
+                "text/csv" => Output::Csv,
+                NPY => Output::Npy,
+                _ => continue,
+            };
+            if weight > best {
+                (best, choice) = (weight, output);
+            }
+        }
+        choice
     }
 
     /// The images up to 2.19 take the first space out, and then go by commas: a later space
@@ -75,6 +125,7 @@ impl<'h> Output<'h> {
     }
 }
 
+/// The two types that the container looks for.
 fn is_json(name: &str) -> bool {
     name == "application/json" || name == "application/jsonlines"
 }
@@ -90,4 +141,69 @@ pub(super) fn on_one_line(text: &[u8]) -> Vec<u8> {
     }
     line.extend_from_slice(rest);
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    const VECTORS: &str = include_str!("../../../tests/cases/sagemaker-conversion.json");
+    const PRETTY: &[u8] = b"{\n    \"predictions\": [3.5, 4.0, 5.5\n    ]\n}";
+
+    /// Content type and body that the container has for `accept`.
+    fn answer(accept: Option<&str>, compatibility: Compatibility) -> (String, String) {
+        match Output::of(accept, compatibility) {
+            Output::Json => ("(default application/json)".into(), "unchanged".into()),
+            Output::OneLine(name) => {
+                (name.into_owned(), String::from_utf8(on_one_line(PRETTY)).expect("text"))
+            }
+            other @ (Output::Lines | Output::Csv | Output::Npy) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn accept_does_what_it_does_there() {
+        let vectors: Value = serde_json::from_str(VECTORS).expect("JSON");
+        let vectors = vectors["accept"].as_array().expect("a list");
+        assert_eq!(vectors.len(), 12);
+        for vector in vectors {
+            let accept = vector["accept"].as_str();
+            let old = answer(accept, Compatibility::Tf219);
+            assert_eq!(
+                (&vector["g1"][1], &vector["g1"][2]),
+                (&old.0.into(), &old.1.into()),
+                "{accept:?}"
+            );
+            let new = answer(accept, Compatibility::Tf220);
+            assert_eq!(
+                (&vector["g3"][1], &vector["g3"][2]),
+                (&new.0.into(), &new.1.into()),
+                "{accept:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn extended_gives_what_is_asked_for() {
+        let of = |accept| Output::of(Some(accept), Compatibility::Extended);
+        let json = || Output::OneLine(Cow::Borrowed(JSON));
+        assert_eq!(of("text/csv, application/json"), Output::Csv);
+        assert_eq!(of("text/csv;q=0.5, Application/JSON"), json());
+        assert_eq!(of("application/jsonlines"), Output::Lines);
+        assert_eq!(of("*/*"), Output::Json);
+        assert_eq!(of("text/html, application/x-npy;q=0.1"), Output::Npy);
+        assert_eq!(of("text/csv;q=0"), Output::Json);
+    }
+
+    #[test]
+    fn arrays_are_given_to_who_wants_nothing_else() {
+        for compatibility in [Compatibility::Tf219, Compatibility::Tf220] {
+            let of = |accept| Output::of(Some(accept), compatibility);
+            assert_eq!(of("application/x-npy"), Output::Npy);
+            assert_eq!(of("application/x-npy, */*"), Output::Npy);
+            assert_ne!(of("application/x-npy, application/json"), Output::Npy);
+        }
+    }
 }

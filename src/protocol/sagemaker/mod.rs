@@ -27,10 +27,12 @@ use crate::error::Error;
 
 mod attributes;
 mod convert;
+mod inputs;
 mod invocation;
 mod later;
 mod media;
 mod models;
+mod outputs;
 mod service;
 
 pub use self::later::{Folders, Later};

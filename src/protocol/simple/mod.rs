@@ -196,7 +196,7 @@ fn image_call(engine: &Engine, form: ImageForm) -> Result<Call> {
 }
 
 /// The images as the signature's one input: a string each.
-fn image_input(signature: &Signature, images: &[Bytes]) -> Result<Tensor> {
+pub(super) fn image_input(signature: &Signature, images: &[Bytes]) -> Result<Tensor> {
     let [spec] = signature.inputs.as_slice() else {
         let count = signature.inputs.len();
         return Err(not_for_images(signature, &format!("it has {count} inputs, not one")));

@@ -17,7 +17,9 @@ use crate::engine::{Choice, Engine, ModelHandle, ModelSpec, Served, Unresolved};
 use crate::error::{Code, Error, Result};
 
 pub(super) use self::call::{Answer, Call};
+pub(super) use self::encode::Format;
 pub(super) use self::path::Verb;
+pub(super) use self::predict::Decoded;
 
 mod binary;
 mod call;

@@ -111,6 +111,12 @@ impl TestServer {
         client::post(self.address, path, body)
     }
 
+    /// Asserts that `/ping` is fine.
+    pub fn assert_pings(&self) {
+        let answer = self.get("/ping");
+        assert_eq!((answer.status, answer.text().as_str()), (200, ""));
+    }
+
     /// Asserts that `half_plus_two` answers.
     pub fn assert_serves(&self, after: &str) {
         let answer = self.post("/v1/models/half_plus_two:predict", r#"{"inputs": [1]}"#);
