@@ -145,6 +145,7 @@ fn unpack_entry<R: Read>(entry: &mut Entry<'_, R>, into: &Path) -> Result<()> {
     };
     let is_folder = kind == EntryType::Directory;
     if !is_folder && !matches!(kind, EntryType::Regular | EntryType::Continuous) {
+        #[allow(clippy::wildcard_enum_match_arm)] // Not ours, and open-ended.
         let what = match kind {
             EntryType::Symlink | EntryType::Link => "a link",
             EntryType::Char | EntryType::Block | EntryType::Fifo => "a device",

@@ -36,9 +36,10 @@ pub(super) fn service(text: &str) -> Result<Service> {
         let count = services.len();
         return Err(Error::invalid(format!("it has {count} services; one is wanted")));
     };
-    let command = match &service["command"] {
-        Yaml::String(command) => command.split_whitespace().map(str::to_owned).collect(),
-        other => texts(other, "command")?,
+    let command = &service["command"];
+    let command = match command.as_str() {
+        Some(text) => text.split_whitespace().map(str::to_owned).collect(),
+        None => texts(command, "command")?,
     };
     Ok(Service {
         command,
