@@ -38,7 +38,8 @@ def environment(**more):
 def use_aws(url=None):
     """Sets this process up as a user of SageMaker would, with our address."""
     for name in list(os.environ):
-        if name.startswith(("AWS_", "SAGEMAKER_")):
+        # The last is ours, and no setting: docker's stand-in would complain of it.
+        if name.startswith(("AWS_", "SAGEMAKER_")) or name == "TENSORSERVE_BINARY":
             del os.environ[name]
     os.environ.update(AWS)
     if url:
