@@ -30,6 +30,7 @@ pub mod worker;
 
 use std::net::SocketAddr;
 use std::thread;
+use std::time::Duration;
 
 use crate::config::{Config, ShutdownConfig};
 use crate::engine::Engine;
@@ -38,6 +39,9 @@ use crate::metrics::Metrics;
 use crate::platform::Platforms;
 use crate::repository::Repository;
 use crate::server::{GrpcListener, HttpListener};
+
+/// How long Python processes may take to end when nothing is asked of them any more.
+const WORKERS_END: Duration = Duration::from_secs(2);
 
 /// A running server.
 pub struct Server {
@@ -61,6 +65,8 @@ impl Server {
             None => None,
         };
         let grpc = GrpcListener::start(config, &engine)?;
+        let address = http.as_ref().map(HttpListener::address);
+        engine.listens(address, grpc.as_ref().and_then(GrpcListener::address));
         Ok(Server { engine, http, grpc, shutdown: config.shutdown.clone() })
     }
 
@@ -95,5 +101,6 @@ impl Server {
                 http.stop(delay, timeout);
             }
         });
+        self.engine.stop_workers(WORKERS_END);
     }
 }

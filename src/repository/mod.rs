@@ -20,6 +20,8 @@ use crate::error::Result;
 use crate::metrics::{Metrics, SignatureMetrics};
 use crate::platform::Platforms;
 use crate::tensor::{Signature, Tensor};
+use crate::worker::Workers;
+use crate::worker::handlers::Handlers;
 
 mod lifecycle;
 mod policy;
@@ -110,6 +112,12 @@ impl ModelHandle {
         self.0.metrics(index)
     }
 
+    /// The handlers of its code, if it has any.
+    #[must_use]
+    pub fn handlers(&self) -> Option<&Arc<Handlers>> {
+        self.0.handlers()
+    }
+
     /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
     ///
     /// # Errors
@@ -147,6 +155,7 @@ struct Shared {
     platforms: Platforms,
     metrics: Metrics,
     batcher: Batcher,
+    workers: Workers,
     /// What requests see.
     table: ArcSwap<Table>,
     /// What people see.
@@ -192,6 +201,7 @@ impl Repository {
             platforms,
             metrics,
             batcher: Batcher::new(batching.threads, batching.inline_budget)?,
+            workers: Workers::new(config.workers.clone()),
             table: ArcSwap::default(),
             board: Mutex::default(),
             board_changed: Condvar::new(),
@@ -329,6 +339,12 @@ impl Repository {
             }
             tick(self);
         }
+    }
+
+    /// The processes that run models' handlers.
+    #[must_use]
+    pub fn workers(&self) -> &Workers {
+        &self.0.workers
     }
 
     /// Ends the thread that loads and unloads. What is loaded stays usable.

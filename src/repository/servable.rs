@@ -3,7 +3,7 @@
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::available_parallelism;
+use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
 use crate::batch::{Batcher, How, Queue, Run, Traits, WORTH_SPLITTING};
@@ -15,6 +15,8 @@ use crate::tensor::{
     Buffer, DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor,
     TensorSpec, aligned_vec,
 };
+use crate::worker::Workers;
+use crate::worker::handlers::Handlers;
 
 /// A loaded version.
 pub struct Servable {
@@ -27,6 +29,7 @@ pub struct Servable {
     bytes: u64,
     threads: usize,
     load_time: Duration,
+    handlers: Option<Arc<Handlers>>,
 }
 
 /// Runs one signature of an executable, for its queue.
@@ -61,6 +64,7 @@ pub(super) struct Load<'a> {
     pub(super) platform: &'a dyn Platform,
     pub(super) config: &'a ModelConfig,
     pub(super) batcher: &'a Batcher,
+    pub(super) workers: &'a Workers,
     pub(super) metrics: &'a Metrics,
     /// Threads within an operation that suited the version before this one.
     pub(super) threads: Option<usize>,
@@ -76,7 +80,7 @@ impl Load<'_> {
         let started = Instant::now();
         let cores = available_parallelism().map_or(1, NonZero::get);
         let all = self.threads.unwrap_or(cores);
-        let mut servable = self.load(all)?;
+        let (mut servable, handlers) = self.load_with_handlers(all)?;
         loaded();
         if self.config.warm_up {
             servable.warm();
@@ -86,8 +90,23 @@ impl Load<'_> {
                 servable.warm();
             }
         }
+        servable.handlers = handlers;
         servable.loaded_in(started.elapsed());
         Ok(servable)
+    }
+
+    /// Loads the model and, meanwhile, starts the processes of its handlers.
+    fn load_with_handlers(&self, threads: usize) -> Result<(Servable, Option<Arc<Handlers>>)> {
+        let Some(code) = self.config.code.as_deref() else {
+            return Ok((self.load(threads)?, None));
+        };
+        let (handlers, servable) = thread::scope(|scope| {
+            let opening = scope.spawn(|| self.workers.open(code));
+            let servable = self.load(threads);
+            let bug = |_| Err(Error::internal("starting its handlers met a bug; see the log"));
+            (opening.join().unwrap_or_else(bug), servable)
+        });
+        Ok((servable?, Some(handlers?)))
     }
 
     fn load(&self, threads: usize) -> Result<Servable> {
@@ -117,6 +136,7 @@ impl Load<'_> {
             bytes: loaded.bytes,
             threads,
             load_time: Duration::ZERO,
+            handlers: None,
         })
     }
 }
@@ -160,6 +180,11 @@ impl Servable {
     fn loaded_in(&mut self, time: Duration) {
         self.load_time = time;
         self.metrics.loaded(self.bytes, time);
+    }
+
+    /// The handlers of its code.
+    pub(super) fn handlers(&self) -> Option<&Arc<Handlers>> {
+        self.handlers.as_ref()
     }
 
     /// How long it took to load and warm.

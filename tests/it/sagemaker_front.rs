@@ -99,7 +99,10 @@ fn the_default_model_is_the_one_that_is_named() {
     let process = serve(&root, &named);
     assert!(process.printed.contains(&"using default model name: b".to_owned()));
     let error = refused(root.path(), &[("SAGEMAKER_TFS_DEFAULT_MODEL_NAME", "c")]);
-    assert!(error.contains("there is no model \"c\"") && error.contains("there is a, b"), "{error}");
+    assert!(
+        error.contains("there is no model \"c\"") && error.contains("there is a, b"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -230,7 +233,8 @@ fn docker_says_what_the_sdk_asks() {
 #[test]
 fn docker_compose_up_serves() {
     let root = model_dir(&["m/1"]);
-    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+    let port =
+        TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
     let compose = format!(
         "services:\n  algo-1:\n    command: serve\n    image: any\n    environment:\n    \
          - SAGEMAKER_TFS_DEFAULT_MODEL_NAME=m\n    ports:\n    - {port}:8080\n    volumes:\n    \

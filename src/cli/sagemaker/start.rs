@@ -108,7 +108,7 @@ impl Start {
             "tensorflow serving model config:\n\n{}\n",
             listed(&layout.bundles)
         );
-        self.config.sagemaker.default_model = Some(default);
+        self.config.http.sagemaker.default_model = Some(default);
         Ok(())
     }
 
@@ -137,8 +137,8 @@ impl Start {
             )));
         }
         let ports = (variables.rest_port, variables.grpc_port);
-        self.config.sagemaker.default_model.clone_from(&variables.default_model);
-        self.config.sagemaker.multi_model = Some(MultiModelConfig {
+        self.config.http.sagemaker.default_model.clone_from(&variables.default_model);
+        self.config.http.sagemaker.multi_model = Some(MultiModelConfig {
             roots: vec![root],
             load_timeout: variables.load_timeout,
             ports,

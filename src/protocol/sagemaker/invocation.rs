@@ -56,7 +56,13 @@ impl Sagemaker {
             Ok(attributes) => attributes,
             Err(error) => return refuse(error, 400),
         };
-        // A model with a handler of its own is to branch off here, before its body is looked at.
+        match self.engine.handlers(self.model(invocation, &attributes).ok().as_deref()) {
+            Ok(None) => {}
+            Ok(Some(handlers)) => {
+                return self.handled(&handlers, invocation, &attributes, body, start).await;
+            }
+            Err(error) => return refuse(error, 503),
+        }
         let content_type = invocation.content_type.unwrap_or("Unknown");
         let Some(input) = Input::of(content_type) else {
             return unsupported(content_type);
@@ -81,7 +87,7 @@ impl Sagemaker {
     }
 
     /// The name of the model that is meant.
-    fn model<'h>(
+    pub(super) fn model<'h>(
         &self,
         invocation: &Invocation<'h>,
         attributes: &Attributes<'h>,

@@ -25,6 +25,7 @@ use crate::error::Error;
 
 mod attributes;
 mod convert;
+mod handler;
 mod invocation;
 mod later;
 mod media;
@@ -126,7 +127,10 @@ impl Sagemaker {
     ) -> (Reply, Option<Later>) {
         let reply = match route {
             Route::Ping => self.ping(head),
-            Route::Invocations => self.invoke(&Invocation::of_container(head), body, start).await,
+            Route::Invocations => match self.other_method(head) {
+                Some(reply) => reply,
+                None => self.invoke(&Invocation::of_container(head), body, start).await,
+            },
             Route::Tfs => {
                 let target = head.target.strip_prefix("/tfs").unwrap_or(head.target);
                 tfs::handle(&self.engine, &Head { target, ..*head }, body, start).await

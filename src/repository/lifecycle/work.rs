@@ -39,6 +39,7 @@ impl Manager {
                     platform: &**platform,
                     config: &config,
                     batcher: &shared.batcher,
+                    workers: &shared.workers,
                     metrics: &shared.metrics,
                     threads,
                 };
