@@ -32,6 +32,7 @@ mod reload;
 mod reload_sources;
 mod sagemaker_cases;
 mod sagemaker_front;
+mod sagemaker_handlers;
 mod sagemaker_service;
 mod same_answers;
 mod simple_cases;

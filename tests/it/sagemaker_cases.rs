@@ -12,27 +12,28 @@ use crate::support::server::TestServer;
 use crate::support::{alike, data, project};
 
 #[derive(Deserialize)]
-struct Case {
-    id: String,
-    setup: Setup,
-    method: String,
-    path: String,
-    headers: BTreeMap<String, String>,
-    request_body: Option<String>,
-    expect_status: Option<u16>,
-    expect_body: Option<String>,
-    expect_body_json: Option<Value>,
+pub struct Case {
+    pub id: String,
+    pub setup: Setup,
+    pub method: String,
+    pub path: String,
+    pub headers: BTreeMap<String, String>,
+    pub request_body: Option<String>,
+    pub expect_status: Option<u16>,
+    pub expect_body: Option<String>,
+    pub expect_body_json: Option<Value>,
     #[serde(default)]
-    expect_contains: Vec<String>,
+    pub expect_contains: Vec<String>,
     #[serde(default)]
-    expect_headers: BTreeMap<String, String>,
-    generations: Vec<String>,
+    pub expect_headers: BTreeMap<String, String>,
+    pub generations: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct Setup {
-    model_dir: String,
-    mode: String,
+pub struct Setup {
+    pub model_dir: String,
+    pub mode: String,
+    pub handler: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -48,13 +49,13 @@ const OTHERWISE: [&str; 2] = [
     "ct-application-json-charset-utf-8",
 ];
 
-fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<Case> {
     let path = "tests/cases/sagemaker-container.json";
     let text = fs::read_to_string(project(path)).expect(path);
     serde_json::from_str::<Cases>(&text).expect(path).cases
 }
 
-fn body(case: &Case) -> Vec<u8> {
+pub fn body(case: &Case) -> Vec<u8> {
     let body = case.request_body.clone().unwrap_or_default();
     match body.strip_prefix("@inputs/") {
         Some(file) => fs::read(data("sagemaker/inputs").join(file)).expect(file),
@@ -97,7 +98,7 @@ fn every_case_of_a_single_model_passes() {
     assert_eq!((passed, otherwise), (59, OTHERWISE.len()), "cases went missing");
 }
 
-fn check(case: &Case, answer: &Answer) -> Result<(), String> {
+pub fn check(case: &Case, answer: &Answer) -> Result<(), String> {
     let got = answer.text();
     if Some(answer.status) != case.expect_status {
         return Err(format!("status {}, not {:?}: {got}", answer.status, case.expect_status));

@@ -3,7 +3,6 @@
 //! Between `input_handler` and `output_handler` the request stays in this process: what the first
 //! returns goes to TensorFlow Serving's API as a call, and that one's answer to the second.
 
-use std::borrow::Cow;
 use std::fmt::Write;
 use std::time::Instant;
 
@@ -20,6 +19,17 @@ use crate::protocol::{Head, JSON, Reply, bounded};
 
 /// Methods that the container's service for handlers knows.
 const ALLOWED: &str = "DELETE, GET, POST, OPTIONS";
+
+/// A request that is to go through handlers.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub(super) invocation: &'a Invocation<'a>,
+    pub(super) attributes: &'a Attributes<'a>,
+    /// The model that it means.
+    pub(super) name: &'a str,
+    /// When its head had come.
+    pub(super) start: Instant,
+}
 
 impl Sagemaker {
     /// The answer to a request for `/invocations` with another method than POST, where there are
@@ -41,21 +51,18 @@ impl Sagemaker {
     pub(super) async fn handled(
         &self,
         handlers: &Handlers,
-        invocation: &Invocation<'_>,
-        attributes: &Attributes<'_>,
+        request: &Request<'_>,
         body: Bytes,
-        start: Instant,
     ) -> Reply {
         let engine = &self.engine;
-        let named = invocation.model.or(attributes.model);
-        let meant = self.model(invocation, attributes).unwrap_or_else(|_| self.first_model());
+        let Request { invocation, attributes, name, start } = *request;
         let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
         let given = invocation.attributes.unwrap_or_default();
         let addresses = engine.addresses();
-        let rest_uri = rest_uri(&addresses.http, &meant, choice, attributes.verb);
+        let rest_uri = rest_uri(&addresses.http, name, choice, attributes.verb);
         let until = engine.deadline(start);
         let context = Context {
-            model_name: named,
+            model_name: invocation.model.or(attributes.model),
             model_version: attributes::last(given, "tfs-model-version"),
             method: attributes::last(given, "tfs-method"),
             rest_uri: &rest_uri,
@@ -70,12 +77,12 @@ impl Sagemaker {
         if handlers.is_single() {
             return written(handlers.handler(&context, &body, until).await);
         }
-        let (request, begun) = match handlers.input(&context, &body, until).await {
-            Ok(request) => request,
+        let (asked, begun) = match handlers.input(&context, &body, until).await {
+            Ok(asked) => asked,
             Err(failure) => return failed(failure),
         };
         drop(body);
-        let (verb, name, body) = (attributes.verb, meant.as_ref(), &request);
+        let (verb, body) = (attributes.verb, &asked);
         let call = Call { engine, verb, name, choice, body, start, exact: false };
         let mut served = Served { api: call.api(), reached: None, code: None };
         let model = model_reply(&call, &mut served).await;
@@ -86,12 +93,6 @@ impl Sagemaker {
         };
         // The model's failure is the script's to tell; its own counts as none of the model's.
         written(handlers.output(&context, begun, model, until).await).with_served(served)
-    }
-
-    /// The model that is meant where none is named and several are there.
-    fn first_model(&self) -> Cow<'static, str> {
-        let models = self.engine.all_models();
-        models.into_iter().next().map_or(Cow::Borrowed("model"), Cow::Owned)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::attributes::{self, Attributes};
+use super::handler::Request;
 use super::media::{self, Input, Output};
 use super::{Sagemaker, convert, refuse};
 use crate::engine::{Choice, Served};
@@ -56,20 +57,22 @@ impl Sagemaker {
             Ok(attributes) => attributes,
             Err(error) => return refuse(error, 400),
         };
-        match self.engine.handlers(self.model(invocation, &attributes).ok().as_deref()) {
+        let name = match self.model(invocation, &attributes) {
+            Ok(name) => name,
+            Err(error) => return refuse(error, 400),
+        };
+        // Where there are handlers, the body is theirs, whatever it is.
+        match self.engine.handlers(Some(&name)) {
             Ok(None) => {}
             Ok(Some(handlers)) => {
-                return self.handled(&handlers, invocation, &attributes, body, start).await;
+                let request = Request { invocation, attributes: &attributes, name: &name, start };
+                return self.handled(&handlers, &request, body).await;
             }
             Err(error) => return refuse(error, 503),
         }
         let content_type = invocation.content_type.unwrap_or("Unknown");
         let Some(input) = Input::of(content_type) else {
             return unsupported(content_type);
-        };
-        let name = match self.model(invocation, &attributes) {
-            Ok(name) => name,
-            Err(error) => return refuse(error, 400),
         };
         let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
         let (engine, verb, name) = (&self.engine, attributes.verb, name.as_ref());
@@ -87,7 +90,7 @@ impl Sagemaker {
     }
 
     /// The name of the model that is meant.
-    pub(super) fn model<'h>(
+    fn model<'h>(
         &self,
         invocation: &Invocation<'h>,
         attributes: &Attributes<'h>,
