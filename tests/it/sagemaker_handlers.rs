@@ -1,7 +1,7 @@
 //! `inference.py` behind `/invocations`: the container's cases, and what happens to requests when
 //! the processes of handlers die under load.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -287,9 +287,9 @@ fn killed_processes_cost_only_their_requests() {
     let descriptors = process.open_files();
     let (done, good, bad) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let slowest = AtomicU64::new(0);
-    // Processes that have just answered. There are as many clients as processes, so that each is
-    // at work again at once.
-    let busy = Mutex::new(Vec::new());
+    // Processes that have answered since the last kill. There are more clients than processes, so
+    // that each is at work again at once.
+    let busy = Mutex::new(BTreeSet::new());
     let client = || {
         let mut client = Client::connect(address).expect("connects");
         while !done.load(SeqCst) {
@@ -299,7 +299,7 @@ fn killed_processes_cost_only_their_requests() {
                 200 => {
                     let answer = answer.json();
                     assert_eq!(answer["predictions"], json!([2.5, 3.0, 4.5]));
-                    busy.lock().expect("a list").push(answer["process"].clone());
+                    busy.lock().expect("a set").insert(answer["process"].as_u64());
                     good.fetch_add(1, SeqCst);
                 }
                 502 => {
@@ -313,15 +313,21 @@ fn killed_processes_cost_only_their_requests() {
         }
     };
     thread::scope(|scope| {
-        (0..4).for_each(|_| drop(scope.spawn(client)));
+        (0..5).for_each(|_| drop(scope.spawn(client)));
         let mut kills = 0;
         let start = Instant::now();
-        while kills < KILLS && start.elapsed() < Duration::from_secs(100) {
+        while kills < KILLS && start.elapsed() < Duration::from_secs(120) {
             thread::sleep(Duration::from_millis(2));
-            let busy = std::mem::take(&mut *busy.lock().expect("a list"));
-            let Some(victim) = busy.last() else {
+            let mut busy = busy.lock().expect("a set");
+            if busy.len() < 4 {
+                continue;
+            }
+            // Another one each time, as the numbers go.
+            let Some(victim) = busy.iter().nth(kills % 4).copied().flatten() else {
                 continue;
             };
+            busy.clear();
+            drop(busy);
             let killed = Command::new("kill").args(["-s", "KILL", &victim.to_string()]).output();
             kills += usize::from(killed.expect("kill").status.success());
         }
