@@ -23,7 +23,7 @@ IN_FRAME, IN_MEMORY = 0, 1
 READY, BROKEN, ANSWER, RAISED = 1, 2, 3, 4
 
 # Larger bodies go through the file in memory.
-LARGEST_IN_FRAME = 32 << 10
+LARGEST_IN_FRAME = 64 << 10
 
 # The most that one call to the system is asked to move.
 CHUNK = 1 << 30
@@ -45,7 +45,7 @@ class Channel:
         os.dup2(nothing, 0)
         os.close(nothing)
         os.dup2(2, 1)
-        self.buffer = bytearray(64 << 10)
+        self.buffer = bytearray(80 << 10)
         self.lengths = [struct.Struct("<%di" % count) for count in range(32)]
 
     def close(self):

@@ -2,8 +2,10 @@
 //!
 //! Protocols see models only through this module; it re-exports the few types they need.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::config::{Config, SourceConfig};
@@ -18,6 +20,9 @@ pub use crate::repository::{
     Choice, LoadedModel, ModelHandle, ModelSpec, State, Times, Unresolved, VersionStatus,
 };
 pub use crate::request_log::RequestLog;
+
+pub use crate::worker::Failure;
+pub use crate::worker::handlers::{Answer as HandlerAnswer, Context, Handlers, ModelAnswer};
 
 /// A request of any protocol, decoded: which signature, with which inputs.
 #[derive(Debug)]
@@ -47,7 +52,22 @@ struct Inner {
     request_timeout: Duration,
     max_tensor_bytes: usize,
     stopping: AtomicBool,
+    /// Code for requests that name no model of their own.
+    code: Option<PathBuf>,
+    addresses: OnceLock<Addresses>,
 }
+
+/// Where this server is reached from its own machine.
+#[derive(Debug)]
+pub struct Addresses {
+    /// The start of URLs, without a slash at the end.
+    pub http: String,
+    /// The port for gRPC, if there is one.
+    pub grpc_port: Option<u16>,
+}
+
+/// For requests that come before the addresses are known.
+static NO_ADDRESSES: Addresses = Addresses { http: String::new(), grpc_port: None };
 
 /// How an inference went, for the metrics.
 pub struct Served {
@@ -103,6 +123,8 @@ impl Engine {
             request_timeout: config.http.request_timeout,
             max_tensor_bytes: max_tensor_bytes(config),
             stopping: AtomicBool::new(false),
+            code: config.repository.common.code.clone(),
+            addresses: OnceLock::new(),
         }))
     }
 
@@ -128,6 +150,49 @@ impl Engine {
         let InferRequest { signature, inputs } = request;
         let ran = handle.infer(signature, inputs, Some(deadline)).await?;
         Ok(InferResponse { outputs: ran.outputs, times: ran.times })
+    }
+
+    /// The handlers that a request for `model`, or for none, goes through; `None` if it goes to the
+    /// model itself.
+    ///
+    /// # Errors
+    /// [`Code::Unavailable`] if there are some, and they are not ready.
+    pub fn handlers(&self, model: Option<&str>) -> Result<Option<Arc<Handlers>>> {
+        if let Some(name) = model
+            && let Ok(handle) = self.resolve(&ModelSpec { name, choice: Choice::Latest })
+        {
+            return Ok(handle.handlers().cloned());
+        }
+        let Some(code) = &self.0.code else {
+            return Ok(None);
+        };
+        match self.0.repository.workers().opened(code) {
+            Some(handlers) => Ok(Some(handlers)),
+            None => {
+                let why = self.readiness().err();
+                let why = why.map_or("no model uses it".to_owned(), |e| e.message().to_owned());
+                Err(Error::unavailable(format!("inference.py is not ready: {why}")))
+            }
+        }
+    }
+
+    /// Notes where the server listens.
+    pub fn listens(&self, http: Option<SocketAddr>, grpc: Option<SocketAddr>) {
+        let url = |address: SocketAddr| {
+            let (ip, port) = (address.ip(), address.port());
+            if ip.is_unspecified() || ip.is_loopback() {
+                return format!("http://localhost:{port}");
+            }
+            format!("http://{address}")
+        };
+        let http = http.map(url).unwrap_or_default();
+        let _ = self.0.addresses.set(Addresses { http, grpc_port: grpc.map(|grpc| grpc.port()) });
+    }
+
+    /// Where this server is reached from its own machine.
+    #[must_use]
+    pub fn addresses(&self) -> &Addresses {
+        self.0.addresses.get().unwrap_or(&NO_ADDRESSES)
     }
 
     /// When a request that came in at `start` must be answered.
@@ -241,6 +306,11 @@ impl Engine {
     /// Waits until the requests that are to be logged are written, for at most `patience`.
     pub fn flush_logs(&self, patience: Duration) {
         self.0.repository.flush_logs(patience);
+    }
+
+    /// Ends the processes of handlers, within `time`. Blocks. Called when no request is left.
+    pub fn stop_workers(&self, time: Duration) {
+        self.0.repository.workers().stop(time);
     }
 
     /// Counts a request as in flight until the result is dropped.

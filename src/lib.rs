@@ -46,6 +46,8 @@ use crate::server::{GrpcListener, HttpListener};
 
 /// How long a stop waits for logged requests to be written.
 const LOG_PATIENCE: Duration = Duration::from_secs(5);
+/// How long Python processes may take to end when nothing is asked of them any more.
+const WORKERS_END: Duration = Duration::from_secs(2);
 
 /// A running server.
 pub struct Server {
@@ -73,6 +75,8 @@ impl Server {
             None => None,
         };
         let grpc = GrpcListener::start(config, &engine)?;
+        let address = http.as_ref().map(HttpListener::address);
+        engine.listens(address, grpc.as_ref().and_then(GrpcListener::address));
         Ok(Server { engine, http, grpc, shutdown: config.shutdown.clone() })
     }
 
@@ -108,5 +112,6 @@ impl Server {
             }
         });
         self.engine.flush_logs(LOG_PATIENCE);
+        self.engine.stop_workers(WORKERS_END);
     }
 }

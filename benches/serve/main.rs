@@ -23,6 +23,7 @@
 mod big_model;
 mod client;
 mod grpc;
+mod handlers;
 mod isolation;
 mod json;
 mod process;
@@ -50,6 +51,9 @@ fn main() {
     };
     let rounds = number("--rounds", 5);
     let millis = number("--millis", 1000) as u64;
+    if arguments.iter().any(|a| a == "handlers") {
+        return handlers::run(rounds, Duration::from_millis(millis));
+    }
     let only: Vec<&String> =
         arguments.iter().skip(1).filter(|a| scenario::NAMES.contains(&a.as_str())).collect();
     let connections = match number("--connections", 0) {

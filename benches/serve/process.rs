@@ -15,6 +15,8 @@ pub struct Process {
     pub address: SocketAddr,
     /// For gRPC, if it listens for that.
     pub grpc: SocketAddr,
+    /// Its `inference.py`, for as long as it runs.
+    code: Option<tempfile::TempDir>,
 }
 
 impl Process {
@@ -34,6 +36,28 @@ impl Process {
         command.args(["serve", "--http-port", "0", "--grpc-port", "off", "--log-level", "warn"]);
         command.args(options).arg(folder);
         Process::start(command, "ready after")
+    }
+
+    /// The release server, serving half_plus_two, with this `inference.py`.
+    pub fn with_code(script: Option<&str>, workers: usize) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
+        command.args(["serve", "--http-port", "0", "--grpc-port", "0", "--log-level", "warn"]);
+        let folder = script.map(|script| {
+            let folder = tempfile::tempdir().expect("a folder");
+            std::fs::write(folder.path().join("inference.py"), script).expect("written");
+            command.arg("--code").arg(folder.path());
+            command.args(["--handler-workers", &workers.to_string()]);
+            folder
+        });
+        command.arg(project("models/half_plus_two"));
+        let mut process = Process::start(command, "ready after");
+        process.code = folder;
+        process
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// This program as a bare echo.
@@ -71,7 +95,7 @@ impl Process {
         // Whatever else it prints must not block it.
         std::thread::spawn(move || lines.for_each(drop));
         let address = address.or(grpc).expect("it says where it listens");
-        Process { child, address, grpc: grpc.unwrap_or(address) }
+        Process { child, address, grpc: grpc.unwrap_or(address), code: None }
     }
 
     /// Processor time of all its threads so far.
@@ -88,6 +112,18 @@ pub fn cpu_of(process: u32) -> Duration {
         text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0u64)
     });
     Duration::from_nanos(nanos.sum())
+}
+
+/// The numbers of a process's children.
+pub fn children(parent: u32) -> Vec<u32> {
+    let numbers = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_child = |number: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        rest.split(' ').nth(1).and_then(|number| number.parse().ok()) == Some(parent)
+    };
+    numbers.filter(is_child).collect()
 }
 
 impl Drop for Process {

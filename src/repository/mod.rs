@@ -21,6 +21,8 @@ use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
 use crate::platform::Platforms;
 use crate::request_log::{RequestLog, RequestLogs};
 use crate::tensor::{Signature, Tensor};
+use crate::worker::Workers;
+use crate::worker::handlers::Handlers;
 
 mod lifecycle;
 mod policy;
@@ -127,6 +129,12 @@ impl ModelHandle {
         self.log.as_deref()
     }
 
+    /// The handlers of its code, if it has any.
+    #[must_use]
+    pub fn handlers(&self) -> Option<&Arc<Handlers>> {
+        self.servable.handlers()
+    }
+
     /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
     ///
     /// # Errors
@@ -180,6 +188,7 @@ struct Shared {
     batcher: Batcher,
     logs: RequestLogs,
     warm_up: Arc<WarmUp>,
+    workers: Workers,
     /// What requests see.
     table: ArcSwap<Table>,
     /// What people see.
@@ -233,6 +242,7 @@ impl Repository {
             metrics,
             batcher: Batcher::new(batching.threads, batching.inline_budget)?,
             warm_up,
+            workers: Workers::new(config.workers.clone()),
             table: ArcSwap::default(),
             board: Mutex::default(),
             board_changed: Condvar::new(),
@@ -379,6 +389,12 @@ impl Repository {
     /// Waits until the requests that are to be logged are written, for at most `patience`.
     pub fn flush_logs(&self, patience: Duration) {
         self.0.logs.flush(patience);
+    }
+
+    /// The processes that run models' handlers.
+    #[must_use]
+    pub fn workers(&self) -> &Workers {
+        &self.0.workers
     }
 
     /// Ends the thread that loads and unloads. What is loaded stays usable.

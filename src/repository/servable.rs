@@ -3,7 +3,7 @@
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::thread::available_parallelism;
+use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
 use super::{ModelHandle, WarmUp};
@@ -16,6 +16,8 @@ use crate::tensor::{
     Buffer, DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor,
     TensorSpec, aligned_vec,
 };
+use crate::worker::Workers;
+use crate::worker::handlers::Handlers;
 
 /// A loaded version, with queues of certain parameters.
 pub struct Servable {
@@ -34,6 +36,7 @@ struct Loaded {
     bytes: u64,
     threads: usize,
     load_time: OnceLock<Duration>,
+    handlers: OnceLock<Arc<Handlers>>,
 }
 
 /// Runs one signature of an executable, for its queue.
@@ -68,6 +71,7 @@ pub(super) struct Load<'a> {
     pub(super) platform: &'a dyn Platform,
     pub(super) config: &'a ModelConfig,
     pub(super) batcher: &'a Batcher,
+    pub(super) workers: &'a Workers,
     pub(super) metrics: &'a Metrics,
     /// Threads within an operation that suited the version before this one.
     pub(super) threads: Option<usize>,
@@ -85,7 +89,7 @@ impl Load<'_> {
         let started = Instant::now();
         let cores = available_parallelism().map_or(1, NonZero::get);
         let all = self.threads.unwrap_or(cores);
-        let mut servable = self.load(all)?;
+        let (mut servable, handlers) = self.load_with_handlers(all)?;
         loaded();
         if self.config.warm_up {
             self.warm(&servable)?;
@@ -94,6 +98,9 @@ impl Load<'_> {
                 servable = self.load(1)?;
                 self.warm(&servable)?;
             }
+        }
+        if let Some(handlers) = handlers {
+            let _ = servable.loaded.handlers.set(handlers);
         }
         servable.loaded_in(started.elapsed());
         Ok(servable)
@@ -104,6 +111,20 @@ impl Load<'_> {
         servable.warm();
         let handle = ModelHandle { servable: Arc::clone(servable), log: None };
         (self.warm_up)(&handle, self.folder, self.config.warm_up_iterations)
+    }
+
+    /// Loads the model and, meanwhile, starts the processes of its handlers.
+    fn load_with_handlers(&self, threads: usize) -> Result<(Arc<Servable>, Option<Arc<Handlers>>)> {
+        let Some(code) = self.config.code.as_deref() else {
+            return Ok((self.load(threads)?, None));
+        };
+        let (handlers, servable) = thread::scope(|scope| {
+            let opening = scope.spawn(|| self.workers.open(code));
+            let servable = self.load(threads);
+            let bug = |_| Err(Error::internal("starting its handlers met a bug; see the log"));
+            (opening.join().unwrap_or_else(bug), servable)
+        });
+        Ok((servable?, Some(handlers?)))
     }
 
     fn load(&self, threads: usize) -> Result<Arc<Servable>> {
@@ -130,6 +151,7 @@ impl Load<'_> {
             bytes: loaded.bytes,
             threads,
             load_time: OnceLock::new(),
+            handlers: OnceLock::new(),
         };
         Ok(Arc::new(Servable { loaded: Arc::new(loaded), batching, queues }))
     }
@@ -196,6 +218,11 @@ impl Servable {
     fn loaded_in(&self, time: Duration) {
         let _ = self.loaded.load_time.set(time);
         self.loaded.metrics.loaded(self.loaded.bytes, time);
+    }
+
+    /// The handlers of its code.
+    pub(super) fn handlers(&self) -> Option<&Arc<Handlers>> {
+        self.loaded.handlers.get()
     }
 
     /// How long it took to load and warm.

@@ -57,8 +57,8 @@ pub(super) async fn keep(shared: Arc<Shared>, place: usize, report: Report) {
             // It was of use: the next one comes at once.
             Ok(answered) if answered > 0 => wait = Duration::ZERO,
             Ok(_) => wait = (wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT),
-            Err(error) => {
-                shared.failed(error.message());
+            Err(NotReady { error, is_certain }) => {
+                shared.failed(error.message(), is_certain);
                 if let Some(report) = report.take() {
                     let _ = report.send(Err(error));
                     return;
@@ -78,10 +78,23 @@ async fn pause(shared: &Shared, time: Duration) {
     }
 }
 
+/// Why a process did not get ready.
+struct NotReady {
+    error: Error,
+    /// Whether the next one will not, either.
+    is_certain: bool,
+}
+
 /// One process from its start to its end; says how many calls it answered.
-async fn live(shared: &Arc<Shared>, name: &Arc<str>, report: &mut Option<Report>) -> Result<u64> {
+async fn live(
+    shared: &Arc<Shared>,
+    name: &Arc<str>,
+    report: &mut Option<Report>,
+) -> Result<u64, NotReady> {
     let id = NEXT_ID.fetch_add(1, Relaxed);
-    let (worker, mut process) = process::start(&shared.program, id, Arc::clone(name))?;
+    let certain = |error| NotReady { error, is_certain: true };
+    let started = process::start(&shared.program, id, Arc::clone(name));
+    let (worker, mut process) = started.map_err(certain)?;
     let worker = Arc::new(worker);
     match begin(&worker, &mut process, shared).await {
         Begun::Ready(about) => match report.take() {
@@ -90,14 +103,15 @@ async fn live(shared: &Arc<Shared>, name: &Arc<str>, report: &mut Option<Report>
         },
         Begun::Failed(error) => {
             process.bury(&worker, None);
-            return Err(error);
+            return Err(certain(error));
         }
         Begun::Ended => {
             // Its socket is closed before it has ended, and how it ends is to be told.
             let _ = timeout(LAST_MOMENTS, process.ended.readable()).await;
             let End { what, last_lines } = process.bury(&worker, None);
             let message = format!("its process {what} before it was ready\n{last_lines}");
-            return Err(Error::precondition(message.trim_end().to_owned()));
+            let error = Error::precondition(message.trim_end().to_owned());
+            return Err(NotReady { error, is_certain: false });
         }
     }
     shared.joined(Arc::clone(&worker));

@@ -19,6 +19,9 @@ use crate::error::{Code, Error};
 /// Calls that may wait. More would wait for longer than their clients do.
 const LONGEST_QUEUE: usize = 4096;
 
+/// After so many starts in a row that came to nothing there is no use in waiting.
+const MANY_FAILURES: u32 = 8;
+
 /// How long it may take until the keeper has seen a process end that has closed its socket.
 const END_SEEN: Duration = Duration::from_millis(800);
 
@@ -42,7 +45,9 @@ struct State {
     waiting: VecDeque<oneshot::Sender<Lease>>,
     /// Calls that go on with what was begun.
     resuming: VecDeque<oneshot::Sender<Lease>>,
-    /// Why there is none, if the last start failed.
+    /// Starts in a row that came to nothing.
+    failures: u32,
+    /// Why there is none, if that is the script's fault.
     broken: Option<String>,
     stopped: bool,
 }
@@ -66,6 +71,7 @@ impl Shared {
         {
             let mut state = self.state();
             state.broken = None;
+            state.failures = 0;
             state.alive.push(Arc::clone(&worker));
         }
         self.release(worker);
@@ -78,9 +84,14 @@ impl Shared {
         state.free.retain(|other| other.id != worker.id);
     }
 
-    /// A worker could not be started.
-    pub(super) fn failed(&self, why: &str) {
+    /// A worker could not be started; `is_certain` if it will be the same with the next one. Else
+    /// it may have been killed by hand, and who waits goes on waiting for some more.
+    pub(super) fn failed(&self, why: &str, is_certain: bool) {
         let mut state = self.state();
+        state.failures += 1;
+        if !is_certain && state.failures < MANY_FAILURES {
+            return;
+        }
         state.broken = Some(why.to_owned());
         if state.alive.is_empty() {
             // Who waits sees the line break off.

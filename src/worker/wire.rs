@@ -12,7 +12,7 @@ pub(super) const PREFIX: usize = 16;
 
 /// Larger bodies go through the file in memory: copying them twice costs less than handing them
 /// through the socket in pieces, with a change of process for each.
-pub(super) const LARGEST_IN_FRAME: usize = 32 << 10;
+pub(super) const LARGEST_IN_FRAME: usize = 64 << 10;
 
 /// More than any honest head.
 const LARGEST_HEAD: usize = 16 << 20;

@@ -41,6 +41,7 @@ mod request_log;
 mod sagemaker_cases;
 mod sagemaker_formats;
 mod sagemaker_front;
+mod sagemaker_handlers;
 mod sagemaker_models;
 mod sagemaker_service;
 mod same_answers;

@@ -19,14 +19,14 @@ pub struct Case {
     pub path: String,
     pub headers: BTreeMap<String, String>,
     pub request_body: Option<String>,
-    expect_status: Option<u16>,
-    expect_body: Option<String>,
-    expect_body_json: Option<Value>,
+    pub expect_status: Option<u16>,
+    pub expect_body: Option<String>,
+    pub expect_body_json: Option<Value>,
     #[serde(default)]
-    expect_contains: Vec<String>,
+    pub expect_contains: Vec<String>,
     #[serde(default)]
-    expect_headers: BTreeMap<String, String>,
-    generations: Vec<String>,
+    pub expect_headers: BTreeMap<String, String>,
+    pub generations: Vec<String>,
     /// What is asked for before.
     #[serde(default)]
     pub steps_before: Vec<Step>,
@@ -44,8 +44,9 @@ pub struct Step {
 
 #[derive(Deserialize)]
 pub struct Setup {
-    model_dir: String,
+    pub model_dir: String,
     pub mode: String,
+    pub handler: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -67,7 +68,7 @@ pub fn cases() -> Vec<Case> {
     serde_json::from_str::<Cases>(&text).expect(path).cases
 }
 
-fn body(case: &Case) -> Vec<u8> {
+pub fn body(case: &Case) -> Vec<u8> {
     let body = case.request_body.clone().unwrap_or_default();
     match body.strip_prefix("@inputs/") {
         Some(file) => fs::read(data("sagemaker/inputs").join(file)).expect(file),

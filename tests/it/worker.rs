@@ -147,7 +147,7 @@ fn doing(body: &str) -> String {
 fn bodies_of_all_sizes_come_back() {
     let place = Place::open(ECHO, |_| {});
     assert!(place.handlers().is_single());
-    for size in [0, 1, 1000, 32 << 10, (32 << 10) + 1, 600_000, 9 << 20, 20] {
+    for size in [0, 1, 1000, 9000, 64 << 10, (64 << 10) + 1, 600_000, 9 << 20, 20] {
         let body: Vec<u8> = (0..size).map(|i| (i * 31 % 251) as u8).collect();
         let answer = place.ask(&body).expect("an answer");
         assert!(answer.body == body, "{size} bytes");

@@ -84,6 +84,11 @@ fn verb(word: &str) -> Result<Verb> {
     }
 }
 
+/// The last value of `key` as it was sent, for who wants to know what was not said, too.
+pub(super) fn last<'h>(text: &'h str, key: &str) -> Option<&'h str> {
+    Pairs(text).filter(|(name, _)| *name == key).last().map(|(_, value)| value)
+}
+
 /// All matches of the container's `tfs-[a-z\-]+=[^,]+`, as key and value. A value with a `=` in
 /// it is passed over, as there.
 struct Pairs<'h>(&'h str);

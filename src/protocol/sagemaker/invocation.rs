@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::attributes::{self, Attributes};
 use super::convert::{self, Mended};
+use super::handler::Request;
 use super::media::{self, Input, Output};
 use super::{Compatibility, Sagemaker, inputs, outputs, refuse};
 use crate::codec::npy;
@@ -58,11 +59,6 @@ impl Sagemaker {
             Ok(attributes) => attributes,
             Err(error) => return refuse(error, 400),
         };
-        // A model with a handler of its own is to branch off here, before its body is looked at.
-        let content_type = invocation.content_type.unwrap_or("Unknown");
-        let Some(input) = Input::of(content_type) else {
-            return unsupported(content_type);
-        };
         let name = match self.model(invocation, &attributes) {
             Ok(name) => name,
             Err(error) => return refuse(error, 400),
@@ -73,6 +69,19 @@ impl Sagemaker {
             let status = error.code().http();
             return refuse(error, status);
         }
+        // Where there are handlers, the body is theirs, whatever it is.
+        match self.engine.handlers(Some(&name)) {
+            Ok(None) => {}
+            Ok(Some(handlers)) => {
+                let request = Request { invocation, attributes: &attributes, name: &name, start };
+                return self.handled(&handlers, &request, body).await;
+            }
+            Err(error) => return refuse(error, 503),
+        }
+        let content_type = invocation.content_type.unwrap_or("Unknown");
+        let Some(input) = Input::of(content_type) else {
+            return unsupported(content_type);
+        };
         let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
         let (engine, verb, name) = (&self.engine, attributes.verb, name.as_ref());
         let call = Call { engine, verb, name, choice, body: &body, start, exact: false };

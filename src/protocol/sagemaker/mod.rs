@@ -27,6 +27,7 @@ use crate::error::Error;
 
 mod attributes;
 mod convert;
+mod handler;
 mod inputs;
 mod invocation;
 mod later;
@@ -140,7 +141,10 @@ impl Sagemaker {
     ) -> (Reply, Option<Later>) {
         let reply = match route {
             Route::Ping => self.ping(head),
-            Route::Invocations => self.invoke(&Invocation::of_container(head), body, start).await,
+            Route::Invocations => match self.other_method(head) {
+                Some(reply) => reply,
+                None => self.invoke(&Invocation::of_container(head), body, start).await,
+            },
             Route::Models => self.on_models(head, body, start).await,
             Route::Tfs => {
                 let target = head.target.strip_prefix("/tfs").unwrap_or(head.target);

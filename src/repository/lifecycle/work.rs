@@ -48,6 +48,7 @@ impl Manager {
                     platform: &**platform,
                     config: &config,
                     batcher: &shared.batcher,
+                    workers: &shared.workers,
                     metrics: &shared.metrics,
                     threads,
                     warm_up: &*shared.warm_up,

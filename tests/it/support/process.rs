@@ -87,6 +87,11 @@ impl Process {
         Process { child, address: address.expect("it says where it listens"), printed }
     }
 
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let status = Command::new("kill").args(["-s", name, &pid]).status().expect("kill");
