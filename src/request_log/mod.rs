@@ -2,7 +2,7 @@
 //!
 //! A request's thread throws the dice, and hands over a closure that will make the record; it never
 //! waits, and what does not fit into the queue is dropped and counted. One thread makes the records
-//! and writes them to the model's file ([`file`]). What a record holds only protocols know; where
+//! and writes them to the model's file ([`file`](mod@file)). What a record holds only protocols know; where
 //! it goes only the configuration says.
 
 use std::collections::BTreeMap;
