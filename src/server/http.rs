@@ -132,7 +132,8 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
         return tfs_metrics(request, state);
     }
     if let Some(route) = sagemaker::route(path) {
-        return sagemaker_request(route, request, payload, state, start).await;
+        // In a box: its many ways would make the future of every request as large as theirs.
+        return Box::pin(sagemaker_request(route, request, payload, state, start)).await;
     }
     match (method, path) {
         ("POST", "/") => simple_request(request.headers(), payload, state, start).await,

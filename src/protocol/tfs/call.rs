@@ -87,7 +87,7 @@ impl Call<'_> {
         }
         let decoded = examples::decode(self.body, self.engine.max_tensor_bytes())?;
         let DecodedExamples { signature_name, examples } = decoded;
-        self.on_examples(&signature_name, examples, served).await
+        Box::pin(self.on_examples(&signature_name, examples, served)).await
     }
 
     /// Runs a signature on a body that is `from`, for an answer that is to be `to`.

@@ -136,7 +136,8 @@ async fn infer_on_wire(call: &Call<'_>, head: &Head<'_>, served: &mut Served) ->
     let wire = Wire::of_body(head);
     let to = wire.of_answer(head);
     if let Wire::Message(kind) = to {
-        return Ok(Reply::ok(kind, binary::predict(call, served).await?));
+        // In boxes what is rarer: the future of every request is as large as its largest part.
+        return Ok(Reply::ok(kind, Box::pin(binary::predict(call, served)).await?));
     }
     let answer = call.predict(&wire, &to, served).await?;
     if to == Wire::Npy {
