@@ -22,8 +22,10 @@ use super::body::{self, BodyError, Limits};
 use super::connection::Progress;
 use super::drain::Activity;
 use super::form;
+use super::gate::{Gate, hushed};
 use super::route::{self, Route, is_below_v1};
 use super::trace::Tracing;
+use crate::auth::Access;
 use crate::config::{Config, SagemakerCompatibility, SagemakerConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error};
@@ -43,6 +45,7 @@ pub(super) struct State {
     exact: bool,
     sagemaker: Sagemaker,
     tracing: Tracing,
+    gate: Gate,
 }
 
 impl Headers for HeaderMap {
@@ -52,14 +55,14 @@ impl Headers for HeaderMap {
 }
 
 impl State {
-    pub(super) fn new(config: &Config, engine: Engine, activity: Activity) -> Self {
+    pub(super) fn new(config: &Config, engine: Engine, activity: Activity, gate: Gate) -> Self {
         let limits = Limits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
         let metrics_path = config.http.metrics_path.as_deref().map(Arc::from);
         let (cors, exact) = (config.http.cors, config.http.exact);
         let options = sagemaker_options(&config.http.sagemaker, config.http.max_body_bytes);
         let tracing = Tracing::new(&config.http);
         let sagemaker = Sagemaker::new(engine.clone(), options);
-        State { engine, limits, activity, cors, metrics_path, exact, sagemaker, tracing }
+        State { engine, limits, activity, cors, metrics_path, exact, sagemaker, tracing, gate }
     }
 
     pub(super) fn activity(&self) -> &Activity {
@@ -117,7 +120,9 @@ pub(super) async fn dispatch(
     if state.cors && is_below_v1(request.uri().path()) {
         response.insert_header((ACCESS_CONTROL_ALLOW_ORIGIN, "*"));
         response.insert_header((ACCESS_CONTROL_ALLOW_METHODS, "POST, GET"));
-        response.insert_header((ACCESS_CONTROL_ALLOW_HEADERS, "Content-Type"));
+        let headers =
+            if state.gate.is_shut() { "Content-Type, Authorization" } else { "Content-Type" };
+        response.insert_header((ACCESS_CONTROL_ALLOW_HEADERS, headers));
     }
     if state.activity.is_closing() {
         response.force_close();
@@ -127,7 +132,24 @@ pub(super) async fn dispatch(
 
 async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: Instant) -> Reply {
     let (method, path) = (request.method().as_str(), request.uri().path());
-    match Route::of(method, path, state.metrics_path.as_deref()) {
+    let route = Route::of(method, path, state.metrics_path.as_deref());
+    if let Err(refusal) = state.gate.admit(route, request.headers()).await {
+        return refusal;
+    }
+    let reply = answer_admitted(route, request, payload, state, start).await;
+    if route.access() == Access::Open && state.gate.is_shut() { hushed(reply) } else { reply }
+}
+
+/// Answers a request that may be made.
+async fn answer_admitted(
+    route: Route,
+    request: &HttpRequest,
+    payload: Payload,
+    state: &State,
+    start: Instant,
+) -> Reply {
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    match route {
         Route::TfsLook | Route::TfsInfer => tfs_request(request, payload, state, start).await,
         Route::TfsOptions => tfs_options(request.headers()),
         Route::Simple => simple_request(request.headers(), payload, state, start).await,

@@ -5,6 +5,7 @@
 //! that is an exhaustive match: a route without a role, or without a line in the list, does not
 //! compile.
 
+use crate::auth::Access;
 use crate::protocol::sagemaker;
 
 /// Where a method and a path lead.
@@ -38,22 +39,6 @@ pub(super) enum Route {
     Nowhere,
 }
 
-/// What a route asks of whoever takes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code)] // Until there is somebody who can be asked.
-pub(super) enum Access {
-    /// Nothing: it holds no data.
-    Open,
-    /// To be somebody, in any role: it shows how the server and its models are.
-    Look,
-    /// To run models.
-    Infer,
-    /// To read metrics.
-    Metrics,
-    /// To change what is served.
-    Admin,
-}
-
 /// A route and the ways to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registered {
@@ -76,7 +61,6 @@ macro_rules! routes {
     ($( { $($route:tt)+ } $access:ident $ways:expr; )+) => {
         impl Route {
             /// What the route asks of whoever takes it.
-            #[allow(dead_code)] // Until there is somebody who can be asked.
             pub(super) fn access(self) -> Access {
                 match self {
                     $( $($route)+ => Access::$access, )+
@@ -174,6 +158,17 @@ impl Route {
             _ => Route::Nowhere,
         }
     }
+}
+
+/// Every method and path there is, and what it asks of whoever takes it: the paths with `{model}`
+/// and the like in them, `*` for every method. Those that only say that there is nothing are left
+/// out.
+pub fn registered() -> impl Iterator<Item = (&'static str, &'static str, Access)> {
+    let real = |entry: &&Registered| !matches!(entry.route, Route::OtherMethod | Route::Nowhere);
+    let entries = REGISTERED.iter().filter(real);
+    entries.flat_map(|entry| {
+        entry.each().map(move |(method, path)| (method, path, entry.route.access()))
+    })
 }
 
 /// The methods that `path` takes, for an answer to one that it does not.
