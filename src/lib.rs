@@ -82,7 +82,7 @@ impl Server {
         let grpc = GrpcListener::start(config, &engine, authenticator)?;
         let address = http.as_ref().map(HttpListener::address);
         engine.listens(address, grpc.as_ref().and_then(GrpcListener::address));
-        let _watcher = server::watch(config, authenticator)?;
+        let _watcher = server::watch(config, authenticator, http.as_ref(), grpc.as_ref())?;
         Ok(Server { engine, http, grpc, shutdown: config.shutdown.clone(), _watcher })
     }
 

@@ -18,6 +18,7 @@ mod machine;
 pub mod model_server;
 pub mod sagemaker;
 mod settings;
+mod tls;
 pub mod units;
 
 pub use self::sagemaker::MultiModelConfig;
@@ -189,6 +190,8 @@ pub struct Pem {
     pub text: String,
     /// Where it comes from, for errors.
     pub origin: String,
+    /// Its file, which is watched; `None` if the text was part of another file.
+    pub path: Option<PathBuf>,
 }
 
 /// Keys and certificates.

@@ -13,6 +13,7 @@
 )]
 
 mod auth;
+mod auth_command;
 mod bad_examples;
 mod bad_forms;
 mod bad_grpc;
@@ -24,6 +25,7 @@ mod bad_values;
 mod batch_faults;
 mod batch_threads;
 mod batching;
+mod certificates;
 mod cli;
 mod digits;
 mod https;
