@@ -13,9 +13,10 @@ use super::{
     AuthConfig, BatchConfig, BatchMode, BatcherConfig, Config, ConsoleConfig, GpuConfig,
     GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, RepositoryConfig,
     SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TFS_METRICS_PATH,
-    TensorFlowConfig, VersionPolicy, VersionTransition, WorkersConfig, file, machine,
+    TensorFlowConfig, VersionPolicy, VersionTransition, WorkersConfig, file,
 };
 use crate::error::{Error, Result};
+use crate::machine;
 
 impl Config {
     /// Checks settings from the command line and the environment, with those of the file they
