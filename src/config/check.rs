@@ -118,6 +118,7 @@ impl Check {
             exact: false,
             metrics_path: Some(TFS_METRICS_PATH.to_owned()),
             server_timing: server.server_timing.unwrap_or(false),
+            console: server.console.unwrap_or(true),
             tls: self.http_tls(server),
             sagemaker: self.sagemaker(server),
         }

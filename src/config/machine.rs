@@ -8,7 +8,8 @@ const LIMITS: [&str; 2] =
     ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
 /// The memory that this process can have, in bytes: the container's limit or what there is.
-pub(super) fn memory() -> Option<u64> {
+#[must_use]
+pub fn memory() -> Option<u64> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let limits = LIMITS.iter().filter_map(|path| read(path)?.trim().parse().ok());
     limits.chain(read("/proc/meminfo").as_deref().and_then(total)).min()

@@ -20,6 +20,7 @@ pub mod sagemaker;
 mod settings;
 pub mod units;
 
+pub use self::machine::memory as machine_memory;
 pub use self::sagemaker::MultiModelConfig;
 pub use self::settings::{BatchSettings, ModelSettings, ServerSettings, Settings};
 
@@ -73,6 +74,8 @@ pub struct HttpConfig {
     pub metrics_path: Option<String>,
     /// Say with every answer where its time went, and not only when asked.
     pub server_timing: bool,
+    /// Have the console: the page for people, what feeds it, and what it changes.
+    pub console: bool,
     /// Encryption of the port; none without it.
     pub tls: Option<TlsConfig>,
     /// SageMaker's container and service, which every HTTP listener speaks.

@@ -3,6 +3,7 @@
 //! Routes are matched here and not by the HTTP library's router: TensorFlow Serving's paths match
 //! in any case, keep their query, and have errors of their own.
 
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use actix_web::http::header::{
 };
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use futures_util::FutureExt;
+use futures_util::stream::{self, StreamExt};
+use futures_util::{FutureExt, future};
 
 use super::body::{self, BodyError, Limits};
 use super::connection::Progress;
@@ -27,6 +29,8 @@ use crate::config::{Config, SagemakerCompatibility, SagemakerConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error};
 use crate::metrics::{CONTENT_TYPE as CONTENT_TYPE_OF_METRICS, TFS_CONTENT_TYPE};
+use crate::protocol::console::openapi::Way;
+use crate::protocol::console::{self, Asker, Console};
 use crate::protocol::sagemaker::{self, Sagemaker};
 use crate::protocol::{ALLOW, Head, Headers, JSON, Reply, simple, tfs};
 
@@ -41,6 +45,7 @@ pub(super) struct State {
     metrics_path: Option<Arc<str>>,
     exact: bool,
     sagemaker: Sagemaker,
+    console: Option<Console>,
     tracing: Tracing,
 }
 
@@ -58,12 +63,30 @@ impl State {
         let options = sagemaker_options(&config.http.sagemaker, config.http.max_body_bytes);
         let tracing = Tracing::new(&config.http);
         let sagemaker = Sagemaker::new(engine.clone(), options);
-        State { engine, limits, activity, cors, metrics_path, exact, sagemaker, tracing }
+        let console = config.http.console.then(|| console(&engine, &activity));
+        State { engine, limits, activity, cors, metrics_path, exact, sagemaker, console, tracing }
     }
 
     pub(super) fn activity(&self) -> &Activity {
         &self.activity
     }
+}
+
+fn console(engine: &Engine, activity: &Activity) -> Console {
+    let activity = activity.clone();
+    let options = console::Options {
+        connections: Box::new(move || activity.connections()),
+        auth: false,
+        ways: console::WAYS.iter().flat_map(ways).collect(),
+    };
+    Console::new(engine.clone(), options)
+}
+
+/// The ways to a route of the console, for its description.
+fn ways(&(route, way): &(console::Route, &'static str)) -> impl Iterator<Item = Way> {
+    let (methods, path) = way.split_once(' ').unwrap_or_default();
+    let access = if route.is_for_admins() { "admin" } else { "look" };
+    methods.split('|').map(move |method| Way { method, path, access })
 }
 
 fn sagemaker_options(config: &SagemakerConfig, max_body_bytes: usize) -> sagemaker::Options {
@@ -93,7 +116,7 @@ pub(super) async fn dispatch(
     let start = Instant::now();
     let trace = state.tracing.of(request.headers());
     state.activity.step();
-    let _serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
+    let serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
     let in_flight = state.engine.in_flight();
     let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
     let reply = answering.catch_unwind().await.unwrap_or_else(|_| {
@@ -121,7 +144,15 @@ pub(super) async fn dispatch(
     if state.activity.is_closing() {
         response.force_close();
     }
-    response.body(reply.body)
+    let Some(more) = reply.more else {
+        return response.body(reply.body);
+    };
+    // As long as pieces come the request is being served.
+    let pieces = stream::once(future::ready(reply.body)).chain(more);
+    response.streaming(pieces.map(move |piece| {
+        let _ = &serving;
+        Ok::<_, Infallible>(piece)
+    }))
 }
 
 async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: Instant) -> Reply {
@@ -130,6 +161,11 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
     let engine = &state.engine;
     if state.metrics_path.as_deref() == Some(path) {
         return tfs_metrics(request, state);
+    }
+    if let Some(console) = &state.console
+        && let Some(route) = console::route(method, path)
+    {
+        return Box::pin(console_request(console, route, request, payload, state)).await;
     }
     if let Some(route) = sagemaker::route(path) {
         // In a box: its many ways would make the future of every request as large as theirs.
@@ -178,6 +214,23 @@ async fn tfs_request(
     match body::read(request.headers(), &mut payload, state.limits).await {
         Ok(body) => tfs::handle(&state.engine, &head, body, start).await,
         Err(BodyError { status, error }) => tfs::refuse(error, status),
+    }
+}
+
+async fn console_request(
+    console: &Console,
+    route: console::Route,
+    request: &HttpRequest,
+    mut payload: Payload,
+    state: &State,
+) -> Reply {
+    let limits = Limits { bytes: console::LARGEST_BODY, ..state.limits };
+    match body::read(request.headers(), &mut payload, limits).await {
+        Ok(body) => {
+            let from = request.peer_addr().map(|address| address.ip());
+            console.handle(route, &head(request, state), body, &Asker::unknown(from)).await
+        }
+        Err(BodyError { status, error }) => console::refuse(error).with_status(status),
     }
 }
 

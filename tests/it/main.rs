@@ -24,6 +24,8 @@ mod batch_faults;
 mod batch_threads;
 mod batching;
 mod cli;
+mod console;
+mod console_admin;
 mod digits;
 mod https;
 mod lifecycle;
