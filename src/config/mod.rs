@@ -14,13 +14,11 @@ use std::time::Duration;
 mod check;
 pub mod environment;
 mod file;
-mod machine;
 pub mod model_server;
 pub mod sagemaker;
 mod settings;
 pub mod units;
 
-pub use self::machine::memory as machine_memory;
 pub use self::sagemaker::MultiModelConfig;
 pub use self::settings::{BatchSettings, ModelSettings, ServerSettings, Settings};
 

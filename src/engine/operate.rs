@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Instant, SystemTime};
 
 use super::{Engine, stopping};
-use crate::config::{RepositoryConfig, SourceConfig, machine_memory};
+use crate::config::{RepositoryConfig, SourceConfig};
 use crate::error::{Code, Error, Result};
+use crate::machine;
 use crate::metrics::{Point, Rates};
 use crate::repository::{Change, Happening, ModelState};
 
@@ -31,7 +32,7 @@ impl Facts {
         Facts {
             started_at: SystemTime::now(),
             memory_limit: config.memory_limit,
-            machine_memory: machine_memory(),
+            machine_memory: machine::memory(),
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         }
     }

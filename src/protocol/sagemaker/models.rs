@@ -12,7 +12,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::invocation::Invocation;
-use super::{Compatibility, Sagemaker, refuse};
+use super::{Compatibility, Sagemaker, attributes, refuse};
 use crate::codec::json::write;
 use crate::config::sagemaker::{Candidate, MultiModelConfig};
 use crate::engine::{Choice, Engine, ModelSpec};
@@ -66,7 +66,7 @@ impl Models {
             return Ok(());
         }
         let not_loaded = || Error::not_found(format!("Model {name} is not loaded yet."));
-        if !self.0.config.load_on_use || !is_name(name) {
+        if !self.0.config.load_on_use || !attributes::is_plain(name) {
             return Err(not_loaded());
         }
         let _loading = self.0.loading.lock().await;
@@ -148,14 +148,6 @@ impl Models {
     }
 }
 
-/// Whether a model can be called so, in a path of ours and in one on disk.
-fn is_name(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    bytes.next().is_some_and(|first| first.is_ascii_alphanumeric())
-        && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
-        && name.len() <= 255
-}
-
 /// What `POST /models` says.
 #[derive(serde::Deserialize)]
 struct Load {
@@ -204,7 +196,7 @@ async fn load(models: &Models, body: &[u8]) -> Reply {
             return refuse(Error::invalid(message), 400);
         }
     };
-    if !is_name(&name) {
+    if !attributes::is_plain(&name) {
         let message = format!("invalid model_name: '{}'", name.escape_debug());
         return refuse(Error::invalid(message), 400);
     }
@@ -338,10 +330,10 @@ mod tests {
     #[test]
     fn names() {
         for good in ["m", "half_plus_three", "0a.b-c", &"a".repeat(255)] {
-            assert!(is_name(good), "{good}");
+            assert!(attributes::is_plain(good), "{good}");
         }
         for bad in ["", ".", "..", "../m", "./m", "a/b", "-a", "a b", "a\0", &"a".repeat(256)] {
-            assert!(!is_name(bad), "{bad:?}");
+            assert!(!attributes::is_plain(bad), "{bad:?}");
         }
     }
 }
