@@ -1,7 +1,7 @@
 //! One request: route, body, protocol, answer.
 //!
-//! Routes are matched here and not by the HTTP library's router: TensorFlow Serving's paths match
-//! in any case, keep their query, and have errors of their own.
+//! Routes are ours ([`super::route`]) and not the HTTP library's router: TensorFlow Serving's
+//! paths match in any case, keep their query, and have errors of their own.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -24,7 +24,10 @@ use super::body::{self, BodyError, Limits};
 use super::connection::Progress;
 use super::drain::Activity;
 use super::form;
+use super::gate::{Gate, hushed};
+use super::route::{self, Registered, Route, is_below_v1};
 use super::trace::Tracing;
+use crate::auth::{Access, Identity};
 use crate::config::{Config, SagemakerCompatibility, SagemakerConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error};
@@ -45,8 +48,10 @@ pub(super) struct State {
     metrics_path: Option<Arc<str>>,
     exact: bool,
     sagemaker: Sagemaker,
-    console: Option<Console>,
+    /// And whether it may change what is served.
+    console: Option<(Console, bool)>,
     tracing: Tracing,
+    gate: Gate,
 }
 
 impl Headers for HeaderMap {
@@ -56,15 +61,27 @@ impl Headers for HeaderMap {
 }
 
 impl State {
-    pub(super) fn new(config: &Config, engine: Engine, activity: Activity) -> Self {
+    pub(super) fn new(config: &Config, engine: Engine, activity: Activity, gate: Gate) -> Self {
         let limits = Limits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
         let metrics_path = config.http.metrics_path.as_deref().map(Arc::from);
         let (cors, exact) = (config.http.cors, config.http.exact);
         let options = sagemaker_options(&config.http.sagemaker, config.http.max_body_bytes);
         let tracing = Tracing::new(&config.http);
         let sagemaker = Sagemaker::new(engine.clone(), options);
-        let console = config.http.console.then(|| console(&engine, &activity));
-        State { engine, limits, activity, cors, metrics_path, exact, sagemaker, console, tracing }
+        let console = config.http.console.enabled.then(|| console(&engine, &activity, &gate));
+        let console = console.map(|console| (console, config.http.console.admin));
+        State {
+            engine,
+            limits,
+            activity,
+            cors,
+            metrics_path,
+            exact,
+            sagemaker,
+            console,
+            tracing,
+            gate,
+        }
     }
 
     pub(super) fn activity(&self) -> &Activity {
@@ -72,21 +89,34 @@ impl State {
     }
 }
 
-fn console(engine: &Engine, activity: &Activity) -> Console {
+fn console(engine: &Engine, activity: &Activity, gate: &Gate) -> Console {
     let activity = activity.clone();
     let options = console::Options {
         connections: Box::new(move || activity.connections()),
-        auth: false,
-        ways: console::WAYS.iter().flat_map(ways).collect(),
+        auth: gate.is_shut(),
+        ways: route::REGISTERED.iter().flat_map(ways).collect(),
     };
     Console::new(engine.clone(), options)
 }
 
-/// The ways to a route of the console, for its description.
-fn ways(&(route, way): &(console::Route, &'static str)) -> impl Iterator<Item = Way> {
-    let (methods, path) = way.split_once(' ').unwrap_or_default();
-    let access = if route.is_for_admins() { "admin" } else { "look" };
-    methods.split('|').map(move |method| Way { method, path, access })
+/// The ways to a route, for the description of all; those that lead nowhere are not described.
+fn ways(entry: &Registered) -> impl Iterator<Item = Way> {
+    let access = match entry.route.access() {
+        Access::Open => "open",
+        Access::Look => "look",
+        Access::Infer => "infer",
+        Access::Metrics => "metrics",
+        Access::Admin | Access::Console => "admin",
+    };
+    let leads = !matches!(
+        entry.route,
+        Route::OtherMethod
+            | Route::Nowhere
+            | Route::Console(console::Route::Otherwise)
+            | Route::Sagemaker(sagemaker::Route::ModelsOtherwise)
+    );
+    let ways = leads.then(|| entry.each()).into_iter().flatten();
+    ways.map(move |(method, path)| Way { method, path, access })
 }
 
 fn sagemaker_options(config: &SagemakerConfig, max_body_bytes: usize) -> sagemaker::Options {
@@ -139,7 +169,9 @@ pub(super) async fn dispatch(
     if state.cors && is_below_v1(request.uri().path()) {
         response.insert_header((ACCESS_CONTROL_ALLOW_ORIGIN, "*"));
         response.insert_header((ACCESS_CONTROL_ALLOW_METHODS, "POST, GET"));
-        response.insert_header((ACCESS_CONTROL_ALLOW_HEADERS, "Content-Type"));
+        let headers =
+            if state.gate.is_shut() { "Content-Type, Authorization" } else { "Content-Type" };
+        response.insert_header((ACCESS_CONTROL_ALLOW_HEADERS, headers));
     }
     if state.activity.is_closing() {
         response.force_close();
@@ -156,48 +188,59 @@ pub(super) async fn dispatch(
 }
 
 async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: Instant) -> Reply {
-    let method = request.method().as_str();
-    let path = request.uri().path();
-    let engine = &state.engine;
-    if state.metrics_path.as_deref() == Some(path) {
-        return tfs_metrics(request, state);
-    }
-    if let Some(console) = &state.console
-        && let Some(route) = console::route(method, path)
-    {
-        return Box::pin(console_request(console, route, request, payload, state)).await;
-    }
-    if let Some(route) = sagemaker::route(path) {
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let route = Route::of(method, path, state.metrics_path.as_deref());
+    let who = match state.gate.admit(route, request.headers()).await {
+        Ok(who) => who,
+        Err(refusal) => return refusal,
+    };
+    let reply = answer_admitted(route, &who, request, payload, state, start).await;
+    if route.access() == Access::Open && state.gate.is_shut() { hushed(reply) } else { reply }
+}
+
+/// Answers a request that `who` may make.
+async fn answer_admitted(
+    route: Route,
+    who: &Identity,
+    request: &HttpRequest,
+    payload: Payload,
+    state: &State,
+    start: Instant,
+) -> Reply {
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    match route {
+        Route::TfsLook | Route::TfsInfer => tfs_request(request, payload, state, start).await,
+        Route::TfsOptions => tfs_options(request.headers()),
+        Route::Simple => simple_request(request.headers(), payload, state, start).await,
         // In a box: its many ways would make the future of every request as large as theirs.
-        return Box::pin(sagemaker_request(route, request, payload, state, start)).await;
-    }
-    match (method, path) {
-        ("POST", "/") => simple_request(request.headers(), payload, state, start).await,
-        // What KServe's clients and Knative's probe expect.
-        ("GET" | "HEAD", "/") => Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]),
-        ("GET" | "HEAD", "/healthz") => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
-        ("GET" | "HEAD", "/health") => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
-        ("GET" | "HEAD", "/readyz") => readiness(engine),
-        ("GET" | "HEAD", "/metrics") => metrics(engine),
-        (_, "/" | "/healthz" | "/health" | "/readyz" | "/metrics") => {
-            let allowed = if path == "/" { "GET, HEAD, POST" } else { "GET, HEAD" };
-            plain(405, &format!("{method} is not allowed for {path}")).with_header(ALLOW, allowed)
+        Route::Sagemaker(route) => {
+            Box::pin(sagemaker_request(route, request, payload, state, start)).await
         }
-        _ if is_below_v1(path) => tfs_request(request, payload, state, start).await,
-        _ if state.sagemaker.options().is_container => sagemaker::not_found(),
-        _ => {
-            let message = format!(
-                "there is nothing at {path}; models are at /v1/models/NAME:predict and POST /"
-            );
-            plain(404, &message)
-        }
+        Route::Console(part) => match &state.console {
+            Some(console) => {
+                Box::pin(console_request(console, part, who, request, payload, state)).await
+            }
+            None => nowhere(path, state),
+        },
+        Route::Alive => Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]),
+        Route::Live => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
+        Route::Health => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
+        Route::Ready => readiness(&state.engine),
+        Route::Metrics => metrics(&state.engine),
+        Route::TfsMetrics => tfs_metrics(request, state),
+        Route::OtherMethod => plain(405, &format!("{method} is not allowed for {path}"))
+            .with_header(ALLOW, route::allowed(path)),
+        Route::Nowhere => nowhere(path, state),
     }
 }
 
-/// Whether TensorFlow Serving would take the path for its REST API: `/v1/` in any case.
-fn is_below_v1(path: &str) -> bool {
-    let bytes = path.as_bytes();
-    matches!(bytes, [b'/', b'v' | b'V', b'1', b'/', ..])
+fn nowhere(path: &str, state: &State) -> Reply {
+    if state.sagemaker.options().is_container {
+        return sagemaker::not_found();
+    }
+    let message =
+        format!("there is nothing at {path}; models are at /v1/models/NAME:predict and POST /");
+    plain(404, &message)
 }
 
 async fn tfs_request(
@@ -206,10 +249,6 @@ async fn tfs_request(
     state: &State,
     start: Instant,
 ) -> Reply {
-    let method = request.method().as_str();
-    if method == "OPTIONS" {
-        return tfs_options(request.headers());
-    }
     let head = head(request, state);
     match body::read(request.headers(), &mut payload, state.limits).await {
         Ok(body) => tfs::handle(&state.engine, &head, body, start).await,
@@ -218,8 +257,9 @@ async fn tfs_request(
 }
 
 async fn console_request(
-    console: &Console,
+    (console, may_change): &(Console, bool),
     route: console::Route,
+    who: &Identity,
     request: &HttpRequest,
     mut payload: Payload,
     state: &State,
@@ -228,14 +268,17 @@ async fn console_request(
     match body::read(request.headers(), &mut payload, limits).await {
         Ok(body) => {
             let from = request.peer_addr().map(|address| address.ip());
-            console.handle(route, &head(request, state), body, &Asker::unknown(from)).await
+            let mut roles = who.roles().names();
+            roles.retain(|role| *may_change || *role != "admin");
+            let asker = Asker { name: who.name().map(str::to_owned), roles, from };
+            console.handle(route, &head(request, state), body, &asker).await
         }
         Err(BodyError { status, error }) => console::refuse(error).with_status(status),
     }
 }
 
 async fn sagemaker_request(
-    route: sagemaker::Route<'_>,
+    route: sagemaker::Route,
     request: &HttpRequest,
     mut payload: Payload,
     state: &State,

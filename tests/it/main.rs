@@ -12,6 +12,7 @@
     clippy::print_stdout
 )]
 
+mod auth;
 mod bad_examples;
 mod bad_forms;
 mod bad_grpc;

@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn changes_are_remembered_with_their_outcome_and_not_for_ever() {
-        let (audit, asker) = (Audit::default(), Asker::unknown(None));
+        let (audit, asker) =
+            (Audit::default(), Asker { name: None, roles: Vec::new(), from: None });
         let model = "x".repeat(10_000);
         audit.begin(&asker, "load", Some(&model), Value::Null).end(&Err(Error::not_found("no")));
         drop(audit.begin(&asker, "unload", Some("m"), Value::Null));
