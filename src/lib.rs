@@ -76,6 +76,7 @@ impl Server {
         });
         let repository = Repository::start(config, platforms, metrics.clone(), warm_up)?;
         let engine = Engine::new(config, repository, metrics);
+        engine.start_history()?;
         let http = match config.http.port {
             Some(port) => Some(HttpListener::start(config, port, &engine, authenticator)?),
             None => None,

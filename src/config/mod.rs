@@ -122,6 +122,8 @@ pub struct HttpConfig {
 /// What the console may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConsoleConfig {
+    /// There is one: the page for people, what feeds it, and what it changes.
+    pub enabled: bool,
     /// Change what is served.
     pub admin: bool,
     /// Names by which browsers may reach it for that, besides addresses and `localhost`.

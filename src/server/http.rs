@@ -3,6 +3,7 @@
 //! Routes are ours ([`super::route`]) and not the HTTP library's router: TensorFlow Serving's
 //! paths match in any case, keep their query, and have errors of their own.
 
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,20 +17,23 @@ use actix_web::http::header::{
 };
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use futures_util::FutureExt;
+use futures_util::stream::{self, StreamExt};
+use futures_util::{FutureExt, future};
 
 use super::body::{self, BodyError, Limits};
 use super::connection::Progress;
 use super::drain::Activity;
 use super::form;
 use super::gate::{Gate, hushed};
-use super::route::{self, Route, is_below_v1};
+use super::route::{self, Registered, Route, is_below_v1};
 use super::trace::Tracing;
-use crate::auth::Access;
+use crate::auth::{Access, Identity};
 use crate::config::{Config, SagemakerCompatibility, SagemakerConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error};
 use crate::metrics::{CONTENT_TYPE as CONTENT_TYPE_OF_METRICS, TFS_CONTENT_TYPE};
+use crate::protocol::console::openapi::Way;
+use crate::protocol::console::{self, Asker, Console};
 use crate::protocol::sagemaker::{self, Sagemaker};
 use crate::protocol::{ALLOW, Head, Headers, JSON, Reply, simple, tfs};
 
@@ -44,6 +48,8 @@ pub(super) struct State {
     metrics_path: Option<Arc<str>>,
     exact: bool,
     sagemaker: Sagemaker,
+    /// And whether it may change what is served.
+    console: Option<(Console, bool)>,
     tracing: Tracing,
     gate: Gate,
 }
@@ -62,12 +68,55 @@ impl State {
         let options = sagemaker_options(&config.http.sagemaker, config.http.max_body_bytes);
         let tracing = Tracing::new(&config.http);
         let sagemaker = Sagemaker::new(engine.clone(), options);
-        State { engine, limits, activity, cors, metrics_path, exact, sagemaker, tracing, gate }
+        let console = config.http.console.enabled.then(|| console(&engine, &activity, &gate));
+        let console = console.map(|console| (console, config.http.console.admin));
+        State {
+            engine,
+            limits,
+            activity,
+            cors,
+            metrics_path,
+            exact,
+            sagemaker,
+            console,
+            tracing,
+            gate,
+        }
     }
 
     pub(super) fn activity(&self) -> &Activity {
         &self.activity
     }
+}
+
+fn console(engine: &Engine, activity: &Activity, gate: &Gate) -> Console {
+    let activity = activity.clone();
+    let options = console::Options {
+        connections: Box::new(move || activity.connections()),
+        auth: gate.is_shut(),
+        ways: route::REGISTERED.iter().flat_map(ways).collect(),
+    };
+    Console::new(engine.clone(), options)
+}
+
+/// The ways to a route, for the description of all; those that lead nowhere are not described.
+fn ways(entry: &Registered) -> impl Iterator<Item = Way> {
+    let access = match entry.route.access() {
+        Access::Open => "open",
+        Access::Look => "look",
+        Access::Infer => "infer",
+        Access::Metrics => "metrics",
+        Access::Admin | Access::Console => "admin",
+    };
+    let leads = !matches!(
+        entry.route,
+        Route::OtherMethod
+            | Route::Nowhere
+            | Route::Console(console::Route::Otherwise)
+            | Route::Sagemaker(sagemaker::Route::ModelsOtherwise)
+    );
+    let ways = leads.then(|| entry.each()).into_iter().flatten();
+    ways.map(move |(method, path)| Way { method, path, access })
 }
 
 fn sagemaker_options(config: &SagemakerConfig, max_body_bytes: usize) -> sagemaker::Options {
@@ -97,7 +146,7 @@ pub(super) async fn dispatch(
     let start = Instant::now();
     let trace = state.tracing.of(request.headers());
     state.activity.step();
-    let _serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
+    let serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
     let in_flight = state.engine.in_flight();
     let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
     let reply = answering.catch_unwind().await.unwrap_or_else(|_| {
@@ -127,22 +176,32 @@ pub(super) async fn dispatch(
     if state.activity.is_closing() {
         response.force_close();
     }
-    response.body(reply.body)
+    let Some(more) = reply.more else {
+        return response.body(reply.body);
+    };
+    // As long as pieces come the request is being served.
+    let pieces = stream::once(future::ready(reply.body)).chain(more);
+    response.streaming(pieces.map(move |piece| {
+        let _ = &serving;
+        Ok::<_, Infallible>(piece)
+    }))
 }
 
 async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: Instant) -> Reply {
     let (method, path) = (request.method().as_str(), request.uri().path());
     let route = Route::of(method, path, state.metrics_path.as_deref());
-    if let Err(refusal) = state.gate.admit(route, request.headers()).await {
-        return refusal;
-    }
-    let reply = answer_admitted(route, request, payload, state, start).await;
+    let who = match state.gate.admit(route, request.headers()).await {
+        Ok(who) => who,
+        Err(refusal) => return refusal,
+    };
+    let reply = answer_admitted(route, &who, request, payload, state, start).await;
     if route.access() == Access::Open && state.gate.is_shut() { hushed(reply) } else { reply }
 }
 
-/// Answers a request that may be made.
+/// Answers a request that `who` may make.
 async fn answer_admitted(
     route: Route,
+    who: &Identity,
     request: &HttpRequest,
     payload: Payload,
     state: &State,
@@ -157,6 +216,12 @@ async fn answer_admitted(
         Route::Sagemaker(route) => {
             Box::pin(sagemaker_request(route, request, payload, state, start)).await
         }
+        Route::Console(part) => match &state.console {
+            Some(console) => {
+                Box::pin(console_request(console, part, who, request, payload, state)).await
+            }
+            None => nowhere(path, state),
+        },
         Route::Alive => Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]),
         Route::Live => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
         Route::Health => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
@@ -165,14 +230,17 @@ async fn answer_admitted(
         Route::TfsMetrics => tfs_metrics(request, state),
         Route::OtherMethod => plain(405, &format!("{method} is not allowed for {path}"))
             .with_header(ALLOW, route::allowed(path)),
-        Route::Nowhere if state.sagemaker.options().is_container => sagemaker::not_found(),
-        Route::Nowhere => {
-            let message = format!(
-                "there is nothing at {path}; models are at /v1/models/NAME:predict and POST /"
-            );
-            plain(404, &message)
-        }
+        Route::Nowhere => nowhere(path, state),
     }
+}
+
+fn nowhere(path: &str, state: &State) -> Reply {
+    if state.sagemaker.options().is_container {
+        return sagemaker::not_found();
+    }
+    let message =
+        format!("there is nothing at {path}; models are at /v1/models/NAME:predict and POST /");
+    plain(404, &message)
 }
 
 async fn tfs_request(
@@ -185,6 +253,27 @@ async fn tfs_request(
     match body::read(request.headers(), &mut payload, state.limits).await {
         Ok(body) => tfs::handle(&state.engine, &head, body, start).await,
         Err(BodyError { status, error }) => tfs::refuse(error, status),
+    }
+}
+
+async fn console_request(
+    (console, may_change): &(Console, bool),
+    route: console::Route,
+    who: &Identity,
+    request: &HttpRequest,
+    mut payload: Payload,
+    state: &State,
+) -> Reply {
+    let limits = Limits { bytes: console::LARGEST_BODY, ..state.limits };
+    match body::read(request.headers(), &mut payload, limits).await {
+        Ok(body) => {
+            let from = request.peer_addr().map(|address| address.ip());
+            let mut roles = who.roles().names();
+            roles.retain(|role| *may_change || *role != "admin");
+            let asker = Asker { name: who.name().map(str::to_owned), roles, from };
+            console.handle(route, &head(request, state), body, &asker).await
+        }
+        Err(BodyError { status, error }) => console::refuse(error).with_status(status),
     }
 }
 

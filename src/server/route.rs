@@ -6,7 +6,7 @@
 //! compile.
 
 use crate::auth::Access;
-use crate::protocol::sagemaker;
+use crate::protocol::{console, sagemaker};
 
 /// Where a method and a path lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub(super) enum Route {
     TfsOptions,
     /// A part of SageMaker's front.
     Sagemaker(sagemaker::Route),
+    /// A part of the console's API.
+    Console(console::Route),
     /// A path that has other methods.
     OtherMethod,
     /// No path of ours.
@@ -75,6 +77,7 @@ macro_rules! routes {
     };
 }
 
+use console::Route as Part;
 use sagemaker::Route as Container;
 
 routes! {
@@ -126,6 +129,23 @@ routes! {
     ];
     { Route::Sagemaker(Container::InvokeLater) } Infer ["* /endpoints/{endpoint}/async-invocations"];
     { Route::Sagemaker(Container::NoOperation) } Look ["* /endpoints/{endpoint}"];
+    { Route::Console(Part::Status) } Look ["GET|HEAD /api/v1/status"];
+    { Route::Console(Part::Model) } Look ["GET|HEAD /api/v1/models/{model}"];
+    { Route::Console(Part::History) } Look ["GET|HEAD /api/v1/history"];
+    { Route::Console(Part::Stream) } Look ["GET /api/v1/stream"];
+    { Route::Console(Part::Audit) } Admin ["GET|HEAD /api/v1/audit"];
+    { Route::Console(Part::Load) } Console ["POST /api/v1/models/{model}/load"];
+    { Route::Console(Part::Unload) } Console ["POST /api/v1/models/{model}/unload"];
+    { Route::Console(Part::SetLabel) } Console [
+        "POST /api/v1/models/{model}/versions/{version}/labels",
+    ];
+    { Route::Console(Part::RemoveLabel) } Console [
+        "DELETE /api/v1/models/{model}/versions/{version}/labels/{label}",
+    ];
+    { Route::Console(Part::Batching) } Console ["POST /api/v1/models/{model}/batching"];
+    { Route::Console(Part::Drain) } Console ["POST /api/v1/drain"];
+    { Route::Console(Part::OpenApi) } Look ["GET|HEAD /openapi.json"];
+    { Route::Console(Part::Otherwise) } Look ["PUT /api/v1/status", "* /api/v1/nothing"];
     { Route::OtherMethod } Look ["PUT /", "POST /healthz", "POST /health", "POST /readyz", "POST /metrics"];
     { Route::Nowhere } Look ["* /nowhere"];
 }
@@ -145,6 +165,9 @@ impl Route {
         }
         if let Some(part) = sagemaker::route(method, path) {
             return Route::Sagemaker(part);
+        }
+        if let Some(part) = console::route(method, path) {
+            return Route::Console(part);
         }
         let reads = matches!(method, "GET" | "HEAD");
         match path {
@@ -242,6 +265,7 @@ mod tests {
     fn may_be_unlisted(route: Route) -> bool {
         match route {
             Route::OtherMethod | Route::Nowhere => true,
+            Route::Console(part) => part == Part::Otherwise,
             Route::TfsLook | Route::TfsInfer | Route::TfsOptions => true,
             Route::Sagemaker(part) => matches!(
                 part,

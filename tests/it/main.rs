@@ -27,6 +27,8 @@ mod batch_threads;
 mod batching;
 mod certificates;
 mod cli;
+mod console;
+mod console_admin;
 mod digits;
 mod https;
 mod lifecycle;
