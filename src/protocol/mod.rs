@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::engine::Served;
 use crate::error::Error;
 
+pub mod console;
 pub mod sagemaker;
 pub mod simple;
 pub mod tfs;

@@ -1,0 +1,3 @@
+//! The console: the dashboard's page.
+
+pub mod assets;
