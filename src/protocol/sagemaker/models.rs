@@ -12,7 +12,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::invocation::Invocation;
-use super::{Compatibility, Sagemaker, attributes, refuse};
+use super::{Compatibility, Route, Sagemaker, attributes, refuse};
 use crate::codec::json::write;
 use crate::config::sagemaker::{Candidate, MultiModelConfig};
 use crate::engine::{Choice, Engine, ModelSpec};
@@ -148,6 +148,25 @@ impl Models {
     }
 }
 
+/// The name of a model in the `rest` of a path behind `/models`, and whether an inference with it
+/// is meant.
+fn named(rest: &str) -> (&str, bool) {
+    let name = rest.trim_matches('/');
+    name.strip_suffix("/invoke").map_or((name, false), |name| (name, true))
+}
+
+/// What a request asks for whose path goes on with `rest` behind `/models`.
+pub(super) fn route(method: &str, rest: &str) -> Route {
+    match (method, named(rest)) {
+        ("GET", ("", false)) => Route::ListModels,
+        ("POST", ("", false)) => Route::LoadModel,
+        ("GET", (_, false)) => Route::ShowModel,
+        ("POST", (name, _)) if !name.is_empty() => Route::InvokeModel,
+        ("DELETE", (name, _)) if !name.is_empty() => Route::UnloadModel,
+        _ => Route::ModelsOtherwise,
+    }
+}
+
 /// What `POST /models` says.
 #[derive(serde::Deserialize)]
 struct Load {
@@ -157,29 +176,40 @@ struct Load {
 
 impl Sagemaker {
     /// Answers a request for `/models…`.
-    pub(super) async fn on_models(&self, head: &Head<'_>, body: Bytes, start: Instant) -> Reply {
+    pub(super) async fn on_models(
+        &self,
+        route: Route,
+        head: &Head<'_>,
+        body: Bytes,
+        start: Instant,
+    ) -> Reply {
         let Some(models) = self.models() else {
             let message = "Not Found: this is no multi-model endpoint (SAGEMAKER_MULTI_MODEL)";
             return refuse(Error::not_found(message), 404);
         };
         let rest = head.path().strip_prefix("/models").unwrap_or_default();
-        let name = rest.trim_matches('/');
-        let (name, is_invoke) = match name.strip_suffix("/invoke") {
-            Some(name) => (name, true),
-            None => (name, false),
-        };
+        let (name, _) = named(rest);
         let name = percent_decoded(name);
-        match (head.method, name.as_str(), is_invoke) {
-            ("GET", "", false) => list(models, head, self.options().compatibility).await,
-            ("POST", "", false) => load(models, &body).await,
-            ("GET", name, false) => show(models, head, name).await,
-            ("POST", name, _) if !name.is_empty() => {
-                let invocation = Invocation { model: Some(name), ..Invocation::of_container(head) };
+        match route {
+            Route::ListModels => list(models, head, self.options().compatibility).await,
+            Route::LoadModel => load(models, &body).await,
+            Route::ShowModel => show(models, head, &name).await,
+            Route::UnloadModel => unload(models, &name).await,
+            Route::InvokeModel => {
+                let of_container = Invocation::of_container(head);
+                let invocation = Invocation { model: Some(&name), ..of_container };
                 self.invoke(&invocation, body, start).await
             }
-            ("DELETE", name, _) if !name.is_empty() => unload(models, name).await,
-            (method, ..) => {
-                let message = format!("{method} is not allowed for {}", head.path());
+            Route::ModelsOtherwise
+            | Route::Ping
+            | Route::Invocations
+            | Route::TfsLook
+            | Route::TfsInfer
+            | Route::Invoke
+            | Route::InvokeStream
+            | Route::InvokeLater
+            | Route::NoOperation => {
+                let message = format!("{} is not allowed for {}", head.method, head.path());
                 refuse(Error::invalid(message), 405)
             }
         }
@@ -326,6 +356,26 @@ fn page(models: &Models, query: &str) -> Result<Reply> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn methods_and_paths() {
+        for (method, rest, meant) in [
+            ("GET", "", Route::ListModels),
+            ("GET", "/", Route::ListModels),
+            ("GET", "/m", Route::ShowModel),
+            ("POST", "", Route::LoadModel),
+            ("POST", "/m", Route::InvokeModel),
+            ("POST", "/m/invoke", Route::InvokeModel),
+            ("POST", "/invoke", Route::InvokeModel),
+            ("DELETE", "/m", Route::UnloadModel),
+            ("DELETE", "/m/invoke", Route::UnloadModel),
+            ("DELETE", "", Route::ModelsOtherwise),
+            ("GET", "/m/invoke", Route::ModelsOtherwise),
+            ("HEAD", "/m", Route::ModelsOtherwise),
+        ] {
+            assert_eq!(route(method, rest), meant, "{method} {rest}");
+        }
+    }
 
     #[test]
     fn names() {
