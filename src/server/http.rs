@@ -28,6 +28,7 @@ use crate::config::{Config, SagemakerCompatibility, SagemakerConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error};
 use crate::metrics::{CONTENT_TYPE as CONTENT_TYPE_OF_METRICS, TFS_CONTENT_TYPE};
+use crate::protocol::console::assets;
 use crate::protocol::sagemaker::{self, Sagemaker};
 use crate::protocol::{ALLOW, Head, Headers, JSON, Reply, simple, tfs};
 
@@ -60,6 +61,11 @@ impl State {
         let tracing = Tracing::new(&config.http);
         let sagemaker = Sagemaker::new(engine.clone(), options);
         State { engine, limits, activity, cors, metrics_path, exact, sagemaker, tracing }
+    }
+
+    /// Whether browsers get the dashboard. What stands in another server's place has none.
+    fn has_page(&self) -> bool {
+        !self.exact && !self.sagemaker.options().is_container
     }
 
     pub(super) fn activity(&self) -> &Activity {
@@ -135,7 +141,8 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
         Route::Sagemaker(route) => {
             Box::pin(sagemaker_request(route, request, payload, state, start)).await
         }
-        Route::Alive => Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]),
+        Route::Alive => root(&head(request, state), state),
+        Route::PageFile if state.has_page() => assets::asset(&head(request, state)),
         Route::Live => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
         Route::Health => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
         Route::Ready => readiness(&state.engine),
@@ -143,14 +150,25 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
         Route::TfsMetrics => tfs_metrics(request, state),
         Route::OtherMethod => plain(405, &format!("{method} is not allowed for {path}"))
             .with_header(ALLOW, route::allowed(path)),
-        Route::Nowhere if state.sagemaker.options().is_container => sagemaker::not_found(),
-        Route::Nowhere => {
+        Route::PageFile | Route::Nowhere if state.sagemaker.options().is_container => {
+            sagemaker::not_found()
+        }
+        Route::PageFile | Route::Nowhere => {
             let message = format!(
                 "there is nothing at {path}; models are at /v1/models/NAME:predict and POST /"
             );
             plain(404, &message)
         }
     }
+}
+
+/// The page for a browser; a sign of life for everyone else.
+fn root(head: &Head, state: &State) -> Reply {
+    if state.has_page() && assets::wants_page(head) {
+        return assets::page(head);
+    }
+    let reply = Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]);
+    if state.has_page() { reply.with_header("vary", "Accept") } else { reply }
 }
 
 async fn tfs_request(

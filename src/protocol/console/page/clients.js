@@ -3,7 +3,7 @@
 import { json, segment, text } from "./api.js";
 import { arrowKeys, byId, copyButton, el, highlighted, options, replace, setText } from "./dom.js";
 import { feed } from "./feed.js";
-import { available } from "./models.js";
+import { available, signaturesOf } from "./models.js";
 
 const state = { languages: null, language: null, variant: null, model: null, detail: null, turn: 0 };
 
@@ -91,10 +91,8 @@ async function choose(name) {
 		return say(error.message);
 	}
 	const [newest] = available(state.detail.versions);
-	const names = (newest?.signatures ?? []).map((signature) => [signature.name, signature.name]);
+	const names = signaturesOf(newest).map((signature) => [signature.name, signature.name]);
 	options(byId("clients-signature"), names);
-	const preferred = names.find(([value]) => value === "serving_default");
-	if (preferred) byId("clients-signature").value = preferred[0];
 	write();
 }
 

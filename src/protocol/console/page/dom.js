@@ -13,7 +13,7 @@ function fill(element, classes, parts) {
 		if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
 		else element.setAttribute(name, value === true ? "" : String(value));
 	}
-	element.append(...parts.flat().filter((part) => part !== null && part !== undefined));
+	element.append(...parts.flat(Infinity).filter((part) => part !== null && part !== undefined));
 	return element;
 }
 
@@ -55,7 +55,7 @@ export function setText(element, text) {
 
 /** Makes `children` the only ones. */
 export function replace(element, ...children) {
-	element.replaceChildren(...children.flat().filter((child) => child !== null));
+	element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null));
 }
 
 /** A `<select>` of `[value, text]` pairs, or the same one with others; keeps what is chosen. */

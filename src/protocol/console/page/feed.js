@@ -149,7 +149,7 @@ class Feed extends EventTarget {
 
 	/** Adds points; the newest one is told again while it grows. */
 	#add(points) {
-		for (const point of points) {
+		for (const point of points.filter(({ seconds }) => seconds > 0)) {
 			const last = this.points.at(-1);
 			if (last && last.at === point.at) this.points.pop();
 			if (last && last.at > point.at) continue;

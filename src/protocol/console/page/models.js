@@ -235,6 +235,12 @@ export function available(versions) {
 	return versions.filter(({ state }) => state === "AVAILABLE").sort((a, b) => b.version - a.version);
 }
 
+/** The signatures that someone would call, the usual one first. */
+export function signaturesOf(version) {
+	const all = (version?.signatures ?? []).filter(({ name }) => !name.startsWith("__saved_model_"));
+	return all.sort((a, b) => (b.name === "serving_default") - (a.name === "serving_default"));
+}
+
 function failures(model) {
 	return model.versions
 		.filter((version) => version.error)
@@ -267,7 +273,7 @@ function versionDetail(version) {
 			"dl.facts",
 			facts.map(([name, value]) => el("div", el("dt", name), el("dd", value))),
 		),
-		(version.signatures ?? []).map(signatureTable),
+		signaturesOf(version).map(signatureTable),
 	);
 }
 
@@ -278,9 +284,9 @@ function warmUp(warm) {
 }
 
 function batching(settings) {
-	if (!settings) return "off";
+	if (!settings || settings.batching === "off") return "off";
 	const { max_batch_size: rows, batch_timeout_micros: wait } = settings;
-	return `up to ${count(rows, "row")}, waits ${millis((wait ?? 0) / 1000)}`;
+	return `${settings.batching ?? "on"}, up to ${count(rows, "row")}, waits ${millis((wait ?? 0) / 1000)}`;
 }
 
 function signatureTable(signature) {

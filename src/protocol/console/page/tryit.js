@@ -4,7 +4,7 @@ import { json, segment, send, session } from "./api.js";
 import { show as showAnswer } from "./answer.js";
 import { byId, copyButton, el, highlighted, options, replace, segments, setText } from "./dom.js";
 import { feed } from "./feed.js";
-import { available } from "./models.js";
+import { available, signaturesOf } from "./models.js";
 import { checkSize, kindOf, parseCsv } from "./files.js";
 import { editor, Invalid, MOST_ROWS, rowsControl } from "./inputs.js";
 import { asText, request, WIRES } from "./wires.js";
@@ -128,16 +128,12 @@ function chosenVersion() {
 }
 
 function chooseSignature() {
-	const signatures = chosenVersion()?.signatures ?? [];
+	const signatures = signaturesOf(chosenVersion());
 	options(
 		byId("try-signature"),
 		signatures.map(({ name }) => [name, name]),
 	);
-	const preferred =
-		signatures.find(({ name }) => name === byId("try-signature").value) ??
-		signatures.find(({ name }) => name === "serving_default") ??
-		signatures[0];
-	byId("try-signature").value = preferred?.name ?? "";
+	const preferred = signatures.find(({ name }) => name === byId("try-signature").value);
 	const changed =
 		state.signature === null ||
 		JSON.stringify(preferred) !== JSON.stringify(state.signature) ||
