@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::platform::Platforms;
 use crate::platform::tensorflow::TensorFlow;
 
+mod auth;
 mod example;
 mod health;
 mod inspect;
@@ -46,6 +47,9 @@ enum Commands {
     Inspect(InspectArgs),
     /// Ask a running server whether it is ready; exit code 0 means yes
     Health(HealthArgs),
+    /// Make users and keys, for servers that ask who their clients are
+    #[command(subcommand, after_help = AUTH_HELP)]
+    Auth(auth::Commands),
     /// Make or check the recorded requests that warm a version up
     #[command(subcommand)]
     Warmup(warmup::Commands),
@@ -80,6 +84,13 @@ Examples:
   tensorserve serve models/half_plus_two --http-port 9000
   tensorserve serve --config tensorserve.toml
   tensorserve serve --sagemaker --model-dir model.tar.gz";
+
+const AUTH_HELP: &str = "\
+Examples:
+  tensorserve auth add-user ana --role admin
+  tensorserve auth add-key ci --role infer > ci.key
+  tensorserve serve models/ --auth-file auth.toml
+  curl -H \"Authorization: Bearer $(cat ci.key)\" http://127.0.0.1:8500/v1/models";
 
 #[derive(Args)]
 struct ServeArgs {
@@ -156,6 +167,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         }
         Some(Commands::Inspect(arguments)) => inspect::run(&arguments.target, &arguments.tags),
         Some(Commands::Health(arguments)) => health::run(arguments.url.as_deref(), environment),
+        Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),
         Some(Commands::ModelServer { flags }) => Ok(model_server::run(flags, environment)),
         Some(Commands::DockerShim { arguments }) => Ok(docker::run(false, arguments, environment)),

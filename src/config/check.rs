@@ -12,10 +12,10 @@ use super::environment::Environment;
 use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings};
 use super::units::{Amount, Bytes, List, Port, Span};
 use super::{
-    BatchConfig, BatchMode, BatcherConfig, Config, GpuConfig, GrpcConfig, HttpConfig, Images,
-    LogConfig, ModelConfig, Pem, RepositoryConfig, SagemakerCompatibility, SagemakerConfig,
-    ShutdownConfig, SourceConfig, TFS_METRICS_PATH, TensorFlowConfig, TlsConfig, VersionPolicy,
-    VersionTransition, WorkersConfig, file,
+    AuthConfig, BatchConfig, BatchMode, BatcherConfig, Config, ConsoleConfig, GpuConfig,
+    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, Pem, RepositoryConfig,
+    SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TFS_METRICS_PATH,
+    TensorFlowConfig, TlsConfig, VersionPolicy, VersionTransition, WorkersConfig, file,
 };
 use crate::error::{Error, Result};
 use crate::machine;
@@ -81,6 +81,7 @@ impl Check {
             http,
             grpc,
             repository: self.repository(settings),
+            auth: server.auth_file.clone().map(AuthConfig::File),
             batching: BatcherConfig {
                 threads: self.at_least_one("num_batch_threads", server.num_batch_threads, cores),
                 inline_budget: Duration::from_micros(server.inline_budget_micros.unwrap_or(1000)),
@@ -121,7 +122,25 @@ impl Check {
             server_timing: server.server_timing.unwrap_or(false),
             tls: self.http_tls(server),
             sagemaker: self.sagemaker(server),
+            console: self.console(server, host),
         }
+    }
+
+    /// What the console may do: nothing that just anybody could then do from another machine.
+    fn console(&mut self, server: &ServerSettings, host: IpAddr) -> ConsoleConfig {
+        let is_safe = host.is_loopback()
+            || server.auth_file.is_some()
+            || server.allow_unauthenticated_admin == Some(true);
+        let admin = server.console_admin.unwrap_or(is_safe);
+        if admin && !is_safe {
+            self.mistake(format!(
+                "console_admin: whoever reaches {host} could change what is served; name users and \
+                 keys with auth_file (`tensorserve auth add-user NAME` makes it), listen on \
+                 127.0.0.1, or set allow_unauthenticated_admin"
+            ));
+        }
+        let hosts = server.console_hosts.clone().map_or(Vec::new(), |List(hosts)| hosts);
+        ConsoleConfig { enabled: server.console.unwrap_or(true), admin, hosts }
     }
 
     /// Reads the files of the `http_tls_` settings.
@@ -479,6 +498,33 @@ mod tests {
         assert!(config.grpc.host.is_loopback());
         assert_eq!(config.grpc.port, Some(8501));
         assert_eq!(config.http.max_body_bytes, 64 << 20);
+    }
+
+    #[test]
+    fn the_console_changes_nothing_for_just_anybody() {
+        let console = |host: &str, configure: &dyn Fn(&mut ServerSettings)| {
+            let mut settings = Settings::default();
+            settings.server.host = Some(host.to_owned());
+            configure(&mut settings.server);
+            checked(settings).map(|config| config.http.console.admin)
+        };
+        assert_eq!(console("127.0.0.1", &|_| ()).ok(), Some(true));
+        assert_eq!(console("::1", &|_| ()).ok(), Some(true));
+        assert_eq!(console("0.0.0.0", &|_| ()).ok(), Some(false));
+        let asks = |server: &mut ServerSettings| server.auth_file = Some("auth.toml".into());
+        assert_eq!(console("0.0.0.0", &asks).ok(), Some(true));
+        let wants = |server: &mut ServerSettings| server.console_admin = Some(true);
+        let error = console("0.0.0.0", &wants).expect_err("open to all");
+        for way in ["auth_file", "127.0.0.1", "allow_unauthenticated_admin"] {
+            assert!(error.message().contains(way), "{error}");
+        }
+        let insists = |server: &mut ServerSettings| {
+            server.console_admin = Some(true);
+            server.allow_unauthenticated_admin = Some(true);
+        };
+        assert_eq!(console("0.0.0.0", &insists).ok(), Some(true));
+        let off = |server: &mut ServerSettings| server.console_admin = Some(false);
+        assert_eq!(console("127.0.0.1", &off).ok(), Some(false));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One version of a model in memory: its signatures, and a batch queue for each.
 
 use std::num::NonZero;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
@@ -37,6 +37,8 @@ struct Loaded {
     threads: usize,
     load_time: OnceLock<Duration>,
     handlers: OnceLock<Arc<Handlers>>,
+    folder: PathBuf,
+    is_warmed: bool,
 }
 
 /// Runs one signature of an executable, for its queue.
@@ -152,6 +154,8 @@ impl Load<'_> {
             threads,
             load_time: OnceLock::new(),
             handlers: OnceLock::new(),
+            folder: self.folder.to_owned(),
+            is_warmed: self.config.warm_up,
         };
         Ok(Arc::new(Servable { loaded: Arc::new(loaded), batching, queues }))
     }
@@ -247,6 +251,31 @@ impl Servable {
     #[must_use]
     pub fn platform(&self) -> &'static str {
         self.loaded.platform
+    }
+
+    /// The folder it was loaded from.
+    pub(super) fn folder(&self) -> &Path {
+        &self.loaded.folder
+    }
+
+    /// The size of its files in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.loaded.bytes
+    }
+
+    /// Whether it was to be warmed up when it was loaded.
+    pub(super) fn is_warmed(&self) -> bool {
+        self.loaded.is_warmed
+    }
+
+    /// How its requests are joined.
+    pub(super) fn batching(&self) -> &BatchConfig {
+        &self.batching
+    }
+
+    /// Requests on their way through its queues.
+    pub(super) fn present(&self) -> usize {
+        self.queues.iter().map(Queue::present).sum()
     }
 
     /// Signatures, sorted by name.

@@ -25,12 +25,16 @@ use tonic::transport::server::Router;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::HealthServer;
+use tower_layer::{Identity as NoLayer, Stack};
 
+use super::calls::GateLayer;
 use super::drain::Activity;
+use super::gate::Gate;
 use super::health::Health;
 use super::incoming::{self, Patience};
 use super::local::{Frames, LocalConnection};
 use super::{bind, drain, tls};
+use crate::auth::Authenticator;
 use crate::config::{Config, ModelConfig, RepositoryConfig, SourceConfig, TlsConfig, model_server};
 use crate::engine::{Engine, Served};
 use crate::error::{Code, Error, Result};
@@ -82,7 +86,11 @@ impl GrpcListener {
     ///
     /// # Errors
     /// If port or socket can not be bound, the certificates are none, or threads not be started.
-    pub fn start(config: &Config, engine: &Engine) -> Result<Option<Self>> {
+    pub fn start(
+        config: &Config,
+        engine: &Engine,
+        authenticator: Option<&Authenticator>,
+    ) -> Result<Option<Self>> {
         let grpc = &config.grpc;
         if grpc.port.is_none() && grpc.socket_path.is_none() {
             return Ok(None);
@@ -99,7 +107,8 @@ impl GrpcListener {
             .map_err(failed)?;
         let (ending, ends) = watch::channel(false);
         let activity = Activity::default();
-        let serving = serving(&runtime, config, engine, socket, &activity, &ends)?;
+        let gate = Gate::new(authenticator.cloned(), &config.http.console);
+        let serving = serving(&runtime, config, engine, socket, &activity, &ends, gate)?;
         let thread = thread::Builder::new().name("grpc-main".to_owned());
         let thread = thread.spawn(move || {
             runtime.block_on(serving);
@@ -149,6 +158,7 @@ fn serving(
     socket: Option<TcpListener>,
     activity: &Activity,
     ends: &watch::Receiver<bool>,
+    gate: Gate,
 ) -> Result<impl Future<Output = ()> + use<>> {
     let _inside = runtime.enter();
     let grpc = &config.grpc;
@@ -167,7 +177,7 @@ fn serving(
         }
         let http = &config.http;
         let patience = Patience { preface: http.header_timeout, silence: SILENCE };
-        let router = router(grpc.tls.as_ref(), patience.preface, routes.clone())?;
+        let router = router(grpc.tls.as_ref(), patience.preface, routes.clone(), gate.clone())?;
         let (most, activity) = (http.max_connections, activity.clone());
         let incoming = incoming::connections(socket, most, patience, activity);
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
@@ -177,8 +187,8 @@ fn serving(
         let incoming = UnixListenerStream::new(bind_path(path)?);
         let incoming = incoming
             .map(|accepted| accepted.map(|stream| LocalConnection::new(stream, Frames::new())));
-        // Who may connect is up to the file's permissions.
-        let router = router(None, config.http.header_timeout, routes)?;
+        // Who may connect is up to the file's permissions; what they may do is not.
+        let router = router(None, config.http.header_timeout, routes, gate)?;
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
         listeners.push(served.boxed());
     }
@@ -222,7 +232,15 @@ fn services(config: &Config, engine: &Engine) -> Result<Routes> {
         .add_service(reflection().build_v1alpha().map_err(broken)?))
 }
 
-fn router(tls: Option<&TlsConfig>, handshake: Duration, routes: Routes) -> Result<Router> {
+/// Services behind the gate.
+type GatedRouter = Router<Stack<GateLayer, NoLayer>>;
+
+fn router(
+    tls: Option<&TlsConfig>,
+    handshake: Duration,
+    routes: Routes,
+    gate: Gate,
+) -> Result<GatedRouter> {
     let mut server = tonic::transport::Server::builder()
         .max_concurrent_streams(STREAMS)
         .http2_max_header_list_size(HEADERS)
@@ -244,7 +262,7 @@ fn router(tls: Option<&TlsConfig>, handshake: Duration, routes: Routes) -> Resul
             Error::invalid(format!("the certificates for gRPC can not be used: {e}")).with_source(e)
         })?;
     }
-    Ok(server.add_routes(routes))
+    Ok(server.layer(GateLayer(gate)).add_routes(routes))
 }
 
 /// Binds a UNIX socket, over one that nobody listens on any more.

@@ -1,8 +1,8 @@
 //! The listener: binds, serves, drains.
 //!
-//! [`http`] turns requests into calls of the protocols, [`body`] and [`form`] read what clients
-//! send, [`connection`] limits how long they take, [`tls`] encrypts, [`drain`] knows when it is safe
-//! to stop. This module knows no model.
+//! [`http`] turns requests into calls of the protocols: [`route`] says which, [`gate`] who may,
+//! [`body`] and [`form`] read what clients send, [`connection`] limits how long they take, [`tls`]
+//! encrypts, [`drain`] knows when it is safe to stop. This module knows no model.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::mpsc;
@@ -23,14 +23,20 @@ use tokio_rustls::TlsAcceptor;
 
 use self::connection::{Connection, Patience, Ticks};
 use self::drain::Activity;
+use self::files::Files;
+use self::gate::Gate;
+use crate::auth::{Access, Authenticator};
 use crate::config::{Config, HttpConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 mod body;
+mod calls;
 mod connection;
 mod drain;
+mod files;
 mod form;
+mod gate;
 mod grpc;
 mod health;
 mod http;
@@ -41,10 +47,35 @@ mod tls;
 mod trace;
 mod watched;
 
+pub use self::files::Watcher;
 pub use self::grpc::GrpcListener;
+pub use self::route::registered as routes;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
+
+/// Every gRPC method, and what it asks of whoever calls it.
+#[must_use]
+pub fn calls() -> &'static [(&'static str, Access)] {
+    &calls::CALLS
+}
+
+/// Watches the files that listeners run on.
+///
+/// # Errors
+/// If there is no thread for it.
+pub fn watch(config: &Config, authenticator: Option<&Authenticator>) -> Result<Watcher> {
+    let mut files = Vec::new();
+    if let Some((authenticator, file)) = authenticator.and_then(|a| Some((a.clone(), a.file()?))) {
+        let path = file.to_owned();
+        let read = move || {
+            let count = authenticator.reload().map_err(|e| e.context("auth_file"))?;
+            Ok(format!("auth_file was read again: {count} users and keys"))
+        };
+        files.push(Files::new(vec![path], read));
+    }
+    Watcher::start(config.repository.poll_interval, files)
+}
 
 /// A running HTTP listener.
 pub struct HttpListener {
@@ -63,7 +94,12 @@ impl HttpListener {
     /// # Errors
     /// If the address can not be bound (the message says what to do), the certificates not be
     /// used, or threads not be started.
-    pub fn start(config: &Config, port: u16, engine: &Engine) -> Result<Self> {
+    pub fn start(
+        config: &Config,
+        port: u16,
+        engine: &Engine,
+        authenticator: Option<&Authenticator>,
+    ) -> Result<Self> {
         let acceptor = config.http.tls.as_ref().map(tls::acceptor).transpose()?;
         let socket = bind(config.http.host, port, "--http-port")?;
         let address = socket.local_addr().map_err(|e| failed("has no address", e))?;
@@ -77,7 +113,8 @@ impl HttpListener {
         let clones = sockets.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
         let clones = clones.map_err(|e| failed("can not be shared", e))?;
         let activity = Activity::default();
-        let state = http::State::new(config, engine.clone(), activity.clone());
+        let gate = Gate::new(authenticator.cloned(), &config.http.console);
+        let state = http::State::new(config, engine.clone(), activity.clone(), gate);
         let (http_config, drain_time) = (config.http.clone(), config.shutdown.timeout);
         let (report, started) = mpsc::channel();
         let (ending, ends) = watch::channel(false);

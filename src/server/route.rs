@@ -5,7 +5,8 @@
 //! that is an exhaustive match: a route without a role, or without a line in the list, does not
 //! compile.
 
-use crate::protocol::console::assets;
+use crate::auth::Access;
+use crate::protocol::console::{self, assets};
 use crate::protocol::sagemaker;
 
 /// Where a method and a path lead.
@@ -35,26 +36,12 @@ pub(super) enum Route {
     TfsOptions,
     /// A part of SageMaker's front.
     Sagemaker(sagemaker::Route),
+    /// A part of the console's API.
+    Console(console::Route),
     /// A path that has other methods.
     OtherMethod,
     /// No path of ours.
     Nowhere,
-}
-
-/// What a route asks of whoever takes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code)] // Until there is somebody who can be asked.
-pub(super) enum Access {
-    /// Nothing: it holds no data.
-    Open,
-    /// To be somebody, in any role: it shows how the server and its models are.
-    Look,
-    /// To run models.
-    Infer,
-    /// To read metrics.
-    Metrics,
-    /// To change what is served.
-    Admin,
 }
 
 /// A route and the ways to it.
@@ -79,7 +66,6 @@ macro_rules! routes {
     ($( { $($route:tt)+ } $access:ident $ways:expr; )+) => {
         impl Route {
             /// What the route asks of whoever takes it.
-            #[allow(dead_code)] // Until there is somebody who can be asked.
             pub(super) fn access(self) -> Access {
                 match self {
                     $( $($route)+ => Access::$access, )+
@@ -94,6 +80,7 @@ macro_rules! routes {
     };
 }
 
+use console::Route as Part;
 use sagemaker::Route as Container;
 
 routes! {
@@ -146,6 +133,23 @@ routes! {
     ];
     { Route::Sagemaker(Container::InvokeLater) } Infer ["* /endpoints/{endpoint}/async-invocations"];
     { Route::Sagemaker(Container::NoOperation) } Look ["* /endpoints/{endpoint}"];
+    { Route::Console(Part::Status) } Look ["GET|HEAD /api/v1/status"];
+    { Route::Console(Part::Model) } Look ["GET|HEAD /api/v1/models/{model}"];
+    { Route::Console(Part::History) } Look ["GET|HEAD /api/v1/history"];
+    { Route::Console(Part::Stream) } Look ["GET /api/v1/stream"];
+    { Route::Console(Part::Audit) } Admin ["GET|HEAD /api/v1/audit"];
+    { Route::Console(Part::Load) } Console ["POST /api/v1/models/{model}/load"];
+    { Route::Console(Part::Unload) } Console ["POST /api/v1/models/{model}/unload"];
+    { Route::Console(Part::SetLabel) } Console [
+        "POST /api/v1/models/{model}/versions/{version}/labels",
+    ];
+    { Route::Console(Part::RemoveLabel) } Console [
+        "DELETE /api/v1/models/{model}/versions/{version}/labels/{label}",
+    ];
+    { Route::Console(Part::Batching) } Console ["POST /api/v1/models/{model}/batching"];
+    { Route::Console(Part::Drain) } Console ["POST /api/v1/drain"];
+    { Route::Console(Part::OpenApi) } Look ["GET|HEAD /openapi.json"];
+    { Route::Console(Part::Otherwise) } Look ["PUT /api/v1/status", "* /api/v1/nothing"];
     { Route::OtherMethod } Look ["PUT /", "POST /healthz", "POST /health", "POST /readyz", "POST /metrics"];
     { Route::Nowhere } Look ["* /nowhere"];
 }
@@ -166,6 +170,9 @@ impl Route {
         if let Some(part) = sagemaker::route(method, path) {
             return Route::Sagemaker(part);
         }
+        if let Some(part) = console::route(method, path) {
+            return Route::Console(part);
+        }
         let reads = matches!(method, "GET" | "HEAD");
         match path {
             "/" if method == "POST" => Route::Simple,
@@ -179,6 +186,17 @@ impl Route {
             _ => Route::Nowhere,
         }
     }
+}
+
+/// Every method and path there is, and what it asks of whoever takes it: the paths with `{model}`
+/// and the like in them, `*` for every method. Those that only say that there is nothing are left
+/// out.
+pub fn registered() -> impl Iterator<Item = (&'static str, &'static str, Access)> {
+    let real = |entry: &&Registered| !matches!(entry.route, Route::OtherMethod | Route::Nowhere);
+    let entries = REGISTERED.iter().filter(real);
+    entries.flat_map(|entry| {
+        entry.each().map(move |(method, path)| (method, path, entry.route.access()))
+    })
 }
 
 /// The methods that `path` takes, for an answer to one that it does not.
@@ -252,6 +270,7 @@ mod tests {
     fn may_be_unlisted(route: Route) -> bool {
         match route {
             Route::OtherMethod | Route::Nowhere => true,
+            Route::Console(part) => part == Part::Otherwise,
             Route::TfsLook | Route::TfsInfer | Route::TfsOptions => true,
             Route::Sagemaker(part) => matches!(
                 part,

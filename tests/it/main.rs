@@ -12,6 +12,7 @@
     clippy::print_stdout
 )]
 
+mod auth;
 mod bad_examples;
 mod bad_forms;
 mod bad_grpc;
@@ -24,6 +25,8 @@ mod batch_faults;
 mod batch_threads;
 mod batching;
 mod cli;
+mod console;
+mod console_admin;
 mod digits;
 mod https;
 mod lifecycle;

@@ -4,7 +4,7 @@
 use crate::support::client::{Answer, request};
 use crate::support::fake::Model;
 use crate::support::place::Place;
-use crate::support::server::{TestServer, config, settings};
+use crate::support::server::TestServer;
 
 /// What Chromium and Firefox send when an address is entered.
 const BROWSER: (&str, &str) =
@@ -47,12 +47,9 @@ fn files_of_the_page_are_read_only_and_kept_by_their_tag() {
 }
 
 #[test]
-fn who_stands_in_another_servers_place_has_no_page() {
-    let mut exact = config(settings());
-    exact.http.exact = true;
-    let container = TestServer::container(&[], |_| ());
-    for server in [&TestServer::start_configured(&exact), &container] {
-        assert_eq!(get(server, "/", &[BROWSER]).text(), "{\"status\":\"alive\"}");
-        assert_eq!(get(server, "/console/app.js", &[]).status, 404);
-    }
+fn there_is_no_page_without_the_console() {
+    let place = Place::of(&Model::default(), |settings| settings.server.console = Some(false));
+    let alive = get(&place.server, "/", &[BROWSER]);
+    assert_eq!((alive.status, alive.text().as_str()), (200, "{\"status\":\"alive\"}"));
+    assert_eq!(get(&place.server, "/console/app.js", &[]).status, 404);
 }
