@@ -33,7 +33,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error};
 use crate::metrics::{CONTENT_TYPE as CONTENT_TYPE_OF_METRICS, TFS_CONTENT_TYPE};
 use crate::protocol::console::openapi::Way;
-use crate::protocol::console::{self, Asker, Console};
+use crate::protocol::console::{self, Asker, Console, assets};
 use crate::protocol::sagemaker::{self, Sagemaker};
 use crate::protocol::{ALLOW, Head, Headers, JSON, Reply, simple, tfs};
 
@@ -82,6 +82,11 @@ impl State {
             tracing,
             gate,
         }
+    }
+
+    /// Whether browsers get the dashboard, which shows what the console tells.
+    fn has_page(&self) -> bool {
+        self.console.is_some()
     }
 
     pub(super) fn activity(&self) -> &Activity {
@@ -222,7 +227,8 @@ async fn answer_admitted(
             }
             None => nowhere(path, state),
         },
-        Route::Alive => Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]),
+        Route::Alive => root(&head(request, state), state),
+        Route::PageFile if state.has_page() => assets::asset(&head(request, state)),
         Route::Live => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
         Route::Health => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
         Route::Ready => readiness(&state.engine),
@@ -230,8 +236,17 @@ async fn answer_admitted(
         Route::TfsMetrics => tfs_metrics(request, state),
         Route::OtherMethod => plain(405, &format!("{method} is not allowed for {path}"))
             .with_header(ALLOW, route::allowed(path)),
-        Route::Nowhere => nowhere(path, state),
+        Route::PageFile | Route::Nowhere => nowhere(path, state),
     }
+}
+
+/// The page for a browser; a sign of life for everyone else.
+fn root(head: &Head, state: &State) -> Reply {
+    if state.has_page() && assets::wants_page(head) {
+        return assets::page(head);
+    }
+    let reply = Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]);
+    if state.has_page() { reply.with_header("vary", "Accept") } else { reply }
 }
 
 fn nowhere(path: &str, state: &State) -> Reply {

@@ -6,13 +6,16 @@
 //! compile.
 
 use crate::auth::Access;
-use crate::protocol::{console, sagemaker};
+use crate::protocol::console::{self, assets};
+use crate::protocol::sagemaker;
 
 /// Where a method and a path lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    /// What KServe's clients and Knative's probe expect at the root.
+    /// What KServe's clients and Knative's probe expect at the root; browsers get the page.
     Alive,
+    /// A file of the page.
+    PageFile,
     /// Simple TensorFlow Serving's inference: JSON, or a form with images.
     Simple,
     /// Whether the process lives.
@@ -82,6 +85,7 @@ use sagemaker::Route as Container;
 
 routes! {
     { Route::Alive } Open ["GET|HEAD /"];
+    { Route::PageFile } Open ["* /console/{file}"];
     { Route::Live } Open ["GET|HEAD /healthz"];
     { Route::Health } Open ["GET|HEAD /health"];
     { Route::Ready } Open ["GET|HEAD /readyz"];
@@ -178,6 +182,7 @@ impl Route {
             "/readyz" if reads => Route::Ready,
             "/metrics" if reads => Route::Metrics,
             "/" | "/healthz" | "/health" | "/readyz" | "/metrics" => Route::OtherMethod,
+            _ if assets::is_asset(path) => Route::PageFile,
             _ => Route::Nowhere,
         }
     }

@@ -40,6 +40,7 @@ mod npy;
 mod on_request;
 mod operations;
 mod own_name;
+mod page;
 mod reload;
 mod reload_sources;
 mod request_log;

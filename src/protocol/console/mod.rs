@@ -2,7 +2,8 @@
 //!
 //! [`status`] tells how the server and its models are, [`past`] how they were in the last fifteen
 //! minutes, [`stream`] both, once a second. [`admin`] changes things, and [`audit`] remembers who
-//! did. [`openapi`] describes every route. `docs/console.md` is for those who use it.
+//! did. [`openapi`] describes every route, and [`assets`] is the page that shows it all.
+//! `docs/console.md` is for those who use it.
 //!
 //! Whether someone may ask is decided before a request comes here. Text that clients send becomes a
 //! path only in [`Engine::source_at`], which checks it.
@@ -21,6 +22,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error};
 
 mod admin;
+pub mod assets;
 mod audit;
 pub mod openapi;
 mod past;
