@@ -26,6 +26,7 @@ pub mod protocol;
 pub mod repository;
 pub mod request_log;
 pub mod server;
+pub mod steps;
 pub mod tensor;
 pub mod worker;
 
@@ -64,7 +65,7 @@ impl Server {
     /// If a port can not be bound or a thread not be started.
     pub fn start(config: &Config, platforms: Platforms) -> Result<Self> {
         let metrics = Metrics::new();
-        let most = engine::max_tensor_bytes(config);
+        let most = config.max_tensor_bytes();
         let warm_up = Arc::new(move |handle: &ModelHandle, folder: &Path, times: usize| {
             warm_up::run_file(handle, folder, times, most)
         });

@@ -42,6 +42,18 @@ pub struct Config {
     pub shutdown: ShutdownConfig,
 }
 
+/// A decoded tensor may take this many times the largest request body: text of short numbers
+/// grows when it becomes numbers.
+const GROWTH: usize = 8;
+
+impl Config {
+    /// The most memory one input tensor of a request may take, in bytes.
+    #[must_use]
+    pub fn max_tensor_bytes(&self) -> usize {
+        self.http.max_body_bytes.saturating_mul(GROWTH)
+    }
+}
+
 /// The HTTP listener and its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpConfig {
