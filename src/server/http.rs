@@ -1,7 +1,7 @@
 //! One request: route, body, protocol, answer.
 //!
-//! Routes are matched here and not by the HTTP library's router: TensorFlow Serving's paths match
-//! in any case, keep their query, and have errors of their own.
+//! Routes are ours ([`super::route`]) and not the HTTP library's router: TensorFlow Serving's
+//! paths match in any case, keep their query, and have errors of their own.
 
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
@@ -22,6 +22,7 @@ use super::body::{self, BodyError, Limits};
 use super::connection::Progress;
 use super::drain::Activity;
 use super::form;
+use super::route::{self, Route, is_below_v1};
 use super::trace::Tracing;
 use crate::config::{Config, SagemakerCompatibility, SagemakerConfig};
 use crate::engine::Engine;
@@ -126,31 +127,25 @@ pub(super) async fn dispatch(
 }
 
 async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: Instant) -> Reply {
-    let method = request.method().as_str();
-    let path = request.uri().path();
-    let engine = &state.engine;
-    if state.metrics_path.as_deref() == Some(path) {
-        return tfs_metrics(request, state);
-    }
-    if let Some(route) = sagemaker::route(path) {
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    match Route::of(method, path, state.metrics_path.as_deref()) {
+        Route::TfsLook | Route::TfsInfer => tfs_request(request, payload, state, start).await,
+        Route::TfsOptions => tfs_options(request.headers()),
+        Route::Simple => simple_request(request.headers(), payload, state, start).await,
         // In a box: its many ways would make the future of every request as large as theirs.
-        return Box::pin(sagemaker_request(route, request, payload, state, start)).await;
-    }
-    match (method, path) {
-        ("POST", "/") => simple_request(request.headers(), payload, state, start).await,
-        // What KServe's clients and Knative's probe expect.
-        ("GET" | "HEAD", "/") => Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]),
-        ("GET" | "HEAD", "/healthz") => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
-        ("GET" | "HEAD", "/health") => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
-        ("GET" | "HEAD", "/readyz") => readiness(engine),
-        ("GET" | "HEAD", "/metrics") => metrics(engine),
-        (_, "/" | "/healthz" | "/health" | "/readyz" | "/metrics") => {
-            let allowed = if path == "/" { "GET, HEAD, POST" } else { "GET, HEAD" };
-            plain(405, &format!("{method} is not allowed for {path}")).with_header(ALLOW, allowed)
+        Route::Sagemaker(route) => {
+            Box::pin(sagemaker_request(route, request, payload, state, start)).await
         }
-        _ if is_below_v1(path) => tfs_request(request, payload, state, start).await,
-        _ if state.sagemaker.options().is_container => sagemaker::not_found(),
-        _ => {
+        Route::Alive => Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]),
+        Route::Live => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
+        Route::Health => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
+        Route::Ready => readiness(&state.engine),
+        Route::Metrics => metrics(&state.engine),
+        Route::TfsMetrics => tfs_metrics(request, state),
+        Route::OtherMethod => plain(405, &format!("{method} is not allowed for {path}"))
+            .with_header(ALLOW, route::allowed(path)),
+        Route::Nowhere if state.sagemaker.options().is_container => sagemaker::not_found(),
+        Route::Nowhere => {
             let message = format!(
                 "there is nothing at {path}; models are at /v1/models/NAME:predict and POST /"
             );
@@ -159,22 +154,12 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
     }
 }
 
-/// Whether TensorFlow Serving would take the path for its REST API: `/v1/` in any case.
-fn is_below_v1(path: &str) -> bool {
-    let bytes = path.as_bytes();
-    matches!(bytes, [b'/', b'v' | b'V', b'1', b'/', ..])
-}
-
 async fn tfs_request(
     request: &HttpRequest,
     mut payload: Payload,
     state: &State,
     start: Instant,
 ) -> Reply {
-    let method = request.method().as_str();
-    if method == "OPTIONS" {
-        return tfs_options(request.headers());
-    }
     let head = head(request, state);
     match body::read(request.headers(), &mut payload, state.limits).await {
         Ok(body) => tfs::handle(&state.engine, &head, body, start).await,
@@ -183,7 +168,7 @@ async fn tfs_request(
 }
 
 async fn sagemaker_request(
-    route: sagemaker::Route<'_>,
+    route: sagemaker::Route,
     request: &HttpRequest,
     mut payload: Payload,
     state: &State,
