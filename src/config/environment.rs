@@ -53,7 +53,7 @@ impl Environment {
 
     /// One with these variables.
     #[cfg(test)]
-    pub(super) fn of(pairs: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(pairs: &[(&str, &str)]) -> Self {
         let pairs = pairs.iter().map(|(n, v)| ((*n).to_owned(), OsString::from(v)));
         Environment { variables: pairs.collect(), binary: None }
     }

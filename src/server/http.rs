@@ -149,12 +149,12 @@ pub(super) async fn dispatch(
     state: web::Data<State>,
 ) -> HttpResponse {
     let start = Instant::now();
-    let trace = state.tracing.of(request.headers());
+    let mut trace = state.tracing.of(request.headers());
     state.activity.step();
     let serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
     let in_flight = state.engine.in_flight();
     let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
-    let reply = answering.catch_unwind().await.unwrap_or_else(|_| {
+    let mut reply = answering.catch_unwind().await.unwrap_or_else(|_| {
         state.engine.panicked();
         plain(500, "a bug in the server; its log says more")
     });
@@ -162,6 +162,7 @@ pub(super) async fn dispatch(
     if let Some(served) = &reply.served {
         state.engine.count(served, start.elapsed());
     }
+    trace.agree(&mut reply.headers);
     log_failure(&request, trace.id(), &reply);
     state.activity.step();
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -53,6 +53,7 @@ mod sagemaker_service;
 mod same_answers;
 mod simple_cases;
 mod sources;
+mod steps;
 mod stop;
 mod support;
 mod tfs_binary;
