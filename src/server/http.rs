@@ -29,6 +29,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error};
 use crate::metrics::{CONTENT_TYPE as CONTENT_TYPE_OF_METRICS, TFS_CONTENT_TYPE};
 use crate::protocol::sagemaker::{self, Sagemaker};
+use crate::protocol::simple::clients;
 use crate::protocol::{ALLOW, Head, Headers, JSON, Reply, simple, tfs};
 
 /// What every request needs. Cheap to clone.
@@ -41,6 +42,7 @@ pub(super) struct State {
     /// Where TensorFlow Serving's own metrics are.
     metrics_path: Option<Arc<str>>,
     exact: bool,
+    listener: clients::Listener,
     sagemaker: Sagemaker,
     tracing: Tracing,
 }
@@ -59,7 +61,9 @@ impl State {
         let options = sagemaker_options(&config.http.sagemaker, config.http.max_body_bytes);
         let tracing = Tracing::new(&config.http);
         let sagemaker = Sagemaker::new(engine.clone(), options);
-        State { engine, limits, activity, cors, metrics_path, exact, sagemaker, tracing }
+        let (https, grpc_tls) = (config.http.tls.is_some(), config.grpc.tls.is_some());
+        let listener = clients::Listener { https, grpc_tls, auth: false };
+        State { engine, limits, activity, cors, metrics_path, exact, listener, sagemaker, tracing }
     }
 
     pub(super) fn activity(&self) -> &Activity {
@@ -128,6 +132,10 @@ pub(super) async fn dispatch(
 async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: Instant) -> Reply {
     let (method, path) = (request.method().as_str(), request.uri().path());
     match Route::of(method, path, state.metrics_path.as_deref()) {
+        // As TensorFlow Serving's it is a malformed path.
+        Route::Client if state.exact => tfs_request(request, payload, state, start).await,
+        Route::Client => clients::source(&state.engine, &head(request, state), state.listener),
+        Route::Clients => clients::list(),
         Route::TfsLook | Route::TfsInfer => tfs_request(request, payload, state, start).await,
         Route::TfsOptions => tfs_options(request.headers()),
         Route::Simple => simple_request(request.headers(), payload, state, start).await,

@@ -6,6 +6,7 @@
 //! compile.
 
 use crate::protocol::sagemaker;
+use crate::protocol::simple::clients;
 
 /// Where a method and a path lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,10 @@ pub(super) enum Route {
     TfsInfer,
     /// A browser's question before it calls TensorFlow Serving's REST API.
     TfsOptions,
+    /// The source of a client for a model.
+    Client,
+    /// The languages there are clients in.
+    Clients,
     /// A part of SageMaker's front.
     Sagemaker(sagemaker::Route),
     /// A path that has other methods.
@@ -123,6 +128,8 @@ routes! {
     ];
     // Browsers ask without credentials, and are told nothing of models.
     { Route::TfsOptions } Open ["OPTIONS /v1/models/{model}:predict"];
+    { Route::Client } Look ["GET|HEAD /v1/models/{model}/gen_client"];
+    { Route::Clients } Look ["GET|HEAD /api/v1/clients"];
     { Route::Sagemaker(Container::Ping) } Open ["* /ping"];
     { Route::Sagemaker(Container::Invocations) } Infer ["* /invocations"];
     { Route::Sagemaker(Container::TfsLook) } Look [
@@ -142,7 +149,14 @@ routes! {
     ];
     { Route::Sagemaker(Container::InvokeLater) } Infer ["* /endpoints/{endpoint}/async-invocations"];
     { Route::Sagemaker(Container::NoOperation) } Look ["* /endpoints/{endpoint}"];
-    { Route::OtherMethod } Look ["PUT /", "POST /healthz", "POST /health", "POST /readyz", "POST /metrics"];
+    { Route::OtherMethod } Look [
+        "PUT /",
+        "POST /healthz",
+        "POST /health",
+        "POST /readyz",
+        "POST /metrics",
+        "POST /api/v1/clients",
+    ];
     { Route::Nowhere } Look ["* /nowhere"];
 }
 
@@ -154,6 +168,7 @@ impl Route {
         }
         if is_below_v1(path) {
             return match method {
+                "GET" | "HEAD" if clients::model_of(path).is_some() => Route::Client,
                 "GET" | "HEAD" => Route::TfsLook,
                 "OPTIONS" => Route::TfsOptions,
                 _ => Route::TfsInfer,
@@ -170,7 +185,10 @@ impl Route {
             "/health" if reads => Route::Health,
             "/readyz" if reads => Route::Ready,
             "/metrics" if reads => Route::Metrics,
-            "/" | "/healthz" | "/health" | "/readyz" | "/metrics" => Route::OtherMethod,
+            "/api/v1/clients" if reads => Route::Clients,
+            "/" | "/healthz" | "/health" | "/readyz" | "/metrics" | "/api/v1/clients" => {
+                Route::OtherMethod
+            }
             _ => Route::Nowhere,
         }
     }

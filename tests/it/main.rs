@@ -24,6 +24,7 @@ mod batch_faults;
 mod batch_threads;
 mod batching;
 mod cli;
+mod clients;
 mod digits;
 mod https;
 mod lifecycle;
