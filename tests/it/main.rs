@@ -27,6 +27,7 @@ mod batch_threads;
 mod batching;
 mod certificates;
 mod cli;
+mod clients;
 mod console;
 mod console_admin;
 mod digits;
