@@ -272,6 +272,7 @@ mod tests {
                 Container::TfsLook
                     | Container::TfsInfer
                     | Container::ModelsOtherwise
+                    | Container::ShowModel
                     | Container::InvokeModel
                     | Container::UnloadModel
                     | Container::NoOperation
