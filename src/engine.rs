@@ -116,16 +116,6 @@ impl Served {
     }
 }
 
-/// A decoded tensor may take this many times the largest request body: text of short numbers
-/// grows when it becomes numbers.
-const GROWTH: usize = 8;
-
-/// The most memory one input tensor of a request may take, in bytes.
-#[must_use]
-pub fn max_tensor_bytes(config: &Config) -> usize {
-    config.http.max_body_bytes.saturating_mul(GROWTH)
-}
-
 impl Engine {
     /// The core over a repository.
     #[must_use]
@@ -135,7 +125,7 @@ impl Engine {
             repository,
             metrics,
             request_timeout: config.http.request_timeout,
-            max_tensor_bytes: max_tensor_bytes(config),
+            max_tensor_bytes: config.max_tensor_bytes(),
             stopping: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             code: config.repository.common.code.clone(),

@@ -28,6 +28,7 @@ pub mod protocol;
 pub mod repository;
 pub mod request_log;
 pub mod server;
+pub mod steps;
 pub mod tensor;
 pub mod worker;
 
@@ -70,7 +71,7 @@ impl Server {
         let authenticator = config.auth.as_ref().map(Authenticator::new).transpose()?;
         let authenticator = authenticator.as_ref();
         let metrics = Metrics::new();
-        let most = engine::max_tensor_bytes(config);
+        let most = config.max_tensor_bytes();
         let warm_up = Arc::new(move |handle: &ModelHandle, folder: &Path, times: usize| {
             warm_up::run_file(handle, folder, times, most)
         });
@@ -84,7 +85,7 @@ impl Server {
         let grpc = GrpcListener::start(config, &engine, authenticator)?;
         let address = http.as_ref().map(HttpListener::address);
         engine.listens(address, grpc.as_ref().and_then(GrpcListener::address));
-        let _watcher = server::watch(config, authenticator)?;
+        let _watcher = server::watch(config, authenticator, http.as_ref(), grpc.as_ref())?;
         Ok(Server { engine, http, grpc, shutdown: config.shutdown.clone(), _watcher })
     }
 

@@ -46,7 +46,7 @@ enum Commands {
     /// Show a model's signatures, and a request for each that works
     Inspect(InspectArgs),
     /// Ask a running server whether it is ready; exit code 0 means yes
-    Health(HealthArgs),
+    Health(health::Arguments),
     /// Make users and keys, for servers that ask who their clients are
     #[command(subcommand, after_help = AUTH_HELP)]
     Auth(auth::Commands),
@@ -111,13 +111,6 @@ struct InspectArgs {
     tags: String,
 }
 
-#[derive(Args)]
-struct HealthArgs {
-    /// The server
-    #[arg(value_name = "URL")]
-    url: Option<String>,
-}
-
 /// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -166,7 +159,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
             serve::run(settings, environment)
         }
         Some(Commands::Inspect(arguments)) => inspect::run(&arguments.target, &arguments.tags),
-        Some(Commands::Health(arguments)) => health::run(arguments.url.as_deref(), environment),
+        Some(Commands::Health(arguments)) => health::run(&arguments, environment),
         Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),
         Some(Commands::ModelServer { flags }) => Ok(model_server::run(flags, environment)),

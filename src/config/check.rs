@@ -2,9 +2,7 @@
 //! reported.
 
 use std::fmt::Display;
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -13,9 +11,9 @@ use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings
 use super::units::{Amount, Bytes, List, Port, Span};
 use super::{
     AuthConfig, BatchConfig, BatchMode, BatcherConfig, Config, ConsoleConfig, GpuConfig,
-    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, Pem, RepositoryConfig,
+    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, RepositoryConfig,
     SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TFS_METRICS_PATH,
-    TensorFlowConfig, TlsConfig, VersionPolicy, VersionTransition, WorkersConfig, file,
+    TensorFlowConfig, VersionPolicy, VersionTransition, WorkersConfig, file,
 };
 use crate::error::{Error, Result};
 use crate::machine;
@@ -53,12 +51,12 @@ impl BatchConfig {
 }
 
 #[derive(Default)]
-struct Check {
+pub(super) struct Check {
     mistakes: Vec<String>,
 }
 
 impl Check {
-    fn mistake(&mut self, text: impl Display) {
+    pub(super) fn mistake(&mut self, text: impl Display) {
         self.mistakes.push(text.to_string());
     }
 
@@ -72,8 +70,9 @@ impl Check {
     fn config(&mut self, settings: &Settings, environment: &Environment) -> Config {
         let server = &settings.server;
         let cores = available_parallelism().map_or(1, std::num::NonZero::get);
-        let http = self.http(server, cores);
-        let grpc = self.grpc(server, &http);
+        let mut http = self.http(server, cores);
+        let mut grpc = self.grpc(server, &http);
+        self.certify(server, &mut http, &mut grpc);
         if http.port.is_none() && grpc.port.is_none() && grpc.socket_path.is_none() {
             self.mistake("http_port and grpc_port are both off: nothing would be listened on");
         }
@@ -120,7 +119,7 @@ impl Check {
             exact: false,
             metrics_path: Some(TFS_METRICS_PATH.to_owned()),
             server_timing: server.server_timing.unwrap_or(false),
-            tls: self.http_tls(server),
+            tls: None,
             sagemaker: self.sagemaker(server),
             console: self.console(server, host),
         }
@@ -141,44 +140,6 @@ impl Check {
         }
         let hosts = server.console_hosts.clone().map_or(Vec::new(), |List(hosts)| hosts);
         ConsoleConfig { enabled: server.console.unwrap_or(true), admin, hosts }
-    }
-
-    /// Reads the files of the `http_tls_` settings.
-    fn http_tls(&mut self, server: &ServerSettings) -> Option<TlsConfig> {
-        let roots = &server.http_tls_client_ca;
-        if server.http_tls_verify_clients == Some(true) && roots.is_none() {
-            self.mistake(
-                "http_tls_verify_clients needs http_tls_client_ca, to check clients' certificates \
-                 against",
-            );
-        }
-        let (certificate, key) = match (&server.http_tls_certificate, &server.http_tls_key) {
-            (Some(certificate), Some(key)) => (certificate, key),
-            (None, None) if roots.is_none() => return None,
-            (None, _) => {
-                self.mistake("http_tls_certificate is missing: HTTPS needs it and http_tls_key");
-                return None;
-            }
-            (Some(_), None) => {
-                self.mistake("http_tls_key is missing: HTTPS needs the key of the certificate");
-                return None;
-            }
-        };
-        Some(TlsConfig {
-            key: self.pem("http_tls_key", key),
-            certificate: self.pem("http_tls_certificate", certificate),
-            client_roots: roots.as_ref().map(|roots| self.pem("http_tls_client_ca", roots)),
-            verify_clients: server.http_tls_verify_clients.unwrap_or(roots.is_some()),
-        })
-    }
-
-    fn pem(&mut self, setting: &str, path: &Path) -> Pem {
-        let origin = format!("{setting}: {}", path.display());
-        let text = fs::read_to_string(path).unwrap_or_else(|error| {
-            self.mistake(format!("{origin}: {error}"));
-            String::new()
-        });
-        Pem { text, origin }
     }
 
     fn sagemaker(&mut self, server: &ServerSettings) -> SagemakerConfig {

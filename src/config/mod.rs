@@ -17,6 +17,7 @@ mod file;
 pub mod model_server;
 pub mod sagemaker;
 mod settings;
+mod tls;
 pub mod units;
 
 pub use self::sagemaker::MultiModelConfig;
@@ -57,7 +58,17 @@ pub enum AuthConfig {
     },
 }
 
+/// A decoded tensor may take this many times the largest request body: text of short numbers
+/// grows when it becomes numbers.
+const GROWTH: usize = 8;
+
 impl Config {
+    /// The most memory one input tensor of a request may take, in bytes.
+    #[must_use]
+    pub fn max_tensor_bytes(&self) -> usize {
+        self.http.max_body_bytes.saturating_mul(GROWTH)
+    }
+
     /// The same with one user, who may do everything, and without whom nobody may.
     #[must_use]
     pub fn with_one_user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
@@ -190,6 +201,8 @@ pub struct Pem {
     pub text: String,
     /// Where it comes from, for errors.
     pub origin: String,
+    /// Its file, which is watched; `None` if the text was part of another file.
+    pub path: Option<PathBuf>,
 }
 
 /// Keys and certificates.

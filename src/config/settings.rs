@@ -73,7 +73,19 @@ settings! {
         /// Most connections at once [default: 25000]
         #[arg(value_name = "N")]
         max_connections: usize,
-        /// Certificate for HTTPS and those between it and its root, PEM [default: no HTTPS]
+        /// Certificate for HTTP and gRPC, and those between it and its root, PEM [default: none]
+        #[arg(value_name = "FILE", help_heading = "Access")]
+        tls_certificate: PathBuf,
+        /// Private key of that certificate, PEM
+        #[arg(value_name = "FILE", help_heading = "Access")]
+        tls_key: PathBuf,
+        /// Check clients' certificates against those in this file, PEM [default: ask for none]
+        #[arg(value_name = "FILE", help_heading = "Access")]
+        tls_client_ca: PathBuf,
+        /// Refuse clients without a certificate [default: true with a client CA]
+        #[arg(value_name = "BOOL", help_heading = "Access")]
+        tls_verify_clients: bool,
+        /// Certificate for HTTP alone, PEM [default: tls_certificate]
         #[arg(value_name = "FILE")]
         http_tls_certificate: PathBuf,
         /// Private key of that certificate, PEM

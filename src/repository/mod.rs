@@ -7,8 +7,10 @@
 //! This module must not know of HTTP or of any protocol.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -32,7 +34,10 @@ mod policy;
 mod servable;
 mod source;
 mod state;
+mod step_threads;
 mod version;
+
+use self::step_threads::StepThreads;
 
 pub use self::journal::{Happening, REQUEST};
 pub use self::servable::Servable;
@@ -251,6 +256,9 @@ struct Shared {
     logs: RequestLogs,
     warm_up: Arc<WarmUp>,
     workers: Workers,
+    step_threads: StepThreads,
+    /// The most bytes that one input of a request may have.
+    max_tensor_bytes: usize,
     /// What requests see.
     table: ArcSwap<Table>,
     /// What people see.
@@ -308,6 +316,8 @@ impl Repository {
             batcher: Batcher::new(batching.threads, batching.inline_budget)?,
             warm_up,
             workers: Workers::new(config.workers.clone()),
+            step_threads: StepThreads::new(available_parallelism().map_or(1, NonZero::get)),
+            max_tensor_bytes: config.max_tensor_bytes(),
             table: ArcSwap::default(),
             board: Mutex::default(),
             board_changed: Condvar::new(),

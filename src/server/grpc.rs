@@ -22,7 +22,6 @@ use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
 use tonic::service::Routes;
 use tonic::transport::server::Router;
-use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tower_layer::{Identity as NoLayer, Stack};
@@ -33,9 +32,10 @@ use super::gate::Gate;
 use super::health::Health;
 use super::incoming::{self, Patience};
 use super::local::{Frames, LocalConnection};
-use super::{bind, drain, tls};
+use super::tls::Certificates;
+use super::{bind, drain};
 use crate::auth::Authenticator;
-use crate::config::{Config, ModelConfig, RepositoryConfig, SourceConfig, TlsConfig, model_server};
+use crate::config::{Config, ModelConfig, RepositoryConfig, SourceConfig, model_server};
 use crate::engine::{Engine, Served};
 use crate::error::{Code, Error, Result};
 use crate::pb::serving::model_service_server::{ModelService, ModelServiceServer};
@@ -77,6 +77,7 @@ pub struct GrpcListener {
     socket: Option<TcpListener>,
     path: Option<PathBuf>,
     activity: Activity,
+    certificates: Option<Certificates>,
     ending: watch::Sender<bool>,
     thread: JoinHandle<()>,
 }
@@ -108,14 +109,23 @@ impl GrpcListener {
         let (ending, ends) = watch::channel(false);
         let activity = Activity::default();
         let gate = Gate::new(authenticator.cloned(), &config.http.console);
-        let serving = serving(&runtime, config, engine, socket, &activity, &ends, gate)?;
+        let certificates =
+            grpc.tls.as_ref().map(|tls| Certificates::new(tls, b"h2")).transpose()?;
+        let port = socket.map(|socket| (socket, certificates.clone()));
+        let serving = serving(&runtime, config, engine, port, &activity, &ends, gate)?;
         let thread = thread::Builder::new().name("grpc-main".to_owned());
         let thread = thread.spawn(move || {
             runtime.block_on(serving);
             runtime.shutdown_timeout(Duration::from_secs(1));
         });
         let (thread, path) = (thread.map_err(failed)?, grpc.socket_path.clone());
-        Ok(Some(GrpcListener { address, socket: clone, path, activity, ending, thread }))
+        let socket = clone;
+        Ok(Some(GrpcListener { address, socket, path, activity, certificates, ending, thread }))
+    }
+
+    /// What connections are encrypted with.
+    pub(super) fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
     }
 
     /// The address that is listened on, with the port that was picked; `None` with a socket only.
@@ -155,7 +165,7 @@ fn serving(
     runtime: &Runtime,
     config: &Config,
     engine: &Engine,
-    socket: Option<TcpListener>,
+    port: Option<(TcpListener, Option<Certificates>)>,
     activity: &Activity,
     ends: &watch::Receiver<bool>,
     gate: Gate,
@@ -168,18 +178,14 @@ fn serving(
         routes = routes.add_service(HealthServer::new(health));
     }
     let mut listeners = Vec::new();
-    if let Some(socket) = socket {
+    if let Some((socket, certificates)) = port {
         let socket = tokio::net::TcpListener::from_std(socket);
         let socket = socket.map_err(|e| failed("can not listen", e))?;
-        if let Some(config) = &grpc.tls {
-            // What is wrong is told in better words than the library's.
-            tls::server_config(config)?;
-        }
         let http = &config.http;
         let patience = Patience { preface: http.header_timeout, silence: SILENCE };
-        let router = router(grpc.tls.as_ref(), patience.preface, routes.clone(), gate.clone())?;
+        let router = router(routes.clone(), gate.clone());
         let (most, activity) = (http.max_connections, activity.clone());
-        let incoming = incoming::connections(socket, most, patience, activity);
+        let incoming = incoming::connections(socket, most, patience, activity, certificates);
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
         listeners.push(served.boxed());
     }
@@ -188,7 +194,7 @@ fn serving(
         let incoming = incoming
             .map(|accepted| accepted.map(|stream| LocalConnection::new(stream, Frames::new())));
         // Who may connect is up to the file's permissions; what they may do is not.
-        let router = router(None, config.http.header_timeout, routes, gate)?;
+        let router = router(routes, gate);
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
         listeners.push(served.boxed());
     }
@@ -235,13 +241,8 @@ fn services(config: &Config, engine: &Engine) -> Result<Routes> {
 /// Services behind the gate.
 type GatedRouter = Router<Stack<GateLayer, NoLayer>>;
 
-fn router(
-    tls: Option<&TlsConfig>,
-    handshake: Duration,
-    routes: Routes,
-    gate: Gate,
-) -> Result<GatedRouter> {
-    let mut server = tonic::transport::Server::builder()
+fn router(routes: Routes, gate: Gate) -> GatedRouter {
+    tonic::transport::Server::builder()
         .max_concurrent_streams(STREAMS)
         .http2_max_header_list_size(HEADERS)
         .http2_max_pending_accept_reset_streams(Some(TAKEN_BACK))
@@ -249,20 +250,9 @@ fn router(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keepalive_interval(Some(PING_EVERY))
-        .http2_keepalive_timeout(Some(PING_TIMEOUT));
-    if let Some(tls) = tls {
-        let identity = Identity::from_pem(&tls.certificate.text, &tls.key.text);
-        let mut config = ServerTlsConfig::new().identity(identity).timeout(handshake);
-        if let Some(roots) = &tls.client_roots {
-            config = config
-                .client_ca_root(Certificate::from_pem(&roots.text))
-                .client_auth_optional(!tls.verify_clients);
-        }
-        server = server.tls_config(config).map_err(|e| {
-            Error::invalid(format!("the certificates for gRPC can not be used: {e}")).with_source(e)
-        })?;
-    }
-    Ok(server.layer(GateLayer(gate)).add_routes(routes))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .layer(GateLayer(gate))
+        .add_routes(routes)
 }
 
 /// Binds a UNIX socket, over one that nobody listens on any more.

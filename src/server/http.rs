@@ -35,6 +35,7 @@ use crate::metrics::{CONTENT_TYPE as CONTENT_TYPE_OF_METRICS, TFS_CONTENT_TYPE};
 use crate::protocol::console::openapi::Way;
 use crate::protocol::console::{self, Asker, Console, assets};
 use crate::protocol::sagemaker::{self, Sagemaker};
+use crate::protocol::simple::clients;
 use crate::protocol::{ALLOW, Head, Headers, JSON, Reply, simple, tfs};
 
 /// What every request needs. Cheap to clone.
@@ -47,6 +48,7 @@ pub(super) struct State {
     /// Where TensorFlow Serving's own metrics are.
     metrics_path: Option<Arc<str>>,
     exact: bool,
+    listener: clients::Listener,
     sagemaker: Sagemaker,
     /// And whether it may change what is served.
     console: Option<(Console, bool)>,
@@ -70,6 +72,8 @@ impl State {
         let sagemaker = Sagemaker::new(engine.clone(), options);
         let console = config.http.console.enabled.then(|| console(&engine, &activity, &gate));
         let console = console.map(|console| (console, config.http.console.admin));
+        let (https, grpc_tls) = (config.http.tls.is_some(), config.grpc.tls.is_some());
+        let listener = clients::Listener { https, grpc_tls, auth: gate.is_shut() };
         State {
             engine,
             limits,
@@ -77,6 +81,7 @@ impl State {
             cors,
             metrics_path,
             exact,
+            listener,
             sagemaker,
             console,
             tracing,
@@ -149,12 +154,12 @@ pub(super) async fn dispatch(
     state: web::Data<State>,
 ) -> HttpResponse {
     let start = Instant::now();
-    let trace = state.tracing.of(request.headers());
+    let mut trace = state.tracing.of(request.headers());
     state.activity.step();
     let serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
     let in_flight = state.engine.in_flight();
     let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
-    let reply = answering.catch_unwind().await.unwrap_or_else(|_| {
+    let mut reply = answering.catch_unwind().await.unwrap_or_else(|_| {
         state.engine.panicked();
         plain(500, "a bug in the server; its log says more")
     });
@@ -162,6 +167,7 @@ pub(super) async fn dispatch(
     if let Some(served) = &reply.served {
         state.engine.count(served, start.elapsed());
     }
+    trace.agree(&mut reply.headers);
     log_failure(&request, trace.id(), &reply);
     state.activity.step();
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -214,6 +220,10 @@ async fn answer_admitted(
 ) -> Reply {
     let (method, path) = (request.method().as_str(), request.uri().path());
     match route {
+        // As TensorFlow Serving's it is a malformed path.
+        Route::Client if state.exact => tfs_request(request, payload, state, start).await,
+        Route::Client => clients::source(&state.engine, &head(request, state), state.listener),
+        Route::Clients => clients::list(),
         Route::TfsLook | Route::TfsInfer => tfs_request(request, payload, state, start).await,
         Route::TfsOptions => tfs_options(request.headers()),
         Route::Simple => simple_request(request.headers(), payload, state, start).await,

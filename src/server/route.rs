@@ -8,6 +8,7 @@
 use crate::auth::Access;
 use crate::protocol::console::{self, assets};
 use crate::protocol::sagemaker;
+use crate::protocol::simple::clients;
 
 /// Where a method and a path lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,10 @@ pub(super) enum Route {
     TfsInfer,
     /// A browser's question before it calls TensorFlow Serving's REST API.
     TfsOptions,
+    /// The source of a client for a model.
+    Client,
+    /// The languages there are clients in.
+    Clients,
     /// A part of SageMaker's front.
     Sagemaker(sagemaker::Route),
     /// A part of the console's API.
@@ -114,6 +119,8 @@ routes! {
     ];
     // Browsers ask without credentials, and are told nothing of models.
     { Route::TfsOptions } Open ["OPTIONS /v1/models/{model}:predict"];
+    { Route::Client } Look ["GET|HEAD /v1/models/{model}/gen_client"];
+    { Route::Clients } Look ["GET|HEAD /api/v1/clients"];
     { Route::Sagemaker(Container::Ping) } Open ["* /ping"];
     { Route::Sagemaker(Container::Invocations) } Infer ["* /invocations"];
     { Route::Sagemaker(Container::TfsLook) } Look [
@@ -150,7 +157,14 @@ routes! {
     { Route::Console(Part::Drain) } Console ["POST /api/v1/drain"];
     { Route::Console(Part::OpenApi) } Look ["GET|HEAD /openapi.json"];
     { Route::Console(Part::Otherwise) } Look ["PUT /api/v1/status", "* /api/v1/nothing"];
-    { Route::OtherMethod } Look ["PUT /", "POST /healthz", "POST /health", "POST /readyz", "POST /metrics"];
+    { Route::OtherMethod } Look [
+        "PUT /",
+        "POST /healthz",
+        "POST /health",
+        "POST /readyz",
+        "POST /metrics",
+        "POST /api/v1/clients",
+    ];
     { Route::Nowhere } Look ["* /nowhere"];
 }
 
@@ -162,6 +176,7 @@ impl Route {
         }
         if is_below_v1(path) {
             return match method {
+                "GET" | "HEAD" if clients::model_of(path).is_some() => Route::Client,
                 "GET" | "HEAD" => Route::TfsLook,
                 "OPTIONS" => Route::TfsOptions,
                 _ => Route::TfsInfer,
@@ -170,10 +185,13 @@ impl Route {
         if let Some(part) = sagemaker::route(method, path) {
             return Route::Sagemaker(part);
         }
+        let reads = matches!(method, "GET" | "HEAD");
+        if path == "/api/v1/clients" {
+            return if reads { Route::Clients } else { Route::OtherMethod };
+        }
         if let Some(part) = console::route(method, path) {
             return Route::Console(part);
         }
-        let reads = matches!(method, "GET" | "HEAD");
         match path {
             "/" if method == "POST" => Route::Simple,
             "/" if reads => Route::Alive,
@@ -277,6 +295,7 @@ mod tests {
                 Container::TfsLook
                     | Container::TfsInfer
                     | Container::ModelsOtherwise
+                    | Container::ShowModel
                     | Container::InvokeModel
                     | Container::UnloadModel
                     | Container::NoOperation

@@ -82,6 +82,42 @@ fn ask(place: &Place, method: &str, path: &str, authorization: Option<&str>) -> 
     request(place.server.address, method, path, &headers, "")
 }
 
+/// What asks for `access`, without methods.
+fn paths_of(access: Access) -> Vec<&'static str> {
+    let of_routes = routes().map(|(_, path, asked)| (path, asked));
+    let all = of_routes.chain(calls().iter().copied());
+    let mut paths: Vec<_> = all.filter(|(_, asked)| *asked == access).map(|(p, _)| p).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
+/// The tests below hold every route to its role; this one holds the roles that matter most to what
+/// was decided.
+#[test]
+fn nothing_is_open_or_taken_from_admins_by_mistake() {
+    assert_eq!(
+        paths_of(Access::Open),
+        [
+            "/",
+            "/grpc.health.v1.Health/Check",
+            "/grpc.health.v1.Health/Watch",
+            "/health",
+            "/healthz",
+            "/ping",
+            "/readyz",
+            "/v1/models/{model}:predict",
+        ]
+    );
+    let admins = paths_of(Access::Admin);
+    for path in
+        ["/models", "/models/{model}", "/tensorflow.serving.ModelService/HandleReloadConfigRequest"]
+    {
+        assert!(admins.contains(&path), "{path} is not in {admins:?}");
+    }
+    assert_eq!(paths_of(Access::Metrics), ["/metrics", "/monitoring/prometheus/metrics"]);
+}
+
 #[test]
 fn every_route_asks_for_its_role() {
     let people = People::new();

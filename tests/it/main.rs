@@ -13,6 +13,7 @@
 )]
 
 mod auth;
+mod auth_command;
 mod bad_examples;
 mod bad_forms;
 mod bad_grpc;
@@ -24,7 +25,9 @@ mod bad_values;
 mod batch_faults;
 mod batch_threads;
 mod batching;
+mod certificates;
 mod cli;
+mod clients;
 mod console;
 mod console_admin;
 mod digits;
@@ -51,6 +54,7 @@ mod sagemaker_service;
 mod same_answers;
 mod simple_cases;
 mod sources;
+mod steps;
 mod stop;
 mod support;
 mod tfs_binary;
