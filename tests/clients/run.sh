@@ -8,7 +8,7 @@ binary=$1
 shift
 here=$(cd "$(dirname "$0")" && pwd)
 home=${CARGO_TARGET_DIR:-$here/../../target}/clients
-[ $# -gt 0 ] || set -- tensorflow_serving sagemaker/v2 sagemaker/v3 openapi generated
+[ $# -gt 0 ] || set -- tensorflow_serving sagemaker/v2 sagemaker/v3 openapi generated browser
 
 install() {
     wanted=$here/$1/requirements.txt
