@@ -1,7 +1,7 @@
 //! One version of a model in memory: its signatures, and a batch queue for each.
 
 use std::num::NonZero;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::batch::{Batcher, How, Queue, Ran, Run, Traits, WORTH_SPLITTING};
 use crate::config::{BatchConfig, Images, ModelConfig, model_server};
 use crate::error::{Code, Error, Result};
 use crate::metrics::{Metrics, VersionMetrics};
-use crate::platform::{Executable, LoadOptions, Platform, RunOptions};
+use crate::platform::{Executable, LoadOptions, Platform, Profiled, RunOptions};
 use crate::tensor::{
     Buffer, DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor,
     TensorSpec, aligned_vec,
@@ -30,10 +30,13 @@ pub struct Servable {
 struct Loaded {
     model: Arc<str>,
     version: i64,
+    folder: PathBuf,
     platform: &'static str,
     signatures: Vec<Signature>,
+    executable: Arc<dyn Executable>,
     metrics: VersionMetrics,
     bytes: u64,
+    marshalled_hooks: bool,
     threads: usize,
     load_time: OnceLock<Duration>,
     handlers: OnceLock<Arc<Handlers>>,
@@ -145,10 +148,13 @@ impl Load<'_> {
         let loaded = Loaded {
             model: Arc::clone(self.model),
             version: self.version,
+            folder: self.folder.to_owned(),
             platform: self.platform.name(),
             signatures: loaded.signatures,
+            executable: loaded.executable,
             metrics,
             bytes: loaded.bytes,
+            marshalled_hooks: loaded.marshalled_hooks,
             threads,
             load_time: OnceLock::new(),
             handlers: OnceLock::new(),
@@ -243,6 +249,17 @@ impl Servable {
         self.loaded.version
     }
 
+    /// The folder that it was loaded from.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.loaded.folder
+    }
+
+    /// Whether it brings Python functions that are never run.
+    pub(super) fn has_marshalled_hooks(&self) -> bool {
+        self.loaded.marshalled_hooks
+    }
+
     /// The name of the platform that runs it.
     #[must_use]
     pub fn platform(&self) -> &'static str {
@@ -274,6 +291,18 @@ impl Servable {
     /// The same now, on this thread and outside its queue. Blocks.
     pub(super) fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         self.queue(index, inputs)?.warm(inputs, None)
+    }
+
+    /// The same, told what every operation did. Blocks, for at most `timeout`.
+    pub(super) fn profile(
+        &self,
+        index: usize,
+        inputs: &[Tensor],
+        timeout: Duration,
+    ) -> Result<Profiled> {
+        self.queue(index, inputs)?;
+        let options = RunOptions { threads: self.loaded.threads, timeout: Some(timeout) };
+        self.loaded.executable.profile(index, inputs, options)
     }
 
     /// The queue of signature number `index`, for inputs that can be its.

@@ -10,10 +10,7 @@ use std::time::Instant;
 
 use actix_web::dev::Payload;
 use actix_web::http::StatusCode;
-use actix_web::http::header::{
-    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    CONTENT_TYPE, HeaderMap, ORIGIN,
-};
+use actix_web::http::header::{CONTENT_TYPE, HeaderMap, ORIGIN};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -21,9 +18,9 @@ use futures_util::FutureExt;
 use super::body::{self, BodyError, Limits};
 use super::connection::Progress;
 use super::drain::Activity;
-use super::form;
 use super::trace::Tracing;
-use crate::config::{Config, SagemakerCompatibility, SagemakerConfig};
+use super::{cors, form};
+use crate::config::{Config, Cors, SagemakerCompatibility, SagemakerConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error};
 use crate::metrics::{CONTENT_TYPE as CONTENT_TYPE_OF_METRICS, TFS_CONTENT_TYPE};
@@ -36,7 +33,9 @@ pub(super) struct State {
     engine: Engine,
     limits: Limits,
     activity: Activity,
-    cors: bool,
+    cors: Cors,
+    /// Where paths are shared, they are Simple TensorFlow Serving's.
+    is_simple: bool,
     /// Where TensorFlow Serving's own metrics are.
     metrics_path: Option<Arc<str>>,
     exact: bool,
@@ -54,11 +53,11 @@ impl State {
     pub(super) fn new(config: &Config, engine: Engine, activity: Activity) -> Self {
         let limits = Limits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
         let metrics_path = config.http.metrics_path.as_deref().map(Arc::from);
-        let (cors, exact) = (config.http.cors, config.http.exact);
+        let (cors, is_simple, exact) = (config.http.cors, config.http.is_simple, config.http.exact);
         let options = sagemaker_options(&config.http.sagemaker, config.http.max_body_bytes);
         let tracing = Tracing::new(&config.http);
         let sagemaker = Sagemaker::new(engine.clone(), options);
-        State { engine, limits, activity, cors, metrics_path, exact, sagemaker, tracing }
+        State { engine, limits, activity, cors, is_simple, metrics_path, exact, sagemaker, tracing }
     }
 
     pub(super) fn activity(&self) -> &Activity {
@@ -113,11 +112,7 @@ pub(super) async fn dispatch(
         response.insert_header((*name, value.as_str()));
     }
     trace.tell(&mut response, start, reply.served.and_then(|served| served.times));
-    if state.cors && is_below_v1(request.uri().path()) {
-        response.insert_header((ACCESS_CONTROL_ALLOW_ORIGIN, "*"));
-        response.insert_header((ACCESS_CONTROL_ALLOW_METHODS, "POST, GET"));
-        response.insert_header((ACCESS_CONTROL_ALLOW_HEADERS, "Content-Type"));
-    }
+    cors::allow(state.cors, &request, is_below_v1(request.uri().path()), &mut response);
     if state.activity.is_closing() {
         response.force_close();
     }
@@ -128,8 +123,14 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
     let method = request.method().as_str();
     let path = request.uri().path();
     let engine = &state.engine;
+    if let Some(reply) = cors::preflight(state.cors, request) {
+        return reply;
+    }
     if state.metrics_path.as_deref() == Some(path) {
         return tfs_metrics(request, state);
+    }
+    if let Some(route) = simple::route(method, path) {
+        return Box::pin(simple_page(route, request, payload, state, start)).await;
     }
     if let Some(route) = sagemaker::route(path) {
         // In a box: its many ways would make the future of every request as large as theirs.
@@ -175,6 +176,9 @@ async fn tfs_request(
         return tfs_options(request.headers());
     }
     let head = head(request, state);
+    if let Some(reply) = simple::describe::look(&state.engine, &head, state.is_simple) {
+        return reply;
+    }
     match body::read(request.headers(), &mut payload, state.limits).await {
         Ok(body) => tfs::handle(&state.engine, &head, body, start).await,
         Err(BodyError { status, error }) => tfs::refuse(error, status),
@@ -242,6 +246,36 @@ async fn simple_request(
         Ok(body) if is_anything && !body.trim_ascii_start().starts_with(b"{") => unsupported(),
         Ok(body) => simple::json(&state.engine, &body, start).await,
         Err(error) => refuse(error),
+    }
+}
+
+/// A page of Simple TensorFlow Serving, or what its form is sent to.
+async fn simple_page(
+    route: simple::Route,
+    request: &HttpRequest,
+    mut payload: Payload,
+    state: &State,
+    start: Instant,
+) -> Reply {
+    let (method, path, headers) =
+        (request.method().as_str(), request.uri().path(), request.headers());
+    let (engine, limits) = (&state.engine, state.limits);
+    let refuse = |BodyError { status, error }| simple::refuse(error, status);
+    match route {
+        simple::Route::JsonForm => simple::pages::json_form(engine),
+        simple::Route::ImageForm => simple::pages::image_form(engine),
+        simple::Route::RunJson => match body::read(headers, &mut payload, limits).await {
+            Ok(form) => simple::pages::run_json(engine, &form, start).await,
+            Err(error) => refuse(error),
+        },
+        simple::Route::RunImage => match form::read(headers, payload, limits).await {
+            Ok(form) => simple::pages::run_image(engine, form, start).await,
+            Err(error) => refuse(error),
+        },
+        simple::Route::Asset => simple::pages::asset(path)
+            .unwrap_or_else(|| plain(404, &format!("there is nothing at {path}"))),
+        simple::Route::OtherMethod => plain(405, &format!("{method} is not allowed for {path}"))
+            .with_header(ALLOW, simple::Route::allowed(path)),
     }
 }
 

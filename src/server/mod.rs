@@ -29,6 +29,7 @@ use crate::error::{Code, Error, Result};
 
 mod body;
 mod connection;
+mod cors;
 mod drain;
 mod form;
 mod grpc;

@@ -46,6 +46,7 @@ mod sagemaker_models;
 mod sagemaker_service;
 mod same_answers;
 mod simple_cases;
+mod simple_front;
 mod sources;
 mod stop;
 mod support;
