@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::config::{Config, SourceConfig};
 use crate::error::{Code, Error, Result};
+use crate::machine;
 use crate::metrics::{InFlight, Metrics};
-use crate::os;
 use crate::repository::Repository;
 use crate::tensor::Tensor;
 
@@ -320,8 +320,8 @@ impl Engine {
     #[must_use]
     pub fn room(&self, limit: Option<u64>) -> u64 {
         match limit {
-            Some(limit) => limit.saturating_sub(os::resident_memory()),
-            None => os::free_memory(),
+            Some(limit) => limit.saturating_sub(machine::resident_memory(None).unwrap_or(0)),
+            None => machine::free_memory(),
         }
     }
 

@@ -17,6 +17,7 @@ pub mod codec;
 pub mod config;
 pub mod engine;
 pub mod error;
+pub mod machine;
 pub mod metrics;
 pub mod os;
 pub mod pb;

@@ -2,7 +2,7 @@
 //! outside the runtimes' bindings.
 #![allow(unsafe_code)]
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -55,40 +55,6 @@ pub fn exit_now(code: i32) -> ! {
     let _ = std::io::stdout().flush();
     // SAFETY: _exit never returns and touches no memory of ours.
     unsafe { libc::_exit(code) }
-}
-
-/// The bytes of memory that this process holds.
-#[must_use]
-pub fn resident_memory() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    kilobytes(&status, "VmRSS:").unwrap_or(0)
-}
-
-/// The bytes of memory that can still be had, on this machine and in this container.
-#[must_use]
-pub fn free_memory() -> u64 {
-    let machine = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let machine = kilobytes(&machine, "MemAvailable:").unwrap_or(u64::MAX);
-    machine.min(free_in_container().unwrap_or(u64::MAX))
-}
-
-/// What is left of the control group's limit, if there is one. Files that are only cached make
-/// room when they must.
-fn free_in_container() -> Option<u64> {
-    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let limit = number("/sys/fs/cgroup/memory.max")?;
-    let used = number("/sys/fs/cgroup/memory.current")?;
-    let parts = fs::read_to_string("/sys/fs/cgroup/memory.stat").unwrap_or_default();
-    let cached = parts.lines().find_map(|line| line.strip_prefix("inactive_file "));
-    let cached = cached.and_then(|cached| cached.trim().parse().ok()).unwrap_or(0);
-    Some(limit.saturating_sub(used.saturating_sub(cached)))
-}
-
-/// The bytes that the line `name` of a file of the kernel's says, which counts in kB.
-fn kilobytes(text: &str, name: &str) -> Option<u64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let number: u64 = rest.split_whitespace().next()?.parse().ok()?;
-    number.checked_mul(1024)
 }
 
 /// The number of the user that this process acts as.

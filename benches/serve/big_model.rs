@@ -179,12 +179,5 @@ fn block(file: &mut Vec<u8>, entries: &[(&str, Message)]) -> Message {
 
 /// CRC-32C, as TensorFlow stores it.
 fn masked_crc(bytes: &[u8]) -> u32 {
-    let table: Vec<u32> = (0..256u32)
-        .map(|byte| {
-            (0..8).fold(byte, |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 })
-        })
-        .collect();
-    let step = |crc: u32, byte: &u8| crc >> 8 ^ table[usize::from(crc as u8 ^ byte)];
-    let crc = !bytes.iter().fold(!0, step);
-    crc.rotate_right(15).wrapping_add(0xa282_ead8)
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }

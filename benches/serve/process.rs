@@ -40,18 +40,16 @@ impl Process {
 
     /// The release server, serving half_plus_two, with this `inference.py`.
     pub fn with_code(script: Option<&str>, workers: usize) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
-        command.args(["serve", "--http-port", "0", "--grpc-port", "0", "--log-level", "warn"]);
-        let folder = script.map(|script| {
-            let folder = tempfile::tempdir().expect("a folder");
-            std::fs::write(folder.path().join("inference.py"), script).expect("written");
-            command.arg("--code").arg(folder.path());
-            command.args(["--handler-workers", &workers.to_string()]);
-            folder
-        });
-        command.arg(project("models/half_plus_two"));
-        let mut process = Process::start(command, "ready after");
-        process.code = folder;
+        let model = project("models/half_plus_two");
+        let Some(script) = script else {
+            return Process::serving(&model, &[]);
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("inference.py"), script).expect("written");
+        let (code, workers) = (folder.path().to_str().expect("text"), workers.to_string());
+        let mut process =
+            Process::serving(&model, &["--code", code, "--handler-workers", &workers]);
+        process.code = Some(folder);
         process
     }
 

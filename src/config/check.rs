@@ -15,9 +15,10 @@ use super::{
     BatchConfig, BatchMode, BatcherConfig, Config, Cors, GpuConfig, GrpcConfig, HttpConfig, Images,
     LogConfig, ModelConfig, Pem, RepositoryConfig, SagemakerCompatibility, SagemakerConfig,
     ShutdownConfig, SourceConfig, TFS_METRICS_PATH, TensorFlowConfig, TlsConfig, VersionPolicy,
-    VersionTransition, WorkersConfig, file, machine,
+    VersionTransition, WorkersConfig, file,
 };
 use crate::error::{Error, Result};
+use crate::machine;
 
 impl Config {
     /// Checks settings from the command line and the environment, with those of the file they

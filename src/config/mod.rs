@@ -14,7 +14,6 @@ use std::time::Duration;
 mod check;
 pub mod environment;
 mod file;
-mod machine;
 pub mod model_server;
 pub mod sagemaker;
 mod settings;

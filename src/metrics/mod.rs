@@ -21,6 +21,7 @@ use prometheus_client::registry::Registry;
 
 use self::tfs::Tfs;
 use crate::error::Code;
+use crate::machine;
 
 mod tfs;
 mod version;
@@ -365,14 +366,13 @@ impl Drop for InFlight {
 
 /// Resident memory in bytes and processor time in seconds, where the system tells.
 fn process_usage() -> Option<(i64, f64)> {
-    let memory = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: i64 = memory.split_whitespace().nth(1)?.parse().ok()?;
+    let resident = machine::resident_memory(None)?.try_into().ok()?;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     // The fields behind the process name, which may itself hold blanks and brackets.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
     // User and system time; Linux counts both in hundredths of a second for user space.
-    Some((pages * 4096, (ticks(11)? + ticks(12)?) / 100.0))
+    Some((resident, (ticks(11)? + ticks(12)?) / 100.0))
 }
 
 #[cfg(test)]

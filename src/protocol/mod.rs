@@ -68,6 +68,32 @@ pub struct Reply {
 /// The content type of most answers.
 pub const JSON: &str = "application/json";
 
+/// The content type of one NumPy array.
+const NPY: &str = "application/x-npy";
+
+/// The type that a `Content-Type` names, in lower case and without parameters.
+fn media_type(content_type: &str) -> String {
+    content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// The first choice among the types of an `Accept` header that `of` knows: of what it makes of
+/// them, that with the highest weight, and of several the first.
+fn first_choice<T>(accept: &str, of: impl Fn(&str) -> Option<T>) -> Option<T> {
+    let (mut best, mut choice) = (0.0, None);
+    for range in accept.split(',') {
+        let mut parts = range.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
+        let weight = weight.unwrap_or(1.0);
+        if weight > best
+            && let Some(known) = of(&name)
+        {
+            (best, choice) = (weight, Some(known));
+        }
+    }
+    choice
+}
+
 /// The header of an answer to a method that a path does not take: those that it takes.
 pub const ALLOW: &str = "allow";
 

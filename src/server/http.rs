@@ -1,7 +1,7 @@
 //! One request: route, body, protocol, answer.
 //!
-//! Routes are matched here and not by the HTTP library's router: TensorFlow Serving's paths match
-//! in any case, keep their query, and have errors of their own.
+//! Routes are ours ([`super::route`]) and not the HTTP library's router: TensorFlow Serving's
+//! paths match in any case, keep their query, and have errors of their own.
 
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
@@ -18,6 +18,7 @@ use futures_util::FutureExt;
 use super::body::{self, BodyError, Limits};
 use super::connection::Progress;
 use super::drain::Activity;
+use super::route::{self, Route, is_below_v1};
 use super::trace::Tracing;
 use super::{cors, form};
 use crate::config::{Config, Cors, SagemakerCompatibility, SagemakerConfig};
@@ -120,37 +121,29 @@ pub(super) async fn dispatch(
 }
 
 async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: Instant) -> Reply {
-    let method = request.method().as_str();
-    let path = request.uri().path();
-    let engine = &state.engine;
+    let (method, path) = (request.method().as_str(), request.uri().path());
     if let Some(reply) = cors::preflight(state.cors, request) {
         return reply;
     }
-    if state.metrics_path.as_deref() == Some(path) {
-        return tfs_metrics(request, state);
-    }
-    if let Some(route) = simple::route(method, path) {
-        return Box::pin(simple_page(route, request, payload, state, start)).await;
-    }
-    if let Some(route) = sagemaker::route(path) {
+    match Route::of(method, path, state.metrics_path.as_deref()) {
+        Route::TfsLook | Route::TfsInfer => tfs_request(request, payload, state, start).await,
+        Route::TfsOptions => tfs_options(request.headers()),
+        Route::Simple => simple_request(request.headers(), payload, state, start).await,
         // In a box: its many ways would make the future of every request as large as theirs.
-        return Box::pin(sagemaker_request(route, request, payload, state, start)).await;
-    }
-    match (method, path) {
-        ("POST", "/") => simple_request(request.headers(), payload, state, start).await,
-        // What KServe's clients and Knative's probe expect.
-        ("GET" | "HEAD", "/") => Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]),
-        ("GET" | "HEAD", "/healthz") => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
-        ("GET" | "HEAD", "/health") => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
-        ("GET" | "HEAD", "/readyz") => readiness(engine),
-        ("GET" | "HEAD", "/metrics") => metrics(engine),
-        (_, "/" | "/healthz" | "/health" | "/readyz" | "/metrics") => {
-            let allowed = if path == "/" { "GET, HEAD, POST" } else { "GET, HEAD" };
-            plain(405, &format!("{method} is not allowed for {path}")).with_header(ALLOW, allowed)
+        Route::Page(page) => Box::pin(simple_page(page, request, payload, state, start)).await,
+        Route::Sagemaker(route) => {
+            Box::pin(sagemaker_request(route, request, payload, state, start)).await
         }
-        _ if is_below_v1(path) => tfs_request(request, payload, state, start).await,
-        _ if state.sagemaker.options().is_container => sagemaker::not_found(),
-        _ => {
+        Route::Alive => Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]),
+        Route::Live => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
+        Route::Health => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
+        Route::Ready => readiness(&state.engine),
+        Route::Metrics => metrics(&state.engine),
+        Route::TfsMetrics => tfs_metrics(request, state),
+        Route::OtherMethod => plain(405, &format!("{method} is not allowed for {path}"))
+            .with_header(ALLOW, route::allowed(path)),
+        Route::Nowhere if state.sagemaker.options().is_container => sagemaker::not_found(),
+        Route::Nowhere => {
             let message = format!(
                 "there is nothing at {path}; models are at /v1/models/NAME:predict and POST /"
             );
@@ -159,22 +152,12 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
     }
 }
 
-/// Whether TensorFlow Serving would take the path for its REST API: `/v1/` in any case.
-fn is_below_v1(path: &str) -> bool {
-    let bytes = path.as_bytes();
-    matches!(bytes, [b'/', b'v' | b'V', b'1', b'/', ..])
-}
-
 async fn tfs_request(
     request: &HttpRequest,
     mut payload: Payload,
     state: &State,
     start: Instant,
 ) -> Reply {
-    let method = request.method().as_str();
-    if method == "OPTIONS" {
-        return tfs_options(request.headers());
-    }
     let head = head(request, state);
     if let Some(reply) = simple::describe::look(&state.engine, &head, state.is_simple) {
         return reply;
@@ -186,7 +169,7 @@ async fn tfs_request(
 }
 
 async fn sagemaker_request(
-    route: sagemaker::Route<'_>,
+    route: sagemaker::Route,
     request: &HttpRequest,
     mut payload: Payload,
     state: &State,
@@ -251,31 +234,28 @@ async fn simple_request(
 
 /// A page of Simple TensorFlow Serving, or what its form is sent to.
 async fn simple_page(
-    route: simple::Route,
+    page: simple::Page,
     request: &HttpRequest,
     mut payload: Payload,
     state: &State,
     start: Instant,
 ) -> Reply {
-    let (method, path, headers) =
-        (request.method().as_str(), request.uri().path(), request.headers());
+    let (path, headers) = (request.uri().path(), request.headers());
     let (engine, limits) = (&state.engine, state.limits);
     let refuse = |BodyError { status, error }| simple::refuse(error, status);
-    match route {
-        simple::Route::JsonForm => simple::pages::json_form(engine),
-        simple::Route::ImageForm => simple::pages::image_form(engine),
-        simple::Route::RunJson => match body::read(headers, &mut payload, limits).await {
+    match page {
+        simple::Page::JsonForm => simple::pages::json_form(engine),
+        simple::Page::ImageForm => simple::pages::image_form(engine),
+        simple::Page::RunJson => match body::read(headers, &mut payload, limits).await {
             Ok(form) => simple::pages::run_json(engine, &form, start).await,
             Err(error) => refuse(error),
         },
-        simple::Route::RunImage => match form::read(headers, payload, limits).await {
+        simple::Page::RunImage => match form::read(headers, payload, limits).await {
             Ok(form) => simple::pages::run_image(engine, form, start).await,
             Err(error) => refuse(error),
         },
-        simple::Route::Asset => simple::pages::asset(path)
+        simple::Page::Asset => simple::pages::asset(path)
             .unwrap_or_else(|| plain(404, &format!("there is nothing at {path}"))),
-        simple::Route::OtherMethod => plain(405, &format!("{method} is not allowed for {path}"))
-            .with_header(ALLOW, simple::Route::allowed(path)),
     }
 }
 

@@ -37,6 +37,7 @@ mod health;
 mod http;
 mod incoming;
 mod local;
+mod route;
 mod tls;
 mod trace;
 mod watched;

@@ -9,7 +9,7 @@ use tokio::time::{interval, sleep, sleep_until, timeout};
 use super::pool::Shared;
 use super::process::{self, Broken, End, Order, Process, Worker};
 use crate::error::{Code, Error, Result};
-use crate::os;
+use crate::{machine, os};
 
 /// A script must have been imported after this long.
 const START_LIMIT: Duration = Duration::from_secs(300);
@@ -241,9 +241,7 @@ impl Process {
 
     /// The memory it holds, in bytes.
     fn resident(&self) -> Option<usize> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-        line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1024)
+        machine::resident_memory(Some(self.child.id()))?.try_into().ok()
     }
 
     /// Ends it if it has not ended, and what it has started; says how it went. No process is left,

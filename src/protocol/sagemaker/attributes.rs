@@ -57,18 +57,25 @@ fn invalid(key: &str, rule: impl fmt::Display) -> Error {
 /// Whether a model can be called so. The 2.20 image takes fewer names than older ones, and than
 /// TensorFlow Serving.
 fn is_name(name: &str, compatibility: Compatibility) -> bool {
-    let mut bytes = name.bytes();
-    let legal = match compatibility {
-        Compatibility::Tf220 => {
-            bytes.next().is_some_and(|first| first.is_ascii_alphanumeric())
-                && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
-        }
+    match compatibility {
+        Compatibility::Tf220 => is_plain(name),
         Compatibility::Tf219 | Compatibility::Extended => {
-            !name.is_empty() && !bytes.any(|byte| byte < b' ' || b"/:\x7f".contains(&byte))
+            let odd = |byte| byte < b' ' || b"/:\x7f".contains(&byte);
+            (1..=LONGEST_NAME).contains(&name.len()) && !name.bytes().any(odd)
         }
-    };
-    legal && name.len() <= 255
+    }
 }
+
+/// Whether a model can be called so also in a path of ours and in one on disk.
+pub(super) fn is_plain(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        && name.len() <= LONGEST_NAME
+}
+
+/// The most bytes of a model's name.
+const LONGEST_NAME: usize = 255;
 
 fn version(digits: &str) -> Result<i64> {
     let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok());

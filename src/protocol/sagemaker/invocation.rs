@@ -15,7 +15,7 @@ use crate::codec::npy;
 use crate::engine::{Choice, Served};
 use crate::error::{Code, Error, Result};
 use crate::protocol::tfs::{self, Answer, Call};
-use crate::protocol::{Head, JSON, Reply};
+use crate::protocol::{Head, JSON, NPY, Reply};
 
 /// What the head of a request says about an inference.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +187,7 @@ fn write(answer: &Answer, output: &Output, max_bytes: usize) -> Result<Reply> {
         Output::Json | Output::OneLine(_) => in_form(Reply::ok(JSON, answer.json(false)?), output),
         Output::Lines => Reply::ok("application/jsonlines", outputs::lines(answer)?),
         Output::Csv => Reply::ok("text/csv", outputs::csv(answer)?),
-        Output::Npy => Reply::ok(media::NPY, array(answer, max_bytes)?),
+        Output::Npy => Reply::ok(NPY, array(answer, max_bytes)?),
     })
 }
 

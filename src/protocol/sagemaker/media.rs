@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::Compatibility;
-use crate::protocol::JSON;
+use crate::protocol::{self, JSON, NPY, media_type};
 
 /// What a request's body holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) enum Input {
 impl Input {
     /// By the `Content-Type`: its type in any case, without parameters.
     pub(super) fn of(content_type: &str) -> Option<Self> {
-        let name = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let name = media_type(content_type);
         match name.as_str() {
             "application/json" | "application/jsonlines" | "application/jsons" => Some(Input::Json),
             "text/csv" => Some(Input::Csv),
@@ -40,9 +40,6 @@ impl Input {
 pub(super) const ACCEPTED: &str = "application/json, application/jsonlines, application/jsons, \
                                    text/csv, application/x-npy, application/x-image, image/*, \
                                    application/x-tfrecord, application/x-tfexample";
-
-/// An array of NumPy's.
-pub(super) const NPY: &str = "application/x-npy";
 
 /// How an answer is to be written.
 #[derive(Debug, PartialEq, Eq)]
@@ -82,26 +79,16 @@ impl<'h> Output<'h> {
 
     /// Of the types that can be given the one with the highest weight; of several the first.
     fn first_choice(accept: &str) -> Self {
-        let (mut best, mut choice) = (0.0, Output::Json);
-        for range in accept.split(',') {
-            let mut parts = range.split(';').map(str::trim);
-            let name = parts.next().unwrap_or_default().to_ascii_lowercase();
-            let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
-            let weight = weight.unwrap_or(1.0);
-            let output = match name.as_str() {
-                "application/json" => Output::OneLine(Cow::Borrowed(JSON)),
-                "application/jsonlines" | "application/jsons" | "application/x-ndjson" => {
-                    Output::Lines
-                }
-                "text/csv" => Output::Csv,
-                NPY => Output::Npy,
-                _ => continue,
-            };
-            if weight > best {
-                (best, choice) = (weight, output);
+        let known = |name: &str| match name {
+            "application/json" => Some(Output::OneLine(Cow::Borrowed(JSON))),
+            "application/jsonlines" | "application/jsons" | "application/x-ndjson" => {
+                Some(Output::Lines)
             }
-        }
-        choice
+            "text/csv" => Some(Output::Csv),
+            NPY => Some(Output::Npy),
+            _ => None,
+        };
+        protocol::first_choice(accept, known).unwrap_or(Output::Json)
     }
 
     /// The images up to 2.19 take the first space out, and then go by commas: a later space

@@ -18,7 +18,6 @@ use tokio::sync::Semaphore;
 use self::attributes::Attributes;
 use self::invocation::Invocation;
 use self::models::Models;
-use self::service::Endpoint;
 use super::{Head, JSON, Reply, bounded, tfs};
 use crate::codec::json::write;
 use crate::config::MultiModelConfig;
@@ -80,33 +79,53 @@ struct Shared {
     running: Semaphore,
 }
 
-/// Which part of the front end a path belongs to.
+/// What a request of the front end asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route<'p> {
+pub enum Route {
     /// `/ping`: whether the default model can be used.
     Ping,
     /// `/invocations`: an inference, in any of the formats.
     Invocations,
-    /// `/tfs/v1/…`: TensorFlow Serving's own API.
-    Tfs,
-    /// `/models…`: the models of a multi-model endpoint.
-    Models,
-    /// `/endpoints/…`: the service in front of a container.
-    Endpoint(Endpoint<'p>),
+    /// `/tfs/v1/…`: TensorFlow Serving's own API, the state and the metadata of models.
+    TfsLook,
+    /// The same, inference and whatever has another method.
+    TfsInfer,
+    /// `/models…`: the models of a multi-model endpoint. Here a list of them.
+    ListModels,
+    /// One of them.
+    ShowModel,
+    /// One comes.
+    LoadModel,
+    /// An inference with one.
+    InvokeModel,
+    /// One goes.
+    UnloadModel,
+    /// Nothing that there is.
+    ModelsOtherwise,
+    /// `/endpoints/…`: the service in front of a container. Here `InvokeEndpoint`.
+    Invoke,
+    /// `InvokeEndpointWithResponseStream`.
+    InvokeStream,
+    /// `InvokeEndpointAsync`.
+    InvokeLater,
+    /// Nothing that there is.
+    NoOperation,
 }
 
-/// The part that answers `path`, whatever the method, if one does. The container's paths are
-/// prefixes, as in its proxy.
+/// What a request asks for, if the front end knows its path. The container's paths are prefixes,
+/// as in its proxy.
 #[must_use]
-pub fn route(path: &str) -> Option<Route<'_>> {
+pub fn route(method: &str, path: &str) -> Option<Route> {
     if let Some(rest) = path.strip_prefix("/endpoints/") {
-        return Some(Route::Endpoint(service::endpoint(rest)));
+        return Some(service::route(rest));
     }
-    if path.strip_prefix("/models").is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
-        return Some(Route::Models);
+    if let Some(rest) = path.strip_prefix("/models")
+        && (rest.is_empty() || rest.starts_with('/'))
+    {
+        return Some(models::route(method, rest));
     }
-    let routes =
-        [("/ping", Route::Ping), ("/invocations", Route::Invocations), ("/tfs/", Route::Tfs)];
+    let tfs = if matches!(method, "GET" | "HEAD") { Route::TfsLook } else { Route::TfsInfer };
+    let routes = [("/ping", Route::Ping), ("/invocations", Route::Invocations), ("/tfs/", tfs)];
     let found = routes.into_iter().find(|(prefix, _)| path.starts_with(prefix));
     found.map(|(_, route)| route)
 }
@@ -134,7 +153,7 @@ impl Sagemaker {
     /// later, which the caller then has to see to.
     pub async fn handle(
         &self,
-        route: Route<'_>,
+        route: Route,
         head: &Head<'_>,
         body: Bytes,
         start: Instant,
@@ -145,12 +164,19 @@ impl Sagemaker {
                 Some(reply) => reply,
                 None => self.invoke(&Invocation::of_container(head), body, start).await,
             },
-            Route::Models => self.on_models(head, body, start).await,
-            Route::Tfs => {
+            Route::ListModels
+            | Route::ShowModel
+            | Route::LoadModel
+            | Route::InvokeModel
+            | Route::UnloadModel
+            | Route::ModelsOtherwise => self.on_models(route, head, body, start).await,
+            Route::TfsLook | Route::TfsInfer => {
                 let target = head.target.strip_prefix("/tfs").unwrap_or(head.target);
                 tfs::handle(&self.engine, &Head { target, ..*head }, body, start).await
             }
-            Route::Endpoint(endpoint) => return self.call(endpoint, head, body, start).await,
+            Route::Invoke | Route::InvokeStream | Route::InvokeLater | Route::NoOperation => {
+                return self.call(route, head, body, start).await;
+            }
         };
         (reply, None)
     }
@@ -206,11 +232,20 @@ pub fn not_found() -> Reply {
 /// A failure that shows before the request is looked at (a body that is too large, say), in the
 /// form of the part that `route` is.
 #[must_use]
-pub fn refuse_body(route: Route<'_>, error: Error, status: u16) -> Reply {
+pub fn refuse_body(route: Route, error: Error, status: u16) -> Reply {
     match route {
-        Route::Endpoint(_) => service::refuse_body(error, status),
-        Route::Tfs => tfs::refuse(error, status),
-        Route::Ping | Route::Invocations | Route::Models => refuse(error, status),
+        Route::Invoke | Route::InvokeStream | Route::InvokeLater | Route::NoOperation => {
+            service::refuse_body(error, status)
+        }
+        Route::TfsLook | Route::TfsInfer => tfs::refuse(error, status),
+        Route::Ping
+        | Route::Invocations
+        | Route::ListModels
+        | Route::ShowModel
+        | Route::LoadModel
+        | Route::InvokeModel
+        | Route::UnloadModel
+        | Route::ModelsOtherwise => refuse(error, status),
     }
 }
 
@@ -230,17 +265,18 @@ mod tests {
 
     #[test]
     fn the_containers_paths_are_prefixes() {
-        assert_eq!(route("/ping"), Some(Route::Ping));
-        assert_eq!(route("/pingxyz"), Some(Route::Ping));
-        assert_eq!(route("/invocations/"), Some(Route::Invocations));
-        assert_eq!(route("/tfs/v1/models/m"), Some(Route::Tfs));
-        assert_eq!(route("/models"), Some(Route::Models));
-        assert_eq!(route("/models/m/invoke"), Some(Route::Models));
-        assert!(matches!(route("/endpoints/e/invocations"), Some(Route::Endpoint(_))));
+        let get = |path| route("GET", path);
+        assert_eq!(get("/ping"), Some(Route::Ping));
+        assert_eq!(get("/pingxyz"), Some(Route::Ping));
+        assert_eq!(get("/invocations/"), Some(Route::Invocations));
+        assert_eq!(get("/tfs/v1/models/m"), Some(Route::TfsLook));
+        assert_eq!(route("POST", "/tfs/v1/models/m"), Some(Route::TfsInfer));
+        assert_eq!(get("/models"), Some(Route::ListModels));
+        assert_eq!(get("/endpoints/e/invocations"), Some(Route::Invoke));
         for other in
             ["/", "/modelsx", "/tfs", "/PING", "/v1/models/ping", "/nope", "/execution-parameters"]
         {
-            assert_eq!(route(other), None, "{other}");
+            assert_eq!(get(other), None, "{other}");
         }
     }
 }

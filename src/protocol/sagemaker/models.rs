@@ -12,7 +12,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::invocation::Invocation;
-use super::{Compatibility, Sagemaker, refuse};
+use super::{Compatibility, Route, Sagemaker, attributes, refuse};
 use crate::codec::json::write;
 use crate::config::sagemaker::{Candidate, MultiModelConfig};
 use crate::engine::{Choice, Engine, ModelSpec};
@@ -66,7 +66,7 @@ impl Models {
             return Ok(());
         }
         let not_loaded = || Error::not_found(format!("Model {name} is not loaded yet."));
-        if !self.0.config.load_on_use || !is_name(name) {
+        if !self.0.config.load_on_use || !attributes::is_plain(name) {
             return Err(not_loaded());
         }
         let _loading = self.0.loading.lock().await;
@@ -148,12 +148,23 @@ impl Models {
     }
 }
 
-/// Whether a model can be called so, in a path of ours and in one on disk.
-fn is_name(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    bytes.next().is_some_and(|first| first.is_ascii_alphanumeric())
-        && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
-        && name.len() <= 255
+/// The name of a model in the `rest` of a path behind `/models`, and whether an inference with it
+/// is meant.
+fn named(rest: &str) -> (&str, bool) {
+    let name = rest.trim_matches('/');
+    name.strip_suffix("/invoke").map_or((name, false), |name| (name, true))
+}
+
+/// What a request asks for whose path goes on with `rest` behind `/models`.
+pub(super) fn route(method: &str, rest: &str) -> Route {
+    match (method, named(rest)) {
+        ("GET", ("", false)) => Route::ListModels,
+        ("POST", ("", false)) => Route::LoadModel,
+        ("GET", (_, false)) => Route::ShowModel,
+        ("POST", (name, _)) if !name.is_empty() => Route::InvokeModel,
+        ("DELETE", (name, _)) if !name.is_empty() => Route::UnloadModel,
+        _ => Route::ModelsOtherwise,
+    }
 }
 
 /// What `POST /models` says.
@@ -165,29 +176,40 @@ struct Load {
 
 impl Sagemaker {
     /// Answers a request for `/models…`.
-    pub(super) async fn on_models(&self, head: &Head<'_>, body: Bytes, start: Instant) -> Reply {
+    pub(super) async fn on_models(
+        &self,
+        route: Route,
+        head: &Head<'_>,
+        body: Bytes,
+        start: Instant,
+    ) -> Reply {
         let Some(models) = self.models() else {
             let message = "Not Found: this is no multi-model endpoint (SAGEMAKER_MULTI_MODEL)";
             return refuse(Error::not_found(message), 404);
         };
         let rest = head.path().strip_prefix("/models").unwrap_or_default();
-        let name = rest.trim_matches('/');
-        let (name, is_invoke) = match name.strip_suffix("/invoke") {
-            Some(name) => (name, true),
-            None => (name, false),
-        };
+        let (name, _) = named(rest);
         let name = percent_decoded(name);
-        match (head.method, name.as_str(), is_invoke) {
-            ("GET", "", false) => list(models, head, self.options().compatibility).await,
-            ("POST", "", false) => load(models, &body).await,
-            ("GET", name, false) => show(models, head, name).await,
-            ("POST", name, _) if !name.is_empty() => {
-                let invocation = Invocation { model: Some(name), ..Invocation::of_container(head) };
+        match route {
+            Route::ListModels => list(models, head, self.options().compatibility).await,
+            Route::LoadModel => load(models, &body).await,
+            Route::ShowModel => show(models, head, &name).await,
+            Route::UnloadModel => unload(models, &name).await,
+            Route::InvokeModel => {
+                let of_container = Invocation::of_container(head);
+                let invocation = Invocation { model: Some(&name), ..of_container };
                 self.invoke(&invocation, body, start).await
             }
-            ("DELETE", name, _) if !name.is_empty() => unload(models, name).await,
-            (method, ..) => {
-                let message = format!("{method} is not allowed for {}", head.path());
+            Route::ModelsOtherwise
+            | Route::Ping
+            | Route::Invocations
+            | Route::TfsLook
+            | Route::TfsInfer
+            | Route::Invoke
+            | Route::InvokeStream
+            | Route::InvokeLater
+            | Route::NoOperation => {
+                let message = format!("{} is not allowed for {}", head.method, head.path());
                 refuse(Error::invalid(message), 405)
             }
         }
@@ -204,7 +226,7 @@ async fn load(models: &Models, body: &[u8]) -> Reply {
             return refuse(Error::invalid(message), 400);
         }
     };
-    if !is_name(&name) {
+    if !attributes::is_plain(&name) {
         let message = format!("invalid model_name: '{}'", name.escape_debug());
         return refuse(Error::invalid(message), 400);
     }
@@ -336,12 +358,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn methods_and_paths() {
+        for (method, rest, meant) in [
+            ("GET", "", Route::ListModels),
+            ("GET", "/", Route::ListModels),
+            ("GET", "/m", Route::ShowModel),
+            ("POST", "", Route::LoadModel),
+            ("POST", "/m", Route::InvokeModel),
+            ("POST", "/m/invoke", Route::InvokeModel),
+            ("POST", "/invoke", Route::InvokeModel),
+            ("DELETE", "/m", Route::UnloadModel),
+            ("DELETE", "/m/invoke", Route::UnloadModel),
+            ("DELETE", "", Route::ModelsOtherwise),
+            ("GET", "/m/invoke", Route::ModelsOtherwise),
+            ("HEAD", "/m", Route::ModelsOtherwise),
+        ] {
+            assert_eq!(route(method, rest), meant, "{method} {rest}");
+        }
+    }
+
+    #[test]
     fn names() {
         for good in ["m", "half_plus_three", "0a.b-c", &"a".repeat(255)] {
-            assert!(is_name(good), "{good}");
+            assert!(attributes::is_plain(good), "{good}");
         }
         for bad in ["", ".", "..", "../m", "./m", "a/b", "-a", "a b", "a\0", &"a".repeat(256)] {
-            assert!(!is_name(bad), "{bad:?}");
+            assert!(!attributes::is_plain(bad), "{bad:?}");
         }
     }
 }

@@ -12,44 +12,27 @@ use bytes::Bytes;
 
 use super::invocation::Invocation;
 use super::later::Later;
-use super::{Sagemaker, attributes};
+use super::{Route, Sagemaker, attributes};
 use crate::codec::event_stream;
 use crate::codec::json::write;
 use crate::error::{Code, Error};
 use crate::protocol::{Head, JSON, Reply, bounded, percent_decoded};
 
-/// A call of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint<'p> {
-    /// Its name, as it is in the path.
-    name: &'p str,
-    /// What is called.
-    pub(super) call: Call,
-}
-
-/// What an endpoint can be called for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
-    /// `InvokeEndpoint`.
-    Invoke,
-    /// `InvokeEndpointWithResponseStream`.
-    Stream,
-    /// `InvokeEndpointAsync`.
-    Later,
-    /// Nothing that there is.
-    Unknown,
-}
-
 /// The call that `rest` of a path behind `/endpoints/` means.
-pub(super) fn endpoint(rest: &str) -> Endpoint<'_> {
-    let (name, call) = rest.split_once('/').unwrap_or((rest, ""));
-    let call = match call {
-        "invocations" => Call::Invoke,
-        "invocations-response-stream" => Call::Stream,
-        "async-invocations" => Call::Later,
-        _ => Call::Unknown,
-    };
-    Endpoint { name, call }
+pub(super) fn route(rest: &str) -> Route {
+    let (_, call) = rest.split_once('/').unwrap_or_default();
+    match call {
+        "invocations" => Route::Invoke,
+        "invocations-response-stream" => Route::InvokeStream,
+        "async-invocations" => Route::InvokeLater,
+        _ => Route::NoOperation,
+    }
+}
+
+/// The endpoint's name in a path of a call.
+fn name_in(path: &str) -> &str {
+    let rest = path.strip_prefix("/endpoints/").unwrap_or_default();
+    rest.split_once('/').map_or(rest, |(name, _)| name)
 }
 
 /// What `OriginalMessage` holds at most, by the service's own model.
@@ -59,20 +42,20 @@ impl Sagemaker {
     /// Answers a call of an endpoint.
     pub(super) async fn call(
         &self,
-        endpoint: Endpoint<'_>,
+        route: Route,
         head: &Head<'_>,
         body: Bytes,
         start: Instant,
     ) -> (Reply, Option<Later>) {
-        if let Some(refused) = refuse_call(endpoint, head) {
+        if let Some(refused) = refuse_call(route, head) {
             return (refused, None);
         }
-        let name = percent_decoded(endpoint.name);
-        if endpoint.call == Call::Later {
+        let name = percent_decoded(name_in(head.path()));
+        if route == Route::InvokeLater {
             return self.promise(head, &name, body).await;
         }
         let mut invocation = of_service(head, &name);
-        let is_stream = endpoint.call == Call::Stream;
+        let is_stream = route == Route::InvokeStream;
         if is_stream {
             invocation.accept = head.header("x-amzn-sagemaker-accept");
         }
@@ -85,9 +68,9 @@ impl Sagemaker {
     }
 }
 
-fn refuse_call(endpoint: Endpoint<'_>, head: &Head<'_>) -> Option<Reply> {
+fn refuse_call(route: Route, head: &Head<'_>) -> Option<Reply> {
     let Head { method, .. } = *head;
-    if endpoint.call == Call::Unknown {
+    if route == Route::NoOperation {
         let message = format!("There is no operation at {}.", head.path());
         return Some(refuse("UnknownOperationException", Error::not_found(message), 404));
     }
@@ -216,14 +199,15 @@ mod tests {
 
     #[test]
     fn paths_of_endpoints() {
-        let call = |rest| endpoint(rest);
-        assert_eq!(call("e/invocations"), Endpoint { name: "e", call: Call::Invoke });
-        assert_eq!(call("/invocations"), Endpoint { name: "", call: Call::Invoke });
-        let stream = "a%2Fb/invocations-response-stream";
-        assert_eq!(call(stream), Endpoint { name: "a%2Fb", call: Call::Stream });
-        assert_eq!(call("e/async-invocations").call, Call::Later);
+        assert_eq!(route("e/invocations"), Route::Invoke);
+        assert_eq!(route("/invocations"), Route::Invoke);
+        assert_eq!(route("a%2Fb/invocations-response-stream"), Route::InvokeStream);
+        assert_eq!(route("e/async-invocations"), Route::InvokeLater);
+        assert_eq!(name_in("/endpoints/e/invocations"), "e");
+        assert_eq!(name_in("/endpoints//invocations"), "");
+        assert_eq!(name_in("/endpoints/a%2Fb/invocations-response-stream"), "a%2Fb");
         for unknown in ["", "e", "e/", "e/invocations/", "e/f/invocations", "e/Invocations"] {
-            assert_eq!(call(unknown).call, Call::Unknown, "{unknown}");
+            assert_eq!(route(unknown), Route::NoOperation, "{unknown}");
         }
     }
 

@@ -28,7 +28,7 @@ mod profile;
 mod request;
 mod route;
 
-pub use self::route::{Route, route};
+pub use self::route::{Page, page};
 
 /// A form with images, taken apart.
 #[derive(Debug, Default)]

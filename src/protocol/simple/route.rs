@@ -2,7 +2,7 @@
 
 /// A page, or what a page's form is sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
+pub enum Page {
     /// The form for JSON.
     JsonForm,
     /// The form for an image.
@@ -13,31 +13,20 @@ pub enum Route {
     RunImage,
     /// What pages are made of: a style and a picture.
     Asset,
-    /// A path of these with another method.
-    OtherMethod,
 }
 
-/// The route of a request; `None` if it is none of these.
+/// The page at `path`, and whether it takes `method`; `None` if there is none.
 #[must_use]
-pub fn route(method: &str, path: &str) -> Option<Route> {
-    let (wanted, route) = match path {
-        "/json_inference" => ("GET", Route::JsonForm),
-        "/image_inference" => ("GET", Route::ImageForm),
-        "/run_json_inference" => ("POST", Route::RunJson),
-        "/run_image_inference" => ("POST", Route::RunImage),
-        "/static/images/favicon.ico" | "/static/simple.css" => ("GET", Route::Asset),
+pub fn page(method: &str, path: &str) -> Option<(Page, bool)> {
+    let (wanted, page) = match path {
+        "/json_inference" => ("GET", Page::JsonForm),
+        "/image_inference" => ("GET", Page::ImageForm),
+        "/run_json_inference" => ("POST", Page::RunJson),
+        "/run_image_inference" => ("POST", Page::RunImage),
+        "/static/images/favicon.ico" | "/static/simple.css" => ("GET", Page::Asset),
         _ => return None,
     };
-    let is_it = method == wanted || (method == "HEAD" && wanted == "GET");
-    Some(if is_it { route } else { Route::OtherMethod })
-}
-
-impl Route {
-    /// The methods that `path`, one of these, takes.
-    #[must_use]
-    pub fn allowed(path: &str) -> &'static str {
-        if path.starts_with("/run_") { "POST" } else { "GET, HEAD" }
-    }
+    Some((page, method == wanted || (method == "HEAD" && wanted == "GET")))
 }
 
 #[cfg(test)]
@@ -46,10 +35,10 @@ mod tests {
 
     #[test]
     fn each_path_has_its_method() {
-        assert_eq!(route("HEAD", "/json_inference"), Some(Route::JsonForm));
-        assert_eq!(route("POST", "/run_image_inference"), Some(Route::RunImage));
-        assert_eq!(route("GET", "/run_json_inference"), Some(Route::OtherMethod));
-        assert_eq!(route("GET", "/static/../secret"), None);
-        assert_eq!(route("GET", "/"), None);
+        assert_eq!(page("HEAD", "/json_inference"), Some((Page::JsonForm, true)));
+        assert_eq!(page("POST", "/run_image_inference"), Some((Page::RunImage, true)));
+        assert_eq!(page("GET", "/run_json_inference"), Some((Page::RunJson, false)));
+        assert_eq!(page("GET", "/static/../secret"), None);
+        assert_eq!(page("GET", "/"), None);
     }
 }

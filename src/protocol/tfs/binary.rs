@@ -11,11 +11,8 @@ use crate::error::{Error, Result};
 use crate::pb::serving::model_spec::VersionChoice;
 use crate::pb::serving::{ModelSpec, PredictRequest};
 use crate::pb::{Form, bounded};
-use crate::protocol::Head;
+use crate::protocol::{Head, NPY, first_choice, media_type};
 use crate::tensor::Tensor;
-
-/// The content type of one NumPy array.
-pub(super) const NPY: &str = "application/x-npy";
 
 /// What a body is, or is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +29,7 @@ impl Wire {
     /// Serving whatever it says.
     pub(super) fn of_body(head: &Head) -> Self {
         let kind = head.header("content-type").filter(|_| !head.exact).unwrap_or_default();
-        let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let kind = media_type(kind);
         match kind.as_str() {
             NPY => Wire::Npy,
             "application/x-protobuf" | "application/protobuf" => Wire::Message(kind),
@@ -53,17 +50,7 @@ impl Wire {
 
 /// Whether of all that is accepted by name a NumPy array is the first choice.
 fn prefers_npy(accept: &str) -> bool {
-    let (mut best, mut is_npy) = (0.0, false);
-    for range in accept.split(',') {
-        let mut parts = range.split(';').map(str::trim);
-        let name = parts.next().unwrap_or_default();
-        let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
-        let weight = weight.unwrap_or(1.0);
-        if !name.contains('*') && weight > best {
-            (best, is_npy) = (weight, name.eq_ignore_ascii_case(NPY));
-        }
-    }
-    is_npy
+    first_choice(accept, |name| (!name.contains('*')).then(|| name == NPY)).unwrap_or(false)
 }
 
 /// Reads an array: the one input of the default signature.

@@ -183,25 +183,12 @@ pub async fn classify(
     served: &mut Served,
 ) -> Result<Classifications> {
     let sampled = record::sample(handle, signature, std::slice::from_ref(&examples));
-    let classes = classify_unlogged(engine, handle, signature, examples, deadline, served).await?;
+    let running = run(engine, handle, signature, examples, deadline, served, classifications);
+    let classes = running.await?;
     if let Some(sampled) = sampled {
         sampled.classified(&classes);
     }
     Ok(classes)
-}
-
-/// The same for a call that is logged as a whole.
-pub(super) async fn classify_unlogged(
-    engine: &Engine,
-    handle: &ModelHandle,
-    signature: usize,
-    examples: Tensor,
-    deadline: Instant,
-    served: &mut Served,
-) -> Result<Classifications> {
-    let count = examples.rows().unwrap_or(0);
-    let outputs = run(engine, handle, signature, examples, deadline, served).await?;
-    classifications(declared(handle, signature)?, count, &outputs)
 }
 
 /// The same for a regression: a number for each example.
@@ -217,25 +204,12 @@ pub async fn regress(
     served: &mut Served,
 ) -> Result<Vec<f32>> {
     let sampled = record::sample(handle, signature, std::slice::from_ref(&examples));
-    let values = regress_unlogged(engine, handle, signature, examples, deadline, served).await?;
+    let running = run(engine, handle, signature, examples, deadline, served, regressions);
+    let values = running.await?;
     if let Some(sampled) = sampled {
         sampled.regressed(&values);
     }
     Ok(values)
-}
-
-/// The same for a call that is logged as a whole.
-pub(super) async fn regress_unlogged(
-    engine: &Engine,
-    handle: &ModelHandle,
-    signature: usize,
-    examples: Tensor,
-    deadline: Instant,
-    served: &mut Served,
-) -> Result<Vec<f32>> {
-    let count = examples.rows().unwrap_or(0);
-    let outputs = run(engine, handle, signature, examples, deadline, served).await?;
-    regressions(declared(handle, signature)?, count, &outputs)
 }
 
 /// The same for either `method`, now and on this thread, to warm a version up: the answer is only
@@ -258,18 +232,22 @@ pub fn run_now(
     }
 }
 
-async fn run(
+/// Runs the signature, and reads from its outputs what `read` makes of them. For a call that is
+/// logged as a whole; others are [`classify`] and [`regress`].
+pub(super) async fn run<T>(
     engine: &Engine,
     handle: &ModelHandle,
     signature: usize,
     examples: Tensor,
     deadline: Instant,
     served: &mut Served,
-) -> Result<Vec<Tensor>> {
+    read: impl FnOnce(&Signature, usize, &[Tensor]) -> Result<T>,
+) -> Result<T> {
+    let count = examples.rows().unwrap_or(0);
     let request = InferRequest { signature, inputs: vec![examples] };
     let answer = engine.infer(handle, request, deadline).await?;
     served.took(answer.times);
-    Ok(answer.outputs)
+    read(declared(handle, signature)?, count, &answer.outputs)
 }
 
 fn declared(handle: &ModelHandle, signature: usize) -> Result<&Signature> {

@@ -104,13 +104,13 @@ async fn run_tasks(
         let (on, examples) = (&handle, examples.clone());
         let outcome = match method {
             Method::Classify => {
-                let run =
-                    classify::classify_unlogged(engine, on, signature, examples, deadline, served);
+                let read = classify::classifications;
+                let run = classify::run(engine, on, signature, examples, deadline, served, read);
                 Outcome::ClassificationResult(classification_result(&run.await?))
             }
             Method::Regress => {
-                let run =
-                    classify::regress_unlogged(engine, on, signature, examples, deadline, served);
+                let read = classify::regressions;
+                let run = classify::run(engine, on, signature, examples, deadline, served, read);
                 Outcome::RegressionResult(regression_result(&run.await?))
             }
         };

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use self::binary::Wire;
 use self::path::Request;
-use super::{ALLOW, Head, JSON, Reply, bounded};
+use super::{ALLOW, Head, JSON, NPY, Reply, bounded};
 use crate::codec::json::write;
 use crate::engine::{Choice, Engine, ModelHandle, ModelSpec, Served, Unresolved};
 use crate::error::{Code, Error, Result};
@@ -142,7 +142,7 @@ async fn infer_on_wire(call: &Call<'_>, head: &Head<'_>, served: &mut Served) ->
     let answer = call.predict(&wire, &to, served).await?;
     if to == Wire::Npy {
         let array = binary::encode(answer.tensors(), call.engine.max_tensor_bytes())?;
-        return Ok(Reply::ok(binary::NPY, array));
+        return Ok(Reply::ok(NPY, array));
     }
     Ok(Reply::ok(JSON, answer.json(call.exact)?))
 }
