@@ -5,9 +5,10 @@ use std::io::{Error, Result};
 use std::path::PathBuf;
 use std::{env, fs};
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "tensorflow/saved_model.proto",
     "tensorflow/config.proto",
+    "tensorflow/step_stats.proto",
     "tensorflow_serving/apis.proto",
     "tensorflow_serving/model_server_config.proto",
     "tensorflow_serving/prediction_log.proto",

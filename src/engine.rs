@@ -22,8 +22,8 @@ mod seconds;
 pub use self::operate::Facts;
 pub use crate::metrics::{Api, Point, Rates, Tally};
 pub use crate::repository::{
-    Change, Choice, Happening, LoadedModel, ModelHandle, ModelSpec, ModelState, REQUEST, State,
-    Times, Unresolved, VersionStatus,
+    Change, Choice, CustomOps, Happening, LoadedModel, ModelHandle, ModelSpec, ModelState, OpRun,
+    REQUEST, State, Times, Unresolved, VersionStatus,
 };
 pub use crate::request_log::RequestLog;
 
@@ -59,6 +59,8 @@ struct Inner {
     max_tensor_bytes: usize,
     stopping: AtomicBool,
     draining: AtomicBool,
+    /// Held by the profiled run that is under way.
+    profiling: Arc<tokio::sync::Mutex<()>>,
     /// Code for requests that name no model of their own.
     code: Option<PathBuf>,
     addresses: OnceLock<Addresses>,
@@ -128,6 +130,7 @@ impl Engine {
             max_tensor_bytes: config.max_tensor_bytes(),
             stopping: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            profiling: Arc::default(),
             code: config.repository.common.code.clone(),
             addresses: OnceLock::new(),
             roots: operate::roots(&config.repository.sources, models),
@@ -160,6 +163,35 @@ impl Engine {
         let InferRequest { signature, inputs } = request;
         let ran = handle.infer(signature, inputs, Some(deadline)).await?;
         Ok(InferResponse { outputs: ran.outputs, times: ran.times })
+    }
+
+    /// The same alone, outside the model's queue, told what every operation did meanwhile. One
+    /// such run at a time: what it costs must not be paid by others' requests.
+    ///
+    /// # Errors
+    /// As [`Engine::infer`]; [`Code::Unimplemented`] if the model's runtime can not tell.
+    pub async fn profile(
+        &self,
+        handle: &ModelHandle,
+        request: InferRequest,
+        deadline: Instant,
+    ) -> Result<(InferResponse, Vec<OpRun>)> {
+        let InferRequest { signature, inputs } = request;
+        let arrived = Instant::now();
+        let late = |_| Error::new(Code::DeadlineExceeded, "other profiled runs took too long");
+        let turn = tokio::time::timeout_at(deadline.into(), self.0.profiling.clone().lock_owned());
+        let turn = turn.await.map_err(late)?;
+        let (handle, began) = (handle.clone(), Instant::now());
+        // The turn ends with the run, also when nobody waits for it any more.
+        let work = move || {
+            let _turn = turn;
+            handle.profile(signature, &inputs, deadline.saturating_duration_since(began))
+        };
+        let ran = tokio::task::spawn_blocking(work).await;
+        let bug = |e| Error::internal("a profiled run met a bug; see the log").with_source(e);
+        let (outputs, runs) = ran.map_err(bug)??;
+        let times = Times { queue: began - arrived, run: began.elapsed() };
+        Ok((InferResponse { outputs, times }, runs))
     }
 
     /// The handlers that a request for `model`, or for none, goes through; `None` if it goes to the
@@ -296,6 +328,12 @@ impl Engine {
             Some(limit) => limit.saturating_sub(machine::resident_memory(None).unwrap_or(0)),
             None => machine::free_memory(),
         }
+    }
+
+    /// Libraries of operations that the user has added to the runtimes.
+    #[must_use]
+    pub fn custom_ops(&self) -> Vec<CustomOps> {
+        self.0.repository.custom_ops()
     }
 
     /// Waits for the models found at the start; `tick` is called meanwhile.

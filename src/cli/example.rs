@@ -1,9 +1,10 @@
 //! A request that works, made up from what a signature declares.
 
+use crate::protocol::simple::example::nested;
 use crate::tensor::{DType, ImageEncoding, Signature, TensorSpec};
 
 /// More values than anyone wants to see in a terminal.
-const MOST_VALUES: i64 = 64;
+const MOST_VALUES: usize = 64;
 
 /// How to call a signature.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,13 +80,14 @@ pub(super) fn image_words(signature: &Signature) -> &'static str {
 }
 
 /// Dimensions of one made-up value: 1 for whatever is left open.
-fn dims(spec: &TensorSpec) -> Vec<i64> {
-    let sizes = spec.shape.sizes().unwrap_or_else(|| vec![-1]);
-    sizes.into_iter().map(|size| size.max(1)).collect()
+fn dims(spec: &TensorSpec) -> Vec<usize> {
+    let mut dims = crate::protocol::simple::example::dims(spec, 1);
+    dims.iter_mut().for_each(|size| *size = (*size).max(1));
+    dims
 }
 
-fn values_in(spec: &TensorSpec) -> i64 {
-    dims(spec).iter().fold(1i64, |product, &dim| product.saturating_mul(dim))
+fn values_in(spec: &TensorSpec) -> usize {
+    dims(spec).iter().fold(1, |product: usize, &dim| product.saturating_mul(dim))
 }
 
 fn value(dtype: DType) -> Option<&'static str> {
@@ -107,19 +109,8 @@ fn value(dtype: DType) -> Option<&'static str> {
     }
 }
 
-fn nested(dims: &[i64], value: &str) -> String {
-    match dims.split_first() {
-        None => value.to_owned(),
-        Some((&size, rest)) => {
-            let inner = nested(rest, value);
-            let all = vec![inner; usize::try_from(size).unwrap_or(1)];
-            format!("[{}]", all.join(", "))
-        }
-    }
-}
-
 /// Python that makes the same list.
-fn python_nested(dims: &[i64], value: &str) -> String {
+fn python_nested(dims: &[usize], value: &str) -> String {
     dims.iter().rev().fold(value.to_owned(), |inner, size| format!("[{inner}] * {size}"))
 }
 

@@ -22,6 +22,7 @@ mod inspect;
 mod model_server;
 mod sagemaker;
 mod serve;
+mod simple;
 mod table;
 mod warmup;
 
@@ -62,6 +63,13 @@ enum Commands {
     #[command(name = model_server::NAME, disable_help_flag = true)]
     ModelServer {
         /// TensorFlow Serving's; --help lists them
+        #[arg(value_name = "--flag=value", trailing_var_arg = true, allow_hyphen_values = true)]
+        flags: Vec<OsString>,
+    },
+    /// Serve with Simple TensorFlow Serving's flags; so does this program under that name
+    #[command(name = simple::NAMES[0], alias = simple::NAMES[1], disable_help_flag = true)]
+    Simple {
+        /// Simple TensorFlow Serving's; --help lists them
         #[arg(value_name = "--flag=value", trailing_var_arg = true, allow_hyphen_values = true)]
         flags: Vec<OsString>,
     },
@@ -120,6 +128,9 @@ pub fn main() -> ExitCode {
     if is_called(&program, model_server::NAME) {
         return model_server::run(arguments.into_iter().skip(1), &environment);
     }
+    if let Some(name) = simple::NAMES.into_iter().find(|name| is_called(&program, name)) {
+        return simple::run(name, arguments.into_iter().skip(1), &environment);
+    }
     if let Some(at) = docker::NAMES.iter().position(|name| is_called(&program, name)) {
         return docker::run(at == 1, arguments.into_iter().skip(1), &environment);
     }
@@ -163,6 +174,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),
         Some(Commands::ModelServer { flags }) => Ok(model_server::run(flags, environment)),
+        Some(Commands::Simple { flags }) => Ok(simple::run(simple::NAMES[0], flags, environment)),
         Some(Commands::DockerShim { arguments }) => Ok(docker::run(false, arguments, environment)),
         Some(Commands::Completions { shell }) => {
             let mut script = Vec::new();

@@ -10,7 +10,7 @@ use super::environment::Environment;
 use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings};
 use super::units::{Amount, Bytes, List, Port, Span};
 use super::{
-    AuthConfig, BatchConfig, BatchMode, BatcherConfig, Config, ConsoleConfig, GpuConfig,
+    AuthConfig, BatchConfig, BatchMode, BatcherConfig, Config, ConsoleConfig, Cors, GpuConfig,
     GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, RepositoryConfig,
     SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TFS_METRICS_PATH,
     TensorFlowConfig, VersionPolicy, VersionTransition, WorkersConfig, file,
@@ -115,7 +115,8 @@ impl Check {
             header_timeout: self.some_time("header_timeout", server.header_timeout, 10),
             keep_alive: self.some_time("keep_alive", server.keep_alive, 75),
             max_connections: self.at_least_one("max_connections", server.max_connections, 25_000),
-            cors: false,
+            cors: Cors::Off,
+            is_simple: false,
             exact: false,
             metrics_path: Some(TFS_METRICS_PATH.to_owned()),
             server_timing: server.server_timing.unwrap_or(false),
@@ -406,6 +407,7 @@ impl Check {
         TensorFlowConfig {
             library: server.libtensorflow.clone(),
             search: environment.library_folders(),
+            custom_ops: server.custom_op_paths.clone().map_or(Vec::new(), |List(paths)| paths),
             log_level: environment.runtime_log_level(server.log_level.as_deref()),
             intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
             inter_op_threads: server.inter_op_threads.unwrap_or(0).max(0),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use config::{File, FileFormat, Value, ValueKind};
 
 use super::settings::{ModelSettings, Settings};
+use super::units::List;
 use crate::error::{Error, Result};
 
 /// The settings in the TOML file `path`.
@@ -29,6 +30,9 @@ pub(super) fn read(path: &Path) -> Result<Settings> {
     let in_folder = |path: &mut Option<PathBuf>| *path = path.take().map(|path| folder.join(path));
     in_folder(&mut settings.each.request_log);
     in_folder(&mut settings.each.code);
+    if let Some(List(paths)) = &mut settings.server.custom_op_paths {
+        paths.iter_mut().for_each(|path| *path = folder.join(&path));
+    }
     for model in &mut settings.models {
         in_folder(&mut model.path);
         in_folder(&mut model.each.request_log);

@@ -17,6 +17,7 @@ mod file;
 pub mod model_server;
 pub mod sagemaker;
 mod settings;
+pub mod simple;
 mod tls;
 pub mod units;
 
@@ -113,8 +114,11 @@ pub struct HttpConfig {
     pub keep_alive: Duration,
     /// Most connections at once, over all threads.
     pub max_connections: usize,
-    /// Let browsers call TensorFlow Serving's API from pages of other origins.
-    pub cors: bool,
+    /// Which requests browsers may make for pages of other origins.
+    pub cors: Cors,
+    /// This is Simple TensorFlow Serving: what it shares a path with TensorFlow Serving for is
+    /// answered as it does.
+    pub is_simple: bool,
     /// Answer TensorFlow Serving's REST API exactly as it does, without our additions.
     pub exact: bool,
     /// Where TensorFlow Serving's own metrics are; nowhere without it.
@@ -138,6 +142,18 @@ pub struct ConsoleConfig {
     pub admin: bool,
     /// Names by which browsers may reach it for that, besides addresses and `localhost`.
     pub hosts: Vec<String>,
+}
+
+/// Which requests browsers may make for pages of other origins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cors {
+    /// None.
+    #[default]
+    Off,
+    /// Those to TensorFlow Serving's REST API, from any origin, with its headers.
+    RestApi,
+    /// All of them from any origin, with Simple TensorFlow Serving's headers.
+    AnyOrigin,
 }
 
 /// SageMaker's TensorFlow Serving container, and the service in front of it.
@@ -390,6 +406,8 @@ pub struct TensorFlowConfig {
     pub library: Option<PathBuf>,
     /// Folders to search, in order.
     pub search: Vec<PathBuf>,
+    /// Libraries of custom operations, and folders with such.
+    pub custom_ops: Vec<PathBuf>,
     /// What the library itself may write to stderr, 0 (all) to 3 (nothing); `None` leaves the
     /// environment's setting.
     pub log_level: Option<u8>,

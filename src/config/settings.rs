@@ -165,6 +165,9 @@ settings! {
         /// The library, or the folder it is in [default: found by itself]
         #[arg(value_name = "PATH", help_heading = "TensorFlow")]
         libtensorflow: PathBuf,
+        /// Libraries of custom operations (.so), and folders with such [default: none]
+        #[arg(value_name = "LIST", help_heading = "TensorFlow")]
+        custom_op_paths: List<PathBuf>,
         /// Threads within one operation [default: 1 for models with short runs, else one per core]
         #[arg(value_name = "N", help_heading = "TensorFlow")]
         intra_op_threads: i32,

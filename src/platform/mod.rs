@@ -3,11 +3,11 @@
 //! A platform knows files and its runtime. It must not know of HTTP, batching, versions or
 //! configuration files; the core never names a platform except through these traits.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::tensor::{Signature, Tensor};
 
 pub mod tensorflow;
@@ -22,6 +22,11 @@ pub trait Platform: Send + Sync {
     /// # Errors
     /// When the runtime is not installed; the message says how to get it.
     fn describe(&self) -> Result<String>;
+
+    /// Libraries of operations that the user has added to it, once they are loaded.
+    fn custom_ops(&self) -> Vec<CustomOps> {
+        Vec::new()
+    }
 
     /// Whether `folder` itself holds a model of this kind (not whether it is a good one).
     fn recognises(&self, folder: &Path) -> bool;
@@ -41,6 +46,15 @@ pub trait Platform: Send + Sync {
     /// # Errors
     /// As [`Platform::inspect`], and whatever the runtime reports.
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded>;
+}
+
+/// A library of operations that the user has added to a runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CustomOps {
+    /// Its file.
+    pub path: PathBuf,
+    /// The names of its operations, sorted.
+    pub ops: Vec<String>,
 }
 
 /// What [`Platform::check`] found.
@@ -91,6 +105,9 @@ pub struct Loaded {
     pub executable: Arc<dyn Executable>,
     /// Size of the model's files in bytes, the best cheap guess of what it holds in memory.
     pub bytes: u64,
+    /// Whether it brings functions in Python's marshal format to call before or behind it (Simple
+    /// TensorFlow Serving's hooks), which are never run.
+    pub marshalled_hooks: bool,
 }
 
 /// How one run should go.
@@ -112,6 +129,39 @@ pub trait Executable: Send + Sync {
     /// What the runtime reports, and
     /// [`Code::DeadlineExceeded`](crate::error::Code::DeadlineExceeded) after the timeout.
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>>;
+
+    /// Runs, and tells what every operation did meanwhile. That costs many times the run itself.
+    ///
+    /// # Errors
+    /// As [`Executable::run`];
+    /// [`Code::Unimplemented`](crate::error::Code::Unimplemented) if the runtime can not tell.
+    fn profile(
+        &self,
+        _signature: usize,
+        _inputs: &[Tensor],
+        _options: RunOptions,
+    ) -> Result<Profiled> {
+        let message = "the runtime of this model makes no profiles";
+        Err(Error::new(Code::Unimplemented, message))
+    }
+}
+
+/// Outputs in order, and how they came about.
+pub type Profiled = (Vec<Tensor>, Vec<OpRun>);
+
+/// One run of one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpRun {
+    /// The kind of operation.
+    pub op: String,
+    /// Its name in the graph.
+    pub node: String,
+    /// How long it took.
+    pub nanos: u64,
+    /// The memory that it asked for.
+    pub bytes: u64,
+    /// Whether this is about work on a GPU, and not about what the machine did for it.
+    pub on_accelerator: bool,
 }
 
 /// The platforms built into this binary, in the order they are asked to recognise a folder.

@@ -43,6 +43,7 @@ pub use self::journal::{Happening, REQUEST};
 pub use self::servable::Servable;
 pub use self::state::{State, VersionStatus};
 pub use crate::batch::Times;
+pub use crate::platform::{CustomOps, OpRun, Profiled};
 
 /// Which model a request means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +96,19 @@ impl ModelHandle {
         self.servable.version()
     }
 
+    /// The folder that it was loaded from.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.servable.folder()
+    }
+
+    /// Whether it brings functions in Python's marshal format to call before or behind it, which
+    /// are never run.
+    #[must_use]
+    pub fn has_marshalled_hooks(&self) -> bool {
+        self.servable.has_marshalled_hooks()
+    }
+
     /// The name of the platform that runs it.
     #[must_use]
     pub fn platform(&self) -> &'static str {
@@ -105,12 +119,6 @@ impl ModelHandle {
     #[must_use]
     pub fn load_time(&self) -> Duration {
         self.servable.load_time()
-    }
-
-    /// The folder it was loaded from.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        self.servable.folder()
     }
 
     /// The size of its files in bytes.
@@ -196,6 +204,15 @@ impl ModelHandle {
     /// Those of the model, and those for inputs of the wrong number or type.
     pub fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         self.servable.run_now(index, inputs)
+    }
+
+    /// The same for at most `timeout`, told what every operation did meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`ModelHandle::run_now`]; [`Code::Unimplemented`](crate::error::Code::Unimplemented)
+    /// if the model's runtime can not tell.
+    pub fn profile(&self, index: usize, inputs: &[Tensor], timeout: Duration) -> Result<Profiled> {
+        self.servable.profile(index, inputs, timeout)
     }
 }
 
@@ -495,6 +512,12 @@ impl Repository {
             obstacles.push(format!("{path}: {problem}"));
         }
         obstacles
+    }
+
+    /// Libraries of operations that the user has added to the runtimes.
+    #[must_use]
+    pub fn custom_ops(&self) -> Vec<CustomOps> {
+        self.0.platforms.iter().flat_map(|platform| platform.custom_ops()).collect()
     }
 
     /// Waits until every model that was found at the start has been loaded or has failed, and

@@ -12,7 +12,7 @@ use crate::batch::{Batcher, How, Queue, Ran, Run, Traits, WORTH_SPLITTING};
 use crate::config::{BatchConfig, Images, ModelConfig, model_server};
 use crate::error::{Code, Error, Result};
 use crate::metrics::{Metrics, VersionMetrics};
-use crate::platform::{Executable, LoadOptions, Platform, RunOptions};
+use crate::platform::{Executable, LoadOptions, Platform, Profiled, RunOptions};
 use crate::steps::{self, Chain};
 use crate::tensor::{
     Buffer, DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor,
@@ -32,18 +32,20 @@ pub struct Servable {
 struct Loaded {
     model: Arc<str>,
     version: i64,
+    folder: PathBuf,
     platform: &'static str,
     /// What clients see.
     signatures: Vec<Signature>,
     /// For each of them, the steps before and behind the model.
     chains: Vec<Option<Arc<Chain>>>,
     step_threads: StepThreads,
+    executable: Arc<dyn Executable>,
     metrics: VersionMetrics,
     bytes: u64,
+    marshalled_hooks: bool,
     threads: usize,
     load_time: OnceLock<Duration>,
     handlers: OnceLock<Arc<Handlers>>,
-    folder: PathBuf,
     is_warmed: bool,
 }
 
@@ -162,16 +164,18 @@ impl Load<'_> {
         let loaded = Loaded {
             model: Arc::clone(self.model),
             version: self.version,
+            folder: self.folder.to_owned(),
             platform: self.platform.name(),
             signatures: loaded.signatures,
             chains: chains.into_iter().map(|chain| chain.map(Arc::new)).collect(),
             step_threads: self.step_threads.clone(),
+            executable: loaded.executable,
             metrics,
             bytes: loaded.bytes,
+            marshalled_hooks: loaded.marshalled_hooks,
             threads,
             load_time: OnceLock::new(),
             handlers: OnceLock::new(),
-            folder: self.folder.to_owned(),
             is_warmed: self.config.warm_up,
         };
         Ok(Arc::new(Servable { loaded: Arc::new(loaded), batching, queues }))
@@ -266,15 +270,21 @@ impl Servable {
         self.loaded.version
     }
 
+    /// The folder that it was loaded from.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.loaded.folder
+    }
+
+    /// Whether it brings Python functions that are never run.
+    pub(super) fn has_marshalled_hooks(&self) -> bool {
+        self.loaded.marshalled_hooks
+    }
+
     /// The name of the platform that runs it.
     #[must_use]
     pub fn platform(&self) -> &'static str {
         self.loaded.platform
-    }
-
-    /// The folder it was loaded from.
-    pub(super) fn folder(&self) -> &Path {
-        &self.loaded.folder
     }
 
     /// The size of its files in bytes.
@@ -352,6 +362,18 @@ impl Servable {
             return queue.warm(inputs, None);
         };
         chain.finish(queue.warm(&chain.prepare(inputs)?, None)?)
+    }
+
+    /// The same, told what every operation did. Blocks, for at most `timeout`.
+    pub(super) fn profile(
+        &self,
+        index: usize,
+        inputs: &[Tensor],
+        timeout: Duration,
+    ) -> Result<Profiled> {
+        self.queue(index, inputs)?;
+        let options = RunOptions { threads: self.loaded.threads, timeout: Some(timeout) };
+        self.loaded.executable.profile(index, inputs, options)
     }
 
     /// The queue of signature number `index`, for inputs that can be its.

@@ -70,6 +70,7 @@ async fn collect(mut parts: Multipart) -> Result<ImageForm, BodyError> {
             "model_name" => form.model_name = Some(text(&name, &content)?),
             "model_version" => form.model_version = Some(text(&name, &content)?),
             "signature_name" => form.signature_name = Some(text(&name, &content)?),
+            "run_profile" => form.run_profile = Some(text(&name, &content)?),
             _ => {}
         }
     }

@@ -11,10 +11,7 @@ use std::time::Instant;
 
 use actix_web::dev::Payload;
 use actix_web::http::StatusCode;
-use actix_web::http::header::{
-    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    CONTENT_TYPE, HeaderMap, ORIGIN,
-};
+use actix_web::http::header::{CONTENT_TYPE, HeaderMap, ORIGIN};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
@@ -23,12 +20,12 @@ use futures_util::{FutureExt, future};
 use super::body::{self, BodyError, Limits};
 use super::connection::Progress;
 use super::drain::Activity;
-use super::form;
 use super::gate::{Gate, hushed};
 use super::route::{self, Registered, Route, is_below_v1};
 use super::trace::Tracing;
+use super::{cors, form};
 use crate::auth::{Access, Identity};
-use crate::config::{Config, SagemakerCompatibility, SagemakerConfig};
+use crate::config::{Config, Cors, SagemakerCompatibility, SagemakerConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error};
 use crate::metrics::{CONTENT_TYPE as CONTENT_TYPE_OF_METRICS, TFS_CONTENT_TYPE};
@@ -44,7 +41,9 @@ pub(super) struct State {
     engine: Engine,
     limits: Limits,
     activity: Activity,
-    cors: bool,
+    cors: Cors,
+    /// Where paths are shared, they are Simple TensorFlow Serving's.
+    is_simple: bool,
     /// Where TensorFlow Serving's own metrics are.
     metrics_path: Option<Arc<str>>,
     exact: bool,
@@ -66,7 +65,7 @@ impl State {
     pub(super) fn new(config: &Config, engine: Engine, activity: Activity, gate: Gate) -> Self {
         let limits = Limits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
         let metrics_path = config.http.metrics_path.as_deref().map(Arc::from);
-        let (cors, exact) = (config.http.cors, config.http.exact);
+        let (cors, is_simple, exact) = (config.http.cors, config.http.is_simple, config.http.exact);
         let options = sagemaker_options(&config.http.sagemaker, config.http.max_body_bytes);
         let tracing = Tracing::new(&config.http);
         let sagemaker = Sagemaker::new(engine.clone(), options);
@@ -79,6 +78,7 @@ impl State {
             limits,
             activity,
             cors,
+            is_simple,
             metrics_path,
             exact,
             listener,
@@ -177,13 +177,8 @@ pub(super) async fn dispatch(
         response.insert_header((*name, value.as_str()));
     }
     trace.tell(&mut response, start, reply.served.and_then(|served| served.times));
-    if state.cors && is_below_v1(request.uri().path()) {
-        response.insert_header((ACCESS_CONTROL_ALLOW_ORIGIN, "*"));
-        response.insert_header((ACCESS_CONTROL_ALLOW_METHODS, "POST, GET"));
-        let headers =
-            if state.gate.is_shut() { "Content-Type, Authorization" } else { "Content-Type" };
-        response.insert_header((ACCESS_CONTROL_ALLOW_HEADERS, headers));
-    }
+    let is_rest = is_below_v1(request.uri().path());
+    cors::allow(state.cors, &request, is_rest, state.gate.is_shut(), &mut response);
     if state.activity.is_closing() {
         response.force_close();
     }
@@ -200,6 +195,9 @@ pub(super) async fn dispatch(
 
 async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: Instant) -> Reply {
     let (method, path) = (request.method().as_str(), request.uri().path());
+    if let Some(reply) = cors::preflight(state.cors, request) {
+        return reply;
+    }
     let route = Route::of(method, path, state.metrics_path.as_deref());
     let who = match state.gate.admit(route, request.headers()).await {
         Ok(who) => who,
@@ -228,6 +226,7 @@ async fn answer_admitted(
         Route::TfsOptions => tfs_options(request.headers()),
         Route::Simple => simple_request(request.headers(), payload, state, start).await,
         // In a box: its many ways would make the future of every request as large as theirs.
+        Route::Page(page) => Box::pin(simple_page(page, request, payload, state, start)).await,
         Route::Sagemaker(route) => {
             Box::pin(sagemaker_request(route, request, payload, state, start)).await
         }
@@ -275,6 +274,9 @@ async fn tfs_request(
     start: Instant,
 ) -> Reply {
     let head = head(request, state);
+    if let Some(reply) = simple::describe::look(&state.engine, &head, state.is_simple) {
+        return reply;
+    }
     match body::read(request.headers(), &mut payload, state.limits).await {
         Ok(body) => tfs::handle(&state.engine, &head, body, start).await,
         Err(BodyError { status, error }) => tfs::refuse(error, status),
@@ -363,6 +365,33 @@ async fn simple_request(
         Ok(body) if is_anything && !body.trim_ascii_start().starts_with(b"{") => unsupported(),
         Ok(body) => simple::json(&state.engine, &body, start).await,
         Err(error) => refuse(error),
+    }
+}
+
+/// A page of Simple TensorFlow Serving, or what its form is sent to.
+async fn simple_page(
+    page: simple::Page,
+    request: &HttpRequest,
+    mut payload: Payload,
+    state: &State,
+    start: Instant,
+) -> Reply {
+    let (path, headers) = (request.uri().path(), request.headers());
+    let (engine, limits) = (&state.engine, state.limits);
+    let refuse = |BodyError { status, error }| simple::refuse(error, status);
+    match page {
+        simple::Page::JsonForm => simple::pages::json_form(engine),
+        simple::Page::ImageForm => simple::pages::image_form(engine),
+        simple::Page::RunJson => match body::read(headers, &mut payload, limits).await {
+            Ok(form) => simple::pages::run_json(engine, &form, start).await,
+            Err(error) => refuse(error),
+        },
+        simple::Page::RunImage => match form::read(headers, payload, limits).await {
+            Ok(form) => simple::pages::run_image(engine, form, start).await,
+            Err(error) => refuse(error),
+        },
+        simple::Page::Asset => simple::pages::asset(path)
+            .unwrap_or_else(|| plain(404, &format!("there is nothing at {path}"))),
     }
 }
 

@@ -33,6 +33,7 @@ use crate::error::{Code, Error, Result};
 mod body;
 mod calls;
 mod connection;
+mod cors;
 mod drain;
 mod files;
 mod form;

@@ -7,8 +7,8 @@
 
 use crate::auth::Access;
 use crate::protocol::console::{self, assets};
-use crate::protocol::sagemaker;
 use crate::protocol::simple::clients;
+use crate::protocol::{sagemaker, simple};
 
 /// Where a method and a path lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(super) enum Route {
     PageFile,
     /// Simple TensorFlow Serving's inference: JSON, or a form with images.
     Simple,
+    /// A page of Simple TensorFlow Serving, or what its form is sent to.
+    Page(simple::Page),
     /// Whether the process lives.
     Live,
     /// The same, in the words of another server.
@@ -87,6 +89,7 @@ macro_rules! routes {
 
 use console::Route as Part;
 use sagemaker::Route as Container;
+use simple::Page;
 
 routes! {
     { Route::Alive } Open ["GET|HEAD /"];
@@ -97,12 +100,21 @@ routes! {
     { Route::Metrics } Metrics ["GET|HEAD /metrics"];
     { Route::TfsMetrics } Metrics ["* /monitoring/prometheus/metrics"];
     { Route::Simple } Infer ["POST /"];
+    { Route::Page(Page::JsonForm) } Infer ["GET|HEAD /json_inference"];
+    { Route::Page(Page::ImageForm) } Infer ["GET|HEAD /image_inference"];
+    { Route::Page(Page::RunJson) } Infer ["POST /run_json_inference"];
+    { Route::Page(Page::RunImage) } Infer ["POST /run_image_inference"];
+    { Route::Page(Page::Asset) } Open [
+        "GET|HEAD /static/simple.css",
+        "GET|HEAD /static/images/favicon.ico",
+    ];
     { Route::TfsLook } Look [
         "GET|HEAD /v1/models",
         "GET|HEAD /v1/models/{model}",
         "GET|HEAD /v1/models/{model}/versions/{version}",
         "GET|HEAD /v1/models/{model}/labels/{label}",
         "GET|HEAD /v1/models/{model}/metadata",
+        "GET|HEAD /v1/models/{model}/gen_json",
         "GET|HEAD /v1/models/{model}/versions/{version}/metadata",
         "GET|HEAD /v1/models/{model}/labels/{label}/metadata",
     ];
@@ -184,6 +196,9 @@ impl Route {
         }
         if let Some(part) = sagemaker::route(method, path) {
             return Route::Sagemaker(part);
+        }
+        if let Some((page, is_taken)) = simple::page(method, path) {
+            return if is_taken { Route::Page(page) } else { Route::OtherMethod };
         }
         let reads = matches!(method, "GET" | "HEAD");
         if path == "/api/v1/clients" {
@@ -302,6 +317,7 @@ mod tests {
             ),
             Route::Alive | Route::Simple | Route::Live | Route::Health | Route::Ready => false,
             Route::Metrics | Route::TfsMetrics => false,
+            Route::PageFile | Route::Page(_) | Route::Client | Route::Clients => false,
         }
     }
 
@@ -309,6 +325,7 @@ mod tests {
     fn words() -> Vec<&'static str> {
         let sources = [
             include_str!("route.rs"),
+            include_str!("../protocol/simple/route.rs"),
             include_str!("../protocol/sagemaker/mod.rs"),
             include_str!("../protocol/sagemaker/models.rs"),
             include_str!("../protocol/sagemaker/service.rs"),

@@ -53,6 +53,7 @@ mod sagemaker_models;
 mod sagemaker_service;
 mod same_answers;
 mod simple_cases;
+mod simple_front;
 mod sources;
 mod steps;
 mod stop;

@@ -10,7 +10,9 @@ use super::flags::Flags;
 use crate::config::environment::Environment;
 use crate::config::model_server::{batching, files, models};
 use crate::config::units::{Bytes, List, Port, Span};
-use crate::config::{BatchConfig, BatchSettings, Config, ModelConfig, Settings, SourceConfig};
+use crate::config::{
+    BatchConfig, BatchSettings, Config, Cors, ModelConfig, Settings, SourceConfig,
+};
 use crate::error::{Error, Result};
 
 /// What to serve, and how.
@@ -66,7 +68,9 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
     config.grpc.reload = true;
     config.grpc.health_service = flags.is_set("enable_grpc_healthcheck_service");
     config.grpc.tensor_content = flags.is_set("enable_serialization_as_tensor_content");
-    config.http.cors = flags.is_set("rest_api_enable_cors_support");
+    if flags.is_set("rest_api_enable_cors_support") {
+        config.http.cors = Cors::RestApi;
+    }
     config.http.exact = true;
     if let Some(path) = flags.text("ssl_config_file") {
         config.grpc.tls = Some(files::tls(Path::new(path))?);
@@ -286,7 +290,11 @@ mod tests {
         assert_eq!(config.grpc.port, Some(8500));
         assert!(config.grpc.host.is_unspecified() && config.grpc.host.is_ipv6());
         assert_eq!(config.grpc.max_message_bytes, LARGEST);
-        assert!(!config.grpc.health_service && !config.grpc.tensor_content && !config.http.cors);
+        assert!(
+            !config.grpc.health_service
+                && !config.grpc.tensor_content
+                && config.http.cors == Cors::Off
+        );
         let source = &config.repository.sources[0];
         assert_eq!(source.name.as_deref(), Some("default"));
         assert_eq!(source.path, Path::new("/models/m"));
@@ -328,7 +336,8 @@ mod tests {
         assert_eq!(config.grpc.socket_path, Some("/tmp/s".into()));
         assert_eq!(config.http.threads, 3);
         assert_eq!(config.http.request_timeout, Duration::from_millis(1500));
-        assert!(config.http.cors && config.grpc.health_service && config.grpc.tensor_content);
+        assert_eq!(config.http.cors, Cors::RestApi);
+        assert!(config.grpc.health_service && config.grpc.tensor_content);
         assert_eq!(config.repository.load_threads, 2);
         assert_eq!(config.repository.max_load_retries, 7);
         assert_eq!(config.repository.load_retry_interval, Duration::from_secs(2));

@@ -14,9 +14,11 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::time::Duration;
 
 use libloading::Library;
 use smallvec::SmallVec;
@@ -30,7 +32,7 @@ use crate::tensor::{Buffer, DType, Data, Memory, Shape, Strings, StringsBuilder,
 macro_rules! opaque {
     ($($name:ident),*) => { $(#[repr(C)] struct $name { _opaque: [u8; 0] })* };
 }
-opaque!(TfStatus, TfSessionOptions, TfGraph, TfSession, TfOperation, TfTensor);
+opaque!(TfStatus, TfSessionOptions, TfGraph, TfSession, TfOperation, TfTensor, TfLibrary);
 
 #[repr(C)]
 struct TfBuffer {
@@ -95,7 +97,11 @@ const SET_MAX_PARALLELISM: &[u8] = b"_ZN10tensorflow26SetPerThreadMaxParallelism
 api! {
     version = b"TF_Version\0": fn() -> *const c_char;
     all_ops = b"TF_GetAllOpList\0": fn() -> *mut TfBuffer;
+    new_buffer = b"TF_NewBuffer\0": fn() -> *mut TfBuffer;
     delete_buffer = b"TF_DeleteBuffer\0": fn(*mut TfBuffer);
+    load_library = b"TF_LoadLibrary\0": fn(*const c_char, *mut TfStatus) -> *mut TfLibrary;
+    op_list = b"TF_GetOpList\0": fn(*mut TfLibrary) -> TfBuffer;
+    delete_library_handle = b"TF_DeleteLibraryHandle\0": fn(*mut TfLibrary);
     new_status = b"TF_NewStatus\0": fn() -> *mut TfStatus;
     delete_status = b"TF_DeleteStatus\0": fn(*mut TfStatus);
     get_code = b"TF_GetCode\0": fn(*const TfStatus) -> c_int;
@@ -161,21 +167,30 @@ impl Api {
 
     /// The library's registry of operations: a serialized `OpList`.
     pub(super) fn operations(&self) -> Vec<u8> {
-        // SAFETY: the library returns a buffer we own, of `length` readable bytes; they are
-        // copied before it is freed.
+        // SAFETY: the library returns a buffer that is ours from here on.
+        OwnedBuffer { api: self, raw: unsafe { (self.all_ops)() } }.bytes()
+    }
+
+    /// Takes the library of custom operations at `path` into the process, for as long as that
+    /// lives, and gives its operations: a serialized `OpList`.
+    ///
+    /// # Errors
+    /// The loader's or the registry's own words.
+    pub(super) fn load_library(&self, path: &Path) -> Result<Vec<u8>> {
+        let path = CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| Error::invalid("its path contains a NUL character"))?;
+        let status = Status::new(self);
+        // SAFETY: path and status are live for the call. Loading runs the library's initialisers:
+        // the path comes from the operator (flag, environment, file), never from a request, and
+        // naming a library there means trusting it with the process.
+        let library = unsafe { (self.load_library)(path.as_ptr(), status.raw) };
+        status.check()?;
+        // SAFETY: without a failure the handle is live. The list it gives belongs to the library,
+        // which is never closed; it is copied before the handle, and only that, is freed.
         unsafe {
-            let buffer = (self.all_ops)();
-            if buffer.is_null() {
-                return Vec::new();
-            }
-            let (data, length) = ((*buffer).data.cast::<u8>(), (*buffer).length);
-            let copy = if data.is_null() {
-                Vec::new()
-            } else {
-                std::slice::from_raw_parts(data, length).to_vec()
-            };
-            (self.delete_buffer)(buffer);
-            copy
+            let operations = copy_of(&(self.op_list)(library));
+            (self.delete_library_handle)(library);
+            Ok(operations)
         }
     }
 
@@ -196,6 +211,46 @@ pub(super) fn set_log_level(level: u8) {
 /// the library is opened.
 pub(super) fn use_threads_per_session() {
     os::set_variable("TF_OVERRIDE_GLOBAL_THREADPOOL", "1");
+}
+
+/// A copy of what a buffer holds.
+///
+/// # Safety
+/// `data`, if it is not null, must be `length` readable bytes.
+unsafe fn copy_of(buffer: &TfBuffer) -> Vec<u8> {
+    if buffer.data.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(buffer.data.cast(), buffer.length).to_vec() }
+}
+
+/// A `TF_Buffer` we own; may be null.
+struct OwnedBuffer<'a> {
+    api: &'a Api,
+    raw: *mut TfBuffer,
+}
+
+impl<'a> OwnedBuffer<'a> {
+    fn new(api: &'a Api) -> Self {
+        // SAFETY: takes nothing; the pointer is freed in drop.
+        let raw = unsafe { (api.new_buffer)() };
+        OwnedBuffer { api, raw }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        // SAFETY: `raw` is null or a live buffer, whose `data` is `length` readable bytes.
+        unsafe { self.raw.as_ref().map_or(Vec::new(), |buffer| copy_of(buffer)) }
+    }
+}
+
+impl Drop for OwnedBuffer<'_> {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: `raw` came from the library, is ours, and is freed once, here.
+            unsafe { (self.api.delete_buffer)(self.raw) };
+        }
+    }
 }
 
 /// A `TF_Status` for one call.
@@ -265,10 +320,13 @@ const ON_CALLING_THREAD: [u8; 11] =
 /// `inter_op_thread_pool: 1`.
 const ON_SECOND_POOL: [u8; 2] = [0x18, 0x01];
 
+/// What makes a serialized `RunOptions` trace every operation: `trace_level: FULL_TRACE`.
+const TRACED: [u8; 2] = [0x08, 0x03];
+
 /// A serialized `RunOptions` with `timeout_in_ms` (field 2, varint).
-fn with_timeout(millis: u64) -> SmallVec<[u8; 16]> {
+fn with_timeout(timeout: Duration) -> SmallVec<[u8; 16]> {
     let mut bytes = SmallVec::from_slice(&[0x10]);
-    let mut rest = millis;
+    let mut rest = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX >> 1).max(1);
     while rest >= 0x80 {
         bytes.push(u8::try_from(rest & 0x7f).unwrap_or(0) | 0x80);
         rest >>= 7;
@@ -370,6 +428,37 @@ impl Session {
         fetches: &[Endpoint],
         options: RunOptions,
     ) -> Result<Vec<Tensor>> {
+        let timeout = options.timeout.map(with_timeout);
+        let serialized: &[u8] = timeout.as_deref().unwrap_or(&ON_CALLING_THREAD);
+        let threads = options.threads;
+        self.run_with((feeds, inputs, fetches), serialized, threads, ptr::null_mut())
+    }
+
+    /// The same, and what every operation did meanwhile: a serialized `RunMetadata`.
+    pub(super) fn run_traced(
+        &self,
+        feeds: &[Endpoint],
+        inputs: &[Tensor],
+        fetches: &[Endpoint],
+        options: RunOptions,
+    ) -> Result<(Vec<Tensor>, Vec<u8>)> {
+        let timeout = options.timeout.map(with_timeout).unwrap_or_default();
+        let serialized = [&TRACED, timeout.as_slice()].concat();
+        let metadata = OwnedBuffer::new(&self.api);
+        let call = (feeds, inputs, fetches);
+        let outputs = self.run_with(call, &serialized, options.threads, metadata.raw)?;
+        Ok((outputs, metadata.bytes()))
+    }
+
+    /// Runs feeds, inputs and fetches with serialized `RunOptions`; `metadata` is null or a live
+    /// buffer for what there is to tell of the run.
+    fn run_with(
+        &self,
+        (feeds, inputs, fetches): (&[Endpoint], &[Tensor], &[Endpoint]),
+        serialized: &[u8],
+        threads: usize,
+        metadata: *mut TfBuffer,
+    ) -> Result<Vec<Tensor>> {
         let api = &*self.api;
         let too_many = |_| Error::invalid("too many tensors");
         let feed_count = c_int::try_from(feeds.len()).map_err(too_many)?;
@@ -387,10 +476,6 @@ impl Session {
         let mut outputs: SmallVec<[*mut TfTensor; 4]> =
             smallvec::smallvec![ptr::null_mut(); fetches.len()];
 
-        let timeout = options
-            .timeout
-            .map(|t| with_timeout(u64::try_from(t.as_millis()).unwrap_or(u64::MAX >> 1).max(1)));
-        let serialized: &[u8] = timeout.as_deref().unwrap_or(&ON_CALLING_THREAD);
         let run_options = TfBuffer {
             data: serialized.as_ptr().cast(),
             length: serialized.len(),
@@ -398,11 +483,12 @@ impl Session {
         };
         let status = Status::new(api);
         // SAFETY: session and status are live; the arrays have the stated lengths and outlive
-        // the call, as do the tensors in `owned`; endpoints belong to this session's graph.
+        // the call, as do the tensors in `owned`; endpoints belong to this session's graph;
+        // `metadata` is null or a buffer that only this call uses.
         // On success every output pointer is a tensor we own; on failure all stay null.
         unsafe {
-            if let (Some(set), 1..) = (api.set_max_parallelism, options.threads) {
-                set(c_int::try_from(options.threads).unwrap_or(c_int::MAX));
+            if let (Some(set), 1..) = (api.set_max_parallelism, threads) {
+                set(c_int::try_from(threads).unwrap_or(c_int::MAX));
             }
             (api.session_run)(
                 self.session,
@@ -415,7 +501,7 @@ impl Session {
                 fetch_count,
                 ptr::null(),
                 0,
-                ptr::null_mut(),
+                metadata,
                 status.raw,
             );
         }
@@ -662,7 +748,8 @@ mod tests {
 
     #[test]
     fn timeout_is_encoded_as_a_varint_of_field_2() {
-        assert_eq!(with_timeout(1).as_slice(), [0x10, 1]);
-        assert_eq!(with_timeout(300).as_slice(), [0x10, 0xac, 0x02]);
+        let bytes = |millis| with_timeout(Duration::from_millis(millis));
+        assert_eq!(bytes(0).as_slice(), [0x10, 1], "0 would be no timeout");
+        assert_eq!(bytes(300).as_slice(), [0x10, 0xac, 0x02]);
     }
 }

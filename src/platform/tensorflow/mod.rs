@@ -1,6 +1,6 @@
 //! TensorFlow SavedModels, run by libtensorflow in this process.
 //!
-//! * [`library`] finds the library, `ffi` is its C API behind safe types;
+//! * [`library`] finds the library, `ffi` is its C API behind safe types, [`custom_ops`] adds to it;
 //! * [`saved_model`], [`graph`] and [`bundle`] read a model's files without it;
 //! * this file ties them together as a [`Platform`].
 
@@ -12,7 +12,10 @@ use prost::Message;
 
 use self::ffi::{Api, Endpoint, Session};
 use self::graph::StateChanging;
-use super::{Completeness, Executable, Inspection, LoadOptions, Loaded, Platform, RunOptions};
+use super::{
+    Completeness, CustomOps, Executable, Inspection, LoadOptions, Loaded, Platform, Profiled,
+    RunOptions,
+};
 use crate::config::TensorFlowConfig;
 use crate::error::{Code, Error, Result};
 use crate::os;
@@ -20,10 +23,12 @@ use crate::pb::tensorflow::{ConfigProto, GpuOptions, OpList, ThreadPoolOptionPro
 use crate::tensor::{Signature, Tensor, TensorSpec};
 
 mod bundle;
+mod custom_ops;
 mod ffi;
 mod graph;
 mod library;
 mod saved_model;
+mod trace;
 
 /// The `tensorflow` platform.
 pub struct TensorFlow {
@@ -36,6 +41,7 @@ pub struct TensorFlow {
 struct Runtime {
     api: Arc<Api>,
     state: StateChanging,
+    custom_ops: Vec<CustomOps>,
     pools: Once,
 }
 
@@ -61,11 +67,13 @@ impl TensorFlow {
                 "this libtensorflow can not bound threads per run; every run uses all of them"
             );
         }
+        let custom_ops = custom_ops::load(&api, &self.config.custom_ops)?;
+        // Custom operations are in it, too.
         let registry = OpList::decode(api.operations().as_slice()).map_err(|e| {
             Error::internal("libtensorflow's list of operations is damaged").with_source(e)
         })?;
         let state = StateChanging::new(&registry);
-        let runtime = Arc::new(Runtime { api, state, pools: Once::new() });
+        let runtime = Arc::new(Runtime { api, state, custom_ops, pools: Once::new() });
         *slot = Some(Arc::clone(&runtime));
         Ok(runtime)
     }
@@ -178,7 +186,19 @@ impl Platform for TensorFlow {
     }
 
     fn describe(&self) -> Result<String> {
-        Ok(format!("libtensorflow {}", self.runtime()?.api.version()))
+        let runtime = self.runtime()?;
+        let version = runtime.api.version();
+        let count: usize = runtime.custom_ops.iter().map(|library| library.ops.len()).sum();
+        match count {
+            0 => Ok(format!("libtensorflow {version}")),
+            1 => Ok(format!("libtensorflow {version} with 1 custom op")),
+            _ => Ok(format!("libtensorflow {version} with {count} custom ops")),
+        }
+    }
+
+    fn custom_ops(&self) -> Vec<CustomOps> {
+        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_ref().map_or(Vec::new(), |runtime| runtime.custom_ops.clone())
     }
 
     fn recognises(&self, folder: &Path) -> bool {
@@ -203,17 +223,29 @@ impl Platform for TensorFlow {
         let meta = saved_model::read(folder, &options.tags)?;
         let runtime = self.runtime()?;
         let signatures = saved_model::signatures(&meta, options, Some(&runtime.state));
+        let marshalled_hooks = saved_model::has_marshalled_hooks(&meta);
         drop(meta); // It may hold a large graph; the runtime makes its own.
         let config = self.session_config(options.threads);
         runtime.pools.call_once(|| self.start_pools(&runtime.api));
-        let session = Session::load(&runtime.api, folder, &options.tags, &config)?;
+        let session = Session::load(&runtime.api, folder, &options.tags, &config);
+        let session = session.map_err(with_hint)?;
         let calls = signatures.iter().map(|s| Call::resolve(&session, s)).collect();
         Ok(Loaded {
             executable: Arc::new(Model { session, calls }),
             signatures,
             bytes: saved_model::size_of_files(folder),
+            marshalled_hooks,
         })
     }
+}
+
+/// A failed load, with what to do about an operation that is not there.
+fn with_hint(error: Error) -> Error {
+    if !error.message().contains("Op type not registered") {
+        return error;
+    }
+    let hint = "if it is a custom op, name its library with custom_op_paths";
+    Error::new(error.code(), format!("{} ({hint})", error.message()))
 }
 
 /// A loaded SavedModel.
@@ -245,13 +277,31 @@ impl Call {
     }
 }
 
+impl Model {
+    fn call(&self, signature: usize) -> Result<&Call> {
+        match self.calls.get(signature) {
+            Some(Ok(call)) => Ok(call),
+            Some(Err(error)) => Err(error.duplicate()),
+            None => Err(Error::internal("no such signature number")),
+        }
+    }
+}
+
 impl Executable for Model {
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
-        let call = match self.calls.get(signature) {
-            Some(Ok(call)) => call,
-            Some(Err(error)) => return Err(error.duplicate()),
-            None => return Err(Error::internal("no such signature number")),
-        };
+        let call = self.call(signature)?;
         self.session.run(&call.feeds, inputs, &call.fetches, options)
+    }
+
+    fn profile(
+        &self,
+        signature: usize,
+        inputs: &[Tensor],
+        options: RunOptions,
+    ) -> Result<Profiled> {
+        let call = self.call(signature)?;
+        let (outputs, metadata) =
+            self.session.run_traced(&call.feeds, inputs, &call.fetches, options)?;
+        Ok((outputs, trace::read(&metadata)?))
     }
 }

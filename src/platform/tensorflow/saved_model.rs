@@ -212,6 +212,12 @@ fn spec(alias: &str, info: &TensorInfo) -> TensorSpec {
     TensorSpec { alias: alias.to_owned(), tensor_name, dtype_number: info.dtype, shape, sparse }
 }
 
+/// Whether the graph holds the functions that Simple TensorFlow Serving would call around it.
+pub(super) fn has_marshalled_hooks(meta: &MetaGraphDef) -> bool {
+    let is_there = |name: &str| meta.collection_def.contains_key(name);
+    is_there("preprocess_function") || is_there("postprocess_function")
+}
+
 /// The bytes of all files below `folder`.
 pub(super) fn size_of_files(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else {

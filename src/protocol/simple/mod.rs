@@ -21,8 +21,15 @@ use crate::error::{Code, Error, Result};
 use crate::tensor::{DType, ImageEncoding, Shape, Signature, StringsBuilder, Tensor};
 
 pub mod clients;
+pub mod describe;
 pub mod example;
+mod form;
+pub mod pages;
+mod profile;
 mod request;
+mod route;
+
+pub use self::route::{Page, page};
 
 /// A form with images, taken apart.
 #[derive(Debug, Default)]
@@ -35,6 +42,8 @@ pub struct ImageForm {
     pub model_version: Option<String>,
     /// Field `signature_name`.
     pub signature_name: Option<String>,
+    /// Field `run_profile`.
+    pub run_profile: Option<String>,
 }
 
 /// Answers `POST /` with JSON.
@@ -82,14 +91,21 @@ fn reply(answer: Result<Vec<u8>>, mut served: Served) -> Reply {
 }
 
 async fn run(engine: &Engine, call: Call, start: Instant, served: &mut Served) -> Result<Vec<u8>> {
-    let Call { handle, signature, inputs } = call;
+    let Call { handle, signature, inputs, profile } = call;
     served.reach(&handle, signature);
     let request = InferRequest { signature, inputs };
-    let answer = engine.infer(&handle, request, engine.deadline(start)).await;
-    let answer = answer.map_err(in_words)?;
+    let deadline = engine.deadline(start);
+    let (answer, profile) = if profile {
+        // In a box: it is rare, and would make the future of every request larger.
+        let answer = Box::pin(engine.profile(&handle, request, deadline)).await;
+        answer.map(|(answer, runs)| (answer, Some(profile::text(&runs))))
+    } else {
+        engine.infer(&handle, request, deadline).await.map(|answer| (answer, None))
+    }
+    .map_err(in_words)?;
     served.took(answer.times);
     let declared = handle.signatures().get(signature);
-    encode(declared, &answer.outputs)
+    encode(declared, &answer.outputs, profile.as_deref())
 }
 
 /// A failure of the run in this API's words, if it is the request's fault.
@@ -107,25 +123,45 @@ fn run_failed(message: &str) -> String {
     format!("Sess.run() fail because of {message}, please check shape of input")
 }
 
+/// The member of an answer that holds the text of its profile.
+const PROFILE: &str = "__PROFILE__";
+
 /// Outputs as an object: keys sorted, no white space, a line break behind.
-fn encode(signature: Option<&Signature>, outputs: &[Tensor]) -> Result<Vec<u8>> {
+fn encode(
+    signature: Option<&Signature>,
+    outputs: &[Tensor],
+    mut profile: Option<&str>,
+) -> Result<Vec<u8>> {
     let style = Style { layout: Layout::Compact, floats: Floats::Python, texts: Texts::Lossy };
     let specs = signature.map_or(&[][..], |signature| &signature.outputs);
     let mut body = b"{".to_vec();
-    for (index, (spec, output)) in specs.iter().zip(outputs).enumerate() {
-        if index > 0 {
-            body.push(b',');
+    for (spec, output) in specs.iter().zip(outputs) {
+        if let Some(text) = profile.take_if(|_| spec.alias.as_str() > PROFILE) {
+            member(PROFILE, &mut body);
+            write::string(text.as_bytes(), &mut body);
         }
-        write::string(spec.alias.as_bytes(), &mut body);
-        body.push(b':');
+        member(&spec.alias, &mut body);
         write::tensor(output, style, 0, &mut body).map_err(|write::NoJsonForm(dtype)| {
             let message =
                 format!("output {:?} is of type {dtype}, which JSON can not hold", spec.alias);
             Error::new(Code::Unimplemented, message)
         })?;
     }
+    if let Some(text) = profile {
+        member(PROFILE, &mut body);
+        write::string(text.as_bytes(), &mut body);
+    }
     body.extend_from_slice(b"}\n");
     Ok(body)
+}
+
+/// Begins the next member of the object in `body`.
+fn member(name: &str, body: &mut Vec<u8>) {
+    if body.len() > 1 {
+        body.push(b',');
+    }
+    write::string(name.as_bytes(), body);
+    body.push(b':');
 }
 
 /// The model and signature a request means.
@@ -194,7 +230,8 @@ fn image_call(engine: &Engine, form: ImageForm) -> Result<Call> {
     let input = declared.map_or(Err(Error::internal("no such signature")), |declared| {
         image_input(declared, &form.images)
     })?;
-    Ok(Call { handle, signature: index, inputs: vec![input] })
+    let profile = form.run_profile.as_deref() == Some("true");
+    Ok(Call { handle, signature: index, inputs: vec![input], profile })
 }
 
 /// The images as the signature's one input: a string each.

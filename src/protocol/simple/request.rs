@@ -21,6 +21,8 @@ pub(super) struct Call {
     pub(super) handle: ModelHandle,
     pub(super) signature: usize,
     pub(super) inputs: Vec<Tensor>,
+    /// Tell which operations take how long.
+    pub(super) profile: bool,
 }
 
 pub(super) fn decode(engine: &Engine, body: &[u8]) -> Result<Call> {
@@ -37,9 +39,20 @@ struct Fields {
     model_version: Option<i64>,
     signature_name: Option<String>,
     base64_decode: bool,
+    profile: bool,
+    /// The functions around the model are asked for.
+    hooks: bool,
 }
 
-const FIELDS: [&[u8]; 4] = [b"model_name", b"model_version", b"signature_name", b"base64_decode"];
+const FIELDS: [&[u8]; 7] = [
+    b"model_name",
+    b"model_version",
+    b"signature_name",
+    b"base64_decode",
+    b"run_profile",
+    b"preprocess",
+    b"postprocess",
+];
 
 impl Fields {
     /// Reads the member `name`, whose value is at `cursor`; a wrong one is told of in words.
@@ -60,6 +73,12 @@ impl Fields {
                 let version = version(cursor);
                 self.model_version = Some(version.ok_or_else(|| wrong("a whole number"))?);
             }
+            // Anything but this text asks for nothing.
+            b"run_profile" => self.profile = raw(cursor, body)? == b"\"true\"",
+            b"preprocess" | b"postprocess" => {
+                let value = raw(cursor, body)?;
+                self.hooks |= !matches!(value, b"false" | b"\"false\"" | b"null");
+            }
             _ => {
                 self.base64_decode = cursor.peek() == b't';
                 cursor.skip_value().map_err(|e| not_json(body, e))?;
@@ -70,8 +89,34 @@ impl Fields {
 
     fn find(&self, engine: &Engine) -> Result<(ModelHandle, usize)> {
         let (model, signature) = (self.model_name.as_deref(), self.signature_name.as_deref());
-        find(engine, model, self.model_version, signature)
+        let found = find(engine, model, self.model_version, signature)?;
+        if self.hooks {
+            check_hooks(&found.0)?;
+        }
+        Ok(found)
     }
+}
+
+/// Refuses a request that asks for functions which are there and are never run. Where there are
+/// none, to ask for them changes nothing.
+fn check_hooks(handle: &ModelHandle) -> Result<()> {
+    let model = handle.model();
+    if handle.has_marshalled_hooks() {
+        return Err(Error::invalid(format!(
+            "model {model} brings its preprocess or postprocess function in Python's marshal \
+             format, which is code for one version of Python and is never run here; send data \
+             that is ready for the model, without preprocess and postprocess"
+        )));
+    }
+    log::debug!("model {model} has no function to preprocess or postprocess with");
+    Ok(())
+}
+
+/// The value at `cursor` as it is written.
+fn raw<'a>(cursor: &mut Cursor, body: &'a [u8]) -> Result<&'a [u8]> {
+    let start = cursor.offset();
+    cursor.skip_value().map_err(|e| not_json(body, e))?;
+    Ok(body.get(start..cursor.offset()).unwrap_or_default().trim_ascii())
 }
 
 /// A version as a number or as a string of digits.
@@ -117,7 +162,7 @@ fn fast(engine: &Engine, body: &[u8]) -> Option<Call> {
             let declared = handle.signatures().get(signature)?;
             let options = options(engine);
             let inputs = read_data(&mut cursor, declared, options, fields.base64_decode).ok()?;
-            call = Some(Call { handle, signature, inputs });
+            call = Some(Call { handle, signature, inputs, profile: fields.profile });
         } else {
             cursor.skip_value().ok()?;
         }
@@ -157,7 +202,7 @@ fn careful(engine: &Engine, body: &[u8]) -> Result<Call> {
     cursor.seek(data_at);
     let inputs = read_data(&mut cursor, declared, options(engine), fields.base64_decode);
     let inputs = inputs.map_err(|fault| data_error(&fault, declared, body, data_at))?;
-    Ok(Call { handle, signature, inputs })
+    Ok(Call { handle, signature, inputs, profile: fields.profile })
 }
 
 /// Checks the syntax of all of `body`; where the value of `data` is.

@@ -319,7 +319,7 @@ impl Platform for Fake {
         let signatures = signatures(&model);
         let executable = Arc::new(FakeExecutable { model, record: Arc::clone(&self.0) });
         self.0.alive.fetch_add(1, SeqCst);
-        Ok(Loaded { signatures, executable, bytes: 1000 })
+        Ok(Loaded { signatures, executable, bytes: 1000, marshalled_hooks: false })
     }
 }
 

@@ -1,0 +1,55 @@
+//! `simple_tensorflow_serving` and `stfs`: this binary under Simple TensorFlow Serving's names,
+//! with its flags and its list of models.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use self::flags::Flags;
+use super::{complain, say, serve, settings_of_environment};
+use crate::config::environment::Environment;
+use crate::error::Result;
+
+mod flags;
+mod start;
+
+/// The names it is called by.
+pub(super) const NAMES: [&str; 2] = ["simple_tensorflow_serving", "stfs"];
+
+pub(super) fn run(
+    program: &str,
+    arguments: impl IntoIterator<Item = OsString>,
+    environment: &Environment,
+) -> ExitCode {
+    let started = Instant::now();
+    let flags = match Flags::parse_from(program, arguments) {
+        Ok(flags) => flags,
+        Err(error) => {
+            // Help is an answer, anything else a mistake in the arguments.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        }
+    };
+    match serve(&flags, environment, started) {
+        Ok(code) => code,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<ExitCode> {
+    let settings = settings_of_environment()?;
+    let mut for_log = settings.clone();
+    for_log.server.log_level = for_log.server.log_level.or(start::log_level(flags)?);
+    serve::start_log(&for_log, environment);
+    let start = start::start(flags, &settings, environment)?;
+    for note in &start.notes {
+        log::warn!("{note}");
+    }
+    for (name, value) in flags.listed() {
+        say(&format!("{name}: {value}"));
+    }
+    serve::serve(&start.config, environment, started, |_| Ok(()))
+}

@@ -1,0 +1,225 @@
+//! The list of models, as the file of `--model_config_file` and the flags of one model name them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::session_of;
+use crate::config::check::is_model_name;
+use crate::config::units::List;
+use crate::config::{ModelConfig, Settings, SourceConfig, VersionPolicy};
+use crate::error::{Error, Result};
+
+/// The only platform that is built in.
+pub const PLATFORM: &str = "tensorflow";
+
+/// Platforms of Simple TensorFlow Serving that are not.
+const OTHERS: [&str; 8] =
+    ["mxnet", "onnx", "pytorch_onnx", "h2o", "scikitlearn", "xgboost", "pmml", "spark"];
+
+/// A model as it is named by the user.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// The folder of its versions.
+    pub base_path: String,
+    /// The runtime that it is for.
+    #[serde(default = "platform")]
+    pub platform: String,
+    #[serde(default)]
+    custom_op_paths: String,
+    #[serde(default)]
+    session_config: Map<String, Value>,
+    #[serde(flatten)]
+    rest: BTreeMap<String, Value>,
+}
+
+fn platform() -> String {
+    PLATFORM.to_owned()
+}
+
+#[derive(Deserialize)]
+struct File {
+    model_config_list: Vec<Listed>,
+}
+
+/// What a list comes to.
+#[derive(Debug, Default)]
+pub struct ModelList {
+    /// The models that can be served, each name once.
+    pub models: Vec<Listed>,
+    /// What their session configs and custom ops come to, for all of them.
+    pub settings: Settings,
+    /// What the user should know, for the log.
+    pub notes: Vec<String>,
+    /// Models that can not be served, and why.
+    pub refused: Vec<String>,
+}
+
+impl Listed {
+    /// The one model of a server that is given no list.
+    #[must_use]
+    pub fn one(name: &str, base_path: &str, platform: &str) -> Self {
+        Listed {
+            name: name.to_owned(),
+            base_path: base_path.to_owned(),
+            platform: platform.to_owned(),
+            custom_op_paths: String::new(),
+            session_config: Map::new(),
+            rest: BTreeMap::new(),
+        }
+    }
+
+    /// Why it can not be served, if it can not.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        let Listed { name, base_path, platform, .. } = self;
+        if !is_model_name(name) {
+            return Some(format!("model {name:?}: a name must not be empty or contain / or :"));
+        }
+        if platform != PLATFORM {
+            let why = match OTHERS.contains(&platform.as_str()) {
+                true => "is not built into tensorserve yet",
+                false => "is not known",
+            };
+            return Some(format!("model {name}: platform {platform} {why}; {PLATFORM} is"));
+        }
+        if let Some((scheme, _)) = base_path.split_once("://") {
+            return Some(format!(
+                "model {name}: {base_path} is not a folder of this machine; copy or mount what is \
+                 at {scheme}:// and name that folder"
+            ));
+        }
+        None
+    }
+
+    /// Where it comes from: all its versions are served, as Simple TensorFlow Serving does.
+    #[must_use]
+    pub fn source(&self, common: &ModelConfig, policy: VersionPolicy) -> SourceConfig {
+        SourceConfig {
+            path: self.base_path.clone().into(),
+            name: Some(self.name.clone()),
+            model: ModelConfig { policy, ..common.clone() },
+        }
+    }
+}
+
+/// Reads the file of `--model_config_file`.
+///
+/// # Errors
+/// If it can not be read, is no JSON (with line and column), or has no such list.
+pub fn read(path: &Path) -> Result<ModelList> {
+    let shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|e| Error::invalid(format!("{shown}: {e}")).with_source(e))?;
+    let file: File = serde_json::from_str(&text)
+        .map_err(|e| Error::invalid(format!("{shown}: {e}")).with_source(e))?;
+    list(file.model_config_list).map_err(|e| e.context(shown))
+}
+
+/// Sorts out a list of models: of two with the same name the last counts.
+fn list(models: Vec<Listed>) -> Result<ModelList> {
+    let mut list = ModelList::default();
+    for model in models {
+        if let Some(at) = list.models.iter().position(|other| other.name == model.name) {
+            let Listed { name, base_path, .. } = list.models.remove(at);
+            list.notes.push(format!("model {name} is listed twice; {base_path} is left out"));
+        }
+        match model.refusal() {
+            Some(why) => list.refused.push(why),
+            None => list.models.push(model),
+        }
+    }
+    let mut custom_ops: Vec<PathBuf> = Vec::new();
+    for model in &list.models {
+        let name = &model.name;
+        for key in model.rest.keys() {
+            list.notes.push(format!("model {name}: {key} has no effect"));
+        }
+        let paths: List<PathBuf> = model.custom_op_paths.parse().map_err(Error::invalid)?;
+        custom_ops.extend(paths.0);
+        let (session, notes) = session_of(&model.session_config)
+            .map_err(|e| e.context(format!("model {name}: session_config")))?;
+        list.notes.extend(notes.into_iter().map(|note| format!("model {name}: {note}")));
+        // Sessions share the GPUs of the process.
+        let (ours, theirs) = (list.settings.server.clone(), &session.server);
+        let differs = ours.clone().or(theirs) != theirs.clone().or(&ours);
+        if differs {
+            let note = "its session_config is not that of the models before it, which counts";
+            list.notes.push(format!("model {name}: {note}"));
+        }
+        list.settings.server = ours.or(theirs);
+    }
+    if !custom_ops.is_empty() {
+        list.settings.server.custom_op_paths = Some(List(custom_ops));
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(text: &str) -> Result<ModelList> {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("models.json");
+        fs::write(&path, text).expect("written");
+        read(&path)
+    }
+
+    #[test]
+    fn a_list_with_everything() {
+        let list = listed(
+            "{\"model_config_list\": [
+               {\"name\": \"a\", \"base_path\": \"./old\"},
+               {\"name\": \"b\", \"base_path\": \"/b\", \"platform\": \"tensorflow\",
+                \"custom_op_paths\": \"/ops, /more\", \"session_config\": {\"allow_growth\": false}},
+               {\"name\": \"a\", \"base_path\": \"./new\", \"colour\": 1},
+               {\"name\": \"x\", \"base_path\": \"/x\", \"platform\": \"xgboost\"},
+               {\"name\": \"h\", \"base_path\": \"hdfs:///h\"}]}",
+        )
+        .expect("valid");
+        let models: Vec<_> = list.models.iter().map(|m| (&*m.name, &*m.base_path)).collect();
+        assert_eq!(models, [("b", "/b"), ("a", "./new")]);
+        assert_eq!(list.settings.server.gpu_allow_growth, Some(false));
+        let ops = list.settings.server.custom_op_paths.expect("some").0;
+        assert_eq!(ops, [Path::new("/ops"), Path::new("/more")]);
+        assert_eq!(list.notes.len(), 2, "{:?}", list.notes);
+        let [xgboost, hdfs] = list.refused.as_slice() else { panic!("{:?}", list.refused) };
+        assert!(xgboost.contains("platform xgboost is not built into tensorserve yet"));
+        assert!(hdfs.contains("hdfs:///h is not a folder of this machine"), "{hdfs}");
+    }
+
+    #[test]
+    fn one_session_counts_for_all_and_that_is_told() {
+        let model = |name: &str, growth: bool| {
+            format!(
+                "{{\"name\": \"{name}\", \"base_path\": \"/m\", \
+                 \"session_config\": {{\"allow_growth\": {growth}}}}}"
+            )
+        };
+        let file = |a, b| format!("{{\"model_config_list\": [{a}, {b}]}}");
+        let list = listed(&file(model("a", true), model("b", false))).expect("valid");
+        assert_eq!(list.settings.server.gpu_allow_growth, Some(true));
+        assert!(list.notes[0].contains("model b: its session_config"), "{:?}", list.notes);
+        let list = listed(&file(model("a", true), model("b", true))).expect("valid");
+        assert_eq!(list.notes, Vec::<String>::new());
+    }
+
+    #[test]
+    fn mistakes_name_the_file_and_the_place() {
+        for (text, part) in [
+            ("", "models.json: EOF"),
+            ("{\"model_config_list\": [{\"name\": \"a\"}]}", "missing field `base_path`"),
+            ("{}", "missing field `model_config_list`"),
+        ] {
+            let error = listed(text).expect_err(text);
+            assert!(error.message().contains(part), "{error}");
+        }
+        assert!(read(Path::new("/no/such.json")).is_err());
+    }
+}
