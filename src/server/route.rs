@@ -253,7 +253,13 @@ mod tests {
                     | Container::UnloadModel
                     | Container::NoOperation
             ),
-            _ => false,
+            Route::Alive
+            | Route::Simple
+            | Route::Live
+            | Route::Health
+            | Route::Ready
+            | Route::Metrics
+            | Route::TfsMetrics => false,
         }
     }
 
