@@ -28,6 +28,7 @@ pub mod protocol;
 pub mod repository;
 pub mod request_log;
 pub mod server;
+pub mod steps;
 pub mod tensor;
 pub mod worker;
 
@@ -70,12 +71,13 @@ impl Server {
         let authenticator = config.auth.as_ref().map(Authenticator::new).transpose()?;
         let authenticator = authenticator.as_ref();
         let metrics = Metrics::new();
-        let most = engine::max_tensor_bytes(config);
+        let most = config.max_tensor_bytes();
         let warm_up = Arc::new(move |handle: &ModelHandle, folder: &Path, times: usize| {
             warm_up::run_file(handle, folder, times, most)
         });
         let repository = Repository::start(config, platforms, metrics.clone(), warm_up)?;
         let engine = Engine::new(config, repository, metrics);
+        engine.start_history()?;
         let http = match config.http.port {
             Some(port) => Some(HttpListener::start(config, port, &engine, authenticator)?),
             None => None,

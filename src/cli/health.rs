@@ -15,6 +15,7 @@ use ureq::tls::{
 
 use super::say;
 use crate::config::environment::Environment;
+use crate::config::sagemaker;
 use crate::error::{Code, Error, Result};
 
 /// What to ask, and how to know who answers.
@@ -40,11 +41,18 @@ pub(super) struct Arguments {
 
 /// Asks `/readyz`.
 pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode> {
-    let url = match &arguments.url {
-        Some(url) => url.trim_end_matches('/').to_owned(),
-        None => url_of(environment),
+    let urls = match &arguments.url {
+        Some(url) => vec![url.trim_end_matches('/').to_owned()],
+        None => likely(environment, sagemaker::is_called_for(environment)),
     };
-    let (status, body) = ask(&format!("{url}/readyz"), arguments)?;
+    let mut answer = Err(Error::internal("no server to ask"));
+    for url in urls {
+        answer = ask(&format!("{url}/readyz"), arguments);
+        if answer.is_ok() {
+            break;
+        }
+    }
+    let (status, body) = answer?;
     if status == 200 {
         say("ready");
         return Ok(ExitCode::SUCCESS);
@@ -53,18 +61,26 @@ pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<Ex
     Ok(ExitCode::FAILURE)
 }
 
-/// The server that `environment` would start.
-fn url_of(environment: &Environment) -> String {
-    let port = environment.get("TENSORSERVE_HTTP_PORT").unwrap_or("8500");
+/// Where a server would be that was started with this environment, likeliest first. What its
+/// arguments were is not known: an image serves models of its own, or is SageMaker's container.
+fn likely(environment: &Environment, may_be_sagemakers: bool) -> Vec<String> {
     let host = match environment.get("TENSORSERVE_HOST").unwrap_or("127.0.0.1") {
         "0.0.0.0" => "127.0.0.1".to_owned(),
         "::" => "[::1]".to_owned(),
         host if host.contains(':') => format!("[{host}]"),
         host => host.to_owned(),
     };
+    let ports = match environment.get("TENSORSERVE_HTTP_PORT") {
+        Some(port) => vec![port],
+        None if may_be_sagemakers => {
+            vec![environment.get("SAGEMAKER_BIND_TO_PORT").unwrap_or("8080"), "8500"]
+        }
+        None => vec!["8500"],
+    };
     let certificates = ["TENSORSERVE_TLS_CERTIFICATE", "TENSORSERVE_HTTP_TLS_CERTIFICATE"];
     let is_encrypted = certificates.iter().any(|name| environment.get(name).is_some());
-    format!("{}://{host}:{port}", if is_encrypted { "https" } else { "http" })
+    let scheme = if is_encrypted { "https" } else { "http" };
+    ports.into_iter().map(|port| format!("{scheme}://{host}:{port}")).collect()
 }
 
 /// Status and body of a page.
@@ -147,6 +163,25 @@ fn wrong(path: &Path, why: impl std::fmt::Display) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sagemakers(pairs: &[(&str, &str)]) -> bool {
+        pairs.iter().any(|(name, _)| name.starts_with("SAGEMAKER_"))
+    }
+
+    #[test]
+    fn the_server_that_the_environment_would_start_is_asked() {
+        let urls = |pairs: &[_]| likely(&Environment::of(pairs), sagemakers(pairs));
+        assert_eq!(urls(&[("TENSORSERVE_HOST", "0.0.0.0")]), ["http://127.0.0.1:8500"]);
+        assert_eq!(urls(&[("TENSORSERVE_HOST", "::")]), ["http://[::1]:8500"]);
+        let ours = [("TENSORSERVE_HTTP_PORT", "9000"), ("SAGEMAKER_BIND_TO_PORT", "8081")];
+        assert_eq!(urls(&ours), ["http://127.0.0.1:9000"]);
+        let container = [("SAGEMAKER_MULTI_MODEL", "true")];
+        assert_eq!(urls(&container), ["http://127.0.0.1:8080", "http://127.0.0.1:8500"]);
+        let elsewhere = [("SAGEMAKER_BIND_TO_PORT", "8081"), ("TENSORSERVE_HOST", "::1")];
+        assert_eq!(urls(&elsewhere), ["http://[::1]:8081", "http://[::1]:8500"]);
+        let encrypted = [("TENSORSERVE_TLS_CERTIFICATE", "server.pem")];
+        assert_eq!(urls(&encrypted), ["https://127.0.0.1:8500"]);
+    }
 
     #[test]
     fn only_this_machine_is_believed_without_a_root() {

@@ -139,7 +139,7 @@ impl Check {
             ));
         }
         let hosts = server.console_hosts.clone().map_or(Vec::new(), |List(hosts)| hosts);
-        ConsoleConfig { admin, hosts }
+        ConsoleConfig { enabled: server.console.unwrap_or(true), admin, hosts }
     }
 
     fn sagemaker(&mut self, server: &ServerSettings) -> SagemakerConfig {

@@ -58,7 +58,17 @@ pub enum AuthConfig {
     },
 }
 
+/// A decoded tensor may take this many times the largest request body: text of short numbers
+/// grows when it becomes numbers.
+const GROWTH: usize = 8;
+
 impl Config {
+    /// The most memory one input tensor of a request may take, in bytes.
+    #[must_use]
+    pub fn max_tensor_bytes(&self) -> usize {
+        self.http.max_body_bytes.saturating_mul(GROWTH)
+    }
+
     /// The same with one user, who may do everything, and without whom nobody may.
     #[must_use]
     pub fn with_one_user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
@@ -122,6 +132,8 @@ pub struct HttpConfig {
 /// What the console may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConsoleConfig {
+    /// There is one: the page for people, what feeds it, and what it changes.
+    pub enabled: bool,
     /// Change what is served.
     pub admin: bool,
     /// Names by which browsers may reach it for that, besides addresses and `localhost`.

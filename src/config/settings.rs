@@ -113,6 +113,9 @@ settings! {
         /// Send Server-Timing with every answer, not only when asked [default: false]
         #[arg(value_name = "BOOL")]
         server_timing: bool,
+        /// Have the console: a page for people at /, and the API behind it [default: true]
+        #[arg(value_name = "BOOL")]
+        console: bool,
         /// After SIGTERM keep serving, but not ready, for this long [default: 0s]
         #[arg(value_name = "TIME")]
         shutdown_delay: Span,

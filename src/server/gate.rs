@@ -154,7 +154,10 @@ mod tests {
     use actix_web::http::header::{HeaderName, HeaderValue};
 
     fn gate(admin: bool) -> Gate {
-        Gate::new(None, &ConsoleConfig { admin, hosts: vec!["models.example".to_owned()] })
+        Gate::new(
+            None,
+            &ConsoleConfig { enabled: true, admin, hosts: vec!["models.example".to_owned()] },
+        )
     }
 
     fn check(gate: &Gate, headers: &[(&str, &str)]) -> Result<()> {

@@ -3,6 +3,7 @@
 //! Routes are ours ([`super::route`]) and not the HTTP library's router: TensorFlow Serving's
 //! paths match in any case, keep their query, and have errors of their own.
 
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,21 +17,25 @@ use actix_web::http::header::{
 };
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use futures_util::FutureExt;
+use futures_util::stream::{self, StreamExt};
+use futures_util::{FutureExt, future};
 
 use super::body::{self, BodyError, Limits};
 use super::connection::Progress;
 use super::drain::Activity;
 use super::form;
 use super::gate::{Gate, hushed};
-use super::route::{self, Route, is_below_v1};
+use super::route::{self, Registered, Route, is_below_v1};
 use super::trace::Tracing;
-use crate::auth::Access;
+use crate::auth::{Access, Identity};
 use crate::config::{Config, SagemakerCompatibility, SagemakerConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error};
 use crate::metrics::{CONTENT_TYPE as CONTENT_TYPE_OF_METRICS, TFS_CONTENT_TYPE};
+use crate::protocol::console::openapi::Way;
+use crate::protocol::console::{self, Asker, Console, assets};
 use crate::protocol::sagemaker::{self, Sagemaker};
+use crate::protocol::simple::clients;
 use crate::protocol::{ALLOW, Head, Headers, JSON, Reply, simple, tfs};
 
 /// What every request needs. Cheap to clone.
@@ -43,7 +48,10 @@ pub(super) struct State {
     /// Where TensorFlow Serving's own metrics are.
     metrics_path: Option<Arc<str>>,
     exact: bool,
+    listener: clients::Listener,
     sagemaker: Sagemaker,
+    /// And whether it may change what is served.
+    console: Option<(Console, bool)>,
     tracing: Tracing,
     gate: Gate,
 }
@@ -62,12 +70,63 @@ impl State {
         let options = sagemaker_options(&config.http.sagemaker, config.http.max_body_bytes);
         let tracing = Tracing::new(&config.http);
         let sagemaker = Sagemaker::new(engine.clone(), options);
-        State { engine, limits, activity, cors, metrics_path, exact, sagemaker, tracing, gate }
+        let console = config.http.console.enabled.then(|| console(&engine, &activity, &gate));
+        let console = console.map(|console| (console, config.http.console.admin));
+        let (https, grpc_tls) = (config.http.tls.is_some(), config.grpc.tls.is_some());
+        let listener = clients::Listener { https, grpc_tls, auth: gate.is_shut() };
+        State {
+            engine,
+            limits,
+            activity,
+            cors,
+            metrics_path,
+            exact,
+            listener,
+            sagemaker,
+            console,
+            tracing,
+            gate,
+        }
+    }
+
+    /// Whether browsers get the dashboard, which shows what the console tells.
+    fn has_page(&self) -> bool {
+        self.console.is_some()
     }
 
     pub(super) fn activity(&self) -> &Activity {
         &self.activity
     }
+}
+
+fn console(engine: &Engine, activity: &Activity, gate: &Gate) -> Console {
+    let activity = activity.clone();
+    let options = console::Options {
+        connections: Box::new(move || activity.connections()),
+        auth: gate.is_shut(),
+        ways: route::REGISTERED.iter().flat_map(ways).collect(),
+    };
+    Console::new(engine.clone(), options)
+}
+
+/// The ways to a route, for the description of all; those that lead nowhere are not described.
+fn ways(entry: &Registered) -> impl Iterator<Item = Way> {
+    let access = match entry.route.access() {
+        Access::Open => "open",
+        Access::Look => "look",
+        Access::Infer => "infer",
+        Access::Metrics => "metrics",
+        Access::Admin | Access::Console => "admin",
+    };
+    let leads = !matches!(
+        entry.route,
+        Route::OtherMethod
+            | Route::Nowhere
+            | Route::Console(console::Route::Otherwise)
+            | Route::Sagemaker(sagemaker::Route::ModelsOtherwise)
+    );
+    let ways = leads.then(|| entry.each()).into_iter().flatten();
+    ways.map(move |(method, path)| Way { method, path, access })
 }
 
 fn sagemaker_options(config: &SagemakerConfig, max_body_bytes: usize) -> sagemaker::Options {
@@ -95,12 +154,12 @@ pub(super) async fn dispatch(
     state: web::Data<State>,
 ) -> HttpResponse {
     let start = Instant::now();
-    let trace = state.tracing.of(request.headers());
+    let mut trace = state.tracing.of(request.headers());
     state.activity.step();
-    let _serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
+    let serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
     let in_flight = state.engine.in_flight();
     let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
-    let reply = answering.catch_unwind().await.unwrap_or_else(|_| {
+    let mut reply = answering.catch_unwind().await.unwrap_or_else(|_| {
         state.engine.panicked();
         plain(500, "a bug in the server; its log says more")
     });
@@ -108,6 +167,7 @@ pub(super) async fn dispatch(
     if let Some(served) = &reply.served {
         state.engine.count(served, start.elapsed());
     }
+    trace.agree(&mut reply.headers);
     log_failure(&request, trace.id(), &reply);
     state.activity.step();
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -127,22 +187,32 @@ pub(super) async fn dispatch(
     if state.activity.is_closing() {
         response.force_close();
     }
-    response.body(reply.body)
+    let Some(more) = reply.more else {
+        return response.body(reply.body);
+    };
+    // As long as pieces come the request is being served.
+    let pieces = stream::once(future::ready(reply.body)).chain(more);
+    response.streaming(pieces.map(move |piece| {
+        let _ = &serving;
+        Ok::<_, Infallible>(piece)
+    }))
 }
 
 async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: Instant) -> Reply {
     let (method, path) = (request.method().as_str(), request.uri().path());
     let route = Route::of(method, path, state.metrics_path.as_deref());
-    if let Err(refusal) = state.gate.admit(route, request.headers()).await {
-        return refusal;
-    }
-    let reply = answer_admitted(route, request, payload, state, start).await;
+    let who = match state.gate.admit(route, request.headers()).await {
+        Ok(who) => who,
+        Err(refusal) => return refusal,
+    };
+    let reply = answer_admitted(route, &who, request, payload, state, start).await;
     if route.access() == Access::Open && state.gate.is_shut() { hushed(reply) } else { reply }
 }
 
-/// Answers a request that may be made.
+/// Answers a request that `who` may make.
 async fn answer_admitted(
     route: Route,
+    who: &Identity,
     request: &HttpRequest,
     payload: Payload,
     state: &State,
@@ -150,6 +220,10 @@ async fn answer_admitted(
 ) -> Reply {
     let (method, path) = (request.method().as_str(), request.uri().path());
     match route {
+        // As TensorFlow Serving's it is a malformed path.
+        Route::Client if state.exact => tfs_request(request, payload, state, start).await,
+        Route::Client => clients::source(&state.engine, &head(request, state), state.listener),
+        Route::Clients => clients::list(),
         Route::TfsLook | Route::TfsInfer => tfs_request(request, payload, state, start).await,
         Route::TfsOptions => tfs_options(request.headers()),
         Route::Simple => simple_request(request.headers(), payload, state, start).await,
@@ -157,7 +231,14 @@ async fn answer_admitted(
         Route::Sagemaker(route) => {
             Box::pin(sagemaker_request(route, request, payload, state, start)).await
         }
-        Route::Alive => Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]),
+        Route::Console(part) => match &state.console {
+            Some(console) => {
+                Box::pin(console_request(console, part, who, request, payload, state)).await
+            }
+            None => nowhere(path, state),
+        },
+        Route::Alive => root(&head(request, state), state),
+        Route::PageFile if state.has_page() => assets::asset(&head(request, state)),
         Route::Live => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
         Route::Health => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
         Route::Ready => readiness(&state.engine),
@@ -165,14 +246,26 @@ async fn answer_admitted(
         Route::TfsMetrics => tfs_metrics(request, state),
         Route::OtherMethod => plain(405, &format!("{method} is not allowed for {path}"))
             .with_header(ALLOW, route::allowed(path)),
-        Route::Nowhere if state.sagemaker.options().is_container => sagemaker::not_found(),
-        Route::Nowhere => {
-            let message = format!(
-                "there is nothing at {path}; models are at /v1/models/NAME:predict and POST /"
-            );
-            plain(404, &message)
-        }
+        Route::PageFile | Route::Nowhere => nowhere(path, state),
     }
+}
+
+/// The page for a browser; a sign of life for everyone else.
+fn root(head: &Head, state: &State) -> Reply {
+    if state.has_page() && assets::wants_page(head) {
+        return assets::page(head);
+    }
+    let reply = Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]);
+    if state.has_page() { reply.with_header("vary", "Accept") } else { reply }
+}
+
+fn nowhere(path: &str, state: &State) -> Reply {
+    if state.sagemaker.options().is_container {
+        return sagemaker::not_found();
+    }
+    let message =
+        format!("there is nothing at {path}; models are at /v1/models/NAME:predict and POST /");
+    plain(404, &message)
 }
 
 async fn tfs_request(
@@ -185,6 +278,27 @@ async fn tfs_request(
     match body::read(request.headers(), &mut payload, state.limits).await {
         Ok(body) => tfs::handle(&state.engine, &head, body, start).await,
         Err(BodyError { status, error }) => tfs::refuse(error, status),
+    }
+}
+
+async fn console_request(
+    (console, may_change): &(Console, bool),
+    route: console::Route,
+    who: &Identity,
+    request: &HttpRequest,
+    mut payload: Payload,
+    state: &State,
+) -> Reply {
+    let limits = Limits { bytes: console::LARGEST_BODY, ..state.limits };
+    match body::read(request.headers(), &mut payload, limits).await {
+        Ok(body) => {
+            let from = request.peer_addr().map(|address| address.ip());
+            let mut roles = who.roles().names();
+            roles.retain(|role| *may_change || *role != "admin");
+            let asker = Asker { name: who.name().map(str::to_owned), roles, from };
+            console.handle(route, &head(request, state), body, &asker).await
+        }
+        Err(BodyError { status, error }) => console::refuse(error).with_status(status),
     }
 }
 

@@ -6,13 +6,17 @@
 //! compile.
 
 use crate::auth::Access;
+use crate::protocol::console::{self, assets};
 use crate::protocol::sagemaker;
+use crate::protocol::simple::clients;
 
 /// Where a method and a path lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    /// What KServe's clients and Knative's probe expect at the root.
+    /// What KServe's clients and Knative's probe expect at the root; browsers get the page.
     Alive,
+    /// A file of the page.
+    PageFile,
     /// Simple TensorFlow Serving's inference: JSON, or a form with images.
     Simple,
     /// Whether the process lives.
@@ -31,8 +35,14 @@ pub(super) enum Route {
     TfsInfer,
     /// A browser's question before it calls TensorFlow Serving's REST API.
     TfsOptions,
+    /// The source of a client for a model.
+    Client,
+    /// The languages there are clients in.
+    Clients,
     /// A part of SageMaker's front.
     Sagemaker(sagemaker::Route),
+    /// A part of the console's API.
+    Console(console::Route),
     /// A path that has other methods.
     OtherMethod,
     /// No path of ours.
@@ -75,10 +85,12 @@ macro_rules! routes {
     };
 }
 
+use console::Route as Part;
 use sagemaker::Route as Container;
 
 routes! {
     { Route::Alive } Open ["GET|HEAD /"];
+    { Route::PageFile } Open ["* /console/{file}"];
     { Route::Live } Open ["GET|HEAD /healthz"];
     { Route::Health } Open ["GET|HEAD /health"];
     { Route::Ready } Open ["GET|HEAD /readyz"];
@@ -107,6 +119,8 @@ routes! {
     ];
     // Browsers ask without credentials, and are told nothing of models.
     { Route::TfsOptions } Open ["OPTIONS /v1/models/{model}:predict"];
+    { Route::Client } Look ["GET|HEAD /v1/models/{model}/gen_client"];
+    { Route::Clients } Look ["GET|HEAD /api/v1/clients"];
     { Route::Sagemaker(Container::Ping) } Open ["* /ping"];
     { Route::Sagemaker(Container::Invocations) } Infer ["* /invocations"];
     { Route::Sagemaker(Container::TfsLook) } Look [
@@ -126,7 +140,31 @@ routes! {
     ];
     { Route::Sagemaker(Container::InvokeLater) } Infer ["* /endpoints/{endpoint}/async-invocations"];
     { Route::Sagemaker(Container::NoOperation) } Look ["* /endpoints/{endpoint}"];
-    { Route::OtherMethod } Look ["PUT /", "POST /healthz", "POST /health", "POST /readyz", "POST /metrics"];
+    { Route::Console(Part::Status) } Look ["GET|HEAD /api/v1/status"];
+    { Route::Console(Part::Model) } Look ["GET|HEAD /api/v1/models/{model}"];
+    { Route::Console(Part::History) } Look ["GET|HEAD /api/v1/history"];
+    { Route::Console(Part::Stream) } Look ["GET /api/v1/stream"];
+    { Route::Console(Part::Audit) } Admin ["GET|HEAD /api/v1/audit"];
+    { Route::Console(Part::Load) } Console ["POST /api/v1/models/{model}/load"];
+    { Route::Console(Part::Unload) } Console ["POST /api/v1/models/{model}/unload"];
+    { Route::Console(Part::SetLabel) } Console [
+        "POST /api/v1/models/{model}/versions/{version}/labels",
+    ];
+    { Route::Console(Part::RemoveLabel) } Console [
+        "DELETE /api/v1/models/{model}/versions/{version}/labels/{label}",
+    ];
+    { Route::Console(Part::Batching) } Console ["POST /api/v1/models/{model}/batching"];
+    { Route::Console(Part::Drain) } Console ["POST /api/v1/drain"];
+    { Route::Console(Part::OpenApi) } Look ["GET|HEAD /openapi.json"];
+    { Route::Console(Part::Otherwise) } Look ["PUT /api/v1/status", "* /api/v1/nothing"];
+    { Route::OtherMethod } Look [
+        "PUT /",
+        "POST /healthz",
+        "POST /health",
+        "POST /readyz",
+        "POST /metrics",
+        "POST /api/v1/clients",
+    ];
     { Route::Nowhere } Look ["* /nowhere"];
 }
 
@@ -138,6 +176,7 @@ impl Route {
         }
         if is_below_v1(path) {
             return match method {
+                "GET" | "HEAD" if clients::model_of(path).is_some() => Route::Client,
                 "GET" | "HEAD" => Route::TfsLook,
                 "OPTIONS" => Route::TfsOptions,
                 _ => Route::TfsInfer,
@@ -147,6 +186,12 @@ impl Route {
             return Route::Sagemaker(part);
         }
         let reads = matches!(method, "GET" | "HEAD");
+        if path == "/api/v1/clients" {
+            return if reads { Route::Clients } else { Route::OtherMethod };
+        }
+        if let Some(part) = console::route(method, path) {
+            return Route::Console(part);
+        }
         match path {
             "/" if method == "POST" => Route::Simple,
             "/" if reads => Route::Alive,
@@ -155,6 +200,7 @@ impl Route {
             "/readyz" if reads => Route::Ready,
             "/metrics" if reads => Route::Metrics,
             "/" | "/healthz" | "/health" | "/readyz" | "/metrics" => Route::OtherMethod,
+            _ if assets::is_asset(path) => Route::PageFile,
             _ => Route::Nowhere,
         }
     }
@@ -242,6 +288,7 @@ mod tests {
     fn may_be_unlisted(route: Route) -> bool {
         match route {
             Route::OtherMethod | Route::Nowhere => true,
+            Route::Console(part) => part == Part::Otherwise,
             Route::TfsLook | Route::TfsInfer | Route::TfsOptions => true,
             Route::Sagemaker(part) => matches!(
                 part,
@@ -253,13 +300,8 @@ mod tests {
                     | Container::UnloadModel
                     | Container::NoOperation
             ),
-            Route::Alive
-            | Route::Simple
-            | Route::Live
-            | Route::Health
-            | Route::Ready
-            | Route::Metrics
-            | Route::TfsMetrics => false,
+            Route::Alive | Route::Simple | Route::Live | Route::Health | Route::Ready => false,
+            Route::Metrics | Route::TfsMetrics => false,
         }
     }
 

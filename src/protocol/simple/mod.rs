@@ -20,6 +20,8 @@ use crate::engine::{
 use crate::error::{Code, Error, Result};
 use crate::tensor::{DType, ImageEncoding, Shape, Signature, StringsBuilder, Tensor};
 
+pub mod clients;
+pub mod example;
 mod request;
 
 /// A form with images, taken apart.
