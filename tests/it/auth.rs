@@ -100,6 +100,7 @@ fn nothing_is_open_or_taken_from_admins_by_mistake() {
         paths_of(Access::Open),
         [
             "/",
+            "/console/{file}",
             "/grpc.health.v1.Health/Check",
             "/grpc.health.v1.Health/Watch",
             "/health",
