@@ -8,17 +8,22 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::config::{Config, SourceConfig};
+use self::seconds::Seconds;
+use crate::config::{Config, ModelConfig, SourceConfig};
 use crate::error::{Code, Error, Result};
 use crate::machine;
 use crate::metrics::{InFlight, Metrics};
 use crate::repository::Repository;
 use crate::tensor::Tensor;
 
-pub use crate::metrics::Api;
+mod operate;
+mod seconds;
+
+pub use self::operate::Facts;
+pub use crate::metrics::{Api, Point, Rates, Tally};
 pub use crate::repository::{
-    Choice, CustomOps, LoadedModel, ModelHandle, ModelSpec, OpRun, State, Times, Unresolved,
-    VersionStatus,
+    Change, Choice, CustomOps, Happening, LoadedModel, ModelHandle, ModelSpec, ModelState, OpRun,
+    REQUEST, State, Times, Unresolved, VersionStatus,
 };
 pub use crate::request_log::RequestLog;
 
@@ -55,9 +60,16 @@ struct Inner {
     stopping: AtomicBool,
     /// Held by the profiled run that is under way.
     profiling: Arc<tokio::sync::Mutex<()>>,
+    draining: AtomicBool,
     /// Code for requests that name no model of their own.
     code: Option<PathBuf>,
     addresses: OnceLock<Addresses>,
+    /// Folders that operators may load models from, and how these are set up.
+    roots: Vec<PathBuf>,
+    common: ModelConfig,
+    facts: Facts,
+    runtimes: OnceLock<Vec<String>>,
+    seconds: Arc<Seconds>,
 }
 
 /// Where this server is reached from its own machine.
@@ -106,29 +118,26 @@ impl Served {
     }
 }
 
-/// A decoded tensor may take this many times the largest request body: text of short numbers
-/// grows when it becomes numbers.
-const GROWTH: usize = 8;
-
-/// The most memory one input tensor of a request may take, in bytes.
-#[must_use]
-pub fn max_tensor_bytes(config: &Config) -> usize {
-    config.http.max_body_bytes.saturating_mul(GROWTH)
-}
-
 impl Engine {
     /// The core over a repository.
     #[must_use]
     pub fn new(config: &Config, repository: Repository, metrics: Metrics) -> Self {
+        let models = config.http.sagemaker.multi_model.as_ref().map(|multi| &multi.root);
         Engine(Arc::new(Inner {
             repository,
             metrics,
             request_timeout: config.http.request_timeout,
-            max_tensor_bytes: max_tensor_bytes(config),
+            max_tensor_bytes: config.max_tensor_bytes(),
             stopping: AtomicBool::new(false),
             profiling: Arc::default(),
+            draining: AtomicBool::new(false),
             code: config.repository.common.code.clone(),
             addresses: OnceLock::new(),
+            roots: operate::roots(&config.repository.sources, models),
+            common: config.repository.common.clone(),
+            facts: Facts::new(&config.repository),
+            runtimes: OnceLock::new(),
+            seconds: Arc::default(),
         }))
     }
 
@@ -263,10 +272,7 @@ impl Engine {
     /// # Errors
     /// [`Code::Unavailable`] with all reasons why not.
     pub fn readiness(&self) -> Result<()> {
-        let mut reasons = self.0.repository.obstacles();
-        if self.0.stopping.load(Relaxed) {
-            reasons.insert(0, stopping().message().to_owned());
-        }
+        let reasons = self.reasons();
         self.0.metrics.set_ready(reasons.is_empty());
         if reasons.is_empty() {
             return Ok(());
@@ -295,8 +301,7 @@ impl Engine {
     /// are missing, [`Code::DeadlineExceeded`] at `deadline`, [`Code::Aborted`] if it was
     /// unloaded meanwhile, [`Code::Unavailable`] when stopping, and what the load reports.
     pub async fn load_model(&self, source: SourceConfig, deadline: Instant) -> Result<()> {
-        let outcome = self.0.repository.load_model(source, deadline).await;
-        outcome.unwrap_or_else(|_| Err(stopping()))
+        self.load_for(source, deadline, REQUEST).await
     }
 
     /// Takes a model that [`Engine::load_model`] brought away. It gets no new requests at once;
@@ -306,7 +311,7 @@ impl Engine {
     /// # Errors
     /// [`Code::NotFound`] for any other model; [`Code::Unavailable`] when stopping.
     pub async fn unload_model(&self, name: &str) -> Result<()> {
-        self.0.repository.unload_model(name).await.unwrap_or_else(|_| Err(stopping()))
+        self.unload_for(name, REQUEST).await
     }
 
     /// The models that [`Engine::load_model`] brought and that are ready, sorted by name.
@@ -340,6 +345,7 @@ impl Engine {
     pub fn stop(&self) {
         self.0.stopping.store(true, Relaxed);
         self.0.repository.stop();
+        self.0.seconds.end();
     }
 
     /// Waits until the requests that are to be logged are written, for at most `patience`.

@@ -11,6 +11,7 @@
 )]
 
 pub mod archive;
+pub mod auth;
 pub mod batch;
 pub mod cli;
 pub mod codec;
@@ -27,6 +28,7 @@ pub mod protocol;
 pub mod repository;
 pub mod request_log;
 pub mod server;
+pub mod steps;
 pub mod tensor;
 pub mod worker;
 
@@ -36,6 +38,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use crate::auth::Authenticator;
 use crate::config::{Config, ShutdownConfig};
 use crate::engine::{Engine, ModelHandle};
 use crate::error::Result;
@@ -43,7 +46,7 @@ use crate::metrics::Metrics;
 use crate::platform::Platforms;
 use crate::protocol::tfs::warm_up;
 use crate::repository::Repository;
-use crate::server::{GrpcListener, HttpListener};
+use crate::server::{GrpcListener, HttpListener, Watcher};
 
 /// How long a stop waits for logged requests to be written.
 const LOG_PATIENCE: Duration = Duration::from_secs(5);
@@ -56,6 +59,7 @@ pub struct Server {
     http: Option<HttpListener>,
     grpc: Option<GrpcListener>,
     shutdown: ShutdownConfig,
+    _watcher: Watcher,
 }
 
 impl Server {
@@ -64,21 +68,25 @@ impl Server {
     /// # Errors
     /// If a port can not be bound or a thread not be started.
     pub fn start(config: &Config, platforms: Platforms) -> Result<Self> {
+        let authenticator = config.auth.as_ref().map(Authenticator::new).transpose()?;
+        let authenticator = authenticator.as_ref();
         let metrics = Metrics::new();
-        let most = engine::max_tensor_bytes(config);
+        let most = config.max_tensor_bytes();
         let warm_up = Arc::new(move |handle: &ModelHandle, folder: &Path, times: usize| {
             warm_up::run_file(handle, folder, times, most)
         });
         let repository = Repository::start(config, platforms, metrics.clone(), warm_up)?;
         let engine = Engine::new(config, repository, metrics);
+        engine.start_history()?;
         let http = match config.http.port {
-            Some(port) => Some(HttpListener::start(config, port, &engine)?),
+            Some(port) => Some(HttpListener::start(config, port, &engine, authenticator)?),
             None => None,
         };
-        let grpc = GrpcListener::start(config, &engine)?;
+        let grpc = GrpcListener::start(config, &engine, authenticator)?;
         let address = http.as_ref().map(HttpListener::address);
         engine.listens(address, grpc.as_ref().and_then(GrpcListener::address));
-        Ok(Server { engine, http, grpc, shutdown: config.shutdown.clone() })
+        let _watcher = server::watch(config, authenticator, http.as_ref(), grpc.as_ref())?;
+        Ok(Server { engine, http, grpc, shutdown: config.shutdown.clone(), _watcher })
     }
 
     /// The address of the HTTP listener, if there is one.

@@ -57,6 +57,26 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Does `work` while the terminal does not show what is typed: for passwords.
+pub fn without_echo<T>(work: impl FnOnce() -> T) -> T {
+    let mut shown = std::mem::MaybeUninit::<libc::termios>::uninit();
+    // SAFETY: fills the structure when it returns 0, and only then is it taken for filled.
+    let is_terminal = unsafe { libc::tcgetattr(libc::STDIN_FILENO, shown.as_mut_ptr()) == 0 };
+    if !is_terminal {
+        return work();
+    }
+    // SAFETY: it was filled.
+    let shown = unsafe { shown.assume_init() };
+    let mut hidden = shown;
+    hidden.c_lflag &= !libc::ECHO;
+    // SAFETY: both are settings of this terminal; a failure leaves it as it is.
+    unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &raw const hidden) };
+    let done = work();
+    // SAFETY: as above.
+    unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &raw const shown) };
+    done
+}
+
 /// The number of the user that this process acts as.
 #[must_use]
 pub fn user() -> u32 {

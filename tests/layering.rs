@@ -16,7 +16,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("tensor", &["error"]),
     ("pb", &["proto", "tensor", "error"]),
     ("codec", &["tensor", "error"]),
+    ("steps", &["codec", "tensor", "error"]),
     ("config", &["archive", "machine", "proto", "error"]),
+    ("auth", &["error", "config", "os"]),
     ("metrics", &["machine", "error"]),
     ("worker", &["error", "config", "machine", "os"]),
     ("platform", &["codec", "tensor", "pb", "error", "config", "metrics", "os"]),
@@ -29,6 +31,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "batch",
             "worker",
             "request_log",
+            "steps",
             "tensor",
             "config",
             "metrics",
@@ -40,8 +43,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "engine",
         &["repository", "worker", "request_log", "tensor", "config", "metrics", "error", "machine"],
     ),
-    ("protocol", &["engine", "codec", "tensor", "pb", "config", "error"]),
-    ("server", &["protocol", "engine", "pb", "config", "metrics", "error", "os"]),
+    ("protocol", &["engine", "auth", "codec", "tensor", "pb", "config", "error"]),
+    ("server", &["protocol", "engine", "auth", "pb", "config", "metrics", "error", "os"]),
 ];
 
 /// The top of the house, which puts the rest together.

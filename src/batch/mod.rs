@@ -284,6 +284,12 @@ impl Queue {
         Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.run) == 1
     }
 
+    /// Requests on their way through.
+    #[must_use]
+    pub fn present(&self) -> usize {
+        self.0.present.load(Relaxed)
+    }
+
     /// What a run of `rows` rows is expected to take; `None` before the first.
     #[must_use]
     pub fn expected(&self, rows: usize) -> Option<Duration> {

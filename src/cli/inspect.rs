@@ -11,6 +11,7 @@ use super::{example, health, platforms, say};
 use crate::config::{Config, Settings, environment::Environment};
 use crate::error::{Error, Result};
 use crate::platform::{LoadOptions, Platforms};
+use crate::steps;
 use crate::tensor::{DeclaredShape, ImageEncoding, Signature, TensorSpec};
 
 const SERVER: &str = "http://127.0.0.1:8500";
@@ -109,7 +110,15 @@ fn inspect_folder(
     if let crate::platform::Completeness::Missing(what) = platform.check(folder) {
         say(&format!("  incomplete: {what} is missing"));
     }
-    show(SERVER, name, &inspection.signatures);
+    let mut signatures = inspection.signatures;
+    let chains = steps::of_version(folder, &signatures, usize::MAX)?;
+    for (signature, chain) in signatures.iter_mut().zip(&chains) {
+        if let Some(chain) = chain {
+            say(&format!("  {}: with the steps of {}", signature.name, steps::FILE_NAME));
+            signature.clone_from(chain.signature());
+        }
+    }
+    show(SERVER, name, &signatures);
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::platform::Platforms;
 use crate::platform::tensorflow::TensorFlow;
 
+mod auth;
 mod example;
 mod health;
 mod inspect;
@@ -46,7 +47,10 @@ enum Commands {
     /// Show a model's signatures, and a request for each that works
     Inspect(InspectArgs),
     /// Ask a running server whether it is ready; exit code 0 means yes
-    Health(HealthArgs),
+    Health(health::Arguments),
+    /// Make users and keys, for servers that ask who their clients are
+    #[command(subcommand, after_help = AUTH_HELP)]
+    Auth(auth::Commands),
     /// Make or check the recorded requests that warm a version up
     #[command(subcommand)]
     Warmup(warmup::Commands),
@@ -89,6 +93,13 @@ Examples:
   tensorserve serve --config tensorserve.toml
   tensorserve serve --sagemaker --model-dir model.tar.gz";
 
+const AUTH_HELP: &str = "\
+Examples:
+  tensorserve auth add-user ana --role admin
+  tensorserve auth add-key ci --role infer > ci.key
+  tensorserve serve models/ --auth-file auth.toml
+  curl -H \"Authorization: Bearer $(cat ci.key)\" http://127.0.0.1:8500/v1/models";
+
 #[derive(Args)]
 struct ServeArgs {
     #[command(flatten)]
@@ -106,13 +117,6 @@ struct InspectArgs {
     /// Tags of the graph to show
     #[arg(long, value_name = "LIST", default_value = "serve")]
     tags: String,
-}
-
-#[derive(Args)]
-struct HealthArgs {
-    /// The server
-    #[arg(value_name = "URL")]
-    url: Option<String>,
 }
 
 /// Runs the program.
@@ -166,7 +170,8 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
             serve::run(settings, environment)
         }
         Some(Commands::Inspect(arguments)) => inspect::run(&arguments.target, &arguments.tags),
-        Some(Commands::Health(arguments)) => health::run(arguments.url.as_deref(), environment),
+        Some(Commands::Health(arguments)) => health::run(&arguments, environment),
+        Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),
         Some(Commands::ModelServer { flags }) => Ok(model_server::run(flags, environment)),
         Some(Commands::Simple { flags }) => Ok(simple::run(simple::NAMES[0], flags, environment)),

@@ -13,7 +13,7 @@ use super::table::columns;
 use super::{example, platforms, say};
 use crate::Server;
 use crate::config::environment::Environment;
-use crate::config::{Config, Settings};
+use crate::config::{AuthConfig, Config, Settings};
 use crate::engine::{Choice, Engine, ModelSpec, State};
 use crate::error::{Error, Result};
 use crate::os;
@@ -44,6 +44,7 @@ pub(super) fn serve(
         engine: server.engine().clone(),
         address: server.address(),
         scheme: if config.http.tls.is_some() { "https" } else { "http" },
+        auth: config.auth.clone(),
         grpc_address: server.grpc_address(),
         runtimes,
         start,
@@ -126,6 +127,7 @@ struct Report {
     /// Of the HTTP listener.
     address: Option<SocketAddr>,
     scheme: &'static str,
+    auth: Option<AuthConfig>,
     grpc_address: Option<SocketAddr>,
     runtimes: Vec<String>,
     start: Instant,
@@ -144,6 +146,13 @@ impl Report {
         }
         if let Some(address) = self.grpc_address {
             say(&format!("listening on grpc://{address}"));
+        }
+        match &self.auth {
+            None => {}
+            Some(AuthConfig::File(path)) => {
+                say(&format!("for the users and keys of {}", path.display()));
+            }
+            Some(AuthConfig::OneUser { name, .. }) => say(&format!("for the user {name}")),
         }
         self.wait();
         say("");
@@ -227,7 +236,18 @@ impl Report {
             let signatures = handle.signatures().iter();
             examples.extend(signatures.filter_map(|s| example::of(&url, &model, s)));
         }
-        examples.into_iter().min_by_key(|e| e.length).map(|e| e.command)
+        let shortest = examples.into_iter().min_by_key(|e| e.length)?.command;
+        Some(match &self.auth {
+            None => shortest,
+            Some(AuthConfig::File(_)) => {
+                shortest.replacen("curl ", "curl -H \"Authorization: Bearer $KEY\" ", 1)
+            }
+            Some(AuthConfig::OneUser { name, .. }) => shortest.replacen(
+                "curl ",
+                &format!("curl -u '{}' ", name.replace('\'', "'\\''")),
+                1,
+            ),
+        })
     }
 
     fn since_called(&self) -> Option<f64> {

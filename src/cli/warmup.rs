@@ -17,7 +17,7 @@ use crate::codec::tfrecord;
 use crate::config::environment::Environment;
 use crate::config::units::{List, Span};
 use crate::config::{Config, ModelSettings, Settings};
-use crate::engine::{Choice, Engine, ModelHandle, ModelSpec, State, max_tensor_bytes};
+use crate::engine::{Choice, Engine, ModelHandle, ModelSpec, State};
 use crate::error::{Code, Error, Result};
 use crate::metrics::Metrics;
 use crate::pb::serving::PredictionLog;
@@ -144,7 +144,7 @@ impl Version {
         engine.wait_until_started(|_| ());
         let handle = engine.resolve(&ModelSpec { name, choice: Choice::Latest });
         let handle = handle.map_err(|_| not_loaded(&engine, name, folder))?;
-        let max_bytes = max_tensor_bytes(&config);
+        let max_bytes = config.max_tensor_bytes();
         Ok(Version { handle, folder: folder.clone(), max_bytes, _engine: engine })
     }
 

@@ -2,9 +2,7 @@
 //! reported.
 
 use std::fmt::Display;
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -12,10 +10,10 @@ use super::environment::Environment;
 use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings};
 use super::units::{Amount, Bytes, List, Port, Span};
 use super::{
-    BatchConfig, BatchMode, BatcherConfig, Config, Cors, GpuConfig, GrpcConfig, HttpConfig, Images,
-    LogConfig, ModelConfig, Pem, RepositoryConfig, SagemakerCompatibility, SagemakerConfig,
-    ShutdownConfig, SourceConfig, TFS_METRICS_PATH, TensorFlowConfig, TlsConfig, VersionPolicy,
-    VersionTransition, WorkersConfig, file,
+    AuthConfig, BatchConfig, BatchMode, BatcherConfig, Config, ConsoleConfig, Cors, GpuConfig,
+    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, RepositoryConfig,
+    SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TFS_METRICS_PATH,
+    TensorFlowConfig, VersionPolicy, VersionTransition, WorkersConfig, file,
 };
 use crate::error::{Error, Result};
 use crate::machine;
@@ -53,12 +51,12 @@ impl BatchConfig {
 }
 
 #[derive(Default)]
-struct Check {
+pub(super) struct Check {
     mistakes: Vec<String>,
 }
 
 impl Check {
-    fn mistake(&mut self, text: impl Display) {
+    pub(super) fn mistake(&mut self, text: impl Display) {
         self.mistakes.push(text.to_string());
     }
 
@@ -72,8 +70,9 @@ impl Check {
     fn config(&mut self, settings: &Settings, environment: &Environment) -> Config {
         let server = &settings.server;
         let cores = available_parallelism().map_or(1, std::num::NonZero::get);
-        let http = self.http(server, cores);
-        let grpc = self.grpc(server, &http);
+        let mut http = self.http(server, cores);
+        let mut grpc = self.grpc(server, &http);
+        self.certify(server, &mut http, &mut grpc);
         if http.port.is_none() && grpc.port.is_none() && grpc.socket_path.is_none() {
             self.mistake("http_port and grpc_port are both off: nothing would be listened on");
         }
@@ -81,6 +80,7 @@ impl Check {
             http,
             grpc,
             repository: self.repository(settings),
+            auth: server.auth_file.clone().map(AuthConfig::File),
             batching: BatcherConfig {
                 threads: self.at_least_one("num_batch_threads", server.num_batch_threads, cores),
                 inline_budget: Duration::from_micros(server.inline_budget_micros.unwrap_or(1000)),
@@ -120,47 +120,27 @@ impl Check {
             exact: false,
             metrics_path: Some(TFS_METRICS_PATH.to_owned()),
             server_timing: server.server_timing.unwrap_or(false),
-            tls: self.http_tls(server),
+            tls: None,
             sagemaker: self.sagemaker(server),
+            console: self.console(server, host),
         }
     }
 
-    /// Reads the files of the `http_tls_` settings.
-    fn http_tls(&mut self, server: &ServerSettings) -> Option<TlsConfig> {
-        let roots = &server.http_tls_client_ca;
-        if server.http_tls_verify_clients == Some(true) && roots.is_none() {
-            self.mistake(
-                "http_tls_verify_clients needs http_tls_client_ca, to check clients' certificates \
-                 against",
-            );
+    /// What the console may do: nothing that just anybody could then do from another machine.
+    fn console(&mut self, server: &ServerSettings, host: IpAddr) -> ConsoleConfig {
+        let is_safe = host.is_loopback()
+            || server.auth_file.is_some()
+            || server.allow_unauthenticated_admin == Some(true);
+        let admin = server.console_admin.unwrap_or(is_safe);
+        if admin && !is_safe {
+            self.mistake(format!(
+                "console_admin: whoever reaches {host} could change what is served; name users and \
+                 keys with auth_file (`tensorserve auth add-user NAME` makes it), listen on \
+                 127.0.0.1, or set allow_unauthenticated_admin"
+            ));
         }
-        let (certificate, key) = match (&server.http_tls_certificate, &server.http_tls_key) {
-            (Some(certificate), Some(key)) => (certificate, key),
-            (None, None) if roots.is_none() => return None,
-            (None, _) => {
-                self.mistake("http_tls_certificate is missing: HTTPS needs it and http_tls_key");
-                return None;
-            }
-            (Some(_), None) => {
-                self.mistake("http_tls_key is missing: HTTPS needs the key of the certificate");
-                return None;
-            }
-        };
-        Some(TlsConfig {
-            key: self.pem("http_tls_key", key),
-            certificate: self.pem("http_tls_certificate", certificate),
-            client_roots: roots.as_ref().map(|roots| self.pem("http_tls_client_ca", roots)),
-            verify_clients: server.http_tls_verify_clients.unwrap_or(roots.is_some()),
-        })
-    }
-
-    fn pem(&mut self, setting: &str, path: &Path) -> Pem {
-        let origin = format!("{setting}: {}", path.display());
-        let text = fs::read_to_string(path).unwrap_or_else(|error| {
-            self.mistake(format!("{origin}: {error}"));
-            String::new()
-        });
-        Pem { text, origin }
+        let hosts = server.console_hosts.clone().map_or(Vec::new(), |List(hosts)| hosts);
+        ConsoleConfig { enabled: server.console.unwrap_or(true), admin, hosts }
     }
 
     fn sagemaker(&mut self, server: &ServerSettings) -> SagemakerConfig {
@@ -481,6 +461,33 @@ mod tests {
         assert!(config.grpc.host.is_loopback());
         assert_eq!(config.grpc.port, Some(8501));
         assert_eq!(config.http.max_body_bytes, 64 << 20);
+    }
+
+    #[test]
+    fn the_console_changes_nothing_for_just_anybody() {
+        let console = |host: &str, configure: &dyn Fn(&mut ServerSettings)| {
+            let mut settings = Settings::default();
+            settings.server.host = Some(host.to_owned());
+            configure(&mut settings.server);
+            checked(settings).map(|config| config.http.console.admin)
+        };
+        assert_eq!(console("127.0.0.1", &|_| ()).ok(), Some(true));
+        assert_eq!(console("::1", &|_| ()).ok(), Some(true));
+        assert_eq!(console("0.0.0.0", &|_| ()).ok(), Some(false));
+        let asks = |server: &mut ServerSettings| server.auth_file = Some("auth.toml".into());
+        assert_eq!(console("0.0.0.0", &asks).ok(), Some(true));
+        let wants = |server: &mut ServerSettings| server.console_admin = Some(true);
+        let error = console("0.0.0.0", &wants).expect_err("open to all");
+        for way in ["auth_file", "127.0.0.1", "allow_unauthenticated_admin"] {
+            assert!(error.message().contains(way), "{error}");
+        }
+        let insists = |server: &mut ServerSettings| {
+            server.console_admin = Some(true);
+            server.allow_unauthenticated_admin = Some(true);
+        };
+        assert_eq!(console("0.0.0.0", &insists).ok(), Some(true));
+        let off = |server: &mut ServerSettings| server.console_admin = Some(false);
+        assert_eq!(console("127.0.0.1", &off).ok(), Some(false));
     }
 
     #[test]

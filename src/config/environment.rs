@@ -13,13 +13,18 @@ use super::settings::Settings;
 const PREFIX: &str = "TENSORSERVE_";
 
 /// Variables of ours that are no settings.
-const SPECIAL: [&str; 3] = [
+const SPECIAL: [&str; 7] = [
     // The settings file, which is a flag and not a key of itself.
     "TENSORSERVE_CONFIG",
     // Where `make` puts libraries, if not in `lib/`.
     "TENSORSERVE_LIB_DIR",
     // Set by `make run`: when it was called, in nanoseconds since 1970.
     "TENSORSERVE_CALLED_AT",
+    // Of generated clients, which may run in the same shell.
+    "TENSORSERVE_USER",
+    "TENSORSERVE_PASSWORD",
+    "TENSORSERVE_KEY",
+    "TENSORSERVE_CA",
 ];
 
 /// A snapshot of the environment, and of where the program is.
@@ -53,7 +58,7 @@ impl Environment {
 
     /// One with these variables.
     #[cfg(test)]
-    pub(super) fn of(pairs: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(pairs: &[(&str, &str)]) -> Self {
         let pairs = pairs.iter().map(|(n, v)| ((*n).to_owned(), OsString::from(v)));
         Environment { variables: pairs.collect(), binary: None }
     }

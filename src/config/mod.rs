@@ -18,6 +18,7 @@ pub mod model_server;
 pub mod sagemaker;
 mod settings;
 pub mod simple;
+mod tls;
 pub mod units;
 
 pub use self::sagemaker::MultiModelConfig;
@@ -34,12 +35,60 @@ pub struct Config {
     pub repository: RepositoryConfig,
     /// Threads that queues share.
     pub batching: BatcherConfig,
+    /// Who may do what; without it, everybody may do everything.
+    pub auth: Option<AuthConfig>,
     /// libtensorflow.
     pub tensorflow: TensorFlowConfig,
     /// Python processes that run models' handlers.
     pub workers: WorkersConfig,
     /// How long things may take when the server stops.
     pub shutdown: ShutdownConfig,
+}
+
+/// Where it is said who may do what.
+#[derive(Clone, PartialEq, Eq)]
+pub enum AuthConfig {
+    /// In a file of users and keys, which is watched.
+    File(PathBuf),
+    /// There is one user, who may do everything.
+    OneUser {
+        /// The user's name.
+        name: String,
+        /// The user's password.
+        password: String,
+    },
+}
+
+/// A decoded tensor may take this many times the largest request body: text of short numbers
+/// grows when it becomes numbers.
+const GROWTH: usize = 8;
+
+impl Config {
+    /// The most memory one input tensor of a request may take, in bytes.
+    #[must_use]
+    pub fn max_tensor_bytes(&self) -> usize {
+        self.http.max_body_bytes.saturating_mul(GROWTH)
+    }
+
+    /// The same with one user, who may do everything, and without whom nobody may.
+    #[must_use]
+    pub fn with_one_user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
+        self.auth = Some(AuthConfig::OneUser { name: name.into(), password: password.into() });
+        self.http.console.admin = true;
+        self
+    }
+}
+
+impl fmt::Debug for AuthConfig {
+    /// Without the password: it must not get into a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AuthConfig::File(path) => f.debug_tuple("File").field(path).finish(),
+            AuthConfig::OneUser { name, .. } => {
+                f.debug_struct("OneUser").field("name", name).finish_non_exhaustive()
+            }
+        }
+    }
 }
 
 /// The HTTP listener and its limits.
@@ -80,6 +129,19 @@ pub struct HttpConfig {
     pub tls: Option<TlsConfig>,
     /// SageMaker's container and service, which every HTTP listener speaks.
     pub sagemaker: SagemakerConfig,
+    /// The console.
+    pub console: ConsoleConfig,
+}
+
+/// What the console may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConsoleConfig {
+    /// There is one: the page for people, what feeds it, and what it changes.
+    pub enabled: bool,
+    /// Change what is served.
+    pub admin: bool,
+    /// Names by which browsers may reach it for that, besides addresses and `localhost`.
+    pub hosts: Vec<String>,
 }
 
 /// Which requests browsers may make for pages of other origins.
@@ -155,6 +217,8 @@ pub struct Pem {
     pub text: String,
     /// Where it comes from, for errors.
     pub origin: String,
+    /// Its file, which is watched; `None` if the text was part of another file.
+    pub path: Option<PathBuf>,
 }
 
 /// Keys and certificates.

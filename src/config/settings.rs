@@ -73,7 +73,19 @@ settings! {
         /// Most connections at once [default: 25000]
         #[arg(value_name = "N")]
         max_connections: usize,
-        /// Certificate for HTTPS and those between it and its root, PEM [default: no HTTPS]
+        /// Certificate for HTTP and gRPC, and those between it and its root, PEM [default: none]
+        #[arg(value_name = "FILE", help_heading = "Access")]
+        tls_certificate: PathBuf,
+        /// Private key of that certificate, PEM
+        #[arg(value_name = "FILE", help_heading = "Access")]
+        tls_key: PathBuf,
+        /// Check clients' certificates against those in this file, PEM [default: ask for none]
+        #[arg(value_name = "FILE", help_heading = "Access")]
+        tls_client_ca: PathBuf,
+        /// Refuse clients without a certificate [default: true with a client CA]
+        #[arg(value_name = "BOOL", help_heading = "Access")]
+        tls_verify_clients: bool,
+        /// Certificate for HTTP alone, PEM [default: tls_certificate]
         #[arg(value_name = "FILE")]
         http_tls_certificate: PathBuf,
         /// Private key of that certificate, PEM
@@ -85,9 +97,25 @@ settings! {
         /// Refuse clients without a certificate [default: true with a client CA]
         #[arg(value_name = "BOOL")]
         http_tls_verify_clients: bool,
+        /// File of users and keys, and what each may do (TOML; see tensorserve auth)
+        /// [default: everybody may do everything]
+        #[arg(value_name = "FILE", help_heading = "Access")]
+        auth_file: PathBuf,
+        /// Let the console change what is served [default: true with auth_file, or on loopback]
+        #[arg(value_name = "BOOL", help_heading = "Access")]
+        console_admin: bool,
+        /// Names by which browsers reach the console, besides addresses and localhost
+        #[arg(value_name = "LIST", help_heading = "Access")]
+        console_hosts: List<String>,
+        /// Let other machines change what is served without saying who asks [default: false]
+        #[arg(value_name = "BOOL", help_heading = "Access")]
+        allow_unauthenticated_admin: bool,
         /// Send Server-Timing with every answer, not only when asked [default: false]
         #[arg(value_name = "BOOL")]
         server_timing: bool,
+        /// Have the console: a page for people at /, and the API behind it [default: true]
+        #[arg(value_name = "BOOL")]
+        console: bool,
         /// After SIGTERM keep serving, but not ready, for this long [default: 0s]
         #[arg(value_name = "TIME")]
         shutdown_delay: Span,

@@ -16,18 +16,28 @@ use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use self::cell::Outcomes;
+use self::histogram::Histogram;
+use self::history::History;
+use self::tally::{ROW_LIMITS, TIME_LIMITS};
 use self::tfs::Tfs;
+use self::version::SignatureCells;
 use crate::error::Code;
 use crate::machine;
 
+mod cell;
+mod histogram;
+mod history;
+mod tally;
 mod tfs;
 mod version;
 
+pub use self::history::{Load, Point, Rates, Span};
+pub use self::tally::Tally;
 pub use self::tfs::CONTENT_TYPE as TFS_CONTENT_TYPE;
-pub use self::version::{QueueMetrics, SignatureMetrics, VersionMetrics};
+pub use self::version::{QueueMetrics, SignatureMetrics, VersionMetrics, WarmUp};
 
 /// The content type of [`Metrics::encode`]'s text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -127,27 +137,36 @@ struct BuildLabels {
     version: &'static str,
 }
 
-/// Buckets of a histogram, as a constructor a [`Family`] can clone.
+/// Buckets of a histogram, as a constructor a [`Family`] can clone. Their limits are whole numbers
+/// of which `per_unit` make up one of what the page of metrics shows.
 #[derive(Clone, Copy)]
-struct Buckets(&'static [f64]);
+struct Buckets {
+    limits: &'static [f64],
+    per_unit: f64,
+}
 
 impl MetricConstructor<Histogram> for Buckets {
     fn new_metric(&self) -> Histogram {
-        Histogram::new(self.0.iter().copied())
+        Histogram::new(self.limits, self.per_unit)
     }
 }
 
-/// From 20 microseconds (a tiny model in place) to 30 s (the default time limit).
-const SECONDS: Buckets = Buckets(&[
-    0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2,
-    0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
-]);
+/// Nanoseconds in a second.
+const NANOS: f64 = 1e9;
 
-const ROWS: Buckets = Buckets(&[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0]);
+const SECONDS: Buckets = Buckets { limits: &TIME_LIMITS, per_unit: NANOS };
+
+const ROWS: Buckets = Buckets { limits: &ROW_LIMITS, per_unit: 1.0 };
 
 /// Loads take from milliseconds to minutes.
-const LOAD_SECONDS: Buckets =
-    Buckets(&[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0]);
+const LOAD_SECONDS: Buckets = Buckets {
+    limits: &[1e7, 2e7, 5e7, 1e8, 2e8, 5e8, 1e9, 2e9, 5e9, 1e10, 2e10, 6e10, 1.2e11, 3e11],
+    per_unit: NANOS,
+};
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
 
 type Histograms<L> = Family<L, Histogram, Buckets>;
 
@@ -174,6 +193,18 @@ struct Inner {
     /// How often a version is in memory: twice while one is loaded anew from another place.
     versions: Mutex<HashMap<VersionLabels, usize>>,
     tfs: Tfs,
+    /// Failed requests that reached no signature.
+    nameless: Outcomes,
+    /// Those of signatures that are in memory, and of those that were since history was written.
+    cells: Mutex<Cells>,
+    history: Mutex<History>,
+}
+
+/// What is counted for signatures, by their labels.
+#[derive(Default)]
+struct Cells {
+    live: HashMap<SignatureLabels, Arc<SignatureCells>>,
+    ended: Vec<Arc<SignatureCells>>,
 }
 
 impl Inner {
@@ -252,6 +283,9 @@ impl Metrics {
             cpu,
             versions: Mutex::default(),
             tfs: Tfs::default(),
+            nameless: Outcomes::default(),
+            cells: Mutex::default(),
+            history: Mutex::default(),
         }))
     }
 
@@ -292,6 +326,7 @@ impl Metrics {
         time: Duration,
     ) {
         version.map_or(self.0.tfs.nameless(), VersionMetrics::tfs).failed(api, code);
+        self.0.nameless.count(Some(code));
         let labels = RequestLabels {
             model: "".into(),
             version: "".into(),
@@ -300,7 +335,7 @@ impl Metrics {
             code: code.name(),
         };
         self.0.requests.get_or_create(&labels).inc();
-        self.0.latency.get_or_create(&labels).observe(time.as_secs_f64());
+        self.0.latency.get_or_create(&labels).observe(nanos(time));
     }
 
     /// Counts a question of TensorFlow Serving's REST API for a status or for metadata: about

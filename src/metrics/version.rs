@@ -2,22 +2,35 @@
 //! once, so that a request looks nothing up.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::MetricConstructor;
-use prometheus_client::metrics::histogram::Histogram;
 
+use super::cell::Outcomes;
+use super::histogram::Histogram;
+use super::tally::{Reading, Tally};
 use super::tfs::ModelCells;
 use super::{
-    Api, LoadLabels, Metrics, ROWS, RequestLabels, SECONDS, SignatureLabels, VersionLabels,
+    Api, Cells, LoadLabels, Metrics, ROWS, RequestLabels, SECONDS, SignatureLabels, VersionLabels,
+    nanos,
 };
 use crate::error::Code;
+
+/// How the recorded requests of a version were run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WarmUp {
+    /// How many there were.
+    pub records: u64,
+    /// How long they took.
+    pub time: Duration,
+}
 
 /// The metrics of one loaded model version.
 pub struct VersionMetrics {
     signatures: Vec<SignatureMetrics>,
+    warm_up: OnceLock<WarmUp>,
     labels: VersionLabels,
     metrics: Metrics,
     tfs: Arc<ModelCells>,
@@ -28,13 +41,21 @@ impl VersionMetrics {
         let tfs = metrics.0.tfs.model(&labels.model);
         let of = |&signature: &&str| SignatureMetrics::new(metrics, &labels, signature, &tfs);
         let signatures = signatures.iter().map(of).collect();
-        VersionMetrics { signatures, labels, metrics: metrics.clone(), tfs }
+        let (warm_up, metrics) = (OnceLock::new(), metrics.clone());
+        VersionMetrics { signatures, warm_up, labels, metrics, tfs }
     }
 
     /// Notes that `records` recorded requests were read from its folder, at `path`, and run to
     /// warm it up, and how that ended.
     pub fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64) {
+        let _ = self.warm_up.set(WarmUp { records, time });
         self.metrics.0.tfs.warmed_up(path, code, time, records);
+    }
+
+    /// How its recorded requests were run, if it has any.
+    #[must_use]
+    pub fn warm_up(&self) -> Option<WarmUp> {
+        self.warm_up.get().copied()
     }
 
     pub(super) fn tfs(&self) -> &ModelCells {
@@ -52,8 +73,7 @@ impl VersionMetrics {
         let labels = LoadLabels { model: Arc::clone(&self.labels.model), result: "ok" };
         let inner = &self.metrics.0;
         inner.loads.get_or_create(&labels).inc();
-        let time = time.as_secs_f64();
-        inner.load_time.get_or_create(&self.labels).observe(time);
+        inner.load_time.get_or_create(&self.labels).observe(nanos(time));
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         inner.model_bytes.get_or_create(&self.labels).set(bytes);
     }
@@ -82,10 +102,7 @@ pub struct SignatureMetrics {
     metrics: Metrics,
     labels: SignatureLabels,
     queue: QueueMetrics,
-    /// Handles for requests that went well, which are nearly all, by [`Api::index`].
-    ok: [OnceLock<RequestMetrics>; Api::COUNT],
-    /// Series to remove in the end.
-    series: Mutex<HashSet<RequestLabels>>,
+    cells: Arc<SignatureCells>,
     /// Whether another one goes on with the series.
     shared: bool,
     tfs: Arc<ModelCells>,
@@ -95,6 +112,93 @@ pub struct SignatureMetrics {
 struct RequestMetrics {
     count: Counter,
     latency: Histogram,
+}
+
+/// What is counted for a signature. If its version is in memory twice, both count here.
+pub(super) struct SignatureCells {
+    model: Arc<str>,
+    version: i64,
+    /// Handles for requests that went well, which are nearly all, by [`Api::index`].
+    ok: [OnceLock<RequestMetrics>; Api::COUNT],
+    /// Requests that did not.
+    failures: Outcomes,
+    /// Series to remove in the end.
+    series: Mutex<HashSet<RequestLabels>>,
+    waited: Histogram,
+    run: Histogram,
+    rows: Histogram,
+    /// What was counted when history was last written.
+    written: Mutex<Reading>,
+}
+
+impl SignatureCells {
+    fn new(metrics: &Metrics, labels: &SignatureLabels) -> Self {
+        let inner = &metrics.0;
+        SignatureCells {
+            model: Arc::clone(&labels.model),
+            version: labels.version.parse().unwrap_or_default(),
+            ok: Default::default(),
+            failures: Outcomes::default(),
+            series: Mutex::default(),
+            waited: inner.queue.get_or_create_owned(labels),
+            run: inner.run.get_or_create_owned(labels),
+            rows: inner.rows.get_or_create_owned(labels),
+            written: Mutex::default(),
+        }
+    }
+
+    /// The name of its model.
+    pub(super) fn model(&self) -> &Arc<str> {
+        &self.model
+    }
+
+    /// The number of its version.
+    pub(super) fn version(&self) -> i64 {
+        self.version
+    }
+
+    /// What was counted since this was last called.
+    pub(super) fn since_last(&self) -> Tally {
+        let now = self.read();
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let tally = now.since(&written);
+        *written = now;
+        tally
+    }
+
+    fn read(&self) -> Reading {
+        let mut reading = Reading { errors: self.failures.counts(), ..Reading::default() };
+        for metrics in self.ok.iter().filter_map(OnceLock::get) {
+            add(&mut reading.latency, metrics.latency.counts().0);
+        }
+        let (rows, row_sum) = self.rows.counts();
+        add(&mut reading.rows, rows);
+        reading.row_sum = row_sum;
+        reading.waited = self.waited.counts().1;
+        reading.run = self.run.counts().1;
+        reading
+    }
+}
+
+fn add(to: &mut [u64], more: impl Iterator<Item = u64>) {
+    for (to, more) in to.iter_mut().zip(more) {
+        *to += more;
+    }
+}
+
+impl Metrics {
+    fn cells(&self) -> MutexGuard<'_, Cells> {
+        self.0.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is counted for every signature, and whether it is in memory. Those that are not are
+    /// forgotten.
+    pub(super) fn take_cells(&self) -> Vec<(Arc<SignatureCells>, bool)> {
+        let mut cells = self.cells();
+        let ended = std::mem::take(&mut cells.ended);
+        let live = cells.live.values().map(|cells| (Arc::clone(cells), true));
+        live.chain(ended.into_iter().map(|cells| (cells, false))).collect()
+    }
 }
 
 impl SignatureMetrics {
@@ -110,20 +214,23 @@ impl SignatureMetrics {
             signature: signature.into(),
         };
         let name = format!("{} version {}, {signature}", version.model, version.version);
-        let inner = &metrics.0;
+        let mut all = metrics.cells();
+        let cells = all.live.entry(labels.clone());
+        let cells = cells.or_insert_with(|| Arc::new(SignatureCells::new(metrics, &labels)));
+        let cells = Arc::clone(cells);
+        drop(all);
         SignatureMetrics {
             queue: QueueMetrics {
                 name: name.into(),
-                waited: inner.queue.get_or_create_owned(&labels),
-                run: inner.run.get_or_create_owned(&labels),
-                rows: inner.rows.get_or_create_owned(&labels),
-                panics: inner.panics.clone(),
+                waited: cells.waited.clone(),
+                run: cells.run.clone(),
+                rows: cells.rows.clone(),
+                panics: metrics.0.panics.clone(),
                 tfs: Arc::clone(tfs),
             },
             metrics: metrics.clone(),
             labels,
-            ok: Default::default(),
-            series: Mutex::default(),
+            cells,
             shared: false,
             tfs: Arc::clone(tfs),
         }
@@ -138,19 +245,20 @@ impl SignatureMetrics {
     /// Counts a request that went well. `runtime` is the time of its runs and of their wait.
     pub fn succeeded(&self, api: Api, time: Duration, runtime: Option<Duration>) {
         self.tfs.succeeded(api, time, runtime);
-        if let Some(slot) = self.ok.get(api.index()) {
+        if let Some(slot) = self.cells.ok.get(api.index()) {
             let metrics = slot.get_or_init(|| self.request(api, "OK"));
             metrics.count.inc();
-            metrics.latency.observe(time.as_secs_f64());
+            metrics.latency.observe(nanos(time));
         }
     }
 
     /// Counts a request that did not.
     pub fn failed(&self, api: Api, code: Code, time: Duration) {
         self.tfs.failed(api, code);
+        self.cells.failures.count(Some(code));
         let metrics = self.request(api, code.name());
         metrics.count.inc();
-        metrics.latency.observe(time.as_secs_f64());
+        metrics.latency.observe(nanos(time));
     }
 
     /// Counts the examples of a request for several inferences.
@@ -176,7 +284,7 @@ impl SignatureMetrics {
             count: inner.requests.get_or_create_owned(&labels),
             latency: inner.latency.get_or_create_owned(&labels),
         };
-        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut series = self.cells.series.lock().unwrap_or_else(PoisonError::into_inner);
         series.insert(labels);
         metrics
     }
@@ -187,8 +295,12 @@ impl Drop for SignatureMetrics {
         if self.shared {
             return;
         }
+        let mut all = self.metrics.cells();
+        if let Some(cells) = all.live.remove(&self.labels) {
+            all.ended.push(cells);
+        }
         let inner = &self.metrics.0;
-        let series = self.series.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let series = self.cells.series.lock().unwrap_or_else(PoisonError::into_inner);
         for labels in series.iter() {
             inner.requests.remove(labels);
             inner.latency.remove(labels);
@@ -243,7 +355,7 @@ impl QueueMetrics {
     /// A request waited this long for its batch.
     pub fn waited(&self, time: Duration) {
         self.tfs.waited(time);
-        self.waited.observe(time.as_secs_f64());
+        self.waited.observe(nanos(time));
     }
 
     /// A batch panicked.
@@ -252,10 +364,9 @@ impl QueueMetrics {
     }
 
     /// A batch of this many rows ran for this long.
-    #[allow(clippy::cast_precision_loss)]
     pub fn ran(&self, rows: usize, time: Duration) {
         self.tfs.ran(rows, time);
-        self.rows.observe(rows as f64);
-        self.run.observe(time.as_secs_f64());
+        self.rows.observe(rows as u64);
+        self.run.observe(nanos(time));
     }
 }

@@ -6,12 +6,15 @@
 //! and goes out as a [`Reply`].
 
 use std::borrow::Cow;
+use std::pin::Pin;
 
 use bytes::Bytes;
+use futures_util::Stream;
 
 use crate::engine::Served;
 use crate::error::Error;
 
+pub mod console;
 pub mod sagemaker;
 pub mod simple;
 pub mod tfs;
@@ -59,11 +62,16 @@ pub struct Reply {
     pub headers: Vec<(&'static str, String)>,
     /// The body.
     pub body: Bytes,
+    /// What follows of the body later, piece by piece; without it, nothing does.
+    pub more: Option<Chunks>,
     /// The inference it answers, if it was one.
     pub served: Option<Served>,
     /// The failure it tells of, for the log.
     pub error: Option<Error>,
 }
+
+/// A body that comes piece by piece.
+pub type Chunks = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 
 /// The content type of most answers.
 pub const JSON: &str = "application/json";
@@ -102,7 +110,7 @@ impl Reply {
     pub fn ok(content_type: impl Into<Cow<'static, str>>, body: impl Into<Bytes>) -> Self {
         let content_type = content_type.into();
         let (headers, body) = (Vec::new(), body.into());
-        Reply { status: 200, content_type, headers, body, served: None, error: None }
+        Reply { status: 200, content_type, headers, body, more: None, served: None, error: None }
     }
 
     /// The same answer with one more header, `name` in lower case.

@@ -15,17 +15,19 @@ use crossbeam::channel::{Receiver, Sender, unbounded};
 use tokio::sync::oneshot;
 
 use self::asked::{Leaving, Origin};
+use self::changes::{Changed, Returning};
 use super::policy::{self, Action, Snapshot};
 use super::servable::Servable;
 use super::source::Found;
 use super::version::{LONGEST_RETRY, Version, become_state};
-use super::{Answer, Shared, State, VersionStatus};
+use super::{Answer, Change, Shared, State, VersionStatus};
 use crate::config::{ModelConfig, SourceConfig};
 use crate::error::{Error, Result};
 use crate::os;
 
 mod asked;
 mod batching;
+mod changes;
 mod look;
 mod memory;
 mod reload;
@@ -52,8 +54,9 @@ enum Event {
     Loaded(Key, Result<Arc<Servable>>, Duration),
     Unloaded(Key),
     Sources(Vec<SourceConfig>, Answer),
-    Load(Box<SourceConfig>, Instant, Answer),
-    Unload(String, Answer),
+    Load(Box<SourceConfig>, Instant, Arc<str>, Answer),
+    Unload(String, Arc<str>, Answer),
+    Change(String, Change, Arc<str>, Answer),
 }
 
 /// A version in one life of its model.
@@ -108,6 +111,12 @@ struct Manager {
     reload: Option<Answer>,
     /// Who waits for models to be out of memory.
     leaving: Vec<Leaving>,
+    /// Who waits for models to be back in service.
+    returning: Vec<Returning>,
+    /// Models of sources that are out of service.
+    offline: BTreeSet<Arc<str>>,
+    /// What was changed of models of sources.
+    changed: BTreeMap<Arc<str>, Changed>,
     events: Receiver<Event>,
     report: Sender<Event>,
     /// Loads and unloads under way.
@@ -139,13 +148,24 @@ impl Control {
         &self,
         source: SourceConfig,
         deadline: Instant,
+        by: Arc<str>,
     ) -> oneshot::Receiver<Result<()>> {
-        self.ask(|answer| Event::Load(Box::new(source), deadline, answer))
+        self.ask(|answer| Event::Load(Box::new(source), deadline, by, answer))
     }
 
     /// Takes one of those away. The answer comes when nothing of it is in memory.
-    pub(super) fn unload(&self, name: String) -> oneshot::Receiver<Result<()>> {
-        self.ask(|answer| Event::Unload(name, answer))
+    pub(super) fn unload(&self, name: String, by: Arc<str>) -> oneshot::Receiver<Result<()>> {
+        self.ask(|answer| Event::Unload(name, by, answer))
+    }
+
+    /// Changes something of a model. The answer comes when that is done.
+    pub(super) fn change(
+        &self,
+        model: String,
+        change: Change,
+        by: Arc<str>,
+    ) -> oneshot::Receiver<Result<()>> {
+        self.ask(|answer| Event::Change(model, change, by, answer))
     }
 
     fn ask(&self, event: impl FnOnce(Answer) -> Event) -> oneshot::Receiver<Result<()>> {
@@ -170,6 +190,9 @@ pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<C
         parting: Vec::new(),
         reload: None,
         leaving: Vec::new(),
+        returning: Vec::new(),
+        offline: BTreeSet::new(),
+        changed: BTreeMap::new(),
         events,
         report,
         working: 0,
@@ -203,6 +226,7 @@ impl Manager {
             self.finish_partings();
             self.act();
             self.answer_loads();
+            self.answer_returns();
             self.tell();
             self.answer_reload();
             self.trim();
@@ -320,8 +344,11 @@ impl Manager {
                 self.left(&key);
             }
             Event::Sources(sources, answer) => self.set_sources(sources, answer),
-            Event::Load(source, deadline, answer) => self.ask_for(&source, deadline, answer),
-            Event::Unload(name, answer) => self.take_back(&name, answer),
+            Event::Load(source, deadline, by, answer) => {
+                self.ask_for(&source, deadline, &by, answer);
+            }
+            Event::Unload(name, by, answer) => self.take_back(&name, &by, answer),
+            Event::Change(name, change, by, answer) => self.change(&name, change, &by, answer),
         }
     }
 
@@ -407,9 +434,12 @@ impl Manager {
             forget_history(&mut model.versions);
             let shown = board.models.entry(name.to_string()).or_default();
             shown.retain(|number, _| model.versions.contains_key(number));
-            for (&number, version) in &model.versions {
-                let state = version.state.clone();
-                shown.insert(number, VersionStatus { version: number, state });
+            for (&number, version) in &mut model.versions {
+                for happening in version.take_happened(number) {
+                    self.shared.journal.note(name, happening);
+                }
+                let (state, since) = (version.state.clone(), version.since);
+                shown.insert(number, VersionStatus { version: number, state, since });
             }
         }
         drop(board);

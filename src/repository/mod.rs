@@ -6,16 +6,18 @@
 //!
 //! This module must not know of HTTP or of any protocol.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::oneshot;
 
 use crate::batch::{Batcher, Ran};
-use crate::config::{Config, ModelConfig, RepositoryConfig, SourceConfig};
+use crate::config::{BatchConfig, Config, ModelConfig, RepositoryConfig, SourceConfig};
 use crate::error::Result;
 use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
 use crate::platform::Platforms;
@@ -24,13 +26,20 @@ use crate::tensor::{Signature, Tensor};
 use crate::worker::Workers;
 use crate::worker::handlers::Handlers;
 
+use self::journal::Journal;
+
+mod journal;
 mod lifecycle;
 mod policy;
 mod servable;
 mod source;
 mod state;
+mod step_threads;
 mod version;
 
+use self::step_threads::StepThreads;
+
+pub use self::journal::{Happening, REQUEST};
 pub use self::servable::Servable;
 pub use self::state::{State, VersionStatus};
 pub use crate::batch::Times;
@@ -87,12 +96,6 @@ impl ModelHandle {
         self.servable.version()
     }
 
-    /// The folder that it was loaded from.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        self.servable.folder()
-    }
-
     /// Whether it brings functions in Python's marshal format to call before or behind it, which
     /// are never run.
     #[must_use]
@@ -110,6 +113,36 @@ impl ModelHandle {
     #[must_use]
     pub fn load_time(&self) -> Duration {
         self.servable.load_time()
+    }
+
+    /// The folder it was loaded from.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.servable.folder()
+    }
+
+    /// The size of its files in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.servable.bytes()
+    }
+
+    /// Whether it was to be warmed up when it was loaded.
+    #[must_use]
+    pub fn is_warmed(&self) -> bool {
+        self.servable.is_warmed()
+    }
+
+    /// How its requests are joined.
+    #[must_use]
+    pub fn batching(&self) -> &BatchConfig {
+        self.servable.batching()
+    }
+
+    /// Requests on their way through its queues.
+    #[must_use]
+    pub fn present(&self) -> usize {
+        self.servable.present()
     }
 
     /// All signatures, sorted by name.
@@ -192,6 +225,34 @@ pub struct LoadedModel {
     pub path: PathBuf,
 }
 
+/// What someone changes of a model while the server runs.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A model that a source has is taken out of service, until it is put back.
+    Offline,
+    /// It is put back; whoever asks waits for it until then.
+    Online(Instant),
+    /// A label is given to a version, or (`None`) is no more.
+    Label(String, Option<i64>),
+    /// How its requests are joined.
+    Batching(Box<BatchConfig>),
+}
+
+/// A model as people see it.
+#[derive(Clone)]
+pub struct ModelState {
+    /// Its name.
+    pub name: String,
+    /// It was loaded by a request of its own, and not because a source has it.
+    pub is_asked_for: bool,
+    /// It was taken out of service.
+    pub is_offline: bool,
+    /// Names of versions.
+    pub labels: BTreeMap<String, i64>,
+    /// Its versions, highest number first, each with itself if it is ready.
+    pub versions: Vec<(VersionStatus, Option<ModelHandle>)>,
+}
+
 /// Where the outcome of what was asked for goes.
 type Answer = oneshot::Sender<Result<()>>;
 
@@ -212,11 +273,15 @@ struct Shared {
     logs: RequestLogs,
     warm_up: Arc<WarmUp>,
     workers: Workers,
+    step_threads: StepThreads,
+    /// The most bytes that one input of a request may have.
+    max_tensor_bytes: usize,
     /// What requests see.
     table: ArcSwap<Table>,
     /// What people see.
     board: Mutex<Board>,
     board_changed: Condvar,
+    journal: Journal,
 }
 
 #[derive(Clone, Default)]
@@ -238,6 +303,8 @@ struct Board {
     models: BTreeMap<String, BTreeMap<i64, VersionStatus>>,
     /// Models that were asked for, by name, and whether they are ready.
     asked: BTreeMap<String, (LoadedModel, bool)>,
+    /// Models of sources that are out of service.
+    offline: BTreeSet<String>,
     /// Sources that can not be used, by path, and why.
     problems: BTreeMap<String, String>,
     /// Whether every model found at the start has been loaded or has failed.
@@ -266,9 +333,12 @@ impl Repository {
             batcher: Batcher::new(batching.threads, batching.inline_budget)?,
             warm_up,
             workers: Workers::new(config.workers.clone()),
+            step_threads: StepThreads::new(available_parallelism().map_or(1, NonZero::get)),
+            max_tensor_bytes: config.max_tensor_bytes(),
             table: ArcSwap::default(),
             board: Mutex::default(),
             board_changed: Condvar::new(),
+            journal: Journal::default(),
         });
         let sources = config.repository.sources.clone();
         let control = lifecycle::start(Arc::clone(&shared), sources)?;
@@ -285,7 +355,7 @@ impl Repository {
         self.1.set_sources(sources)
     }
 
-    /// Loads one more model, beside those of the sources. The answer comes when all its versions
+    /// Loads one more model, beside those of the sources, because `by` asks for it. The answer comes when all its versions
     /// that `source` asks for are ready, or when one has failed or `deadline` passed, and then
     /// nothing of it stays; none comes if the repository is stopped before.
     #[must_use]
@@ -293,15 +363,67 @@ impl Repository {
         &self,
         source: SourceConfig,
         deadline: Instant,
+        by: &str,
     ) -> oneshot::Receiver<Result<()>> {
-        self.1.load(source, deadline)
+        self.1.load(source, deadline, by.into())
     }
 
     /// Takes away a model that [`Repository::load_model`] brought. The answer comes when its last
     /// request is done and its memory is the system's; none if the repository is stopped before.
     #[must_use]
-    pub fn unload_model(&self, name: &str) -> oneshot::Receiver<Result<()>> {
-        self.1.unload(name.to_owned())
+    pub fn unload_model(&self, name: &str, by: &str) -> oneshot::Receiver<Result<()>> {
+        self.1.unload(name.to_owned(), by.into())
+    }
+
+    /// Changes something of a model, because `by` asks for it. The answer comes when that is done;
+    /// none if the repository is stopped before.
+    #[must_use]
+    pub fn change(&self, model: &str, change: Change, by: &str) -> oneshot::Receiver<Result<()>> {
+        self.1.change(model.to_owned(), change, by.into())
+    }
+
+    /// What happened to a model lately, the oldest first.
+    #[must_use]
+    pub fn happenings(&self, model: &str) -> Vec<Happening> {
+        self.0.journal.of(model)
+    }
+
+    /// The model as people see it, or all models, sorted by name.
+    #[must_use]
+    pub fn models(&self, name: Option<&str>) -> Vec<ModelState> {
+        let board = self.0.board();
+        let shown = board.models.iter().filter(|(model, _)| name.is_none_or(|name| name == *model));
+        let state = |(name, versions): (&String, &BTreeMap<i64, VersionStatus>)| ModelState {
+            name: name.clone(),
+            is_asked_for: board.asked.contains_key(name),
+            is_offline: board.offline.contains(name),
+            labels: BTreeMap::new(),
+            versions: versions.values().rev().map(|status| (status.clone(), None)).collect(),
+        };
+        let mut states: Vec<ModelState> = shown.map(state).collect();
+        drop(board);
+        let table = self.0.table.load();
+        for state in &mut states {
+            let Some(entry) = table.models.get(state.name.as_str()) else {
+                continue;
+            };
+            state.labels.clone_from(&entry.labels);
+            for (status, handle) in &mut state.versions {
+                let number = status.version;
+                let servable = entry.ready.iter().find(|servable| servable.version() == number);
+                *handle = servable.map(|servable| ModelHandle {
+                    servable: Arc::clone(servable),
+                    log: entry.log.clone(),
+                });
+            }
+        }
+        states
+    }
+
+    /// The platforms that run models, in words of theirs. May load their libraries.
+    #[must_use]
+    pub fn runtimes(&self) -> Vec<String> {
+        self.0.platforms.iter().filter_map(|platform| platform.describe().ok()).collect()
     }
 
     /// The models that [`Repository::load_model`] brought and that are ready, sorted by name.

@@ -6,12 +6,14 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
+use super::step_threads::StepThreads;
 use super::{ModelHandle, WarmUp};
 use crate::batch::{Batcher, How, Queue, Ran, Run, Traits, WORTH_SPLITTING};
 use crate::config::{BatchConfig, Images, ModelConfig, model_server};
 use crate::error::{Code, Error, Result};
 use crate::metrics::{Metrics, VersionMetrics};
 use crate::platform::{Executable, LoadOptions, Platform, Profiled, RunOptions};
+use crate::steps::{self, Chain};
 use crate::tensor::{
     Buffer, DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor,
     TensorSpec, aligned_vec,
@@ -30,16 +32,21 @@ pub struct Servable {
 struct Loaded {
     model: Arc<str>,
     version: i64,
-    folder: PathBuf,
     platform: &'static str,
+    /// What clients see.
     signatures: Vec<Signature>,
     executable: Arc<dyn Executable>,
+    /// For each of them, the steps before and behind the model.
+    chains: Vec<Option<Arc<Chain>>>,
+    step_threads: StepThreads,
     metrics: VersionMetrics,
     bytes: u64,
     marshalled_hooks: bool,
     threads: usize,
     load_time: OnceLock<Duration>,
     handlers: OnceLock<Arc<Handlers>>,
+    folder: PathBuf,
+    is_warmed: bool,
 }
 
 /// Runs one signature of an executable, for its queue.
@@ -75,6 +82,9 @@ pub(super) struct Load<'a> {
     pub(super) config: &'a ModelConfig,
     pub(super) batcher: &'a Batcher,
     pub(super) workers: &'a Workers,
+    pub(super) step_threads: &'a StepThreads,
+    /// The most bytes that one input may have.
+    pub(super) max_tensor_bytes: usize,
     pub(super) metrics: &'a Metrics,
     /// Threads within an operation that suited the version before this one.
     pub(super) threads: Option<usize>,
@@ -132,7 +142,8 @@ impl Load<'_> {
 
     fn load(&self, threads: usize) -> Result<Arc<Servable>> {
         let options = load_options(self.config, threads);
-        let loaded = self.platform.load(self.folder, &options)?;
+        let mut loaded = self.platform.load(self.folder, &options)?;
+        let chains = steps::of_version(self.folder, &loaded.signatures, self.max_tensor_bytes)?;
         let batching = batching(self.config, self.folder)?;
         let names: Vec<&str> = loaded.signatures.iter().map(|s| s.name.as_str()).collect();
         let metrics = self.metrics.version(self.model, self.version, &names);
@@ -145,19 +156,27 @@ impl Load<'_> {
             Some(self.batcher.queue(batching.clone(), traits, queue_metrics, run))
         };
         let queues = loaded.signatures.iter().enumerate().filter_map(queue).collect();
+        for (signature, chain) in loaded.signatures.iter_mut().zip(&chains) {
+            if let Some(chain) = chain {
+                signature.clone_from(chain.signature());
+            }
+        }
         let loaded = Loaded {
             model: Arc::clone(self.model),
             version: self.version,
-            folder: self.folder.to_owned(),
             platform: self.platform.name(),
             signatures: loaded.signatures,
             executable: loaded.executable,
+            chains: chains.into_iter().map(|chain| chain.map(Arc::new)).collect(),
+            step_threads: self.step_threads.clone(),
             metrics,
             bytes: loaded.bytes,
             marshalled_hooks: loaded.marshalled_hooks,
             threads,
             load_time: OnceLock::new(),
             handlers: OnceLock::new(),
+            folder: self.folder.to_owned(),
+            is_warmed: self.config.warm_up,
         };
         Ok(Arc::new(Servable { loaded: Arc::new(loaded), batching, queues }))
     }
@@ -199,7 +218,9 @@ impl Servable {
     /// Runs read-only signatures on made-up inputs, so that the first real request meets a plan
     /// that is built, and the batcher knows what a run costs.
     fn warm(&self) {
-        for (signature, queue) in self.loaded.signatures.iter().zip(&self.queues) {
+        let Loaded { signatures, chains, .. } = &*self.loaded;
+        for ((seen, chain), queue) in signatures.iter().zip(chains).zip(&self.queues) {
+            let signature = chain.as_ref().map_or(seen, |chain| chain.model());
             if !signature.read_only || signature.inputs.is_empty() {
                 continue;
             }
@@ -249,12 +270,6 @@ impl Servable {
         self.loaded.version
     }
 
-    /// The folder that it was loaded from.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.loaded.folder
-    }
-
     /// Whether it brings Python functions that are never run.
     pub(super) fn has_marshalled_hooks(&self) -> bool {
         self.loaded.marshalled_hooks
@@ -264,6 +279,31 @@ impl Servable {
     #[must_use]
     pub fn platform(&self) -> &'static str {
         self.loaded.platform
+    }
+
+    /// The folder it was loaded from.
+    pub(super) fn folder(&self) -> &Path {
+        &self.loaded.folder
+    }
+
+    /// The size of its files in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.loaded.bytes
+    }
+
+    /// Whether it was to be warmed up when it was loaded.
+    pub(super) fn is_warmed(&self) -> bool {
+        self.loaded.is_warmed
+    }
+
+    /// How its requests are joined.
+    pub(super) fn batching(&self) -> &BatchConfig {
+        &self.batching
+    }
+
+    /// Requests on their way through its queues.
+    pub(super) fn present(&self) -> usize {
+        self.queues.iter().map(Queue::present).sum()
     }
 
     /// Signatures, sorted by name.
@@ -285,12 +325,42 @@ impl Servable {
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
     ) -> Result<Ran> {
-        self.queue(index, &inputs)?.submit(inputs, deadline).await
+        let queue = self.queue(index, &inputs)?;
+        match self.chain(index) {
+            None => queue.submit(inputs, deadline).await,
+            // In a box, not to make the future of every request larger.
+            Some(chain) => Box::pin(self.infer_with(chain, queue, inputs, deadline)).await,
+        }
+    }
+
+    /// The same with the steps before and behind the model.
+    async fn infer_with(
+        &self,
+        chain: &Arc<Chain>,
+        queue: &Queue,
+        inputs: Vec<Tensor>,
+        deadline: Option<Instant>,
+    ) -> Result<Ran> {
+        let threads = &self.loaded.step_threads;
+        let (cost, before) = (chain.cost_before(&inputs), Arc::clone(chain));
+        let inputs = threads.run(cost, deadline, move || before.prepare(&inputs)).await?;
+        let Ran { outputs, times } = queue.submit(inputs, deadline).await?;
+        let (cost, behind) = (chain.cost_behind(&outputs), Arc::clone(chain));
+        let outputs = threads.run(cost, deadline, move || behind.finish(outputs)).await?;
+        Ok(Ran { outputs, times })
+    }
+
+    fn chain(&self, index: usize) -> Option<&Arc<Chain>> {
+        self.loaded.chains.get(index)?.as_ref()
     }
 
     /// The same now, on this thread and outside its queue. Blocks.
     pub(super) fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        self.queue(index, inputs)?.warm(inputs, None)
+        let queue = self.queue(index, inputs)?;
+        let Some(chain) = self.chain(index) else {
+            return queue.warm(inputs, None);
+        };
+        chain.finish(queue.warm(&chain.prepare(inputs)?, None)?)
     }
 
     /// The same, told what every operation did. Blocks, for at most `timeout`.
@@ -302,7 +372,12 @@ impl Servable {
     ) -> Result<Profiled> {
         self.queue(index, inputs)?;
         let options = RunOptions { threads: self.loaded.threads, timeout: Some(timeout) };
-        self.loaded.executable.profile(index, inputs, options)
+        let Some(chain) = self.chain(index) else {
+            return self.loaded.executable.profile(index, inputs, options);
+        };
+        let prepared = chain.prepare(inputs)?;
+        let (outputs, runs) = self.loaded.executable.profile(index, &prepared, options)?;
+        Ok((chain.finish(outputs)?, runs))
     }
 
     /// The queue of signature number `index`, for inputs that can be its.

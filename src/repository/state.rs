@@ -1,6 +1,7 @@
 //! The life of a version.
 
 use std::fmt;
+use std::time::SystemTime;
 
 use crate::error::Error;
 
@@ -87,6 +88,8 @@ pub struct VersionStatus {
     pub version: i64,
     /// Its state.
     pub state: State,
+    /// Since when it is in that state.
+    pub since: SystemTime,
 }
 
 #[cfg(test)]

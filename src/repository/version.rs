@@ -1,10 +1,12 @@
 //! One version of a model on its way from found to gone.
 
+use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::State;
+use super::journal::{Happening, WATCH};
 use super::policy::Phase;
 use super::servable::Servable;
 use super::source::Fingerprint;
@@ -19,6 +21,14 @@ pub(super) struct Version {
     /// It should be served.
     pub(super) aspired: bool,
     pub(super) state: State,
+    /// Since when it is in that state.
+    pub(super) since: SystemTime,
+    /// Who wanted what happens to it.
+    pub(super) by: Arc<str>,
+    /// When its last load or unload began.
+    began: Instant,
+    /// What happened to it and is in no journal yet.
+    happened: Vec<Happening>,
     /// Its files were still changing at the last look.
     pub(super) changing: bool,
     /// All its files are there and no longer change.
@@ -38,6 +48,10 @@ impl Version {
             folder,
             aspired: false,
             state: State::Found("just found".to_owned()),
+            since: SystemTime::now(),
+            by: WATCH.into(),
+            began: Instant::now(),
+            happened: Vec::new(),
             changing: false,
             complete: false,
             seen: None,
@@ -55,6 +69,23 @@ impl Version {
             State::Loading | State::Warming | State::Draining => Phase::Moving,
             State::Found(_) | State::Gone | State::Failed(_) => Phase::Waiting,
         }
+    }
+
+    /// What happened to it since this was last asked, with its number, for the journal.
+    pub(super) fn take_happened(&mut self, number: i64) -> impl Iterator<Item = Happening> {
+        let happened = mem::take(&mut self.happened).into_iter();
+        happened.map(move |happening| Happening { version: Some(number), ..happening })
+    }
+
+    fn happens(&mut self, what: &'static str) {
+        if matches!(self.state, State::Loading | State::Draining) {
+            self.began = Instant::now();
+        }
+        let ends = matches!(self.state, State::Ready | State::Gone | State::Failed(_));
+        let took = ends.then(|| self.began.elapsed());
+        let (at, who) = (self.since, Arc::clone(&self.by));
+        let error = self.failure().map(|error| error.message().to_owned());
+        self.happened.push(Happening { at, version: None, what, took, who, error });
     }
 
     /// Whether it serves.
@@ -126,5 +157,19 @@ pub(super) fn check_completeness(version: &mut Version, platform: Option<&dyn Pl
 
 pub(super) fn become_state(version: &mut Version, next: State) {
     debug_assert!(version.state.may_become(&next), "{} can not become {next}", version.state);
+    let is_news = mem::discriminant(&version.state) != mem::discriminant(&next);
     version.state = next;
+    if !is_news {
+        return;
+    }
+    version.since = SystemTime::now();
+    match version.state {
+        State::Found(_) => {}
+        State::Loading => version.happens("loading"),
+        State::Warming => version.happens("warming"),
+        State::Ready => version.happens("available"),
+        State::Draining => version.happens("unloading"),
+        State::Gone => version.happens("end"),
+        State::Failed(_) => version.happens("failed"),
+    }
 }

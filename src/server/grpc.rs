@@ -22,16 +22,20 @@ use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
 use tonic::service::Routes;
 use tonic::transport::server::Router;
-use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::HealthServer;
+use tower_layer::{Identity as NoLayer, Stack};
 
+use super::calls::GateLayer;
 use super::drain::Activity;
+use super::gate::Gate;
 use super::health::Health;
 use super::incoming::{self, Patience};
 use super::local::{Frames, LocalConnection};
-use super::{bind, drain, tls};
-use crate::config::{Config, ModelConfig, RepositoryConfig, SourceConfig, TlsConfig, model_server};
+use super::tls::Certificates;
+use super::{bind, drain};
+use crate::auth::Authenticator;
+use crate::config::{Config, ModelConfig, RepositoryConfig, SourceConfig, model_server};
 use crate::engine::{Engine, Served};
 use crate::error::{Code, Error, Result};
 use crate::pb::serving::model_service_server::{ModelService, ModelServiceServer};
@@ -73,6 +77,7 @@ pub struct GrpcListener {
     socket: Option<TcpListener>,
     path: Option<PathBuf>,
     activity: Activity,
+    certificates: Option<Certificates>,
     ending: watch::Sender<bool>,
     thread: JoinHandle<()>,
 }
@@ -82,7 +87,11 @@ impl GrpcListener {
     ///
     /// # Errors
     /// If port or socket can not be bound, the certificates are none, or threads not be started.
-    pub fn start(config: &Config, engine: &Engine) -> Result<Option<Self>> {
+    pub fn start(
+        config: &Config,
+        engine: &Engine,
+        authenticator: Option<&Authenticator>,
+    ) -> Result<Option<Self>> {
         let grpc = &config.grpc;
         if grpc.port.is_none() && grpc.socket_path.is_none() {
             return Ok(None);
@@ -99,14 +108,24 @@ impl GrpcListener {
             .map_err(failed)?;
         let (ending, ends) = watch::channel(false);
         let activity = Activity::default();
-        let serving = serving(&runtime, config, engine, socket, &activity, &ends)?;
+        let gate = Gate::new(authenticator.cloned(), &config.http.console);
+        let certificates =
+            grpc.tls.as_ref().map(|tls| Certificates::new(tls, b"h2")).transpose()?;
+        let port = socket.map(|socket| (socket, certificates.clone()));
+        let serving = serving(&runtime, config, engine, port, &activity, &ends, gate)?;
         let thread = thread::Builder::new().name("grpc-main".to_owned());
         let thread = thread.spawn(move || {
             runtime.block_on(serving);
             runtime.shutdown_timeout(Duration::from_secs(1));
         });
         let (thread, path) = (thread.map_err(failed)?, grpc.socket_path.clone());
-        Ok(Some(GrpcListener { address, socket: clone, path, activity, ending, thread }))
+        let socket = clone;
+        Ok(Some(GrpcListener { address, socket, path, activity, certificates, ending, thread }))
+    }
+
+    /// What connections are encrypted with.
+    pub(super) fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
     }
 
     /// The address that is listened on, with the port that was picked; `None` with a socket only.
@@ -146,9 +165,10 @@ fn serving(
     runtime: &Runtime,
     config: &Config,
     engine: &Engine,
-    socket: Option<TcpListener>,
+    port: Option<(TcpListener, Option<Certificates>)>,
     activity: &Activity,
     ends: &watch::Receiver<bool>,
+    gate: Gate,
 ) -> Result<impl Future<Output = ()> + use<>> {
     let _inside = runtime.enter();
     let grpc = &config.grpc;
@@ -158,18 +178,14 @@ fn serving(
         routes = routes.add_service(HealthServer::new(health));
     }
     let mut listeners = Vec::new();
-    if let Some(socket) = socket {
+    if let Some((socket, certificates)) = port {
         let socket = tokio::net::TcpListener::from_std(socket);
         let socket = socket.map_err(|e| failed("can not listen", e))?;
-        if let Some(config) = &grpc.tls {
-            // What is wrong is told in better words than the library's.
-            tls::server_config(config)?;
-        }
         let http = &config.http;
         let patience = Patience { preface: http.header_timeout, silence: SILENCE };
-        let router = router(grpc.tls.as_ref(), patience.preface, routes.clone())?;
+        let router = router(routes.clone(), gate.clone());
         let (most, activity) = (http.max_connections, activity.clone());
-        let incoming = incoming::connections(socket, most, patience, activity);
+        let incoming = incoming::connections(socket, most, patience, activity, certificates);
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
         listeners.push(served.boxed());
     }
@@ -177,8 +193,8 @@ fn serving(
         let incoming = UnixListenerStream::new(bind_path(path)?);
         let incoming = incoming
             .map(|accepted| accepted.map(|stream| LocalConnection::new(stream, Frames::new())));
-        // Who may connect is up to the file's permissions.
-        let router = router(None, config.http.header_timeout, routes)?;
+        // Who may connect is up to the file's permissions; what they may do is not.
+        let router = router(routes, gate);
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
         listeners.push(served.boxed());
     }
@@ -222,8 +238,11 @@ fn services(config: &Config, engine: &Engine) -> Result<Routes> {
         .add_service(reflection().build_v1alpha().map_err(broken)?))
 }
 
-fn router(tls: Option<&TlsConfig>, handshake: Duration, routes: Routes) -> Result<Router> {
-    let mut server = tonic::transport::Server::builder()
+/// Services behind the gate.
+type GatedRouter = Router<Stack<GateLayer, NoLayer>>;
+
+fn router(routes: Routes, gate: Gate) -> GatedRouter {
+    tonic::transport::Server::builder()
         .max_concurrent_streams(STREAMS)
         .http2_max_header_list_size(HEADERS)
         .http2_max_pending_accept_reset_streams(Some(TAKEN_BACK))
@@ -231,20 +250,9 @@ fn router(tls: Option<&TlsConfig>, handshake: Duration, routes: Routes) -> Resul
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keepalive_interval(Some(PING_EVERY))
-        .http2_keepalive_timeout(Some(PING_TIMEOUT));
-    if let Some(tls) = tls {
-        let identity = Identity::from_pem(&tls.certificate.text, &tls.key.text);
-        let mut config = ServerTlsConfig::new().identity(identity).timeout(handshake);
-        if let Some(roots) = &tls.client_roots {
-            config = config
-                .client_ca_root(Certificate::from_pem(&roots.text))
-                .client_auth_optional(!tls.verify_clients);
-        }
-        server = server.tls_config(config).map_err(|e| {
-            Error::invalid(format!("the certificates for gRPC can not be used: {e}")).with_source(e)
-        })?;
-    }
-    Ok(server.add_routes(routes))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .layer(GateLayer(gate))
+        .add_routes(routes)
 }
 
 /// Binds a UNIX socket, over one that nobody listens on any more.

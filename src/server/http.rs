@@ -3,6 +3,7 @@
 //! Routes are ours ([`super::route`]) and not the HTTP library's router: TensorFlow Serving's
 //! paths match in any case, keep their query, and have errors of their own.
 
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,19 +14,25 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderMap, ORIGIN};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use futures_util::FutureExt;
+use futures_util::stream::{self, StreamExt};
+use futures_util::{FutureExt, future};
 
 use super::body::{self, BodyError, Limits};
 use super::connection::Progress;
 use super::drain::Activity;
-use super::route::{self, Route, is_below_v1};
+use super::gate::{Gate, hushed};
+use super::route::{self, Registered, Route, is_below_v1};
 use super::trace::Tracing;
 use super::{cors, form};
+use crate::auth::{Access, Identity};
 use crate::config::{Config, Cors, SagemakerCompatibility, SagemakerConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error};
 use crate::metrics::{CONTENT_TYPE as CONTENT_TYPE_OF_METRICS, TFS_CONTENT_TYPE};
+use crate::protocol::console::openapi::Way;
+use crate::protocol::console::{self, Asker, Console, assets};
 use crate::protocol::sagemaker::{self, Sagemaker};
+use crate::protocol::simple::clients;
 use crate::protocol::{ALLOW, Head, Headers, JSON, Reply, simple, tfs};
 
 /// What every request needs. Cheap to clone.
@@ -40,8 +47,12 @@ pub(super) struct State {
     /// Where TensorFlow Serving's own metrics are.
     metrics_path: Option<Arc<str>>,
     exact: bool,
+    listener: clients::Listener,
     sagemaker: Sagemaker,
+    /// And whether it may change what is served.
+    console: Option<(Console, bool)>,
     tracing: Tracing,
+    gate: Gate,
 }
 
 impl Headers for HeaderMap {
@@ -51,19 +62,71 @@ impl Headers for HeaderMap {
 }
 
 impl State {
-    pub(super) fn new(config: &Config, engine: Engine, activity: Activity) -> Self {
+    pub(super) fn new(config: &Config, engine: Engine, activity: Activity, gate: Gate) -> Self {
         let limits = Limits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
         let metrics_path = config.http.metrics_path.as_deref().map(Arc::from);
         let (cors, is_simple, exact) = (config.http.cors, config.http.is_simple, config.http.exact);
         let options = sagemaker_options(&config.http.sagemaker, config.http.max_body_bytes);
         let tracing = Tracing::new(&config.http);
         let sagemaker = Sagemaker::new(engine.clone(), options);
-        State { engine, limits, activity, cors, is_simple, metrics_path, exact, sagemaker, tracing }
+        let console = config.http.console.enabled.then(|| console(&engine, &activity, &gate));
+        let console = console.map(|console| (console, config.http.console.admin));
+        let (https, grpc_tls) = (config.http.tls.is_some(), config.grpc.tls.is_some());
+        let listener = clients::Listener { https, grpc_tls, auth: gate.is_shut() };
+        State {
+            engine,
+            limits,
+            activity,
+            cors,
+            is_simple,
+            metrics_path,
+            exact,
+            listener,
+            sagemaker,
+            console,
+            tracing,
+            gate,
+        }
+    }
+
+    /// Whether browsers get the dashboard, which shows what the console tells.
+    fn has_page(&self) -> bool {
+        self.console.is_some()
     }
 
     pub(super) fn activity(&self) -> &Activity {
         &self.activity
     }
+}
+
+fn console(engine: &Engine, activity: &Activity, gate: &Gate) -> Console {
+    let activity = activity.clone();
+    let options = console::Options {
+        connections: Box::new(move || activity.connections()),
+        auth: gate.is_shut(),
+        ways: route::REGISTERED.iter().flat_map(ways).collect(),
+    };
+    Console::new(engine.clone(), options)
+}
+
+/// The ways to a route, for the description of all; those that lead nowhere are not described.
+fn ways(entry: &Registered) -> impl Iterator<Item = Way> {
+    let access = match entry.route.access() {
+        Access::Open => "open",
+        Access::Look => "look",
+        Access::Infer => "infer",
+        Access::Metrics => "metrics",
+        Access::Admin | Access::Console => "admin",
+    };
+    let leads = !matches!(
+        entry.route,
+        Route::OtherMethod
+            | Route::Nowhere
+            | Route::Console(console::Route::Otherwise)
+            | Route::Sagemaker(sagemaker::Route::ModelsOtherwise)
+    );
+    let ways = leads.then(|| entry.each()).into_iter().flatten();
+    ways.map(move |(method, path)| Way { method, path, access })
 }
 
 fn sagemaker_options(config: &SagemakerConfig, max_body_bytes: usize) -> sagemaker::Options {
@@ -91,12 +154,12 @@ pub(super) async fn dispatch(
     state: web::Data<State>,
 ) -> HttpResponse {
     let start = Instant::now();
-    let trace = state.tracing.of(request.headers());
+    let mut trace = state.tracing.of(request.headers());
     state.activity.step();
-    let _serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
+    let serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
     let in_flight = state.engine.in_flight();
     let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
-    let reply = answering.catch_unwind().await.unwrap_or_else(|_| {
+    let mut reply = answering.catch_unwind().await.unwrap_or_else(|_| {
         state.engine.panicked();
         plain(500, "a bug in the server; its log says more")
     });
@@ -104,6 +167,7 @@ pub(super) async fn dispatch(
     if let Some(served) = &reply.served {
         state.engine.count(served, start.elapsed());
     }
+    trace.agree(&mut reply.headers);
     log_failure(&request, trace.id(), &reply);
     state.activity.step();
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -113,19 +177,52 @@ pub(super) async fn dispatch(
         response.insert_header((*name, value.as_str()));
     }
     trace.tell(&mut response, start, reply.served.and_then(|served| served.times));
-    cors::allow(state.cors, &request, is_below_v1(request.uri().path()), &mut response);
+    let is_rest = is_below_v1(request.uri().path());
+    cors::allow(state.cors, &request, is_rest, state.gate.is_shut(), &mut response);
     if state.activity.is_closing() {
         response.force_close();
     }
-    response.body(reply.body)
+    let Some(more) = reply.more else {
+        return response.body(reply.body);
+    };
+    // As long as pieces come the request is being served.
+    let pieces = stream::once(future::ready(reply.body)).chain(more);
+    response.streaming(pieces.map(move |piece| {
+        let _ = &serving;
+        Ok::<_, Infallible>(piece)
+    }))
 }
 
 async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: Instant) -> Reply {
     let (method, path) = (request.method().as_str(), request.uri().path());
+    // Asked without credentials, and about no path in particular.
     if let Some(reply) = cors::preflight(state.cors, request) {
         return reply;
     }
-    match Route::of(method, path, state.metrics_path.as_deref()) {
+    let route = Route::of(method, path, state.metrics_path.as_deref());
+    let who = match state.gate.admit(route, request.headers()).await {
+        Ok(who) => who,
+        Err(refusal) => return refusal,
+    };
+    let reply = answer_admitted(route, &who, request, payload, state, start).await;
+    if route.access() == Access::Open && state.gate.is_shut() { hushed(reply) } else { reply }
+}
+
+/// Answers a request that `who` may make.
+async fn answer_admitted(
+    route: Route,
+    who: &Identity,
+    request: &HttpRequest,
+    payload: Payload,
+    state: &State,
+    start: Instant,
+) -> Reply {
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    match route {
+        // As TensorFlow Serving's it is a malformed path.
+        Route::Client if state.exact => tfs_request(request, payload, state, start).await,
+        Route::Client => clients::source(&state.engine, &head(request, state), state.listener),
+        Route::Clients => clients::list(),
         Route::TfsLook | Route::TfsInfer => tfs_request(request, payload, state, start).await,
         Route::TfsOptions => tfs_options(request.headers()),
         Route::Simple => simple_request(request.headers(), payload, state, start).await,
@@ -134,7 +231,14 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
         Route::Sagemaker(route) => {
             Box::pin(sagemaker_request(route, request, payload, state, start)).await
         }
-        Route::Alive => Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]),
+        Route::Console(part) => match &state.console {
+            Some(console) => {
+                Box::pin(console_request(console, part, who, request, payload, state)).await
+            }
+            None => nowhere(path, state),
+        },
+        Route::Alive => root(&head(request, state), state),
+        Route::PageFile if state.has_page() => assets::asset(&head(request, state)),
         Route::Live => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
         Route::Health => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
         Route::Ready => readiness(&state.engine),
@@ -142,14 +246,26 @@ async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: I
         Route::TfsMetrics => tfs_metrics(request, state),
         Route::OtherMethod => plain(405, &format!("{method} is not allowed for {path}"))
             .with_header(ALLOW, route::allowed(path)),
-        Route::Nowhere if state.sagemaker.options().is_container => sagemaker::not_found(),
-        Route::Nowhere => {
-            let message = format!(
-                "there is nothing at {path}; models are at /v1/models/NAME:predict and POST /"
-            );
-            plain(404, &message)
-        }
+        Route::PageFile | Route::Nowhere => nowhere(path, state),
     }
+}
+
+/// The page for a browser; a sign of life for everyone else.
+fn root(head: &Head, state: &State) -> Reply {
+    if state.has_page() && (state.is_simple || assets::wants_page(head)) {
+        return assets::page(head);
+    }
+    let reply = Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]);
+    if state.has_page() { reply.with_header("vary", "Accept") } else { reply }
+}
+
+fn nowhere(path: &str, state: &State) -> Reply {
+    if state.sagemaker.options().is_container {
+        return sagemaker::not_found();
+    }
+    let message =
+        format!("there is nothing at {path}; models are at /v1/models/NAME:predict and POST /");
+    plain(404, &message)
 }
 
 async fn tfs_request(
@@ -165,6 +281,27 @@ async fn tfs_request(
     match body::read(request.headers(), &mut payload, state.limits).await {
         Ok(body) => tfs::handle(&state.engine, &head, body, start).await,
         Err(BodyError { status, error }) => tfs::refuse(error, status),
+    }
+}
+
+async fn console_request(
+    (console, may_change): &(Console, bool),
+    route: console::Route,
+    who: &Identity,
+    request: &HttpRequest,
+    mut payload: Payload,
+    state: &State,
+) -> Reply {
+    let limits = Limits { bytes: console::LARGEST_BODY, ..state.limits };
+    match body::read(request.headers(), &mut payload, limits).await {
+        Ok(body) => {
+            let from = request.peer_addr().map(|address| address.ip());
+            let mut roles = who.roles().names();
+            roles.retain(|role| *may_change || *role != "admin");
+            let asker = Asker { name: who.name().map(str::to_owned), roles, from };
+            console.handle(route, &head(request, state), body, &asker).await
+        }
+        Err(BodyError { status, error }) => console::refuse(error).with_status(status),
     }
 }
 
@@ -245,6 +382,14 @@ async fn simple_page(
     let refuse = |BodyError { status, error }| simple::refuse(error, status);
     match page {
         simple::Page::JsonForm => simple::pages::json_form(engine),
+        simple::Page::ClientForm => simple::pages::client_form(engine),
+        simple::Page::RunClient => match body::read(headers, &mut payload, limits).await {
+            Ok(form) => {
+                let head = head(request, state);
+                simple::pages::run_client(engine, &head, &form, state.listener)
+            }
+            Err(error) => refuse(error),
+        },
         simple::Page::ImageForm => simple::pages::image_form(engine),
         simple::Page::RunJson => match body::read(headers, &mut payload, limits).await {
             Ok(form) => simple::pages::run_json(engine, &form, start).await,

@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt, stream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 use tonic::transport::server::Connected;
 
 use super::drain::{Activity, OpenConnection};
+use super::tls::{self, Certificates};
 use super::watched::{Watch, Watched};
 
 /// What a client sends first, in bytes.
@@ -35,8 +36,8 @@ pub(super) struct Patience {
     pub(super) silence: Duration,
 }
 
-/// A connection that is closed when it is silent.
-pub(super) type GrpcConnection = Watched<TcpStream, Guard>;
+/// A connection that is closed when it is silent, encrypted or not.
+pub(super) type GrpcConnection = tls::Stream<Watched<TcpStream, Guard>>;
 
 impl Connected for GrpcConnection {
     type ConnectInfo = ();
@@ -44,13 +45,29 @@ impl Connected for GrpcConnection {
     fn connect_info(&self) -> Self::ConnectInfo {}
 }
 
-/// The connections to `listener`, at most `most` at a time: others wait to be accepted.
+/// The connections to `listener`, at most `most` at a time: others wait to be accepted. Handshakes
+/// are made beside each other.
 pub(super) fn connections(
     listener: TcpListener,
     most: usize,
     patience: Patience,
     activity: Activity,
+    certificates: Option<Certificates>,
 ) -> impl Stream<Item = io::Result<GrpcConnection>> {
+    let accepted = accepted(listener, most, patience, activity);
+    let handshakes = accepted.map(move |connection| {
+        let certificates = certificates.clone();
+        async move { tls::encrypt(connection, certificates.as_ref(), patience.preface).await }
+    });
+    handshakes.buffer_unordered(most.max(1))
+}
+
+fn accepted(
+    listener: TcpListener,
+    most: usize,
+    patience: Patience,
+    activity: Activity,
+) -> impl Stream<Item = Watched<TcpStream, Guard>> {
     let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
     stream::unfold((listener, room, activity), move |(listener, room, activity)| async move {
         let place = Arc::clone(&room).acquire_owned().await.ok()?;
@@ -64,7 +81,7 @@ pub(super) fn connections(
         // Answers are written whole; waiting to fill a packet only delays them.
         let _ = connection.set_nodelay(true);
         let guard = Guard::new(place, activity.connection(), patience);
-        Some((Ok(Watched::new(connection, guard)), (listener, room, activity)))
+        Some((Watched::new(connection, guard), (listener, room, activity)))
     })
 }
 

@@ -1,8 +1,8 @@
 //! The listener: binds, serves, drains.
 //!
-//! [`http`] turns requests into calls of the protocols, [`body`] and [`form`] read what clients
-//! send, [`connection`] limits how long they take, [`tls`] encrypts, [`drain`] knows when it is safe
-//! to stop. This module knows no model.
+//! [`http`] turns requests into calls of the protocols: [`route`] says which, [`gate`] who may,
+//! [`body`] and [`form`] read what clients send, [`connection`] limits how long they take, [`tls`]
+//! encrypts, [`drain`] knows when it is safe to stop. This module knows no model.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::mpsc;
@@ -19,19 +19,25 @@ use actix_web::rt::net::TcpStream;
 use actix_web::{App, web};
 use socket2::{Domain, Socket, Type};
 use tokio::sync::watch;
-use tokio_rustls::TlsAcceptor;
 
 use self::connection::{Connection, Patience, Ticks};
 use self::drain::Activity;
+use self::files::Files;
+use self::gate::Gate;
+use self::tls::Certificates;
+use crate::auth::{Access, Authenticator};
 use crate::config::{Config, HttpConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 mod body;
+mod calls;
 mod connection;
 mod cors;
 mod drain;
+mod files;
 mod form;
+mod gate;
 mod grpc;
 mod health;
 mod http;
@@ -42,10 +48,42 @@ mod tls;
 mod trace;
 mod watched;
 
+pub use self::files::Watcher;
 pub use self::grpc::GrpcListener;
+pub use self::route::registered as routes;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
+
+/// Every gRPC method, and what it asks of whoever calls it.
+#[must_use]
+pub fn calls() -> &'static [(&'static str, Access)] {
+    &calls::CALLS
+}
+
+/// Watches the files that listeners run on.
+///
+/// # Errors
+/// If there is no thread for it.
+pub fn watch(
+    config: &Config,
+    authenticator: Option<&Authenticator>,
+    http: Option<&HttpListener>,
+    grpc: Option<&GrpcListener>,
+) -> Result<Watcher> {
+    let http = http.and_then(|http| http.certificates.as_ref());
+    let certificates = http.into_iter().chain(grpc.and_then(GrpcListener::certificates));
+    let mut files: Vec<Files> = certificates.map(Certificates::files).collect();
+    if let Some((authenticator, file)) = authenticator.and_then(|a| Some((a.clone(), a.file()?))) {
+        let path = file.to_owned();
+        let read = move || {
+            let count = authenticator.reload().map_err(|e| e.context("auth_file"))?;
+            Ok(format!("auth_file was read again: {count} users and keys"))
+        };
+        files.push(Files::new(vec![path], read));
+    }
+    Watcher::start(config.repository.poll_interval, files)
+}
 
 /// A running HTTP listener.
 pub struct HttpListener {
@@ -53,6 +91,7 @@ pub struct HttpListener {
     handle: ServerHandle,
     activity: Activity,
     sockets: Vec<TcpListener>,
+    certificates: Option<Certificates>,
     /// Tells idle connections to close.
     ending: watch::Sender<bool>,
     thread: JoinHandle<()>,
@@ -64,8 +103,14 @@ impl HttpListener {
     /// # Errors
     /// If the address can not be bound (the message says what to do), the certificates not be
     /// used, or threads not be started.
-    pub fn start(config: &Config, port: u16, engine: &Engine) -> Result<Self> {
-        let acceptor = config.http.tls.as_ref().map(tls::acceptor).transpose()?;
+    pub fn start(
+        config: &Config,
+        port: u16,
+        engine: &Engine,
+        authenticator: Option<&Authenticator>,
+    ) -> Result<Self> {
+        let tls = config.http.tls.as_ref();
+        let certificates = tls.map(|tls| Certificates::new(tls, b"http/1.1")).transpose()?;
         let socket = bind(config.http.host, port, "--http-port")?;
         let address = socket.local_addr().map_err(|e| failed("has no address", e))?;
         let mut sockets = vec![socket];
@@ -78,11 +123,12 @@ impl HttpListener {
         let clones = sockets.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
         let clones = clones.map_err(|e| failed("can not be shared", e))?;
         let activity = Activity::default();
-        let state = http::State::new(config, engine.clone(), activity.clone());
+        let gate = Gate::new(authenticator.cloned(), &config.http.console);
+        let state = http::State::new(config, engine.clone(), activity.clone(), gate);
         let (http_config, drain_time) = (config.http.clone(), config.shutdown.timeout);
         let (report, started) = mpsc::channel();
         let (ending, ends) = watch::channel(false);
-        let port = Port { sockets, acceptor };
+        let port = Port { sockets, certificates: certificates.clone() };
         let serve = move || serve(&http_config, drain_time, port, &state, &ends, &report);
         let thread = thread::Builder::new()
             .name("http".to_owned())
@@ -91,7 +137,8 @@ impl HttpListener {
         let handle = started
             .recv()
             .map_err(|_| Error::internal("the HTTP listener ended before it started"))??;
-        Ok(HttpListener { address, handle, activity, sockets: clones, ending, thread })
+        let sockets = clones;
+        Ok(HttpListener { address, handle, activity, sockets, certificates, ending, thread })
     }
 
     /// The address that is listened on, with the port that was picked.
@@ -128,8 +175,8 @@ impl HttpListener {
 /// What is listened on.
 struct Port {
     sockets: Vec<TcpListener>,
-    /// Makes handshakes, if what is sent is encrypted.
-    acceptor: Option<TlsAcceptor>,
+    /// For handshakes, if what is sent is encrypted.
+    certificates: Option<Certificates>,
 }
 
 fn serve(
@@ -143,7 +190,7 @@ fn serve(
     let patience = Patience { head: config.header_timeout, idle: config.keep_alive };
     let (keep_alive, header_timeout) = (config.keep_alive, config.header_timeout);
     let (state, ending) = (web::Data::new(state.clone()), ending.clone());
-    let Port { sockets, acceptor } = port;
+    let Port { sockets, certificates } = port;
     let service = move || {
         let app = App::new().app_data(web::Data::clone(&state));
         let app = app.default_service(web::to(http::dispatch));
@@ -162,15 +209,15 @@ fn serve(
                 data.insert(connection.watch.progress());
             })
             .finish(map_config(app, |()| AppConfig::default()));
-        let (activity, acceptor) = (state.activity().clone(), acceptor.clone());
+        let (activity, certificates) = (state.activity().clone(), certificates.clone());
         let accept = fn_service(move |stream: TcpStream| {
             // Answers are written whole; waiting to fill a packet only delays them.
             let _ = stream.set_nodelay(true);
             let peer = stream.peer_addr().ok();
             // It counts as open from here on, handshake and all.
-            let (open, acceptor) = (activity.connection(), acceptor.clone());
+            let (open, certificates) = (activity.connection(), certificates.clone());
             async move {
-                let stream = tls::accept(stream, acceptor.as_ref(), patience.head).await;
+                let stream = tls::accept(stream, certificates.as_ref(), patience.head).await;
                 let stream = stream.map_err(DispatchError::Io)?;
                 let connection = Connection::new(stream, Ticks::new(patience, open));
                 Ok::<_, DispatchError>((connection, Protocol::Http1, peer))

@@ -5,13 +5,18 @@
 //! that is an exhaustive match: a route without a role, or without a line in the list, does not
 //! compile.
 
-use crate::protocol::{sagemaker, simple};
+use crate::auth::Access;
+use crate::protocol::console::{self, assets};
+use crate::protocol::sagemaker;
+use crate::protocol::simple::{self, clients};
 
 /// Where a method and a path lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    /// What KServe's clients and Knative's probe expect at the root.
+    /// What KServe's clients and Knative's probe expect at the root; browsers get the page.
     Alive,
+    /// A file of the page.
+    PageFile,
     /// Simple TensorFlow Serving's inference: JSON, or a form with images.
     Simple,
     /// A page of Simple TensorFlow Serving, or what its form is sent to.
@@ -32,28 +37,18 @@ pub(super) enum Route {
     TfsInfer,
     /// A browser's question before it calls TensorFlow Serving's REST API.
     TfsOptions,
+    /// The source of a client for a model.
+    Client,
+    /// The languages there are clients in.
+    Clients,
     /// A part of SageMaker's front.
     Sagemaker(sagemaker::Route),
+    /// A part of the console's API.
+    Console(console::Route),
     /// A path that has other methods.
     OtherMethod,
     /// No path of ours.
     Nowhere,
-}
-
-/// What a route asks of whoever takes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code)] // Until there is somebody who can be asked.
-pub(super) enum Access {
-    /// Nothing: it holds no data.
-    Open,
-    /// To be somebody, in any role: it shows how the server and its models are.
-    Look,
-    /// To run models.
-    Infer,
-    /// To read metrics.
-    Metrics,
-    /// To change what is served.
-    Admin,
 }
 
 /// A route and the ways to it.
@@ -78,7 +73,6 @@ macro_rules! routes {
     ($( { $($route:tt)+ } $access:ident $ways:expr; )+) => {
         impl Route {
             /// What the route asks of whoever takes it.
-            #[allow(dead_code)] // Until there is somebody who can be asked.
             pub(super) fn access(self) -> Access {
                 match self {
                     $( $($route)+ => Access::$access, )+
@@ -93,11 +87,13 @@ macro_rules! routes {
     };
 }
 
+use console::Route as Part;
 use sagemaker::Route as Container;
 use simple::Page;
 
 routes! {
     { Route::Alive } Open ["GET|HEAD /"];
+    { Route::PageFile } Open ["* /console/{file}"];
     { Route::Live } Open ["GET|HEAD /healthz"];
     { Route::Health } Open ["GET|HEAD /health"];
     { Route::Ready } Open ["GET|HEAD /readyz"];
@@ -106,6 +102,8 @@ routes! {
     { Route::Simple } Infer ["POST /"];
     { Route::Page(Page::JsonForm) } Infer ["GET|HEAD /json_inference"];
     { Route::Page(Page::ImageForm) } Infer ["GET|HEAD /image_inference"];
+    { Route::Page(Page::ClientForm) } Infer ["GET|HEAD /generate_clients"];
+    { Route::Page(Page::RunClient) } Infer ["POST /run_generate_clients"];
     { Route::Page(Page::RunJson) } Infer ["POST /run_json_inference"];
     { Route::Page(Page::RunImage) } Infer ["POST /run_image_inference"];
     { Route::Page(Page::Asset) } Open [
@@ -135,6 +133,8 @@ routes! {
     ];
     // Browsers ask without credentials, and are told nothing of models.
     { Route::TfsOptions } Open ["OPTIONS /v1/models/{model}:predict"];
+    { Route::Client } Look ["GET|HEAD /v1/models/{model}/gen_client"];
+    { Route::Clients } Look ["GET|HEAD /api/v1/clients"];
     { Route::Sagemaker(Container::Ping) } Open ["* /ping"];
     { Route::Sagemaker(Container::Invocations) } Infer ["* /invocations"];
     { Route::Sagemaker(Container::TfsLook) } Look [
@@ -154,7 +154,31 @@ routes! {
     ];
     { Route::Sagemaker(Container::InvokeLater) } Infer ["* /endpoints/{endpoint}/async-invocations"];
     { Route::Sagemaker(Container::NoOperation) } Look ["* /endpoints/{endpoint}"];
-    { Route::OtherMethod } Look ["PUT /", "POST /healthz", "POST /health", "POST /readyz", "POST /metrics"];
+    { Route::Console(Part::Status) } Look ["GET|HEAD /api/v1/status"];
+    { Route::Console(Part::Model) } Look ["GET|HEAD /api/v1/models/{model}"];
+    { Route::Console(Part::History) } Look ["GET|HEAD /api/v1/history"];
+    { Route::Console(Part::Stream) } Look ["GET /api/v1/stream"];
+    { Route::Console(Part::Audit) } Admin ["GET|HEAD /api/v1/audit"];
+    { Route::Console(Part::Load) } Console ["POST /api/v1/models/{model}/load"];
+    { Route::Console(Part::Unload) } Console ["POST /api/v1/models/{model}/unload"];
+    { Route::Console(Part::SetLabel) } Console [
+        "POST /api/v1/models/{model}/versions/{version}/labels",
+    ];
+    { Route::Console(Part::RemoveLabel) } Console [
+        "DELETE /api/v1/models/{model}/versions/{version}/labels/{label}",
+    ];
+    { Route::Console(Part::Batching) } Console ["POST /api/v1/models/{model}/batching"];
+    { Route::Console(Part::Drain) } Console ["POST /api/v1/drain"];
+    { Route::Console(Part::OpenApi) } Look ["GET|HEAD /openapi.json"];
+    { Route::Console(Part::Otherwise) } Look ["PUT /api/v1/status", "* /api/v1/nothing"];
+    { Route::OtherMethod } Look [
+        "PUT /",
+        "POST /healthz",
+        "POST /health",
+        "POST /readyz",
+        "POST /metrics",
+        "POST /api/v1/clients",
+    ];
     { Route::Nowhere } Look ["* /nowhere"];
 }
 
@@ -166,6 +190,7 @@ impl Route {
         }
         if is_below_v1(path) {
             return match method {
+                "GET" | "HEAD" if clients::model_of(path).is_some() => Route::Client,
                 "GET" | "HEAD" => Route::TfsLook,
                 "OPTIONS" => Route::TfsOptions,
                 _ => Route::TfsInfer,
@@ -178,6 +203,12 @@ impl Route {
             return if is_taken { Route::Page(page) } else { Route::OtherMethod };
         }
         let reads = matches!(method, "GET" | "HEAD");
+        if path == "/api/v1/clients" {
+            return if reads { Route::Clients } else { Route::OtherMethod };
+        }
+        if let Some(part) = console::route(method, path) {
+            return Route::Console(part);
+        }
         match path {
             "/" if method == "POST" => Route::Simple,
             "/" if reads => Route::Alive,
@@ -186,9 +217,21 @@ impl Route {
             "/readyz" if reads => Route::Ready,
             "/metrics" if reads => Route::Metrics,
             "/" | "/healthz" | "/health" | "/readyz" | "/metrics" => Route::OtherMethod,
+            _ if assets::is_asset(path) => Route::PageFile,
             _ => Route::Nowhere,
         }
     }
+}
+
+/// Every method and path there is, and what it asks of whoever takes it: the paths with `{model}`
+/// and the like in them, `*` for every method. Those that only say that there is nothing are left
+/// out.
+pub fn registered() -> impl Iterator<Item = (&'static str, &'static str, Access)> {
+    let real = |entry: &&Registered| !matches!(entry.route, Route::OtherMethod | Route::Nowhere);
+    let entries = REGISTERED.iter().filter(real);
+    entries.flat_map(|entry| {
+        entry.each().map(move |(method, path)| (method, path, entry.route.access()))
+    })
 }
 
 /// The methods that `path` takes, for an answer to one that it does not.
@@ -262,12 +305,14 @@ mod tests {
     fn may_be_unlisted(route: Route) -> bool {
         match route {
             Route::OtherMethod | Route::Nowhere => true,
+            Route::Console(part) => part == Part::Otherwise,
             Route::TfsLook | Route::TfsInfer | Route::TfsOptions => true,
             Route::Sagemaker(part) => matches!(
                 part,
                 Container::TfsLook
                     | Container::TfsInfer
                     | Container::ModelsOtherwise
+                    | Container::ShowModel
                     | Container::InvokeModel
                     | Container::UnloadModel
                     | Container::NoOperation

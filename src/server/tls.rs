@@ -1,41 +1,68 @@
-//! Encryption of the HTTP port: certificates, the handshake, and the stream that comes of it.
+//! Encryption: certificates, which can change while a port serves, the handshake, and the stream
+//! that comes of it.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use actix_web::rt::net::TcpStream;
-use actix_web::rt::time::timeout;
+use arc_swap::ArcSwap;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
+use webpki::{EndEntityCert, KeyUsage};
 
+use super::files::Files;
 use crate::config::{Pem, TlsConfig};
 use crate::error::{Error, Result};
 
-/// What makes the handshakes of a port with these certificates.
-///
-/// # Errors
-/// If key or certificates can not be used: which of them, and why.
-pub(super) fn acceptor(tls: &TlsConfig) -> Result<TlsAcceptor> {
-    let mut config = server_config(tls)?;
-    // Nothing else is spoken on this port.
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+/// Key and certificates of a port. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Certificates(Arc<Inner>);
+
+struct Inner {
+    from: TlsConfig,
+    /// What is spoken on the port.
+    protocol: &'static [u8],
+    /// What the next handshake is made with.
+    current: ArcSwap<ServerConfig>,
+}
+
+impl Certificates {
+    /// Those of a port on which nothing but `protocol` is spoken.
+    ///
+    /// # Errors
+    /// If key or certificates can not be used: which of them, and why.
+    pub(super) fn new(tls: &TlsConfig, protocol: &'static [u8]) -> Result<Self> {
+        let current = ArcSwap::from_pointee(server_config(tls, protocol)?);
+        Ok(Certificates(Arc::new(Inner { from: tls.clone(), protocol, current })))
+    }
+
+    /// Their files, and how they are read again. Connections that are there stay as they are.
+    pub(super) fn files(&self) -> Files {
+        let this = self.clone();
+        Files::new(self.0.from.files(), move || {
+            let Inner { from, protocol, current } = &*this.0;
+            current.store(Arc::new(server_config(&from.again()?, protocol)?));
+            Ok(format!("{}: it is used for new connections from now on", from.certificate.origin))
+        })
+    }
+
+    fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.0.current.load_full())
+    }
 }
 
 /// Key and certificates, checked.
-///
-/// # Errors
-/// As [`acceptor`].
-pub(super) fn server_config(tls: &TlsConfig) -> Result<ServerConfig> {
+fn server_config(tls: &TlsConfig, protocol: &[u8]) -> Result<ServerConfig> {
     let provider = Arc::new(ring::default_provider());
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -63,13 +90,42 @@ pub(super) fn server_config(tls: &TlsConfig) -> Result<ServerConfig> {
         };
         Error::invalid(format!("{}: {why}", tls.key.origin))
     })?;
-    config.with_single_cert(chain, key).map_err(|e| {
+    check_time(&tls.certificate, &chain, SystemTime::now())?;
+    let config = config.with_single_cert(chain, key).map_err(|e| {
         if !matches!(e, rustls::Error::InconsistentKeys(_)) {
             return unusable(&tls.certificate, e);
         }
         let (key, certificate) = (&tls.key.origin, &tls.certificate.origin);
         Error::invalid(format!("{key}: it is not the key of the certificate of {certificate}"))
-    })
+    });
+    let mut config = config?;
+    config.alpn_protocols = vec![protocol.to_vec()];
+    Ok(config)
+}
+
+/// Checks that clients will take each certificate of a chain for valid today.
+fn check_time(pem: &Pem, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<()> {
+    let today = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default());
+    let date = |time: UnixTime| {
+        let time = UNIX_EPOCH + Duration::from_secs(time.as_secs());
+        httpdate::fmt_http_date(time)
+    };
+    for certificate in chain {
+        let parsed = EndEntityCert::try_from(certificate).map_err(|e| unusable(pem, e))?;
+        // No root is named, so this always fails; the first that it looks at is the time.
+        let usage = KeyUsage::server_auth();
+        let found = parsed.verify_for_usage(&[], &[], &[], today, usage, None, None);
+        match found.err() {
+            Some(webpki::Error::CertExpired { not_after, .. }) => {
+                return Err(unusable(pem, format!("it expired on {}", date(not_after))));
+            }
+            Some(webpki::Error::CertNotValidYet { not_before, .. }) => {
+                return Err(unusable(pem, format!("it is not valid before {}", date(not_before))));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
@@ -85,19 +141,19 @@ fn unusable(pem: &Pem, why: impl std::fmt::Display) -> Error {
     Error::invalid(format!("{}: {why}", pem.origin))
 }
 
-/// A connection's bytes, as the HTTP library sees them.
-pub(super) enum Stream {
-    Plain(TcpStream),
-    Encrypted(Box<TlsStream<TcpStream>>),
+/// A connection's bytes, as what serves it sees them.
+pub(super) enum Stream<S = TcpStream> {
+    Plain(S),
+    Encrypted(Box<TlsStream<S>>),
 }
 
-/// Makes the handshake, if there is one to make, in at most `patience`.
+/// Makes the handshake of a connection over HTTP, if there is one to make, in at most `patience`.
 pub(super) async fn accept(
     mut stream: TcpStream,
-    acceptor: Option<&TlsAcceptor>,
+    certificates: Option<&Certificates>,
     patience: Duration,
 ) -> io::Result<Stream> {
-    let Some(acceptor) = acceptor else {
+    let Some(certificates) = certificates else {
         return Ok(Stream::Plain(stream));
     };
     let handshake = async {
@@ -108,8 +164,27 @@ pub(super) async fn accept(
             refuse_plain(&mut stream).await?;
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it does not speak TLS"));
         }
-        acceptor.accept(stream).await
+        certificates.acceptor().accept(stream).await
     };
+    in_time(handshake, patience).await
+}
+
+/// Makes the handshake of any other connection, if there is one to make, in at most `patience`.
+pub(super) async fn encrypt<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    certificates: Option<&Certificates>,
+    patience: Duration,
+) -> io::Result<Stream<S>> {
+    match certificates {
+        Some(certificates) => in_time(certificates.acceptor().accept(stream), patience).await,
+        None => Ok(Stream::Plain(stream)),
+    }
+}
+
+async fn in_time<S>(
+    handshake: impl Future<Output = io::Result<TlsStream<S>>>,
+    patience: Duration,
+) -> io::Result<Stream<S>> {
     let stream = match timeout(patience, handshake).await {
         Ok(Ok(stream)) => Ok(Stream::Encrypted(Box::new(stream))),
         Ok(Err(error)) => Err(error),
@@ -143,7 +218,7 @@ macro_rules! either {
     };
 }
 
-impl AsyncRead for Stream {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -153,7 +228,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

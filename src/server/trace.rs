@@ -16,6 +16,8 @@ use crate::engine::Times;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+/// The same id as AWS's clients look for it.
+const AMZN_REQUEST_ID: &str = "x-amzn-requestid";
 /// What a client asks for its times with.
 const WANTS_TIMING: HeaderName = HeaderName::from_static("x-server-timing");
 
@@ -39,15 +41,18 @@ impl Tracing {
     /// The trace of a request with these headers.
     pub(super) fn of(self, headers: &HeaderMap) -> Trace {
         let brought = headers.get(REQUEST_ID).filter(|id| is_well_formed(id.as_bytes()));
+        let is_brought = brought.is_some();
         let id = brought.cloned().or_else(|| self.makes_ids.then(new_id).flatten());
         let asked = headers.get(WANTS_TIMING).is_some_and(|value| value.as_bytes() == b"1");
-        Trace { id, timing: self.timing || asked }
+        Trace { id, is_brought, timing: self.timing || asked }
     }
 }
 
 /// What is sent back with one answer.
 pub(super) struct Trace {
     id: Option<HeaderValue>,
+    /// The client brought it.
+    is_brought: bool,
     timing: bool,
 }
 
@@ -55,6 +60,19 @@ impl Trace {
     /// The request's id; empty if it has none.
     pub(super) fn id(&self) -> &str {
         self.id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default()
+    }
+
+    /// Makes one id of this one and of what the answer's protocol calls the request, if it does:
+    /// the client's, if it brought one.
+    pub(super) fn agree(&mut self, headers: &mut [(&'static str, String)]) {
+        let Some((_, other)) = headers.iter_mut().find(|(name, _)| *name == AMZN_REQUEST_ID) else {
+            return;
+        };
+        if self.is_brought {
+            self.id().clone_into(other);
+        } else if self.id.is_some() {
+            self.id = HeaderValue::from_str(other).ok();
+        }
     }
 
     /// Adds its headers to the answer to a request that began at `start`, of which `times` is the

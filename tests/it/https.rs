@@ -26,14 +26,14 @@ use crate::support::process::{Process, tensorserve};
 use crate::support::server::settings;
 
 /// A certificate authority with a folder for what it makes.
-struct Authority {
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    root: String,
+    pub root: String,
     folder: TempDir,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
@@ -43,28 +43,42 @@ impl Authority {
     }
 
     /// Certificate and key for `name`.
-    fn sign(&self, name: &str) -> (String, String) {
-        let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+    pub fn sign(&self, name: &str) -> (String, String) {
+        self.sign_with(name, |_| ())
+    }
+
+    /// The same, not as usual.
+    pub fn sign_with(
+        &self,
+        name: &str,
+        configure: impl FnOnce(&mut CertificateParams),
+    ) -> (String, String) {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        configure(&mut params);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("signed");
         (certificate.pem(), key.serialize_pem())
     }
 
-    fn file(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.folder.path().join(name);
+    pub fn file_path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.file_path(name);
         fs::write(&path, text).expect("written");
         path
     }
 
     /// Settings of a server with a certificate from here.
-    fn certify(&self, settings: &mut Settings) {
+    pub fn certify(&self, settings: &mut Settings) {
         let (certificate, key) = self.sign("127.0.0.1");
         settings.server.http_tls_certificate = Some(self.file("server.crt", &certificate));
         settings.server.http_tls_key = Some(self.file("server.key", &key));
     }
 
     /// A client that trusts this authority, and shows a certificate if it has one.
-    fn client(&self, own: Option<(String, String)>) -> Arc<ClientConfig> {
+    pub fn client(&self, own: Option<(String, String)>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(certificate(&self.root)).expect("a root");
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -81,11 +95,11 @@ impl Authority {
     }
 }
 
-fn certificate(pem: &str) -> CertificateDer<'static> {
+pub fn certificate(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate")
 }
 
-type Connection = StreamOwned<ClientConnection, TcpStream>;
+pub type Connection = StreamOwned<ClientConnection, TcpStream>;
 
 fn plain(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("connects");
@@ -93,14 +107,21 @@ fn plain(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn connect(address: SocketAddr, client: &Arc<ClientConfig>) -> Connection {
+/// A connection that says what it is going to speak.
+pub fn connect_as(address: SocketAddr, client: &Arc<ClientConfig>, protocol: &[u8]) -> Connection {
+    let mut client = ClientConfig::clone(client);
+    client.alpn_protocols = vec![protocol.to_vec()];
+    connect(address, &Arc::new(client))
+}
+
+pub fn connect(address: SocketAddr, client: &Arc<ClientConfig>) -> Connection {
     let name = address.ip().into();
     let connection = ClientConnection::new(Arc::clone(client), name).expect("a connection");
     StreamOwned::new(connection, plain(address))
 }
 
 /// Sends a request, and reads one answer of a kept connection.
-fn ask(stream: &mut Connection, head: &str, body: &str) -> io::Result<String> {
+pub fn ask(stream: &mut Connection, head: &str, body: &str) -> io::Result<String> {
     let length = body.len();
     write!(stream, "{head} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}")?;
     let mut answer = Vec::new();

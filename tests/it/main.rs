@@ -12,6 +12,8 @@
     clippy::print_stdout
 )]
 
+mod auth;
+mod auth_command;
 mod bad_examples;
 mod bad_forms;
 mod bad_grpc;
@@ -23,7 +25,11 @@ mod bad_values;
 mod batch_faults;
 mod batch_threads;
 mod batching;
+mod certificates;
 mod cli;
+mod clients;
+mod console;
+mod console_admin;
 mod digits;
 mod https;
 mod lifecycle;
@@ -35,6 +41,7 @@ mod npy;
 mod on_request;
 mod operations;
 mod own_name;
+mod page;
 mod reload;
 mod reload_sources;
 mod request_log;
@@ -48,6 +55,7 @@ mod same_answers;
 mod simple_cases;
 mod simple_front;
 mod sources;
+mod steps;
 mod stop;
 mod support;
 mod tfs_binary;

@@ -1,7 +1,7 @@
-//! The cases of SageMaker's container (`tests/cases/sagemaker-container.json`) that a single
-//! model without a handler answers, and its custom attributes and `Accept` rules.
+//! The cases of SageMaker's container (`tests/cases/sagemaker-container.json`): who runs which, and
+//! those that a single model without a handler answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use crate::support::client::{Answer, request};
 use crate::support::server::TestServer;
 use crate::support::{alike, data, project};
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 pub struct Case {
     pub id: String,
     pub setup: Setup,
@@ -26,13 +26,15 @@ pub struct Case {
     pub expect_contains: Vec<String>,
     #[serde(default)]
     pub expect_headers: BTreeMap<String, String>,
+    #[serde(default)]
+    pub expect_not_contains: Vec<String>,
     pub generations: Vec<String>,
     /// What is asked for before.
     #[serde(default)]
     pub steps_before: Vec<Step>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 pub struct Step {
     pub method: String,
     pub path: String,
@@ -42,9 +44,11 @@ pub struct Step {
     pub body: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 pub struct Setup {
     pub model_dir: String,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
     pub mode: String,
     pub handler: Option<String>,
 }
@@ -62,14 +66,107 @@ const OTHERWISE: [&str; 2] = [
     "ct-application-json-charset-utf-8",
 ];
 
-pub fn cases() -> Vec<Case> {
+fn cases() -> Vec<Case> {
     let path = "tests/cases/sagemaker-container.json";
     let text = fs::read_to_string(project(path)).expect(path);
     serde_json::from_str::<Cases>(&text).expect(path).cases
 }
 
+/// Which test runs a case. Each is run by exactly one, so that none can go missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// [`every_case_of_a_single_model_passes`].
+    Single,
+    /// [`the_default_handler_is_the_model_itself`].
+    DefaultHandler,
+    /// `sagemaker_handlers`: one model behind `inference.py`.
+    Handlers,
+    /// `sagemaker_handlers`: models that come by request behind one.
+    UniversalHandlers,
+    /// `sagemaker_models`.
+    MultiModel,
+    /// `sagemaker_front`: what the program prints, and how it does not start.
+    Start,
+    /// The unit tests of `protocol::sagemaker::convert`: what body is made of another.
+    Conversion,
+}
+
+impl Case {
+    pub fn part(&self) -> Part {
+        match self.setup.mode.as_str() {
+            "single-njs" if !self.path.starts_with('/') => Part::Start,
+            "single-njs" if self.expect_status.is_none() => Part::Conversion,
+            "single-njs" => Part::Single,
+            "single-python" => Part::Handlers,
+            "python-default-handler" => Part::DefaultHandler,
+            "mme" => Part::MultiModel,
+            "mme-python" => Part::UniversalHandlers,
+            other => panic!("{}: nobody runs {other}", self.id),
+        }
+    }
+}
+
+/// The cases that the test of `part` runs.
+pub fn cases_of(part: Part) -> impl Iterator<Item = Case> {
+    cases().into_iter().filter(move |case| case.part() == part)
+}
+
+/// What became of the cases of one part.
+#[derive(Default)]
+pub struct Tally {
+    failures: Vec<String>,
+    passed: usize,
+    otherwise: usize,
+}
+
+impl Tally {
+    /// Notes a case. One that is decided otherwise must not pass: it would not be otherwise.
+    pub fn note(&mut self, case: &Case, outcome: Result<(), String>, otherwise: &[&str]) {
+        match (outcome, otherwise.contains(&case.id.as_str())) {
+            (Ok(()), false) => self.passed += 1,
+            (Err(_), true) => self.otherwise += 1,
+            (Ok(()), true) => self.failures.push(format!("{}: passes, and should not", case.id)),
+            (Err(why), false) => {
+                self.failures.push(format!("{} ({}): {why}", case.id, case.generations.join(" ")));
+            }
+        }
+    }
+
+    /// Asserts that so many passed, and that the rest is all that is decided otherwise.
+    pub fn assert(&self, passed: usize, otherwise: &[&str]) {
+        assert!(self.failures.is_empty(), "{}", self.failures.join("\n\n"));
+        println!("{} passed, {} otherwise", self.passed, self.otherwise);
+        assert_eq!((self.passed, self.otherwise), (passed, otherwise.len()), "cases went missing");
+    }
+}
+
+#[test]
+fn every_case_is_run() {
+    let mut counts = BTreeMap::new();
+    let mut ids = BTreeSet::new();
+    for case in cases() {
+        *counts.entry(case.part()).or_insert(0) += 1;
+        assert!(ids.insert(case.id.clone()), "{} is there twice", case.id);
+        // The oldest images alone are nobody's measure.
+        assert!(case.generations.iter().any(|name| name != "G1"), "{}", case.id);
+    }
+    let want = [
+        (Part::Single, 61),
+        (Part::DefaultHandler, 2),
+        (Part::Handlers, 29),
+        (Part::UniversalHandlers, 3),
+        (Part::MultiModel, 19),
+        (Part::Start, 7),
+        (Part::Conversion, 22),
+    ];
+    assert_eq!(counts, BTreeMap::from(want), "each test asserts its own number");
+}
+
 pub fn body(case: &Case) -> Vec<u8> {
     let body = case.request_body.clone().unwrap_or_default();
+    if body == "<bytes ff fe>" {
+        return vec![0xff, 0xfe];
+    }
     match body.strip_prefix("@inputs/") {
         Some(file) => fs::read(data("sagemaker/inputs").join(file)).expect(file),
         None => body.into_bytes(),
@@ -81,34 +178,41 @@ fn every_case_of_a_single_model_passes() {
     let half_plus_three =
         TestServer::container(&[("half_plus_three", "sagemaker/models/half_plus_three")], |_| {});
     let multiply = TestServer::container(&[("model", "sagemaker/synth/multiply_2")], |_| {});
-    let mut failures = Vec::new();
-    let (mut passed, mut otherwise) = (0, 0);
-    for case in cases() {
-        if case.setup.mode != "single-njs" || !case.path.starts_with('/') {
-            continue;
-        }
-        // What body is made of another is tested beside the code that does it.
-        if case.expect_status.is_none() {
-            continue;
-        }
+    let mut tally = Tally::default();
+    for case in cases_of(Part::Single) {
         let is_multiply = case.setup.model_dir.starts_with("synth/multiply_2");
         let server = if is_multiply { &multiply } else { &half_plus_three };
-        let headers: Vec<(&str, &str)> =
-            case.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let answer = request(server.address, &case.method, &case.path, &headers, body(&case));
-        let is_otherwise = OTHERWISE.contains(&case.id.as_str());
-        match (check(&case, &answer), is_otherwise) {
-            (Ok(()), false) => passed += 1,
-            (Err(_), true) => otherwise += 1,
-            (Ok(()), true) => failures.push(format!("{}: passes, and should not", case.id)),
-            (Err(why), false) => {
-                failures.push(format!("{} ({}): {why}", case.id, case.generations.join(" ")));
-            }
-        }
+        tally.note(&case, check(&case, &ask(server, &case)), &OTHERWISE);
     }
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
-    println!("{passed} passed, {otherwise} otherwise");
-    assert_eq!((passed, otherwise), (59, OTHERWISE.len()), "cases went missing");
+    tally.assert(59, &OTHERWISE);
+}
+
+/// Where there is code but no `inference.py`, the container's requests pass a default handler of
+/// Python's, which converts nothing, and with the older images answers 200 to what failed.
+#[test]
+fn the_default_handler_is_the_model_itself() {
+    const OTHERWISE: [&str; 2] = ["pp-default-handler-2", "pp-non-utf8"];
+    let server =
+        TestServer::container(&[("half_plus_three", "sagemaker/models/half_plus_three")], |_| {});
+    let mut tally = Tally::default();
+    for case in cases_of(Part::DefaultHandler) {
+        let answer = ask(&server, &case);
+        match case.id.as_str() {
+            "pp-default-handler-2" => {
+                answer.assert_refused(&case.id, 415, "Unsupported Media Type: application/x-foo");
+            }
+            other => answer.assert_refused(other, 400, "JSON Parse error"),
+        }
+        tally.note(&case, check(&case, &answer), &OTHERWISE);
+    }
+    tally.assert(0, &OTHERWISE);
+}
+
+/// Sends what a case describes.
+pub fn ask(server: &TestServer, case: &Case) -> Answer {
+    let headers: Vec<(&str, &str)> =
+        case.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    request(server.address, &case.method, &case.path, &headers, body(case))
 }
 
 pub fn check(case: &Case, answer: &Answer) -> Result<(), String> {
@@ -128,6 +232,9 @@ pub fn check(case: &Case, answer: &Answer) -> Result<(), String> {
         if !got.contains(&escaped) {
             return Err(format!("{part:?} is not in {got}"));
         }
+    }
+    if let Some(part) = case.expect_not_contains.iter().find(|part| got.contains(*part)) {
+        return Err(format!("{part:?} is in {got}"));
     }
     if let Some(want) = &case.expect_body
         && got != *want

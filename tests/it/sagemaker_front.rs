@@ -10,6 +10,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tempfile::TempDir;
 
+use crate::sagemaker_cases::{Part, Tally, cases_of};
 use crate::support::client::{get, post};
 use crate::support::process::{Ended, Process, ended, tensorserve};
 use crate::support::{data, link};
@@ -107,6 +108,53 @@ fn the_default_model_is_the_one_that_is_named() {
         error.contains("there is no model \"c\"") && error.contains("there is a, b"),
         "{error}"
     );
+}
+
+/// Cases that are decided otherwise. `docs/sagemaker.md` says why.
+const OTHERWISE: [&str; 2] = [
+    // There is no nginx.
+    "cfg-nginx-default",
+    "cfg-nginx-env",
+];
+
+#[test]
+fn every_case_of_the_start_passes() {
+    let mut tally = Tally::default();
+    for case in cases_of(Part::Start) {
+        let root = match case.id.as_str() {
+            "cfg-servo" => model_dir(&["export/Servo/1"]),
+            _ => model_dir(&["half_plus_three/00000123", "half_plus_three/00000124"]),
+        };
+        let hidden = root.path().join("half_plus_three/.00000111");
+        if case.id == "cfg-model-config" {
+            fs::create_dir(hidden).expect("a folder");
+        }
+        let variables: Vec<(&str, &str)> = case
+            .setup
+            .env
+            .iter()
+            .filter(|(_, value)| *value != "9000-9999")
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        let printed = match case.method.as_str() {
+            "START" => refused(root.path(), &variables),
+            _ => serve(&root, &variables).printed.join("\n"),
+        };
+        // Our folder is its /opt/ml/model here.
+        let printed = printed.replace(&root.path().display().to_string(), "/opt/ml/model");
+        let is_missing = |part: &&String| match case.id.as_str() {
+            "cfg-batching" => printed.matches(part.as_str()).count() != 1,
+            _ => !printed.contains(part.as_str()),
+        };
+        let missing = case.expect_contains.iter().find(is_missing);
+        let surplus = case.expect_not_contains.iter().find(|part| printed.contains(part.as_str()));
+        let outcome = match missing.or(surplus) {
+            None => Ok(()),
+            Some(part) => Err(format!("{part:?}: {printed}")),
+        };
+        tally.note(&case, outcome, &OTHERWISE);
+    }
+    tally.assert(5, &OTHERWISE);
 }
 
 #[test]

@@ -50,6 +50,24 @@ fn an_endpoint_answers_whatever_its_name() {
 }
 
 #[test]
+fn a_request_has_one_id() {
+    let server = TestServer::container(&[HALF_PLUS_THREE], |_| {});
+    let ids = |headers: &[(&str, &str)], body| {
+        let answer = call(&server, "e/invocations", headers, body);
+        ["x-request-id", "x-amzn-requestid"].map(|name| header(&answer, name).map(str::to_owned))
+    };
+    for body in [BODY, "no JSON"] {
+        let [ours, amazons] = ids(&[], body);
+        assert_eq!(ours.as_deref().map(str::len), Some(36));
+        assert_eq!(ours, amazons);
+        assert_ne!(ours, ids(&[], body)[0]);
+        let brought = Some("of-the-client".to_owned());
+        let [ours, amazons] = ids(&[("X-Request-Id", "of-the-client")], body);
+        assert_eq!((ours, amazons), (brought.clone(), brought));
+    }
+}
+
+#[test]
 fn a_models_failure_is_a_model_error() {
     let server = TestServer::container(&[HALF_PLUS_THREE], |_| {});
     let answer = call(&server, "e/invocations", &[JSON], r#"{"instances": ["a"]}"#);

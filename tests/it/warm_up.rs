@@ -53,6 +53,9 @@ fn each_record_is_run_as_often_as_told_before_the_version_is_ready() {
     let place = place(&Model::constant(1.0), &[7.0, 8.0], true, 3);
     place.server.wait_until_started();
     assert_eq!(place.constant("m"), Some(1.0), "it serves: {:?}", place.state("m", 1));
+    let shown = place.server.get("/api/v1/models/m").json();
+    let warm_up = &shown["versions"][0]["warm_up"];
+    assert!(warm_up["ran"] == true && warm_up["records"].as_u64() > Some(0), "{warm_up}");
     let loads = place.fake.loads(&place.path("models/m/1"));
     let runs = place.fake.warm_runs();
     let recorded: Vec<f32> =

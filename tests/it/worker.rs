@@ -530,7 +530,7 @@ fn libraries_in_the_folder_come_first() {
 }
 
 /// A wheel of one module, made without any tool.
-fn wheel(folder: &Path) -> PathBuf {
+pub fn wheel(folder: &Path) -> PathBuf {
     let path = folder.join("tiny_thing-1.5-py3-none-any.whl");
     let make = format!(
         "import zipfile\nz = zipfile.ZipFile({path:?}, 'w')\nd = 'tiny_thing-1.5.dist-info/'\n\

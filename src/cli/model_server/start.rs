@@ -60,7 +60,9 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
     let mut notes = Vec::new();
     let settings = settings(flags, &mut notes)?.or(from).or(&defaults());
     let settings = without_clash(settings, &mut notes);
+    let console = settings.server.console.unwrap_or(false);
     let mut config = Config::new(settings, environment)?;
+    config.http.console.enabled = console;
     config.repository.common.batching_file =
         flags.is_set("enable_batching") && flags.is_set("enable_per_model_batching_parameters");
     config.grpc.reload = true;

@@ -42,6 +42,7 @@ pub(super) fn start(
     let report = String::new();
     let mut start = Start { config, notes: variables.notes.clone(), report };
     start.config.http.sagemaker.is_container = true;
+    start.config.http.console.enabled = server.console.unwrap_or(false);
     start.ports(&variables, has_grpc_port);
     let given = model_dir.or_else(|| environment.get("SAGEMAKER_MODEL_DIR").map(PathBuf::from));
     if variables.multi_model {

@@ -47,7 +47,10 @@ pub fn tls(path: &Path) -> Result<TlsConfig> {
             return Err(Error::invalid(message));
         }
     }
-    let pem = |name: &str, text| Pem { text, origin: format!("{}: {name}", path.display()) };
+    let pem = |name: &str, text| {
+        let origin = format!("{}: {name}", path.display());
+        Pem { text, origin, path: None }
+    };
     let roots = Some(config.custom_ca).filter(|roots| !roots.is_empty());
     Ok(TlsConfig {
         key: pem("server_key", config.server_key),

@@ -14,12 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use self::cell::{Histogram, Outcomes, Reading, exponential};
 use self::text::Page;
 use super::Api;
+use super::cell::{Histogram, Outcomes, Reading, exponential};
 use crate::error::Code;
 
-mod cell;
 mod text;
 
 /// The content type of the page.

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::cell::Reading;
+use super::super::cell::Reading;
 
 /// The page, line by line.
 #[derive(Default)]
@@ -96,8 +96,8 @@ fn six_digits(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cell::Histogram;
     use super::*;
+    use crate::metrics::cell::Histogram;
 
     #[test]
     fn numbers_are_cut_to_six_digits() {

@@ -151,8 +151,12 @@ pub(super) fn refuse(kind: &'static str, error: Error, status: u16) -> Reply {
 
 /// A failure of the server's own before the call is looked at, in the service's form.
 pub(super) fn refuse_body(error: Error, status: u16) -> Reply {
-    let kind =
-        if error.code() == Code::Unavailable { "ServiceUnavailable" } else { "ValidationError" };
+    #[allow(clippy::wildcard_enum_match_arm)] // The others are what they are.
+    let kind = match error.code() {
+        Code::Unavailable => "ServiceUnavailable",
+        Code::Unauthenticated | Code::PermissionDenied => "AccessDeniedException",
+        _ => "ValidationError",
+    };
     refuse(kind, error, status)
 }
 

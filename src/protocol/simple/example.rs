@@ -71,7 +71,7 @@ fn made(spec: &TensorSpec) -> Made<'_> {
     let fill = match spec.dtype() {
         Some(DType::Bool) => Fill::True,
         Some(DType::String) => Fill::Text,
-        _ => Fill::One,
+        Some(_) | None => Fill::One,
     };
     Made { alias: &spec.alias, dims: dims(spec, OPEN), fill }
 }

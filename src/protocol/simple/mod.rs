@@ -20,6 +20,7 @@ use crate::engine::{
 use crate::error::{Code, Error, Result};
 use crate::tensor::{DType, ImageEncoding, Shape, Signature, StringsBuilder, Tensor};
 
+pub mod clients;
 pub mod describe;
 pub mod example;
 mod form;

@@ -36,6 +36,10 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
+    pub(super) fn new(life: u64, versions: usize, answer: Answer) -> Self {
+        Leaving { life, versions, answer }
+    }
+
     pub(super) fn has_left(&self) -> bool {
         self.versions == 0
     }
@@ -43,7 +47,13 @@ impl Leaving {
 
 impl Manager {
     /// Begins to load a model that was asked for.
-    pub(super) fn ask_for(&mut self, source: &SourceConfig, deadline: Instant, answer: Answer) {
+    pub(super) fn ask_for(
+        &mut self,
+        source: &SourceConfig,
+        deadline: Instant,
+        by: &Arc<str>,
+        answer: Answer,
+    ) {
         let model = self.find(source).and_then(|found| {
             let name = Arc::from(found.name.as_str());
             self.claim(&name)?;
@@ -53,7 +63,9 @@ impl Manager {
             for number in wanted {
                 let folder = found.versions.get(&number).cloned().unwrap_or_default();
                 check(&folder, &self.shared.platforms)?;
-                model.versions.insert(number, loadable(Version::new(folder)));
+                let mut version = Version::new(folder);
+                version.by = Arc::clone(by);
+                model.versions.insert(number, loadable(version));
             }
             Ok((name, model))
         });
@@ -91,7 +103,8 @@ impl Manager {
         let Some(model) = self.models.get(name) else {
             return Ok(());
         };
-        if model.is_alive() || self.predecessors.contains_key(name) {
+        let is_taken = model.is_alive() || self.offline.contains(name);
+        if is_taken || self.predecessors.contains_key(name) {
             let message = format!("model {name} is there already");
             return Err(Error::new(Code::AlreadyExists, message));
         }
@@ -139,11 +152,11 @@ impl Manager {
             Origin::Awaited(_, deadline) => Some(deadline),
             Origin::Sources | Origin::Asked => None,
         });
-        deadlines.min()
+        deadlines.chain(self.returning.iter().map(|returning| returning.deadline)).min()
     }
 
     /// Takes a model that was asked for away. `answer` is given when nothing of it is in memory.
-    pub(super) fn take_back(&mut self, name: &str, answer: Answer) {
+    pub(super) fn take_back(&mut self, name: &str, by: &Arc<str>, answer: Answer) {
         let is_asked = |model: &Model| !model.is_of_sources();
         let Some((model, versions)) =
             self.models.get(name).is_some_and(is_asked).then(|| self.take_away(name)).flatten()
@@ -156,6 +169,7 @@ impl Manager {
             let message = format!("model {name} was unloaded before it was ready");
             let _ = answer.send(Err(Error::new(Code::Aborted, message)));
         }
+        self.note_change(name, None, "unload", by);
         self.leaving.push(Leaving { life: model.life, versions, answer });
     }
 

@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Manager;
+use super::{Manager, Model};
 
 impl Manager {
     /// Gives versions whose batching parameters are others by now queues with these. Nothing is
     /// loaded, and requests under way go on in the queues they are in.
     pub(super) fn apply_batching(&mut self) {
         let (mut changed, mut notes) = (BTreeSet::new(), Vec::new());
-        for (name, model) in self.models.iter_mut().filter(|(_, model)| model.is_of_sources()) {
+        // The files of those that were asked for were looked at then.
+        let may_change = |model: &Model| model.is_of_sources() || !model.config.batching_file;
+        for (name, model) in self.models.iter_mut().filter(|(_, model)| may_change(model)) {
             for (number, version) in &mut model.versions {
                 if !version.is_ready() {
                     continue;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Manager, Model};
 use crate::config::VersionPolicy;
+use crate::repository::journal::WATCH;
 use crate::repository::source::{self, Discovery, Fingerprint, Found};
 use crate::repository::version::{Version, become_state, check_completeness};
 use crate::repository::{State, policy};
@@ -104,12 +105,15 @@ impl Manager {
             }
         }
         for name in &unwanted {
+            self.offline.remove(name);
+            self.changed.remove(name);
+            self.shared.board().offline.remove(&**name);
             if self.predecessors.contains_key(name) {
                 self.part_with_predecessors(name);
                 self.publish(name);
             }
         }
-        for (name, found) in there {
+        for (name, mut found) in there {
             let name: Arc<str> = name.into();
             if self.models.get(&name).is_some_and(|model| !model.is_of_sources()) {
                 self.note(format!("model {name} was loaded by request, and that one stays"));
@@ -119,6 +123,9 @@ impl Manager {
                 model.source != found.source && unknown.sources.contains(&model.source)
             }) {
                 continue; // It may still be in the source that can not be read.
+            }
+            if let Some(changed) = self.changed.get_mut(&name) {
+                changed.apply(&mut found.config);
             }
             self.adopt(&name, &found);
             let Some(model) = self.models.get_mut(&name) else {
@@ -132,6 +139,9 @@ impl Manager {
                 ));
                 continue;
             }
+            if self.offline.contains(&name) {
+                continue;
+            }
             update_versions(model, found.versions);
             if let VersionPolicy::Specific(wanted) = &model.config.policy {
                 let missing =
@@ -143,7 +153,8 @@ impl Manager {
             }
         }
         self.models.retain(|name, model| {
-            let stays = model.is_alive() || self.predecessors.contains_key(name);
+            let has_reason = self.offline.contains(name) || self.predecessors.contains_key(name);
+            let stays = model.is_alive() || has_reason;
             if !stays {
                 self.shared.board().models.remove(&**name);
             }
@@ -199,6 +210,9 @@ fn update_versions(model: &mut Model, found: BTreeMap<i64, PathBuf>) {
         }
     }
     for (number, version) in &mut model.versions {
+        if version.aspired && !aspired.contains(number) {
+            version.by = WATCH.into();
+        }
         version.aspired = aspired.contains(number);
         if version.aspired && matches!(version.state, State::Gone) {
             version.complete = false;

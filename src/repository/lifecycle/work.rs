@@ -49,6 +49,8 @@ impl Manager {
                     config: &config,
                     batcher: &shared.batcher,
                     workers: &shared.workers,
+                    step_threads: &shared.step_threads,
+                    max_tensor_bytes: shared.max_tensor_bytes,
                     metrics: &shared.metrics,
                     threads,
                     warm_up: &*shared.warm_up,

@@ -12,6 +12,7 @@ BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/t
 
 HALF_PLUS_THREE = os.path.join(DATA, "models/half_plus_three")
 HALF_PLUS_TWO = os.path.join(DATA, "mme/half_plus_two")
+WIDE_MLP = os.path.join(ROOT, "models/wide_mlp")
 
 # What AWS's clients want before they send anything.
 AWS = {

@@ -14,7 +14,7 @@ use tonic::client::Grpc;
 use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 pub const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
 
@@ -79,6 +79,24 @@ impl Caller {
             client.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
             let path = PathAndQuery::from_static(path);
             Ok(client.unary(Request::new(message), path, Raw).await?.into_inner())
+        })
+    }
+
+    /// How a call of any kind begins, for who sends this `authorization`: its failure, or none.
+    pub fn begin(&self, path: &'static str, authorization: Option<&str>) -> Code {
+        self.runtime.block_on(async {
+            let mut client = Grpc::new(self.channel.clone());
+            client.ready().await.expect("a connection");
+            let mut request = Request::new(Vec::new());
+            if let Some(value) = authorization {
+                request.metadata_mut().insert("authorization", value.parse().expect("text"));
+            }
+            let path = PathAndQuery::from_static(path);
+            let mut answers = match client.server_streaming(request, path, Raw).await {
+                Ok(answers) => answers.into_inner(),
+                Err(status) => return status.code(),
+            };
+            answers.message().await.map_or_else(|status| status.code(), |_| Code::Ok)
         })
     }
 

@@ -1,6 +1,7 @@
 //! What tests share.
 
 pub mod client;
+pub mod events;
 pub mod fake;
 pub mod grpc;
 pub mod model_server;

@@ -87,6 +87,10 @@ impl TestServer {
         }
     }
 
+    pub fn grpc_address(&self) -> SocketAddr {
+        self.server.as_ref().and_then(Server::grpc_address).expect("gRPC is on")
+    }
+
     pub fn wait_until_started(&self) {
         let start = Instant::now();
         self.engine.wait_until_started(|_| {

@@ -6,13 +6,14 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from container import HALF_PLUS_THREE, HALF_PLUS_TWO, Container, use_aws
+from container import HALF_PLUS_THREE, HALF_PLUS_TWO, WIDE_MLP, Container, use_aws
 
 use_aws()
 import numpy
 import sagemaker
-from sagemaker.deserializers import BytesDeserializer, JSONDeserializer
-from sagemaker.serializers import CSVSerializer, IdentitySerializer, JSONLinesSerializer
+from sagemaker.deserializers import BytesDeserializer, JSONDeserializer, NumpyDeserializer
+from sagemaker.serializers import (
+    CSVSerializer, IdentitySerializer, JSONLinesSerializer, NumpySerializer)
 from sagemaker.tensorflow import TensorFlowPredictor
 
 # Nothing is told to anyone.
@@ -26,7 +27,8 @@ class Predictor(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.container = Container(
-            HALF_PLUS_THREE, HALF_PLUS_TWO, SAGEMAKER_TFS_DEFAULT_MODEL_NAME="half_plus_three")
+            HALF_PLUS_THREE, HALF_PLUS_TWO, WIDE_MLP,
+            SAGEMAKER_TFS_DEFAULT_MODEL_NAME="half_plus_three")
         use_aws(cls.container.url)
         cls.session = sagemaker.Session(sagemaker_config=SILENT)
 
@@ -82,6 +84,32 @@ class Predictor(unittest.TestCase):
             serializer=IdentitySerializer("application/jsons"), deserializer=BytesDeserializer())
         answer = predictor.predict('{"x": 1.0}\n{"x": 2.0}')
         self.assertEqual(json.loads(answer), {"predictions": [3.5, 4.0]})
+
+    def test_numpy(self):
+        predictor = self.predictor(
+            serializer=NumpySerializer(), deserializer=NumpyDeserializer())
+        answer = predictor.predict(numpy.array([1.0, 2.0, 5.0], dtype=numpy.float32))
+        self.assertEqual((answer.dtype, answer.tolist()), (numpy.float32, [3.5, 4.0, 5.5]))
+        # Numbers of another type become the model's, and lists become arrays.
+        self.assertEqual(predictor.predict(numpy.arange(3)).tolist(), [3.0, 3.5, 4.0])
+        self.assertEqual(predictor.predict([1.0, 2.0]).tolist(), [3.5, 4.0])
+
+        # Several dimensions each way, the same as through JSON.
+        rows = numpy.random.default_rng(7).random((5, 784), dtype=numpy.float32)
+        predictor = self.predictor(
+            model_name="wide_mlp", serializer=NumpySerializer(dtype="float32"),
+            deserializer=NumpyDeserializer())
+        answer = predictor.predict(rows)
+        self.assertEqual((answer.dtype, answer.shape), (numpy.float32, (5, 10)))
+        json_answer = self.predictor(model_name="wide_mlp").predict({"instances": rows})
+        numpy.testing.assert_allclose(answer, json_answer["predictions"], rtol=1e-5)
+
+    def test_numpy_of_a_wrong_shape(self):
+        predictor = self.predictor(
+            model_name="wide_mlp", serializer=NumpySerializer(), deserializer=NumpyDeserializer())
+        with self.assertRaises(self.session.sagemaker_runtime_client.exceptions.ModelError) as raised:
+            predictor.predict(numpy.zeros((2, 3), dtype=numpy.float32))
+        self.assertEqual(raised.exception.response["OriginalStatusCode"], 400)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ pub(super) const fn exponential<const N: usize>(scale: f64, growth: f64) -> [f64
     limits
 }
 
-/// How often values came, by size. They are whole numbers: microseconds, examples.
+/// How often values came, by size. They are whole numbers: nanoseconds, microseconds, examples.
+#[derive(Debug)]
 pub(super) struct Histogram {
     limits: &'static [f64],
     /// One for each limit, and one for what is above all of them.
@@ -36,6 +37,16 @@ impl Histogram {
             bucket.fetch_add(1, Relaxed);
         }
         self.sum.fetch_add(value, Relaxed);
+    }
+
+    /// Upper limits of its buckets.
+    pub(super) fn limits(&self) -> &'static [f64] {
+        self.limits
+    }
+
+    /// How many fell into each bucket so far, in the order of the limits, and what they add up to.
+    pub(super) fn counts(&self) -> (impl Iterator<Item = u64> + '_, u64) {
+        (self.buckets.iter().map(|bucket| bucket.load(Relaxed)), self.sum.load(Relaxed))
     }
 
     /// What was observed so far.
@@ -74,7 +85,10 @@ impl Reading {
 /// How often something ended in which way, by gRPC's number of it: 0 is well, and there are 16
 /// codes of errors.
 #[derive(Default)]
-pub(super) struct Outcomes([AtomicU64; 17]);
+pub(super) struct Outcomes([AtomicU64; CODES]);
+
+/// gRPC's numbers of outcomes.
+pub(super) const CODES: usize = 17;
 
 impl Outcomes {
     /// Counts one; `None` is one that went well.
@@ -83,6 +97,11 @@ impl Outcomes {
         if let Some(count) = self.0.get(usize::from(number)) {
             count.fetch_add(1, Relaxed);
         }
+    }
+
+    /// How often each happened, in the order of the numbers.
+    pub(super) fn counts(&self) -> [u64; CODES] {
+        std::array::from_fn(|number| self.0.get(number).map_or(0, |count| count.load(Relaxed)))
     }
 
     /// Those that happened, by the name of their status.

@@ -1,0 +1,141 @@
+//! Which certificates each port has, from settings to what is read of files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::check::Check;
+use super::settings::ServerSettings;
+use super::{GrpcConfig, HttpConfig, Pem, TlsConfig};
+use crate::error::{Code, Error, Result};
+
+/// The settings of one certificate, as they were written.
+struct Written<'s> {
+    /// What their names begin with.
+    prefix: &'static str,
+    certificate: &'s Option<PathBuf>,
+    key: &'s Option<PathBuf>,
+    roots: &'s Option<PathBuf>,
+    verify: Option<bool>,
+}
+
+impl Written<'_> {
+    fn is_there(&self) -> bool {
+        let files = [self.certificate, self.key, self.roots];
+        files.into_iter().any(Option::is_some) || self.verify.is_some()
+    }
+}
+
+impl Pem {
+    /// The file at `path`, which `setting` names.
+    ///
+    /// # Errors
+    /// If it can not be read, or is no text.
+    pub fn read(setting: &str, path: &Path) -> Result<Self> {
+        let origin = format!("{setting}: {}", path.display());
+        let text = fs::read_to_string(path).map_err(|error| {
+            Error::new(Code::of_io(&error), format!("{origin}: {error}")).with_source(error)
+        })?;
+        Ok(Pem { text, origin, path: Some(path.to_owned()) })
+    }
+
+    /// The same as its file is now; what came from elsewhere stays as it is.
+    ///
+    /// # Errors
+    /// As [`Pem::read`].
+    fn again(&self) -> Result<Self> {
+        let Some(path) = &self.path else {
+            return Ok(self.clone());
+        };
+        let suffix = format!(": {}", path.display());
+        Pem::read(self.origin.strip_suffix(&suffix).unwrap_or(&self.origin), path)
+    }
+}
+
+impl TlsConfig {
+    /// The files that it was read from.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let pems = [Some(&self.key), Some(&self.certificate), self.client_roots.as_ref()];
+        pems.into_iter().flatten().filter_map(|pem| pem.path.clone()).collect()
+    }
+
+    /// The same as its files are now.
+    ///
+    /// # Errors
+    /// If one can not be read.
+    pub fn again(&self) -> Result<Self> {
+        Ok(TlsConfig {
+            key: self.key.again()?,
+            certificate: self.certificate.again()?,
+            client_roots: self.client_roots.as_ref().map(Pem::again).transpose()?,
+            verify_clients: self.verify_clients,
+        })
+    }
+}
+
+impl Check {
+    /// Reads the certificates of both ports: those of the `tls_` settings, and for HTTP those of
+    /// the `http_tls_` settings if there are some.
+    pub(super) fn certify(
+        &mut self,
+        server: &ServerSettings,
+        http: &mut HttpConfig,
+        grpc: &mut GrpcConfig,
+    ) {
+        let shared = self.tls(&Written {
+            prefix: "tls",
+            certificate: &server.tls_certificate,
+            key: &server.tls_key,
+            roots: &server.tls_client_ca,
+            verify: server.tls_verify_clients,
+        });
+        let own = Written {
+            prefix: "http_tls",
+            certificate: &server.http_tls_certificate,
+            key: &server.http_tls_key,
+            roots: &server.http_tls_client_ca,
+            verify: server.http_tls_verify_clients,
+        };
+        grpc.tls.clone_from(&shared);
+        http.tls = if own.is_there() { self.tls(&own) } else { shared };
+    }
+
+    fn tls(&mut self, written: &Written<'_>) -> Option<TlsConfig> {
+        let Written { prefix, roots, .. } = written;
+        if written.verify == Some(true) && roots.is_none() {
+            self.mistake(format!(
+                "{prefix}_verify_clients needs {prefix}_client_ca, to check clients' certificates \
+                 against"
+            ));
+        }
+        let (certificate, key) = match (written.certificate, written.key) {
+            (Some(certificate), Some(key)) => (certificate, key),
+            (None, None) if roots.is_none() => return None,
+            (None, _) => {
+                self.mistake(format!(
+                    "{prefix}_certificate is missing: encryption needs it and {prefix}_key"
+                ));
+                return None;
+            }
+            (Some(_), None) => {
+                self.mistake(format!(
+                    "{prefix}_key is missing: encryption needs the key of the certificate"
+                ));
+                return None;
+            }
+        };
+        Some(TlsConfig {
+            key: self.pem(&format!("{prefix}_key"), key)?,
+            certificate: self.pem(&format!("{prefix}_certificate"), certificate)?,
+            client_roots: match roots {
+                Some(roots) => Some(self.pem(&format!("{prefix}_client_ca"), roots)?),
+                None => None,
+            },
+            verify_clients: written.verify.unwrap_or(roots.is_some()),
+        })
+    }
+
+    fn pem(&mut self, setting: &str, path: &Path) -> Option<Pem> {
+        Pem::read(setting, path).map_err(|error| self.mistake(error.message())).ok()
+    }
+}

@@ -1,0 +1,55 @@
+//! A histogram for the page of metrics, over cells that threads add to without a lock.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::metrics::{MetricType, TypedMetric};
+
+use super::cell;
+
+/// How often values came, by size. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Histogram {
+    cells: Arc<cell::Histogram>,
+    /// So many of what it counts make up one of what the page shows.
+    per_unit: f64,
+}
+
+impl Histogram {
+    pub(super) fn new(limits: &'static [f64], per_unit: f64) -> Self {
+        Histogram { cells: Arc::new(cell::Histogram::new(limits)), per_unit }
+    }
+
+    pub(super) fn observe(&self, value: u64) {
+        self.cells.observe(value);
+    }
+
+    /// How many fell into each bucket so far, in the order of the limits, and what they add up to.
+    pub(super) fn counts(&self) -> (impl Iterator<Item = u64> + '_, u64) {
+        self.cells.counts()
+    }
+}
+
+impl EncodeMetric for Histogram {
+    #[allow(clippy::cast_precision_loss)]
+    fn encode(&self, mut encoder: MetricEncoder) -> Result<(), fmt::Error> {
+        let (counts, sum) = self.cells.counts();
+        let limits = self.cells.limits().iter().map(|limit| limit / self.per_unit);
+        // The last one is for whatever is larger.
+        let buckets: Vec<(f64, u64)> = limits.chain([f64::MAX]).zip(counts).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let no_exemplars: Option<&HashMap<usize, Exemplar<NoLabelSet, f64>>> = None;
+        encoder.encode_histogram(sum as f64 / self.per_unit, count, &buckets, no_exemplars)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
+
+impl TypedMetric for Histogram {
+    const TYPE: MetricType = MetricType::Histogram;
+}

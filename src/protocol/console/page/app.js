@@ -1,0 +1,210 @@
+// The page: its panels, who is logged in, whether the server answers, light or dark.
+
+import * as admin from "./admin.js";
+import { session, send, url } from "./api.js";
+import * as clients from "./clients.js";
+import { toast } from "./dialogs.js";
+import { arrowKeys, button, byId, el, icon, replace, setText } from "./dom.js";
+import { feed } from "./feed.js";
+import * as models from "./models.js";
+import * as overview from "./overview.js";
+import * as traffic from "./traffic.js";
+import * as tryit from "./tryit.js";
+
+/** Name, title and picture of each. */
+const TABS = [
+	["overview", "Overview", "gauge"],
+	["charts", "Charts", "chart"],
+	["try", "Try it", "play"],
+	["clients", "Clients", "code"],
+	["admin", "Admin", "shield"],
+	["api", "API", "book"],
+];
+const PANELS = TABS.map(([name]) => name);
+
+let panel = null;
+
+/** Where the address points: `#try/digits`. */
+function place() {
+	const [name, ...rest] = location.hash.slice(1).split("/");
+	let model = null;
+	try {
+		model = rest.length ? decodeURIComponent(rest.join("/")) : null;
+	} catch {
+		// Not one of ours.
+	}
+	return { name: PANELS.includes(name) ? name : "overview", model };
+}
+
+function go(name, model) {
+	location.hash = model === undefined ? name : `${name}/${encodeURIComponent(model)}`;
+}
+
+/** Shows the panel that the address names. */
+function show() {
+	if (!feed.status) return;
+	let { name, model } = place();
+	if (name === "admin" && !admin.mayChange()) name = "overview";
+	const isNew = panel !== name;
+	panel = name;
+	for (const one of PANELS) {
+		const [tab, body] = [byId(`tab-${one}`), byId(`panel-${one}`)];
+		tab.setAttribute("aria-selected", String(one === name));
+		tab.tabIndex = one === name ? 0 : -1;
+		body.hidden = one !== name;
+	}
+	if (isNew) scrollTo(0, 0);
+	traffic.show(name === "charts");
+	admin.show(name === "admin");
+	if (name === "try") tryit.show(model);
+	if (name === "clients") clients.show(model);
+}
+
+function tabs() {
+	const tab = ([name, title, picture]) => {
+		const properties = { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}` };
+		return el("button", { ...properties, onclick: () => go(name) }, icon(picture), el("span", title));
+	};
+	replace(byId("tabs"), TABS.map(tab));
+	const shown = () => [...byId("tabs").children].filter((one) => !one.hidden);
+	arrowKeys(byId("tabs"), shown, (one) => one.click());
+	addEventListener("hashchange", show);
+}
+
+/** The server answers for the first time, or again. */
+function arrived() {
+	byId("loading").hidden = true;
+	byId("login").hidden = true;
+	byId("main").hidden = false;
+	byId("tabs").hidden = false;
+	byId("facts-bar").hidden = false;
+	const { user, auth } = feed.status.server;
+	byId("logout").hidden = !session.isLoggedIn || !auth;
+	byId("logout").title = user ? `Log out ${user}` : "Log out";
+	setText(byId("user"), auth && user ? user : "");
+	const mayChange = admin.mayChange();
+	byId("tab-admin").hidden = !mayChange;
+	if (panel === null || (panel === "admin" && !mayChange)) show();
+}
+
+function locked() {
+	byId("loading").hidden = true;
+	for (const id of ["main", "tabs", "facts-bar", "banner"]) byId(id).hidden = true;
+	byId("login").hidden = false;
+	setText(byId("login-error"), session.isLoggedIn ? feed.why : "");
+	(byId("login-user").value ? byId("login-password") : byId("login-user")).focus();
+	panel = null;
+}
+
+/** The state of the connection, as a dot and, when it is bad, as a banner. */
+function connection() {
+	const { state, why } = feed;
+	if (state === "locked") return locked();
+	const dot = byId("connection");
+	dot.dataset.state = state;
+	const words = { live: "Live", polling: "Polling", lost: "No connection", connecting: "Connecting" }[state];
+	dot.title = words;
+	setText(byId("connection-text"), words);
+	const banner = byId("banner");
+	const was = !banner.hidden;
+	banner.hidden = state !== "lost";
+	if (state === "lost")
+		setText(
+			byId("banner-text"),
+			feed.status
+				? `The connection to the server is lost. Trying again… ${why}`
+				: `The server does not answer yet. Trying again… ${why}`,
+		);
+	if (was && state !== "lost" && feed.status) toast("The server is back.");
+}
+
+function login() {
+	byId("login-form").addEventListener("submit", (event) => {
+		event.preventDefault();
+		const { user, password, key } = event.target.elements;
+		if (key.value.trim()) session.useKey(key.value.trim());
+		else session.usePassword(user.value, password.value);
+		password.value = "";
+		key.value = "";
+		feed.start();
+	});
+	byId("logout").addEventListener("click", () => {
+		session.forget();
+		// Nothing that was told to the one who goes stays for the next.
+		location.reload();
+	});
+}
+
+function theme() {
+	const root = document.documentElement;
+	const isDark = () =>
+		root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+	const tell = () => {
+		byId("theme").setAttribute("aria-pressed", String(isDark()));
+		byId("theme").title = isDark() ? "Switch to light" : "Switch to dark";
+	};
+	byId("theme").addEventListener("click", () => {
+		root.dataset.theme = isDark() ? "light" : "dark";
+		try {
+			localStorage.setItem("tensorserve.theme", root.dataset.theme);
+		} catch {
+			// It then lasts until the page is left.
+		}
+		tell();
+	});
+	matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
+	tell();
+}
+
+/** Links to what needs credentials: a browser that follows a link sends none. */
+function links() {
+	for (const link of document.querySelectorAll("a[data-path]")) {
+		link.href = url(link.dataset.path);
+		link.addEventListener("click", async (event) => {
+			if (!session.isLoggedIn) return;
+			event.preventDefault();
+			try {
+				const answer = await send(link.dataset.path, { headers: { Accept: link.type } });
+				const body = await answer.blob();
+				if (!answer.ok) throw new Error(`${link.dataset.path}: ${answer.status} ${answer.statusText}`);
+				const saved = document.createElement("a");
+				saved.href = URL.createObjectURL(body);
+				saved.download = link.dataset.file;
+				saved.click();
+				setTimeout(() => URL.revokeObjectURL(saved.href), 10_000);
+			} catch (error) {
+				toast(error.message, "bad");
+			}
+		});
+	}
+}
+
+function modelActions(model) {
+	const ready = model.versions.some((version) => version.state === "AVAILABLE");
+	const uses = ready
+		? [
+				button("Try it", { icon: "play", class: "button primary", onclick: () => go("try", model.name) }),
+				button("Client code", { icon: "code", onclick: () => go("clients", model.name) }),
+			]
+		: [];
+	return [...uses, ...admin.actions(model)];
+}
+
+theme();
+tabs();
+login();
+links();
+overview.start();
+models.start(modelActions);
+traffic.start();
+tryit.start();
+clients.start();
+admin.start();
+feed.addEventListener("status", arrived);
+feed.addEventListener("state", connection);
+document.addEventListener("visibilitychange", () => {
+	if (feed.state === "locked") return;
+	if (document.hidden) feed.stop();
+	else feed.start();
+});
+feed.start();

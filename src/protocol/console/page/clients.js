@@ -1,0 +1,119 @@
+// Clients for the models that are there, written by the server.
+
+import { json, segment, text } from "./api.js";
+import { arrowKeys, byId, copyButton, el, highlighted, options, replace, setText } from "./dom.js";
+import { feed } from "./feed.js";
+import { available, signaturesOf } from "./models.js";
+
+const state = { languages: null, language: null, variant: null, model: null, detail: null, turn: 0 };
+
+export function start() {
+	byId("clients-model").addEventListener("change", () => choose(byId("clients-model").value));
+	byId("clients-signature").addEventListener("change", write);
+	byId("clients-variant").addEventListener("change", () => {
+		state.variant = byId("clients-variant").value;
+		write();
+	});
+	byId("clients-tools").append(copyButton(() => byId("clients-code").textContent));
+	arrowKeys(
+		byId("clients-languages"),
+		() => [...byId("clients-languages").children],
+		(tab) => tab.click(),
+	);
+	feed.addEventListener("status", listModels);
+}
+
+/** Called when the panel is shown; `model` if one is meant. */
+export async function show(model) {
+	listModels();
+	if (!state.languages) {
+		try {
+			({ languages: state.languages } = await json("/api/v1/clients"));
+		} catch (error) {
+			return say(error.message);
+		}
+		replace(byId("clients-languages"), state.languages.map(tab));
+		pick(state.languages[0]);
+	}
+	const name = model ?? state.model ?? byId("clients-model").value;
+	if (name && name !== state.model) await choose(name);
+}
+
+function listModels() {
+	if (byId("panel-clients").hidden) return;
+	options(
+		byId("clients-model"),
+		feed.status.models.map(({ name }) => [name, name]),
+	);
+}
+
+function tab(language) {
+	const self = el(
+		"button",
+		{
+			type: "button",
+			role: "tab",
+			id: `language-${language.id}`,
+			"aria-controls": "clients-code",
+			onclick: () => pick(language),
+		},
+		language.name,
+	);
+	self.dataset.id = language.id;
+	return self;
+}
+
+function pick(language) {
+	state.language = language;
+	for (const one of byId("clients-languages").children) {
+		const is = one.dataset.id === language.id;
+		one.setAttribute("aria-selected", String(is));
+		one.tabIndex = is ? 0 : -1;
+		if (is) one.scrollIntoView({ block: "nearest", inline: "nearest" });
+	}
+	byId("clients-code").setAttribute("aria-labelledby", `language-${language.id}`);
+	const variants = language.variants ?? [];
+	options(
+		byId("clients-variant"),
+		variants.map(({ id, name }) => [id, name]),
+	);
+	state.variant = variants.length ? byId("clients-variant").value : null;
+	byId("clients-variant-field").hidden = variants.length < 2;
+	write();
+}
+
+async function choose(name) {
+	state.model = name;
+	byId("clients-model").value = name;
+	try {
+		state.detail = await json(`/api/v1/models/${segment(name)}`);
+	} catch (error) {
+		return say(error.message);
+	}
+	const [newest] = available(state.detail.versions);
+	const names = signaturesOf(newest).map((signature) => [signature.name, signature.name]);
+	options(byId("clients-signature"), names);
+	write();
+}
+
+async function write() {
+	if (!state.model || !state.language) return;
+	const turn = (state.turn += 1);
+	const query = new URLSearchParams({ language: state.language.id });
+	if (state.variant) query.set("variant", state.variant);
+	if (byId("clients-signature").value) query.set("signature", byId("clients-signature").value);
+	try {
+		const code = await text(`/v1/models/${segment(state.model)}/gen_client?${query}`);
+		if (turn !== state.turn) return;
+		say("");
+		replace(byId("clients-code"), highlighted(code));
+	} catch (error) {
+		if (turn !== state.turn) return;
+		replace(byId("clients-code"));
+		say(error.message);
+	}
+}
+
+function say(words) {
+	setText(byId("clients-error"), words);
+}

@@ -1,0 +1,74 @@
+// Questions before a change, and short messages after it.
+
+import { byId, button, el, icon, replace } from "./dom.js";
+
+const LASTS = 6000;
+
+/**
+ * Asks before a change. `explains` says what will happen; `fields` are form controls by name.
+ * Gives their values, or null if the answer is no. Esc is no.
+ */
+export function confirm({ title, explains, fields = [], action, danger = false }) {
+	const dialog = byId("confirm");
+	const go = button(action, {
+		type: "submit",
+		value: "yes",
+		class: danger ? "button danger" : "button primary",
+	});
+	const no = button("Cancel", { onclick: () => dialog.close("") });
+	const form = el(
+		"form",
+		{ method: "dialog" },
+		el("h2", { id: "confirm-title" }, title),
+		...[explains].flat().map((line) => el("p", line)),
+		...fields.map(field),
+		el("div.actions", no, go),
+	);
+	replace(dialog, form);
+	dialog.returnValue = "";
+	dialog.showModal();
+	(form.querySelector("input, select") ?? go).focus();
+	return new Promise((resolve) => {
+		dialog.addEventListener(
+			"close",
+			() => {
+				const values = Object.fromEntries(new FormData(form));
+				resolve(dialog.returnValue === "yes" ? values : null);
+			},
+			{ once: true },
+		);
+	});
+}
+
+/** A labelled input or, with `choices`, select. */
+function field({ name, label, hint, choices, ...attributes }) {
+	const control = choices
+		? el(
+				"select",
+				{ name, ...attributes },
+				choices.map(([value, text]) => el("option", { value }, text)),
+			)
+		: el("input", { name, autocomplete: "off", ...attributes });
+	return el("label.field", el("span", label), control, hint ? el("small", hint) : null);
+}
+
+/** A message in the corner, read out to those who do not see it. */
+export function toast(text, kind = "good") {
+	const close = el(
+		"button",
+		{ type: "button", class: "icon-button", "aria-label": "Dismiss" },
+		icon("close"),
+	);
+	const message = el(
+		"div",
+		{ class: `toast ${kind}` },
+		icon(kind === "good" ? "check" : "alert"),
+		el("p", text),
+		close,
+	);
+	const gone = () => message.remove();
+	close.addEventListener("click", gone);
+	byId("toasts").append(message);
+	// What failed stays until it has been read.
+	if (kind === "good") setTimeout(gone, LASTS);
+}

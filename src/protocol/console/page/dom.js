@@ -1,0 +1,179 @@
+// Builds elements. Whatever a server or a model says becomes text, never markup: nothing here, nor
+// anywhere else in the page, parses HTML, and the content security policy forbids it too.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+const isProperties = (value) => value && Object.getPrototypeOf(value) === Object.prototype;
+
+function fill(element, classes, parts) {
+	if (classes.length) element.setAttribute("class", classes.join(" "));
+	const properties = isProperties(parts[0]) ? parts.shift() : {};
+	for (const [name, value] of Object.entries(properties)) {
+		if (value === null || value === undefined || value === false) continue;
+		if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+		else element.setAttribute(name, value === true ? "" : String(value));
+	}
+	element.append(...parts.flat(Infinity).filter((part) => part !== null && part !== undefined));
+	return element;
+}
+
+/** An element: `el("p.note", {id: "it"}, "text", child)`. Classes and properties may be missing. */
+export function el(kind, ...parts) {
+	const [tag, ...classes] = kind.split(".");
+	return fill(document.createElement(tag), classes, parts);
+}
+
+/** The same, of SVG. */
+export function svg(kind, ...parts) {
+	const [tag, ...classes] = kind.split(".");
+	return fill(document.createElementNS(SVG, tag), classes, parts);
+}
+
+/** A picture out of the sprite in index.html. */
+export function icon(name) {
+	const picture = svg("svg.icon", { "aria-hidden": "true" });
+	picture.append(svg("use", { href: `#icon-${name}` }));
+	return picture;
+}
+
+/** A button; `properties.icon` names its picture. */
+export function button(text, properties = {}) {
+	const { icon: picture, ...others } = properties;
+	const parts = picture ? [icon(picture), el("span", text)] : [text];
+	return el("button", { type: "button", class: "button", ...others }, parts);
+}
+
+/** The element of this id. */
+export function byId(id) {
+	return document.getElementById(id);
+}
+
+/** Sets the text of an element, only if it differs: an update of a thousand rows touches few. */
+export function setText(element, text) {
+	if (element.textContent !== text) element.textContent = text;
+}
+
+/** Makes `children` the only ones. */
+export function replace(element, ...children) {
+	element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null));
+}
+
+/** A `<select>` of `[value, text]` pairs, or the same one with others; keeps what is chosen. */
+export function options(select, pairs) {
+	const before = select.value;
+	const same =
+		select.options.length === pairs.length &&
+		pairs.every(([value, text], i) => {
+			const option = select.options[i];
+			return option.value === String(value) && option.text === text;
+		});
+	if (same) return;
+	select.replaceChildren(...pairs.map(([value, text]) => new Option(text, value)));
+	if (pairs.some(([value]) => String(value) === before)) select.value = before;
+}
+
+/** Buttons of which one is pressed: `[value, text]` pairs; tells `chosen(value)`. */
+export function segments(label, pairs, chosen) {
+	const group = el("div.segments", { role: "radiogroup", "aria-label": label });
+	const pick = (value, tell) => {
+		for (const one of group.children) {
+			const is = one.dataset.value === value;
+			one.setAttribute("aria-checked", String(is));
+			one.tabIndex = is ? 0 : -1;
+		}
+		if (tell) chosen(value);
+	};
+	for (const [value, text] of pairs) {
+		const one = el("button", { type: "button", role: "radio", onclick: () => pick(value, true) }, text);
+		one.dataset.value = value;
+		group.append(one);
+	}
+	arrowKeys(
+		group,
+		() => [...group.children].filter((one) => !one.disabled),
+		(one) => one.click(),
+	);
+	pick(pairs[0][0], false);
+	return { element: group, pick: (value) => pick(value, false) };
+}
+
+/** Arrow keys, Home and End move the focus among `items()`, as in a list of tabs. */
+export function arrowKeys(element, items, moved) {
+	element.addEventListener("keydown", (event) => {
+		const all = items();
+		const at = all.indexOf(document.activeElement);
+		const to = {
+			ArrowRight: at + 1,
+			ArrowDown: at + 1,
+			ArrowLeft: at - 1,
+			ArrowUp: at - 1,
+			Home: 0,
+			End: all.length - 1,
+		}[event.key];
+		if (at < 0 || to === undefined) return;
+		event.preventDefault();
+		const next = all[(to + all.length) % all.length];
+		next.focus();
+		moved(next);
+	});
+}
+
+/** Puts text on the clipboard, also where the page is not served safely enough for the new way. */
+export async function copy(text) {
+	if (navigator.clipboard && window.isSecureContext) {
+		try {
+			await navigator.clipboard.writeText(text);
+			return true;
+		} catch {
+			// Refused: the old way may still work.
+		}
+	}
+	const area = el("textarea.offscreen", { "aria-hidden": "true", readonly: true });
+	area.value = text;
+	const focused = document.activeElement;
+	document.body.append(area);
+	area.select();
+	const copied = document.execCommand("copy");
+	area.remove();
+	focused?.focus();
+	return copied;
+}
+
+/** A button that copies what `text()` gives, and says so. */
+export function copyButton(text, label = "Copy") {
+	const words = el("span", { role: "status" }, label);
+	const self = el("button", { type: "button", class: "button quiet small" }, icon("copy"), words);
+	self.addEventListener("click", async () => {
+		words.textContent = (await copy(text())) ? "Copied" : "Press Ctrl+C";
+		setTimeout(() => {
+			words.textContent = label;
+		}, 1600);
+	});
+	return self;
+}
+
+// Strings, comments, numbers and words that most languages share: enough to read code by.
+const TOKENS = new RegExp(
+	[
+		/("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`)/,
+		/(\/\/[^\n]*|(?<![^\s])#[^\n]*|(?<![^\s])--\s[^\n]*)/,
+		/\b(true|false|null|None|nil|import|from|const|let|var|use|fn|func|def|class|return|if|for|new|await|async|print|require|package|public|static|void|try|using|end|local|my)\b/,
+		/(?<![\w./])(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\b/,
+	]
+		.map((one) => one.source)
+		.join("|"),
+	"g",
+);
+
+/** Code as text with spans around its parts; long text stays plain. */
+export function highlighted(text) {
+	if (text.length > 30_000) return [text];
+	const parts = [];
+	let end = 0;
+	for (const match of text.matchAll(TOKENS)) {
+		const kind = ["string", "comment", "keyword", "number"][match.slice(1).findIndex(Boolean)];
+		parts.push(text.slice(end, match.index), el("span", { class: `code-${kind}` }, match[0]));
+		end = match.index + match[0].length;
+	}
+	return [...parts, text.slice(end)];
+}

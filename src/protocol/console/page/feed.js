@@ -1,0 +1,184 @@
+// What the server tells of itself, once a second: its event stream while that works, else by asking.
+//
+// `EventSource` cannot send headers, so the stream is read with `fetch`. A hidden page asks for
+// nothing.
+
+import { json, send } from "./api.js";
+
+/** The server keeps as much. */
+const KEPT = 15 * 60 * 1000;
+/** What it kept comes as points of so many seconds; those of the stream are of one. */
+const STEP = 5;
+/** Without a point for longer than this, some were missed. */
+const GAP = 3 * STEP * 1000;
+const POLL = 2000;
+/** After so many polls the stream is tried again. */
+const POLLS = 15;
+const LONGEST_WAIT = 5000;
+/** Its stream says something every second: after this long it is gone without a word. */
+const SILENCE = 8000;
+
+class Feed extends EventTarget {
+	/** The newest status; null before the first. */
+	status = null;
+	/** The points of all models together, oldest first. */
+	points = [];
+	/** `connecting`, `live`, `polling`, `lost` or `locked`. */
+	state = "connecting";
+	/** Why it is lost or locked. */
+	why = "";
+	#run = null;
+
+	/** Starts anew, as after logging in. */
+	start() {
+		this.#run?.abort();
+		this.#run = new AbortController();
+		this.#be("connecting");
+		this.#keep(this.#run.signal);
+	}
+
+	/** Takes the newest status now, as after a change. */
+	async refresh() {
+		this.#take(await json("/api/v1/status"));
+	}
+
+	stop() {
+		this.#run?.abort();
+		this.#run = null;
+	}
+
+	get isRunning() {
+		return this.#run !== null;
+	}
+
+	/** On for as long as the page is looked at. */
+	async #keep(signal) {
+		let wait = 500;
+		while (!signal.aborted) {
+			try {
+				this.#take(await json("/api/v1/status", { signal }));
+				await this.#catchUp(signal);
+				wait = 500;
+				if (!(await this.#stream(signal))) await this.#poll(signal);
+			} catch (error) {
+				if (signal.aborted) return;
+				if (error.status === 401 || error.status === 403) {
+					this.#be("locked", error.message);
+					return;
+				}
+				this.#be("lost", error.message);
+			}
+			await sleep(wait, signal);
+			wait = Math.min(wait * 1.6, LONGEST_WAIT);
+		}
+	}
+
+	/** Reads the stream until it ends, as it does every few minutes; false if there is none. */
+	async #stream(signal) {
+		const silence = new AbortController();
+		const either = AbortSignal.any([signal, silence.signal]);
+		let alarm = setTimeout(() => silence.abort(), SILENCE);
+		try {
+			const answer = await send("/api/v1/stream", {
+				signal: either,
+				headers: { Accept: "text/event-stream" },
+			});
+			const type = answer.headers.get("Content-Type") ?? "";
+			if (!answer.ok || !type.startsWith("text/event-stream") || !answer.body) {
+				await answer.body?.cancel();
+				return false;
+			}
+			const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+			let text = "";
+			for (;;) {
+				const { value, done } = await reader.read();
+				if (done) break;
+				clearTimeout(alarm);
+				alarm = setTimeout(() => silence.abort(), SILENCE);
+				const events = (text + value).replaceAll("\r\n", "\n").split("\n\n");
+				text = events.pop();
+				for (const event of events) this.#event(event);
+			}
+		} catch (error) {
+			if (signal.aborted) throw error;
+		} finally {
+			clearTimeout(alarm);
+		}
+		return true;
+	}
+
+	#event(text) {
+		let kind = "message";
+		const data = [];
+		for (const line of text.split("\n")) {
+			if (line.startsWith("event:")) kind = line.slice(6).trim();
+			if (line.startsWith("data:")) data.push(line.slice(5).trimStart());
+		}
+		if (kind === "status") {
+			this.#take(JSON.parse(data.join("\n")));
+			this.#be("live");
+		}
+		if (kind === "point") this.#add([JSON.parse(data.join("\n"))]);
+	}
+
+	async #poll(signal) {
+		for (let turn = 0; turn < POLLS; turn += 1) {
+			this.#be("polling");
+			await sleep(POLL, signal);
+			this.#take(await json("/api/v1/status", { signal }));
+			await this.#catchUp(signal);
+		}
+	}
+
+	async #catchUp(signal) {
+		const last = this.points.at(-1)?.at ?? 0;
+		if (this.state === "live" && this.status.server.now - last < GAP) return;
+		const history = await json(`/api/v1/history?step=${STEP}`, { signal });
+		this.points = [];
+		this.#add(history.points);
+	}
+
+	#take(status) {
+		const before = this.status;
+		this.status = status;
+		if (before && before.server.started_at !== status.server.started_at) {
+			this.dispatchEvent(new Event("restart"));
+		}
+		this.dispatchEvent(new Event("status"));
+	}
+
+	/** Adds points; the newest one is told again while it grows. */
+	#add(points) {
+		for (const point of points.filter(({ seconds }) => seconds > 0)) {
+			const last = this.points.at(-1);
+			if (last && last.at === point.at) this.points.pop();
+			if (last && last.at > point.at) continue;
+			this.points.push(point);
+		}
+		const newest = this.points.at(-1)?.at ?? 0;
+		while (this.points.length && this.points[0].at < newest - KEPT) this.points.shift();
+		this.dispatchEvent(new Event("points"));
+	}
+
+	#be(state, why = "") {
+		if (this.state === state && this.why === why) return;
+		this.state = state;
+		this.why = why;
+		this.dispatchEvent(new Event("state"));
+	}
+}
+
+export const feed = new Feed();
+
+/** Waits; a stop ends it at once. */
+function sleep(time, signal) {
+	return new Promise((resolve) => {
+		const done = () => {
+			clearTimeout(timer);
+			signal.removeEventListener("abort", done);
+			resolve();
+		};
+		const timer = setTimeout(done, time);
+		signal.addEventListener("abort", done);
+	});
+}

@@ -1,0 +1,131 @@
+// What people drop: pictures, tables and arrays, checked before anything is done with them.
+
+/** More is refused here; what is sent has the server's own limit too. */
+const MOST_BYTES = 32 * 1024 * 1024;
+/** A file of a few bytes can claim to be billions of pixels. */
+const MOST_PIXELS = 50_000_000;
+
+/** What kind of file it is: `image`, `csv`, `npy` or `other`. */
+export function kindOf(file) {
+	const name = file.name.toLowerCase();
+	if (name.endsWith(".npy")) return "npy";
+	if (name.endsWith(".csv") || file.type === "text/csv") return "csv";
+	return file.type.startsWith("image/") ? "image" : "other";
+}
+
+/** Fails with words for the user if a file is too large to read. */
+export function checkSize(file) {
+	if (file.size > MOST_BYTES) {
+		throw new Error(
+			`${file.name} has ${(file.size / 1024 / 1024).toFixed(0)} MiB; this page reads up to 32 MiB.`,
+		);
+	}
+}
+
+/** The picture in a file, not decoded yet, and checked to be one of a sane size. */
+export async function picture(file) {
+	checkSize(file);
+	const image = new Image();
+	image.src = URL.createObjectURL(file);
+	try {
+		await new Promise((resolve, reject) => {
+			image.onload = resolve;
+			image.onerror = () => reject(new Error(`${file.name} is not an image that this browser can read.`));
+		});
+		if (image.naturalWidth * image.naturalHeight > MOST_PIXELS) {
+			throw new Error(
+				`${file.name} has ${image.naturalWidth} × ${image.naturalHeight} pixels; at most 50 million can be sent from here.`,
+			);
+		}
+		return image;
+	} catch (error) {
+		URL.revokeObjectURL(image.src);
+		throw error;
+	}
+}
+
+/** A file's bytes in standard base64. */
+export function base64(file) {
+	return new Promise((resolve, reject) => {
+		const reader = new FileReader();
+		reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
+		reader.onerror = () => reject(new Error(`${file.name} cannot be read: ${reader.error.message}`));
+		reader.readAsDataURL(file);
+	});
+}
+
+/** How a pixel of 0 to 255 becomes a number. */
+export const SCALES = [
+	["unit", "0 to 1"],
+	["signed", "−1 to 1"],
+	["byte", "0 to 255"],
+];
+
+const SCALE = {
+	unit: (value) => Number((value / 255).toFixed(6)),
+	signed: (value) => Number((value / 127.5 - 1).toFixed(6)),
+	byte: (value) => Math.round(value),
+};
+
+/** What an input with these sizes takes, if it may be a picture: rows, columns, channels, nesting. */
+export function pictureShape(sizes) {
+	if (!sizes) return null;
+	const at = (height, width, channels, form) =>
+		height === 0 || width === 0 ? null : { height, width, channels, form };
+	if (sizes.length === 4 && [1, 3, 4].includes(sizes[3])) return at(sizes[1], sizes[2], sizes[3], "pixels");
+	if (sizes.length === 3 && sizes[1] >= 8 && sizes[2] >= 8) return at(sizes[1], sizes[2], 1, "rows");
+	const side = sizes.length === 2 ? Math.sqrt(sizes[1]) : 0;
+	return Number.isInteger(side) && side >= 8 ? at(side, side, 1, "flat") : null;
+}
+
+/** A picture as numbers, in the nesting that the input has; resized to it. */
+export function pixels(image, target, scale) {
+	const width = target.width > 0 ? target.width : Math.min(image.naturalWidth, 512);
+	const height = target.height > 0 ? target.height : Math.min(image.naturalHeight, 512);
+	const canvas = new OffscreenCanvas(width, height);
+	const context = canvas.getContext("2d");
+	context.imageSmoothingQuality = "high";
+	context.drawImage(image, 0, 0, width, height);
+	const { data } = context.getImageData(0, 0, width, height);
+	const channels = (i) => {
+		const [red, green, blue, alpha] = data.subarray(i, i + 4);
+		if (target.channels === 1) return [0.299 * red + 0.587 * green + 0.114 * blue];
+		return [red, green, blue, alpha].slice(0, target.channels);
+	};
+	const row = (y) => Array.from({ length: width }, (_, x) => channels(4 * (y * width + x)).map(SCALE[scale]));
+	const rows = Array.from({ length: height }, (_, y) => row(y));
+	if (target.form === "pixels") return rows;
+	const grey = rows.map((one) => one.flat());
+	return target.form === "rows" ? grey : grey.flat();
+}
+
+/** The fields of comma-separated text, quotes and all. */
+export function parseCsv(text) {
+	const rows = [];
+	let [row, field, quoted] = [[], "", false];
+	const end = () => {
+		row.push(field);
+		field = "";
+	};
+	for (let i = 0; i < text.length; i += 1) {
+		const letter = text[i];
+		if (quoted) {
+			if (letter !== '"') field += letter;
+			else if (text[i + 1] === '"') {
+				field += '"';
+				i += 1;
+			} else quoted = false;
+		} else if (letter === '"') quoted = true;
+		else if (letter === ",") end();
+		else if (letter === "\n") {
+			end();
+			rows.push(row);
+			row = [];
+		} else if (letter !== "\r") field += letter;
+	}
+	end();
+	rows.push(row);
+	return rows
+		.filter((one) => one.some((value) => value.trim() !== ""))
+		.map((one) => one.map((value) => value.trim()));
+}

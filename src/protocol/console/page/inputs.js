@@ -1,0 +1,344 @@
+// Controls for the inputs of a signature. Each knows its type and shape, and gives JSON text: numbers
+// go to the server as they were typed, not as JavaScript would round them.
+
+import { button, el, icon, options, replace } from "./dom.js";
+import { base64, picture, pictureShape, pixels, SCALES } from "./files.js";
+import { shape } from "./format.js";
+
+/** Wider rows are written as JSON. */
+const MOST_COLUMNS = 24;
+export const MOST_ROWS = 200;
+
+/** A value that cannot be sent, and the control that has it. */
+export class Invalid extends Error {
+	constructor(message, control) {
+		super(message);
+		this.control = control;
+	}
+}
+
+/** The control for an input; `changed` is called after every change. */
+export function editor(spec, example, changed) {
+	if (spec.kind === "image") return new Images(spec, changed);
+	const columns = columnsOf(spec.shape);
+	return columns === null ? new Area(spec, example, changed) : new Cells(spec, columns, example, changed);
+}
+
+/** How many cells a row has; 0 for a scalar, null where cells are no help. */
+function columnsOf(sizes) {
+	if (!sizes) return null;
+	if (sizes.length === 0) return 0;
+	if (sizes[0] > MOST_ROWS) return null;
+	if (sizes.length === 1) return 1;
+	const fits = sizes.length === 2 && sizes[1] > 0 && sizes[1] <= MOST_COLUMNS;
+	return fits ? sizes[1] : null;
+}
+
+/** The JSON of one value as it was typed. */
+function scalar(text, spec, control) {
+	const typed = text.trim();
+	const wrong = (wants) => {
+		throw new Invalid(
+			`${spec.name}: ${typed === "" ? "nothing" : `“${typed.slice(0, 40)}”`} is not ${wants}.`,
+			control,
+		);
+	};
+	if (spec.dtype === "string") return JSON.stringify(text);
+	if (spec.dtype === "bool")
+		return /^(true|false)$/i.test(typed) ? typed.toLowerCase() : wrong("true or false");
+	if (/int/.test(spec.dtype)) {
+		const pattern = spec.dtype.startsWith("u") ? /^(0|[1-9]\d*)$/ : /^-?(0|[1-9]\d*)$/;
+		return pattern.test(typed) ? typed : wrong(`a whole number of type ${spec.dtype}`);
+	}
+	if (/^(NaN|-?Infinity)$/.test(typed)) return typed;
+	if (typed === "" || !Number.isFinite(Number(typed)) || /^[-+]?0[xob]/i.test(typed))
+		return wrong(`a number of type ${spec.dtype}`);
+	return /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/.test(typed) ? typed : String(Number(typed));
+}
+
+function frame(spec, ...children) {
+	return el(
+		"fieldset.input",
+		el("legend", el("span.code", spec.name), el("span.type", `${spec.dtype} ${shape(spec.shape)}`)),
+		children,
+	);
+}
+
+/** Rows of cells. */
+class Cells {
+	constructor(spec, columns, example, changed) {
+		Object.assign(this, { spec, columns, changed, files: [] });
+		this.sizes = spec.shape;
+		this.hasRows = columns > 0 && spec.shape[0] < 0;
+		this.body = el("div.cells");
+		this.element = frame(spec, el("div.scroll", this.body));
+		const rows = columns === 0 ? [[example]] : [].concat(example ?? []).map((row) => [].concat(row));
+		this.set(rows.length ? rows : [[]]);
+	}
+
+	get rows() {
+		return [...this.body.children];
+	}
+
+	set(rows) {
+		const fixed = this.sizes[0] > 0 ? this.sizes[0] : null;
+		const many = fixed ?? Math.min(rows.length, MOST_ROWS);
+		replace(
+			this.body,
+			Array.from({ length: many }, (_, i) => this.row(i, rows[i] ?? [])),
+		);
+	}
+
+	row(index, values) {
+		const cells = Math.max(this.columns, 1);
+		const width = cells === 1 ? "row-of-one" : "row-of-many";
+		return el(
+			"div",
+			{ class: `cell-row ${width}` },
+			Array.from({ length: cells }, (_, column) => this.cell(index, column, values[column])),
+		);
+	}
+
+	cell(index, column, value) {
+		const { spec } = this;
+		const label =
+			this.columns > 1
+				? `${spec.name}, row ${index + 1}, column ${column + 1}`
+				: `${spec.name}, row ${index + 1}`;
+		const fallback = spec.dtype === "string" ? "" : spec.dtype === "bool" ? "true" : "1";
+		const common = { "aria-label": label, onchange: this.changed, oninput: this.changed };
+		if (spec.dtype === "bool") {
+			const choice = el("select", common);
+			options(choice, [
+				["true", "true"],
+				["false", "false"],
+			]);
+			choice.value = String(value ?? fallback);
+			return choice;
+		}
+		const mode = spec.dtype === "string" ? "text" : "decimal";
+		const control = el("input", {
+			type: "text",
+			inputmode: mode,
+			autocomplete: "off",
+			spellcheck: "false",
+			placeholder: spec.dtype === "string" ? "text" : "",
+			...common,
+		});
+		control.value = value ?? fallback;
+		return control;
+	}
+
+	setRows(many) {
+		if (!this.hasRows) return;
+		while (this.rows.length > many) this.body.lastElementChild.remove();
+		while (this.rows.length < many) {
+			const last = this.rows.at(-1);
+			const values = last ? [...last.children].map((one) => one.value) : [];
+			this.body.append(this.row(this.rows.length, values));
+		}
+	}
+
+	json() {
+		const rows = this.rows.map((row) => [...row.children].map((one) => scalar(one.value, this.spec, one)));
+		if (this.columns === 0) return rows[0][0];
+		const flat = this.sizes.length === 1;
+		return `[${rows.map((row) => (flat ? row[0] : `[${row.join(", ")}]`)).join(", ")}]`;
+	}
+}
+
+/** JSON text, for what has no rows and columns; a picture can fill it. */
+class Area {
+	constructor(spec, example, changed) {
+		Object.assign(this, { spec, changed, hasRows: false, files: [] });
+		this.target = spec.dtype === "string" ? null : pictureShape(spec.shape);
+		this.area = el("textarea.code", {
+			rows: 5,
+			spellcheck: "false",
+			"aria-label": `${spec.name}, as JSON`,
+			oninput: changed,
+		});
+		this.area.value = compact(example ?? made(spec));
+		const parts = [this.area];
+		if (this.target) parts.unshift(this.fromPicture());
+		this.element = frame(spec, parts);
+	}
+
+	fromPicture() {
+		this.scale = el("select", {
+			"aria-label": `How pixels become numbers for ${this.spec.name}`,
+			onchange: () => this.draw(),
+		});
+		options(this.scale, SCALES);
+		this.scale.value = /int/.test(this.spec.dtype) ? "byte" : "unit";
+		this.thumb = el("div.thumbs");
+		this.error = el("p.field-error", { role: "alert" });
+		const { height, width, channels } = this.target;
+		const size = (side) => (side > 0 ? side : "any");
+		const words = `Drop an image: ${size(height)} × ${size(width)}, ${channels === 1 ? "grey" : channels === 3 ? "RGB" : "RGBA"}`;
+		return el(
+			"div",
+			dropZone(words, "image/*", (files) => this.take(files)),
+			this.thumb,
+			this.error,
+			el("label.inline", el("span", "Pixels become"), this.scale),
+		);
+	}
+
+	/** Whether it takes this kind of file. */
+	takes(kind) {
+		return kind === "image" && this.target !== null;
+	}
+
+	async take([file]) {
+		this.error.textContent = "";
+		try {
+			this.image = await picture(file);
+			replace(this.thumb, preview(this.image, file));
+			this.draw();
+		} catch (error) {
+			this.error.textContent = error.message;
+		}
+	}
+
+	draw() {
+		if (!this.image) return;
+		this.area.value = JSON.stringify([pixels(this.image, this.target, this.scale.value)]);
+		this.changed();
+	}
+
+	setRows() {}
+
+	json() {
+		const text = this.area.value.trim();
+		try {
+			JSON.parse(text.replace(/(?<![\w"])-?(NaN|Infinity)(?![\w"])/g, "0"));
+		} catch (error) {
+			throw new Invalid(`${this.spec.name}: this is not JSON (${error.message}).`, this.area);
+		}
+		return text;
+	}
+}
+
+/** Pictures as files, for an input of strings. */
+class Images {
+	constructor(spec, changed) {
+		Object.assign(this, { spec, changed, hasRows: false, files: [], texts: [] });
+		this.list = el("div.thumbs");
+		this.error = el("p.field-error", { role: "alert" });
+		this.zone = dropZone("Drop images here", "image/*", (files) => this.take(files), true);
+		this.element = frame(spec, this.zone, this.list, this.error);
+	}
+
+	takes(kind) {
+		return kind === "image" || kind === "other";
+	}
+
+	async take(files) {
+		this.error.textContent = "";
+		for (const file of files) {
+			try {
+				const image = await picture(file);
+				const text = await base64(file);
+				const entry = { file, text };
+				const remove = el(
+					"button",
+					{ type: "button", class: "icon-button", "aria-label": `Remove ${file.name}` },
+					icon("close"),
+				);
+				const shown = preview(image, file, remove);
+				remove.addEventListener("click", () => {
+					this.texts.splice(this.texts.indexOf(entry), 1);
+					shown.remove();
+					this.#update();
+				});
+				this.texts.push(entry);
+				this.list.append(shown);
+			} catch (error) {
+				this.error.textContent = error.message;
+			}
+		}
+		this.#update();
+	}
+
+	#update() {
+		this.files = this.texts.map(({ file }) => file);
+		this.changed();
+	}
+
+	setRows() {}
+
+	json() {
+		if (!this.texts.length)
+			throw new Invalid(`${this.spec.name}: drop an image, or choose one.`, this.zone.querySelector("input"));
+		// A graph that decodes base64 itself wants it as text, in the alphabet for addresses.
+		const own = (text) => JSON.stringify(text.replaceAll("+", "-").replaceAll("/", "_"));
+		const value = ({ text }) => (this.spec.encoding === "base64" ? own(text) : `{"b64": "${text}"}`);
+		const all = this.texts.map(value).join(", ");
+		return this.spec.shape?.length === 0 ? value(this.texts[0]) : `[${all}]`;
+	}
+}
+
+/** A place to drop files on, which is also the label of a file chooser. */
+function dropZone(words, accept, taken, multiple = false) {
+	const chooser = el("input", { type: "file", accept, multiple });
+	const zone = el("label.drop", icon("image"), el("span", words, el("small", "or choose a file")), chooser);
+	chooser.addEventListener("change", () => {
+		if (chooser.files.length) taken([...chooser.files]);
+		chooser.value = "";
+	});
+	const over = (is) => (event) => {
+		event.preventDefault();
+		zone.classList.toggle("is-over", is);
+	};
+	zone.addEventListener("dragover", over(true));
+	zone.addEventListener("dragleave", over(false));
+	zone.addEventListener("drop", (event) => {
+		over(false)(event);
+		event.stopPropagation();
+		const files = [...event.dataTransfer.files];
+		if (files.length) taken(multiple ? files : files.slice(0, 1));
+	});
+	return zone;
+}
+
+function preview(image, file, ...more) {
+	image.alt = file.name;
+	const size = `${image.naturalWidth} × ${image.naturalHeight}`;
+	return el("figure.thumb", image, el("figcaption", el("span", file.name), el("small", size)), more);
+}
+
+/** A value of the right shape where the server gave none. */
+function made(spec) {
+	const one = spec.dtype === "string" ? "" : spec.dtype === "bool" ? true : 1;
+	const level = ([size, ...rest]) => {
+		if (size === undefined) return one;
+		return Array.from({ length: size < 0 ? 1 : Math.min(size, 4096) }, () => level(rest));
+	};
+	return level(spec.shape ?? [1]);
+}
+
+function compact(value) {
+	return JSON.stringify(value)
+		.replaceAll("],[", "],\n[")
+		.replace(/,(?=[\d-])/g, ", ");
+}
+
+/** Sets how many rows all inputs have that may have any number. */
+export function rowsControl(editors, changed) {
+	const those = editors.filter((one) => one.hasRows);
+	if (!those.length) return null;
+	const shown = el("output");
+	const by = (step) => () => {
+		const many = Math.min(MOST_ROWS, Math.max(1, those[0].rows.length + step));
+		those.forEach((one) => one.setRows(many));
+		changed();
+	};
+	return el(
+		"div.rows-control",
+		el("span", "Rows"),
+		button("−", { class: "button small square", "aria-label": "One row less", onclick: by(-1) }),
+		shown,
+		button("+", { class: "button small square", "aria-label": "One row more", onclick: by(1) }),
+	);
+}

@@ -1,0 +1,344 @@
+// The models: one row each, which opens. A thousand of them are no more work than what has changed.
+
+import { json, segment } from "./api.js";
+import { sparkline } from "./charts.js";
+import { byId, el, icon, replace, setText } from "./dom.js";
+import { feed } from "./feed.js";
+import { ago, bytes, clock, count, isMuch, millis, NONE, number, percent, shape } from "./format.js";
+
+/** What chips say, and whether it is good news. */
+const STATES = {
+	FOUND: ["waiting", "busy"],
+	LOADING: ["loading", "busy"],
+	WARMING: ["warming", "busy"],
+	AVAILABLE: ["available", "good"],
+	UNLOADING: ["unloading", "busy"],
+	FAILED: ["failed", "bad"],
+	END: ["gone", "off"],
+};
+/** The values that a row's line shows. */
+const RECENT = 40;
+/** An opened row asks again this often, so that its history moves. */
+const EVERY = 3000;
+
+const rows = new Map();
+const rowOf = new WeakMap();
+let actions = () => [];
+let turn = 0;
+
+/** Puts the panel together; `makeActions(model)` gives the buttons of an opened row. */
+export function start(makeActions) {
+	actions = makeActions;
+	byId("models-filter").addEventListener("input", filter);
+	listen(byId("models-rows"));
+	feed.addEventListener("status", update);
+	feed.addEventListener("restart", () => rows.forEach((row) => row.isOpen && describe(row)));
+	setInterval(() => {
+		if (feed.isRunning) rows.forEach((row) => row.isOpen && describe(row));
+	}, EVERY);
+}
+
+/** A chip for a state; `text` stands before its name. */
+export function chip(state, text = "") {
+	const [name, kind] = STATES[state] ?? [String(state).toLowerCase(), "off"];
+	return el("span", { class: `chip ${kind}` }, text ? el("b", text) : null, name);
+}
+
+function update() {
+	const list = byId("models-rows");
+	turn += 1;
+	const added = document.createDocumentFragment();
+	for (const model of feed.status.models) {
+		let row = rows.get(model.name);
+		if (!row) {
+			row = makeRow(model.name);
+			rows.set(model.name, row);
+			added.append(row.element);
+		}
+		row.turn = turn;
+		fill(row, model);
+	}
+	list.append(added);
+	for (const [name, row] of rows) {
+		if (row.turn === turn) continue;
+		row.element.remove();
+		rows.delete(name);
+	}
+	filter();
+}
+
+function makeRow(name) {
+	const element = byId("model-row").content.firstElementChild.cloneNode(true);
+	const [title, under] = element.querySelector(".name").children;
+	const [versions, rate, p50, p99, errors, fill, memory, used] = element.querySelectorAll(".cell:not(.name)");
+	const [line, figure] = rate.children;
+	title.firstElementChild.textContent = name;
+	const cells = { versions, p50, p99, errors, fill, memory, used };
+	const row = {
+		name,
+		element,
+		title,
+		under,
+		cells,
+		line,
+		figure,
+		rates: [],
+		said: "",
+		search: "",
+		isOpen: false,
+	};
+	rowOf.set(element, row);
+	return row;
+}
+
+/** A click anywhere on the line of a model opens it; Esc closes it. */
+function listen(list) {
+	const row = (event) => rowOf.get(event.target.closest(".model"));
+	list.addEventListener("click", (event) => {
+		const isElsewhere = event.target.closest(".detail, a, button:not(.model-name)");
+		if (!isElsewhere && !String(getSelection())) toggle(row(event));
+	});
+	list.addEventListener("keydown", (event) => {
+		if (event.key !== "Escape" || !row(event).isOpen) return;
+		toggle(row(event));
+		row(event).title.focus();
+	});
+}
+
+/** Of all versions together: what is sent to them, and the slowest and fullest of them. */
+function together(versions, now) {
+	const sum = (name) => versions.reduce((total, version) => total + (version[name] ?? 0), 0);
+	const known = (name) =>
+		versions.map((version) => version[name]).filter((value) => value !== null && value !== undefined);
+	const most = (name) => (known(name).length ? Math.max(...known(name)) : null);
+	const rate = sum("requests_per_second");
+	const errors = sum("errors_per_second");
+	return {
+		rate,
+		p50: most("p50_ms"),
+		p99: most("p99_ms"),
+		errors: rate > 0 ? (100 * errors) / rate : most("error_percent"),
+		fill: most("rows_per_batch"),
+		memory: known("memory_bytes").length ? sum("memory_bytes") : null,
+		used: ago(most("last_used"), now),
+	};
+}
+
+function fill(row, model) {
+	const now = feed.status.server.now;
+	row.model = model;
+	const all = together(model.versions, now);
+	const { cells } = row;
+	setText(row.figure, `${number(all.rate)}/s`);
+	setText(cells.p50, millis(all.p50));
+	setText(cells.p99, millis(all.p99));
+	setText(cells.errors, percent(all.errors));
+	cells.errors.classList.toggle("bad-text", isMuch(all.errors));
+	setText(cells.fill, number(all.fill));
+	setText(cells.memory, bytes(all.memory));
+	setText(cells.used, all.used);
+	drawRate(row, all.rate);
+	const said = JSON.stringify([
+		model.labels,
+		model.source,
+		model.versions.map(({ version, state, error }) => [version, state, error]),
+	]);
+	if (row.said === said) return;
+	row.said = said;
+	row.search = `${model.name} ${model.platform} ${said}`.toLowerCase();
+	setText(
+		row.under,
+		[model.platform, model.source === "loaded" ? "loaded by hand" : null].filter(Boolean).join(" · "),
+	);
+	replace(cells.versions, versionChips(model));
+	if (row.isOpen) describe(row);
+}
+
+function drawRate(row, rate) {
+	row.rates.push(rate);
+	if (row.rates.length > RECENT) row.rates.shift();
+	const isIdle = row.rates.every((value) => value === 0);
+	if (isIdle && !row.line.firstChild) return;
+	replace(row.line, isIdle ? [] : sparkline(row.rates, { width: 64, height: 20 }));
+}
+
+function versionChips(model) {
+	const labels = Object.entries(model.labels ?? {});
+	return [...model.versions]
+		.sort((a, b) => b.version - a.version)
+		.flatMap((version) => {
+			const names = labels
+				.filter(([, number]) => number === version.version)
+				.map(([name]) => el("span.label", name));
+			const error = version.error ? el("span.version-error", version.error) : null;
+			return [el("span.version", chip(version.state, `v${version.version}`), names, error)];
+		});
+}
+
+function filter() {
+	const words = byId("models-filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+	let shown = 0;
+	for (const row of rows.values()) {
+		const is = words.every((word) => row.search.includes(word));
+		if (row.element.hidden === is) row.element.hidden = !is;
+		shown += is;
+	}
+	const all = rows.size;
+	setText(byId("models-count"), shown === all ? count(all, "model") : `${shown} of ${count(all, "model")}`);
+	byId("models-none").hidden = shown > 0;
+	setText(
+		byId("models-none"),
+		all
+			? "No model matches the filter."
+			: "There is no model yet. Put one into the folder that is served, or load one by its path.",
+	);
+}
+
+async function toggle(row) {
+	row.isOpen = !row.isOpen;
+	if (!row.detail) {
+		const id = `model-detail-${turn}-${row.element.offsetTop}`;
+		row.detail = el("div", { role: "cell" });
+		row.element.append(el("div.detail", { id, role: "row" }, row.detail));
+		row.title.setAttribute("aria-controls", id);
+	}
+	row.title.setAttribute("aria-expanded", String(row.isOpen));
+	row.element.classList.toggle("is-open", row.isOpen);
+	row.detail.parentElement.hidden = !row.isOpen;
+	if (row.isOpen) await describe(row);
+}
+
+/** Fills an opened row, if anything in it has changed. */
+async function describe(row) {
+	const place = row.detail;
+	try {
+		const answer = await json(`/api/v1/models/${segment(row.name)}`);
+		const said = JSON.stringify([answer, row.said, feed.status.server.roles]);
+		if (row.described === said) return;
+		row.described = said;
+		const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
+		replace(
+			place,
+			el("div.actions.start", actions(row.model)),
+			failures(row.model),
+			available(answer.versions).map(versionDetail),
+			historyOf(answer),
+		);
+		if (focused) [...place.querySelectorAll("button")].find((one) => one.textContent === focused)?.focus();
+	} catch (error) {
+		if (!row.described) replace(place, el("p.note.bad-text", error.message));
+	}
+}
+
+/** Those that can be used, the newest first. */
+export function available(versions) {
+	return versions.filter(({ state }) => state === "AVAILABLE").sort((a, b) => b.version - a.version);
+}
+
+/** The signatures that someone would call, the usual one first. */
+export function signaturesOf(version) {
+	const all = (version?.signatures ?? []).filter(({ name }) => !name.startsWith("__saved_model_"));
+	return all.sort((a, b) => (b.name === "serving_default") - (a.name === "serving_default"));
+}
+
+function failures(model) {
+	return model.versions
+		.filter((version) => version.error)
+		.map((version) =>
+			el(
+				"div.notice.bad",
+				icon("alert"),
+				el(
+					"div",
+					el("strong", `Version ${version.version} ${version.state === "FAILED" ? "failed" : "waits"}`),
+					el("p", version.error),
+				),
+			),
+		);
+}
+
+function versionDetail(version) {
+	const facts = [
+		["Loaded in", millis(version.load_ms)],
+		["Since", version.since ? clock(version.since) : NONE],
+		["Memory", bytes(version.memory_bytes)],
+		["Warm-up", warmUp(version.warm_up)],
+		["Batching", batching(version.batching)],
+		["Path", version.path],
+	].filter(([, value]) => value !== undefined && value !== null);
+	return el(
+		"section.version-detail",
+		el("h3", `Version ${version.version} `, chip(version.state)),
+		el(
+			"dl.facts",
+			facts.map(([name, value]) => el("div", el("dt", name), el("dd", value))),
+		),
+		signaturesOf(version).map(signatureTable),
+	);
+}
+
+function warmUp(warm) {
+	if (!warm) return NONE;
+	if (warm.text) return warm.text;
+	return warm.ran ? count(warm.records ?? 0, "record") : "none";
+}
+
+function batching(settings) {
+	if (!settings || settings.batching === "off") return "off";
+	const { max_batch_size: rows, batch_timeout_micros: wait } = settings;
+	return `${settings.batching ?? "on"}, up to ${count(rows, "row")}, waits ${millis((wait ?? 0) / 1000)}`;
+}
+
+function signatureTable(signature) {
+	const line = (way, tensor) =>
+		el(
+			"tr",
+			el("td", way),
+			el("td.code", tensor.name),
+			el("td.code", tensor.dtype),
+			el("td.code", shape(tensor.shape)),
+			el("td.code.faint", tensor.tensor ?? ""),
+		);
+	return el(
+		"div.scroll",
+		{ tabindex: 0, role: "region", "aria-label": `Signature ${signature.name}` },
+		el(
+			"table.signature",
+			el("caption", el("span.code", signature.name), el("span.faint", ` ${signature.method ?? ""}`)),
+			el(
+				"thead",
+				el(
+					"tr",
+					["", "Name", "Type", "Shape", "Tensor"].map((name) => el("th", { scope: "col" }, name)),
+				),
+			),
+			el(
+				"tbody",
+				signature.inputs.map((one) => line("in", one)),
+				signature.outputs.map((one) => line("out", one)),
+			),
+		),
+	);
+}
+
+function historyOf({ history = [] }) {
+	if (!history.length) return null;
+	const line = ({ at, version, what, ms, who, error }) =>
+		el(
+			"li",
+			{ class: error ? "bad" : null },
+			el("time", clock(at)),
+			el(
+				"span",
+				version === null ? what : `v${version} ${what}`,
+				ms ? el("span.faint", ` in ${millis(ms)}`) : null,
+				who ? el("span.faint", ` · ${who}`) : null,
+				error ? el("p", error) : null,
+			),
+		);
+	return el(
+		"section.version-detail",
+		el("h3", "History"),
+		el("ol.history", [...history].reverse().slice(0, 30).map(line)),
+	);
+}

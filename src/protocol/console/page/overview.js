@@ -1,0 +1,161 @@
+// The server at a glance: the line on top, and the figures above the models.
+
+import { sparkline } from "./charts.js";
+import { byId, el, icon, replace, setText } from "./dom.js";
+import { feed } from "./feed.js";
+import { bytes, count, duration, isMuch, millis, number, percent } from "./format.js";
+
+/** The points that a figure's line shows. */
+const RECENT = 60;
+
+const tiles = {};
+
+/** Puts the figures together. */
+export function start() {
+	for (const [id, label] of [
+		["requests", "Requests"],
+		["latency", "Latency p50"],
+		["errors", "Errors"],
+		["flight", "In flight"],
+		["memory", "Memory"],
+		["cpu", "Processor"],
+	]) {
+		tiles[id] = tile(label);
+		byId("tiles").append(tiles[id].element);
+	}
+	feed.addEventListener("status", () => {
+		header();
+		figures();
+		facts();
+	});
+	feed.addEventListener("points", lines);
+}
+
+function tile(label) {
+	const value = el("b");
+	const unit = el("span.unit");
+	const note = el("p.under");
+	const line = el("div.tile-line");
+	const element = el("article.tile.card", el("h3", label), el("p.figure", value, unit), note, line);
+	return { element, value, unit, note, line };
+}
+
+function tell(id, figure, unit, note) {
+	setText(tiles[id].value, figure);
+	setText(tiles[id].unit, unit);
+	setText(tiles[id].note, note);
+}
+
+function header() {
+	const { server } = feed.status;
+	setText(byId("version"), server.version);
+	setText(byId("uptime"), `up ${duration(server.uptime_seconds)}`);
+	const pill = byId("ready");
+	pill.className = `pill ${server.ready ? "good" : "bad"}`;
+	setText(byId("ready-text"), server.ready ? "Ready" : "Not ready");
+	document.title = `${server.ready ? "" : "Not ready · "}tensorserve`;
+	const reasons = server.ready ? [] : server.reasons;
+	const box = byId("reasons");
+	box.hidden = reasons.length === 0;
+	const said = reasons.join("\n");
+	if (box.dataset.said === said) return;
+	box.dataset.said = said;
+	replace(
+		box,
+		icon("alert"),
+		el(
+			"div",
+			el("strong", "The server is not ready"),
+			el(
+				"ul",
+				reasons.slice(0, 20).map((reason) => el("li", reason)),
+			),
+			reasons.length > 20 ? el("p", `and ${reasons.length - 20} more`) : null,
+		),
+	);
+}
+
+function figures() {
+	const { server } = feed.status;
+	tell(
+		"requests",
+		number(server.requests_per_second),
+		"/s",
+		server.connections === null ? "" : count(server.connections, "connection"),
+	);
+	const [p50, unit] = split(millis(server.p50_ms));
+	tell("latency", p50, unit, `p99 ${millis(server.p99_ms)}`);
+	tell("errors", number(server.errors_per_second), "/s", `${percent(share(server))} of requests`);
+	tell("flight", number(server.in_flight), "", `${number(server.queued)} queued`);
+	const [size, of] = split(bytes(server.memory_bytes));
+	const limit = server.memory_limit_bytes ?? server.machine_memory_bytes;
+	tell("memory", size, of, `of ${bytes(limit)}${server.memory_limit_bytes ? " limit" : ""}`);
+	tell("cpu", number(server.cpu_percent), "%", `of ${count(server.cores, "core")}`);
+	tiles.errors.element.classList.toggle("alarm", isMuch(share(server)));
+}
+
+function share(server) {
+	const rate = server.requests_per_second;
+	return rate > 0 ? (100 * server.errors_per_second) / rate : 0;
+}
+
+function split(text) {
+	const [figure, unit = ""] = text.split(" ");
+	return [figure, unit];
+}
+
+function lines() {
+	const recent = feed.points.slice(-RECENT);
+	const draw = (id, value, most) =>
+		replace(
+			tiles[id].line,
+			sparkline(
+				recent.map((p) => value(p) ?? 0),
+				{ most },
+			),
+		);
+	draw("requests", (p) => p.requests / p.seconds);
+	draw("latency", (p) => p.p50_ms);
+	draw("errors", (p) => p.errors / p.seconds);
+	draw("flight", (p) => p.in_flight, 4);
+	draw("memory", (p) => p.memory_bytes);
+	draw("cpu", (p) => p.cpu_percent, 100);
+}
+
+/** What does not move: runtimes, ports, graphics cards, custom ops. */
+function facts() {
+	const { server } = feed.status;
+	const list = [
+		...server.runtimes.map((runtime) => ["Runtime", runtime]),
+		...server.gpus.map((gpu) => ["GPU", gpuText(gpu)]),
+		...(server.gpus.length ? [] : [["GPU", "none"]]),
+		["gRPC", server.grpc_port === null ? "off" : `port ${server.grpc_port}`],
+		["Access", server.auth ? "needs credentials" : "open to everyone"],
+	];
+	const said = JSON.stringify([list, server.custom_ops]);
+	const box = byId("facts");
+	if (box.dataset.said === said) return;
+	box.dataset.said = said;
+	replace(
+		box,
+		list.map(([name, value]) => el("div", el("dt", name), el("dd", value))),
+		(server.custom_ops ?? []).map(customOps),
+	);
+}
+
+function gpuText(gpu) {
+	if (typeof gpu === "string") return gpu;
+	const memory = gpu.memory_bytes ? ` · ${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_bytes)}` : "";
+	return `${gpu.name ?? "unknown"}${memory}`;
+}
+
+function customOps({ path, ops, error }) {
+	const file = path.split("/").at(-1);
+	const text = error ?? (ops.length ? ops.join(", ") : "no ops of its own");
+	return el(
+		"div",
+		{ class: error ? "bad-text" : null, title: path },
+		el("dt", `Custom ops · ${file}`),
+		el("dd", text),
+	);
+}

@@ -1,0 +1,344 @@
+// Tries a model: a form from its signature, the exact request in the words of a protocol, the answer.
+
+import { json, segment, send, session } from "./api.js";
+import { show as showAnswer } from "./answer.js";
+import { byId, copyButton, el, highlighted, options, replace, segments, setText } from "./dom.js";
+import { feed } from "./feed.js";
+import { available, signaturesOf } from "./models.js";
+import { checkSize, kindOf, parseCsv } from "./files.js";
+import { editor, Invalid, MOST_ROWS, rowsControl } from "./inputs.js";
+import { asText, request, WIRES } from "./wires.js";
+
+/** With every request that is tried. */
+const ASKS_TIMING = { "X-Server-Timing": "1" };
+const MOST_SHOWN = 6000;
+
+const state = {
+	model: null,
+	detail: null,
+	signature: null,
+	editors: [],
+	wire: "tfs",
+	mode: "form",
+	array: null,
+	isOwnText: false,
+	turn: 0,
+	sending: null,
+};
+let modes;
+
+export function start() {
+	const wires = segments("Protocol", WIRES, (wire) => {
+		state.wire = wire;
+		if (wire === "simple") state.array = null;
+		state.isOwnText = false;
+		fillText();
+		draw();
+	});
+	byId("try-wire").append(wires.element);
+	modes = segments(
+		"How to write the request",
+		[
+			["form", "Form"],
+			["json", "JSON"],
+		],
+		(mode) => {
+			state.mode = mode;
+			if (mode === "json") fillText();
+			draw();
+		},
+	);
+	byId("try-mode").append(modes.element);
+	byId("try-model").addEventListener("change", () => choose(byId("try-model").value));
+	byId("try-version").addEventListener("change", () => {
+		chooseSignature();
+	});
+	byId("try-signature").addEventListener("change", () => {
+		chooseSignature();
+	});
+	byId("try-text").addEventListener("input", () => {
+		state.isOwnText = true;
+		draw();
+	});
+	byId("try-form").addEventListener("submit", (event) => {
+		event.preventDefault();
+		run();
+	});
+	byId("panel-try").addEventListener("keydown", (event) => {
+		if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+			event.preventDefault();
+			run();
+		}
+	});
+	byId("try-request-tools").append(copyButton(() => byId("try-request").dataset.whole ?? ""));
+	dropAnywhere(byId("try-form"));
+	feed.addEventListener("status", listModels);
+	feed.addEventListener("restart", () => state.model && choose(state.model));
+}
+
+/** Called when the panel is shown; `model` if one is meant. */
+export function show(model) {
+	listModels();
+	if (model && model !== state.model) choose(model);
+	else if (!state.model && byId("try-model").value) choose(byId("try-model").value);
+}
+
+function listModels() {
+	if (byId("panel-try").hidden) return;
+	const ready = feed.status.models.filter(({ versions }) => available(versions).length > 0);
+	const names = ready.map(({ name }) => [name, name]);
+	options(byId("try-model"), names);
+	byId("try-none").hidden = names.length > 0;
+	byId("try-form").hidden = names.length === 0;
+	// The one that was chosen may have gone.
+	const chosen = byId("try-model").value;
+	if (state.model && chosen && chosen !== state.model) choose(chosen);
+}
+
+async function choose(name) {
+	state.model = name;
+	byId("try-model").value = name;
+	const turn = (state.turn += 1);
+	try {
+		const detail = await json(`/api/v1/models/${segment(name)}`);
+		if (turn !== state.turn) return;
+		state.detail = detail;
+	} catch (error) {
+		if (turn !== state.turn) return;
+		return say(error.message);
+	}
+	const versions = available(state.detail.versions);
+	replace(byId("try-answer"), el("p.faint", "The answer comes here, with its times."));
+	const labels = Object.keys(state.detail.labels ?? {}).map((label) => [`label:${label}`, `label ${label}`]);
+	options(byId("try-version"), [
+		["", "Highest version"],
+		...versions.map(({ version }) => [String(version), `Version ${version}`]),
+		...labels,
+	]);
+	chooseSignature();
+}
+
+/** The version that is meant, as the server would choose it. */
+function chosenVersion() {
+	const versions = available(state.detail.versions);
+	const choice = byId("try-version").value;
+	const label = choice.startsWith("label:");
+	const number = label ? state.detail.labels[choice.slice(6)] : Number(choice);
+	return versions.find(({ version }) => version === number) ?? versions[0];
+}
+
+function chooseSignature() {
+	const signatures = signaturesOf(chosenVersion());
+	options(
+		byId("try-signature"),
+		signatures.map(({ name }) => [name, name]),
+	);
+	const preferred = signatures.find(({ name }) => name === byId("try-signature").value);
+	const changed =
+		state.signature === null ||
+		JSON.stringify(preferred) !== JSON.stringify(state.signature) ||
+		state.formOf !== state.model;
+	state.signature = preferred ?? null;
+	state.formOf = state.model;
+	if (changed) makeForm();
+	state.isOwnText = false;
+	fillText();
+	draw();
+}
+
+function makeForm() {
+	const inputs = state.signature?.inputs ?? [];
+	const example = state.signature?.example?.data ?? {};
+	state.array = null;
+	state.editors = inputs.map((input) =>
+		editor(input, example[input.name], () => {
+			state.array = null;
+			state.isOwnText = false;
+			draw();
+		}),
+	);
+	const none = inputs.length ? [] : [el("p.note", "This signature has no inputs.")];
+	replace(
+		byId("try-inputs"),
+		rowsControl(state.editors, draw),
+		state.editors.map((one) => one.element),
+		none,
+	);
+}
+
+/** A file dropped anywhere on the form goes to the input that can take it. */
+function dropAnywhere(form) {
+	form.addEventListener("dragover", (event) => event.preventDefault());
+	form.addEventListener("drop", (event) => {
+		event.preventDefault();
+		takeFiles([...event.dataTransfer.files]);
+	});
+	byId("try-file").addEventListener("change", (event) => {
+		takeFiles([...event.target.files]);
+		event.target.value = "";
+	});
+}
+
+async function takeFiles(files) {
+	if (!files.length) return;
+	say("");
+	try {
+		files.forEach(checkSize);
+		const kind = kindOf(files[0]);
+		if (kind === "npy") return takeArray(files[0]);
+		if (kind === "csv") return takeCsv(await files[0].text());
+		const one = state.editors.find((each) => each.takes?.(kind));
+		if (!one)
+			throw new Error(
+				`No input of this signature takes ${files[0].name}. Images, CSV and .npy files are read.`,
+			);
+		state.mode = "form";
+		modes.pick("form");
+		await one.take(files);
+	} catch (error) {
+		say(error.message);
+	}
+}
+
+function takeArray(file) {
+	if (state.wire === "simple")
+		throw new Error("Simple TensorFlow Serving's protocol has no form for NumPy files; choose another one.");
+	state.array = file;
+	draw();
+}
+
+/** Rows of numbers fill the inputs: by the names in the first line, else from left to right. */
+function takeCsv(text) {
+	let rows = parseCsv(text);
+	const inputs = state.editors.filter((one) => one.columns);
+	if (!inputs.length) throw new Error("No input of this signature has rows and columns for a CSV file.");
+	const header = rows[0]?.map((name) => name.replace(/\[\d+\]$/, ""));
+	const byName = header && inputs.every((one) => header.includes(one.spec.name));
+	const areNumbers = inputs.every((one) => one.spec.dtype !== "string");
+	if (byName || (areNumbers && header?.some((name) => Number.isNaN(Number(name))))) rows = rows.slice(1);
+	if (!rows.length || rows.length > MOST_ROWS) {
+		throw new Error(`The CSV file has ${rows.length} rows; from 1 to ${MOST_ROWS} fit into the form.`);
+	}
+	let left = 0;
+	for (const one of inputs) {
+		const from = byName ? header.indexOf(one.spec.name) : left;
+		if (from + one.columns > rows[0].length)
+			throw new Error(`The CSV file has too few columns: ${one.columns} are missing for ${one.spec.name}.`);
+		one.set(rows.map((row) => row.slice(from, from + one.columns)));
+		left += one.columns;
+	}
+	state.array = null;
+	draw();
+}
+
+/** The model, version and signature that are chosen. */
+function chosen() {
+	const choice = byId("try-version").value;
+	const label = choice.startsWith("label:") ? choice.slice(6) : null;
+	const base = { model: state.model, signature: state.signature.name, version: choice };
+	if (!label) return base;
+	// Only TensorFlow Serving's protocol has labels; the others get the version behind it.
+	return {
+		...base,
+		...(state.wire === "tfs" ? { label, version: "" } : { version: chosenVersion().version }),
+	};
+}
+
+/** The form's inputs; fails with what is wrong in them. */
+function filled() {
+	return { ...chosen(), inputs: state.editors.map((one) => ({ name: one.spec.name, json: one.json() })) };
+}
+
+/** The call as it stands. */
+function call() {
+	if (state.mode === "json") return { ...chosen(), text: byId("try-text").value };
+	if (state.array) return { ...chosen(), array: state.array };
+	const only = state.editors.length === 1 ? state.editors[0].files : [];
+	return { ...filled(), files: only };
+}
+
+/** Puts the form's request into the JSON text, unless that has been edited. */
+function fillText() {
+	if (state.isOwnText || !state.signature) return;
+	let inputs;
+	try {
+		({ inputs } = filled());
+	} catch {
+		inputs = state.signature.inputs.map(({ name }) => ({ name, json: "[]" }));
+	}
+	byId("try-text").value = request(state.wire, { ...chosen(), inputs }).body;
+}
+
+/** Shows the exact request, or what is still wrong with it. */
+function draw() {
+	byId("try-inputs").hidden = state.mode !== "form";
+	byId("try-json").hidden = state.mode !== "json";
+	const rows = state.editors.find((one) => one.hasRows)?.rows.length;
+	if (rows) setText(byId("try-inputs").querySelector("output"), String(rows));
+	for (const wrong of byId("try-inputs").querySelectorAll("[aria-invalid]"))
+		wrong.removeAttribute("aria-invalid");
+	const box = byId("try-request");
+	try {
+		const whole = asText(request(state.wire, call()), { ...ASKS_TIMING, ...session.headers });
+		box.dataset.whole = whole;
+		const shown = whole.replace(
+			/"([\w+/=-]{80})[\w+/=-]{200,}"/g,
+			(all, start) => `"${start}… (${all.length - 2} characters)"`,
+		);
+		const cut = shown.length > MOST_SHOWN;
+		replace(
+			box,
+			highlighted(cut ? shown.slice(0, MOST_SHOWN) : shown),
+			cut ? `\n… ${shown.length - MOST_SHOWN} more characters` : "",
+		);
+		say("");
+	} catch (error) {
+		box.dataset.whole = "";
+		replace(box, el("span.faint", error.message));
+		if (!(error instanceof Invalid)) say(error.message);
+	}
+}
+
+function say(text) {
+	setText(byId("try-error"), text);
+}
+
+async function run() {
+	if (!state.signature) return;
+	let made;
+	try {
+		made = request(state.wire, call());
+	} catch (error) {
+		say(error.message);
+		error.control?.setAttribute("aria-invalid", "true");
+		error.control?.focus();
+		return;
+	}
+	say("");
+	state.sending?.abort();
+	state.sending = new AbortController();
+	const place = byId("try-answer");
+	place.setAttribute("aria-busy", "true");
+	try {
+		const began = performance.now();
+		const answer = await send(made.path, {
+			method: "POST",
+			headers: { ...made.headers, ...ASKS_TIMING },
+			body: made.body,
+			signal: state.sending.signal,
+		});
+		const text = await answer.text();
+		const took = performance.now() - began;
+		showAnswer(place, {
+			status: answer.status,
+			statusText: answer.statusText,
+			text,
+			took,
+			timing: answer.headers.get("Server-Timing"),
+		});
+	} catch (error) {
+		if (error.name !== "AbortError") replace(place, el("div.notice.bad", el("p", error.message)));
+	} finally {
+		place.removeAttribute("aria-busy");
+	}
+}

@@ -1,0 +1,346 @@
+//! The languages there are clients in.
+
+use super::notation::Notation;
+
+/// What a client sends, and to which API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Api {
+    /// Simple TensorFlow Serving's `POST /`.
+    Simple,
+    /// TensorFlow Serving's REST API.
+    Rest,
+    /// TensorFlow Serving's gRPC.
+    Grpc,
+    /// SageMaker's service.
+    Sagemaker,
+    /// None: what `POST /` takes as data is all there is.
+    Data,
+}
+
+/// How a request's body stands in the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As a literal of the language, or as JSON in a string that is taken as it is.
+    Literal(Notation),
+    /// As JSON in a string whose quotes and backslashes need a backslash.
+    Escaped,
+    /// As JSON in one or several of Java's text blocks, whose backslashes need a backslash.
+    TextBlocks,
+    /// As JSON in a string whose quotes are doubled.
+    DoubledQuotes,
+}
+
+/// A language.
+#[derive(Debug)]
+pub(super) struct Language {
+    /// What a request calls it.
+    pub(super) id: &'static str,
+    /// Other names of it in a request, in lower case.
+    pub(super) aliases: &'static [&'static str],
+    /// What people call it.
+    pub(super) name: &'static str,
+    /// The kinds of client in it; the first is the default.
+    pub(super) variants: &'static [Variant],
+}
+
+/// A kind of client.
+#[derive(Debug)]
+pub(super) struct Variant {
+    /// What a request calls it.
+    pub(super) id: &'static str,
+    /// What people call it.
+    pub(super) name: &'static str,
+    /// What the file may be called.
+    pub(super) file: &'static str,
+    /// The command that installs what it needs beside the language; may be empty.
+    pub(super) install: &'static str,
+    /// The command that runs it; may be empty.
+    pub(super) run: &'static str,
+    /// What a line of comment starts with.
+    pub(super) comment: &'static str,
+    /// How it learns of the authority that signed the server's certificate.
+    pub(super) trust: &'static [&'static str],
+    pub(super) api: Api,
+    pub(super) form: Form,
+    pub(super) template: &'static str,
+}
+
+const JSON: Form = Form::Literal(Notation::Json);
+const PYTHON: Form = Form::Literal(Notation::Python);
+const JAVASCRIPT: Form = Form::Literal(Notation::JavaScript);
+
+const TRUST: &[&str] =
+    &["TENSORSERVE_CA may name a PEM file of the authority that signed the server's certificate."];
+
+const CURL: Variant = Variant {
+    id: "curl",
+    name: "curl",
+    file: "client.sh",
+    install: "",
+    run: "bash client.sh",
+    comment: "#",
+    trust: TRUST,
+    api: Api::Simple,
+    form: JSON,
+    template: include_str!("templates/bash.txt"),
+};
+
+const REQUESTS: Variant = Variant {
+    id: "requests",
+    name: "requests",
+    file: "client.py",
+    install: "pip install requests",
+    run: "python3 client.py",
+    comment: "#",
+    trust: TRUST,
+    api: Api::Simple,
+    form: PYTHON,
+    template: include_str!("templates/python.txt"),
+};
+
+/// Every language, each with at least one variant.
+pub(super) const LANGUAGES: &[Language] = &[
+    Language {
+        id: "json",
+        aliases: &[],
+        name: "JSON",
+        variants: &[Variant {
+            id: "data",
+            name: "the request's data",
+            file: "request.json",
+            install: "",
+            run: "",
+            comment: "",
+            trust: &[],
+            api: Api::Data,
+            form: JSON,
+            template: "«body»\n",
+        }],
+    },
+    Language { id: "bash", aliases: &["curl", "sh", "shell"], name: "Bash", variants: &[CURL] },
+    Language {
+        id: "python",
+        aliases: &["py", "python3"],
+        name: "Python",
+        variants: &[
+            REQUESTS,
+            Variant {
+                id: "rest",
+                name: "TensorFlow Serving REST, with requests",
+                api: Api::Rest,
+                template: include_str!("templates/python_rest.txt"),
+                ..REQUESTS
+            },
+            Variant {
+                id: "grpc",
+                name: "TensorFlow Serving gRPC, with tensorflow-serving-api",
+                install: "pip install tensorflow-serving-api",
+                api: Api::Grpc,
+                template: include_str!("templates/python_grpc.txt"),
+                ..REQUESTS
+            },
+            Variant {
+                id: "boto3",
+                name: "SageMaker, with boto3",
+                install: "pip install boto3",
+                api: Api::Sagemaker,
+                template: include_str!("templates/python_boto3.txt"),
+                ..REQUESTS
+            },
+        ],
+    },
+    Language {
+        id: "javascript",
+        aliases: &["js", "node", "nodejs"],
+        name: "JavaScript",
+        variants: &[
+            Variant {
+                id: "node",
+                name: "Node, with fetch",
+                file: "client.js",
+                install: "",
+                run: "node client.js",
+                comment: "//",
+                trust: &[
+                    "Node takes the authority that signed the server's certificate from the PEM file",
+                    "that NODE_EXTRA_CA_CERTS names: NODE_EXTRA_CA_CERTS=$TENSORSERVE_CA node client.js",
+                ],
+                api: Api::Simple,
+                form: JAVASCRIPT,
+                template: include_str!("templates/javascript.txt"),
+            },
+            Variant {
+                id: "browser",
+                name: "a page for a browser",
+                file: "client.html",
+                install: "",
+                run: "",
+                comment: "",
+                trust: &[],
+                api: Api::Simple,
+                form: JAVASCRIPT,
+                template: include_str!("templates/javascript_browser.txt"),
+            },
+        ],
+    },
+    Language {
+        id: "golang",
+        aliases: &["go"],
+        name: "Go",
+        variants: &[Variant {
+            id: "net/http",
+            name: "net/http",
+            file: "client.go",
+            run: "go run client.go",
+            comment: "//",
+            template: include_str!("templates/go.txt"),
+            ..CURL
+        }],
+    },
+    Language {
+        id: "ruby",
+        aliases: &["rb"],
+        name: "Ruby",
+        variants: &[Variant {
+            id: "net/http",
+            name: "Net::HTTP",
+            file: "client.rb",
+            run: "ruby client.rb",
+            template: include_str!("templates/ruby.txt"),
+            ..CURL
+        }],
+    },
+    Language {
+        id: "php",
+        aliases: &[],
+        name: "PHP",
+        variants: &[Variant {
+            file: "client.php",
+            name: "the curl extension",
+            run: "php client.php",
+            comment: "//",
+            template: include_str!("templates/php.txt"),
+            ..CURL
+        }],
+    },
+    Language {
+        id: "perl",
+        aliases: &["pl"],
+        name: "Perl",
+        variants: &[Variant {
+            id: "http-tiny",
+            name: "HTTP::Tiny",
+            file: "client.pl",
+            run: "perl client.pl",
+            template: include_str!("templates/perl.txt"),
+            ..CURL
+        }],
+    },
+    Language {
+        id: "lua",
+        aliases: &[],
+        name: "Lua",
+        variants: &[Variant {
+            id: "lua-http",
+            name: "lua-http",
+            file: "client.lua",
+            install: "luarocks install http",
+            run: "lua client.lua",
+            comment: "--",
+            template: include_str!("templates/lua.txt"),
+            ..CURL
+        }],
+    },
+    Language {
+        id: "erlang",
+        aliases: &["erl"],
+        name: "Erlang",
+        variants: &[Variant {
+            id: "httpc",
+            name: "httpc",
+            file: "client.escript",
+            run: "escript client.escript",
+            comment: "%%",
+            form: Form::Escaped,
+            template: include_str!("templates/erlang.txt"),
+            ..CURL
+        }],
+    },
+    Language {
+        id: "r",
+        aliases: &[],
+        name: "R",
+        variants: &[Variant {
+            id: "httr2",
+            name: "httr2",
+            file: "client.R",
+            install: "Rscript -e 'install.packages(\"httr2\")'",
+            run: "Rscript client.R",
+            template: include_str!("templates/r.txt"),
+            ..CURL
+        }],
+    },
+    Language {
+        id: "java",
+        aliases: &[],
+        name: "Java",
+        variants: &[Variant {
+            id: "java.net.http",
+            name: "java.net.http",
+            file: "Client.java",
+            run: "java Client.java",
+            comment: "//",
+            form: Form::TextBlocks,
+            template: include_str!("templates/java.txt"),
+            ..CURL
+        }],
+    },
+    Language {
+        id: "csharp",
+        aliases: &["c#", "cs", "dotnet"],
+        name: "C#",
+        variants: &[Variant {
+            id: "httpclient",
+            name: "HttpClient",
+            file: "Client.cs",
+            run: "dotnet run Client.cs",
+            comment: "//",
+            form: Form::DoubledQuotes,
+            template: include_str!("templates/csharp.txt"),
+            ..CURL
+        }],
+    },
+    Language {
+        id: "rust",
+        aliases: &["rs"],
+        name: "Rust",
+        variants: &[Variant {
+            id: "ureq",
+            name: "ureq",
+            file: "main.rs",
+            install: "cargo add ureq base64",
+            run: "cargo run",
+            comment: "//",
+            template: include_str!("templates/rust.txt"),
+            ..CURL
+        }],
+    },
+    Language {
+        id: "swift",
+        aliases: &[],
+        name: "Swift",
+        variants: &[Variant {
+            id: "urlsession",
+            name: "URLSession",
+            file: "client.swift",
+            run: "swift client.swift",
+            comment: "//",
+            trust: &[
+                "The authority that signed the server's certificate: on Linux from the PEM file that",
+                "URLSessionCertificateAuthorityInfoFile names, on Apple's systems from the keychain.",
+            ],
+            template: include_str!("templates/swift.txt"),
+            ..CURL
+        }],
+    },
+];

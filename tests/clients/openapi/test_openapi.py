@@ -1,0 +1,110 @@
+"""/openapi.json is valid OpenAPI, and what it says of models is true of them."""
+
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+import urllib.request
+
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/tensorserve"))
+NAMES = {
+    "half_plus_two": "models/half_plus_two",
+    "digits": "models/digits",
+    "recommender": "models/recommender",
+    "classify_three": "tests/data/tensorflow-serving/generated/classify_three",
+    "<img onerror=x> {y} ü": "tests/data/tensorflow-serving/generated/echo_two",
+}
+
+
+class Server:
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        config = os.path.join(self.folder.name, "tensorserve.toml")
+        with open(config, "w", encoding="utf-8") as file:
+            for name, path in NAMES.items():
+                path = os.path.join(ROOT, path)
+                file.write(f"[[models]]\nname = {json.dumps(name)}\npath = {json.dumps(path)}\n")
+        ours = {k: v for k, v in os.environ.items() if not k.startswith(("TENSORSERVE_", "TF_"))}
+        self.process = subprocess.Popen(
+            [BINARY, "serve", "--config", config, "--http-port", "0", "--grpc-port", "off",
+             "--log-level", "warn"],
+            stdout=subprocess.PIPE, text=True, env=ours,
+        )
+        for line in self.process.stdout:
+            if line.startswith("listening on http://"):
+                self.url = line.strip().removeprefix("listening on ")
+            if line.startswith("ready after"):
+                return
+            if line.startswith("not ready"):
+                raise RuntimeError(line)
+        raise RuntimeError("the server ended")
+
+    def ask(self, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, data=data, headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
+        self.process.stdout.close()
+        self.folder.cleanup()
+
+
+class Description(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+        cls.addClassCleanup(cls.server.close)
+        cls.description = cls.server.ask("/openapi.json")
+
+    def models(self):
+        for path, item in self.description["paths"].items():
+            operation = item.get("post", {})
+            if "models" in operation.get("tags", []):
+                yield path, operation
+
+    def test_is_valid(self):
+        validate(self.description)
+
+    def test_has_the_console_and_every_model(self):
+        paths = self.description["paths"]
+        for path in ["/api/v1/status", "/api/v1/models/{model}/load", "/openapi.json"]:
+            self.assertIn(path, paths)
+        self.assertEqual(len(list(self.models())), len(NAMES))
+        self.assertIn("/v1/models/classify_three:classify", paths)
+
+    def test_examples_are_as_described_and_work(self):
+        tried = 0
+        for path, operation in self.models():
+            content = operation["requestBody"]["content"]["application/json"]
+            request = Draft202012Validator(content["schema"])
+            given = operation["responses"]["200"]["content"]["application/json"]["schema"]
+            example = content.get("example")
+            if example is None:
+                continue
+            request.validate(example)
+            with self.subTest(path):
+                answer = self.server.ask(path, example)
+                Draft202012Validator(given).validate(answer)
+                tried += 1
+        self.assertGreater(tried, 2)
+
+    def test_other_inputs_are_not_as_described(self):
+        operation = self.description["paths"]["/v1/models/half_plus_two:predict"]["post"]
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        request = Draft202012Validator(schema)
+        request.validate({"instances": [1.0, 2.0]})
+        for wrong in [{}, {"instances": 1.0}, {"instances": [[True]]}, {"inputs": {"x": {}}}]:
+            self.assertFalse(request.is_valid(wrong), wrong)
+
+
+if __name__ == "__main__":
+    unittest.main()

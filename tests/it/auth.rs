@@ -1,0 +1,397 @@
+//! Who may do what: every route and call against every role, bad credentials, and files that
+//! change under load.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::json;
+use tempfile::TempDir;
+use tensorserve::auth::file::{add_key, add_user};
+use tensorserve::auth::{Access, Role, Roles};
+use tensorserve::config::ModelSettings;
+use tensorserve::server::{calls, routes};
+use tonic::Code;
+
+use crate::support::client::{Answer, Client, request};
+use crate::support::fake::Model;
+use crate::support::grpc::Caller;
+use crate::support::place::Place;
+
+const PREDICT: &str = "/v1/models/m:predict";
+const BODY: &str = r#"{"instances": [[1.0]]}"#;
+
+/// A file of users and keys.
+struct People {
+    folder: TempDir,
+}
+
+/// The keys of the file, and their roles.
+const KEYS: [(&str, &[Role]); 5] = [
+    ("key-of-infer", &[Role::Infer]),
+    ("key-of-metrics", &[Role::Metrics]),
+    ("key-of-both", &[Role::Infer, Role::Metrics]),
+    ("key-of-admin", &[Role::Admin]),
+    ("key-of-nothing", &[]),
+];
+
+impl People {
+    fn new() -> Self {
+        let people = People { folder: tempfile::tempdir().expect("temporary folder") };
+        for (key, roles) in KEYS {
+            add_key(&people.file(), &format!("the {key}"), key, roles).expect("a key");
+        }
+        add_user(&people.file(), "ana", "correct horse", &[Role::Admin]).expect("a user");
+        people
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("auth.toml")
+    }
+
+    fn serve(&self) -> Place {
+        Place::of(&Model::default(), |settings| settings.server.auth_file = Some(self.file()))
+    }
+}
+
+fn bearer(key: &str) -> String {
+    format!("Bearer {key}")
+}
+
+fn basic(user: &str, password: &str) -> String {
+    format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}")))
+}
+
+/// Everybody who can ask: what they send, and their roles if somebody knows them.
+fn askers() -> Vec<(Option<String>, Option<Roles>)> {
+    let keys = KEYS.iter().map(|(key, roles)| (Some(bearer(key)), Some(Roles::of(roles))));
+    let mut askers: Vec<_> = keys.collect();
+    askers.push((Some(basic("ana", "correct horse")), Some(Roles::ALL)));
+    askers.push((Some(bearer("nobody's")), None));
+    askers.push((None, None));
+    askers
+}
+
+fn ask(place: &Place, method: &str, path: &str, authorization: Option<&str>) -> Answer {
+    let mut headers = vec![("Content-Type", "application/json")];
+    headers.extend(authorization.map(|value| ("Authorization", value)));
+    request(place.server.address, method, path, &headers, "")
+}
+
+/// What asks for `access`, without methods.
+fn paths_of(access: Access) -> Vec<&'static str> {
+    let of_routes = routes().map(|(_, path, asked)| (path, asked));
+    let all = of_routes.chain(calls().iter().copied());
+    let mut paths: Vec<_> = all.filter(|(_, asked)| *asked == access).map(|(p, _)| p).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
+/// The tests below hold every route to its role; this one holds the roles that matter most to what
+/// was decided.
+#[test]
+fn nothing_is_open_or_taken_from_admins_by_mistake() {
+    assert_eq!(
+        paths_of(Access::Open),
+        [
+            "/",
+            "/grpc.health.v1.Health/Check",
+            "/grpc.health.v1.Health/Watch",
+            "/health",
+            "/healthz",
+            "/ping",
+            "/readyz",
+            "/v1/models/{model}:predict",
+        ]
+    );
+    let admins = paths_of(Access::Admin);
+    for path in
+        ["/models", "/models/{model}", "/tensorflow.serving.ModelService/HandleReloadConfigRequest"]
+    {
+        assert!(admins.contains(&path), "{path} is not in {admins:?}");
+    }
+    assert_eq!(paths_of(Access::Metrics), ["/metrics", "/monitoring/prometheus/metrics"]);
+}
+
+#[test]
+fn every_route_asks_for_its_role() {
+    let people = People::new();
+    let place = people.serve();
+    let (mut asked, mut refused) = (0, 0);
+    for (method, path, access) in routes() {
+        let path = path.replace("{model}", "m").replace("{endpoint}", "m");
+        let path = path.replace("{version}", "1").replace("{label}", "l");
+        for (authorization, roles) in askers() {
+            let method = if method == "*" { "POST" } else { method };
+            let answer = ask(&place, method, &path, authorization.as_deref());
+            let what = format!("{method} {path} ({access}) for {authorization:?}");
+            let expected = match roles {
+                _ if access == Access::Open => None,
+                None => Some(401),
+                Some(roles) if !access.allows(roles) => Some(403),
+                Some(_) => None,
+            };
+            asked += 1;
+            match expected {
+                Some(status) => {
+                    refused += 1;
+                    assert_eq!(answer.status, status, "{what}: {}", answer.text());
+                }
+                None => assert!(![401, 403].contains(&answer.status), "{what}"),
+            }
+            let is_challenged = answer.headers.contains_key("www-authenticate");
+            assert_eq!(is_challenged, expected == Some(401), "{what}");
+        }
+    }
+    // What is no route is not told apart from one by who is not known.
+    for path in ["/nowhere", "/healthz/", "/METRICS", "//metrics", "/v2/models/m", "/models/"] {
+        assert_eq!(ask(&place, "GET", path, None).status, 401, "{path}");
+    }
+    assert!(asked > 300 && refused > 150 && refused < asked, "{refused} of {asked}");
+}
+
+#[test]
+fn every_call_asks_for_its_role() {
+    let people = People::new();
+    let place = people.serve();
+    let caller = Caller::connect(place.server.grpc_address()).expect("connects");
+    for (path, access) in calls() {
+        for (authorization, roles) in askers() {
+            let code = caller.begin(path, authorization.as_deref());
+            let what = format!("{path} ({access}) for {authorization:?}: {code:?}");
+            match roles {
+                _ if *access == Access::Open => assert_eq!(code, Code::Ok, "{what}"),
+                None => assert_eq!(code, Code::Unauthenticated, "{what}"),
+                Some(roles) if access.allows(roles) => {
+                    assert_ne!(code, Code::Unauthenticated, "{what}");
+                    // A server under its own name lets nobody change its models over gRPC.
+                    let is_reload = path.ends_with("HandleReloadConfigRequest");
+                    assert_eq!(code == Code::PermissionDenied, is_reload, "{what}");
+                }
+                Some(_) => assert_eq!(code, Code::PermissionDenied, "{what}"),
+            }
+        }
+    }
+    let unknown = "/tensorflow.serving.SessionService/SessionRun";
+    assert_eq!(caller.begin(unknown, None), Code::Unauthenticated);
+    assert_eq!(caller.begin(unknown, Some("Bearer key-of-infer")), Code::PermissionDenied);
+    assert_eq!(caller.begin(unknown, Some("Bearer key-of-admin")), Code::Unimplemented);
+}
+
+#[test]
+fn bad_credentials_are_refused_in_the_form_of_each_protocol() {
+    let people = People::new();
+    let place = people.serve();
+    let long = format!("Bearer {}", "a".repeat(20_000));
+    let right = BASE64_STANDARD.encode("ana:correct horse");
+    let cases = [
+        None,
+        Some(String::new()),
+        Some("Bearer".to_owned()),
+        Some("Bearer ".to_owned()),
+        Some(bearer("key-of-infe")),
+        Some(bearer("key-of-inferr")),
+        Some(bearer("KEY-OF-INFER")),
+        Some(bearer("key-of-infer key-of-admin")),
+        Some(right.clone()),
+        Some(format!("Basic {right}=")),
+        Some(format!("Basic {}", right.trim_end_matches('='))),
+        Some("Basic !!!".to_owned()),
+        Some(format!("Basic {}", BASE64_STANDARD.encode("ana"))),
+        Some(format!("Basic {}", BASE64_STANDARD.encode(b"\xff\xfe:x"))),
+        Some("Digest username=\"ana\"".to_owned()),
+        Some("AWS4-HMAC-SHA256 Credential=key-of-admin/x".to_owned()),
+        Some(basic("ana", "")),
+        Some(basic("ana", "correct horse ")),
+        Some(basic("Ana", "correct horse")),
+        Some(basic("the key-of-admin", "key-of-admin")),
+        Some(basic("", "")),
+        Some(long),
+    ];
+    for authorization in &cases {
+        for (path, body) in [(PREDICT, BODY), ("/", "{}"), ("/invocations", BODY)] {
+            let mut headers = vec![("Content-Type", "application/json")];
+            headers.extend(authorization.as_deref().map(|value| ("Authorization", value)));
+            let answer = request(place.server.address, "POST", path, &headers, body);
+            let what = format!("{path} with {authorization:.60?}");
+            answer.assert_refused(&what, 401, "credentials");
+            let challenge = answer.headers.get("www-authenticate").map(String::as_str);
+            assert_eq!(challenge, Some("Basic realm=\"tensorserve\", charset=\"UTF-8\", Bearer"));
+            // Nothing of what was sent comes back.
+            assert!(!answer.text().contains("horse") && !answer.text().contains("ana"), "{what}");
+        }
+    }
+    // The same words for a user that is there and one that is not.
+    let there = ask(&place, "GET", "/v1/models", Some(&basic("ana", "wrong")));
+    let not = ask(&place, "GET", "/v1/models", Some(&basic("bob", "wrong")));
+    assert_eq!((there.status, there.text()), (not.status, not.text()));
+    // Our own page has a form for that, and wants no window of the browser's.
+    let headers = [("X-Requested-With", "tensorserve")];
+    let answer = request(place.server.address, "GET", "/v1/models", &headers, "");
+    assert_eq!(answer.status, 401);
+    assert!(!answer.headers.contains_key("www-authenticate"));
+    // Two headers: the first counts, as everywhere.
+    let two = [("Authorization", "Bearer nobody's"), ("Authorization", "Bearer key-of-admin")];
+    assert_eq!(request(place.server.address, "GET", "/metrics", &two, "").status, 401);
+    // AWS's clients get their own form.
+    let answer = request(place.server.address, "POST", "/endpoints/m/invocations", &[], BODY);
+    assert_eq!(answer.status, 401);
+    assert!(answer.json()["Message"].is_string(), "{}", answer.text());
+}
+
+#[test]
+fn who_is_known_is_served_and_probes_are_told_no_more_than_they_need() {
+    let people = People::new();
+    let place = people.serve();
+    for authorization in [bearer("key-of-infer"), basic("ana", "correct horse")] {
+        let mut client = Client::connect(place.server.address).expect("connects");
+        // Over one connection, so that a check of a password does not hold up what follows.
+        for _ in 0..3 {
+            let headers = [("Authorization", authorization.as_str())];
+            let answer = client.request("POST", PREDICT, &headers, BODY.as_bytes());
+            let answer = answer.expect("an answer");
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            assert_eq!(answer.json(), json!({"predictions": [[1.0]]}));
+        }
+        // A refusal leaves the connection in order.
+        let refused = client.request("POST", PREDICT, &[], BODY.as_bytes()).expect("an answer");
+        assert_eq!(refused.status, 401);
+    }
+    let answer = ask(&place, "GET", "/readyz", None);
+    assert_eq!((answer.status, answer.text().as_str()), (200, "ok\n"));
+    let waiting = Place::empty(|settings, root| {
+        settings.server.auth_file = Some(people.file());
+        let (name, path) = (Some("secret_name".to_owned()), Some(root.join("not_there")));
+        settings.models.push(ModelSettings { name, path, ..ModelSettings::default() });
+    });
+    let answer = ask(&waiting, "GET", "/readyz", None);
+    answer.assert_refused("/readyz", 503, "not ready");
+    assert!(!answer.text().contains("secret_name"), "{}", answer.text());
+    let answer = ask(&waiting, "GET", "/v1/models/secret_name", Some("Bearer key-of-metrics"));
+    assert!(answer.text().contains("secret_name"), "{}", answer.text());
+}
+
+/// The middle of how long it takes to be refused, in milliseconds.
+fn time_refused(place: &Place, user: &str, tries: usize) -> f64 {
+    let mut times: Vec<f64> = (0..tries)
+        .map(|n| {
+            let authorization = basic(user, &format!("wrong {n} of {user}"));
+            let start = Instant::now();
+            assert_eq!(ask(place, "GET", "/v1/models", Some(&authorization)).status, 401);
+            start.elapsed().as_secs_f64() * 1e3
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[tries / 2]
+}
+
+#[test]
+fn an_unknown_user_takes_as_long_as_a_wrong_password() {
+    let people = People::new();
+    let place = people.serve();
+    // In turn, so that whatever else the machine does slows both.
+    let rounds = (0..3).map(|_| (time_refused(&place, "ana", 9), time_refused(&place, "bob", 9)));
+    let ratios: Vec<f64> = rounds.map(|(known, unknown)| known / unknown).collect();
+    assert!(ratios.iter().any(|ratio| (0.5..2.0).contains(ratio)), "{ratios:?}");
+    // Long enough for the hash to have been worked out, both times.
+    assert!(time_refused(&place, "bob", 3) > 3.0);
+}
+
+#[test]
+fn wrong_passwords_keep_nobody_waiting_who_has_a_key() {
+    let people = People::new();
+    let place = people.serve();
+    let (stop, busy) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for flood in 0..100 {
+            let (place, stop, busy) = (&place, &stop, &busy);
+            scope.spawn(move || {
+                let mut n = 0;
+                while !stop.load(Relaxed) {
+                    n += 1;
+                    let authorization = basic("ana", &format!("{flood} {n}"));
+                    let answer = ask(place, "GET", "/v1/models", Some(&authorization));
+                    match answer.status {
+                        401 => {}
+                        429 => {
+                            assert_eq!(answer.headers["retry-after"], "1");
+                            busy.fetch_add(1, Relaxed);
+                            thread::sleep(Duration::from_millis(20));
+                        }
+                        other => panic!("{other}: {}", answer.text()),
+                    }
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(300));
+        let mut slowest = Duration::ZERO;
+        for _ in 0..50 {
+            let start = Instant::now();
+            let key = [("Authorization", "Bearer key-of-infer")];
+            let answer = request(place.server.address, "POST", PREDICT, &key, BODY);
+            assert_eq!(answer.status, 200);
+            slowest = slowest.max(start.elapsed());
+        }
+        stop.store(true, Relaxed);
+        assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+    });
+    assert!(busy.load(Relaxed) > 0, "nobody was told to come back");
+}
+
+/// Replaces a file in one step.
+fn replace(path: &Path, text: &str) {
+    let beside = path.with_extension("tmp");
+    fs::write(&beside, text).expect("written");
+    fs::rename(beside, path).expect("renamed");
+}
+
+#[test]
+fn the_file_changes_under_load_without_a_failed_request() {
+    let people = People::new();
+    let place = people.serve();
+    let good = fs::read_to_string(people.file()).expect("text");
+    let stop = AtomicBool::new(false);
+    let answered = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for authorization in [bearer("key-of-infer"), basic("ana", "correct horse")] {
+            for _ in 0..2 {
+                let (place, stop, answered) = (&place, &stop, &answered);
+                let authorization = authorization.clone();
+                scope.spawn(move || {
+                    let mut client = Client::connect(place.server.address).expect("connects");
+                    while !stop.load(Relaxed) {
+                        let headers = [("Authorization", authorization.as_str())];
+                        let answer = client.request("POST", PREDICT, &headers, BODY.as_bytes());
+                        let answer = answer.expect("an answer");
+                        assert_eq!(answer.status, 200, "{authorization}: {}", answer.text());
+                        answered.fetch_add(1, Relaxed);
+                    }
+                });
+            }
+        }
+        for n in 0..12 {
+            match n % 4 {
+                0 => replace(&people.file(), &format!("{good}\n# {n}\n")),
+                1 => replace(&people.file(), "[users.ana"),
+                2 => fs::write(people.file(), "").expect("written"),
+                _ => fs::remove_file(people.file()).expect("removed"),
+            }
+            thread::sleep(Duration::from_millis(180));
+        }
+        stop.store(true, Relaxed);
+    });
+    assert!(answered.load(Relaxed) > 100, "{}", answered.load(Relaxed));
+    // What is taken away is gone, what is added is there, and what changes changes.
+    add_key(&people.file(), "new", "new-key", &[Role::Infer]).expect("a key");
+    add_key(&people.file(), "was infer", "key-of-infer", &[Role::Metrics]).expect("a key");
+    let status = |key: &str| ask(&place, "POST", PREDICT, Some(&bearer(key))).status;
+    place.server.wait_until("the new file", |_| status("key-of-infer") == 403);
+    assert!(![401, 403].contains(&status("new-key")));
+    assert_eq!(status("key-of-admin"), 401);
+    assert_eq!(ask(&place, "GET", "/v1/models", Some(&basic("ana", "correct horse"))).status, 401);
+}

@@ -1,0 +1,70 @@
+//! A client of event streams.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// One listener.
+pub struct Events {
+    stream: BufReader<TcpStream>,
+    /// What has come and is no whole event yet.
+    text: String,
+    pub head: String,
+}
+
+impl Events {
+    pub fn listen(address: SocketAddr, path: &str) -> Self {
+        let mut stream = TcpStream::connect(address).expect("connects");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut stream = BufReader::new(stream);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert!(stream.read_line(&mut head).expect("a head") > 0, "closed: {head}");
+        }
+        Events { stream, text: String::new(), head }
+    }
+
+    /// The next event: its name and what it says; `None` when the stream has ended.
+    pub fn next(&mut self) -> Option<(String, Value)> {
+        loop {
+            if let Some((event, rest)) = self.text.split_once("\n\n") {
+                let (event, rest) = (event.to_owned(), rest.to_owned());
+                self.text = rest;
+                let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
+                if let (Some(name), Some(data)) = (field("event: "), field("data: ")) {
+                    return Some((name.to_owned(), serde_json::from_str(data).expect("JSON")));
+                }
+                continue;
+            }
+            let chunk = self.chunk()?;
+            self.text.push_str(&chunk);
+        }
+    }
+
+    /// A chunk of the body.
+    fn chunk(&mut self) -> Option<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line).expect("in time") == 0 {
+            panic!("the connection was closed in the middle of the stream");
+        }
+        let size = usize::from_str_radix(line.trim_end(), 16).expect("a size");
+        let mut chunk = vec![0; size + 2];
+        self.stream.read_exact(&mut chunk).expect("a chunk");
+        chunk.truncate(size);
+        (size > 0).then(|| String::from_utf8(chunk).expect("text"))
+    }
+
+    /// The next event of this name.
+    pub fn next_named(&mut self, wanted: &str) -> Option<Value> {
+        loop {
+            let (name, data) = self.next()?;
+            if name == wanted {
+                return Some(data);
+            }
+        }
+    }
+}
