@@ -100,12 +100,15 @@ fn nothing_is_open_or_taken_from_admins_by_mistake() {
         paths_of(Access::Open),
         [
             "/",
+            "/console/{file}",
             "/grpc.health.v1.Health/Check",
             "/grpc.health.v1.Health/Watch",
             "/health",
             "/healthz",
             "/ping",
             "/readyz",
+            "/static/images/favicon.ico",
+            "/static/simple.css",
             "/v1/models/{model}:predict",
         ]
     );
