@@ -58,9 +58,9 @@ struct Inner {
     request_timeout: Duration,
     max_tensor_bytes: usize,
     stopping: AtomicBool,
-    draining: AtomicBool,
     /// Held by the profiled run that is under way.
     profiling: Arc<tokio::sync::Mutex<()>>,
+    draining: AtomicBool,
     /// Code for requests that name no model of their own.
     code: Option<PathBuf>,
     addresses: OnceLock<Addresses>,
@@ -129,8 +129,8 @@ impl Engine {
             request_timeout: config.http.request_timeout,
             max_tensor_bytes: config.max_tensor_bytes(),
             stopping: AtomicBool::new(false),
-            draining: AtomicBool::new(false),
             profiling: Arc::default(),
+            draining: AtomicBool::new(false),
             code: config.repository.common.code.clone(),
             addresses: OnceLock::new(),
             roots: operate::roots(&config.repository.sources, models),

@@ -96,12 +96,6 @@ impl ModelHandle {
         self.servable.version()
     }
 
-    /// The folder that it was loaded from.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        self.servable.folder()
-    }
-
     /// Whether it brings functions in Python's marshal format to call before or behind it, which
     /// are never run.
     #[must_use]
@@ -119,6 +113,12 @@ impl ModelHandle {
     #[must_use]
     pub fn load_time(&self) -> Duration {
         self.servable.load_time()
+    }
+
+    /// The folder it was loaded from.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.servable.folder()
     }
 
     /// The size of its files in bytes.

@@ -32,20 +32,20 @@ pub struct Servable {
 struct Loaded {
     model: Arc<str>,
     version: i64,
-    folder: PathBuf,
     platform: &'static str,
     /// What clients see.
     signatures: Vec<Signature>,
+    executable: Arc<dyn Executable>,
     /// For each of them, the steps before and behind the model.
     chains: Vec<Option<Arc<Chain>>>,
     step_threads: StepThreads,
-    executable: Arc<dyn Executable>,
     metrics: VersionMetrics,
     bytes: u64,
     marshalled_hooks: bool,
     threads: usize,
     load_time: OnceLock<Duration>,
     handlers: OnceLock<Arc<Handlers>>,
+    folder: PathBuf,
     is_warmed: bool,
 }
 
@@ -164,18 +164,18 @@ impl Load<'_> {
         let loaded = Loaded {
             model: Arc::clone(self.model),
             version: self.version,
-            folder: self.folder.to_owned(),
             platform: self.platform.name(),
             signatures: loaded.signatures,
+            executable: loaded.executable,
             chains: chains.into_iter().map(|chain| chain.map(Arc::new)).collect(),
             step_threads: self.step_threads.clone(),
-            executable: loaded.executable,
             metrics,
             bytes: loaded.bytes,
             marshalled_hooks: loaded.marshalled_hooks,
             threads,
             load_time: OnceLock::new(),
             handlers: OnceLock::new(),
+            folder: self.folder.to_owned(),
             is_warmed: self.config.warm_up,
         };
         Ok(Arc::new(Servable { loaded: Arc::new(loaded), batching, queues }))
@@ -270,12 +270,6 @@ impl Servable {
         self.loaded.version
     }
 
-    /// The folder that it was loaded from.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.loaded.folder
-    }
-
     /// Whether it brings Python functions that are never run.
     pub(super) fn has_marshalled_hooks(&self) -> bool {
         self.loaded.marshalled_hooks
@@ -285,6 +279,11 @@ impl Servable {
     #[must_use]
     pub fn platform(&self) -> &'static str {
         self.loaded.platform
+    }
+
+    /// The folder it was loaded from.
+    pub(super) fn folder(&self) -> &Path {
+        &self.loaded.folder
     }
 
     /// The size of its files in bytes.
@@ -373,7 +372,12 @@ impl Servable {
     ) -> Result<Profiled> {
         self.queue(index, inputs)?;
         let options = RunOptions { threads: self.loaded.threads, timeout: Some(timeout) };
-        self.loaded.executable.profile(index, inputs, options)
+        let Some(chain) = self.chain(index) else {
+            return self.loaded.executable.profile(index, inputs, options);
+        };
+        let prepared = chain.prepare(inputs)?;
+        let (outputs, runs) = self.loaded.executable.profile(index, &prepared, options)?;
+        Ok((chain.finish(outputs)?, runs))
     }
 
     /// The queue of signature number `index`, for inputs that can be its.

@@ -33,20 +33,19 @@ pub(super) fn preflight(cors: Cors, request: &HttpRequest) -> Option<Reply> {
 }
 
 /// Adds to an answer what lets pages of other origins read it. `is_rest` says whether it is one of
-/// TensorFlow Serving's REST API, `with_credentials` whether requests have to bring some.
+/// TensorFlow Serving's REST API, `shut` whether requests need credentials.
 pub(super) fn allow(
     cors: Cors,
     request: &HttpRequest,
     is_rest: bool,
-    with_credentials: bool,
+    shut: bool,
     response: &mut HttpResponseBuilder,
 ) {
     match cors {
         Cors::RestApi if is_rest => {
             response.insert_header((ACCESS_CONTROL_ALLOW_ORIGIN, "*"));
             response.insert_header((ACCESS_CONTROL_ALLOW_METHODS, "POST, GET"));
-            let headers =
-                if with_credentials { "Content-Type, Authorization" } else { "Content-Type" };
+            let headers = if shut { "Content-Type, Authorization" } else { "Content-Type" };
             response.insert_header((ACCESS_CONTROL_ALLOW_HEADERS, headers));
         }
         Cors::AnyOrigin => {

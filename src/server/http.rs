@@ -195,6 +195,7 @@ pub(super) async fn dispatch(
 
 async fn answer(request: &HttpRequest, payload: Payload, state: &State, start: Instant) -> Reply {
     let (method, path) = (request.method().as_str(), request.uri().path());
+    // Asked without credentials, and about no path in particular.
     if let Some(reply) = cors::preflight(state.cors, request) {
         return reply;
     }
@@ -251,7 +252,7 @@ async fn answer_admitted(
 
 /// The page for a browser; a sign of life for everyone else.
 fn root(head: &Head, state: &State) -> Reply {
-    if state.has_page() && assets::wants_page(head) {
+    if state.has_page() && (state.is_simple || assets::wants_page(head)) {
         return assets::page(head);
     }
     let reply = Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]);
@@ -381,6 +382,14 @@ async fn simple_page(
     let refuse = |BodyError { status, error }| simple::refuse(error, status);
     match page {
         simple::Page::JsonForm => simple::pages::json_form(engine),
+        simple::Page::ClientForm => simple::pages::client_form(engine),
+        simple::Page::RunClient => match body::read(headers, &mut payload, limits).await {
+            Ok(form) => {
+                let head = head(request, state);
+                simple::pages::run_client(engine, &head, &form, state.listener)
+            }
+            Err(error) => refuse(error),
+        },
         simple::Page::ImageForm => simple::pages::image_form(engine),
         simple::Page::RunJson => match body::read(headers, &mut payload, limits).await {
             Ok(form) => simple::pages::run_json(engine, &form, start).await,

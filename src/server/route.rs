@@ -7,8 +7,8 @@
 
 use crate::auth::Access;
 use crate::protocol::console::{self, assets};
-use crate::protocol::simple::clients;
-use crate::protocol::{sagemaker, simple};
+use crate::protocol::sagemaker;
+use crate::protocol::simple::{self, clients};
 
 /// Where a method and a path lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +102,8 @@ routes! {
     { Route::Simple } Infer ["POST /"];
     { Route::Page(Page::JsonForm) } Infer ["GET|HEAD /json_inference"];
     { Route::Page(Page::ImageForm) } Infer ["GET|HEAD /image_inference"];
+    { Route::Page(Page::ClientForm) } Infer ["GET|HEAD /generate_clients"];
+    { Route::Page(Page::RunClient) } Infer ["POST /run_generate_clients"];
     { Route::Page(Page::RunJson) } Infer ["POST /run_json_inference"];
     { Route::Page(Page::RunImage) } Infer ["POST /run_image_inference"];
     { Route::Page(Page::Asset) } Open [

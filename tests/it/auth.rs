@@ -107,6 +107,8 @@ fn nothing_is_open_or_taken_from_admins_by_mistake() {
             "/healthz",
             "/ping",
             "/readyz",
+            "/static/images/favicon.ico",
+            "/static/simple.css",
             "/v1/models/{model}:predict",
         ]
     );

@@ -26,10 +26,6 @@ pub(super) struct Start {
 /// # Errors
 /// Wrong settings; a list without a model that can be served.
 pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -> Result<Start> {
-    if flags.enable_auth.0 {
-        // Rather none than one that is open.
-        return Err(Error::invalid("--enable_auth: there are no user names and passwords yet"));
-    }
     let mut notes = Vec::new();
     let list = list(flags, &mut notes)?;
     let settings = settings(flags)?.or(&list.settings).or(from).or(&defaults());
@@ -37,6 +33,9 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
     let mut config = Config::new(settings, environment)?;
     config.http.cors = if flags.enable_cors.0 { Cors::AnyOrigin } else { Cors::Off };
     config.http.is_simple = true;
+    if flags.enable_auth.0 {
+        config = config.with_one_user(&flags.auth_username, &flags.auth_password);
+    }
     let common = &config.repository.common;
     // It serves all versions that are there.
     let policy = if pinned { common.policy.clone() } else { VersionPolicy::All };
@@ -143,6 +142,7 @@ fn defaults() -> Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::AuthConfig;
 
     fn started(arguments: &[&str]) -> Result<Start> {
         let flags = Flags::parse_from("stfs", arguments.iter().map(Into::into)).expect("valid");
@@ -189,6 +189,18 @@ mod tests {
     }
 
     #[test]
+    fn one_user_if_that_is_asked_for() {
+        let auth = |arguments: &[&str]| started(arguments).expect("valid").config.auth;
+        assert_eq!(auth(&["--enable_auth=False", "--auth_username=u"]), None);
+        let user = |name: &str, password: &str| {
+            Some(AuthConfig::OneUser { name: name.into(), password: password.into() })
+        };
+        assert_eq!(auth(&["--enable_auth"]), user("admin", "admin"));
+        let given = ["--enable_auth=True", "--auth_username=u", "--auth_password=p"];
+        assert_eq!(auth(&given), user("u", "p"));
+    }
+
+    #[test]
     fn what_can_not_be_served_is_told_plainly() {
         for (arguments, part) in [
             (&["--model_platform=xgboost"][..], "platform xgboost is not built into tensorserve"),
@@ -197,7 +209,6 @@ mod tests {
             (&["--model_base_path=s3://bucket/m"], "at s3:// and name that folder"),
             (&["--model_name=a/b"], "a name must not be empty or contain / or :"),
             (&["--session_config=[]"], "--session_config: \"[]\" is no JSON object"),
-            (&["--enable_auth"], "--enable_auth: there are no user names"),
             (&["--log_level=loud"], "--log_level: \"loud\" is not"),
             (&["--reload_models=maybe"], "--reload_models \"maybe\": it must be true or false"),
             (&["--model_config_file=/no/such.json"], "/no/such.json: No such file"),

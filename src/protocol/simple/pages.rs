@@ -9,13 +9,13 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::form::field;
-use super::{ImageForm, example};
+use super::{ImageForm, clients, example};
 use crate::codec::base64;
 use crate::codec::json::scan::Cursor;
 use crate::codec::json::write;
 use crate::engine::{Choice, Engine, ModelSpec};
 use crate::error::{Error, Result};
-use crate::protocol::{Reply, bounded};
+use crate::protocol::{Head, Reply, bounded};
 
 const HTML: &str = "text/html; charset=utf-8";
 
@@ -84,6 +84,69 @@ pub async fn run_image(engine: &Engine, form: ImageForm, start: Instant) -> Repl
     let answer = super::images(engine, form, start).await;
     let shown = image_page(engine, &fields, picture.as_ref(), Some(&answer.body));
     with_outcome(page("Image inference", &shown), answer)
+}
+
+/// Answers `GET /generate_clients`.
+#[must_use]
+pub fn client_form(engine: &Engine) -> Reply {
+    let model = first_model(engine);
+    let fields = Fields { model, version: String::new(), signature: String::new() };
+    page("Generate clients", &client_page(engine, &fields, "bash", None))
+}
+
+/// Answers `POST /run_generate_clients`.
+#[must_use]
+pub fn run_client(
+    engine: &Engine,
+    head: &Head<'_>,
+    form: &[u8],
+    listener: clients::Listener,
+) -> Reply {
+    let fields = Fields {
+        model: field(form, "model_name").unwrap_or_default(),
+        version: field(form, "model_version").unwrap_or_default(),
+        signature: field(form, "signature_name").unwrap_or_default(),
+    };
+    let language = field(form, "language").unwrap_or_default();
+    let target = format!(
+        "/v1/models/{}/gen_client?language={}&signature={}&version={}",
+        encoded(&fields.model),
+        encoded(&language),
+        encoded(&fields.signature),
+        encoded(&fields.version)
+    );
+    let answer =
+        clients::source(engine, &Head { method: "GET", target: &target, ..*head }, listener);
+    let shown = client_page(engine, &fields, &language, Some(&answer.body));
+    with_outcome(page("Generate clients", &shown), answer)
+}
+
+fn client_page(engine: &Engine, fields: &Fields, language: &str, result: Option<&Bytes>) -> String {
+    let choice = |(id, name): (&str, &str)| {
+        let selected = if id == language { " selected" } else { "" };
+        format!("<option value=\"{id}\"{selected}>{}</option>", escape(name))
+    };
+    let choices: String = clients::languages().map(choice).collect();
+    let shown = match result {
+        None => "<p>None yet.</p>".to_owned(),
+        Some(source) => format!("<pre>{}</pre>", escape(&String::from_utf8_lossy(source))),
+    };
+    format!(
+        "<h1>Select clients</h1>\n<form method=\"post\" action=\"/run_generate_clients\">\n\
+         {}<label for=\"language\">Language</label>\
+         <select id=\"language\" name=\"language\">{choices}</select>\n\
+         <button>Generate</button>\n</form>\n<h2>Client</h2>\n{shown}\n",
+        fields.html(engine)
+    )
+}
+
+/// Text as it may stand in a path or a query.
+fn encoded(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(byte).collect()
 }
 
 /// What says which model is meant.

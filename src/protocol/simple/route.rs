@@ -7,10 +7,14 @@ pub enum Page {
     JsonForm,
     /// The form for an image.
     ImageForm,
+    /// The form for clients.
+    ClientForm,
     /// Where the form for JSON is sent.
     RunJson,
     /// Where the form for an image is sent.
     RunImage,
+    /// Where the form for clients is sent.
+    RunClient,
     /// What pages are made of: a style and a picture.
     Asset,
 }
@@ -21,6 +25,8 @@ pub fn page(method: &str, path: &str) -> Option<(Page, bool)> {
     let (wanted, page) = match path {
         "/json_inference" => ("GET", Page::JsonForm),
         "/image_inference" => ("GET", Page::ImageForm),
+        "/generate_clients" => ("GET", Page::ClientForm),
+        "/run_generate_clients" => ("POST", Page::RunClient),
         "/run_json_inference" => ("POST", Page::RunJson),
         "/run_image_inference" => ("POST", Page::RunImage),
         "/static/images/favicon.ico" | "/static/simple.css" => ("GET", Page::Asset),

@@ -25,6 +25,11 @@ mod template;
 
 pub use place::Listener;
 
+/// What requests call the languages, and what people do.
+pub(super) fn languages() -> impl Iterator<Item = (&'static str, &'static str)> {
+    LANGUAGES.iter().map(|language| (language.id, language.name))
+}
+
 /// Answers `GET /api/v1/clients`: the languages, and the kinds of client in each.
 #[must_use]
 pub fn list() -> Reply {
