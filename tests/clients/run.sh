@@ -8,7 +8,7 @@ binary=$1
 shift
 here=$(cd "$(dirname "$0")" && pwd)
 home=${CARGO_TARGET_DIR:-$here/../../target}/clients
-[ $# -gt 0 ] || set -- tensorflow_serving sagemaker/v2 sagemaker/v3 browser openapi
+[ $# -gt 0 ] || set -- tensorflow_serving sagemaker/v2 sagemaker/v3 openapi generated browser
 
 install() {
     wanted=$here/$1/requirements.txt
@@ -24,7 +24,13 @@ install() {
     cp "$wanted" "$place/installed.txt"
 }
 
-running=
+# Not in a virtual environment: languages.
+case " $* " in
+*" generated "*) "$here/generated/packages.sh" & languages=$! ;;
+*) languages= ;;
+esac
+
+running=$languages
 for folder; do
     install "$folder" &
     running="$running $!"
@@ -33,7 +39,7 @@ for process in $running; do
     wait "$process"
 done
 
-export TENSORSERVE_BINARY="$binary" TF_CPP_MIN_LOG_LEVEL=3 PYTHONWARNINGS=ignore
+export TENSORSERVE_BINARY="$binary" CLIENTS_HOME="$home" TF_CPP_MIN_LOG_LEVEL=3 PYTHONWARNINGS=ignore
 for folder; do
     "$home/$folder/venv/bin/python" -m unittest discover --start-directory "$here/$folder"
 done
