@@ -302,6 +302,7 @@ mod tests {
             ),
             Route::Alive | Route::Simple | Route::Live | Route::Health | Route::Ready => false,
             Route::Metrics | Route::TfsMetrics => false,
+            Route::PageFile | Route::Client | Route::Clients => false,
         }
     }
 
