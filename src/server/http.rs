@@ -239,6 +239,7 @@ async fn answer_admitted(
         },
         Route::Alive => root(&head(request, state), state),
         Route::PageFile if state.has_page() => assets::asset(&head(request, state)),
+        Route::Reference if state.has_page() => assets::reference(&head(request, state)),
         Route::Live => Reply::ok("text/plain; charset=utf-8", &b"ok\n"[..]),
         Route::Health => Reply::ok("text/html; charset=utf-8", &b"healthy"[..]),
         Route::Ready => readiness(&state.engine),
@@ -246,7 +247,7 @@ async fn answer_admitted(
         Route::TfsMetrics => tfs_metrics(request, state),
         Route::OtherMethod => plain(405, &format!("{method} is not allowed for {path}"))
             .with_header(ALLOW, route::allowed(path)),
-        Route::PageFile | Route::Nowhere => nowhere(path, state),
+        Route::PageFile | Route::Reference | Route::Nowhere => nowhere(path, state),
     }
 }
 

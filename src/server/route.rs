@@ -17,6 +17,8 @@ pub(super) enum Route {
     Alive,
     /// A file of the page.
     PageFile,
+    /// The page that describes every route.
+    Reference,
     /// Simple TensorFlow Serving's inference: JSON, or a form with images.
     Simple,
     /// A page of Simple TensorFlow Serving, or what its form is sent to.
@@ -94,6 +96,7 @@ use simple::Page;
 routes! {
     { Route::Alive } Open ["GET|HEAD /"];
     { Route::PageFile } Open ["* /console/{file}"];
+    { Route::Reference } Open ["GET|HEAD /reference"];
     { Route::Live } Open ["GET|HEAD /healthz"];
     { Route::Health } Open ["GET|HEAD /health"];
     { Route::Ready } Open ["GET|HEAD /readyz"];
@@ -173,6 +176,7 @@ routes! {
     { Route::Console(Part::Otherwise) } Look ["PUT /api/v1/status", "* /api/v1/nothing"];
     { Route::OtherMethod } Look [
         "PUT /",
+        "POST /reference",
         "POST /healthz",
         "POST /health",
         "POST /readyz",
@@ -216,7 +220,10 @@ impl Route {
             "/health" if reads => Route::Health,
             "/readyz" if reads => Route::Ready,
             "/metrics" if reads => Route::Metrics,
-            "/" | "/healthz" | "/health" | "/readyz" | "/metrics" => Route::OtherMethod,
+            "/reference" if reads => Route::Reference,
+            "/reference" | "/" | "/healthz" | "/health" | "/readyz" | "/metrics" => {
+                Route::OtherMethod
+            }
             _ if assets::is_asset(path) => Route::PageFile,
             _ => Route::Nowhere,
         }
@@ -319,7 +326,8 @@ mod tests {
             ),
             Route::Alive | Route::Simple | Route::Live | Route::Health | Route::Ready => false,
             Route::Metrics | Route::TfsMetrics => false,
-            Route::PageFile | Route::Page(_) | Route::Client | Route::Clients => false,
+            Route::PageFile | Route::Reference | Route::Page(_) => false,
+            Route::Client | Route::Clients => false,
         }
     }
 

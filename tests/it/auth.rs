@@ -107,6 +107,7 @@ fn nothing_is_open_or_taken_from_admins_by_mistake() {
             "/healthz",
             "/ping",
             "/readyz",
+            "/reference",
             "/static/images/favicon.ico",
             "/static/simple.css",
             "/v1/models/{model}:predict",

@@ -26,6 +26,9 @@ fn a_browser_gets_the_page_and_a_program_a_sign_of_life() {
         assert_eq!((alive.status, alive.text().as_str()), (200, "{\"status\":\"alive\"}"));
         assert_eq!(alive.headers["vary"], "Accept", "a cache must keep the two apart");
     }
+    let reference = get(&place.server, "/reference", &[]);
+    assert!(reference.text().contains("console/reference.js"), "{}", reference.text());
+    assert_eq!(reference.headers["content-type"], "text/html; charset=utf-8");
     let head = request(place.server.address, "HEAD", "/", &[BROWSER], "");
     assert_eq!(head.headers["content-type"], "text/html; charset=utf-8");
 }
@@ -54,4 +57,5 @@ fn there_is_no_page_without_the_console() {
     let alive = get(&place.server, "/", &[BROWSER]);
     assert_eq!((alive.status, alive.text().as_str()), (200, "{\"status\":\"alive\"}"));
     assert_eq!(get(&place.server, "/console/app.js", &[]).status, 404);
+    assert_eq!(get(&place.server, "/reference", &[]).status, 404);
 }

@@ -1,4 +1,4 @@
-//! The files of the dashboard's page, which are part of the binary, and the headers they go out
+//! The files of the dashboard's page and of the reference, which are part of the binary, and the headers they go out
 //! with. They hold no data: what is shown comes from the console's API, which asks who wants it.
 //!
 //! The policy lets the page load its own files and talk to its own server, and nothing else; no
@@ -61,6 +61,9 @@ static ASSETS: &[Asset] = assets! {
     "inputs.js": SCRIPT,
     "models.js": SCRIPT,
     "overview.js": SCRIPT,
+    "reference.html": HTML,
+    "reference.css": STYLE,
+    "reference.js": SCRIPT,
     "traffic.js": SCRIPT,
     "tryit.js": SCRIPT,
     "wires.js": SCRIPT,
@@ -100,11 +103,18 @@ pub fn page(head: &Head) -> Reply {
     send(ASSETS.first(), head).with_header("vary", "Accept")
 }
 
-/// One of its files.
+/// The page that shows what every route takes and gives.
+#[must_use]
+pub fn reference(head: &Head) -> Reply {
+    send(ASSETS.iter().find(|asset| asset.name == "reference.html"), head)
+}
+
+/// One of their files.
 #[must_use]
 pub fn asset(head: &Head) -> Reply {
     let name = head.path().strip_prefix(FOLDER).unwrap_or_default();
-    send(ASSETS.iter().skip(1).find(|asset| asset.name == name), head)
+    let mut files = ASSETS.iter().filter(|asset| asset.content_type != HTML);
+    send(files.find(|asset| asset.name == name), head)
 }
 
 fn send(asset: Option<&Asset>, head: &Head) -> Reply {
@@ -166,7 +176,8 @@ mod tests {
             fs::read_dir(folder).expect("the page's folder").map(name).collect();
         let served: BTreeSet<String> = ASSETS.iter().map(|a| a.name.to_owned()).collect();
         assert_eq!(there, served);
-        let size: usize = ASSETS.iter().map(|asset| asset.content.len()).sum();
+        let dashboard = ASSETS.iter().filter(|asset| !asset.name.starts_with("reference."));
+        let size: usize = dashboard.map(|asset| asset.content.len()).sum();
         assert!(size < 150_000, "the page has {size} bytes");
     }
 
@@ -212,7 +223,10 @@ mod tests {
         assert_eq!((reply.status, &*reply.content_type), (200, SCRIPT));
         assert!(header(&reply, "content-security-policy").starts_with("default-src 'none'"));
         assert_eq!(header(&reply, "x-content-type-options"), "nosniff");
-        for missing in ["/console/", "/console/index.html", "/console/../app.js", "/console/x"] {
+        let html = "/console/reference.html";
+        for missing in
+            ["/console/", "/console/index.html", html, "/console/../app.js", "/console/x"]
+        {
             assert_eq!(ask(missing, &[]).status, 404, "{missing}");
         }
     }

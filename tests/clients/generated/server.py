@@ -1,5 +1,6 @@
 """A server of the built binary with its own authority, for tests."""
 
+import base64
 import datetime
 import ipaddress
 import json
@@ -16,6 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/tensorserve"))
+
+# Quotes and the like, for clients that put them together with shells and strings.
+USER, PASSWORD = "ana", "it's \"s3cret\" $HOME: \\ 100%"
 
 
 def environment(**more):
@@ -79,13 +83,10 @@ class Server:
 
     def __init__(self, models, secure=False):
         self.folder = tempfile.TemporaryDirectory()
-        lines = []
+        self.key, lines = None, []
         if secure:
             self.authority = Authority(self.folder.name)
-            lines += [
-                f"http_tls_certificate = {quoted(self.authority.certificate)}",
-                f"http_tls_key = {quoted(self.authority.key)}",
-            ]
+            lines += self.security()
         else:
             self.authority = None
         for name, path in models.items():
@@ -111,13 +112,36 @@ class Server:
                 raise RuntimeError(line)
         raise RuntimeError("the server ended")
 
-    def source(self, model, **query):
-        """The source of a client for `model`."""
-        return self.get(f"/v1/models/{urllib.parse.quote(model, safe='')}/gen_client", **query)
+    def security(self):
+        auth_file = os.path.join(self.folder.name, "auth.toml")
+        file = ["--role", "infer", "--file", auth_file]
+        self.auth("add-user", USER, *file, text=f"{PASSWORD}\n")
+        self.key = self.auth("add-key", "clients", *file).strip()
+        settings = {
+            "auth_file": auth_file,
+            "tls_certificate": self.authority.certificate,
+            "tls_key": self.authority.key,
+        }
+        return [f"{name} = {quoted(value)}" for name, value in settings.items()]
 
-    def get(self, path, **query):
+    @staticmethod
+    def auth(*arguments, text=""):
+        return subprocess.run(
+            [BINARY, "auth", *arguments], input=text, check=True, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()).stdout
+
+    def source(self, model, with_key=False, **query):
+        """The source of a client for `model`, asked for with the user's password or with a key."""
+        path = f"/v1/models/{urllib.parse.quote(model, safe='')}/gen_client"
+        return self.get(path, with_key, **query)
+
+    def get(self, path, with_key=False, **query):
         query = urllib.parse.urlencode(query)
         request = urllib.request.Request(f"{self.url}{path}?{query}")
+        if self.authority:
+            user = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+            shown = f"Bearer {self.key}" if with_key else f"Basic {user}"
+            request.add_header("Authorization", shown)
         context = self.authority and ssl.create_default_context(cafile=self.authority.ca)
         with urllib.request.urlopen(request, timeout=60, context=context) as answer:
             return answer.read().decode()
@@ -127,6 +151,7 @@ class Server:
         if not self.authority:
             return environment()
         return environment(
+            TENSORSERVE_USER=USER, TENSORSERVE_PASSWORD=PASSWORD, TENSORSERVE_KEY=self.key,
             TENSORSERVE_CA=self.authority.ca, NODE_EXTRA_CA_CERTS=self.authority.ca)
 
     def close(self):

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 from languages import LANGUAGES, MAY_BE_MISSING
-from server import Server
+from server import PASSWORD, Server
 
 HALF_PLUS_TWO = "models/half_plus_two"
 # half_plus_two, whose signature and whose input have names like that.
@@ -47,8 +47,11 @@ class Generated(unittest.TestCase):
     def test_in_the_clear(self):
         self.check(secure=False, model="half_plus_two")
 
-    def test_encrypted(self):
+    def test_encrypted_with_user_and_password(self):
         self.check(secure=True, model="half_plus_two", version=1)
+
+    def test_encrypted_with_a_key(self):
+        self.check(secure=True, model="half_plus_two", with_key=True)
 
     def test_hostile_names(self):
         self.check(secure=False, model=HOSTILE_NAME)
@@ -57,7 +60,7 @@ class Generated(unittest.TestCase):
         self.check(secure=True, model=HOSTILE_NAME, signature=HOSTILE_SIGNATURE)
 
     def test_an_error_is_printed_and_is_the_exit_code(self):
-        """Where nobody knows the authority."""
+        """With a wrong key, and without the authority."""
         server = Server({"half_plus_two": HALF_PLUS_TWO}, secure=True)
         self.addCleanup(server.close)
         names = files(server)
@@ -67,15 +70,22 @@ class Generated(unittest.TestCase):
             if self.missing[language.name] or language.variant in ("grpc", "boto3", "browser"):
                 continue
             with self.subTest(language.name):
+                key, server.key = server.key, "wrong"
+                wrong_key = server.environment()
+                server.key = key
                 name = names[language.id, language.variant]
+                code, out, *_ = ask(
+                    server, language, name, "half_plus_two", True, {}, environment=wrong_key)
+                self.assertNotEqual(code, 0, out)
+                self.assertNotIn("2.5", out)
                 stranger = server.environment()
                 del stranger["TENSORSERVE_CA"], stranger["NODE_EXTRA_CA_CERTS"]
                 code, out, *_ = ask(
-                    server, language, name, "half_plus_two", {}, environment=stranger)
+                    server, language, name, "half_plus_two", True, {}, environment=stranger)
                 self.assertNotEqual(code, 0, out)
                 self.assertNotIn("2.5", out)
 
-    def check(self, secure, model, **query):
+    def check(self, secure, model, with_key=False, **query):
         """Asks `model` through a client in every language. It adds 2 to the half of 1, twice."""
         models = {"half_plus_two": HALF_PLUS_TWO, HOSTILE_NAME: HOSTILE}
         server = Server(models, secure)
@@ -85,7 +95,7 @@ class Generated(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             calls = {
                 language: pool.submit(
-                    ask, server, language, names[language.id, language.variant], model, query)
+                    ask, server, language, names[language.id, language.variant], model, with_key, query)
                 for language in here
             }
         for language, call in calls.items():
@@ -93,6 +103,8 @@ class Generated(unittest.TestCase):
                 code, out, errors, source = call.result()
                 self.assertEqual(code, 0, f"{source}\n{out}\n{errors}")
                 self.assertEqual(prediction(out), [2.5, 2.5], f"{out}\n{source}")
+                self.assertNotIn(PASSWORD, source)
+                self.assertNotIn(server.key or PASSWORD, source)
                 self.ran.add(language.name)
 
 
@@ -105,9 +117,9 @@ def files(server):
     }
 
 
-def ask(server, language, file, model, query, environment=None):
+def ask(server, language, file, model, with_key, query, environment=None):
     """Exit code, output and errors of a client, and its source."""
-    source = server.source(model, language=language.id, variant=language.variant, **query)
+    source = server.source(model, with_key, language=language.id, variant=language.variant, **query)
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, file), "w", encoding="utf-8") as client:
             client.write(source)

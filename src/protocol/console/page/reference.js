@@ -1,0 +1,49 @@
+// Shows /openapi.json: each route, its role, and what goes in and comes out.
+
+import { send } from "./api.js";
+import { el } from "./dom.js";
+
+const METHODS = ["get", "head", "post", "put", "delete", "options"];
+
+function block(title, value) {
+	if (value === undefined) return null;
+	return el("details", el("summary", title), el("pre.code-box", { tabindex: "0" }, JSON.stringify(value, null, 2)));
+}
+
+function operation(path, method, said) {
+	const sent = said.requestBody?.content?.["application/json"];
+	const got = said.responses?.["200"]?.content?.["application/json"];
+	const role = said["x-role"] ? el("span.faint", ` ${said["x-role"]}`) : null;
+	return el(
+		"section.card.route",
+		el("h3", el("span.code", `${method.toUpperCase()} ${path}`), role),
+		el("p", said.summary ?? ""),
+		block("Example", sent?.example),
+		block("Takes", sent?.schema === true ? undefined : sent?.schema),
+		block("Gives", got?.schema),
+	);
+}
+
+async function show() {
+	const note = document.getElementById("note");
+	try {
+		const answer = await send("/openapi.json");
+		if (answer.status === 401) throw new Error("Log in on the dashboard first.");
+		if (!answer.ok) throw new Error(`The server answers ${answer.status}.`);
+		const { paths } = await answer.json();
+		const groups = new Map();
+		for (const [path, item] of Object.entries(paths)) {
+			for (const method of METHODS.filter((method) => item[method])) {
+				const group = item[method].tags?.[0] ?? "server";
+				if (!groups.has(group)) groups.set(group, []);
+				groups.get(group).push(operation(path, method, item[method]));
+			}
+		}
+		const shown = [...groups].map(([group, all]) => el("section", el("h2", group), ...all));
+		document.getElementById("routes").replaceChildren(...shown);
+	} catch (error) {
+		note.textContent = error.message;
+	}
+}
+
+show();
