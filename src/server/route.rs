@@ -317,7 +317,8 @@ mod tests {
                     | Container::UnloadModel
                     | Container::NoOperation
             ),
-            _ => false,
+            Route::Alive | Route::Simple | Route::Live | Route::Health | Route::Ready => false,
+            Route::Metrics | Route::TfsMetrics => false,
         }
     }
 

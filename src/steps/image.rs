@@ -233,7 +233,7 @@ fn luma(red: u8, green: u8, blue: u8) -> u8 {
 
 /// Refuses a file of too many pixels, or of none.
 fn check_size(width: usize, height: usize, max_pixels: usize) -> Result<(), String> {
-    let pixels = width.checked_mul(height).unwrap_or(usize::MAX);
+    let pixels = width.saturating_mul(height);
     if pixels == 0 {
         return Err("has no pixels".to_owned());
     }

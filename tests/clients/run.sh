@@ -8,7 +8,8 @@ binary=$1
 shift
 here=$(cd "$(dirname "$0")" && pwd)
 home=${CARGO_TARGET_DIR:-$here/../../target}/clients
-[ $# -gt 0 ] || set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi
+[ $# -gt 0 ] ||
+    set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi generated browser
 
 # What a folder's tests run in: of its own, unless they need the same as another's.
 environment_of() {
@@ -33,7 +34,13 @@ install() {
     cp "$wanted" "$place/installed.txt"
 }
 
-running=
+# Not in a virtual environment: languages.
+case " $* " in
+*" generated "*) "$here/generated/packages.sh" & languages=$! ;;
+*) languages= ;;
+esac
+
+running=$languages
 for folder in $(for folder; do environment_of "$folder"; done | sort -u); do
     install "$folder" &
     running="$running $!"
@@ -42,7 +49,7 @@ for process in $running; do
     wait "$process"
 done
 
-export TENSORSERVE_BINARY="$binary" TF_CPP_MIN_LOG_LEVEL=3 PYTHONWARNINGS=ignore
+export TENSORSERVE_BINARY="$binary" CLIENTS_HOME="$home" TF_CPP_MIN_LOG_LEVEL=3 PYTHONWARNINGS=ignore
 for folder; do
     "$home/$(environment_of "$folder")/venv/bin/python" -m unittest discover --start-directory "$here/$folder"
 done

@@ -334,7 +334,8 @@ fn tensor(spec: &TensorSpec, rows: usize) -> Value {
 }
 
 fn example(signature: &Signature, verb: &str) -> Option<Value> {
-    if verb != "predict" {
+    // An image can not be made up of words.
+    if verb != "predict" || signature.takes_images {
         return None;
     }
     let inputs = status::example(signature)?;

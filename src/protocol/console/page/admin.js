@@ -46,14 +46,16 @@ export function actions(model) {
 	];
 }
 
-/** Does what was agreed to, and says how it went. */
+/** Does what was agreed to, which can take as long as a load does, and says how it went. */
 async function apply(words, ask) {
+	const gone = toast("The server is at it…", "busy");
 	try {
 		await ask();
 		toast(words);
 	} catch (error) {
 		toast(error.message, "bad");
 	}
+	gone();
 	try {
 		await feed.refresh();
 	} catch {
@@ -75,7 +77,7 @@ async function load(name, path) {
 		],
 	});
 	if (!yes) return;
-	await apply(`Asked to load ${name}.`, () =>
+	await apply(`${name} is loaded.`, () =>
 		change(`/api/v1/models/${segment(name)}/load`, path ? { path } : {}),
 	);
 }
@@ -92,9 +94,7 @@ async function unload(model) {
 		],
 	});
 	if (yes)
-		await apply(`Asked to unload ${model.name}.`, () =>
-			change(`/api/v1/models/${segment(model.name)}/unload`),
-		);
+		await apply(`${model.name} is unloaded.`, () => change(`/api/v1/models/${segment(model.name)}/unload`));
 }
 
 async function label(model) {

@@ -52,7 +52,7 @@ function field({ name, label, hint, choices, ...attributes }) {
 	return el("label.field", el("span", label), control, hint ? el("small", hint) : null);
 }
 
-/** A message in the corner, read out to those who do not see it. */
+/** A message in the corner, read out to those who do not see it; what it gives takes it away. */
 export function toast(text, kind = "good") {
 	const close = el(
 		"button",
@@ -62,7 +62,7 @@ export function toast(text, kind = "good") {
 	const message = el(
 		"div",
 		{ class: `toast ${kind}` },
-		icon(kind === "good" ? "check" : "alert"),
+		kind === "busy" ? el("i.spinner") : icon(kind === "good" ? "check" : "alert"),
 		el("p", text),
 		close,
 	);
@@ -71,4 +71,5 @@ export function toast(text, kind = "good") {
 	byId("toasts").append(message);
 	// What failed stays until it has been read.
 	if (kind === "good") setTimeout(gone, LASTS);
+	return gone;
 }

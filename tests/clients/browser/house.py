@@ -1,0 +1,173 @@
+"""A server of the built binary, Debian's Chromium, and a page in it that is watched."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+from playwright.sync_api import expect, sync_playwright
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+MODELS = os.path.join(ROOT, "models")
+IMAGES = os.path.join(ROOT, "examples/images/digits")
+BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/tensorserve"))
+
+#: Generous: the machine may be building something else.
+PATIENCE = 20_000
+expect.set_options(timeout=PATIENCE)
+
+
+def chromium():
+    """Where Chromium is; root gets it from Debian if it is missing."""
+    for name in (os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    wanted = ["chromium", "fonts-inter", "fonts-jetbrains-mono"]
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise RuntimeError(
+            "the dashboard's tests need Chromium: apt-get install chromium, or set CHROMIUM")
+    print("installing Chromium for the dashboard's tests", flush=True)
+    quiet = {"check": True, "stdout": subprocess.DEVNULL,
+             "env": {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}}
+    subprocess.run(["apt-get", "-qq", "update"], **quiet)
+    subprocess.run(["apt-get", "-qq", "install", "--no-install-recommends", "-y", *wanted], **quiet)
+    return shutil.which("chromium")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """Serves a folder of models that the test may change, on a port that outlives restarts."""
+
+    def __init__(self, *names, options=()):
+        self.home = tempfile.TemporaryDirectory()
+        self.folder = os.path.join(self.home.name, "models")
+        os.mkdir(self.folder)
+        for name in names:
+            shutil.copytree(os.path.join(MODELS, name), os.path.join(self.folder, name))
+        self.port = free_port()
+        self.options = options
+        self.process = None
+        self.start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        command = [
+            BINARY, "serve", self.folder, "--http-port", str(self.port), "--grpc-port", "0",
+            "--poll-interval", "300ms", "--log-level", "error", *self.options,
+        ]
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith(("TENSORSERVE_", "TF_"))}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=environment)
+        for line in self.process.stdout:
+            if line.startswith(("ready after", "not ready")):
+                return
+        raise RuntimeError("the server did not start")
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+
+    def close(self):
+        self.stop()
+        self.home.cleanup()
+
+    def ask(self, path, body=None, headers=None):
+        """What a plain client gets: the text of the answer."""
+        request = urllib.request.Request(self.url + path, data=body, headers=headers or {})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.read().decode()
+
+    def ask_json(self, path, body=None):
+        headers = {"Content-Type": "application/json"}
+        return json.loads(self.ask(path, body and json.dumps(body).encode(), headers))
+
+
+class PageTest(unittest.TestCase):
+    """A page on a server. At its end nothing may have gone wrong in the browser unseen."""
+
+    #: What the server of all tests of the class serves, and its further options.
+    models = ("digits", "half_plus_two", "recommender")
+    options = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(*cls.models, options=cls.options)
+        cls.addClassCleanup(cls.server.close)
+        playwright = sync_playwright().start()
+        cls.addClassCleanup(playwright.stop)
+        # Chromium's sandbox does not work for root, as whom CI runs.
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        cls.browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)
+        cls.addClassCleanup(cls.browser.close)
+
+    def setUp(self):
+        #: Messages of the console that the test expects: parts of their text.
+        self.expected = []
+        self.page = self.open()
+
+    def open(self, **context):
+        """A new page, watched; not yet at any address."""
+        options = {
+            "viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce", **context}
+        context = self.browser.new_context(**options)
+        self.addCleanup(context.close)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        said, asked = [], []
+        page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: said.append(f"error: {error}"))
+        page.on("request", lambda request: asked.append(request.url))
+        page.add_init_script("""
+            addEventListener("securitypolicyviolation", (event) =>
+                console.error("policy: " + event.violatedDirective + " " + event.blockedURI));
+            addEventListener("unhandledrejection", (event) =>
+                console.error("unhandled: " + event.reason));
+        """)
+        # Run first, while the page is still there.
+        self.addCleanup(self.check, said, asked)
+        return page
+
+    def check(self, said, asked):
+        wrong = [line for line in said if line.startswith(("error", "warning"))
+                 and not any(part in line for part in self.expected)]
+        self.assertEqual(wrong, [], "the console of the browser")
+        ours = (self.server.url, f"blob:{self.server.url}", "data:")
+        self.assertEqual([url for url in asked if not url.startswith(ours)], [])
+
+    def show(self, panel="overview", page=None):
+        """Opens a panel by its tab."""
+        page = page or self.page
+        if not page.url.startswith(self.server.url):
+            page.goto(self.server.url)
+        page.locator(f"#tab-{panel.split('/')[0]}").click()
+        expect(page.locator(f"#panel-{panel.split('/')[0]}")).to_be_visible()
+        return page
+
+    def row(self, name):
+        """The row of a model."""
+        return self.page.locator(".model").filter(
+            has=self.page.locator(".model-name", has_text=name))
+
+    def eventually(self, check, what):
+        until = time.monotonic() + PATIENCE / 1000
+        while time.monotonic() < until:
+            if check():
+                return
+            self.page.wait_for_timeout(100)
+        self.fail(f"it never came to it: {what}")

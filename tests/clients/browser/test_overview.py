@@ -1,0 +1,88 @@
+"""The models: going live, failing, filtering, opening; and names that are markup."""
+
+import os
+import shutil
+import unittest
+
+from playwright.sync_api import expect
+
+from house import MODELS, PageTest
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+class Overview(PageTest):
+    models = ("digits", "half_plus_two")
+
+    def test_a_version_goes_live_and_another_fails(self):
+        self.show()
+        row = self.row("half_plus_two")
+        expect(row.locator(".wide .chip.good")).to_have_text("v1available")
+        folder = os.path.join(self.server.folder, "half_plus_two")
+        shutil.copytree(os.path.join(MODELS, "half_plus_two/1"), os.path.join(folder, "2"))
+        expect(row.locator(".wide .chip.good", has_text="v2")).to_be_visible()
+
+        broken = os.path.join(self.server.folder, "broken/1")
+        os.makedirs(broken)
+        with open(os.path.join(broken, "saved_model.pb"), "wb") as file:
+            file.write(b"this is no model")
+        self.addCleanup(shutil.rmtree, os.path.dirname(broken))
+        row = self.row("broken")
+        expect(row.locator(".wide .chip.bad")).to_have_text("v1failed")
+        expect(row.locator(".version-error")).to_contain_text("saved_model.pb")
+        expect(self.page.locator("#ready-text")).to_have_text("Not ready")
+        expect(self.page.locator("#reasons")).to_contain_text("broken")
+
+    def test_figures_are_those_of_the_server(self):
+        self.show()
+        told = self.server.ask_json("/api/v1/status")["server"]
+        expect(self.page.locator("#version")).to_have_text(told["version"])
+        expect(self.page.locator("#uptime")).to_contain_text("up ")
+        expect(self.page.locator("#facts")).to_contain_text(told["runtimes"][0])
+        expect(self.page.locator("#tiles")).to_contain_text(f"of {told['cores']} core")
+        expect(self.page.locator("#connection")).to_have_attribute("data-state", "live")
+
+    def test_rows_open_and_tell_the_signature(self):
+        self.show()
+        row = self.row("digits")
+        name = row.locator(".model-name")
+        name.click()
+        expect(name).to_have_attribute("aria-expanded", "true")
+        table = row.locator("table.signature").first
+        for word in ("serving_default", "image_bytes", "string", "[?]", "probabilities"):
+            expect(table).to_contain_text(word)
+        expect(row.locator(".history")).to_contain_text("available")
+        expect(row.locator(".facts").first).to_contain_text("Batching")
+        name.press("Escape")
+        expect(name).to_have_attribute("aria-expanded", "false")
+
+    def test_the_filter_narrows_the_models(self):
+        self.show()
+        expect(self.row("digits")).to_be_visible()
+        self.page.get_by_label("Filter the models").fill("half available")
+        expect(self.row("half_plus_two")).to_be_visible()
+        expect(self.row("digits")).to_be_hidden()
+        expect(self.page.locator("#models-count")).to_contain_text("1 of")
+        self.page.get_by_label("Filter the models").fill("no such thing")
+        expect(self.page.locator("#models-none")).to_be_visible()
+
+    def test_names_that_are_markup_are_text(self):
+        folder = os.path.join(self.server.folder, HOSTILE)
+        shutil.copytree(os.path.join(MODELS, "half_plus_two"), folder)
+        self.addCleanup(shutil.rmtree, folder)
+        self.page.on("dialog", lambda dialog: self.fail(f"a script ran: {dialog.message}"))
+        self.show()
+        row = self.row(HOSTILE)
+        expect(row.locator(".wide .chip.good")).to_be_visible()
+        row.locator(".model-name").click()
+        row.get_by_role("button", name="Try it").click()
+        expect(self.page.locator("#try-model")).to_have_value(HOSTILE)
+        self.page.locator("#try-send").click()
+        expect(self.page.locator("#try-answer .chip")).to_contain_text("200")
+        self.show("charts")
+        expect(self.page.locator("#charts-model option", has_text=HOSTILE)).to_be_attached()
+        self.assertEqual(self.page.locator("img[src='x'], [onerror]").count(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

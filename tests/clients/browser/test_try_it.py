@@ -1,0 +1,161 @@
+"""Trying models: what the page gets is what a plain client gets."""
+
+import base64
+import json
+import os
+import re
+import unittest
+
+from playwright.sync_api import expect
+
+from house import IMAGES, PageTest
+
+IMAGE = os.path.join(IMAGES, "3_45.png")
+
+
+class TryIt(PageTest):
+    models = ("digits", "half_plus_two", "recommender", "wide_mlp")
+
+    def model(self, name):
+        self.show("try")
+        self.page.locator("#try-model").select_option(name)
+        expect(self.page.locator("#try-inputs legend").first).to_be_visible()
+
+    def send(self):
+        self.page.locator("#try-send").click()
+        expect(self.page.locator("#try-answer .chip.good")).to_contain_text("200")
+        return self.page.locator("#try-answer-text").inner_text()
+
+    def rows(self, wanted):
+        shown = self.page.locator(".rows-control output")
+        while int(shown.inner_text()) < wanted:
+            self.page.get_by_role("button", name="One row more").click()
+        while int(shown.inner_text()) > wanted:
+            self.page.get_by_role("button", name="One row less").click()
+
+    def wire(self, name):
+        self.page.get_by_role("radio", name=name, exact=True).click()
+
+    def shown_request(self):
+        return self.page.locator("#try-request").inner_text()
+
+    def shown_text(self):
+        """The body of the request, as it is written for copying."""
+        return self.page.locator("#try-request").get_attribute("data-whole").split("\n\n", 1)[1]
+
+    def sent_again(self):
+        """What a plain client gets for exactly the request that is shown."""
+        head, body = self.shown_request().split("\n\n", 1)
+        first, *lines = head.split("\n")
+        path = first.split(" ")[1]
+        headers = dict(line.split(": ", 1) for line in lines)
+        return self.server.ask(path, body.encode(), headers)
+
+    def test_numbers_in_a_form_over_each_protocol(self):
+        self.model("half_plus_two")
+        self.rows(2)
+        self.page.get_by_label("x, row 1").fill("5")
+        self.page.get_by_label("x, row 2").fill("0.1")
+        for wire, path, answer in (
+            ("TensorFlow Serving", "/v1/models/half_plus_two:predict", "outputs"),
+            ("Simple", "/", "y"), ("SageMaker", "/invocations", "outputs"),
+        ):
+            with self.subTest(wire):
+                self.wire(wire)
+                self.assertIn(f"POST {path} HTTP/1.1", self.shown_request())
+                text = self.send()
+                self.assertEqual(text.strip(), self.sent_again().strip())
+                self.assertAlmostEqual(json.loads(text)[answer][0], 4.5)
+        expect(self.page.locator(".waterfall")).to_contain_text("run")
+
+    def test_inputs_follow_the_signature(self):
+        self.model("recommender")
+        self.rows(3)
+        expect(self.page.get_by_label("features, row 3, column 13")).to_be_visible()
+        large = "9007199254740993"
+        self.page.get_by_label("user_id, row 1").fill(large)
+        self.assertIn(large, self.shown_request(), "whole numbers keep all their digits")
+        self.assertEqual(self.send().strip(), self.sent_again().strip())
+        self.page.get_by_label("user_id, row 1").fill("1.5")
+        self.page.locator("#try-send").click()
+        expect(self.page.locator("#try-error")).to_contain_text("not a whole number of type int64")
+        expect(self.page.get_by_label("user_id, row 1")).to_be_focused()
+
+    def test_json_as_it_is_written(self):
+        self.model("half_plus_two")
+        self.page.get_by_role("radio", name="JSON").click()
+        text = self.page.get_by_label("Body")
+        self.assertIn('"inputs"', text.input_value())
+        text.fill('{"instances": [1.0, 2.0, 5.0]}')
+        text.press("Control+Enter")
+        expect(self.page.locator("#try-answer-text")).to_contain_text("4.5")
+        answer = self.page.locator("#try-answer-text").inner_text()
+        self.assertEqual(json.loads(answer), {"predictions": [2.5, 3.0, 4.5]})
+        self.expected.append("400")
+        text.fill('{"instances": ["a"]}')
+        self.page.locator("#try-send").click()
+        expect(self.page.locator("#try-answer .chip.bad")).to_contain_text("400")
+
+    def test_an_image_over_each_protocol(self):
+        self.model("digits")
+        self.page.locator(".drop input").set_input_files(IMAGE)
+        expect(self.page.locator(".thumb")).to_contain_text("64 × 64")
+        with open(IMAGE, "rb") as file:
+            text = base64.b64encode(file.read()).decode()
+        plain = self.server.ask_json(
+            "/v1/models/digits:predict", {"inputs": {"image_bytes": [{"b64": text}]}})["outputs"]
+        for wire in ("TensorFlow Serving", "SageMaker", "Simple"):
+            with self.subTest(wire):
+                self.wire(wire)
+                answer = json.loads(self.send())
+                answer = answer.get("outputs", answer)
+                self.assertEqual(answer["classes"], plain["classes"])
+                for ours, theirs in zip(answer["probabilities"][0], plain["probabilities"][0]):
+                    self.assertAlmostEqual(ours, theirs, places=6)
+                best = self.page.locator("section.likely li").first
+                expect(best.locator(".name")).to_have_text("3")
+                expect(best.locator(".time")).to_have_text("100 %")
+        self.assertIn("image=@3_45.png", self.shown_request())
+
+    def test_an_image_as_pixels(self):
+        self.model("wide_mlp")
+        self.page.locator(".drop input").set_input_files(IMAGE)
+        expect(self.page.locator(".thumb")).to_contain_text("64 × 64")
+        answer = self.send()
+        body = json.loads(self.shown_text())
+        self.assertEqual([len(row) for row in body["inputs"]["x"]], [784])
+        self.assertTrue(all(0 <= value <= 1 for value in body["inputs"]["x"][0]))
+        again = self.server.ask("/v1/models/wide_mlp:predict", json.dumps(body).encode())
+        self.assertEqual(answer.strip(), again.strip())
+        expect(self.page.locator("section.likely li .name").first).to_have_text("3")
+
+    def test_files_that_are_no_images_are_refused(self):
+        self.model("digits")
+        chooser = self.page.locator(".drop input")
+        chooser.set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"no image"})
+        expect(self.page.locator(".input .field-error")).to_contain_text("x.png is not an image")
+        # The head of a PNG that claims 65,500 pixels a side.
+        head = bytes.fromhex("89504e470d0a1a0a0000000d49484452") + (65500).to_bytes(4, "big") * 2
+        chooser.set_input_files(
+            {"name": "huge.png", "mimeType": "image/png", "buffer": head + b"\x08\x00\0\0\0"})
+        expect(self.page.locator(".input .field-error")).to_contain_text("huge.png")
+        expect(self.page.locator(".thumb")).to_have_count(0)
+
+    def test_csv_and_numpy_files(self):
+        self.model("half_plus_two")
+        chooser = self.page.locator("#try-file")
+        chooser.set_input_files(
+            {"name": "x.csv", "mimeType": "text/csv", "buffer": b"x\n3\n4\n\"8\"\n"})
+        expect(self.page.get_by_label("x, row 3")).to_have_value("8")
+        self.assertEqual(json.loads(self.send())["outputs"], [3.5, 4.0, 6.0])
+        header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }"
+        header = header.ljust(117) + "\n"
+        array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+        chooser.set_input_files(
+            {"name": "x.npy", "mimeType": "", "buffer": array + b"\x00\x00\x80\x3f"})
+        expect(self.page.locator("#try-request")).to_contain_text("application/x-npy")
+        self.assertRegex(self.send(), re.compile(r"2\.5"))
+
+
+if __name__ == "__main__":
+    unittest.main()
