@@ -319,6 +319,7 @@ mod tests {
             ),
             Route::Alive | Route::Simple | Route::Live | Route::Health | Route::Ready => false,
             Route::Metrics | Route::TfsMetrics => false,
+            Route::PageFile | Route::Page(_) | Route::Client | Route::Clients => false,
         }
     }
 

@@ -8,8 +8,7 @@ binary=$1
 shift
 here=$(cd "$(dirname "$0")" && pwd)
 home=${CARGO_TARGET_DIR:-$here/../../target}/clients
-[ $# -gt 0 ] ||
-    set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi generated browser
+[ $# -gt 0 ] || set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi generated browser
 
 # What a folder's tests run in: of its own, unless they need the same as another's.
 environment_of() {

@@ -87,10 +87,10 @@ pub fn wants_page(head: &Head) -> bool {
         })
 }
 
-/// Whether a path is below the folder of the page's files.
+/// Whether a path is directly in the folder of the page's files.
 #[must_use]
 pub fn is_asset(path: &str) -> bool {
-    path.starts_with(FOLDER)
+    path.strip_prefix(FOLDER).is_some_and(|name| !name.is_empty() && !name.contains('/'))
 }
 
 /// The page.

@@ -79,6 +79,8 @@ class Overview(PageTest):
         expect(self.page.locator("#try-model")).to_have_value(HOSTILE)
         self.page.locator("#try-send").click()
         expect(self.page.locator("#try-answer .chip")).to_contain_text("200")
+        self.show("clients")
+        expect(self.page.locator("#clients-code")).to_contain_text("curl")
         self.show("charts")
         expect(self.page.locator("#charts-model option", has_text=HOSTILE)).to_be_attached()
         self.assertEqual(self.page.locator("img[src='x'], [onerror]").count(), 0)

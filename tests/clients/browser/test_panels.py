@@ -158,7 +158,7 @@ class Panels(PageTest):
         for width in (360, 1440):
             for scheme in ("light", "dark"):
                 page = self.open(viewport={"width": width, "height": 800}, color_scheme=scheme)
-                for panel in ("overview", "charts", "try", "admin", "api"):
+                for panel in ("overview", "charts", "try", "clients", "admin", "api"):
                     with self.subTest(panel, width=width, scheme=scheme):
                         self.show(panel, page)
                         page.wait_for_timeout(300)

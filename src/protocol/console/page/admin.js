@@ -13,7 +13,7 @@ let shown = false;
 
 export function start() {
 	const form = byId("load-form");
-	form.addEventListener("submit", (event) => {
+	form.addEventListener("submit", event => {
 		event.preventDefault();
 		const { name, path } = form.elements;
 		if (name.value.trim()) load(name.value.trim(), path.value.trim());
@@ -65,9 +65,7 @@ async function apply(words, ask) {
 }
 
 async function load(name, path) {
-	const from = path
-		? `from the folder ${path}, which the server reads`
-		: "from where it was before it was unloaded";
+	const from = path ? `from the folder ${path}, which the server reads` : "from where it was before it was unloaded";
 	const yes = await confirm({
 		title: `Load ${name}?`,
 		action: "Load",
@@ -77,9 +75,7 @@ async function load(name, path) {
 		],
 	});
 	if (!yes) return;
-	await apply(`${name} is loaded.`, () =>
-		change(`/api/v1/models/${segment(name)}/load`, path ? { path } : {}),
-	);
+	await apply(`${name} is loaded.`, () => change(`/api/v1/models/${segment(name)}/load`, path ? { path } : {}));
 }
 
 async function unload(model) {
@@ -93,8 +89,7 @@ async function unload(model) {
 			busy > 0 ? `It gets ${number(busy)} requests per second now.` : "It gets no requests now.",
 		],
 	});
-	if (yes)
-		await apply(`${model.name} is unloaded.`, () => change(`/api/v1/models/${segment(model.name)}/unload`));
+	if (yes) await apply(`${model.name} is unloaded.`, () => change(`/api/v1/models/${segment(model.name)}/unload`));
 }
 
 async function label(model) {
@@ -204,10 +199,7 @@ async function drain() {
 function update() {
 	const draining = isDraining();
 	setText(byId("drain").querySelector("span"), draining ? "Take back into service…" : "Drain…");
-	setText(
-		byId("drain-state"),
-		draining ? "Draining: load balancers are told to go elsewhere." : "In service.",
-	);
+	setText(byId("drain-state"), draining ? "Draining: load balancers are told to go elsewhere." : "In service.");
 }
 
 async function audit() {
@@ -221,10 +213,7 @@ async function audit() {
 			.sort((a, b) => b.at - a.at)
 			.slice(0, 100)
 			.map(entry);
-		replace(
-			place,
-			rows.length ? rows : el("tr", el("td", { colspan: 5, class: "faint" }, "Nothing was changed yet.")),
-		);
+		replace(place, rows.length ? rows : el("tr", el("td", { colspan: 5, class: "faint" }, "Nothing was changed yet.")));
 	} catch (error) {
 		place.dataset.said = "";
 		replace(place, el("tr", el("td", { colspan: 5, class: "bad-text" }, error.message)));

@@ -14,12 +14,7 @@ export function show(place, answer) {
 	const isGood = answer.status >= 200 && answer.status < 300;
 	const status = el(
 		"div.answer-head",
-		el(
-			"span",
-			{ class: `chip ${isGood ? "good" : "bad"}` },
-			el("b", String(answer.status)),
-			answer.statusText,
-		),
+		el("span", { class: `chip ${isGood ? "good" : "bad"}` }, el("b", String(answer.status)), answer.statusText),
 		el("span.faint", `${millis(answer.took)} · ${bytes(answer.text.length)}`),
 		copyButton(() => answer.text),
 	);
@@ -38,7 +33,7 @@ export function show(place, answer) {
 
 /** `queue;dur=0.012, run;dur=0.405` as numbers. */
 function timings(header) {
-	const parts = (header ?? "").split(",").map((part) => part.trim().match(/^([\w-]+);.*?dur=([\d.]+)/));
+	const parts = (header ?? "").split(",").map(part => part.trim().match(/^([\w-]+);.*?dur=([\d.]+)/));
 	return Object.fromEntries(parts.filter(Boolean).map(([, name, time]) => [name, Number(time)]));
 }
 
@@ -78,30 +73,27 @@ function outputs(text) {
 		if (!Array.isArray(found)) return found;
 		const named = found.length && typeof found[0] === "object" && !Array.isArray(found[0]);
 		if (!named) return { output: found };
-		return Object.fromEntries(Object.keys(found[0]).map((name) => [name, found.map((row) => row[name])]));
+		return Object.fromEntries(Object.keys(found[0]).map(name => [name, found.map(row => row[name])]));
 	} catch {
 		return {};
 	}
 }
 
-const isShare = (value) => typeof value === "number" && value >= 0 && value <= 1;
-const isShares = (row) => Array.isArray(row) && row.length > 1 && row.length <= 2000 && row.every(isShare);
+const isShare = value => typeof value === "number" && value >= 0 && value <= 1;
+const isShares = row => Array.isArray(row) && row.length > 1 && row.length <= 2000 && row.every(isShare);
 
 /** The likeliest classes of each row, where an output reads as probabilities. */
 function bars(text) {
 	const all = outputs(text);
 	if (typeof all !== "object" || all === null) return null;
-	const found = Object.entries(all).find(
-		([, rows]) => Array.isArray(rows) && rows.length > 0 && rows.every(isShares),
-	);
+	const found = Object.entries(all).find(([, rows]) => Array.isArray(rows) && rows.length > 0 && rows.every(isShares));
 	if (!found) return null;
 	const [name, rows] = found;
 	const names = Object.values(all).find(
-		(other) =>
+		other =>
 			Array.isArray(other) &&
 			other.every(
-				(row, i) =>
-					Array.isArray(row) && row.length === rows[i]?.length && row.every((one) => typeof one === "string"),
+				(row, i) => Array.isArray(row) && row.length === rows[i]?.length && row.every(one => typeof one === "string"),
 			),
 	);
 	const shown = rows

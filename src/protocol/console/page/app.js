@@ -66,8 +66,8 @@ function tabs() {
 		return el("button", { ...properties, onclick: () => go(name) }, icon(picture), el("span", title));
 	};
 	replace(byId("tabs"), TABS.map(tab));
-	const shown = () => [...byId("tabs").children].filter((one) => !one.hidden);
-	arrowKeys(byId("tabs"), shown, (one) => one.click());
+	const shown = () => [...byId("tabs").children].filter(one => !one.hidden);
+	arrowKeys(byId("tabs"), shown, one => one.click());
 	addEventListener("hashchange", show);
 }
 
@@ -119,7 +119,7 @@ function connection() {
 }
 
 function login() {
-	byId("login-form").addEventListener("submit", (event) => {
+	byId("login-form").addEventListener("submit", event => {
 		event.preventDefault();
 		const { user, password, key } = event.target.elements;
 		if (key.value.trim()) session.useKey(key.value.trim());
@@ -160,7 +160,7 @@ function theme() {
 function links() {
 	for (const link of document.querySelectorAll("a[data-path]")) {
 		link.href = url(link.dataset.path);
-		link.addEventListener("click", async (event) => {
+		link.addEventListener("click", async event => {
 			if (!session.isLoggedIn) return;
 			event.preventDefault();
 			try {
@@ -180,7 +180,7 @@ function links() {
 }
 
 function modelActions(model) {
-	const ready = model.versions.some((version) => version.state === "AVAILABLE");
+	const ready = model.versions.some(version => version.state === "AVAILABLE");
 	const uses = ready
 		? [
 				button("Try it", { icon: "play", class: "button primary", onclick: () => go("try", model.name) }),

@@ -12,7 +12,7 @@ const EDGE = { top: 10, right: 12, bottom: 22, left: 52 };
 /** The smallest of 1, 2, 2.5 and 5 times a power of ten that is not below `value`. */
 function nice(value) {
 	const power = 10 ** Math.floor(Math.log10(value));
-	return [1, 2, 2.5, 5, 10].find((step) => step * power >= value * 0.999) * power;
+	return [1, 2, 2.5, 5, 10].find(step => step * power >= value * 0.999) * power;
 }
 
 /** Where the lines of a grid are, from 0 to at least `most`; round numbers of `unit`. */
@@ -32,14 +32,7 @@ class Chart {
 		this.drawing = svg("svg.chart", { height: HEIGHT, "aria-hidden": "true" });
 		this.plot = el(
 			"div.plot",
-			{
-				tabindex: 0,
-				role: "slider",
-				"aria-label": title,
-				"aria-valuemin": 0,
-				"aria-valuemax": 0,
-				"aria-valuenow": 0,
-			},
+			{ tabindex: 0, role: "slider", "aria-label": title, "aria-valuemin": 0, "aria-valuemax": 0, "aria-valuenow": 0 },
 			this.drawing,
 		);
 		this.empty = el("p.empty", { hidden: true });
@@ -52,11 +45,11 @@ class Chart {
 			this.width = contentRect.width;
 			this.draw();
 		}).observe(this.plot);
-		this.plot.addEventListener("pointermove", (event) => this.point(event));
-		this.plot.addEventListener("pointerdown", (event) => this.point(event));
+		this.plot.addEventListener("pointermove", event => this.point(event));
+		this.plot.addEventListener("pointerdown", event => this.point(event));
 		this.plot.addEventListener("pointerleave", () => this.choose(null));
 		this.plot.addEventListener("blur", () => this.choose(null));
-		this.plot.addEventListener("keydown", (event) => this.key(event));
+		this.plot.addEventListener("keydown", event => this.key(event));
 	}
 
 	/** Where a value is drawn. */
@@ -81,14 +74,9 @@ class Chart {
 	key(event) {
 		const last = this.length - 1;
 		const now = this.chosen ?? last;
-		const to = {
-			ArrowLeft: now - 1,
-			ArrowRight: now + 1,
-			PageUp: now - 10,
-			PageDown: now + 10,
-			Home: 0,
-			End: last,
-		}[event.key];
+		const to = { ArrowLeft: now - 1, ArrowRight: now + 1, PageUp: now - 10, PageDown: now + 10, Home: 0, End: last }[
+			event.key
+		];
 		if (event.key === "Escape") this.choose(null);
 		if (to === undefined || last < 0) return;
 		event.preventDefault();
@@ -105,7 +93,7 @@ class Chart {
 	grid(most) {
 		const lines = ticks(most > 0 ? most : 1, this.round);
 		this.top = lines.at(-1);
-		return lines.map((value) =>
+		return lines.map(value =>
 			svg(
 				"g",
 				svg("line.grid", { x1: EDGE.left, x2: this.right, y1: this.y(value), y2: this.y(value) }),
@@ -154,11 +142,11 @@ export class TimeChart extends Chart {
 	/** Takes the points to draw; they end at `to`, and the axis is `span` milliseconds long. */
 	update(points, to, span) {
 		const chosen = this.chosen === null ? null : this.points[this.chosen]?.at;
-		this.points = points.filter((point) => point.at >= to - span);
+		this.points = points.filter(point => point.at >= to - span);
 		this.from = to - span;
 		this.to = to;
 		// The same moment stays chosen while the chart moves on.
-		const index = this.points.findIndex((point) => point.at === chosen);
+		const index = this.points.findIndex(point => point.at === chosen);
 		this.chosen = index < 0 ? null : index;
 		this.draw();
 	}
@@ -197,7 +185,7 @@ export class TimeChart extends Chart {
 		if (!this.width) return;
 		const series = typeof this.series === "function" ? this.series(this.points) : this.series;
 		const layers = this.layers(series);
-		const most = Math.max(0, ...layers.flat().map((pair) => pair?.[1] ?? 0));
+		const most = Math.max(0, ...layers.flat().map(pair => pair?.[1] ?? 0));
 		this.nothing(this.why && most === 0 ? this.why : null);
 		const parts = this.grid(most);
 		parts.push(...this.times());
@@ -211,12 +199,7 @@ export class TimeChart extends Chart {
 		layers.forEach((layer, i) => {
 			if (!point || !layer[index] || (this.chosen === null && most === 0)) return;
 			parts.push(
-				svg("circle", {
-					class: `dot ${series[i].color}`,
-					r: 3.5,
-					cx: this.x(point.at),
-					cy: this.y(layer[index][1]),
-				}),
+				svg("circle", { class: `dot ${series[i].color}`, r: 3.5, cx: this.x(point.at), cy: this.y(layer[index][1]) }),
 			);
 		});
 		this.drawing.setAttribute("width", this.width);
@@ -244,9 +227,9 @@ export class TimeChart extends Chart {
 		});
 		pieces.push(piece);
 		return pieces
-			.filter((one) => one.length)
-			.flatMap((one) => {
-				const line = (edge) => one.map((p) => `${this.x(p.at).toFixed(1)},${this.y(p[edge]).toFixed(1)}`);
+			.filter(one => one.length)
+			.flatMap(one => {
+				const line = edge => one.map(p => `${this.x(p.at).toFixed(1)},${this.y(p[edge]).toFixed(1)}`);
 				const high = line("high");
 				const stroke =
 					high.length > 1
@@ -271,19 +254,13 @@ export class TimeChart extends Chart {
 		const minute = 60_000;
 		const span = this.to - this.from;
 		const step =
-			[minute / 4, minute, 2 * minute, 5 * minute].find(
-				(one) => (span / one) * 64 <= this.right - EDGE.left,
-			) ?? 5 * minute;
+			[minute / 4, minute, 2 * minute, 5 * minute].find(one => (span / one) * 64 <= this.right - EDGE.left) ??
+			5 * minute;
 		const first = Math.ceil(this.from / step) * step;
-		const marks = Array.from(
-			{ length: Math.floor((this.to - first) / step) + 1 },
-			(_, i) => first + i * step,
-		);
+		const marks = Array.from({ length: Math.floor((this.to - first) / step) + 1 }, (_, i) => first + i * step);
 		return marks
-			.filter((at) => this.x(at) > EDGE.left + 16 && this.x(at) < this.right - 16)
-			.map((at) =>
-				svg("text.tick", { x: this.x(at), y: HEIGHT - 6, "text-anchor": "middle" }, clock(at, step < minute)),
-			);
+			.filter(at => this.x(at) > EDGE.left + 16 && this.x(at) < this.right - 16)
+			.map(at => svg("text.tick", { x: this.x(at), y: HEIGHT - 6, "text-anchor": "middle" }, clock(at, step < minute)));
 	}
 }
 

@@ -18,7 +18,7 @@ export function start() {
 	arrowKeys(
 		byId("clients-languages"),
 		() => [...byId("clients-languages").children],
-		(tab) => tab.click(),
+		tab => tab.click(),
 	);
 	feed.addEventListener("status", listModels);
 }
@@ -32,6 +32,8 @@ export async function show(model) {
 		} catch (error) {
 			return say(error.message);
 		}
+		// What is no program comes last.
+		state.languages.sort((a, b) => (a.id === "json") - (b.id === "json"));
 		replace(byId("clients-languages"), state.languages.map(tab));
 		pick(state.languages[0]);
 	}
@@ -91,7 +93,7 @@ async function choose(name) {
 		return say(error.message);
 	}
 	const [newest] = available(state.detail.versions);
-	const names = signaturesOf(newest).map((signature) => [signature.name, signature.name]);
+	const names = signaturesOf(newest).map(signature => [signature.name, signature.name]);
 	options(byId("clients-signature"), names);
 	write();
 }
@@ -101,6 +103,9 @@ async function write() {
 	const turn = (state.turn += 1);
 	const query = new URLSearchParams({ language: state.language.id });
 	if (state.variant) query.set("variant", state.variant);
+	const variant = state.language.variants?.find(({ id }) => id === state.variant);
+	// How it is run, after what it needs.
+	setText(byId("clients-hint"), [variant?.install, variant?.run].filter(Boolean).join(" && "));
 	if (byId("clients-signature").value) query.set("signature", byId("clients-signature").value);
 	try {
 		const code = await text(`/v1/models/${segment(state.model)}/gen_client?${query}`);

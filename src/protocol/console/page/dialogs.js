@@ -10,17 +10,13 @@ const LASTS = 6000;
  */
 export function confirm({ title, explains, fields = [], action, danger = false }) {
 	const dialog = byId("confirm");
-	const go = button(action, {
-		type: "submit",
-		value: "yes",
-		class: danger ? "button danger" : "button primary",
-	});
+	const go = button(action, { type: "submit", value: "yes", class: danger ? "button danger" : "button primary" });
 	const no = button("Cancel", { onclick: () => dialog.close("") });
 	const form = el(
 		"form",
 		{ method: "dialog" },
 		el("h2", { id: "confirm-title" }, title),
-		...[explains].flat().map((line) => el("p", line)),
+		...[explains].flat().map(line => el("p", line)),
 		...fields.map(field),
 		el("div.actions", no, go),
 	);
@@ -28,7 +24,7 @@ export function confirm({ title, explains, fields = [], action, danger = false }
 	dialog.returnValue = "";
 	dialog.showModal();
 	(form.querySelector("input, select") ?? go).focus();
-	return new Promise((resolve) => {
+	return new Promise(resolve => {
 		dialog.addEventListener(
 			"close",
 			() => {
@@ -54,11 +50,7 @@ function field({ name, label, hint, choices, ...attributes }) {
 
 /** A message in the corner, read out to those who do not see it; what it gives takes it away. */
 export function toast(text, kind = "good") {
-	const close = el(
-		"button",
-		{ type: "button", class: "icon-button", "aria-label": "Dismiss" },
-		icon("close"),
-	);
+	const close = el("button", { type: "button", class: "icon-button", "aria-label": "Dismiss" }, icon("close"));
 	const message = el(
 		"div",
 		{ class: `toast ${kind}` },

@@ -3,7 +3,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-const isProperties = (value) => value && Object.getPrototypeOf(value) === Object.prototype;
+const isProperties = value => value && Object.getPrototypeOf(value) === Object.prototype;
 
 function fill(element, classes, parts) {
 	if (classes.length) element.setAttribute("class", classes.join(" "));
@@ -13,7 +13,7 @@ function fill(element, classes, parts) {
 		if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
 		else element.setAttribute(name, value === true ? "" : String(value));
 	}
-	element.append(...parts.flat(Infinity).filter((part) => part !== null && part !== undefined));
+	element.append(...parts.flat(Infinity).filter(part => part !== null && part !== undefined));
 	return element;
 }
 
@@ -55,7 +55,7 @@ export function setText(element, text) {
 
 /** Makes `children` the only ones. */
 export function replace(element, ...children) {
-	element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null));
+	element.replaceChildren(...children.flat(Infinity).filter(child => child !== null));
 }
 
 /** A `<select>` of `[value, text]` pairs, or the same one with others; keeps what is chosen. */
@@ -90,16 +90,16 @@ export function segments(label, pairs, chosen) {
 	}
 	arrowKeys(
 		group,
-		() => [...group.children].filter((one) => !one.disabled),
-		(one) => one.click(),
+		() => [...group.children].filter(one => !one.disabled),
+		one => one.click(),
 	);
 	pick(pairs[0][0], false);
-	return { element: group, pick: (value) => pick(value, false) };
+	return { element: group, pick: value => pick(value, false) };
 }
 
 /** Arrow keys, Home and End move the focus among `items()`, as in a list of tabs. */
 export function arrowKeys(element, items, moved) {
-	element.addEventListener("keydown", (event) => {
+	element.addEventListener("keydown", event => {
 		const all = items();
 		const at = all.indexOf(document.activeElement);
 		const to = {
@@ -160,7 +160,7 @@ const TOKENS = new RegExp(
 		/\b(true|false|null|None|nil|import|from|const|let|var|use|fn|func|def|class|return|if|for|new|await|async|print|require|package|public|static|void|try|using|end|local|my)\b/,
 		/(?<![\w./])(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\b/,
 	]
-		.map((one) => one.source)
+		.map(one => one.source)
 		.join("|"),
 	"g",
 );

@@ -79,10 +79,7 @@ class Feed extends EventTarget {
 		const either = AbortSignal.any([signal, silence.signal]);
 		let alarm = setTimeout(() => silence.abort(), SILENCE);
 		try {
-			const answer = await send("/api/v1/stream", {
-				signal: either,
-				headers: { Accept: "text/event-stream" },
-			});
+			const answer = await send("/api/v1/stream", { signal: either, headers: { Accept: "text/event-stream" } });
 			const type = answer.headers.get("Content-Type") ?? "";
 			if (!answer.ok || !type.startsWith("text/event-stream") || !answer.body) {
 				await answer.body?.cancel();
@@ -172,7 +169,7 @@ export const feed = new Feed();
 
 /** Waits; a stop ends it at once. */
 function sleep(time, signal) {
-	return new Promise((resolve) => {
+	return new Promise(resolve => {
 		const done = () => {
 			clearTimeout(timer);
 			signal.removeEventListener("abort", done);

@@ -16,9 +16,7 @@ export function kindOf(file) {
 /** Fails with words for the user if a file is too large to read. */
 export function checkSize(file) {
 	if (file.size > MOST_BYTES) {
-		throw new Error(
-			`${file.name} has ${(file.size / 1024 / 1024).toFixed(0)} MiB; this page reads up to 32 MiB.`,
-		);
+		throw new Error(`${file.name} has ${(file.size / 1024 / 1024).toFixed(0)} MiB; this page reads up to 32 MiB.`);
 	}
 }
 
@@ -62,9 +60,9 @@ export const SCALES = [
 ];
 
 const SCALE = {
-	unit: (value) => Number((value / 255).toFixed(6)),
-	signed: (value) => Number((value / 127.5 - 1).toFixed(6)),
-	byte: (value) => Math.round(value),
+	unit: value => Number((value / 255).toFixed(6)),
+	signed: value => Number((value / 127.5 - 1).toFixed(6)),
+	byte: value => Math.round(value),
 };
 
 /** What an input with these sizes takes, if it may be a picture: rows, columns, channels, nesting. */
@@ -87,15 +85,15 @@ export function pixels(image, target, scale) {
 	context.imageSmoothingQuality = "high";
 	context.drawImage(image, 0, 0, width, height);
 	const { data } = context.getImageData(0, 0, width, height);
-	const channels = (i) => {
+	const channels = i => {
 		const [red, green, blue, alpha] = data.subarray(i, i + 4);
 		if (target.channels === 1) return [0.299 * red + 0.587 * green + 0.114 * blue];
 		return [red, green, blue, alpha].slice(0, target.channels);
 	};
-	const row = (y) => Array.from({ length: width }, (_, x) => channels(4 * (y * width + x)).map(SCALE[scale]));
+	const row = y => Array.from({ length: width }, (_, x) => channels(4 * (y * width + x)).map(SCALE[scale]));
 	const rows = Array.from({ length: height }, (_, y) => row(y));
 	if (target.form === "pixels") return rows;
-	const grey = rows.map((one) => one.flat());
+	const grey = rows.map(one => one.flat());
 	return target.form === "rows" ? grey : grey.flat();
 }
 
@@ -125,7 +123,5 @@ export function parseCsv(text) {
 	}
 	end();
 	rows.push(row);
-	return rows
-		.filter((one) => one.some((value) => value.trim() !== ""))
-		.map((one) => one.map((value) => value.trim()));
+	return rows.filter(one => one.some(value => value.trim() !== "")).map(one => one.map(value => value.trim()));
 }

@@ -73,7 +73,7 @@ export function clock(at, withSeconds = true) {
 /** A shape as people write it: `[?, 28, 28]`. */
 export function shape(sizes) {
 	if (!sizes) return "any shape";
-	return `[${sizes.map((size) => (size < 0 ? "?" : size)).join(", ")}]`;
+	return `[${sizes.map(size => (size < 0 ? "?" : size)).join(", ")}]`;
 }
 
 /** "1 model", "3 models". */

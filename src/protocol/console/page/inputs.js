@@ -37,15 +37,14 @@ function columnsOf(sizes) {
 /** The JSON of one value as it was typed. */
 function scalar(text, spec, control) {
 	const typed = text.trim();
-	const wrong = (wants) => {
+	const wrong = wants => {
 		throw new Invalid(
 			`${spec.name}: ${typed === "" ? "nothing" : `“${typed.slice(0, 40)}”`} is not ${wants}.`,
 			control,
 		);
 	};
 	if (spec.dtype === "string") return JSON.stringify(text);
-	if (spec.dtype === "bool")
-		return /^(true|false)$/i.test(typed) ? typed.toLowerCase() : wrong("true or false");
+	if (spec.dtype === "bool") return /^(true|false)$/i.test(typed) ? typed.toLowerCase() : wrong("true or false");
 	if (/int/.test(spec.dtype)) {
 		const pattern = spec.dtype.startsWith("u") ? /^(0|[1-9]\d*)$/ : /^-?(0|[1-9]\d*)$/;
 		return pattern.test(typed) ? typed : wrong(`a whole number of type ${spec.dtype}`);
@@ -72,7 +71,7 @@ class Cells {
 		this.hasRows = columns > 0 && spec.shape[0] < 0;
 		this.body = el("div.cells");
 		this.element = frame(spec, el("div.scroll", this.body));
-		const rows = columns === 0 ? [[example]] : [].concat(example ?? []).map((row) => [].concat(row));
+		const rows = columns === 0 ? [[example]] : [].concat(example ?? []).map(row => [].concat(row));
 		this.set(rows.length ? rows : [[]]);
 	}
 
@@ -102,9 +101,7 @@ class Cells {
 	cell(index, column, value) {
 		const { spec } = this;
 		const label =
-			this.columns > 1
-				? `${spec.name}, row ${index + 1}, column ${column + 1}`
-				: `${spec.name}, row ${index + 1}`;
+			this.columns > 1 ? `${spec.name}, row ${index + 1}, column ${column + 1}` : `${spec.name}, row ${index + 1}`;
 		const fallback = spec.dtype === "string" ? "" : spec.dtype === "bool" ? "true" : "1";
 		const common = { "aria-label": label, onchange: this.changed, oninput: this.changed };
 		if (spec.dtype === "bool") {
@@ -134,16 +131,16 @@ class Cells {
 		while (this.rows.length > many) this.body.lastElementChild.remove();
 		while (this.rows.length < many) {
 			const last = this.rows.at(-1);
-			const values = last ? [...last.children].map((one) => one.value) : [];
+			const values = last ? [...last.children].map(one => one.value) : [];
 			this.body.append(this.row(this.rows.length, values));
 		}
 	}
 
 	json() {
-		const rows = this.rows.map((row) => [...row.children].map((one) => scalar(one.value, this.spec, one)));
+		const rows = this.rows.map(row => [...row.children].map(one => scalar(one.value, this.spec, one)));
 		if (this.columns === 0) return rows[0][0];
 		const flat = this.sizes.length === 1;
-		return `[${rows.map((row) => (flat ? row[0] : `[${row.join(", ")}]`)).join(", ")}]`;
+		return `[${rows.map(row => (flat ? row[0] : `[${row.join(", ")}]`)).join(", ")}]`;
 	}
 }
 
@@ -174,11 +171,11 @@ class Area {
 		this.thumb = el("div.thumbs");
 		this.error = el("p.field-error", { role: "alert" });
 		const { height, width, channels } = this.target;
-		const size = (side) => (side > 0 ? side : "any");
+		const size = side => (side > 0 ? side : "any");
 		const words = `Drop an image: ${size(height)} × ${size(width)}, ${channels === 1 ? "grey" : channels === 3 ? "RGB" : "RGBA"}`;
 		return el(
 			"div",
-			dropZone(words, "image/*", (files) => this.take(files)),
+			dropZone(words, "image/*", files => this.take(files)),
 			this.thumb,
 			this.error,
 			el("label.inline", el("span", "Pixels become"), this.scale),
@@ -226,7 +223,7 @@ class Images {
 		Object.assign(this, { spec, changed, hasRows: false, files: [], texts: [] });
 		this.list = el("div.thumbs");
 		this.error = el("p.field-error", { role: "alert" });
-		this.zone = dropZone("Drop images here", "image/*", (files) => this.take(files), true);
+		this.zone = dropZone("Drop images here", "image/*", files => this.take(files), true);
 		this.element = frame(spec, this.zone, this.list, this.error);
 	}
 
@@ -272,7 +269,7 @@ class Images {
 		if (!this.texts.length)
 			throw new Invalid(`${this.spec.name}: drop an image, or choose one.`, this.zone.querySelector("input"));
 		// A graph that decodes base64 itself wants it as text, in the alphabet for addresses.
-		const own = (text) => JSON.stringify(text.replaceAll("+", "-").replaceAll("/", "_"));
+		const own = text => JSON.stringify(text.replaceAll("+", "-").replaceAll("/", "_"));
 		const value = ({ text }) => (this.spec.encoding === "base64" ? own(text) : `{"b64": "${text}"}`);
 		const all = this.texts.map(value).join(", ");
 		return this.spec.shape?.length === 0 ? value(this.texts[0]) : `[${all}]`;
@@ -287,13 +284,13 @@ function dropZone(words, accept, taken, multiple = false) {
 		if (chooser.files.length) taken([...chooser.files]);
 		chooser.value = "";
 	});
-	const over = (is) => (event) => {
+	const over = is => event => {
 		event.preventDefault();
 		zone.classList.toggle("is-over", is);
 	};
 	zone.addEventListener("dragover", over(true));
 	zone.addEventListener("dragleave", over(false));
-	zone.addEventListener("drop", (event) => {
+	zone.addEventListener("drop", event => {
 		over(false)(event);
 		event.stopPropagation();
 		const files = [...event.dataTransfer.files];
@@ -326,12 +323,12 @@ function compact(value) {
 
 /** Sets how many rows all inputs have that may have any number. */
 export function rowsControl(editors, changed) {
-	const those = editors.filter((one) => one.hasRows);
+	const those = editors.filter(one => one.hasRows);
 	if (!those.length) return null;
 	const shown = el("output");
-	const by = (step) => () => {
+	const by = step => () => {
 		const many = Math.min(MOST_ROWS, Math.max(1, those[0].rows.length + step));
-		those.forEach((one) => one.setRows(many));
+		those.forEach(one => one.setRows(many));
 		changed();
 	};
 	return el(

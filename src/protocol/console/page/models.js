@@ -32,9 +32,9 @@ export function start(makeActions) {
 	byId("models-filter").addEventListener("input", filter);
 	listen(byId("models-rows"));
 	feed.addEventListener("status", update);
-	feed.addEventListener("restart", () => rows.forEach((row) => row.isOpen && describe(row)));
+	feed.addEventListener("restart", () => rows.forEach(row => row.isOpen && describe(row)));
 	setInterval(() => {
-		if (feed.isRunning) rows.forEach((row) => row.isOpen && describe(row));
+		if (feed.isRunning) rows.forEach(row => row.isOpen && describe(row));
 	}, EVERY);
 }
 
@@ -74,31 +74,19 @@ function makeRow(name) {
 	const [line, figure] = rate.children;
 	title.firstElementChild.textContent = name;
 	const cells = { versions, p50, p99, errors, fill, memory, used };
-	const row = {
-		name,
-		element,
-		title,
-		under,
-		cells,
-		line,
-		figure,
-		rates: [],
-		said: "",
-		search: "",
-		isOpen: false,
-	};
+	const row = { name, element, title, under, cells, line, figure, rates: [], said: "", search: "", isOpen: false };
 	rowOf.set(element, row);
 	return row;
 }
 
 /** A click anywhere on the line of a model opens it; Esc closes it. */
 function listen(list) {
-	const row = (event) => rowOf.get(event.target.closest(".model"));
-	list.addEventListener("click", (event) => {
+	const row = event => rowOf.get(event.target.closest(".model"));
+	list.addEventListener("click", event => {
 		const isElsewhere = event.target.closest(".detail, a, button:not(.model-name)");
 		if (!isElsewhere && !String(getSelection())) toggle(row(event));
 	});
-	list.addEventListener("keydown", (event) => {
+	list.addEventListener("keydown", event => {
 		if (event.key !== "Escape" || !row(event).isOpen) return;
 		toggle(row(event));
 		row(event).title.focus();
@@ -107,10 +95,9 @@ function listen(list) {
 
 /** Of all versions together: what is sent to them, and the slowest and fullest of them. */
 function together(versions, now) {
-	const sum = (name) => versions.reduce((total, version) => total + (version[name] ?? 0), 0);
-	const known = (name) =>
-		versions.map((version) => version[name]).filter((value) => value !== null && value !== undefined);
-	const most = (name) => (known(name).length ? Math.max(...known(name)) : null);
+	const sum = name => versions.reduce((total, version) => total + (version[name] ?? 0), 0);
+	const known = name => versions.map(version => version[name]).filter(value => value !== null && value !== undefined);
+	const most = name => (known(name).length ? Math.max(...known(name)) : null);
 	const rate = sum("requests_per_second");
 	const errors = sum("errors_per_second");
 	return {
@@ -146,10 +133,7 @@ function fill(row, model) {
 	if (row.said === said) return;
 	row.said = said;
 	row.search = `${model.name} ${model.platform} ${said}`.toLowerCase();
-	setText(
-		row.under,
-		[model.platform, model.source === "loaded" ? "loaded by hand" : null].filter(Boolean).join(" · "),
-	);
+	setText(row.under, [model.platform, model.source === "loaded" ? "loaded by hand" : null].filter(Boolean).join(" · "));
 	replace(cells.versions, versionChips(model));
 	if (row.isOpen) describe(row);
 }
@@ -157,7 +141,7 @@ function fill(row, model) {
 function drawRate(row, rate) {
 	row.rates.push(rate);
 	if (row.rates.length > RECENT) row.rates.shift();
-	const isIdle = row.rates.every((value) => value === 0);
+	const isIdle = row.rates.every(value => value === 0);
 	if (isIdle && !row.line.firstChild) return;
 	replace(row.line, isIdle ? [] : sparkline(row.rates, { width: 64, height: 20 }));
 }
@@ -166,10 +150,8 @@ function versionChips(model) {
 	const labels = Object.entries(model.labels ?? {});
 	return [...model.versions]
 		.sort((a, b) => b.version - a.version)
-		.flatMap((version) => {
-			const names = labels
-				.filter(([, number]) => number === version.version)
-				.map(([name]) => el("span.label", name));
+		.flatMap(version => {
+			const names = labels.filter(([, number]) => number === version.version).map(([name]) => el("span.label", name));
 			const error = version.error ? el("span.version-error", version.error) : null;
 			return [el("span.version", chip(version.state, `v${version.version}`), names, error)];
 		});
@@ -179,7 +161,7 @@ function filter() {
 	const words = byId("models-filter").value.toLowerCase().split(/\s+/).filter(Boolean);
 	let shown = 0;
 	for (const row of rows.values()) {
-		const is = words.every((word) => row.search.includes(word));
+		const is = words.every(word => row.search.includes(word));
 		if (row.element.hidden === is) row.element.hidden = !is;
 		shown += is;
 	}
@@ -224,7 +206,7 @@ async function describe(row) {
 			available(answer.versions).map(versionDetail),
 			historyOf(answer),
 		);
-		if (focused) [...place.querySelectorAll("button")].find((one) => one.textContent === focused)?.focus();
+		if (focused) [...place.querySelectorAll("button")].find(one => one.textContent === focused)?.focus();
 	} catch (error) {
 		if (!row.described) replace(place, el("p.note.bad-text", error.message));
 	}
@@ -243,8 +225,8 @@ export function signaturesOf(version) {
 
 function failures(model) {
 	return model.versions
-		.filter((version) => version.error)
-		.map((version) =>
+		.filter(version => version.error)
+		.map(version =>
 			el(
 				"div.notice.bad",
 				icon("alert"),
@@ -309,13 +291,13 @@ function signatureTable(signature) {
 				"thead",
 				el(
 					"tr",
-					["", "Name", "Type", "Shape", "Tensor"].map((name) => el("th", { scope: "col" }, name)),
+					["", "Name", "Type", "Shape", "Tensor"].map(name => el("th", { scope: "col" }, name)),
 				),
 			),
 			el(
 				"tbody",
-				signature.inputs.map((one) => line("in", one)),
-				signature.outputs.map((one) => line("out", one)),
+				signature.inputs.map(one => line("in", one)),
+				signature.outputs.map(one => line("out", one)),
 			),
 		),
 	);

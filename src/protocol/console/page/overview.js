@@ -68,7 +68,7 @@ function header() {
 			el("strong", "The server is not ready"),
 			el(
 				"ul",
-				reasons.slice(0, 20).map((reason) => el("li", reason)),
+				reasons.slice(0, 20).map(reason => el("li", reason)),
 			),
 			reasons.length > 20 ? el("p", `and ${reasons.length - 20} more`) : null,
 		),
@@ -110,24 +110,24 @@ function lines() {
 		replace(
 			tiles[id].line,
 			sparkline(
-				recent.map((p) => value(p) ?? 0),
+				recent.map(p => value(p) ?? 0),
 				{ most },
 			),
 		);
-	draw("requests", (p) => p.requests / p.seconds);
-	draw("latency", (p) => p.p50_ms);
-	draw("errors", (p) => p.errors / p.seconds);
-	draw("flight", (p) => p.in_flight, 4);
-	draw("memory", (p) => p.memory_bytes);
-	draw("cpu", (p) => p.cpu_percent, 100);
+	draw("requests", p => p.requests / p.seconds);
+	draw("latency", p => p.p50_ms);
+	draw("errors", p => p.errors / p.seconds);
+	draw("flight", p => p.in_flight, 4);
+	draw("memory", p => p.memory_bytes);
+	draw("cpu", p => p.cpu_percent, 100);
 }
 
 /** What does not move: runtimes, ports, graphics cards, custom ops. */
 function facts() {
 	const { server } = feed.status;
 	const list = [
-		...server.runtimes.map((runtime) => ["Runtime", runtime]),
-		...server.gpus.map((gpu) => ["GPU", gpuText(gpu)]),
+		...server.runtimes.map(runtime => ["Runtime", runtime]),
+		...server.gpus.map(gpu => ["GPU", gpuText(gpu)]),
 		...(server.gpus.length ? [] : [["GPU", "none"]]),
 		["gRPC", server.grpc_port === null ? "off" : `port ${server.grpc_port}`],
 		["Access", server.auth ? "needs credentials" : "open to everyone"],
@@ -152,10 +152,5 @@ function gpuText(gpu) {
 function customOps({ path, ops, error }) {
 	const file = path.split("/").at(-1);
 	const text = error ?? (ops.length ? ops.join(", ") : "no ops of its own");
-	return el(
-		"div",
-		{ class: error ? "bad-text" : null, title: path },
-		el("dt", `Custom ops · ${file}`),
-		el("dd", text),
-	);
+	return el("div", { class: error ? "bad-text" : null, title: path }, el("dt", `Custom ops · ${file}`), el("dd", text));
 }

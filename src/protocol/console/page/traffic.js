@@ -22,7 +22,7 @@ const throughput = new TimeChart({
 	note: "requests per second",
 	unit: number,
 	area: true,
-	series: [{ name: "requests", color: "c1", value: (p) => perSecond(p.requests, p) }],
+	series: [{ name: "requests", color: "c1", value: p => perSecond(p.requests, p) }],
 });
 const latency = new TimeChart({
 	title: "Latency",
@@ -30,9 +30,9 @@ const latency = new TimeChart({
 	unit: millis,
 	empty: "No request was answered in this time.",
 	series: [
-		{ name: "p99", color: "c3", value: (p) => p.p99_ms },
-		{ name: "p95", color: "c2", value: (p) => p.p95_ms },
-		{ name: "p50", color: "c1", value: (p) => p.p50_ms },
+		{ name: "p99", color: "c3", value: p => p.p99_ms },
+		{ name: "p95", color: "c2", value: p => p.p95_ms },
+		{ name: "p50", color: "c1", value: p => p.p50_ms },
 	],
 });
 const work = new TimeChart({
@@ -42,8 +42,8 @@ const work = new TimeChart({
 	stacked: true,
 	empty: "No request was run in this time.",
 	series: [
-		{ name: "compute", color: "c1", value: (p) => p.compute_ms },
-		{ name: "queue", color: "c4", value: (p) => p.queue_ms },
+		{ name: "compute", color: "c1", value: p => p.compute_ms },
+		{ name: "queue", color: "c4", value: p => p.queue_ms },
 	],
 });
 const batches = new BarChart({
@@ -56,10 +56,7 @@ const batches = new BarChart({
 		const total = bars.reduce((sum, [, many]) => sum + many, 0);
 		if (chosen === null) return { name: "batches", value: number(total) };
 		const many = bars[chosen][1];
-		return {
-			name: rowsOf(bars, chosen),
-			value: `${count(many, "time")} (${percent((100 * many) / (total || 1))})`,
-		};
+		return { name: rowsOf(bars, chosen), value: `${count(many, "time")} (${percent((100 * many) / (total || 1))})` };
 	},
 });
 const errors = new TimeChart({
@@ -68,15 +65,17 @@ const errors = new TimeChart({
 	unit: number,
 	stacked: true,
 	empty: "No request failed in this time.",
-	series: (all) => {
-		const codes = new Set(all.flatMap((p) => Object.keys(p.errors_by_code)));
+	series: all => {
+		const codes = new Set(all.flatMap(p => Object.keys(p.errors_by_code)));
 		const colors = ["c5", "c4", "c3", "c2", "c1"];
-		if (!codes.size) return [{ name: "errors", color: "c5", value: (p) => perSecond(p.errors, p) }];
-		return [...codes].sort().map((code, i) => ({
-			name: code,
-			color: colors[i % colors.length],
-			value: (p) => perSecond(p.errors_by_code[code] ?? 0, p),
-		}));
+		if (!codes.size) return [{ name: "errors", color: "c5", value: p => perSecond(p.errors, p) }];
+		return [...codes]
+			.sort()
+			.map((code, i) => ({
+				name: code,
+				color: colors[i % colors.length],
+				value: p => perSecond(p.errors_by_code[code] ?? 0, p),
+			}));
 	},
 });
 const machine = new TimeChart({
@@ -84,7 +83,7 @@ const machine = new TimeChart({
 	note: "of one core",
 	unit: percent,
 	area: true,
-	series: [{ name: "CPU", color: "c2", value: (p) => p.cpu_percent }],
+	series: [{ name: "CPU", color: "c2", value: p => p.cpu_percent }],
 });
 const memory = new TimeChart({
 	title: "Memory",
@@ -92,14 +91,14 @@ const memory = new TimeChart({
 	unit: bytes,
 	round: 1024 * 1024,
 	area: true,
-	series: [{ name: "resident", color: "c2", value: (p) => p.memory_bytes }],
+	series: [{ name: "resident", color: "c2", value: p => p.memory_bytes }],
 });
 const flight = new TimeChart({
 	title: "In flight",
 	note: "requests at one time",
 	unit: number,
 	area: true,
-	series: [{ name: "in flight", color: "c1", value: (p) => p.in_flight }],
+	series: [{ name: "in flight", color: "c1", value: p => p.in_flight }],
 });
 /** Those that there are not of one model. */
 const ofServer = [flight, machine, memory];
@@ -114,14 +113,14 @@ export function start() {
 			["5", "5 min"],
 			["15", "15 min"],
 		],
-		(value) => {
+		value => {
 			span = Number(value) * MINUTE;
 			draw();
 		},
 	);
 	spans.pick("5");
 	byId("charts-span").append(spans.element);
-	byId("charts-grid").append(...charts.map((chart) => chart.element));
+	byId("charts-grid").append(...charts.map(chart => chart.element));
 	byId("charts-model").addEventListener("change", () => {
 		points = [];
 		draw();
@@ -145,7 +144,7 @@ export function show(is) {
 
 function listModels() {
 	if (!shown) return;
-	const names = feed.status.models.map((model) => [model.name, model.name]);
+	const names = feed.status.models.map(model => [model.name, model.name]);
 	options(byId("charts-model"), [["", "All models"], ...names]);
 }
 
@@ -168,7 +167,7 @@ function draw() {
 	if (!shown) return;
 	const together = byId("charts-model").value === "";
 	const to = Math.max(feed.points.at(-1)?.at ?? 0, feed.status?.server.now ?? 0);
-	const all = (together ? feed.points : points).filter((point) => point.at >= to - span);
+	const all = (together ? feed.points : points).filter(point => point.at >= to - span);
 	// About sixty points, whatever the time they are of.
 	const folded = fold(all, span / MINUTE);
 	for (const chart of charts) {
@@ -185,26 +184,21 @@ function fold(all, seconds) {
 		const key = point.seconds >= seconds ? `alone ${point.at}` : Math.floor(point.at / (seconds * 1000));
 		groups.set(key, [...(groups.get(key) ?? []), point]);
 	}
-	return [...groups.values()].map((group) => (group.length === 1 ? group[0] : joined(group)));
+	return [...groups.values()].map(group => (group.length === 1 ? group[0] : joined(group)));
 }
 
 function joined(group) {
-	const sum = (name) => group.reduce((total, point) => total + point[name], 0);
+	const sum = name => group.reduce((total, point) => total + point[name], 0);
 	const mean = (name, weight) => {
-		const known = group.filter((point) => point[name] !== null && weight(point) > 0);
+		const known = group.filter(point => point[name] !== null && weight(point) > 0);
 		const whole = known.reduce((total, point) => total + weight(point), 0);
 		return whole ? known.reduce((total, point) => total + point[name] * weight(point), 0) / whole : null;
 	};
 	const codes = {};
-	for (const [code, many] of group.flatMap((point) => Object.entries(point.errors_by_code))) {
+	for (const [code, many] of group.flatMap(point => Object.entries(point.errors_by_code))) {
 		codes[code] = (codes[code] ?? 0) + many;
 	}
-	const point = {
-		...group.at(-1),
-		seconds: sum("seconds"),
-		requests: sum("requests"),
-		errors: sum("errors"),
-	};
+	const point = { ...group.at(-1), seconds: sum("seconds"), requests: sum("requests"), errors: sum("errors") };
 	point.errors_by_code = codes;
 	for (const name of ["p50_ms", "p95_ms", "p99_ms", "queue_ms", "compute_ms"]) {
 		point[name] = mean(name, ({ requests }) => requests);
@@ -216,7 +210,7 @@ function joined(group) {
 /** Batches of all points by their rows, up to the largest there was: `[[most rows, count], …]`. */
 function bars(all) {
 	const counts = new Map();
-	for (const [rows, many] of all.flatMap((point) => Object.entries(point.batch_rows ?? {}))) {
+	for (const [rows, many] of all.flatMap(point => Object.entries(point.batch_rows ?? {}))) {
 		counts.set(rows, (counts.get(rows) ?? 0) + many);
 	}
 	const size = ([rows]) => (rows === "more" ? Infinity : Number(rows));

@@ -28,7 +28,7 @@ const state = {
 let modes;
 
 export function start() {
-	const wires = segments("Protocol", WIRES, (wire) => {
+	const wires = segments("Protocol", WIRES, wire => {
 		state.wire = wire;
 		if (wire === "simple") state.array = null;
 		state.isOwnText = false;
@@ -42,7 +42,7 @@ export function start() {
 			["form", "Form"],
 			["json", "JSON"],
 		],
-		(mode) => {
+		mode => {
 			state.mode = mode;
 			if (mode === "json") fillText();
 			draw();
@@ -60,11 +60,11 @@ export function start() {
 		state.isOwnText = true;
 		draw();
 	});
-	byId("try-form").addEventListener("submit", (event) => {
+	byId("try-form").addEventListener("submit", event => {
 		event.preventDefault();
 		run();
 	});
-	byId("panel-try").addEventListener("keydown", (event) => {
+	byId("panel-try").addEventListener("keydown", event => {
 		if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
 			event.preventDefault();
 			run();
@@ -109,7 +109,7 @@ async function choose(name) {
 	}
 	const versions = available(state.detail.versions);
 	replace(byId("try-answer"), el("p.faint", "The answer comes here, with its times."));
-	const labels = Object.keys(state.detail.labels ?? {}).map((label) => [`label:${label}`, `label ${label}`]);
+	const labels = Object.keys(state.detail.labels ?? {}).map(label => [`label:${label}`, `label ${label}`]);
 	options(byId("try-version"), [
 		["", "Highest version"],
 		...versions.map(({ version }) => [String(version), `Version ${version}`]),
@@ -150,7 +150,7 @@ function makeForm() {
 	const inputs = state.signature?.inputs ?? [];
 	const example = state.signature?.example?.data ?? {};
 	state.array = null;
-	state.editors = inputs.map((input) =>
+	state.editors = inputs.map(input =>
 		editor(input, example[input.name], () => {
 			state.array = null;
 			state.isOwnText = false;
@@ -161,19 +161,19 @@ function makeForm() {
 	replace(
 		byId("try-inputs"),
 		rowsControl(state.editors, draw),
-		state.editors.map((one) => one.element),
+		state.editors.map(one => one.element),
 		none,
 	);
 }
 
 /** A file dropped anywhere on the form goes to the input that can take it. */
 function dropAnywhere(form) {
-	form.addEventListener("dragover", (event) => event.preventDefault());
-	form.addEventListener("drop", (event) => {
+	form.addEventListener("dragover", event => event.preventDefault());
+	form.addEventListener("drop", event => {
 		event.preventDefault();
 		takeFiles([...event.dataTransfer.files]);
 	});
-	byId("try-file").addEventListener("change", (event) => {
+	byId("try-file").addEventListener("change", event => {
 		takeFiles([...event.target.files]);
 		event.target.value = "";
 	});
@@ -187,11 +187,9 @@ async function takeFiles(files) {
 		const kind = kindOf(files[0]);
 		if (kind === "npy") return takeArray(files[0]);
 		if (kind === "csv") return takeCsv(await files[0].text());
-		const one = state.editors.find((each) => each.takes?.(kind));
+		const one = state.editors.find(each => each.takes?.(kind));
 		if (!one)
-			throw new Error(
-				`No input of this signature takes ${files[0].name}. Images, CSV and .npy files are read.`,
-			);
+			throw new Error(`No input of this signature takes ${files[0].name}. Images, CSV and .npy files are read.`);
 		state.mode = "form";
 		modes.pick("form");
 		await one.take(files);
@@ -210,12 +208,12 @@ function takeArray(file) {
 /** Rows of numbers fill the inputs: by the names in the first line, else from left to right. */
 function takeCsv(text) {
 	let rows = parseCsv(text);
-	const inputs = state.editors.filter((one) => one.columns);
+	const inputs = state.editors.filter(one => one.columns);
 	if (!inputs.length) throw new Error("No input of this signature has rows and columns for a CSV file.");
-	const header = rows[0]?.map((name) => name.replace(/\[\d+\]$/, ""));
-	const byName = header && inputs.every((one) => header.includes(one.spec.name));
-	const areNumbers = inputs.every((one) => one.spec.dtype !== "string");
-	if (byName || (areNumbers && header?.some((name) => Number.isNaN(Number(name))))) rows = rows.slice(1);
+	const header = rows[0]?.map(name => name.replace(/\[\d+\]$/, ""));
+	const byName = header && inputs.every(one => header.includes(one.spec.name));
+	const areNumbers = inputs.every(one => one.spec.dtype !== "string");
+	if (byName || (areNumbers && header?.some(name => Number.isNaN(Number(name))))) rows = rows.slice(1);
 	if (!rows.length || rows.length > MOST_ROWS) {
 		throw new Error(`The CSV file has ${rows.length} rows; from 1 to ${MOST_ROWS} fit into the form.`);
 	}
@@ -224,7 +222,7 @@ function takeCsv(text) {
 		const from = byName ? header.indexOf(one.spec.name) : left;
 		if (from + one.columns > rows[0].length)
 			throw new Error(`The CSV file has too few columns: ${one.columns} are missing for ${one.spec.name}.`);
-		one.set(rows.map((row) => row.slice(from, from + one.columns)));
+		one.set(rows.map(row => row.slice(from, from + one.columns)));
 		left += one.columns;
 	}
 	state.array = null;
@@ -238,15 +236,12 @@ function chosen() {
 	const base = { model: state.model, signature: state.signature.name, version: choice };
 	if (!label) return base;
 	// Only TensorFlow Serving's protocol has labels; the others get the version behind it.
-	return {
-		...base,
-		...(state.wire === "tfs" ? { label, version: "" } : { version: chosenVersion().version }),
-	};
+	return { ...base, ...(state.wire === "tfs" ? { label, version: "" } : { version: chosenVersion().version }) };
 }
 
 /** The form's inputs; fails with what is wrong in them. */
 function filled() {
-	return { ...chosen(), inputs: state.editors.map((one) => ({ name: one.spec.name, json: one.json() })) };
+	return { ...chosen(), inputs: state.editors.map(one => ({ name: one.spec.name, json: one.json() })) };
 }
 
 /** The call as it stands. */
@@ -273,10 +268,9 @@ function fillText() {
 function draw() {
 	byId("try-inputs").hidden = state.mode !== "form";
 	byId("try-json").hidden = state.mode !== "json";
-	const rows = state.editors.find((one) => one.hasRows)?.rows.length;
+	const rows = state.editors.find(one => one.hasRows)?.rows.length;
 	if (rows) setText(byId("try-inputs").querySelector("output"), String(rows));
-	for (const wrong of byId("try-inputs").querySelectorAll("[aria-invalid]"))
-		wrong.removeAttribute("aria-invalid");
+	for (const wrong of byId("try-inputs").querySelectorAll("[aria-invalid]")) wrong.removeAttribute("aria-invalid");
 	const box = byId("try-request");
 	try {
 		const whole = asText(request(state.wire, call()), { ...ASKS_TIMING, ...session.headers });

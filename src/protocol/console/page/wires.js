@@ -39,11 +39,7 @@ function tensorflowServing(call) {
 	const of = call.label ? `/labels/${segment(call.label)}` : call.version ? `/versions/${call.version}` : "";
 	const path = `/v1/models/${segment(call.model)}${of}:predict`;
 	if (call.array)
-		return {
-			path,
-			headers: { "Content-Type": "application/x-npy", Accept: "application/json" },
-			body: call.array,
-		};
+		return { path, headers: { "Content-Type": "application/x-npy", Accept: "application/json" }, body: call.array };
 	return { path, headers: JSON_TYPE, body: columns(call) };
 }
 
