@@ -212,7 +212,7 @@ mod tests {
             (&["--log_level=loud"], "--log_level: \"loud\" is not"),
             (&["--reload_models=maybe"], "--reload_models \"maybe\": it must be true or false"),
             (&["--model_config_file=/no/such.json"], "/no/such.json: No such file"),
-            (&["--enable_ssl=true", "--secret_pem=/no/cert"], "/no/cert"),
+            (&["--enable_ssl=true", "--secret_key=/no/key"], "/no/key: No such file"),
         ] {
             let error = started(arguments).expect_err(part);
             assert!(error.message().contains(part), "{error}");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Asker, Shared, no_model, text};
 use crate::config::{BatchConfig, BatchMode};
 use crate::engine::{
-    Engine, Happening, ModelHandle, ModelState, Point, Rates, State, VersionStatus,
+    CustomOps, Engine, Happening, ModelHandle, ModelState, Point, Rates, State, VersionStatus,
 };
 use crate::error::Result;
 use crate::protocol::bounded;
@@ -42,11 +42,28 @@ struct Server<'a> {
     gpus: [(); 0],
     grpc_port: Option<u16>,
     auth: bool,
-    custom_ops: [(); 0],
+    custom_ops: Vec<Library>,
     requests_per_second: f64,
     errors_per_second: f64,
     p50_ms: Option<f64>,
     p99_ms: Option<f64>,
+}
+
+/// A library of operations that the user has added.
+#[derive(Serialize)]
+struct Library {
+    /// Its file, without the folders: who looks need not know these.
+    path: String,
+    ops: Vec<String>,
+    /// None ever: a server does not start with one that can not be loaded.
+    error: Option<String>,
+}
+
+impl Library {
+    fn new(library: CustomOps) -> Self {
+        let name = library.path.file_name().map(|name| name.to_string_lossy().into_owned());
+        Library { path: name.unwrap_or_default(), ops: library.ops, error: None }
+    }
 }
 
 #[derive(Serialize)]
@@ -124,7 +141,7 @@ impl Shared {
             gpus: [],
             grpc_port: engine.addresses().grpc_port,
             auth: self.options.auth,
-            custom_ops: [],
+            custom_ops: engine.custom_ops().into_iter().map(Library::new).collect(),
             requests_per_second: round(rates.requests_per_second),
             errors_per_second: round(rates.errors_per_second),
             p50_ms: rates.p50_ms.map(round),

@@ -103,6 +103,9 @@ class OfOurOwn(unittest.TestCase):
         self.assertEqual(answer.json(), {"outputs": [5, 0, 0]})
         answer = rpc(server, "zero_out", x=tf.constant([7, 8], tf.int32))
         self.assertEqual(answer["y"].tolist(), [7, 0])
+        status = requests.get(f"http://{server.http}/api/v1/status", timeout=30).json()
+        library = {"path": "zero_out.so", "ops": ["TensorserveZeroOut"], "error": None}
+        self.assertEqual(status["server"]["custom_ops"], [library])
 
     def test_without_it_the_model_says_what_to_do(self):
         command = [BINARY, "serve", os.path.dirname(self.model)]
