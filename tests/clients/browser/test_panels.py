@@ -68,6 +68,16 @@ class Panels(PageTest):
             answer = self.page.request.get(link.evaluate("link => link.href"))
             self.assertEqual(answer.status, 200, answer.url)
 
+    def test_the_reference_shows_what_a_model_takes(self):
+        self.show("api")
+        self.page.get_by_role("link", name="Reference").click()
+        route = self.page.locator(".route").filter(
+            has=self.page.get_by_role("heading", name="POST /v1/models/half_plus_two:predict"))
+        route.get_by_text("Example").click()
+        expect(route.locator("pre").first).to_contain_text("instances")
+        self.page.get_by_role("link", name="the dashboard").click()
+        expect(self.row("digits")).to_be_visible()
+
     def test_everything_is_reached_with_the_keyboard(self):
         self.page.goto(self.server.url)
         expect(self.row("digits")).to_be_visible()
