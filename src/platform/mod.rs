@@ -37,8 +37,8 @@ pub trait Platform: Send + Sync {
     /// What the model declares, without loading it.
     ///
     /// # Errors
-    /// [`Code::DataLoss`](crate::error::Code::DataLoss) for files that are not such a model,
-    /// [`Code::NotFound`](crate::error::Code::NotFound) for a missing tag.
+    /// [`Code::DataLoss`] for files that are not such a model,
+    /// [`Code::NotFound`] for a missing tag.
     fn inspect(&self, folder: &Path, options: &LoadOptions) -> Result<Inspection>;
 
     /// Loads the model. Blocks for as long as that takes.
@@ -127,14 +127,14 @@ pub trait Executable: Send + Sync {
     ///
     /// # Errors
     /// What the runtime reports, and
-    /// [`Code::DeadlineExceeded`](crate::error::Code::DeadlineExceeded) after the timeout.
+    /// [`Code::DeadlineExceeded`] after the timeout.
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>>;
 
     /// Runs, and tells what every operation did meanwhile. That costs many times the run itself.
     ///
     /// # Errors
     /// As [`Executable::run`];
-    /// [`Code::Unimplemented`](crate::error::Code::Unimplemented) if the runtime can not tell.
+    /// [`Code::Unimplemented`] if the runtime can not tell.
     fn profile(
         &self,
         _signature: usize,

@@ -1,6 +1,6 @@
 //! The one place where requests are let in or turned away, before anything else looks at them.
 //!
-//! Routes and gRPC methods say what they ask for ([`super::route`], [`super::calls`]), the
+//! Routes and gRPC methods say what they ask for ([`super::route`], [`mod@super::calls`]), the
 //! [`Authenticator`] says who asks; here both are put together, in words of HTTP.
 
 use std::net::IpAddr;

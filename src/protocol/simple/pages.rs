@@ -126,7 +126,7 @@ fn client_page(engine: &Engine, fields: &Fields, language: &str, result: Option<
         let selected = if id == language { " selected" } else { "" };
         format!("<option value=\"{id}\"{selected}>{}</option>", escape(name))
     };
-    let choices: String = clients::languages().map(choice).collect();
+    let choices: String = clients::all_languages().map(choice).collect();
     let shown = match result {
         None => "<p>None yet.</p>".to_owned(),
         Some(source) => format!("<pre>{}</pre>", escape(&String::from_utf8_lossy(source))),

@@ -26,7 +26,7 @@ mod template;
 pub use place::Listener;
 
 /// What requests call the languages, and what people do.
-pub(super) fn languages() -> impl Iterator<Item = (&'static str, &'static str)> {
+pub(super) fn all_languages() -> impl Iterator<Item = (&'static str, &'static str)> {
     LANGUAGES.iter().map(|language| (language.id, language.name))
 }
 
