@@ -74,7 +74,7 @@ class Panels(PageTest):
         route = self.page.locator(".route").filter(
             has=self.page.get_by_role("heading", name="POST /v1/models/half_plus_two:predict"))
         route.get_by_text("Example").click()
-        expect(route.locator("pre").first).to_contain_text("instances")
+        expect(route.locator("pre").first).to_contain_text("inputs")
         self.page.get_by_role("link", name="the dashboard").click()
         expect(self.row("digits")).to_be_visible()
 
