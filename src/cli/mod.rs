@@ -138,13 +138,22 @@ pub fn main() -> ExitCode {
         let words = ["tensorserve", "serve", "--sagemaker"].map(OsString::from);
         arguments.splice(..1, words);
     }
-    match run(arguments, &environment) {
-        Ok(code) => code,
-        Err(error) => {
-            complain(&error);
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(arguments, &environment))
+}
+
+/// The exit code of what came to this; complains of a failure.
+fn exit_code(outcome: Result<ExitCode>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        complain(&error);
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints what was found in arguments, and gives the exit code: help is an answer, anything else
+/// a mistake in them.
+fn tell(found: &clap::Error) -> ExitCode {
+    let _ = found.print();
+    if found.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS }
 }
 
 fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> {
@@ -152,11 +161,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match cli {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help is an answer, anything else a mistake in the arguments.
-            let _ = error.print();
-            return Ok(if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS });
-        }
+        Err(found) => return Ok(tell(&found)),
     };
     if cli.version {
         return version(environment);

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use super::super::{complain, say};
+use super::super::{exit_code, say};
 use super::compose::{self, Service};
 use crate::config::environment::Environment;
 use crate::config::sagemaker::{MODEL_DIR, MODELS_DIR};
@@ -37,13 +37,7 @@ pub(crate) fn run(
     if is_compose {
         arguments.insert(0, "compose".to_owned());
     }
-    match answer(&arguments, environment) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&error);
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(answer(&arguments, environment).map(|()| ExitCode::SUCCESS))
 }
 
 fn answer(arguments: &[String], environment: &Environment) -> Result<()> {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use self::flags::Flags;
-use super::{complain, say, serve, settings_of_environment};
+use super::{exit_code, say, serve, settings_of_environment, tell};
 use crate::config::environment::Environment;
 use crate::error::Result;
 
@@ -24,19 +24,9 @@ pub(super) fn run(
     let started = Instant::now();
     let flags = match Flags::parse_from(program, arguments) {
         Ok(flags) => flags,
-        Err(error) => {
-            // Help is an answer, anything else a mistake in the arguments.
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
-        }
+        Err(found) => return tell(&found),
     };
-    match serve(&flags, environment, started) {
-        Ok(code) => code,
-        Err(error) => {
-            complain(&error);
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(serve(&flags, environment, started))
 }
 
 fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<ExitCode> {
