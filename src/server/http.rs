@@ -223,7 +223,15 @@ async fn answer_admitted(
         Route::Client if state.exact => tfs_request(request, payload, state, start).await,
         Route::Client => clients::source(&state.engine, &head(request, state), state.listener),
         Route::Clients => clients::list(),
-        Route::TfsLook | Route::TfsInfer => tfs_request(request, payload, state, start).await,
+        Route::TfsLook => {
+            let shown =
+                simple::describe::look(&state.engine, &head(request, state), state.is_simple);
+            match shown {
+                Some(reply) => reply,
+                None => tfs_request(request, payload, state, start).await,
+            }
+        }
+        Route::TfsInfer => tfs_request(request, payload, state, start).await,
         Route::TfsOptions => tfs_options(request.headers()),
         Route::Simple => simple_request(request.headers(), payload, state, start).await,
         // In a box: its many ways would make the future of every request as large as theirs.
@@ -275,12 +283,8 @@ async fn tfs_request(
     state: &State,
     start: Instant,
 ) -> Reply {
-    let head = head(request, state);
-    if let Some(reply) = simple::describe::look(&state.engine, &head, state.is_simple) {
-        return reply;
-    }
     match body::read(request.headers(), &mut payload, state.limits).await {
-        Ok(body) => tfs::handle(&state.engine, &head, body, start).await,
+        Ok(body) => tfs::handle(&state.engine, &head(request, state), body, start).await,
         Err(BodyError { status, error }) => tfs::refuse(error, status),
     }
 }

@@ -12,11 +12,11 @@ use crate::tensor::{Signature, TensorSpec};
 
 const TEXT: &str = "text/html; charset=utf-8";
 
-/// Answers `GET` for a path below `/v1/` that is Simple TensorFlow Serving's; `None` if it is not.
+/// Answers `GET` and `HEAD` for a path below `/v1/` that is Simple TensorFlow Serving's; `None` if it is not.
 /// `front` says whether this server goes by that name: only then the list and the detail of models
 /// are its, and not TensorFlow Serving's at the same paths.
 pub fn look(engine: &Engine, head: &Head<'_>, front: bool) -> Option<Reply> {
-    if !matches!(head.method, "GET" | "HEAD") || head.exact {
+    if head.exact {
         return None;
     }
     let rest = head.path().strip_prefix("/v1/models")?;
