@@ -157,6 +157,20 @@ fn percent_decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// The text as it may stand in a path or a query: `%41` for every byte that is no letter, digit,
+/// `-`, `.` or `_`.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
 /// The most bytes of an error's text that go to a client.
 const LONGEST_ERROR: usize = 4096;
 
@@ -179,7 +193,18 @@ fn bounded(message: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_stands_in_a_path_and_can_be_decoded(text in any::<String>()) {
+            let encoded = percent_encoded(&text);
+            prop_assert!(encoded.bytes().all(|b| b.is_ascii_graphic() && b != b'/'));
+            prop_assert_eq!(percent_decoded(&encoded), text);
+        }
+    }
 
     #[test]
     fn long_errors_lose_their_middle() {

@@ -112,6 +112,29 @@ impl DType {
             DType::UInt64 => "uint64",
         }
     }
+
+    /// Its name in Python, NumPy's and TensorFlow's, such as `float32`.
+    #[must_use]
+    pub fn python_name(self) -> &'static str {
+        match self {
+            DType::Float => "float32",
+            DType::Double => "float64",
+            DType::Half => "float16",
+            DType::Int8
+            | DType::Int16
+            | DType::Int32
+            | DType::Int64
+            | DType::UInt8
+            | DType::UInt16
+            | DType::UInt32
+            | DType::UInt64
+            | DType::BFloat16
+            | DType::Bool
+            | DType::String
+            | DType::Complex64
+            | DType::Complex128 => self.name(),
+        }
+    }
 }
 
 impl fmt::Display for DType {

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Shared, status, text};
 use crate::engine::{Choice, ModelHandle, ModelSpec};
+use crate::protocol::percent_encoded;
 use crate::tensor::{DType, Signature, TensorSpec};
 
 /// Models that are described one by one; of more, the first in the order of their names.
@@ -183,7 +184,8 @@ fn summary(path: &str) -> &'static str {
 
 /// Describes how one model is asked.
 fn add_model(paths: &mut Map<String, Value>, handle: &ModelHandle) {
-    let name = escaped(handle.model());
+    // Braces would be parameters.
+    let name = percent_encoded(handle.model());
     let verbs = handle.signatures().iter().filter_map(verb);
     let mut verbs: Vec<&str> = verbs.collect();
     verbs.sort_unstable();
@@ -221,20 +223,6 @@ fn verb(signature: &Signature) -> Option<&'static str> {
         _ if signature.inputs.is_empty() => None,
         _ => Some("predict"),
     }
-}
-
-/// A name as it stands in a path. Braces would be parameters.
-fn escaped(name: &str) -> String {
-    let mut path = String::new();
-    for byte in name.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                path.push(char::from(byte));
-            }
-            _ => path.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    path
 }
 
 fn object(members: &[(&str, Value)], required: &[&str]) -> Value {

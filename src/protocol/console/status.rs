@@ -14,10 +14,11 @@ use crate::engine::{
 };
 use crate::error::Result;
 use crate::protocol::bounded;
+use crate::protocol::simple::example::dims;
 use crate::tensor::{DType, Signature, TensorSpec};
 
 /// More values than an example should have.
-const MOST_VALUES: i64 = 4096;
+const MOST_VALUES: usize = 4096;
 
 #[derive(Serialize)]
 struct Server<'a> {
@@ -318,10 +319,7 @@ fn tensor(spec: &TensorSpec) -> Value {
 /// The name that NumPy has for the type of a tensor.
 pub(super) fn dtype(spec: &TensorSpec) -> String {
     match spec.dtype() {
-        Some(DType::Float) => "float32".to_owned(),
-        Some(DType::Double) => "float64".to_owned(),
-        Some(DType::Half) => "float16".to_owned(),
-        Some(other) => other.name().to_owned(),
+        Some(dtype) => dtype.python_name().to_owned(),
         None => format!("type {}", spec.dtype_number),
     }
 }
@@ -348,13 +346,11 @@ fn made_up(spec: &TensorSpec) -> Option<Value> {
         | DType::UInt64 => json!(1),
         DType::Complex64 | DType::Complex128 => return None,
     };
-    let dims: Vec<i64> = spec.shape.sizes().unwrap_or_else(|| vec![-1]);
-    let dims: Vec<i64> = dims.into_iter().map(|size| size.max(1)).collect();
-    if dims.iter().fold(1, |product: i64, &size| product.saturating_mul(size)) > MOST_VALUES {
+    let dims: Vec<usize> = dims(spec, 1).into_iter().map(|size| size.max(1)).collect();
+    if dims.iter().fold(1, |product: usize, &size| product.saturating_mul(size)) > MOST_VALUES {
         return None;
     }
-    let nest =
-        |inner: Value, &size: &i64| Value::Array(vec![inner; usize::try_from(size).unwrap_or(1)]);
+    let nest = |inner: Value, &size: &usize| Value::Array(vec![inner; size]);
     Some(dims.iter().rev().fold(one, nest))
 }
 

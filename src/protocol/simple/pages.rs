@@ -15,7 +15,7 @@ use crate::codec::json::scan::Cursor;
 use crate::codec::json::write;
 use crate::engine::{Choice, Engine, ModelSpec};
 use crate::error::{Error, Result};
-use crate::protocol::{Head, Reply, bounded};
+use crate::protocol::{Head, Reply, bounded, percent_encoded};
 
 const HTML: &str = "text/html; charset=utf-8";
 
@@ -110,10 +110,10 @@ pub fn run_client(
     let language = field(form, "language").unwrap_or_default();
     let target = format!(
         "/v1/models/{}/gen_client?language={}&signature={}&version={}",
-        encoded(&fields.model),
-        encoded(&language),
-        encoded(&fields.signature),
-        encoded(&fields.version)
+        percent_encoded(&fields.model),
+        percent_encoded(&language),
+        percent_encoded(&fields.signature),
+        percent_encoded(&fields.version)
     );
     let answer =
         clients::source(engine, &Head { method: "GET", target: &target, ..*head }, listener);
@@ -138,15 +138,6 @@ fn client_page(engine: &Engine, fields: &Fields, language: &str, result: Option<
          <button>Generate</button>\n</form>\n<h2>Client</h2>\n{shown}\n",
         fields.html(engine)
     )
-}
-
-/// Text as it may stand in a path or a query.
-fn encoded(text: &str) -> String {
-    let byte = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(byte).collect()
 }
 
 /// What says which model is meant.

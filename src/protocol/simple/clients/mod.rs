@@ -9,13 +9,13 @@
 use serde_json::{Map, Value, json};
 
 use self::languages::{Api, Form, LANGUAGES, Language, Variant};
-use self::notation::{Notation, label, path_part};
+use self::notation::{Notation, label};
 use self::place::{Credentials, Place};
 use self::template::Blanks;
 use super::{example, refuse};
 use crate::engine::{Choice, Engine, ModelHandle, ModelSpec};
 use crate::error::{Error, Result};
-use crate::protocol::{Head, JSON, Reply, percent_decoded};
+use crate::protocol::{Head, JSON, Reply, percent_decoded, percent_encoded};
 use crate::tensor::{DType, Signature};
 
 mod languages;
@@ -266,7 +266,7 @@ impl Call<'_> {
     /// Where TensorFlow Serving's REST API has it.
     fn rest_path(&self) -> String {
         let version = self.version.map_or(String::new(), |version| format!("/versions/{version}"));
-        format!("/v1/models/{}{version}:predict", path_part(self.model))
+        format!("/v1/models/{}{version}:predict", percent_encoded(self.model))
     }
 
     /// The type of each input, as a literal of Python.
@@ -274,33 +274,11 @@ impl Call<'_> {
         let mut lines = vec!["{".to_owned()];
         for spec in &self.signature.inputs {
             let name = Notation::Python.string(&spec.alias);
-            let dtype = spec.dtype().map_or("float32", python_name);
+            let dtype = spec.dtype().map_or("float32", DType::python_name);
             lines.push(format!("    {name}: tf.{dtype},"));
         }
         lines.push("}".to_owned());
         lines.join("\n")
-    }
-}
-
-/// What TensorFlow's Python calls a type.
-fn python_name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::Float => "float32",
-        DType::Double => "float64",
-        DType::Half => "float16",
-        DType::Int8
-        | DType::Int16
-        | DType::Int32
-        | DType::Int64
-        | DType::UInt8
-        | DType::UInt16
-        | DType::UInt32
-        | DType::UInt64
-        | DType::BFloat16
-        | DType::Bool
-        | DType::String
-        | DType::Complex64
-        | DType::Complex128 => dtype.name(),
     }
 }
 

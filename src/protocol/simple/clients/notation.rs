@@ -191,19 +191,6 @@ pub(super) fn label(text: &str) -> String {
     label
 }
 
-/// `text` as a part of a path.
-pub(super) fn path_part(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"_-.".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -280,7 +267,6 @@ mod tests {
                 prop_assert_eq!(string.len(), inner.len() + 2);
             }
             prop_assert!(label(&text).chars().all(|c| is_harmless(c) || c == '?'));
-            prop_assert!(path_part(&text).bytes().all(|b| b.is_ascii_graphic() && b != b'/'));
         }
     }
 
