@@ -3,8 +3,8 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -12,10 +12,11 @@ import urllib.request
 
 from playwright.sync_api import expect, sync_playwright
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from running import BINARY, ROOT, Running, environment, free_port  # noqa: E402, F401
+
 MODELS = os.path.join(ROOT, "models")
 IMAGES = os.path.join(ROOT, "examples/images/digits")
-BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/tensorserve"))
 
 #: Generous: the machine may be building something else.
 PATIENCE = 20_000
@@ -40,12 +41,6 @@ def chromium():
     return shutil.which("chromium")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Server:
     """Serves a folder of models that the test may change, on a port that outlives restarts."""
 
@@ -57,7 +52,6 @@ class Server:
             shutil.copytree(os.path.join(MODELS, name), os.path.join(self.folder, name))
         self.port = free_port()
         self.options = options
-        self.process = None
         self.start()
 
     @property
@@ -66,22 +60,13 @@ class Server:
 
     def start(self):
         command = [
-            BINARY, "serve", self.folder, "--http-port", str(self.port), "--grpc-port", "0",
+            "serve", self.folder, "--http-port", str(self.port), "--grpc-port", "0",
             "--poll-interval", "300ms", "--log-level", "error", *self.options,
         ]
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith(("TENSORSERVE_", "TF_"))}
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env=environment)
-        for line in self.process.stdout:
-            if line.startswith(("ready after", "not ready")):
-                return
-        raise RuntimeError("the server did not start")
+        self.running = Running(command, environment(), may_be_unready=True)
 
     def stop(self):
-        self.process.terminate()
-        self.process.wait(timeout=30)
-        self.process.stdout.close()
+        self.running.stop()
 
     def close(self):
         self.stop()

@@ -7,6 +7,7 @@ import json
 import os
 import ssl
 import subprocess
+import sys
 import tempfile
 import urllib.parse
 import urllib.request
@@ -15,8 +16,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
-BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/tensorserve"))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from running import BINARY, ROOT, Running  # noqa: E402
 
 # Quotes and the like, for clients that put them together with shells and strings.
 USER, PASSWORD = "ana", "it's \"s3cret\" $HOME: \\ 100%"
@@ -95,22 +96,13 @@ class Server:
             lines += ["[[models]]", f"name = {quoted(name)}", f"path = {quoted(path)}"]
             lines += ['version_policy = "all"']
         config = write(self.folder.name, "tensorserve.toml", "\n".join(lines).encode())
-        command = [BINARY, "serve", "--config", config, "--http-port", "0", "--grpc-port", "0"]
+        command = ["serve", "--config", config, "--http-port", "0", "--grpc-port", "0"]
         libraries = {
             name: value for name, value in os.environ.items()
             if name in ("TENSORSERVE_LIB_DIR", "TENSORSERVE_LIBTENSORFLOW")
         }
-        self.process = subprocess.Popen(
-            command + ["--log-level", "warn"], stdout=subprocess.PIPE, text=True,
-            env=environment(**libraries))
-        for line in self.process.stdout:
-            if line.startswith("listening on http"):
-                self.url = line.strip().removeprefix("listening on ")
-            if line.startswith("ready after"):
-                return
-            if line.startswith("not ready"):
-                raise RuntimeError(line)
-        raise RuntimeError("the server ended")
+        self.running = Running(command + ["--log-level", "warn"], environment(**libraries))
+        self.url = self.running.url
 
     def security(self):
         auth_file = os.path.join(self.folder.name, "auth.toml")
@@ -155,9 +147,7 @@ class Server:
             TENSORSERVE_CA=self.authority.ca, NODE_EXTRA_CA_CERTS=self.authority.ca)
 
     def close(self):
-        self.process.terminate()
-        assert self.process.wait(timeout=60) == 0
-        self.process.stdout.close()
+        self.running.stop()
         self.folder.cleanup()
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-import subprocess
+import sys
 import tempfile
 import unittest
 import urllib.request
@@ -10,8 +10,9 @@ import urllib.request
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
-BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/tensorserve"))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from running import ROOT, Running, environment  # noqa: E402
+
 NAMES = {
     "half_plus_two": "models/half_plus_two",
     "digits": "models/digits",
@@ -29,20 +30,9 @@ class Server:
             for name, path in NAMES.items():
                 path = os.path.join(ROOT, path)
                 file.write(f"[[models]]\nname = {json.dumps(name)}\npath = {json.dumps(path)}\n")
-        ours = {k: v for k, v in os.environ.items() if not k.startswith(("TENSORSERVE_", "TF_"))}
-        self.process = subprocess.Popen(
-            [BINARY, "serve", "--config", config, "--http-port", "0", "--grpc-port", "off",
-             "--log-level", "warn"],
-            stdout=subprocess.PIPE, text=True, env=ours,
-        )
-        for line in self.process.stdout:
-            if line.startswith("listening on http://"):
-                self.url = line.strip().removeprefix("listening on ")
-            if line.startswith("ready after"):
-                return
-            if line.startswith("not ready"):
-                raise RuntimeError(line)
-        raise RuntimeError("the server ended")
+        command = ["serve", "--config", config, "--http-port", "0", "--grpc-port", "off"]
+        self.running = Running(command + ["--log-level", "warn"], environment())
+        self.url = self.running.url
 
     def ask(self, path, body=None):
         data = None if body is None else json.dumps(body).encode()
@@ -52,9 +42,7 @@ class Server:
             return json.load(answer)
 
     def close(self):
-        self.process.terminate()
-        self.process.wait()
-        self.process.stdout.close()
+        self.running.stop()
         self.folder.cleanup()
 
 

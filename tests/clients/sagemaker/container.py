@@ -1,14 +1,14 @@
 """The built binary as SageMaker's container, for tests."""
 
 import os
-import socket
-import subprocess
+import sys
 import tarfile
 import tempfile
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from running import BINARY, ROOT, Running, free_port  # noqa: E402, F401
+
 DATA = os.path.join(ROOT, "tests/data/sagemaker")
-BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/tensorserve"))
 
 HALF_PLUS_THREE = os.path.join(DATA, "models/half_plus_three")
 HALF_PLUS_TWO = os.path.join(DATA, "mme/half_plus_two")
@@ -47,12 +47,6 @@ def use_aws(url=None):
         os.environ["AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME"] = url
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def pack(folder, *models):
     """A model.tar.gz in `folder`, with these folders."""
     path = os.path.join(folder, "model.tar.gz")
@@ -70,26 +64,14 @@ class Container:
         archive = pack(self.folder.name, *models)
         variables.setdefault("SAGEMAKER_BIND_TO_PORT", "0")
         variables.setdefault("TENSORSERVE_GRPC_PORT", "0")
-        self.process = subprocess.Popen(
-            [BINARY, "serve", "--sagemaker", "--model-dir", archive, "--log-level", "warn"],
-            stdout=subprocess.PIPE, text=True, env=environment(**variables),
-        )
-        self.url = None
-        for line in self.process.stdout:
-            if line.startswith("listening on http://"):
-                self.url = line.strip().removeprefix("listening on ")
-            if line.startswith("ready after"):
-                return
-            if line.startswith("not ready"):
-                raise RuntimeError(line)
-        raise RuntimeError("the container ended")
+        command = ["serve", "--sagemaker", "--model-dir", archive, "--log-level", "warn"]
+        self.running = Running(command, environment(**variables))
+        self.url = self.running.url
 
     @property
     def port(self):
         return int(self.url.rsplit(":", 1)[1])
 
     def close(self):
-        self.process.terminate()
-        assert self.process.wait(timeout=60) == 0
-        self.process.stdout.close()
+        self.running.stop()
         self.folder.cleanup()

@@ -1,31 +1,18 @@
 """A server of the built binary, for tests."""
 
 import os
-import socket
 import subprocess
+import sys
 import tempfile
 
 import grpc
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from running import BINARY, ROOT, Running, environment, free_port  # noqa: E402, F401
+
 DATA = os.path.join(ROOT, "tests/data/tensorflow-serving")
-BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/tensorserve"))
 
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-
-
-def environment():
-    """Ours without settings of whoever runs the tests."""
-    return {
-        name: value for name, value in os.environ.items()
-        if not name.startswith(("TENSORSERVE_", "TF_"))
-    }
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Server:
@@ -38,27 +25,16 @@ class Server:
             for name, path in models.items():
                 path = os.path.join(ROOT, path)
                 file.write(f'[[models]]\nname = "{name}"\npath = "{path}"\n')
-        command = [BINARY, "serve", "--config", config, "--http-port", "0", "--grpc-port", "0"]
-        self.process = subprocess.Popen(
-            command + ["--log-level", "warn", *options],
-            stdout=subprocess.PIPE, text=True, env=environment(),
-        )
-        self.address = self.http = None
-        for line in self.process.stdout:
-            if line.startswith("listening on http://"):
-                self.http = line.strip().removeprefix("listening on http://")
-            if line.startswith("listening on grpc://"):
-                self.address = line.strip().removeprefix("listening on grpc://")
-            if line.startswith("ready after"):
-                break
-            if line.startswith("not ready"):
-                raise RuntimeError(line)
+        command = ["serve", "--config", config, "--http-port", "0", "--grpc-port", "0"]
+        self.running = Running(command + ["--log-level", "warn", *options], environment())
+        self.address = self.running.grpc
+        self.http = self.running.url.removeprefix("http://")
 
     def channel(self, target=None):
         return grpc.insecure_channel(target or self.address, options=UNLIMITED)
 
     def close(self):
-        stop(self.process)
+        self.running.stop()
         self.folder.cleanup()
 
 
@@ -68,30 +44,18 @@ class ModelServer:
     def __init__(self, *flags, files=None):
         self.folder = tempfile.TemporaryDirectory()
         self.port = free_port()
-        command = [BINARY, "tensorflow_model_server", f"--port={self.port}", *flags]
+        command = ["tensorflow_model_server", f"--port={self.port}", *flags]
         for flag, text in (files or {}).items():
             path = os.path.join(self.folder.name, flag)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
             command.append(f"--{flag}={path}")
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env=environment(),
-        )
-        for line in self.process.stdout:
-            if line.startswith("ready after"):
-                break
+        self.running = Running(command, environment(), stderr=subprocess.DEVNULL)
 
     @property
     def address(self):
         return f"127.0.0.1:{self.port}"
 
     def close(self):
-        stop(self.process)
+        self.running.stop()
         self.folder.cleanup()
-
-
-def stop(process):
-    process.terminate()
-    assert process.wait(timeout=60) == 0
-    process.stdout.close()
