@@ -1,4 +1,5 @@
-//! The contract of a runtime: a [`Platform`] turns a version folder into an [`Executable`].
+//! The contract of a runtime: a [`Platform`] turns a version folder into an [`Executable`]. Where
+//! a model is one file, its "folder" may be that file.
 //!
 //! A platform knows files and its runtime. It must not know of HTTP, batching, versions or
 //! configuration files; the core never names a platform except through these traits.
@@ -10,6 +11,7 @@ use std::time::Duration;
 use crate::error::{Code, Error, Result};
 use crate::tensor::{Signature, Tensor};
 
+mod files;
 pub mod tensorflow;
 
 /// A runtime that can serve models of one kind.

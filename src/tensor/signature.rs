@@ -72,6 +72,20 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
+    /// One of a model that is no graph: its tensor is called what clients call it. -1 in `sizes`
+    /// is an open dimension.
+    #[must_use]
+    pub fn new(alias: impl Into<String>, dtype: DType, sizes: &[i64]) -> Self {
+        let alias = alias.into();
+        TensorSpec {
+            tensor_name: alias.clone(),
+            alias,
+            dtype_number: dtype.number(),
+            shape: DeclaredShape::Dims(sizes.iter().map(|&size| (size, String::new())).collect()),
+            sparse: None,
+        }
+    }
+
     /// Element type; `None` if it is one that no client can send.
     #[must_use]
     pub fn dtype(&self) -> Option<DType> {
@@ -112,6 +126,23 @@ pub struct Signature {
 }
 
 impl Signature {
+    /// The one function of a model that changes nothing by being run: `serving_default`.
+    #[must_use]
+    pub fn only(mut inputs: Vec<TensorSpec>, mut outputs: Vec<TensorSpec>) -> Self {
+        inputs.sort_by(|a, b| a.alias.cmp(&b.alias));
+        outputs.sort_by(|a, b| a.alias.cmp(&b.alias));
+        Signature {
+            name: "serving_default".to_owned(),
+            method_name: "tensorflow/serving/predict".to_owned(),
+            inputs,
+            outputs,
+            defaults: Vec::new(),
+            images: ImageEncoding::Raw,
+            takes_images: false,
+            read_only: true,
+        }
+    }
+
     /// The position of the input `alias`.
     #[must_use]
     pub fn input(&self, alias: &str) -> Option<usize> {
