@@ -117,6 +117,9 @@ struct InspectArgs {
     /// Tags of the graph to show
     #[arg(long, value_name = "LIST", default_value = "serve")]
     tags: String,
+    /// What kind of model it is [default: seen from its files]
+    #[arg(long, value_name = "NAME")]
+    platform: Option<String>,
 }
 
 /// Runs the program.
@@ -174,7 +177,9 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
             }
             serve::run(settings, environment)
         }
-        Some(Commands::Inspect(arguments)) => inspect::run(&arguments.target, &arguments.tags),
+        Some(Commands::Inspect(arguments)) => {
+            inspect::run(&arguments.target, &arguments.tags, arguments.platform.as_deref())
+        }
         Some(Commands::Health(arguments)) => health::run(&arguments, environment),
         Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),

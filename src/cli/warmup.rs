@@ -130,7 +130,7 @@ impl Version {
         settings.each.warm_up = Some(false);
         settings.each.tags = Some(model.tags.clone());
         let platforms = platforms(&Config::new(settings.clone(), environment)?);
-        let [(name, folder)] = &models_at(&model.model, &platforms)?[..] else {
+        let [(name, folder)] = &models_at(&model.model, &platforms, None)?[..] else {
             let place = model.model.display();
             return Err(Error::invalid(format!("{place}: there are several models; name one")));
         };

@@ -93,7 +93,8 @@ impl Default for LoadOptions {
 pub struct Inspection {
     /// Signatures, sorted by name.
     pub signatures: Vec<Signature>,
-    /// The version of the framework that wrote it; empty if not recorded.
+    /// What wrote it: the version of TensorFlow or, for other platforms, program and version; empty
+    /// if not recorded.
     pub written_by: String,
     /// Size of the model's files in bytes.
     pub bytes: u64,
@@ -177,10 +178,28 @@ impl Platforms {
         Platforms(platforms)
     }
 
-    /// The platform whose kind of model `folder` holds.
+    /// The platform whose kind of model `path` is or holds.
     #[must_use]
-    pub fn of_folder(&self, folder: &Path) -> Option<&Arc<dyn Platform>> {
-        self.0.iter().find(|p| p.recognises(folder))
+    pub fn of_folder(&self, path: &Path) -> Option<&Arc<dyn Platform>> {
+        self.0.iter().find(|p| p.recognises(path))
+    }
+
+    /// The platform to load the version at `path` with: the one that is `named`, or else the one
+    /// that recognises it.
+    #[must_use]
+    pub fn of_version(&self, path: &Path, named: Option<&str>) -> Option<&Arc<dyn Platform>> {
+        match named {
+            Some(name) => self.0.iter().find(|p| p.name() == name),
+            None => self.of_folder(path),
+        }
+    }
+
+    /// Whether `path` itself is a model, and not a folder of models or versions. A file is one, of
+    /// whatever name, where its platform is `named`.
+    #[must_use]
+    pub fn is_model(&self, path: &Path, named: Option<&str>) -> bool {
+        let platform = self.of_version(path, named);
+        platform.is_some_and(|p| p.recognises(path) || (named.is_some() && path.is_file()))
     }
 
     /// All of them.
