@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::table::columns;
-use super::{example, health, platforms, say};
+use super::{example, health, say};
 use crate::config::{self, Config, Settings, environment::Environment};
 use crate::error::{Error, Result};
 use crate::platform::{LoadOptions, Platforms};
@@ -26,7 +26,7 @@ pub(super) fn run(target: &str, tags: &str, platform: Option<&str>) -> Result<Ex
         tags: tags.split(',').map(|tag| tag.trim().to_owned()).collect(),
         ..LoadOptions::default()
     };
-    let platforms = platforms(&config);
+    let platforms = Platforms::built_in(&config);
     let named = platform.map(config::platform).transpose().map_err(Error::invalid)?;
     let folders = models_at(Path::new(target), &platforms, named)?;
     for (index, (name, folder)) in folders.iter().enumerate() {

@@ -13,7 +13,6 @@ use crate::config::environment::{Environment, variable};
 use crate::config::{Config, Settings};
 use crate::error::{Error, Result};
 use crate::platform::Platforms;
-use crate::platform::tensorflow::TensorFlow;
 
 mod auth;
 mod example;
@@ -235,19 +234,13 @@ fn version(environment: &Environment) -> Result<ExitCode> {
     let mut settings = Settings::default();
     settings.server.libtensorflow = environment.get("TENSORSERVE_LIBTENSORFLOW").map(PathBuf::from);
     let config = Config::new(settings, environment)?;
-    for platform in platforms(&config).iter() {
+    for platform in Platforms::built_in(&config).iter() {
         match platform.describe() {
             Ok(description) => say(&description),
             Err(error) => say(&format!("{}: {error}", platform.name())),
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The platforms built into this binary.
-fn platforms(config: &Config) -> Platforms {
-    let tensorflow = TensorFlow::new(config.tensorflow.clone());
-    Platforms::new(vec![std::sync::Arc::new(tensorflow)])
 }
 
 /// Prints a line. A reader that has gone away is no failure.

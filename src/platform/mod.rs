@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::tensorflow::TensorFlow;
+use crate::config::Config;
 use crate::error::{Code, Error, Result};
 use crate::tensor::{Signature, Tensor};
 
@@ -59,6 +61,17 @@ pub struct CustomOps {
     pub ops: Vec<String>,
 }
 
+/// Files beside a model that are Simple TensorFlow Serving's functions to call before and behind
+/// it, in Python's marshal format.
+const MARSHALLED_HOOKS: [&str; 2] = ["preprocess_function.marshal", "postprocess_function.marshal"];
+
+/// Whether there are such files beside the model at `path`, or in its folder.
+#[must_use]
+pub fn has_marshalled_hooks(path: &Path) -> bool {
+    let folder = if path.is_dir() { Some(path) } else { path.parent() };
+    folder.is_some_and(|folder| MARSHALLED_HOOKS.iter().any(|name| folder.join(name).is_file()))
+}
+
 /// What [`Platform::check`] found.
 #[derive(Debug)]
 pub enum Completeness {
@@ -108,8 +121,8 @@ pub struct Loaded {
     pub executable: Arc<dyn Executable>,
     /// Size of the model's files in bytes, the best cheap guess of what it holds in memory.
     pub bytes: u64,
-    /// Whether it brings functions in Python's marshal format to call before or behind it (Simple
-    /// TensorFlow Serving's hooks), which are never run.
+    /// Whether functions in Python's marshal format, to call before or behind it, are part of its
+    /// file (Simple TensorFlow Serving's hooks), which are never run.
     pub marshalled_hooks: bool,
 }
 
@@ -172,6 +185,12 @@ pub struct OpRun {
 pub struct Platforms(Vec<Arc<dyn Platform>>);
 
 impl Platforms {
+    /// Those that are built into this program. None of them opens or needs anything yet.
+    #[must_use]
+    pub fn built_in(config: &Config) -> Self {
+        Platforms::new(vec![Arc::new(TensorFlow::new(config.tensorflow.clone()))])
+    }
+
     /// A table of these platforms.
     #[must_use]
     pub fn new(platforms: Vec<Arc<dyn Platform>>) -> Self {
