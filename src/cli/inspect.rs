@@ -104,7 +104,10 @@ fn inspect_folder(
     let kilobytes = inspection.bytes.div_ceil(1000);
     let written_by = match inspection.written_by.as_str() {
         "" => String::new(),
-        version => format!(", written by {} {version}", platform.name()),
+        version if version.starts_with(|c: char| c.is_ascii_digit()) => {
+            format!(", written by {} {version}", platform.name())
+        }
+        writer => format!(", written by {writer}"),
     };
     say(&format!("{name}: {place} ({}, {kilobytes} kB{written_by})", platform.name()));
     if let crate::platform::Completeness::Missing(what) = platform.check(folder) {

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
@@ -12,8 +13,10 @@ use clap_complete::Shell;
 use crate::config::environment::{Environment, variable};
 use crate::config::{Config, Settings};
 use crate::error::{Error, Result};
-use crate::platform::Platforms;
+use crate::platform::mxnet::MxNet;
+use crate::platform::onnx::Onnx;
 use crate::platform::tensorflow::TensorFlow;
+use crate::platform::{Platform, Platforms};
 
 mod auth;
 mod example;
@@ -228,7 +231,7 @@ fn is_setting(argument: &clap::Arg) -> bool {
 fn version(environment: &Environment) -> Result<ExitCode> {
     say(concat!("tensorserve ", env!("CARGO_PKG_VERSION")));
     let mut settings = Settings::default();
-    settings.server.libtensorflow = environment.get("TENSORSERVE_LIBTENSORFLOW").map(PathBuf::from);
+    name_libraries(&mut settings, environment);
     let config = Config::new(settings, environment)?;
     for platform in platforms(&config).iter() {
         match platform.describe() {
@@ -239,10 +242,22 @@ fn version(environment: &Environment) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Takes from the environment where the runtimes' libraries are, for a command that takes nothing
+/// else from there.
+fn name_libraries(settings: &mut Settings, environment: &Environment) {
+    let path = |name| environment.get(name).map(PathBuf::from);
+    settings.server.libtensorflow = path("TENSORSERVE_LIBTENSORFLOW");
+    settings.server.libonnxruntime = path("TENSORSERVE_LIBONNXRUNTIME");
+}
+
 /// The platforms built into this binary.
 fn platforms(config: &Config) -> Platforms {
-    let tensorflow = TensorFlow::new(config.tensorflow.clone());
-    Platforms::new(vec![std::sync::Arc::new(tensorflow)])
+    let onnx = Arc::new(Onnx::new(config.onnx.clone()));
+    Platforms::new(vec![
+        Arc::new(TensorFlow::new(config.tensorflow.clone())),
+        Arc::clone(&onnx) as Arc<dyn Platform>,
+        Arc::new(MxNet::new(onnx)),
+    ])
 }
 
 /// Prints a line. A reader that has gone away is no failure.

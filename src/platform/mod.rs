@@ -12,6 +12,9 @@ use crate::error::{Code, Error, Result};
 use crate::tensor::{Signature, Tensor};
 
 mod files;
+mod library;
+pub mod mxnet;
+pub mod onnx;
 pub mod tensorflow;
 
 /// A runtime that can serve models of one kind.
@@ -93,7 +96,8 @@ impl Default for LoadOptions {
 pub struct Inspection {
     /// Signatures, sorted by name.
     pub signatures: Vec<Signature>,
-    /// The version of the framework that wrote it; empty if not recorded.
+    /// The version of the framework that wrote it, with its name where that is not the platform's;
+    /// empty if not recorded.
     pub written_by: String,
     /// Size of the model's files in bytes.
     pub bytes: u64,
