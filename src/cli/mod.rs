@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
@@ -13,10 +12,7 @@ use clap_complete::Shell;
 use crate::config::environment::{Environment, variable};
 use crate::config::{Config, Settings};
 use crate::error::{Error, Result};
-use crate::platform::mxnet::MxNet;
-use crate::platform::onnx::Onnx;
-use crate::platform::tensorflow::TensorFlow;
-use crate::platform::{Platform, Platforms};
+use crate::platform::Platforms;
 
 mod auth;
 mod example;
@@ -120,6 +116,9 @@ struct InspectArgs {
     /// Tags of the graph to show
     #[arg(long, value_name = "LIST", default_value = "serve")]
     tags: String,
+    /// What kind of model it is [default: seen from its files]
+    #[arg(long, value_name = "NAME")]
+    platform: Option<String>,
 }
 
 /// Runs the program.
@@ -177,7 +176,9 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
             }
             serve::run(settings, environment)
         }
-        Some(Commands::Inspect(arguments)) => inspect::run(&arguments.target, &arguments.tags),
+        Some(Commands::Inspect(arguments)) => {
+            inspect::run(&arguments.target, &arguments.tags, arguments.platform.as_deref())
+        }
         Some(Commands::Health(arguments)) => health::run(&arguments, environment),
         Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),
@@ -233,7 +234,7 @@ fn version(environment: &Environment) -> Result<ExitCode> {
     let mut settings = Settings::default();
     name_libraries(&mut settings, environment);
     let config = Config::new(settings, environment)?;
-    for platform in platforms(&config).iter() {
+    for platform in Platforms::built_in(&config).iter() {
         match platform.describe() {
             Ok(description) => say(&description),
             Err(error) => say(&format!("{}: {error}", platform.name())),
@@ -248,16 +249,6 @@ fn name_libraries(settings: &mut Settings, environment: &Environment) {
     let path = |name| environment.get(name).map(PathBuf::from);
     settings.server.libtensorflow = path("TENSORSERVE_LIBTENSORFLOW");
     settings.server.libonnxruntime = path("TENSORSERVE_LIBONNXRUNTIME");
-}
-
-/// The platforms built into this binary.
-fn platforms(config: &Config) -> Platforms {
-    let onnx = Arc::new(Onnx::new(config.onnx.clone()));
-    Platforms::new(vec![
-        Arc::new(TensorFlow::new(config.tensorflow.clone())),
-        Arc::clone(&onnx) as Arc<dyn Platform>,
-        Arc::new(MxNet::new(onnx)),
-    ])
 }
 
 /// Prints a line. A reader that has gone away is no failure.

@@ -270,7 +270,12 @@ impl Check {
             }
         };
         let tags = each.tags.clone().map_or(vec!["serve".to_owned()], |List(tags)| tags);
+        let named = each.platform.as_deref().map(super::platform);
+        let platform = named.and_then(|known| {
+            known.map_err(|why| self.mistake(format!("{place}platform: {why}"))).ok()
+        });
         ModelConfig {
+            platform,
             policy: self.policy(each.version_policy.as_deref(), place),
             transition: self.transition(each.version_transition.as_deref(), place),
             tags,

@@ -15,12 +15,14 @@ mod check;
 pub mod environment;
 mod file;
 pub mod model_server;
+mod platforms;
 pub mod sagemaker;
 mod settings;
 pub mod simple;
 mod tls;
 pub mod units;
 
+pub use self::platforms::{PLATFORMS, platform};
 pub use self::sagemaker::MultiModelConfig;
 pub use self::settings::{BatchSettings, ModelSettings, ServerSettings, Settings};
 
@@ -277,6 +279,8 @@ pub struct SourceConfig {
 /// Settings of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
+    /// Which of the [`PLATFORMS`] it is for; `None` finds out from its files.
+    pub platform: Option<&'static str>,
     /// Which of its versions to serve.
     pub policy: VersionPolicy,
     /// How one version follows another.

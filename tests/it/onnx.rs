@@ -1,26 +1,21 @@
 //! ONNX models and MXNet checkpoints, served.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tensorserve::config::ModelSettings;
-use tensorserve::platform::Platform;
-use tensorserve::platform::mxnet::MxNet;
-use tensorserve::platform::onnx::Onnx;
 
-use crate::support::server::{TestServer, config, settings};
+use crate::support::server::{TestServer, settings};
 use crate::support::{alike, copy, data};
 
 /// A server of `model`, which is at `path`.
-fn serve(path: PathBuf) -> TestServer {
+fn serve(path: PathBuf, platform: Option<&str>) -> TestServer {
     let mut settings = settings();
-    let name = Some("model".to_owned());
-    settings.models.push(ModelSettings { name, path: Some(path), ..ModelSettings::default() });
-    let config = config(settings);
-    let onnx = Arc::new(Onnx::new(config.onnx.clone()));
-    let platforms: Vec<Arc<dyn Platform>> = vec![onnx.clone(), Arc::new(MxNet::new(onnx))];
-    let server = TestServer::start_with(&config, platforms);
+    let mut model = ModelSettings { path: Some(path), ..ModelSettings::default() };
+    model.name = Some("model".to_owned());
+    model.each.platform = platform.map(str::to_owned);
+    settings.models.push(model);
+    let server = TestServer::start(settings);
     server.wait_until_started();
     server
 }
@@ -40,7 +35,7 @@ fn expect(server: &TestServer, request: &Value, answer: &Value) {
 
 #[test]
 fn a_file_is_a_model() {
-    let server = serve(data("platforms/onnx/half_plus_two.onnx"));
+    let server = serve(data("platforms/onnx/half_plus_two.onnx"), None);
     expect(&server, &json!({"inputs": [1, 2, 5]}), &json!({"outputs": [2.5, 3.0, 4.5]}));
     expect(&server, &json!({"instances": [1, 2]}), &json!({"predictions": [2.5, 3.0]}));
 }
@@ -52,7 +47,7 @@ fn a_classifier_answers_with_labels_and_scores() {
     std::fs::create_dir_all(&version).expect("folder");
     let file = data("platforms/onnx/iris_logreg_zipmap.onnx");
     std::fs::copy(file, version.join("model.onnx")).expect("copied");
-    let server = serve(home.path().join("model"));
+    let server = serve(home.path().join("model"), None);
     let rows = json!([[5.1, 3.5, 1.4, 0.2], [6.0, 2.9, 4.5, 1.5], [6.3, 3.3, 6.0, 2.5]]);
     // As onnxruntime 1.31.1 has it in Python.
     let scores = json!([
@@ -72,12 +67,27 @@ fn a_classifier_answers_with_labels_and_scores() {
 }
 
 #[test]
+fn a_model_of_another_name_is_one_if_its_platform_is_named() {
+    let models = data("simple-tensorflow-serving/models");
+    let server = serve(models.join("onnx_mnist_model/onnx_model.proto"), Some("pytorch_onnx"));
+    let ones = json!({"inputs": [[vec![[1.0; 28]; 28]]]});
+    let answer = server.post("/v1/models/model:predict", ones.to_string()).json();
+    let first = answer["outputs"][0][0].as_f64().expect("a number");
+    assert!((first + 2.333_852_05).abs() < 1e-5, "{answer}");
+}
+
+#[test]
 fn a_checkpoint_of_mxnet_is_a_model() {
-    let home = versioned(&data("simple-tensorflow-serving/models/mxnet_mlp"));
-    let server = serve(home.path().join("model"));
-    // Worked out by hand from the parameters.
-    let answer = json!({"outputs": [[2.950_734_8], [8.336_845_9]]});
-    expect(&server, &json!({"inputs": [[1, 2], [12, 2]]}), &answer);
-    let answer = json!({"predictions": [[2.950_734_8]]});
-    expect(&server, &json!({"instances": [{"data": [1, 2]}]}), &answer);
+    let source = data("simple-tensorflow-serving/models/mxnet_mlp");
+    let home = versioned(&source);
+    for (path, platform) in
+        [(home.path().join("model"), None), (source.join("mx_mlp"), Some("mxnet"))]
+    {
+        let server = serve(path, platform);
+        // Worked out by hand from the parameters.
+        let answer = json!({"outputs": [[2.950_734_8], [8.336_845_9]]});
+        expect(&server, &json!({"inputs": [[1, 2], [12, 2]]}), &answer);
+        let answer = json!({"predictions": [[2.950_734_8]]});
+        expect(&server, &json!({"instances": [{"data": [1, 2]}]}), &answer);
+    }
 }

@@ -52,7 +52,7 @@ impl Platform for MxNet {
     }
 
     fn describe(&self) -> Result<String> {
-        Ok("MXNet models, as ONNX".to_owned())
+        Ok(format!("MXNet models, by {}", self.onnx.describe()?))
     }
 
     fn recognises(&self, path: &Path) -> bool {

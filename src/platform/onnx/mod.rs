@@ -14,7 +14,7 @@ use prost::Message;
 use self::ffi::{Api, Names, RunOptions as FfiOptions, Session, Source};
 use self::model::Model;
 use self::watchdog::Watchdog;
-use super::library::{Found, Library};
+use super::library::Library;
 use super::{
     Completeness, Executable, Inspection, LoadOptions, Loaded, Platform, RunOptions, files,
 };
@@ -60,7 +60,6 @@ impl Onnx {
             return Ok(Arc::clone(api));
         }
         let api = LIBRARY.open(self.config.library.as_deref(), &self.config.search, Api::open)?;
-        log::info!("ONNX Runtime {}", api.version());
         *slot = Some(Arc::clone(&api));
         Ok(api)
     }
@@ -118,20 +117,8 @@ impl Platform for Onnx {
         "onnx"
     }
 
-    /// Opens nothing: most servers never need the library.
     fn describe(&self) -> Result<String> {
-        if let Some(api) = &*self.runtime.lock().unwrap_or_else(PoisonError::into_inner) {
-            return Ok(format!("ONNX Runtime {}", api.version()));
-        }
-        let found = LIBRARY.find(self.config.library.as_deref(), &self.config.search)?;
-        Ok(match found {
-            Found::File(file) => {
-                let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                let version = name.split_once(".so.").map_or("", |(_, version)| version);
-                format!("ONNX Runtime {version}").trim_end().to_owned()
-            }
-            Found::System => "ONNX models, where ONNX Runtime is installed".to_owned(),
-        })
+        Ok(format!("ONNX Runtime {}", self.runtime()?.version()))
     }
 
     fn recognises(&self, path: &Path) -> bool {
