@@ -232,7 +232,7 @@ fn is_setting(argument: &clap::Arg) -> bool {
 fn version(environment: &Environment) -> Result<ExitCode> {
     say(concat!("tensorserve ", env!("CARGO_PKG_VERSION")));
     let mut settings = Settings::default();
-    settings.server.libtensorflow = environment.get("TENSORSERVE_LIBTENSORFLOW").map(PathBuf::from);
+    name_libraries(&mut settings, environment);
     let config = Config::new(settings, environment)?;
     for platform in Platforms::built_in(&config).iter() {
         match platform.describe() {
@@ -241,6 +241,14 @@ fn version(environment: &Environment) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Takes from the environment where the runtimes' libraries are, for a command that takes nothing
+/// else from there.
+fn name_libraries(settings: &mut Settings, environment: &Environment) {
+    let path = |name| environment.get(name).map(PathBuf::from);
+    settings.server.libtensorflow = path("TENSORSERVE_LIBTENSORFLOW");
+    settings.server.libonnxruntime = path("TENSORSERVE_LIBONNXRUNTIME");
 }
 
 /// Prints a line. A reader that has gone away is no failure.

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use prost::Message;
 
 use super::inspect::models_at;
-use super::say;
+use super::{name_libraries, say};
 use crate::codec::tfrecord;
 use crate::config::environment::Environment;
 use crate::config::units::{List, Span};
@@ -123,8 +123,7 @@ struct Version {
 impl Version {
     fn load(model: &ModelArgs, environment: &Environment) -> Result<Self> {
         let mut settings = Settings::default();
-        settings.server.libtensorflow =
-            environment.get("TENSORSERVE_LIBTENSORFLOW").map(PathBuf::from);
+        name_libraries(&mut settings, environment);
         // It is only loaded; nothing is watched, and no request comes from anywhere else.
         settings.server.poll_interval = Some(Span(Duration::ZERO));
         settings.server.max_load_retries = Some(0);

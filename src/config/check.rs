@@ -11,7 +11,7 @@ use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings
 use super::units::{Amount, Bytes, List, Port, Span};
 use super::{
     AuthConfig, BatchConfig, BatchMode, BatcherConfig, Config, ConsoleConfig, Cors, GpuConfig,
-    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, RepositoryConfig,
+    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, OnnxConfig, RepositoryConfig,
     SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TFS_METRICS_PATH,
     TensorFlowConfig, VersionPolicy, VersionTransition, WorkersConfig, file,
 };
@@ -86,6 +86,11 @@ impl Check {
                 inline_budget: Duration::from_micros(server.inline_budget_micros.unwrap_or(1000)),
             },
             tensorflow: self.tensorflow(server, environment),
+            onnx: OnnxConfig {
+                library: server.libonnxruntime.clone(),
+                search: environment.library_folders("onnxruntime"),
+                intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
+            },
             workers: self.workers(server, environment, cores),
             shutdown: ShutdownConfig {
                 delay: span(server.shutdown_delay, Duration::ZERO),
@@ -411,7 +416,7 @@ impl Check {
         }
         TensorFlowConfig {
             library: server.libtensorflow.clone(),
-            search: environment.library_folders(),
+            search: environment.library_folders("tensorflow"),
             custom_ops: server.custom_op_paths.clone().map_or(Vec::new(), |List(paths)| paths),
             log_level: environment.runtime_log_level(server.log_level.as_deref()),
             intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),

@@ -41,6 +41,8 @@ pub struct Config {
     pub auth: Option<AuthConfig>,
     /// libtensorflow.
     pub tensorflow: TensorFlowConfig,
+    /// ONNX Runtime.
+    pub onnx: OnnxConfig,
     /// Python processes that run models' handlers.
     pub workers: WorkersConfig,
     /// How long things may take when the server stops.
@@ -421,6 +423,17 @@ pub struct TensorFlowConfig {
     pub inter_op_threads: i32,
     /// GPUs.
     pub gpu: GpuConfig,
+}
+
+/// ONNX Runtime: where it is and how its sessions are set up.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OnnxConfig {
+    /// File or folder given by the user.
+    pub library: Option<PathBuf>,
+    /// Folders to search, in order.
+    pub search: Vec<PathBuf>,
+    /// Threads within an operation; 0 for what a load asks for.
+    pub intra_op_threads: i32,
 }
 
 /// Python processes that run models' handlers.

@@ -183,6 +183,9 @@ settings! {
         /// GPUs to use, for example 0,1 [default: all]
         #[arg(value_name = "LIST", help_heading = "TensorFlow")]
         gpu_visible_devices: String,
+        /// ONNX Runtime's library, or the folder it is in [default: found by itself]
+        #[arg(value_name = "PATH", help_heading = "ONNX")]
+        libonnxruntime: PathBuf,
         /// Python for inference.py [default: python3 on the PATH]
         #[arg(value_name = "PATH", help_heading = "Handlers (inference.py)")]
         python: PathBuf,

@@ -8,12 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::mxnet::MxNet;
+use self::onnx::Onnx;
 use self::tensorflow::TensorFlow;
 use crate::config::Config;
 use crate::error::{Code, Error, Result};
 use crate::tensor::{Signature, Tensor};
 
 mod files;
+mod library;
+pub mod mxnet;
+pub mod onnx;
 pub mod tensorflow;
 
 /// A runtime that can serve models of one kind.
@@ -188,7 +193,12 @@ impl Platforms {
     /// Those that are built into this program. None of them opens or needs anything yet.
     #[must_use]
     pub fn built_in(config: &Config) -> Self {
-        Platforms::new(vec![Arc::new(TensorFlow::new(config.tensorflow.clone()))])
+        let onnx = Arc::new(Onnx::new(config.onnx.clone()));
+        Platforms::new(vec![
+            Arc::new(TensorFlow::new(config.tensorflow.clone())),
+            Arc::clone(&onnx) as Arc<dyn Platform>,
+            Arc::new(MxNet::new(onnx)),
+        ])
     }
 
     /// A table of these platforms.

@@ -39,6 +39,7 @@ mod model_server;
 mod model_server_models;
 mod npy;
 mod on_request;
+mod onnx;
 mod operations;
 mod own_name;
 mod page;
