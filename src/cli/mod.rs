@@ -14,6 +14,7 @@ use crate::config::{Config, Settings};
 use crate::error::{Error, Result};
 use crate::platform::Platforms;
 use crate::platform::tensorflow::TensorFlow;
+use crate::platform::xgboost::XGBoost;
 
 mod auth;
 mod example;
@@ -242,7 +243,7 @@ fn version(environment: &Environment) -> Result<ExitCode> {
 /// The platforms built into this binary.
 fn platforms(config: &Config) -> Platforms {
     let tensorflow = TensorFlow::new(config.tensorflow.clone());
-    Platforms::new(vec![std::sync::Arc::new(tensorflow)])
+    Platforms::new(vec![std::sync::Arc::new(tensorflow), std::sync::Arc::new(XGBoost)])
 }
 
 /// Prints a line. A reader that has gone away is no failure.

@@ -13,6 +13,7 @@ use crate::tensor::{Signature, Tensor};
 
 mod files;
 pub mod tensorflow;
+pub mod xgboost;
 
 /// A runtime that can serve models of one kind.
 pub trait Platform: Send + Sync {
