@@ -196,11 +196,6 @@ impl Forest {
         small(self.sets.len() - 1)
     }
 
-    /// How many trees there are.
-    pub(super) fn len(&self) -> usize {
-        self.trees.len()
-    }
-
     /// Drops all trees but the first `len`.
     pub(super) fn truncate(&mut self, len: usize) {
         self.trees.truncate(len);
@@ -300,7 +295,7 @@ mod tests {
         let mut forest = Forest::default();
         let nodes = vec![node((2, 1), 1, Split::Number(0.5)), leaf(1.0), leaf(2.0)];
         forest.add(&tree(nodes), 1.0, 0, 1, 2).expect("good");
-        for (x, leaf) in [(0.4, 2.0), (0.5, 1.0), (f32::NAN, 2.0), (f32::NEG_INFINITY, 2.0)] {
+        for (x, leaf) in [(0.4, 2.0_f32), (0.5, 1.0), (f32::NAN, 2.0), (f32::NEG_INFINITY, 2.0)] {
             assert_eq!(predict(&forest, &[9.0, x]).to_bits(), leaf.to_bits(), "{x}");
         }
         assert_eq!(predict(&Forest::default(), &[9.0]).to_bits(), 0.0_f32.to_bits());

@@ -101,7 +101,7 @@ fn trees(
     let mut forest = Forest::default();
     for (place, (document, group)) in trees.iter().zip(groups).enumerate() {
         let weight = weights.get(place).copied().unwrap_or(1.0);
-        let add = || {
+        let mut add = || {
             let (tree, group) = (tree(document, place, said.outputs)?, index(*group));
             let group = group.ok_or_else(|| broken("its output is no number".to_owned()))?;
             forest.add(&tree, weight, group, said.outputs, said.features)
@@ -297,7 +297,7 @@ impl<'a> Sets<'a> {
             return Ok(None);
         }
         self.nodes = rest;
-        let mut first = |list: &mut &'a [f64]| {
+        let first = |list: &mut &'a [f64]| {
             let (first, rest) = list.split_first()?;
             *list = rest;
             index(*first)

@@ -79,10 +79,12 @@ impl Learner {
                 return Err(broken(format!("it has {have} weights and needs {want}")));
             }
         }
+        let is_linear = matches!(booster, Booster::Linear(_));
         let base = match self.base {
             Base::Margin(margin) => vec![margin; self.outputs],
-            Base::Scores(scores) if scores.len() == 1 => {
-                let score = scores.first().copied().unwrap_or(0.0);
+            // Linear boosters take the first for all, in training and in the library's predictions.
+            Base::Scores(scores) if scores.len() == 1 || is_linear => {
+                let score = scores.first().copied().unwrap_or(f32::NAN);
                 vec![objective.margin(score)?; self.outputs]
             }
             Base::Scores(scores) if scores.len() == self.outputs => {
