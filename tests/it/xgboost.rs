@@ -48,8 +48,8 @@ fn a_file_and_a_folder_of_versions_are_served() {
     let expected = json!({"outputs": [0.000_471_803_36, 0.999_494_85, 1.998_915_43]});
     assert!(alike(&answer.json(), &expected, Some(1e-6)), "{}", answer.text());
 
-    let answer =
-        server.post("/v1/models/classes/versions/2:predict", r#"{"instances": [[5.1,3.5,NaN,0.2]]}"#);
+    let answer = server
+        .post("/v1/models/classes/versions/2:predict", r#"{"instances": [[5.1,3.5,NaN,0.2]]}"#);
     let expected = json!({"predictions": [[0.074_869_864, 0.211_203_37, 0.713_926_75]]});
     assert!(alike(&answer.json(), &expected, Some(1e-6)), "{}", answer.text());
 

@@ -66,14 +66,8 @@ impl Value {
 
     /// The member `name`, if this is an object that has it.
     pub(super) fn find(&self, name: &str) -> Option<&Value> {
-        match self {
-            Value::Object(members) => members.iter().find(|(n, _)| n == name).map(|(_, v)| v),
-            Value::Nothing
-            | Value::Number(_)
-            | Value::Text(_)
-            | Value::Numbers(_)
-            | Value::List(_) => None,
-        }
+        let Value::Object(members) = self else { return None };
+        members.iter().find(|(n, _)| n == name).map(|(_, value)| value)
     }
 
     /// The member `name`.
@@ -83,47 +77,49 @@ impl Value {
 
     /// The text `name`.
     pub(super) fn text(&self, name: &str) -> Result<&str> {
-        match self.member(name)? {
-            Value::Text(text) => Ok(text),
-            _ => Err(broken(format!("{name:?} is no text"))),
-        }
+        let Value::Text(text) = self.member(name)? else {
+            return Err(broken(format!("{name:?} is no text")));
+        };
+        Ok(text)
     }
 
     /// The texts of the list `name`; none if there is no such list.
     pub(super) fn texts(&self, name: &str) -> Result<Vec<String>> {
-        let text = |value: &Value| match value {
-            Value::Text(text) => Ok(text.clone()),
-            _ => Err(broken(format!("{name:?} is not all texts"))),
-        };
-        match self.find(name) {
-            Some(list @ (Value::List(_) | Value::Numbers(_))) => {
-                list.elements(name)?.iter().map(text).collect()
-            }
-            Some(_) | None => Ok(Vec::new()),
+        if self.find(name).is_none() {
+            return Ok(Vec::new());
         }
-    }
-
-    /// The elements of this list, called `name`, that is not one of numbers.
-    fn elements(&self, name: &str) -> Result<&[Value]> {
-        match self {
-            Value::List(list) => Ok(list),
-            Value::Numbers(numbers) if numbers.is_empty() => Ok(&[]),
-            _ => Err(broken(format!("{name:?} is not the list that it should be"))),
+        let mut texts = Vec::new();
+        for value in self.list(name)? {
+            let Value::Text(text) = value else {
+                return Err(broken(format!("{name:?} is not all texts")));
+            };
+            texts.push(text.clone());
         }
+        Ok(texts)
     }
 
     /// The elements of the list `name`, which are no numbers.
     pub(super) fn list(&self, name: &str) -> Result<&[Value]> {
-        self.member(name)?.elements(name)
+        let member = self.member(name)?;
+        if matches!(member, Value::Numbers(numbers) if numbers.is_empty()) {
+            return Ok(&[]);
+        }
+        let Value::List(list) = member else {
+            return Err(broken(format!("{name:?} is not the list that it should be")));
+        };
+        Ok(list)
     }
 
     /// The numbers of the list `name`.
     pub(super) fn numbers(&self, name: &str) -> Result<&[f64]> {
-        match self.member(name)? {
-            Value::Numbers(numbers) => Ok(numbers),
-            Value::List(list) if list.is_empty() => Ok(&[]),
-            _ => Err(broken(format!("{name:?} is no list of numbers"))),
+        let member = self.member(name)?;
+        if matches!(member, Value::List(list) if list.is_empty()) {
+            return Ok(&[]);
         }
+        let Value::Numbers(numbers) = member else {
+            return Err(broken(format!("{name:?} is no list of numbers")));
+        };
+        Ok(numbers)
     }
 
     /// The same as the type that the library keeps them in.
@@ -137,7 +133,9 @@ impl Value {
         let shown = match self.member(name)? {
             Value::Text(text) => text.trim().to_owned(),
             Value::Number(number) => number.to_string(),
-            _ => return Err(broken(format!("{name:?} is no number"))),
+            Value::Nothing | Value::Numbers(_) | Value::List(_) | Value::Object(_) => {
+                return Err(broken(format!("{name:?} is no number")));
+            }
         };
         shown.parse().map_err(|_| broken(format!("{name:?} is {shown:?}, which is no such number")))
     }

@@ -72,6 +72,9 @@ struct Set {
     len: usize,
 }
 
+/// Trees that are walked side by side.
+const LANES: usize = 8;
+
 const DEFAULT_LEFT: u32 = 1 << 31;
 const BY_CATEGORY: u32 = 1 << 30;
 const FEATURE: u32 = BY_CATEGORY - 1;
@@ -108,9 +111,10 @@ impl Forest {
         let mut open = std::collections::VecDeque::from([(0, root)]);
         let mut seen = 0;
         while let Some((from, to)) = open.pop_front() {
-            let node = tree.nodes.get(from).ok_or_else(|| {
-                broken(format!("node {from} of {} is named", tree.nodes.len()))
-            })?;
+            let node = tree
+                .nodes
+                .get(from)
+                .ok_or_else(|| broken(format!("node {from} of {} is named", tree.nodes.len())))?;
             seen += 1;
             if seen > tree.nodes.len() {
                 return Err(broken("its nodes are in a circle".to_owned()));
@@ -151,7 +155,13 @@ impl Forest {
         }
     }
 
-    fn split(&mut self, tree: &Tree, node: &TreeNode, features: usize, left: usize) -> Result<Node> {
+    fn split(
+        &mut self,
+        tree: &Tree,
+        node: &TreeNode,
+        features: usize,
+        left: usize,
+    ) -> Result<Node> {
         let index = node.feature;
         if index >= features.min(MOST_FEATURES) {
             return Err(broken(format!("it splits by feature {index}, and there are {features}")));
@@ -204,42 +214,63 @@ impl Forest {
     /// Adds what the trees say of `rows`, which have `features` values each, to `sums`, which has
     /// `outputs` for each row.
     pub(super) fn add_to(&self, sums: &mut [f32], outputs: usize, rows: &[f32], features: usize) {
-        // The trees outside, so that one is in the cache for all rows.
-        for tree in &self.trees {
+        // The trees outside, so that a few are in the cache for all rows.
+        for trees in self.trees.chunks(LANES) {
             let sums = sums.chunks_exact_mut(outputs);
             for (sums, row) in sums.zip(rows.chunks_exact(features)) {
-                let leaf = self.leaf_of(tree.node, row);
-                if tree.width == 0 {
-                    if let Some(sum) = sums.get_mut(tree.output as usize) {
-                        *sum += leaf.value;
-                    }
-                } else {
-                    let values = self.vectors.get(leaf.feature as usize..).unwrap_or_default();
-                    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+                let leaves = self.leaves_of(trees, row);
+                for (tree, leaf) in trees.iter().zip(leaves) {
+                    self.add_leaf(tree, leaf, sums);
                 }
             }
         }
     }
 
-    /// The leaf that `row` reaches from the node `root`.
-    #[inline]
-    fn leaf_of(&self, root: u32, row: &[f32]) -> Node {
-        let mut at = root as usize;
-        while let Some(&node) = self.nodes.get(at) {
-            if node.left == 0 {
-                return node;
+    fn add_leaf(&self, tree: &Root, leaf: usize, sums: &mut [f32]) {
+        let Some(leaf) = self.nodes.get(leaf) else { return };
+        if tree.width == 0 {
+            if let Some(sum) = sums.get_mut(tree.output as usize) {
+                *sum += leaf.value;
             }
-            let x = row.get((node.feature & FEATURE) as usize).copied().unwrap_or(f32::NAN);
-            let is_left = if x.is_nan() {
-                node.feature & DEFAULT_LEFT != 0
-            } else if node.feature & BY_CATEGORY == 0 {
-                x < node.value
-            } else {
-                !self.is_in_set(node.value.to_bits(), x)
-            };
-            at = node.left as usize + usize::from(!is_left);
+        } else {
+            let values = self.vectors.get(leaf.feature as usize..).unwrap_or_default();
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
         }
-        Node::EMPTY
+    }
+
+    /// The leaves that `row` reaches in `trees`. They are walked side by side, as each step waits
+    /// for memory.
+    #[inline]
+    fn leaves_of(&self, trees: &[Root], row: &[f32]) -> [usize; LANES] {
+        let mut lanes = [0; LANES];
+        lanes.iter_mut().zip(trees).for_each(|(at, tree)| *at = tree.node as usize);
+        let used = lanes.get_mut(..trees.len()).unwrap_or_default();
+        let mut are_moving = true;
+        while are_moving {
+            are_moving = false;
+            for at in &mut *used {
+                let next = self.step(*at, row);
+                are_moving |= next != *at;
+                *at = next;
+            }
+        }
+        lanes
+    }
+
+    /// The node behind node `at` for `row`; a leaf itself. Without a branch for what is left or
+    /// right, which could not be foreseen.
+    #[inline]
+    fn step(&self, at: usize, row: &[f32]) -> usize {
+        let Some(&Node { feature, value, left }) = self.nodes.get(at) else { return at };
+        let x = row.get((feature & FEATURE) as usize).copied().unwrap_or(f32::NAN);
+        let is_default_left = feature & DEFAULT_LEFT != 0;
+        let is_left = if feature & BY_CATEGORY == 0 {
+            (x < value) | (x.is_nan() & is_default_left)
+        } else {
+            !self.is_in_set(value.to_bits(), x) && (!x.is_nan() || is_default_left)
+        };
+        let next = left as usize + usize::from(!is_left);
+        if left == 0 { at } else { next }
     }
 
     /// Whether the category `x` is in the set number `set`.

@@ -60,7 +60,9 @@ fn base_scores(parameters: &Value) -> Result<Vec<f32>> {
     match Value::from_json(text.as_bytes()).map_err(no_numbers)? {
         Value::Number(score) => Ok(vec![narrow(score)]),
         Value::Numbers(scores) => Ok(scores.into_iter().map(narrow).collect()),
-        _ => Err(broken(format!("\"base_score\" is {text:?}"))),
+        Value::Nothing | Value::Text(_) | Value::List(_) | Value::Object(_) => {
+            Err(broken(format!("\"base_score\" is {text:?}")))
+        }
     }
 }
 
@@ -260,7 +262,8 @@ fn categories(document: &Value) -> Result<Vec<u32>> {
         return Ok(Vec::new()); // Before 1.3.
     }
     let category = |&x: &f64| index(x).and_then(|x| u32::try_from(x).ok());
-    let categories: Option<Vec<u32>> = document.numbers("categories")?.iter().map(category).collect();
+    let categories: Option<Vec<u32>> =
+        document.numbers("categories")?.iter().map(category).collect();
     categories.ok_or_else(|| broken("a category is no number".to_owned()))
 }
 

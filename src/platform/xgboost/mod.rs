@@ -80,22 +80,19 @@ impl Platform for XGBoost {
     }
 
     fn check(&self, folder: &Path) -> Completeness {
-        match find(folder) {
-            Ok(_) => Completeness::Complete,
-            Err(error) if error.code() == Code::NotFound => {
-                Completeness::Missing(format!("a file *{}", CERTAIN.join(" or *")))
-            }
-            Err(error) => Completeness::Broken(error),
+        match files::check(folder, &CERTAIN) {
+            Completeness::Missing(what) => match find(folder) {
+                Ok(_) => Completeness::Complete,
+                Err(error) if error.code() == Code::NotFound => Completeness::Missing(what),
+                Err(error) => Completeness::Broken(error),
+            },
+            found @ (Completeness::Complete | Completeness::Broken(_)) => found,
         }
     }
 
     fn inspect(&self, folder: &Path, _options: &LoadOptions) -> Result<Inspection> {
         let (model, bytes) = read(folder)?;
-        Ok(Inspection {
-            signatures: vec![signature(&model)],
-            written_by: model.written_by,
-            bytes,
-        })
+        Ok(Inspection { signatures: vec![signature(&model)], written_by: model.written_by, bytes })
     }
 
     fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
@@ -111,8 +108,7 @@ impl Platform for XGBoost {
 
 /// The model's file: `path` itself, or the one in the folder `path`.
 fn find(path: &Path) -> Result<PathBuf> {
-    let certain = files::find(path, &CERTAIN);
-    match certain {
+    match files::find(path, &CERTAIN) {
         Err(error) if error.code() == Code::NotFound => {}
         found => return found,
     }
@@ -270,11 +266,11 @@ impl Model {
     /// How many rows `input` has, if it is of the right shape.
     fn rows_of(&self, input: &Tensor) -> Result<usize> {
         let features = self.features;
-        match input.shape().dims() {
-            &[rows, columns] if usize::try_from(columns) == Ok(features) => {
+        match *input.shape().dims() {
+            [rows, columns] if usize::try_from(columns) == Ok(features) => {
                 usize::try_from(rows).map_err(|_| Error::invalid("a negative number of rows"))
             }
-            &[_, columns] => Err(Error::invalid(format!(
+            [_, columns] => Err(Error::invalid(format!(
                 "input {INPUT:?} has {columns} values in a row, and the model takes {features}{}",
                 self.shown_names()
             ))),

@@ -130,7 +130,9 @@ impl Model {
             }
             match &self.booster {
                 Booster::Trees(forest) => forest.add_to(sums, outputs, rows, self.features),
-                Booster::Linear(weights) => add_products(weights, sums, outputs, rows, self.features),
+                Booster::Linear(weights) => {
+                    add_products(weights, sums, outputs, rows, self.features)
+                }
             }
             self.transform.apply(sums, outputs, &mut push);
         }

@@ -20,6 +20,8 @@ pub(super) enum Transform {
     Softmax,
     /// The number of the class with the largest sum.
     Largest,
+    /// The sums of a row in order: quantiles that do not cross.
+    Ascending,
 }
 
 /// What turns a written `base_score` into a sum: the inverse of the transform, mostly.
@@ -43,6 +45,9 @@ pub(super) type Version = (u32, u32);
 /// The last version in which `binary:logitraw` took its `base_score` for a probability.
 const LAST_LOGITRAW_OF_PROBABILITIES: Version = (1, 3);
 
+/// The first version that puts a row's quantiles in order.
+const FIRST_ORDERED_QUANTILES: Version = (3, 4);
+
 impl Objective {
     /// The objective `name` in a file of version `version`.
     pub(super) fn new(name: &str, version: Version) -> Result<Self> {
@@ -53,10 +58,13 @@ impl Objective {
             | "reg:squaredlogerror"
             | "reg:pseudohubererror"
             | "reg:absoluteerror"
-            | "reg:quantileerror"
             | "rank:pairwise"
             | "rank:ndcg"
             | "rank:map" => (Transform::Identity, Link::Identity),
+            "reg:quantileerror" if version >= FIRST_ORDERED_QUANTILES => {
+                (Transform::Ascending, Link::Identity)
+            }
+            "reg:quantileerror" => (Transform::Identity, Link::Identity),
             "binary:logitraw" if version <= LAST_LOGITRAW_OF_PROBABILITIES => {
                 (Transform::Identity, Link::Logit)
             }
@@ -103,11 +111,12 @@ impl Transform {
             | Transform::Sigmoid
             | Transform::Exponential
             | Transform::Sign
-            | Transform::Softmax => sums,
+            | Transform::Softmax
+            | Transform::Ascending => sums,
         }
     }
 
-    /// Turns the sums of rows, `sums` each, into their predictions, and appends those to `out`.
+    /// Turns the sums of rows, `sums` each, into their predictions, and hands those to `push`.
     pub(super) fn apply(self, rows: &mut [f32], sums: usize, mut push: impl FnMut(&[f32])) {
         match self {
             Transform::Identity => {}
@@ -117,6 +126,9 @@ impl Transform {
                 rows.iter_mut().for_each(|x| *x = if *x > 0.0 { 1.0 } else { 0.0 });
             }
             Transform::Softmax => rows.chunks_exact_mut(sums).for_each(softmax),
+            Transform::Ascending => {
+                rows.chunks_exact_mut(sums).for_each(|row| row.sort_unstable_by(f32::total_cmp));
+            }
             Transform::Largest => {
                 return rows.chunks_exact(sums).for_each(|row| push(&[largest(row)]));
             }
@@ -163,9 +175,13 @@ mod tests {
     use super::*;
 
     fn predict(name: &str, sums: &[f32], width: usize) -> Vec<f32> {
+        predict_as(name, (3, 2), sums, width)
+    }
+
+    fn predict_as(name: &str, version: Version, sums: &[f32], width: usize) -> Vec<f32> {
         let mut rows = sums.to_vec();
         let mut out = Vec::new();
-        let transform = Objective::new(name, (3, 2)).expect("known").transform;
+        let transform = Objective::new(name, version).expect("known").transform;
         transform.apply(&mut rows, width, |part| out.extend_from_slice(part));
         out
     }
@@ -181,6 +197,9 @@ mod tests {
         assert_eq!(predict("multi:softmax", &[1.0, 3.0, 3.0, 2.0, 0.0, 1.0], 3), [1.0, 0.0]);
         assert_eq!(predict("multi:softprob", &[7.0, 7.0], 2), [0.5, 0.5]);
         assert!(predict("binary:logistic", &[f32::NAN], 1)[0].is_nan());
+        let crossing = [2.0, 1.0, 3.0];
+        assert_eq!(predict("reg:quantileerror", &crossing, 3), crossing);
+        assert_eq!(predict_as("reg:quantileerror", (3, 4), &crossing, 3), [1.0, 2.0, 3.0]);
     }
 
     #[test]

@@ -54,17 +54,27 @@ fn the_sample_of_simple_tensorflow_serving() {
 /// Expected is what xgboost 3.2.0 says, which wrote them.
 #[test]
 fn several_classes_and_two() {
-    let rows = [5.1, 3.5, 1.4, 0.2, 6.0, 2.9, 4.5, 1.5, 6.3, 3.3, 6.0, 2.5, 5.1, 3.5, f32::NAN, 0.2];
+    let rows =
+        [5.1, 3.5, 1.4, 0.2, 6.0, 2.9, 4.5, 1.5, 6.3, 3.3, 6.0, 2.5, 5.1, 3.5, f32::NAN, 0.2];
     let expected = [
-        0.922_617_1, 0.039_792_556, 0.037_590_317, //
-        0.039_080_724, 0.921_488_34, 0.039_430_87, //
-        0.037_965_927, 0.040_991_962, 0.921_042_1, //
-        0.074_869_864, 0.211_203_37, 0.713_926_75,
+        0.922_617_1,
+        0.039_792_556,
+        0.037_590_317, //
+        0.039_080_724,
+        0.921_488_34,
+        0.039_430_87, //
+        0.037_965_927,
+        0.040_991_962,
+        0.921_042_1, //
+        0.074_869_86,
+        0.211_203_37,
+        0.713_926_75,
     ];
     for file in ["iris_softprob.json", "iris_softprob.ubj"] {
         let loaded = load(&data("platforms/xgboost").join(file));
         assert_eq!(run(&loaded, 4, &rows), (vec![4, 3], expected.to_vec()), "{file}");
-        let inspection = XGBoost.inspect(&data("platforms/xgboost").join(file), &LoadOptions::default());
+        let inspection =
+            XGBoost.inspect(&data("platforms/xgboost").join(file), &LoadOptions::default());
         assert_eq!(inspection.expect("a model").written_by, "3.2.0");
     }
     let loaded = load(&data("platforms/xgboost/iris_virginica_binary.json"));
@@ -120,7 +130,8 @@ fn check_cases(folder: &Path) -> usize {
             let differ = result.iter().zip(&expected).filter(is_off).count();
             if shape != case.shape || result.len() != expected.len() || differ > 0 {
                 let first = result.iter().zip(&expected).find(is_off);
-                let _ = writeln!(wrong, "{name} {file}: {shape:?}, {differ} differ, first {first:?}");
+                let _ =
+                    writeln!(wrong, "{name} {file}: {shape:?}, {differ} differ, first {first:?}");
             }
             checked += 1;
         }
@@ -138,7 +149,7 @@ fn answers_are_the_librarys_to_the_bit() {
 #[test]
 #[ignore = "needs folders of cases, in TENSORSERVE_XGBOOST_CASES when this is compiled"]
 fn answers_in_other_folders() {
-    let folders = option_env!("TENSORSERVE_XGBOOST_CASES").expect("folders");
+    let Some(folders) = option_env!("TENSORSERVE_XGBOOST_CASES") else { panic!("no folders") };
     for folder in folders.split(':').map(Path::new) {
         assert!(check_cases(folder) > 0);
     }
@@ -187,7 +198,10 @@ fn requests_of_another_shape_are_told_so() {
     );
     assert_eq!(fails(&[4], 4), "input \"data\" has the shape [4], and must have [rows, 4]");
     assert_eq!(fails(&[], 1), "input \"data\" has the shape [], and must have [rows, 4]");
-    assert_eq!(fails(&[1, 4, 1], 4), "input \"data\" has the shape [1,4,1], and must have [rows, 4]");
+    assert_eq!(
+        fails(&[1, 4, 1], 4),
+        "input \"data\" has the shape [1,4,1], and must have [rows, 4]"
+    );
     assert!(fails(&[i64::MAX, 0], 0).contains("has 0 values in a row"));
     assert_eq!(run_empty(&loaded), [0]);
     assert_eq!(run_empty(&load(&data("platforms/xgboost/iris_softprob.ubj"))), [0, 3]);
@@ -243,7 +257,8 @@ fn files_cut_short_are_refused() {
 fn damaged_files_are_refused_or_run() {
     let mut state = 1_u64;
     let mut random = |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(state >> 33).expect("31 bits") % below
     };
     for file in REAL {
@@ -287,10 +302,22 @@ fn what_is_wrong_is_named() {
         (at("split_indices/0"), "4", "tree 3: it splits by feature 4, and there are 4"),
         (at("id"), "4", "tree 3: its \"id\" is another"),
         (at("split_conditions"), "{}", "tree 3: \"split_conditions\" is no list of numbers"),
-        ("/learner/gradient_booster/model/tree_info/3".to_owned(), "1", "tree 3: it adds to output"),
-        ("/learner/learner_model_param/num_feature".to_owned(), "\"x\"", "\"num_feature\" is \"x\""),
+        (
+            "/learner/gradient_booster/model/tree_info/3".to_owned(),
+            "1",
+            "tree 3: it adds to output",
+        ),
+        (
+            "/learner/learner_model_param/num_feature".to_owned(),
+            "\"x\"",
+            "\"num_feature\" is \"x\"",
+        ),
         ("/learner/learner_model_param/num_feature".to_owned(), "\"0\"", "\"num_feature\" is 0"),
-        ("/learner/learner_model_param/base_score".to_owned(), "\"[]\"", "\"base_score\" is \"[]\""),
+        (
+            "/learner/learner_model_param/base_score".to_owned(),
+            "\"[]\"",
+            "\"base_score\" is \"[]\"",
+        ),
         ("/learner".to_owned(), "[]", "\"learner_model_param\" is missing"),
     ] {
         let said = set(&path, serde_json::from_str(value).expect("JSON"));
