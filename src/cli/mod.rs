@@ -13,6 +13,7 @@ use crate::config::environment::{Environment, variable};
 use crate::config::{Config, Settings};
 use crate::error::{Error, Result};
 use crate::platform::Platforms;
+use crate::platform::sklearn::ScikitLearn;
 use crate::platform::tensorflow::TensorFlow;
 
 mod auth;
@@ -242,7 +243,10 @@ fn version(environment: &Environment) -> Result<ExitCode> {
 /// The platforms built into this binary.
 fn platforms(config: &Config) -> Platforms {
     let tensorflow = TensorFlow::new(config.tensorflow.clone());
-    Platforms::new(vec![std::sync::Arc::new(tensorflow)])
+    Platforms::new(vec![
+        std::sync::Arc::new(tensorflow),
+        std::sync::Arc::new(ScikitLearn),
+    ])
 }
 
 /// Prints a line. A reader that has gone away is no failure.

@@ -12,6 +12,7 @@ use crate::error::{Code, Error, Result};
 use crate::tensor::{Signature, Tensor};
 
 mod files;
+pub mod sklearn;
 pub mod tensorflow;
 
 /// A runtime that can serve models of one kind.
