@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tensorserve::config::ModelSettings;
 use tensorserve::platform::sklearn::ScikitLearn;
 
 use crate::support::server::{TestServer, config, settings};
@@ -14,14 +13,14 @@ use crate::support::{alike, data};
 const OLD: &str = "simple-tensorflow-serving/models/scikitlearn_iris/model.pkl";
 const NEW: &str = "platforms/sklearn/iris_logreg_pipeline.joblib";
 
-/// A server of `file` under the name `iris`.
-fn serve(file: &Path) -> TestServer {
+/// A server of the model in `folder`, which becomes version 3 of `iris` from `file`.
+fn serve(folder: &Path, file: &str) -> TestServer {
+    let version = folder.join("iris/3");
+    fs::create_dir_all(&version).expect("folders");
+    let name = Path::new(file).file_name().expect("a name");
+    fs::copy(data(file), version.join(name)).expect("copied");
     let mut settings = settings();
-    settings.models.push(ModelSettings {
-        path: Some(file.to_owned()),
-        name: Some("iris".to_owned()),
-        ..ModelSettings::default()
-    });
+    settings.paths.push(folder.to_owned());
     let server = TestServer::start_with(&config(settings), vec![Arc::new(ScikitLearn)]);
     server.wait_until_started();
     server
@@ -37,7 +36,8 @@ fn predict(server: &TestServer, rows: &Value) -> String {
 /// By scikit-learn 1.9.1, for rows of 64-bit numbers.
 #[test]
 fn a_pipeline_of_joblibs_answers_over_rest() {
-    let server = serve(&data(NEW));
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = serve(folder.path(), NEW);
     let text = predict(&server, &json!([[5.1, 3.5, 1.4, 0.2], [6.3, 3.3, 6.0, 2.5]]));
     let answer: Value = serde_json::from_str(&text).expect("JSON");
     let rows = answer["predictions"].as_array().expect("rows");
@@ -55,14 +55,11 @@ fn a_pipeline_of_joblibs_answers_over_rest() {
     assert!(answer.text().contains("rows of 4 numbers"), "{}", answer.text());
 }
 
-/// Of scikit-learn 0.19.1 and Python 2, from a version's folder.
+/// Of scikit-learn 0.19.1 and Python 2.
 #[test]
 fn a_forest_that_no_python_loads_any_more_answers() {
     let folder = tempfile::tempdir().expect("a folder");
-    let version = folder.path().join("iris/3");
-    fs::create_dir_all(&version).expect("folders");
-    fs::copy(data(OLD), version.join("model.pkl")).expect("copied");
-    let server = serve(&folder.path().join("iris"));
+    let server = serve(folder.path(), OLD);
     let text = predict(&server, &json!([[1, 2, 3, 4]]));
     assert!(text.contains("-Infinity"), "{text}");
     // Which is in no JSON but TensorFlow Serving's.
