@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use self::mxnet::MxNet;
 use self::onnx::Onnx;
+use self::sklearn::ScikitLearn;
 use self::tensorflow::TensorFlow;
 use self::xgboost::XGBoost;
 use crate::config::Config;
@@ -20,6 +21,7 @@ mod files;
 mod library;
 pub mod mxnet;
 pub mod onnx;
+pub mod sklearn;
 pub mod tensorflow;
 pub mod xgboost;
 
@@ -201,6 +203,7 @@ impl Platforms {
             Arc::clone(&onnx) as Arc<dyn Platform>,
             Arc::new(MxNet::new(onnx)),
             Arc::new(XGBoost),
+            Arc::new(ScikitLearn),
         ])
     }
 

@@ -55,6 +55,7 @@ mod sagemaker_service;
 mod same_answers;
 mod simple_cases;
 mod simple_front;
+mod sklearn;
 mod sources;
 mod steps;
 mod stop;
