@@ -4,7 +4,8 @@
 //! is turned into an ONNX model when it is loaded, which the `onnx` platform runs.
 //!
 //! * [`symbol`], [`params`] and [`signature`] read the files of a checkpoint;
-//! * [`convert`] makes an ONNX model of them, with what [`ops`] knows of each operation;
+//! * [`convert`] makes an ONNX model of them, with what [`ops`], [`layers`] and [`shapes`] know of each
+//!   operation;
 //! * this file finds the files, and ties all together as a [`Platform`].
 
 use std::ffi::OsString;
@@ -18,8 +19,10 @@ use crate::error::{Code, Error, Result};
 use crate::pb::onnx::ModelProto;
 
 mod convert;
+mod layers;
 mod ops;
 mod params;
+mod shapes;
 mod signature;
 mod symbol;
 
