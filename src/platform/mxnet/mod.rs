@@ -83,8 +83,12 @@ impl Platform for MxNet {
 
     fn load(&self, path: &Path, options: &LoadOptions) -> Result<Loaded> {
         let checkpoint = Checkpoint::at(path)?;
-        let model = checkpoint.convert()?;
-        self.onnx.load_made(&model, checkpoint.size(), checkpoint.folder(), options)
+        let mut model = checkpoint.convert()?;
+        let signature = super::onnx::signature(&model)?;
+        // MXNet never looked at them, so they may be wrong.
+        convert::open_outputs(&mut model);
+        let (size, folder) = (checkpoint.size(), checkpoint.folder());
+        self.onnx.load_made(&model, signature, size, folder, options)
     }
 }
 

@@ -244,6 +244,17 @@ fn shapes_and_numbers_change_as_mxnets() {
 }
 
 #[test]
+fn a_wrong_shape_of_an_output_does_no_harm() {
+    let folder = one("relu", &[], &[1, 2], &[]);
+    let input = json!({"data_name": "data", "data_shape": [1, 2]});
+    let output = json!({"data_name": "out", "data_shape": [1, 7, 7]});
+    let signature = json!({"inputs": [input], "outputs": [output]}).to_string();
+    fs::write(folder.path().join("m-signature.json"), signature).expect("written");
+    let loaded = load(folder.path()).expect("loads");
+    close(&run(&loaded, tensor(&[2, 2], &[-1.0, 1.0, 2.0, -2.0])), &[2, 2], &[0.0, 1.0, 2.0, 0.0]);
+}
+
+#[test]
 fn what_has_no_counterpart_is_refused_by_name() {
     for (op, attributes) in [
         ("RNN", &[][..]),
