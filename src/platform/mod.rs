@@ -11,6 +11,7 @@ use std::time::Duration;
 use self::mxnet::MxNet;
 use self::onnx::Onnx;
 use self::tensorflow::TensorFlow;
+use self::xgboost::XGBoost;
 use crate::config::Config;
 use crate::error::{Code, Error, Result};
 use crate::tensor::{Signature, Tensor};
@@ -20,6 +21,7 @@ mod library;
 pub mod mxnet;
 pub mod onnx;
 pub mod tensorflow;
+pub mod xgboost;
 
 /// A runtime that can serve models of one kind.
 pub trait Platform: Send + Sync {
@@ -198,6 +200,7 @@ impl Platforms {
             Arc::new(TensorFlow::new(config.tensorflow.clone())),
             Arc::clone(&onnx) as Arc<dyn Platform>,
             Arc::new(MxNet::new(onnx)),
+            Arc::new(XGBoost),
         ])
     }
 

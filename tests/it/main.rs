@@ -65,3 +65,4 @@ mod tfs_metrics;
 mod warm_up;
 mod warmup_command;
 mod worker;
+mod xgboost;
