@@ -251,6 +251,11 @@ impl Converter<'_> {
     }
 }
 
+/// Forgets what shapes the outputs are said to have.
+pub(super) fn open_outputs(model: &mut ModelProto) {
+    model.graph.iter_mut().flat_map(|graph| &mut graph.output).for_each(open);
+}
+
 fn open(info: &mut ValueInfoProto) {
     use crate::pb::onnx::type_proto::Value;
     if let Some(Value::TensorType(tensor)) = info.r#type.as_mut().and_then(|its| its.value.as_mut())

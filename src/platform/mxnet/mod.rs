@@ -4,7 +4,8 @@
 //! is turned into an ONNX model when it is loaded, which the `onnx` platform runs.
 //!
 //! * [`symbol`], [`params`] and [`signature`] read the files of a checkpoint;
-//! * [`convert`] makes an ONNX model of them, with what [`ops`] knows of each operation;
+//! * [`convert`] makes an ONNX model of them, with what [`ops`], [`layers`] and [`shapes`] know of each
+//!   operation;
 //! * this file finds the files, and ties all together as a [`Platform`].
 
 use std::ffi::OsString;
@@ -18,8 +19,10 @@ use crate::error::{Code, Error, Result};
 use crate::pb::onnx::ModelProto;
 
 mod convert;
+mod layers;
 mod ops;
 mod params;
+mod shapes;
 mod signature;
 mod symbol;
 
@@ -80,8 +83,12 @@ impl Platform for MxNet {
 
     fn load(&self, path: &Path, options: &LoadOptions) -> Result<Loaded> {
         let checkpoint = Checkpoint::at(path)?;
-        let model = checkpoint.convert()?;
-        self.onnx.load_made(&model, checkpoint.size(), checkpoint.folder(), options)
+        let mut model = checkpoint.convert()?;
+        let signature = super::onnx::signature(&model)?;
+        // MXNet never looked at them, so they may be wrong.
+        convert::open_outputs(&mut model);
+        let (size, folder) = (checkpoint.size(), checkpoint.folder());
+        self.onnx.load_made(&model, signature, size, folder, options)
     }
 }
 

@@ -1,5 +1,5 @@
 //! ONNX Runtime's C API, loaded at run time, behind safe types. The only file of this platform
-//! with `unsafe` code.
+//! with `unsafe` code, and long for that reason: what keeps it sound can be read in one place.
 //!
 //! Rules that the types here keep:
 //! * every pointer from the library sits in one struct that frees it on drop, and that struct
@@ -656,8 +656,8 @@ impl Value {
         let functions = &self.api.functions;
         let mut length = 0;
         // SAFETY: the value is a live tensor of strings; writes one number.
-        self.api
-            .check(unsafe { (functions.strings_length)(self.raw.as_ptr(), &raw mut length) })?;
+        let status = unsafe { (functions.strings_length)(self.raw.as_ptr(), &raw mut length) };
+        self.api.check(status)?;
         let mut bytes = vec![0_u8; length];
         let mut starts = vec![0_usize; count];
         if count > 0 {

@@ -68,22 +68,22 @@ impl Onnx {
     pub(super) fn load_made(
         &self,
         proto: &ModelProto,
+        signature: Signature,
         bytes: u64,
         folder: &Path,
         options: &LoadOptions,
     ) -> Result<Loaded> {
         let encoded = proto.encode_to_vec();
-        self.load_source(proto, &Source::Bytes(&encoded, folder), bytes, options)
+        self.load_source(signature, &Source::Bytes(&encoded, folder), bytes, options)
     }
 
     fn load_source(
         &self,
-        proto: &ModelProto,
+        signature: Signature,
         source: &Source,
         bytes: u64,
         options: &LoadOptions,
     ) -> Result<Loaded> {
-        let signature = signature(proto)?;
         let api = self.runtime()?;
         let threads = match usize::try_from(self.config.intra_op_threads) {
             Ok(set @ 1..) => set,
@@ -153,10 +153,11 @@ impl Platform for Onnx {
         let mut model = Model::read(path)?;
         let upgraded = upgrade::upgrade(&mut model.proto)?;
         let replaced = zipmap::replace(&mut model.proto)?;
+        let signature = signature(&model.proto)?;
         if upgraded || replaced {
-            return self.load_made(&model.proto, model.bytes, model.folder(), options);
+            return self.load_made(&model.proto, signature, model.bytes, model.folder(), options);
         }
-        self.load_source(&model.proto, &Source::File(&model.file), model.bytes, options)
+        self.load_source(signature, &Source::File(&model.file), model.bytes, options)
     }
 }
 
