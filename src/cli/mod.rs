@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
@@ -13,6 +14,8 @@ use crate::config::environment::{Environment, variable};
 use crate::config::{Config, Settings};
 use crate::error::{Error, Result};
 use crate::platform::Platforms;
+use crate::platform::pmml::Pmml;
+use crate::platform::spark::Spark;
 use crate::platform::tensorflow::TensorFlow;
 
 mod auth;
@@ -242,7 +245,7 @@ fn version(environment: &Environment) -> Result<ExitCode> {
 /// The platforms built into this binary.
 fn platforms(config: &Config) -> Platforms {
     let tensorflow = TensorFlow::new(config.tensorflow.clone());
-    Platforms::new(vec![std::sync::Arc::new(tensorflow)])
+    Platforms::new(vec![Arc::new(tensorflow), Arc::new(Pmml), Arc::new(Spark)])
 }
 
 /// Prints a line. A reader that has gone away is no failure.

@@ -12,6 +12,8 @@ use crate::error::{Code, Error, Result};
 use crate::tensor::{Signature, Tensor};
 
 mod files;
+pub mod pmml;
+pub mod spark;
 pub mod tensorflow;
 
 /// A runtime that can serve models of one kind.
