@@ -6,8 +6,8 @@
 //!
 //! * [`xml`] reads the file; [`field`], [`schema`], [`expression`] and [`predicate`] are what all
 //!   models are made of;
-//! * [`model`] puts a model together, [`tree`], [`regression`], [`mining`], [`scorecard`],
-//!   [`clustering`] and [`network`] are the kinds of them, and [`output`] names their results;
+//! * [`model`] puts a model together, [`tree`], [`regression`], [`general`], [`mining`],
+//!   [`scorecard`], [`clustering`] and [`network`] are the kinds of them, and [`output`] names their results;
 //! * [`rows`] turns tensors into rows and back; this file ties them together as a [`Platform`].
 
 use std::path::Path;
@@ -23,6 +23,7 @@ mod apply;
 mod clustering;
 mod expression;
 mod field;
+mod general;
 mod interval;
 mod mining;
 mod model;

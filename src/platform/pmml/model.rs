@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::clustering::Clustering;
 use super::field::{Field, Kind, MISSING, Row, Scope};
+use super::general::General;
 use super::mining::Mining;
 use super::network::Network;
 use super::output::{self, Output, Subject, Target};
@@ -115,6 +116,7 @@ enum Algorithm {
     Scorecard(Scorecard),
     Clustering(Clustering),
     Network(Network),
+    General(General),
 }
 
 /// A model, compiled.
@@ -141,6 +143,7 @@ impl Model {
             Algorithm::Scorecard(scorecard) => scorecard.score(row),
             Algorithm::Clustering(clustering) => clustering.score(row),
             Algorithm::Network(network) => network.score(row),
+            Algorithm::General(general) => general.score(row),
         };
         let verdict = match &self.target {
             Some(target) => target.apply(verdict, self.classes.as_ref(), row),
@@ -278,6 +281,7 @@ fn finish<'d>(
         "TreeModel" => Algorithm::Tree(Tree::read(builder, element, &around)?),
         "RegressionModel" => Algorithm::Regression(Regression::read(builder, element, &around)?),
         "NeuralNetwork" => Algorithm::Network(Network::read(builder, element, &around)?),
+        "GeneralRegressionModel" => Algorithm::General(General::read(builder, element, &around)?),
         "Scorecard" => Algorithm::Scorecard(Scorecard::read(builder, element, &around)?),
         "MiningModel" => {
             let (mining, inner) = Mining::read(builder, element, &around)?;
@@ -386,7 +390,8 @@ fn mentioned<'d>(
             }
             let name = match element.name() {
                 "ScoreDistribution" => element.attribute("value"),
-                "RegressionTable" => element.attribute("targetCategory"),
+                "GeneralRegressionModel" => element.attribute("targetReferenceCategory"),
+                "RegressionTable" | "PCell" => element.attribute("targetCategory"),
                 "Node" => element.attribute("score"),
                 "NormDiscrete" if element.attribute("field") == target => {
                     element.attribute("value")

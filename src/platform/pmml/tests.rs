@@ -237,6 +237,30 @@ fn predicates_have_three_answers() {
 }
 
 #[test]
+fn a_general_model_of_two_classes_links_its_sum_to_one_of_them() {
+    // As R writes logistic regression.
+    let file = r#"<PMML version="4.4"><DataDictionary>
+        <DataField name="x" optype="continuous" dataType="double"/>
+        <DataField name="y" optype="categorical" dataType="integer"/></DataDictionary>
+        <GeneralRegressionModel functionName="classification" modelType="generalizedLinear"
+        linkFunction="logit" targetReferenceCategory="0"><MiningSchema><MiningField name="x"/>
+        <MiningField name="y" usageType="target"/></MiningSchema><ParameterList>
+        <Parameter name="p0"/><Parameter name="p1"/></ParameterList><CovariateList>
+        <Predictor name="x"/></CovariateList><PPMatrix>
+        <PPCell value="1" predictorName="x" parameterName="p1"/></PPMatrix><ParamMatrix>
+        <PCell targetCategory="1" parameterName="p0" beta="0.5"/>
+        <PCell targetCategory="1" parameterName="p1" beta="-2"/></ParamMatrix>
+        </GeneralRegressionModel></PMML>"#;
+    let all = answers(file, &[("x", Value::from(1.0))]);
+    let expected = 1.0 / (1.0 + 1.5f64.exp());
+    assert!(same(&all["probability_1"], &Value::from(expected)), "{all:?}");
+    assert!(same(&all["probability_0"], &Value::from(1.0 - expected)), "{all:?}");
+    assert_eq!(all["y"], 0.0);
+    assert_eq!(answers(file, &[("x", Value::from(0.0))])["y"], 1.0);
+    assert_eq!(answers(file, &[])["y"], Value::Null);
+}
+
+#[test]
 fn inputs_of_any_shape_are_answered_or_refused() {
     let (signature, scorer, _) = compile(&text("tree_none.pmml")).expect("a model");
     let run = |inputs: &[Tensor]| scorer.run(0, inputs, RunOptions::default());

@@ -114,6 +114,36 @@ fn other_classes_are_refused_by_name() {
     assert!(error.message().contains(class), "{error}");
 }
 
+#[test]
+fn files_of_every_layout_hold_the_same() {
+    let folder = data("platforms/spark/parquet");
+    let values: Vec<f64> = std::iter::repeat_n(0.0, 900)
+        .chain((0..300).map(|index| f64::from(index % 7)))
+        .collect();
+    let flags: Vec<f64> = (0..50).map(|index| f64::from(u8::from(index % 3 == 0))).collect();
+    let kinds = ["plain_1", "packed_1", "plain_2", "packed_2"];
+    for name in kinds.iter().flat_map(|kind| [format!("{kind}_dictionary"), (*kind).to_owned()]) {
+        let bytes = fs::read(folder.join(format!("{name}.parquet"))).expect("a file");
+        let columns = Columns::read(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(columns.rows, 1);
+        assert_eq!(columns.list("v.values"), values, "{name}");
+        assert_eq!(columns.list("flags"), flags, "{name}");
+        assert_eq!(columns.list("v.size"), [0.0; 0], "{name}");
+        assert_eq!(columns.list("v.indices"), [0.0; 0], "{name}");
+        assert_eq!(columns.number("yes"), Some(1.0), "{name}");
+        assert_eq!(columns.number("half"), Some(0.5), "{name}");
+        assert_eq!(columns.number("count"), Some(1_099_511_627_776.0), "{name}");
+        assert!(columns.has("v") && !columns.has("w"), "{name}");
+        for length in (0..bytes.len()).step_by(7) {
+            assert!(Columns::read(&bytes[..length]).is_err(), "{name} cut at {length}");
+        }
+    }
+    let gzip = fs::read(folder.join("gzip.parquet")).expect("a file");
+    let error = Columns::read(&gzip).expect_err("refused");
+    assert_eq!(error.code(), Code::Unimplemented);
+    assert!(error.message().contains("another compression than Snappy"), "{error}");
+}
+
 /// The only file of numbers of a model.
 fn numbers(folder: &str) -> Vec<u8> {
     let file = parts(&data(folder).join("data"), ".parquet").remove(0);

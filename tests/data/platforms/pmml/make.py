@@ -144,7 +144,7 @@ def regression_classes(method, names="abc", kind="categorical"):
     scale = 0.1 if method in ("none", "simplemax") else 1
     body = "".join(table(c, scale) for c in names)
     if len(names) == 2:
-        body = table("a", scale, 0.5) + '<RegressionTable intercept="0" targetCategory="b"/>'
+        body = table("a", scale if scale == 1 else 0.05, 0.5) + '<RegressionTable intercept="0" targetCategory="b"/>'
     return (
         f'<RegressionModel functionName="classification" normalizationMethod="{method}">{schema("class")}'
         f"{output(CLASS)}{body}</RegressionModel>"
@@ -292,6 +292,11 @@ def treatments():
     return document(body)
 
 
+TWO = lambda text: text.replace('<Value value="c"/>', "").replace(
+    '<OutputField name="p_c" feature="probability" value="c" optype="continuous" dataType="double"/>', ""
+)
+
+
 def clusters(measure):
     fields = "".join(f'<ClusteringField field="{n}" fieldWeight="{w}"/>' for n, w in (("x", 1), ("z", 2), ("n", 0.1)))
     centres = ((0.5, -0.5, 1), (-0.5, 0.3, 5), (0.1, 0.9, 3))
@@ -343,7 +348,31 @@ def network(activation, is_class, normalization="softmax"):
     )
 
 
+def general(kind, link="", categories=()):
+    names = ["p0", "p1", "p2", "p3", "p4", "p5"]
+    cells = [("p1", "x", 1), ("p2", "z", 2), ("p3", "colour", "red"), ("p4", "colour", "blue"), ("p5", "x", 1), ("p5", "colour", "red")]
+    body = "".join(f'<PPCell value="{v}" predictorName="{f}" parameterName="{p}"/>' for p, f, v in cells)
+    betas = ""
+    for category in categories or [None]:
+        target = f'targetCategory="{category}"' if category else ""
+        betas += "".join(f'<PCell {target} parameterName="{p}" beta="{round(random.uniform(0.1, 0.9), 3)}" df="1"/>' for p in names)
+    function, target, shown = ("classification", "class", CLASS) if categories else ("regression", "y", NUMBER)
+    more = 'targetReferenceCategory="b"' if categories else ""
+    link = f'linkFunction="{link}"' if link else ""
+    parameters = "".join(f'<Parameter name="{p}"/>' for p in names)
+    return document(
+        f'<GeneralRegressionModel functionName="{function}" modelType="{kind}" {link} {more}>{schema(target)}{output(shown)}'
+        f"<ParameterList>{parameters}</ParameterList><FactorList><Predictor name=\"colour\"/></FactorList>"
+        f'<CovariateList><Predictor name="x"/><Predictor name="z"/></CovariateList><PPMatrix>{body}</PPMatrix>'
+        f"<ParamMatrix>{betas}</ParamMatrix></GeneralRegressionModel>"
+    )
+
+
 FILES = {}
+FILES["general_linear"] = general("generalLinear")
+for link in ("identity", "log", "logc", "logit", "probit", "cloglog", "loglog"):
+    FILES[f"general_{link}"] = general("generalizedLinear", link)
+FILES["general_classes"] = general("multinomialLogistic", "", "ac")
 for function in ("logistic", "tanh", "identity", "exponential", "square", "Gauss", "sine", "cosine", "Elliott", "arctan", "rectifier", "threshold", "reciprocal"):
     FILES[f"network_{function}"] = network(function, False)
 FILES["network_classes"] = network("tanh", True)
@@ -357,9 +386,6 @@ for method in ("none", "softmax", "logit", "exp", "probit", "cloglog", "cauchit"
     FILES[f"regression_{method}"] = document(regression(method))
 for method in ("none", "softmax", "simplemax"):
     FILES[f"classes_{method}"] = document(regression_classes(method))
-TWO = lambda text: text.replace('<Value value="c"/>', "").replace(
-    '<OutputField name="p_c" feature="probability" value="c" optype="continuous" dataType="double"/>', ""
-)
 for method in ("none", "softmax", "logit", "probit", "cloglog", "cauchit"):
     FILES[f"two_classes_{method}"] = TWO(document(regression_classes(method, "ab")))
 for method in ("sum", "average", "weightedAverage", "median"):
@@ -380,13 +406,15 @@ FILES["transformations"] = transformations()
 FILES["treatments"] = treatments()
 
 
-# PMML4S takes a set or a compound predicate with an unknown part, and a function of a missing value,
-# for false where the standard says unknown: such fields are always there in these files.
-SIMPLE_FIELDS_ONLY = ("tree", "forest", "boosted", "chain", "first", "transformations")
+# PMML4S takes a set or a compound predicate with an unknown part, a function of a missing value, and
+# a missing factor, for false where the standard says unknown: such fields are always there in these files.
+SIMPLE_FIELDS_ONLY = ("tree", "forest", "boosted", "chain", "first", "transformations", "general")
 
 
 def rows(name):
     always = ("colour", "size", "z") if name.startswith(SIMPLE_FIELDS_ONLY) else ()
+    if name == "general_classes":  # It takes a class of which nothing is known for the last one.
+        always = ("colour", "x", "z")
     made = []
     for index in range(40):
         row = {
