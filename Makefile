@@ -5,8 +5,8 @@
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo
 #   make check          what CI runs: tests, lints, documentation, Dockerfiles, licences
 #
-# Needs Rust, gcc, make and Python 3 with pip. libtensorflow is fetched into lib/, once;
-# `make clean` leaves it there.
+# Needs Rust, gcc, make and Python 3 with pip. libtensorflow and ONNX Runtime are fetched into lib/,
+# once; `make clean` leaves them there.
 
 DEVICE ?= cpu
 ARGS ?=
@@ -14,6 +14,7 @@ ARGS ?=
 PYTHON ?= python3
 CARGO ?= cargo
 FETCH = $(PYTHON) scripts/fetch_libtensorflow.py --device $(DEVICE)
+FETCH_ONNX = $(PYTHON) scripts/fetch_onnxruntime.py
 DENY = target/tools/bin/cargo-deny
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BINARY = $(TARGET)/release/tensorserve
@@ -46,6 +47,7 @@ check: test lint doc dockerfiles deny
 
 lib:
 	@$(FETCH)
+	@$(FETCH_ONNX)
 
 build:
 	@$(CARGO) build --release --locked --bin tensorserve

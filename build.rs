@@ -30,5 +30,14 @@ fn main() -> Result<()> {
     let tonic = tonic_prost_build::configure().build_client(false).build_transport(false);
     // Reads what clients send without taking much more memory than that.
     let tonic = tonic.codec_path("crate::proto::bounded::BoundedCodec");
-    tonic.compile_fds_with_config(compiler.file_descriptor_set(), prost)
+    tonic.compile_fds_with_config(compiler.file_descriptor_set(), prost)?;
+    compile_models()
+}
+
+/// Formats of models that no client speaks.
+fn compile_models() -> Result<()> {
+    let files = protox::compile(["onnx/onnx.proto"], ["proto"]);
+    let files = files.map_err(|e| Error::other(format!("{e:?}")))?;
+    // What is in a file stays there: weights are not copied.
+    prost_build::Config::new().bytes(["."]).compile_fds(files)
 }

@@ -68,7 +68,6 @@ struct Inner {
     roots: Vec<PathBuf>,
     common: ModelConfig,
     facts: Facts,
-    runtimes: OnceLock<Vec<String>>,
     seconds: Arc<Seconds>,
 }
 
@@ -136,7 +135,6 @@ impl Engine {
             roots: operate::roots(&config.repository.sources, models),
             common: config.repository.common.clone(),
             facts: Facts::new(&config.repository),
-            runtimes: OnceLock::new(),
             seconds: Arc::default(),
         }))
     }

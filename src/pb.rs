@@ -11,7 +11,7 @@ use crate::tensor::{
     aligned_vec,
 };
 
-pub use crate::proto::{DESCRIPTORS, bounded, serving, tensorflow};
+pub use crate::proto::{DESCRIPTORS, bounded, onnx, serving, tensorflow};
 
 use tensorflow::tensor_shape_proto::Dim;
 pub use tensorflow::{BytesList, Example, Feature, Features, FloatList, Int64List};

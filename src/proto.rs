@@ -14,6 +14,12 @@ pub mod tensorflow {
     }
 }
 
+/// Package `onnx`: models of that format.
+#[allow(missing_docs, unreachable_pub, clippy::all)]
+pub mod onnx {
+    include!(concat!(env!("OUT_DIR"), "/onnx.rs"));
+}
+
 pub mod bounded;
 
 pub use self::tensorflow::serving;

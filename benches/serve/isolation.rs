@@ -1,8 +1,8 @@
 //! `make bench ARGS=isolation`: what requests for one model feel while others load and unload.
 //!
-//! Model A gets half of the requests per second that it can take, on a fixed schedule; how long an
-//! answer takes counts from when its request was due. What it can take is found on such a schedule
-//! too: a request that comes alone costs more than one of many that wait. Meanwhile B and C, of
+//! Model A gets so many requests per second, on a fixed schedule, that the machine is half busy with
+//! them; how long an answer takes counts from when its request was due. Half of what it can take at
+//! most would be more: requests that come close together cost less each. Meanwhile B and C, of
 //! 100 MB of variables each, are moved into the folder of models and out of it, again and again, or
 //! are left alone: both in turn, many times over in one run.
 
@@ -48,11 +48,12 @@ pub fn run(model: &str, time: Duration) {
     thread::sleep(Duration::from_millis(3500));
     let server = Process::serving(&models, &[]);
     client::check(server.address, &scenario);
-    let rate = capacity(server.address, &scenario) / 2.0;
+    let (rate, busy) = half_load(server.address, &scenario);
     println!(
-        "A is {}, at {rate:.0} requests per second, half of what it can take; \
+        "A is {}, at {rate:.0} requests per second, which take {:.0} % of the processors; \
          {} s with loads and as long without",
         scenario.name,
+        busy * 100.0,
         time.as_secs()
     );
     let mut alone = Histogram::new(3).expect("histogram");
@@ -117,20 +118,34 @@ fn while_loading(
     (latency, loads.into_inner())
 }
 
-/// The requests per second that can be kept up on schedule, to within a tenth.
-fn capacity(address: SocketAddr, scenario: &Scenario) -> f64 {
+/// The requests per second, to within a tenth, with which the machine is half busy, and how busy it
+/// is: client and all, as the client is part of what loads meet here.
+fn half_load(address: SocketAddr, scenario: &Scenario) -> (f64, f64) {
     // As many as get answered when nobody waits for a time.
-    let unscheduled = (0..3).map(|_| ask(address, scenario, None).len()).max();
-    let mut rate = unscheduled.expect("a phase") as f64 / PHASE.as_secs_f64();
-    // Behind schedule, requests wait for longer and longer.
-    let keeps_up = |rate| {
+    let unscheduled = ask(address, scenario, None).len();
+    let mut rate = unscheduled as f64 / PHASE.as_secs_f64() / 2.0;
+    loop {
+        let before = processor_time();
         let latency = ask(address, scenario, Some(rate));
-        Duration::from_nanos(latency.value_at_quantile(0.5)) < BEHIND
-    };
-    while !keeps_up(rate) {
+        let after = processor_time();
+        let busy = (after.0 - before.0) / (after.1 - before.1);
+        // Behind schedule, requests wait for longer and longer.
+        let behind = Duration::from_nanos(latency.value_at_quantile(0.5)) > BEHIND;
+        if busy <= 0.5 && !behind {
+            return (rate, busy);
+        }
         rate *= 0.9;
     }
-    rate
+}
+
+/// Processor time so far that was used, and all there was, in ticks, of the whole machine.
+fn processor_time() -> (f64, f64) {
+    let text = fs::read_to_string("/proc/stat").expect("/proc/stat");
+    let line = text.lines().next().expect("a line for all processors");
+    let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|t| t.parse().ok()).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal; what guests take is in user.
+    let all: f64 = ticks.iter().take(8).sum();
+    (all - ticks[3] - ticks[4], all)
 }
 
 /// Asks for the time of a phase: so many requests per second, on schedule, or as many as get

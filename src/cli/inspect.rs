@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::table::columns;
-use super::{example, health, platforms, say};
-use crate::config::{Config, Settings, environment::Environment};
+use super::{example, health, say};
+use crate::config::{self, Config, Settings, environment::Environment};
 use crate::error::{Error, Result};
 use crate::platform::{LoadOptions, Platforms};
 use crate::steps;
@@ -16,7 +16,7 @@ use crate::tensor::{DeclaredShape, ImageEncoding, Signature, TensorSpec};
 
 const SERVER: &str = "http://127.0.0.1:8500";
 
-pub(super) fn run(target: &str, tags: &str) -> Result<ExitCode> {
+pub(super) fn run(target: &str, tags: &str, platform: Option<&str>) -> Result<ExitCode> {
     if target.starts_with("http://") || target.starts_with("https://") {
         inspect_url(target)?;
         return Ok(ExitCode::SUCCESS);
@@ -26,27 +26,35 @@ pub(super) fn run(target: &str, tags: &str) -> Result<ExitCode> {
         tags: tags.split(',').map(|tag| tag.trim().to_owned()).collect(),
         ..LoadOptions::default()
     };
-    let platforms = platforms(&config);
-    let folders = models_at(Path::new(target), &platforms)?;
+    let platforms = Platforms::built_in(&config);
+    let named = platform.map(config::platform).transpose().map_err(Error::invalid)?;
+    let folders = models_at(Path::new(target), &platforms, named)?;
     for (index, (name, folder)) in folders.iter().enumerate() {
         if index > 0 {
             say("");
         }
-        inspect_folder(name, folder, &platforms, &options)?;
+        inspect_folder(name, folder, &platforms, named, &options)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The model folders that `path` stands for, each with its model's name: itself, its newest
-/// version, or those of every model in it.
-pub(super) fn models_at(path: &Path, platforms: &Platforms) -> Result<Vec<(String, PathBuf)>> {
+/// The models that `path` stands for, each with its name: itself, its newest version, or those of
+/// every model in it. They are for the platform that is `named`, or any.
+pub(super) fn models_at(
+    path: &Path,
+    platforms: &Platforms,
+    named: Option<&str>,
+) -> Result<Vec<(String, PathBuf)>> {
     let real = path
         .canonicalize()
         .map_err(|e| Error::not_found(format!("{}: {e}", path.display())).with_source(e))?;
     let name_of = |path: &Path| {
         path.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned())
     };
-    if platforms.of_folder(&real).is_some() {
+    if platforms.is_model(&real, named) {
+        if let (true, Some(stem)) = (real.is_file(), real.file_stem()) {
+            return Ok(vec![(stem.to_string_lossy().into_owned(), real.clone())]);
+        }
         let is_version = name_of(&real).bytes().all(|byte| byte.is_ascii_digit());
         let named = if is_version { real.parent().unwrap_or(&real) } else { &real };
         return Ok(vec![(name_of(named), real.clone())]);
@@ -56,7 +64,7 @@ pub(super) fn models_at(path: &Path, platforms: &Platforms) -> Result<Vec<(Strin
     }
     let mut models = Vec::new();
     for folder in subfolders(&real) {
-        if platforms.of_folder(&folder).is_some() {
+        if platforms.is_model(&folder, named) {
             models.push((name_of(&folder), folder));
         } else if let Some(newest) = newest_version(&folder) {
             models.push((name_of(&folder), newest));
@@ -65,7 +73,7 @@ pub(super) fn models_at(path: &Path, platforms: &Platforms) -> Result<Vec<(Strin
     if models.is_empty() {
         return Err(Error::not_found(format!(
             "{}: no model is there (a model is a folder with a saved_model.pb, or of numbered \
-             versions of one)",
+             versions of one, or a file of another platform)",
             path.display()
         )));
     }
@@ -91,9 +99,10 @@ fn inspect_folder(
     name: &str,
     folder: &Path,
     platforms: &Platforms,
+    named: Option<&str>,
     options: &LoadOptions,
 ) -> Result<()> {
-    let Some(platform) = platforms.of_folder(folder) else {
+    let Some(platform) = platforms.of_version(folder, named) else {
         let known: Vec<&str> = platforms.iter().map(|platform| platform.name()).collect();
         let message =
             format!("{}: no model of a known kind ({})", folder.display(), known.join(", "));
@@ -104,7 +113,8 @@ fn inspect_folder(
     let kilobytes = inspection.bytes.div_ceil(1000);
     let written_by = match inspection.written_by.as_str() {
         "" => String::new(),
-        version => format!(", written by {} {version}", platform.name()),
+        version if platform.name() == "tensorflow" => format!(", written by tensorflow {version}"),
+        program => format!(", written by {program}"),
     };
     say(&format!("{name}: {place} ({}, {kilobytes} kB{written_by})", platform.name()));
     if let crate::platform::Completeness::Missing(what) = platform.check(folder) {

@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
@@ -14,9 +13,6 @@ use crate::config::environment::{Environment, variable};
 use crate::config::{Config, Settings};
 use crate::error::{Error, Result};
 use crate::platform::Platforms;
-use crate::platform::pmml::Pmml;
-use crate::platform::spark::Spark;
-use crate::platform::tensorflow::TensorFlow;
 
 mod auth;
 mod example;
@@ -120,6 +116,9 @@ struct InspectArgs {
     /// Tags of the graph to show
     #[arg(long, value_name = "LIST", default_value = "serve")]
     tags: String,
+    /// What kind of model it is [default: seen from its files]
+    #[arg(long, value_name = "NAME")]
+    platform: Option<String>,
 }
 
 /// Runs the program.
@@ -177,7 +176,9 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
             }
             serve::run(settings, environment)
         }
-        Some(Commands::Inspect(arguments)) => inspect::run(&arguments.target, &arguments.tags),
+        Some(Commands::Inspect(arguments)) => {
+            inspect::run(&arguments.target, &arguments.tags, arguments.platform.as_deref())
+        }
         Some(Commands::Health(arguments)) => health::run(&arguments, environment),
         Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),
@@ -231,9 +232,9 @@ fn is_setting(argument: &clap::Arg) -> bool {
 fn version(environment: &Environment) -> Result<ExitCode> {
     say(concat!("tensorserve ", env!("CARGO_PKG_VERSION")));
     let mut settings = Settings::default();
-    settings.server.libtensorflow = environment.get("TENSORSERVE_LIBTENSORFLOW").map(PathBuf::from);
+    name_libraries(&mut settings, environment);
     let config = Config::new(settings, environment)?;
-    for platform in platforms(&config).iter() {
+    for platform in Platforms::built_in(&config).iter() {
         match platform.describe() {
             Ok(description) => say(&description),
             Err(error) => say(&format!("{}: {error}", platform.name())),
@@ -242,10 +243,12 @@ fn version(environment: &Environment) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The platforms built into this binary.
-fn platforms(config: &Config) -> Platforms {
-    let tensorflow = TensorFlow::new(config.tensorflow.clone());
-    Platforms::new(vec![Arc::new(tensorflow), Arc::new(Pmml), Arc::new(Spark)])
+/// Takes from the environment where the runtimes' libraries are, for a command that takes nothing
+/// else from there.
+fn name_libraries(settings: &mut Settings, environment: &Environment) {
+    let path = |name| environment.get(name).map(PathBuf::from);
+    settings.server.libtensorflow = path("TENSORSERVE_LIBTENSORFLOW");
+    settings.server.libonnxruntime = path("TENSORSERVE_LIBONNXRUNTIME");
 }
 
 /// Prints a line. A reader that has gone away is no failure.

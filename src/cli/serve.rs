@@ -9,14 +9,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use indicatif::ProgressBar;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::inspect::models_at;
 use super::table::columns;
-use super::{example, platforms, say};
+use super::{example, say};
 use crate::Server;
 use crate::config::environment::Environment;
-use crate::config::{AuthConfig, Config, Settings};
+use crate::config::{AuthConfig, Config, Settings, SourceConfig};
 use crate::engine::{Choice, Engine, ModelSpec, State};
 use crate::error::{Error, Result};
 use crate::os;
+use crate::platform::Platforms;
 
 pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitCode> {
     let start = Instant::now();
@@ -34,10 +36,8 @@ pub(super) fn serve(
     then: impl FnOnce(&Server) -> Result<()>,
 ) -> Result<ExitCode> {
     os::bound_heaps(2);
-    let platforms = platforms(config);
-    // Without its only runtime the server would stand there and fail every model.
-    let described = platforms.iter().map(|platform| platform.describe());
-    let runtimes: Vec<String> = described.collect::<Result<_>>()?;
+    let platforms = Platforms::built_in(config);
+    let runtimes = runtimes(&platforms, &config.repository.sources)?;
     let server = Server::start(config, platforms)?;
     then(&server)?;
     let report = Report {
@@ -61,6 +61,25 @@ pub(super) fn serve(
     // At once, and not through the runtimes' own clean-up, which a load that is still under way
     // could make hang or crash.
     os::exit_now(0)
+}
+
+/// The runtimes of the models at `sources`, in words of theirs. Without one of them the server
+/// would stand there and fail its models. What is of no known kind, as nothing is there yet, is
+/// taken for TensorFlow's.
+fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<String>> {
+    let mut names: Vec<&str> = Vec::new();
+    for source in sources {
+        let named = source.model.platform;
+        let models = models_at(&source.path, platforms, named).unwrap_or_default();
+        let found = models.iter().filter_map(|(_, path)| platforms.of_folder(path));
+        names.extend(found.map(|platform| platform.name()));
+        names.extend(named);
+    }
+    if names.is_empty() {
+        names.push("tensorflow");
+    }
+    let needed = platforms.iter().filter(|platform| names.contains(&platform.name()));
+    needed.map(|platform| platform.describe()).collect()
 }
 
 /// The log on stderr. Before the settings are checked, so that what they find can be told.

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use prost::Message;
 
 use super::inspect::models_at;
-use super::{platforms, say};
+use super::{name_libraries, say};
 use crate::codec::tfrecord;
 use crate::config::environment::Environment;
 use crate::config::units::{List, Span};
@@ -21,6 +21,7 @@ use crate::engine::{Choice, Engine, ModelHandle, ModelSpec, State};
 use crate::error::{Code, Error, Result};
 use crate::metrics::Metrics;
 use crate::pb::serving::PredictionLog;
+use crate::platform::Platforms;
 use crate::protocol::tfs::classify::Method;
 use crate::protocol::tfs::record;
 use crate::protocol::tfs::warm_up::{self, MOST_RECORDS, Records, file_of};
@@ -122,15 +123,14 @@ struct Version {
 impl Version {
     fn load(model: &ModelArgs, environment: &Environment) -> Result<Self> {
         let mut settings = Settings::default();
-        settings.server.libtensorflow =
-            environment.get("TENSORSERVE_LIBTENSORFLOW").map(PathBuf::from);
+        name_libraries(&mut settings, environment);
         // It is only loaded; nothing is watched, and no request comes from anywhere else.
         settings.server.poll_interval = Some(Span(Duration::ZERO));
         settings.server.max_load_retries = Some(0);
         settings.each.warm_up = Some(false);
         settings.each.tags = Some(model.tags.clone());
-        let platforms = platforms(&Config::new(settings.clone(), environment)?);
-        let [(name, folder)] = &models_at(&model.model, &platforms)?[..] else {
+        let platforms = Platforms::built_in(&Config::new(settings.clone(), environment)?);
+        let [(name, folder)] = &models_at(&model.model, &platforms, None)?[..] else {
             let place = model.model.display();
             return Err(Error::invalid(format!("{place}: there are several models; name one")));
         };

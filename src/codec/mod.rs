@@ -8,4 +8,5 @@ pub mod csv;
 pub mod event_stream;
 pub mod json;
 pub mod npy;
+pub mod pickle;
 pub mod tfrecord;

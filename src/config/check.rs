@@ -11,7 +11,7 @@ use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings
 use super::units::{Amount, Bytes, List, Port, Span};
 use super::{
     AuthConfig, BatchConfig, BatchMode, BatcherConfig, Config, ConsoleConfig, Cors, GpuConfig,
-    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, RepositoryConfig,
+    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, OnnxConfig, RepositoryConfig,
     SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TFS_METRICS_PATH,
     TensorFlowConfig, VersionPolicy, VersionTransition, WorkersConfig, file,
 };
@@ -86,6 +86,11 @@ impl Check {
                 inline_budget: Duration::from_micros(server.inline_budget_micros.unwrap_or(1000)),
             },
             tensorflow: self.tensorflow(server, environment),
+            onnx: OnnxConfig {
+                library: server.libonnxruntime.clone(),
+                search: environment.library_folders("onnxruntime"),
+                intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
+            },
             workers: self.workers(server, environment, cores),
             shutdown: ShutdownConfig {
                 delay: span(server.shutdown_delay, Duration::ZERO),
@@ -265,7 +270,12 @@ impl Check {
             }
         };
         let tags = each.tags.clone().map_or(vec!["serve".to_owned()], |List(tags)| tags);
+        let named = each.platform.as_deref().map(super::platform);
+        let platform = named.and_then(|known| {
+            known.map_err(|why| self.mistake(format!("{place}platform: {why}"))).ok()
+        });
         ModelConfig {
+            platform,
             policy: self.policy(each.version_policy.as_deref(), place),
             transition: self.transition(each.version_transition.as_deref(), place),
             tags,
@@ -406,7 +416,7 @@ impl Check {
         }
         TensorFlowConfig {
             library: server.libtensorflow.clone(),
-            search: environment.library_folders(),
+            search: environment.library_folders("tensorflow"),
             custom_ops: server.custom_op_paths.clone().map_or(Vec::new(), |List(paths)| paths),
             log_level: environment.runtime_log_level(server.log_level.as_deref()),
             intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),

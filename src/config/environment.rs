@@ -102,9 +102,10 @@ impl Environment {
         unknown.map(|name| unknown_key(name, &known, "setting")).collect()
     }
 
-    /// Where to look for libtensorflow, first place first: `lib/` beside the binary, the folder
-    /// that `make` fills (beside `target/release/`, or named), installed Python packages.
-    pub(super) fn library_folders(&self) -> Vec<PathBuf> {
+    /// Where to look for the library that the Python package `package` brings, first place first:
+    /// `lib/` beside the binary, the folder that `make` fills (beside `target/release/`, or
+    /// named), the installed package.
+    pub(super) fn library_folders(&self, package: &str) -> Vec<PathBuf> {
         let mut folders = Vec::new();
         if let Some(binary) = &self.binary {
             let homes = binary.ancestors().skip(1).take(4);
@@ -112,12 +113,12 @@ impl Environment {
         }
         folders.extend(self.path("TENSORSERVE_LIB_DIR"));
         folders.push(PathBuf::from("lib"));
-        folders.extend(self.python_packages());
+        folders.extend(self.python_packages(package));
         folders
     }
 
-    /// Installed `tensorflow` packages, in the places where pip puts them.
-    fn python_packages(&self) -> Vec<PathBuf> {
+    /// Where pip has installed `package`.
+    fn python_packages(&self, package: &str) -> Vec<PathBuf> {
         let mut prefixes: Vec<PathBuf> = Vec::new();
         prefixes.extend(self.path("VIRTUAL_ENV"));
         prefixes.extend(self.path("CONDA_PREFIX"));
@@ -130,8 +131,8 @@ impl Environment {
             };
             for entry in entries.flatten() {
                 if entry.file_name().to_string_lossy().starts_with("python3") {
-                    let sites = ["site-packages/tensorflow", "dist-packages/tensorflow"];
-                    let here = sites.map(|site| entry.path().join(site));
+                    let sites = ["site-packages", "dist-packages"];
+                    let here = sites.map(|site| entry.path().join(site).join(package));
                     packages.extend(here.into_iter().filter(|package| package.is_dir()));
                 }
             }
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn the_library_is_looked_for_beside_the_binary_first() {
-        let folders = with(&[("TENSORSERVE_LIB_DIR", "/srv/lib")]).library_folders();
+        let folders = with(&[("TENSORSERVE_LIB_DIR", "/srv/lib")]).library_folders("tensorflow");
         assert_eq!(folders[0], PathBuf::from("/opt/ts/target/release/lib"));
         assert!(folders.contains(&"/opt/ts/lib".into()));
         assert!(folders.contains(&"/srv/lib".into()));

@@ -15,12 +15,14 @@ mod check;
 pub mod environment;
 mod file;
 pub mod model_server;
+mod platforms;
 pub mod sagemaker;
 mod settings;
 pub mod simple;
 mod tls;
 pub mod units;
 
+pub use self::platforms::{PLATFORMS, platform};
 pub use self::sagemaker::MultiModelConfig;
 pub use self::settings::{BatchSettings, ModelSettings, ServerSettings, Settings};
 
@@ -39,6 +41,8 @@ pub struct Config {
     pub auth: Option<AuthConfig>,
     /// libtensorflow.
     pub tensorflow: TensorFlowConfig,
+    /// ONNX Runtime.
+    pub onnx: OnnxConfig,
     /// Python processes that run models' handlers.
     pub workers: WorkersConfig,
     /// How long things may take when the server stops.
@@ -275,6 +279,8 @@ pub struct SourceConfig {
 /// Settings of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
+    /// Which of the [`PLATFORMS`] it is for; `None` finds out from its files.
+    pub platform: Option<&'static str>,
     /// Which of its versions to serve.
     pub policy: VersionPolicy,
     /// How one version follows another.
@@ -417,6 +423,17 @@ pub struct TensorFlowConfig {
     pub inter_op_threads: i32,
     /// GPUs.
     pub gpu: GpuConfig,
+}
+
+/// ONNX Runtime: where it is and how its sessions are set up.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OnnxConfig {
+    /// File or folder given by the user.
+    pub library: Option<PathBuf>,
+    /// Folders to search, in order.
+    pub search: Vec<PathBuf>,
+    /// Threads within an operation; 0 for what a load asks for.
+    pub intra_op_threads: i32,
 }
 
 /// Python processes that run models' handlers.

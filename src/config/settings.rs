@@ -183,6 +183,9 @@ settings! {
         /// GPUs to use, for example 0,1 [default: all]
         #[arg(value_name = "LIST", help_heading = "TensorFlow")]
         gpu_visible_devices: String,
+        /// ONNX Runtime's library, or the folder it is in [default: found by itself]
+        #[arg(value_name = "PATH", help_heading = "ONNX")]
+        libonnxruntime: PathBuf,
         /// Python for inference.py [default: python3 on the PATH]
         #[arg(value_name = "PATH", help_heading = "Handlers (inference.py)")]
         python: PathBuf,
@@ -211,6 +214,10 @@ settings! {
     /// Settings that every model can have for itself.
     #[command(next_help_heading = "Models (per model in the file)")]
     pub struct EachModelSettings {
+        /// What kind of model it is: tensorflow, onnx, xgboost, scikitlearn, pmml, spark or mxnet
+        /// [default: seen from its files]
+        #[arg(value_name = "NAME")]
+        platform: String,
         /// Versions to serve: latest, latest:N, all or specific:1,2 [default: latest]
         #[arg(value_name = "POLICY")]
         version_policy: String,
@@ -308,7 +315,8 @@ impl ModelSettings {
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, serde::Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// Models: each a SavedModel, a folder of numbered versions, or a folder of such models
+    /// Models: each a SavedModel or a model's file, a folder of numbered versions, or a folder of
+    /// such models
     #[arg(value_name = "PATH")]
     #[serde(skip)]
     pub paths: Vec<PathBuf>,

@@ -45,14 +45,10 @@ impl Engine {
         &self.0.facts
     }
 
-    /// What runs models, in words of its own; empty until a model was loaded.
+    /// What runs the models that are ready, in words of its own.
     #[must_use]
-    pub fn runtimes(&self) -> &[String] {
-        // To ask loads libraries, which nobody who only looks should wait for.
-        if self.0.runtimes.get().is_none() && !self.ready_models().is_empty() {
-            let _ = self.0.runtimes.set(self.0.repository.runtimes());
-        }
-        self.0.runtimes.get().map_or(&[], Vec::as_slice)
+    pub fn runtimes(&self) -> Vec<String> {
+        self.0.repository.runtimes()
     }
 
     /// All models as people see them, sorted by name.

@@ -8,13 +8,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::mxnet::MxNet;
+use self::onnx::Onnx;
+use self::pmml::Pmml;
+use self::spark::Spark;
+use self::tensorflow::TensorFlow;
+use self::xgboost::XGBoost;
+use crate::config::Config;
 use crate::error::{Code, Error, Result};
 use crate::tensor::{Signature, Tensor};
 
 mod files;
+mod library;
+pub mod mxnet;
+pub mod onnx;
 pub mod pmml;
 pub mod spark;
 pub mod tensorflow;
+pub mod xgboost;
 
 /// A runtime that can serve models of one kind.
 pub trait Platform: Send + Sync {
@@ -61,6 +72,17 @@ pub struct CustomOps {
     pub ops: Vec<String>,
 }
 
+/// Files beside a model that are Simple TensorFlow Serving's functions to call before and behind
+/// it, in Python's marshal format.
+const MARSHALLED_HOOKS: [&str; 2] = ["preprocess_function.marshal", "postprocess_function.marshal"];
+
+/// Whether there are such files beside the model at `path`, or in its folder.
+#[must_use]
+pub fn has_marshalled_hooks(path: &Path) -> bool {
+    let folder = if path.is_dir() { Some(path) } else { path.parent() };
+    folder.is_some_and(|folder| MARSHALLED_HOOKS.iter().any(|name| folder.join(name).is_file()))
+}
+
 /// What [`Platform::check`] found.
 #[derive(Debug)]
 pub enum Completeness {
@@ -95,7 +117,8 @@ impl Default for LoadOptions {
 pub struct Inspection {
     /// Signatures, sorted by name.
     pub signatures: Vec<Signature>,
-    /// The version of the framework that wrote it; empty if not recorded.
+    /// What wrote it: the version of TensorFlow or, for other platforms, program and version; empty
+    /// if not recorded.
     pub written_by: String,
     /// Size of the model's files in bytes.
     pub bytes: u64,
@@ -109,8 +132,8 @@ pub struct Loaded {
     pub executable: Arc<dyn Executable>,
     /// Size of the model's files in bytes, the best cheap guess of what it holds in memory.
     pub bytes: u64,
-    /// Whether it brings functions in Python's marshal format to call before or behind it (Simple
-    /// TensorFlow Serving's hooks), which are never run.
+    /// Whether functions in Python's marshal format, to call before or behind it, are part of its
+    /// file (Simple TensorFlow Serving's hooks), which are never run.
     pub marshalled_hooks: bool,
 }
 
@@ -173,16 +196,48 @@ pub struct OpRun {
 pub struct Platforms(Vec<Arc<dyn Platform>>);
 
 impl Platforms {
+    /// Those that are built into this program. None of them opens or needs anything yet.
+    #[must_use]
+    pub fn built_in(config: &Config) -> Self {
+        let onnx = Arc::new(Onnx::new(config.onnx.clone()));
+        Platforms::new(vec![
+            Arc::new(TensorFlow::new(config.tensorflow.clone())),
+            Arc::clone(&onnx) as Arc<dyn Platform>,
+            Arc::new(MxNet::new(onnx)),
+            Arc::new(XGBoost),
+            Arc::new(Pmml),
+            Arc::new(Spark),
+        ])
+    }
+
     /// A table of these platforms.
     #[must_use]
     pub fn new(platforms: Vec<Arc<dyn Platform>>) -> Self {
         Platforms(platforms)
     }
 
-    /// The platform whose kind of model `folder` holds.
+    /// The platform whose kind of model `path` is or holds.
     #[must_use]
-    pub fn of_folder(&self, folder: &Path) -> Option<&Arc<dyn Platform>> {
-        self.0.iter().find(|p| p.recognises(folder))
+    pub fn of_folder(&self, path: &Path) -> Option<&Arc<dyn Platform>> {
+        self.0.iter().find(|p| p.recognises(path))
+    }
+
+    /// The platform to load the version at `path` with: the one that is `named`, or else the one
+    /// that recognises it.
+    #[must_use]
+    pub fn of_version(&self, path: &Path, named: Option<&str>) -> Option<&Arc<dyn Platform>> {
+        match named {
+            Some(name) => self.0.iter().find(|p| p.name() == name),
+            None => self.of_folder(path),
+        }
+    }
+
+    /// Whether `path` itself is a model, and not a folder of models or versions. A file is one, of
+    /// whatever name, where its platform is `named`.
+    #[must_use]
+    pub fn is_model(&self, path: &Path, named: Option<&str>) -> bool {
+        let platform = self.of_version(path, named);
+        platform.is_some_and(|p| p.recognises(path) || (named.is_some() && path.is_file()))
     }
 
     /// All of them.

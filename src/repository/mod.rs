@@ -420,10 +420,16 @@ impl Repository {
         states
     }
 
-    /// The platforms that run models, in words of theirs. May load their libraries.
+    /// The platforms of the models that are ready, in words of theirs.
     #[must_use]
     pub fn runtimes(&self) -> Vec<String> {
-        self.0.platforms.iter().filter_map(|platform| platform.describe().ok()).collect()
+        let table = self.0.table.load();
+        let ready = || table.models.values().flat_map(|entry| &entry.ready);
+        let in_use = self.0.platforms.iter().filter(|platform| {
+            let name = platform.name();
+            ready().any(|servable| servable.platform() == name)
+        });
+        in_use.filter_map(|platform| platform.describe().ok()).collect()
     }
 
     /// The models that [`Repository::load_model`] brought and that are ready, sorted by name.

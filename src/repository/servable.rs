@@ -12,7 +12,9 @@ use crate::batch::{Batcher, How, Queue, Ran, Run, Traits, WORTH_SPLITTING};
 use crate::config::{BatchConfig, Images, ModelConfig, model_server};
 use crate::error::{Code, Error, Result};
 use crate::metrics::{Metrics, VersionMetrics};
-use crate::platform::{Executable, LoadOptions, Platform, Profiled, RunOptions};
+use crate::platform::{
+    Executable, LoadOptions, Platform, Profiled, RunOptions, has_marshalled_hooks,
+};
 use crate::steps::{self, Chain};
 use crate::tensor::{
     Buffer, DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor,
@@ -171,7 +173,7 @@ impl Load<'_> {
             step_threads: self.step_threads.clone(),
             metrics,
             bytes: loaded.bytes,
-            marshalled_hooks: loaded.marshalled_hooks,
+            marshalled_hooks: loaded.marshalled_hooks || has_marshalled_hooks(self.folder),
             threads,
             load_time: OnceLock::new(),
             handlers: OnceLock::new(),

@@ -1,6 +1,7 @@
 //! Which models and versions exist, read from the file system.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -40,8 +41,8 @@ pub(super) struct Discovery {
 /// If its folder can not be read; what was there before then stays as it is.
 pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<Discovery> {
     let mut discovery = Discovery::default();
-    let path = &source.path;
-    if platforms.of_folder(path).is_some() {
+    let (path, named) = (&source.path, source.model.platform);
+    if platforms.is_model(path, named) {
         let (name, version) = name_of_model_folder(path);
         let versions = BTreeMap::from([(version, path.clone())]);
         discovery.add(source.name.clone().unwrap_or(name), versions, source);
@@ -58,7 +59,7 @@ pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<D
         if name.starts_with('.') {
             continue;
         }
-        if platforms.of_folder(&folder).is_some() {
+        if platforms.is_model(&folder, named) {
             discovery.add(name, BTreeMap::from([(1, folder)]), source);
             continue;
         }
@@ -93,8 +94,13 @@ impl Discovery {
 }
 
 /// Name and number of a model that is served straight from its folder: `half_plus_two/3` is
-/// version 3 of `half_plus_two`, any other folder is version 1 of the model it is named like.
+/// version 3 of `half_plus_two`, any other folder is version 1 of the model it is named like. A
+/// file gives its model its name without what it ends with.
 fn name_of_model_folder(path: &Path) -> (String, i64) {
+    if path.is_file() {
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        return (stem.unwrap_or_else(|| folder_name(path)), 1);
+    }
     let name = folder_name(path);
     match (name.parse(), real_path(path).parent()) {
         (Ok(version), Some(parent)) if version >= 0 => (folder_name(parent), version),
@@ -164,11 +170,11 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Looks at all files below `folder`; unreadable ones count as missing.
-    pub(super) fn of(folder: &Path) -> Self {
+    /// Looks at all files of the version at `path`; unreadable ones count as missing.
+    pub(super) fn of(path: &Path) -> Self {
         let mut hasher = DefaultHasher::new();
         let mut newest = SystemTime::UNIX_EPOCH;
-        look(folder, 0, &mut hasher, &mut newest);
+        look(files_of(path), 0, &mut hasher, &mut newest);
         let hash = hasher.finish();
         Fingerprint { hash, newest }
     }
@@ -181,17 +187,43 @@ impl Fingerprint {
     }
 }
 
-/// Bytes of all files below `folder`; unreadable ones count as nothing.
-pub(super) fn size_of(folder: &Path) -> u64 {
-    size_of_level(folder, 0)
+/// Bytes of all files of the model at `path`; unreadable ones count as nothing.
+pub(super) fn size_of(path: &Path) -> u64 {
+    size_of_level(files_of(path), 0)
 }
 
-fn size_of_level(folder: &Path, depth: usize) -> u64 {
+/// What makes up the model at `path`: what is in its folder, its one file, or, where several files
+/// lie side by side, those whose names begin like the last part of `path`.
+fn files_of(path: &Path) -> Vec<PathBuf> {
+    if path.is_dir() {
+        return inside(path);
+    }
+    if path.is_file() {
+        return vec![path.to_owned()];
+    }
+    let (Some(folder), Some(prefix)) = (path.parent(), path.file_name()) else {
+        return Vec::new();
+    };
+    let begins = |path: &PathBuf| {
+        let name = path.file_name().map(OsStr::as_encoded_bytes);
+        name.is_some_and(|name| name.starts_with(prefix.as_encoded_bytes()))
+    };
+    inside(folder).into_iter().filter(begins).collect()
+}
+
+/// What is in a folder, in byte order; nothing if it can not be read.
+fn inside(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let sizes = entries.filter_map(|entry| {
-        let meta = fs::metadata(entry.path()).ok()?;
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn size_of_level(paths: Vec<PathBuf>, depth: usize) -> u64 {
+    let sizes = paths.into_iter().filter_map(|path| {
+        let meta = fs::metadata(&path).ok()?;
         match meta.is_dir() {
-            true if depth < DEEPEST => Some(size_of_level(&entry.path(), depth + 1)),
+            true if depth < DEEPEST => Some(size_of_level(inside(&path), depth + 1)),
             true => None,
             false => Some(meta.len()),
         }
@@ -202,12 +234,7 @@ fn size_of_level(folder: &Path, depth: usize) -> u64 {
 /// Deep enough for any model, and an end for links in a circle.
 const DEEPEST: usize = 16;
 
-fn look(folder: &Path, depth: usize, hasher: &mut DefaultHasher, newest: &mut SystemTime) {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return;
-    };
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
+fn look(paths: Vec<PathBuf>, depth: usize, hasher: &mut DefaultHasher, newest: &mut SystemTime) {
     for path in paths {
         let Ok(meta) = fs::metadata(&path) else {
             continue;
@@ -219,7 +246,7 @@ fn look(folder: &Path, depth: usize, hasher: &mut DefaultHasher, newest: &mut Sy
         let seconds = Duration::from_secs(u64::try_from(meta.ctime()).unwrap_or(0));
         *newest = (SystemTime::UNIX_EPOCH + seconds).max(*newest);
         if meta.is_dir() && depth < DEEPEST {
-            look(&path, depth + 1, hasher, newest);
+            look(inside(&path), depth + 1, hasher, newest);
         }
     }
 }

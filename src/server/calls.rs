@@ -1,9 +1,11 @@
-//! What each gRPC method asks of whoever calls it, and the layer that holds to it.
+//! What each gRPC method asks of whoever calls it, and the layer that holds to it. It also sees to
+//! it that messages arrive in time.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::Either;
@@ -12,6 +14,7 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tower_layer::Layer;
 
+use super::arriving::Arriving;
 use super::gate::Gate;
 use crate::auth::{Access, Asked, Refusal};
 
@@ -39,13 +42,17 @@ fn access(path: &str) -> Access {
 
 /// Puts the gate before services.
 #[derive(Clone)]
-pub(super) struct GateLayer(pub(super) Gate);
+pub(super) struct GateLayer {
+    pub(super) gate: Gate,
+    /// How long the message of a call may take to arrive.
+    pub(super) body_timeout: Duration,
+}
 
 impl<S> Layer<S> for GateLayer {
     type Service = Gated<S>;
 
     fn layer(&self, inner: S) -> Gated<S> {
-        Gated { inner, gate: self.0.clone() }
+        Gated { inner, gate: self.gate.clone(), body_timeout: self.body_timeout }
     }
 }
 
@@ -54,6 +61,7 @@ impl<S> Layer<S> for GateLayer {
 pub(super) struct Gated<S> {
     inner: S,
     gate: Gate,
+    body_timeout: Duration,
 }
 
 type Response = http::Response<Body>;
@@ -76,6 +84,11 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        // Reflection is a conversation, which may take as long as it likes.
+        let request = match request.uri().path().starts_with("/tensorflow.serving.") {
+            true => request.map(|body| Body::new(Arriving::new(body, self.body_timeout))),
+            false => request,
+        };
         let path = request.uri().path();
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         match self.gate.ask(access(path), authorization.map(http::HeaderValue::as_bytes)) {

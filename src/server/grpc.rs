@@ -177,13 +177,14 @@ fn serving(
         let health = Health { engine: engine.clone(), ends: ends.clone() };
         routes = routes.add_service(HealthServer::new(health));
     }
+    let layer = GateLayer { gate, body_timeout: config.http.body_timeout };
     let mut listeners = Vec::new();
     if let Some((socket, certificates)) = port {
         let socket = tokio::net::TcpListener::from_std(socket);
         let socket = socket.map_err(|e| failed("can not listen", e))?;
         let http = &config.http;
         let patience = Patience { preface: http.header_timeout, silence: SILENCE };
-        let router = router(routes.clone(), gate.clone());
+        let router = router(routes.clone(), layer.clone());
         let (most, activity) = (http.max_connections, activity.clone());
         let incoming = incoming::connections(socket, most, patience, activity, certificates);
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
@@ -194,7 +195,7 @@ fn serving(
         let incoming = incoming
             .map(|accepted| accepted.map(|stream| LocalConnection::new(stream, Frames::new())));
         // Who may connect is up to the file's permissions; what they may do is not.
-        let router = router(routes, gate);
+        let router = router(routes, layer);
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
         listeners.push(served.boxed());
     }
@@ -241,7 +242,7 @@ fn services(config: &Config, engine: &Engine) -> Result<Routes> {
 /// Services behind the gate.
 type GatedRouter = Router<Stack<GateLayer, NoLayer>>;
 
-fn router(routes: Routes, gate: Gate) -> GatedRouter {
+fn router(routes: Routes, layer: GateLayer) -> GatedRouter {
     tonic::transport::Server::builder()
         .max_concurrent_streams(STREAMS)
         .http2_max_header_list_size(HEADERS)
@@ -251,7 +252,7 @@ fn router(routes: Routes, gate: Gate) -> GatedRouter {
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
-        .layer(GateLayer(gate))
+        .layer(layer)
         .add_routes(routes)
 }
 

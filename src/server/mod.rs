@@ -30,6 +30,7 @@ use crate::config::{Config, HttpConfig};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
+mod arriving;
 mod body;
 mod calls;
 mod connection;

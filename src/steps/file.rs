@@ -13,9 +13,10 @@ pub const FILE_NAME: &str = "tensorserve.toml";
 /// The most bytes of it, and of each file that it names.
 const LARGEST: u64 = 64 << 20;
 
-/// The file of the version in `folder`: its own, or else that of its model, which is the folder
-/// above where a version's is named by a number.
-pub(super) fn of_version(folder: &Path) -> Option<PathBuf> {
+/// The file of the version at `path`: its own, or else that of its model, which is the folder
+/// above where a version's is named by a number. That of a model that is no folder lies beside it.
+pub(super) fn of_version(path: &Path) -> Option<PathBuf> {
+    let folder = if path.is_dir() { path } else { path.parent()? };
     let own = folder.join(FILE_NAME);
     if own.is_file() {
         return Some(own);

@@ -203,6 +203,14 @@ impl Tensor {
         Tensor { dtype: self.dtype, shape: self.shape.with_rows(end - start), data }
     }
 
+    /// The same as the only row of a tensor with one more dimension, as a view.
+    #[must_use]
+    pub fn as_row(&self) -> Self {
+        let mut row = self.clone();
+        row.shape.0.insert(0, 1);
+        row
+    }
+
     /// Row number `index` of the 0-th dimension, without that dimension, as a view.
     #[must_use]
     pub fn row(&self, index: usize) -> Self {

@@ -7,10 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use prost::Message;
+use tonic::Code;
 
 use crate::support::grpc::{
-    CONTINUATION, Caller, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, PREFACE, RESET,
-    SETTINGS, body, frame, half_plus_two, head,
+    CONTINUATION, Caller, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, PREDICT, PREFACE,
+    RESET, SETTINGS, body, frame, half_plus_two, head,
 };
 use crate::support::process::Process;
 use crate::support::project;
@@ -131,6 +132,21 @@ fn answers_that_are_never_read() {
         }
         thread::sleep(Duration::from_secs(1));
     });
+}
+
+#[test]
+fn a_message_that_does_not_come_to_its_end() {
+    let options = ["--body-timeout", "500ms"];
+    let process = Process::serve(&project("models/half_plus_two"), &options);
+    let caller = Caller::connect(process.grpc()).expect("connects");
+    let start = Instant::now();
+    let status = caller.call_without_message(PREDICT);
+    let took = start.elapsed();
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    assert!(status.message().contains("did not arrive within 0.5 s"), "{status}");
+    assert!(took >= Duration::from_millis(450) && took < Duration::from_secs(5), "{took:?}");
+    // The connection goes on.
+    caller.half_plus_two().expect("an answer");
 }
 
 #[test]

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, RwLock};
 use std::thread;
@@ -15,7 +14,6 @@ use flate2::write::GzEncoder;
 use serde_json::json;
 use tempfile::TempDir;
 use tensorserve::config::sagemaker::MultiModelConfig;
-use tensorserve::platform::tensorflow::TensorFlow;
 
 use crate::sagemaker_cases::{Case, Part, Tally, cases_of, check};
 use crate::support::client::{Answer, Client, request};
@@ -55,8 +53,7 @@ impl Endpoint {
         configure(&mut models);
         config.http.sagemaker.is_container = true;
         config.http.sagemaker.multi_model = Some(models);
-        let tensorflow = TensorFlow::new(config.tensorflow.clone());
-        let server = TestServer::start_with(&config, vec![Arc::new(tensorflow)]);
+        let server = TestServer::start_configured(&config);
         server.wait_until_started();
         Endpoint { server, root }
     }

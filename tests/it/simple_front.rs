@@ -62,7 +62,7 @@ fn a_list_of_models_is_served_without_those_for_other_platforms() {
     let path = |name: &str| data(MODELS).join(name);
     let list = json!({"model_config_list": [
         {"name": "default", "base_path": "/replaced/by/the/later/one"},
-        {"name": "boosted", "base_path": "/m", "platform": "xgboost"},
+        {"name": "boosted", "base_path": "/m", "platform": "h2o"},
         {"name": "default", "base_path": path("simplest_model"), "platform": "tensorflow"},
         {"name": "images", "base_path": path("deep_image_model")},
     ]});
@@ -79,8 +79,7 @@ fn a_list_of_models_is_served_without_those_for_other_platforms() {
     assert_eq!(names, ["default", "images"]);
     let log = fs::read_to_string(log).expect("the log");
     for part in [
-        "model boosted: platform xgboost is not built into tensorserve yet; tensorflow is; it is \
-         not served",
+        "model boosted: platform h2o is not built in: its models run in H2O's own server only",
         "model default is listed twice; /replaced/by/the/later/one is left out",
     ] {
         assert!(log.contains(part), "{part:?} is not in: {log}");

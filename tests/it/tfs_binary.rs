@@ -1,15 +1,12 @@
 //! What TensorFlow Serving's `:predict` takes and gives under our own name only: NumPy's arrays,
 //! gRPC's messages, and JSON of half precision.
 
-use std::sync::Arc;
-
 use prost::Message;
 use serde_json::json;
 use tensorserve::codec::npy;
 use tensorserve::pb::serving::model_spec::VersionChoice;
 use tensorserve::pb::serving::{ModelSpec, PredictRequest, PredictResponse};
 use tensorserve::pb::{Form, tensor_from_proto, tensor_to_proto};
-use tensorserve::platform::tensorflow::TensorFlow;
 use tensorserve::tensor::{Element, Shape, StringsBuilder, Tensor, aligned_vec};
 
 use crate::support::client::{Answer, request};
@@ -29,8 +26,7 @@ fn serve(exact: bool) -> TestServer {
     }
     let mut config = config(settings);
     config.http.exact = exact;
-    let tensorflow = TensorFlow::new(config.tensorflow.clone());
-    let server = TestServer::start_with(&config, vec![Arc::new(tensorflow)]);
+    let server = TestServer::start_configured(&config);
     server.wait_until_started();
     server
 }

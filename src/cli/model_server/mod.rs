@@ -3,17 +3,19 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Instant;
 
 use self::flags::Flags;
 use self::start::Watched;
-use super::{platforms, say, serve, settings_of_environment};
+use super::{say, serve, settings_of_environment};
 use crate::config::environment::Environment;
 use crate::config::{Config, ModelConfig, Settings, SourceConfig};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::platform::Platforms;
 
 mod flags;
 mod start;
@@ -156,8 +158,9 @@ fn library_version(settings: Settings, environment: &Environment) -> String {
         Ok(config) => config,
         Err(error) => return error.to_string(),
     };
-    let described = platforms(&config).iter().next().map(|platform| platform.describe());
-    match described {
+    let platforms = Platforms::built_in(&config);
+    let tensorflow = platforms.of_version(Path::new(""), Some("tensorflow"));
+    match tensorflow.map(|platform| platform.describe()) {
         Some(Ok(description)) => description.trim_start_matches("libtensorflow ").to_owned(),
         Some(Err(error)) => error.to_string(),
         None => "none".to_owned(),

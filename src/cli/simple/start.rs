@@ -203,8 +203,11 @@ mod tests {
     #[test]
     fn what_can_not_be_served_is_told_plainly() {
         for (arguments, part) in [
-            (&["--model_platform=xgboost"][..], "platform xgboost is not built into tensorserve"),
-            (&["--model_platform=torch"], "platform torch is not known; tensorflow is"),
+            (&["--model_platform=h2o"][..], "platform h2o is not built in"),
+            (
+                &["--model_platform=torch"],
+                "platform \"torch\" is not known; these are: tensorflow, onnx",
+            ),
             (&["--model_base_path=hdfs:///models/m"], "is not a folder of this machine"),
             (&["--model_base_path=s3://bucket/m"], "at s3:// and name that folder"),
             (&["--model_name=a/b"], "a name must not be empty or contain / or :"),

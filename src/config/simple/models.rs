@@ -10,15 +10,11 @@ use serde_json::{Map, Value};
 use super::session_of;
 use crate::config::check::is_model_name;
 use crate::config::units::List;
-use crate::config::{ModelConfig, Settings, SourceConfig, VersionPolicy};
+use crate::config::{self, ModelConfig, Settings, SourceConfig, VersionPolicy};
 use crate::error::{Error, Result};
 
-/// The only platform that is built in.
-pub const PLATFORM: &str = "tensorflow";
-
-/// Platforms of Simple TensorFlow Serving that are not.
-const OTHERS: [&str; 8] =
-    ["mxnet", "onnx", "pytorch_onnx", "h2o", "scikitlearn", "xgboost", "pmml", "spark"];
+/// The platform of models that name none.
+const PLATFORM: &str = "tensorflow";
 
 /// A model as it is named by the user.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -81,12 +77,8 @@ impl Listed {
         if !is_model_name(name) {
             return Some(format!("model {name:?}: a name must not be empty or contain / or :"));
         }
-        if platform != PLATFORM {
-            let why = match OTHERS.contains(&platform.as_str()) {
-                true => "is not built into tensorserve yet",
-                false => "is not known",
-            };
-            return Some(format!("model {name}: platform {platform} {why}; {PLATFORM} is"));
+        if let Err(why) = config::platform(platform) {
+            return Some(format!("model {name}: {why}"));
         }
         if let Some((scheme, _)) = base_path.split_once("://") {
             return Some(format!(
@@ -103,7 +95,11 @@ impl Listed {
         SourceConfig {
             path: self.base_path.clone().into(),
             name: Some(self.name.clone()),
-            model: ModelConfig { policy, ..common.clone() },
+            model: ModelConfig {
+                platform: config::platform(&self.platform).ok(),
+                policy,
+                ..common.clone()
+            },
         }
     }
 }
@@ -179,7 +175,7 @@ mod tests {
                {\"name\": \"b\", \"base_path\": \"/b\", \"platform\": \"tensorflow\",
                 \"custom_op_paths\": \"/ops, /more\", \"session_config\": {\"allow_growth\": false}},
                {\"name\": \"a\", \"base_path\": \"./new\", \"colour\": 1},
-               {\"name\": \"x\", \"base_path\": \"/x\", \"platform\": \"xgboost\"},
+               {\"name\": \"x\", \"base_path\": \"/x\", \"platform\": \"h2o\"},
                {\"name\": \"h\", \"base_path\": \"hdfs:///h\"}]}",
         )
         .expect("valid");
@@ -189,8 +185,8 @@ mod tests {
         let ops = list.settings.server.custom_op_paths.expect("some").0;
         assert_eq!(ops, [Path::new("/ops"), Path::new("/more")]);
         assert_eq!(list.notes.len(), 2, "{:?}", list.notes);
-        let [xgboost, hdfs] = list.refused.as_slice() else { panic!("{:?}", list.refused) };
-        assert!(xgboost.contains("platform xgboost is not built into tensorserve yet"));
+        let [h2o, hdfs] = list.refused.as_slice() else { panic!("{:?}", list.refused) };
+        assert!(h2o.contains("platform h2o is not built in"), "{h2o}");
         assert!(hdfs.contains("hdfs:///h is not a folder of this machine"), "{hdfs}");
     }
 

@@ -1,6 +1,6 @@
 //! TensorFlow SavedModels, run by libtensorflow in this process.
 //!
-//! * [`library`] finds the library, `ffi` is its C API behind safe types, [`custom_ops`] adds to it;
+//! * `ffi` is the library's C API behind safe types, [`custom_ops`] adds to it;
 //! * [`saved_model`], [`graph`] and [`bundle`] read a model's files without it;
 //! * this file ties them together as a [`Platform`].
 
@@ -12,6 +12,7 @@ use prost::Message;
 
 use self::ffi::{Api, Endpoint, Session};
 use self::graph::StateChanging;
+use super::library::Library;
 use super::{
     Completeness, CustomOps, Executable, Inspection, LoadOptions, Loaded, Platform, Profiled,
     RunOptions,
@@ -26,9 +27,16 @@ mod bundle;
 mod custom_ops;
 mod ffi;
 mod graph;
-mod library;
 mod saved_model;
 mod trace;
+
+/// In Python's wheels, and in the C API's own archive.
+const LIBRARY: Library = Library {
+    name: "libtensorflow",
+    files: &["libtensorflow_cc.so.2", "libtensorflow.so.2"],
+    package: "tensorflow",
+    remedy: "pip install tensorflow-cpu",
+};
 
 /// The `tensorflow` platform.
 pub struct TensorFlow {
@@ -95,23 +103,7 @@ impl TensorFlow {
     }
 
     fn find_and_open(&self) -> Result<Arc<Api>> {
-        let search = &self.config.search;
-        match library::find(self.config.library.as_deref(), search)? {
-            library::Found::File(file) => Api::open(&file).map_err(|e| {
-                let file = file.display();
-                Error::unavailable(format!("{file} can not be loaded: {e}")).with_source(e)
-            }),
-            library::Found::System => {
-                let mut last = String::new();
-                for name in library::system_names() {
-                    match Api::open(Path::new(name)) {
-                        Ok(api) => return Ok(api),
-                        Err(e) => last = e.to_string(),
-                    }
-                }
-                Err(library::missing(search, &last))
-            }
-        }
+        LIBRARY.open(self.config.library.as_deref(), &self.config.search, Api::open)
     }
 
     /// Starts the threads between operations: for runs, and for what loads do, which all others go

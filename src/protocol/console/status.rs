@@ -21,10 +21,10 @@ use crate::tensor::{DType, Signature, TensorSpec};
 const MOST_VALUES: usize = 4096;
 
 #[derive(Serialize)]
-struct Server<'a> {
+struct Server {
     name: &'static str,
     version: &'static str,
-    runtimes: &'a [String],
+    runtimes: Vec<String>,
     started_at: u64,
     now: u64,
     uptime_seconds: f64,
@@ -113,7 +113,7 @@ impl Shared {
         format!("{server},\"models\":{}}}", text(&models))
     }
 
-    fn server(&self, models: &[ModelState]) -> Server<'_> {
+    fn server(&self, models: &[ModelState]) -> Server {
         let engine = &self.engine;
         let (facts, rates, reasons) = (engine.facts(), engine.rates(), engine.reasons());
         let load = engine.last_second().and_then(|point| point.server);

@@ -191,6 +191,12 @@ fn base_path(handle: &ModelHandle) -> String {
 fn label(platform: &str) -> &str {
     match platform {
         "tensorflow" => "TensorFlow",
+        "mxnet" => "MXNet",
+        "onnx" => "ONNX",
+        "scikitlearn" => "Scikit-learn",
+        "xgboost" => "XGBoost",
+        "pmml" => "PMML",
+        "spark" => "Spark",
         other => other,
     }
 }

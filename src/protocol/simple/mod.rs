@@ -21,6 +21,7 @@ use crate::error::{Code, Error, Result};
 use crate::tensor::{DType, ImageEncoding, Shape, Signature, StringsBuilder, Tensor};
 
 pub mod clients;
+mod data;
 pub mod describe;
 pub mod example;
 mod form;
@@ -91,7 +92,7 @@ fn reply(answer: Result<Vec<u8>>, mut served: Served) -> Reply {
 }
 
 async fn run(engine: &Engine, call: Call, start: Instant, served: &mut Served) -> Result<Vec<u8>> {
-    let Call { handle, signature, inputs, profile } = call;
+    let Call { handle, signature, inputs, one_row, profile } = call;
     served.reach(&handle, signature);
     let request = InferRequest { signature, inputs };
     let deadline = engine.deadline(start);
@@ -105,7 +106,22 @@ async fn run(engine: &Engine, call: Call, start: Instant, served: &mut Served) -
     .map_err(in_words)?;
     served.took(answer.times);
     let declared = handle.signatures().get(signature);
-    encode(declared, &answer.outputs, profile.as_deref())
+    let mut outputs = answer.outputs;
+    if one_row {
+        outputs.iter_mut().for_each(|output| *output = output.row(0));
+    }
+    let mut body = Vec::new();
+    if handle.platform() == "pmml" {
+        // As Openscoring answers, which the original asks: with the number that the request
+        // would have in a batch, and the result in an object of its own.
+        body.extend_from_slice(b"{\"id\":null,\"result\":");
+        encode(declared, &outputs, profile.as_deref(), &mut body)?;
+        body.push(b'}');
+    } else {
+        encode(declared, &outputs, profile.as_deref(), &mut body)?;
+    }
+    body.push(b'\n');
+    Ok(body)
 }
 
 /// A failure of the run in this API's words, if it is the request's fault.
@@ -126,38 +142,39 @@ fn run_failed(message: &str) -> String {
 /// The member of an answer that holds the text of its profile.
 const PROFILE: &str = "__PROFILE__";
 
-/// Outputs as an object: keys sorted, no white space, a line break behind.
+/// Outputs as an object: keys sorted, no white space.
 fn encode(
     signature: Option<&Signature>,
     outputs: &[Tensor],
     mut profile: Option<&str>,
-) -> Result<Vec<u8>> {
+    body: &mut Vec<u8>,
+) -> Result<()> {
     let style = Style { layout: Layout::Compact, floats: Floats::Python, texts: Texts::Lossy };
     let specs = signature.map_or(&[][..], |signature| &signature.outputs);
-    let mut body = b"{".to_vec();
+    body.push(b'{');
     for (spec, output) in specs.iter().zip(outputs) {
         if let Some(text) = profile.take_if(|_| spec.alias.as_str() > PROFILE) {
-            member(PROFILE, &mut body);
-            write::string(text.as_bytes(), &mut body);
+            member(PROFILE, body);
+            write::string(text.as_bytes(), body);
         }
-        member(&spec.alias, &mut body);
-        write::tensor(output, style, 0, &mut body).map_err(|write::NoJsonForm(dtype)| {
+        member(&spec.alias, body);
+        write::tensor(output, style, 0, body).map_err(|write::NoJsonForm(dtype)| {
             let message =
                 format!("output {:?} is of type {dtype}, which JSON can not hold", spec.alias);
             Error::new(Code::Unimplemented, message)
         })?;
     }
     if let Some(text) = profile {
-        member(PROFILE, &mut body);
-        write::string(text.as_bytes(), &mut body);
+        member(PROFILE, body);
+        write::string(text.as_bytes(), body);
     }
-    body.extend_from_slice(b"}\n");
-    Ok(body)
+    body.push(b'}');
+    Ok(())
 }
 
 /// Begins the next member of the object in `body`.
 fn member(name: &str, body: &mut Vec<u8>) {
-    if body.len() > 1 {
+    if body.last() != Some(&b'{') {
         body.push(b',');
     }
     write::string(name.as_bytes(), body);
@@ -231,7 +248,7 @@ fn image_call(engine: &Engine, form: ImageForm) -> Result<Call> {
         image_input(declared, &form.images)
     })?;
     let profile = form.run_profile.as_deref() == Some("true");
-    Ok(Call { handle, signature: index, inputs: vec![input], profile })
+    Ok(Call { handle, signature: index, inputs: vec![input], one_row: false, profile })
 }
 
 /// The images as the signature's one input: a string each.

@@ -6,21 +6,24 @@
 
 use std::borrow::Cow;
 
-use super::{find, run_failed};
-use crate::codec::base64::{self, Alphabet};
+use super::data::{self, Data};
+use super::find;
+use crate::codec::base64::Alphabet;
 use crate::codec::json::dump::dump;
 use crate::codec::json::number::Number;
-use crate::codec::json::read::{Fault, ReadOptions, TensorReader};
+use crate::codec::json::read::ReadOptions;
 use crate::codec::json::scan::{Cursor, SyntaxError};
 use crate::engine::{Engine, ModelHandle};
-use crate::error::{Code, Error, Result};
-use crate::tensor::{Shape, Signature, StringsBuilder, Tensor, TensorSpec};
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
 
 /// A request, ready to run.
 pub(super) struct Call {
     pub(super) handle: ModelHandle,
     pub(super) signature: usize,
     pub(super) inputs: Vec<Tensor>,
+    /// What was sent is one row without its dimension, and so is what is answered.
+    pub(super) one_row: bool,
     /// Tell which operations take how long.
     pub(super) profile: bool,
 }
@@ -95,6 +98,21 @@ impl Fields {
         }
         Ok(found)
     }
+
+    /// How to read `data` for this model.
+    fn how(&self, engine: &Engine, handle: &ModelHandle) -> data::How {
+        let max_bytes = engine.max_tensor_bytes();
+        data::How {
+            options: ReadOptions {
+                coerce: true,
+                all_types: true,
+                alphabet: Alphabet::Any,
+                max_bytes,
+            },
+            base64_decode: self.base64_decode,
+            is_graph: handle.platform() == "tensorflow",
+        }
+    }
 }
 
 /// Refuses a request that asks for functions which are there and are never run. Where there are
@@ -133,7 +151,7 @@ fn version(cursor: &mut Cursor) -> Option<i64> {
 }
 
 /// Python's words for the constants of JSON, which users of the original know from its errors.
-fn python(value: &str) -> Cow<'_, str> {
+pub(super) fn python(value: &str) -> Cow<'_, str> {
     match value {
         "null" => Cow::Borrowed("None"),
         "true" => Cow::Borrowed("True"),
@@ -159,10 +177,10 @@ fn fast(engine: &Engine, body: &[u8]) -> Option<Call> {
             fields.read(&name, &mut cursor, body).ok()?;
         } else if &*name == b"data" && call.is_none() {
             let (handle, signature) = fields.find(engine).ok()?;
+            let how = fields.how(engine, &handle);
             let declared = handle.signatures().get(signature)?;
-            let options = options(engine);
-            let inputs = read_data(&mut cursor, declared, options, fields.base64_decode).ok()?;
-            call = Some(Call { handle, signature, inputs, profile: fields.profile });
+            let Data { inputs, one_row } = data::read(&mut cursor, declared, how).ok()?;
+            call = Some(Call { handle, signature, inputs, one_row, profile: fields.profile });
         } else {
             cursor.skip_value().ok()?;
         }
@@ -170,11 +188,6 @@ fn fast(engine: &Engine, body: &[u8]) -> Option<Call> {
             return call;
         }
     }
-}
-
-fn options(engine: &Engine) -> ReadOptions {
-    let max_bytes = engine.max_tensor_bytes();
-    ReadOptions { coerce: true, all_types: true, alphabet: Alphabet::Any, max_bytes }
 }
 
 fn careful(engine: &Engine, body: &[u8]) -> Result<Call> {
@@ -200,9 +213,10 @@ fn careful(engine: &Engine, body: &[u8]) -> Result<Call> {
         return Err(Error::internal("no such signature"));
     };
     cursor.seek(data_at);
-    let inputs = read_data(&mut cursor, declared, options(engine), fields.base64_decode);
-    let inputs = inputs.map_err(|fault| data_error(&fault, declared, body, data_at))?;
-    Ok(Call { handle, signature, inputs, profile: fields.profile })
+    let read = data::read(&mut cursor, declared, fields.how(engine, &handle));
+    let Data { inputs, one_row } =
+        read.map_err(|fault| data::error(&fault, declared, body, data_at))?;
+    Ok(Call { handle, signature, inputs, one_row, profile: fields.profile })
 }
 
 /// Checks the syntax of all of `body`; where the value of `data` is.
@@ -236,7 +250,7 @@ fn find_data(body: &[u8]) -> Result<Option<usize>> {
     }
 }
 
-fn not_json(body: &[u8], error: SyntaxError) -> Error {
+pub(super) fn not_json(body: &[u8], error: SyntaxError) -> Error {
     let (start, reason, offset) = (excerpt(body), error.kind.text(), error.offset);
     Error::invalid(format!("Invalid json data: {start}: {reason} at offset {offset}"))
 }
@@ -247,178 +261,4 @@ fn excerpt(body: &[u8]) -> String {
     let start = body.get(..MOST).unwrap_or(body);
     let more = if body.len() > MOST { "…" } else { "" };
     format!("{}{more}", String::from_utf8_lossy(start))
-}
-
-/// Why `data` can not be read.
-enum DataFault {
-    Syntax(SyntaxError),
-    NotObject,
-    Missing(usize),
-    Value(usize, Box<Fault>),
-    /// Wrong in a way the runtime would have found.
-    Run(String),
-    Unsendable(usize),
-}
-
-impl From<SyntaxError> for DataFault {
-    fn from(error: SyntaxError) -> Self {
-        DataFault::Syntax(error)
-    }
-}
-
-/// Reads an object with a value for each input. Names that are none of ours are ignored.
-fn read_data(
-    cursor: &mut Cursor,
-    signature: &Signature,
-    options: ReadOptions,
-    base64_decode: bool,
-) -> Result<Vec<Tensor>, DataFault> {
-    if cursor.peek() != b'{' {
-        return Err(DataFault::NotObject);
-    }
-    let specs = &signature.inputs;
-    let mut inputs: Vec<Option<Tensor>> = specs.iter().map(|_| None).collect();
-    let mut more = cursor.open_object()?;
-    while more {
-        let name = cursor.name()?;
-        let index = specs.iter().position(|spec| spec.alias.as_bytes() == &*name);
-        let slot = index.and_then(|i| Some((i, specs.get(i)?, inputs.get_mut(i)?)));
-        match slot {
-            Some((index, spec, slot @ None)) => {
-                let tensor = read_value(cursor, index, spec, options)?;
-                *slot = Some(if base64_decode && is_example_tensor(spec) {
-                    decode_strings(&tensor)?
-                } else {
-                    tensor
-                });
-            }
-            _ => cursor.skip_value()?,
-        }
-        more = cursor.next_member()?;
-    }
-    let given = |(index, input): (usize, Option<Tensor>)| input.ok_or(DataFault::Missing(index));
-    inputs.into_iter().enumerate().map(given).collect()
-}
-
-fn read_value(
-    cursor: &mut Cursor,
-    index: usize,
-    spec: &TensorSpec,
-    options: ReadOptions,
-) -> Result<Tensor, DataFault> {
-    let dtype = spec.dtype().ok_or(DataFault::Unsendable(index))?;
-    let mut reader = TensorReader::new(dtype, options, cursor.remaining());
-    let read = reader.read(cursor);
-    read.map_err(|fault| DataFault::Value(index, fault))?;
-    let tensor = reader.finish().map_err(|e| DataFault::Run(e.to_string()))?;
-    check_shape(&tensor, spec)?;
-    Ok(tensor)
-}
-
-/// Checks a shape against the declared one, as TensorFlow's Python session does before it runs.
-fn check_shape(tensor: &Tensor, spec: &TensorSpec) -> Result<(), DataFault> {
-    let Some(declared) = spec.shape.sizes() else {
-        return Ok(());
-    };
-    let dims = tensor.shape().dims();
-    let fits = |(dim, size): (&i64, &i64)| *size < 0 || dim == size;
-    if dims.len() == declared.len() && dims.iter().zip(&declared).all(fits) {
-        return Ok(());
-    }
-    Err(DataFault::Run(format!(
-        "Cannot feed value of shape {} for Tensor {}, which has shape {}",
-        tuple(dims),
-        spec.tensor_name,
-        tuple(&declared)
-    )))
-}
-
-/// A shape as Python prints it.
-fn tuple(dims: &[i64]) -> String {
-    let size = |&dim: &i64| if dim < 0 { "None".into() } else { dim.to_string() };
-    match dims {
-        [one] => format!("({},)", size(one)),
-        _ => format!("({})", dims.iter().map(size).collect::<Vec<_>>().join(", ")),
-    }
-}
-
-/// The one tensor that `base64_decode` is about.
-fn is_example_tensor(spec: &TensorSpec) -> bool {
-    spec.tensor_name == "input_example_tensor:0"
-}
-
-fn decode_strings(tensor: &Tensor) -> Result<Tensor, DataFault> {
-    let Some(strings) = tensor.strings() else {
-        return Ok(tensor.clone());
-    };
-    let mut decoded = StringsBuilder::with_capacity(strings.len(), strings.byte_len());
-    for text in strings.iter() {
-        let decode = |out: &mut Vec<u8>| base64::decode(text, Alphabet::Any, out);
-        let bad = |_| DataFault::Run("a string is not base64".to_owned());
-        decoded.push_with(decode).map_err(bad)?;
-    }
-    let shape = Shape::clone(tensor.shape());
-    Tensor::from_strings(shape, decoded).map_err(|e| DataFault::Run(e.to_string()))
-}
-
-fn data_error(fault: &DataFault, signature: &Signature, body: &[u8], data_at: usize) -> Error {
-    let spec = |index: usize| signature.inputs.get(index);
-    let message = match fault {
-        DataFault::Syntax(error) => return not_json(body, *error),
-        DataFault::NotObject => {
-            let names: Vec<&str> = signature.inputs.iter().map(|s| s.alias.as_str()).collect();
-            format!("data must be an object with a value for each of {names:?}")
-        }
-        DataFault::Missing(index) => {
-            let (name, data) = (spec(*index).map_or("", |s| &s.alias), dump(body, data_at));
-            format!(
-                "Input op name '{name}' does not exist in input data: {data}, please check the \
-                 request JSON"
-            )
-        }
-        DataFault::Value(index, fault) => {
-            let alias = spec(*index).map_or("", |spec| &spec.alias);
-            run_failed(&value_error(fault, alias, spec(*index), body))
-        }
-        DataFault::Run(why) => run_failed(why),
-        DataFault::Unsendable(index) => {
-            let name = spec(*index).map_or("", |spec| &spec.alias);
-            let message = format!("input {name:?} is of a type no client can send");
-            return Error::new(Code::Unimplemented, message);
-        }
-    };
-    Error::invalid(message)
-}
-
-fn value_error(fault: &Fault, alias: &str, spec: Option<&TensorSpec>, body: &[u8]) -> String {
-    let kind = spec.and_then(TensorSpec::dtype).map_or("a number", |dtype| dtype.name());
-    match fault {
-        Fault::Syntax(error) => error.kind.text().to_owned(),
-        Fault::Type { at } if body.get(*at) == Some(&b'"') => {
-            let value = dump(body, *at).replace('"', "'");
-            format!("could not convert string to {}: {value} (input {alias:?})", python_type(kind))
-        }
-        Fault::Type { at } | Fault::Unsupported { at } => {
-            let value = dump(body, *at);
-            format!("{} in input {alias:?} is no {kind}", python(&value))
-        }
-        Fault::NotBase64Object { at } => {
-            format!("{} in input {alias:?} is neither a string nor {{\"b64\": …}}", dump(body, *at))
-        }
-        Fault::NotBase64 => format!("a b64 value in input {alias:?} is not base64"),
-        Fault::ListTooDeep { .. }
-        | Fault::ValueAtWrongLevel { .. }
-        | Fault::ListSize { .. }
-        | Fault::RowSize { .. }
-        | Fault::RowShape { .. } => format!(
-            "setting an array element with a sequence: the lists of input {alias:?} are ragged"
-        ),
-        Fault::TooManyDimensions => format!("input {alias:?} has more than 254 dimensions"),
-        Fault::TooLarge => format!("input {alias:?} takes too much memory"),
-    }
-}
-
-/// NumPy's complaints name Python's types.
-fn python_type(kind: &str) -> &str {
-    if kind.contains("int") { "int" } else { "float" }
 }

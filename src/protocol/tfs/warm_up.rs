@@ -40,6 +40,11 @@ pub fn file_of(folder: &Path) -> PathBuf {
     folder.join(FOLDER).join(FILE)
 }
 
+/// Whether there is no such file; below a model that is itself a file, there is none.
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
 /// Runs the recorded requests of the version in `folder`, each `times` times. It need not have
 /// any. An example may take `max_bytes` with its context.
 ///
@@ -108,7 +113,7 @@ impl Records {
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let file = match File::open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => {
                 let message = format!("{} can not be read: {error}", path.display());
                 return Err(Error::new(Code::of_io(&error), message).with_source(error));

@@ -62,7 +62,7 @@ impl Manager {
             let mut model = Model::new(&found, self.lives);
             for number in wanted {
                 let folder = found.versions.get(&number).cloned().unwrap_or_default();
-                check(&folder, &self.shared.platforms)?;
+                check(&folder, &self.shared.platforms, found.config.platform)?;
                 let mut version = Version::new(folder);
                 version.by = Arc::clone(by);
                 model.versions.insert(number, loadable(version));
@@ -232,9 +232,9 @@ fn wanted(found: &Found) -> Result<BTreeSet<i64>> {
 }
 
 /// Checks that all files of a version are there. Whoever asks for a model has put them there.
-fn check(folder: &Path, platforms: &Platforms) -> Result<()> {
+fn check(folder: &Path, platforms: &Platforms, named: Option<&str>) -> Result<()> {
     let path = folder.display();
-    let Some(platform) = platforms.of_folder(folder) else {
+    let Some(platform) = platforms.of_version(folder, named) else {
         let message = format!("{path} holds no model of a known kind, such as saved_model.pb");
         return Err(Error::not_found(message));
     };

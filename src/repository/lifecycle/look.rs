@@ -168,6 +168,7 @@ impl Manager {
         let now = Instant::now();
         // The files of those that were asked for were looked at then.
         for model in self.models.values_mut().filter(|model| model.is_of_sources()) {
+            let named = model.config.platform;
             for version in model.versions.values_mut().filter(|v| v.aspired) {
                 let waits = matches!(version.state, State::Found(_));
                 let failed = matches!(version.state, State::Failed(_));
@@ -188,7 +189,7 @@ impl Manager {
                     become_state(version, State::Found("its files still change".to_owned()));
                     continue;
                 }
-                let platform = shared.platforms.of_folder(&version.folder);
+                let platform = shared.platforms.of_version(&version.folder, named);
                 check_completeness(version, platform.map(|p| &**p));
             }
         }

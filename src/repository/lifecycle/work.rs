@@ -39,7 +39,7 @@ impl Manager {
         let load = move || {
             let start = Instant::now();
             let loaded = catch_unwind(AssertUnwindSafe(|| {
-                let platform = shared.platforms.of_folder(&folder);
+                let platform = shared.platforms.of_version(&folder, config.platform);
                 let platform = platform.ok_or_else(|| Error::not_found("the model is gone"))?;
                 let load = Load {
                     model: &name,

@@ -100,7 +100,19 @@ impl Caller {
         })
     }
 
-    /// The same, compressed on the way.
+    /// Begins a call and never sends its message: how that ends.
+    pub fn call_without_message(&self, path: &'static str) -> Status {
+        self.runtime.block_on(async {
+            let mut client = Grpc::new(self.channel.clone());
+            client.ready().await.expect("a connection");
+            let never = Request::new(tokio_stream::pending::<Vec<u8>>());
+            let path = PathAndQuery::from_static(path);
+            let answer = client.client_streaming(never, path, Raw).await;
+            answer.map(|_| ()).expect_err("there was nothing to answer")
+        })
+    }
+
+    /// The same as [`Caller::call`], compressed on the way.
     pub fn call_with_gzip(&self, path: &'static str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
         self.runtime.block_on(async {
             let client = Grpc::new(self.channel.clone());

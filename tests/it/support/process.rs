@@ -19,10 +19,11 @@ pub struct Process {
 /// `tensorserve` with `arguments`.
 pub fn tensorserve<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
-    // No settings from whoever runs the tests, but where the library is.
+    // No settings from whoever runs the tests, but where the libraries are.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy().into_owned();
-        if text.starts_with("TENSORSERVE_") && text != "TENSORSERVE_LIBTENSORFLOW" {
+        let is_library = text.starts_with("TENSORSERVE_LIB");
+        if text.starts_with("TENSORSERVE_") && !is_library {
             command.env_remove(name);
         }
     }

@@ -10,7 +10,6 @@ use tensorserve::config::environment::Environment;
 use tensorserve::config::units::Port;
 use tensorserve::config::{Config, ModelSettings, Settings};
 use tensorserve::engine::Engine;
-use tensorserve::platform::tensorflow::TensorFlow;
 use tensorserve::platform::{Platform, Platforms};
 
 use super::{client, data};
@@ -37,18 +36,17 @@ pub fn config(settings: Settings) -> Config {
 }
 
 impl TestServer {
-    /// A server with libtensorflow.
+    /// A server with everything that is built in.
     pub fn start(settings: Settings) -> Self {
         TestServer::start_configured(&config(settings))
     }
 
     /// The same with what no setting says.
     pub fn start_configured(config: &Config) -> Self {
-        let tensorflow = TensorFlow::new(config.tensorflow.clone());
-        TestServer::start_with(config, vec![Arc::new(tensorflow)])
+        TestServer::start_on(config, Platforms::built_in(config))
     }
 
-    /// A server with libtensorflow for what is at `path`, with all models loaded.
+    /// The same for what is at `path`, with all models loaded.
     pub fn of(path: &Path) -> Self {
         let mut settings = settings();
         settings.paths.push(path.to_owned());
@@ -72,14 +70,17 @@ impl TestServer {
         configure(&mut settings);
         let mut config = config(settings);
         config.http.sagemaker.is_container = true;
-        let tensorflow = TensorFlow::new(config.tensorflow.clone());
-        let server = TestServer::start_with(&config, vec![Arc::new(tensorflow)]);
+        let server = TestServer::start_configured(&config);
         server.wait_until_started();
         server
     }
 
     pub fn start_with(config: &Config, platforms: Vec<Arc<dyn Platform>>) -> Self {
-        let server = Server::start(config, Platforms::new(platforms)).expect("starts");
+        TestServer::start_on(config, Platforms::new(platforms))
+    }
+
+    fn start_on(config: &Config, platforms: Platforms) -> Self {
+        let server = Server::start(config, platforms).expect("starts");
         TestServer {
             address: server.address().expect("HTTP is on"),
             engine: server.engine().clone(),

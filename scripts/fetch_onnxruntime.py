@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Gets ONNX Runtime, the C library that tensorserve runs ONNX and MXNet models with.
+
+It comes out of Microsoft's Python package, which is downloaded with pip, checked against the
+SHA-256 below (wheels.py says how), and of which only the library is unpacked:
+
+    DEST/onnxruntime/capi/libonnxruntime.so.VERSION
+    DEST/licenses/
+    DEST/FETCHED.json
+
+A server without such models never opens it.
+"""
+
+import re
+
+from wheels import Choice, Package, Wheel, main
+
+VERSION = "1.31.1"
+LIBRARY = f"onnxruntime/capi/libonnxruntime.so.{VERSION}"
+
+# To move to another version: take file name, size and SHA-256 from
+# https://pypi.org/simple/onnxruntime/. Any Python version's wheel would do; cp312 is taken.
+X86_64 = Wheel(
+    "onnxruntime-1.31.1-cp312-cp312-manylinux_2_28_x86_64.whl",
+    23760988,
+    "1f3dea47f2f0e5117c2404cea7d21fd253ae7836a3bf167a501cdfbb2600d536",
+)
+AARCH64 = Wheel(
+    "onnxruntime-1.31.1-cp312-cp312-manylinux_2_28_aarch64.whl",
+    21420803,
+    "0b9a492176886992e0e875f06bc0367e333f5fff11711a2d642e18b02f3009cc",
+)
+
+PACKAGE = Package(
+    name="libonnxruntime",
+    maker="ONNX Runtime",
+    version=VERSION,
+    folder="onnxruntime",
+    variable="TENSORSERVE_LIBONNXRUNTIME",
+    needed=(LIBRARY,),
+    choices={
+        ("cpu", "x86_64"): Choice((X86_64,), 29700000),
+        ("cpu", "aarch64"): Choice((AARCH64,), 25700000),
+    },
+    libraries=re.compile(re.escape(LIBRARY)),
+    links={},
+)
+
+if __name__ == "__main__":
+    main(PACKAGE)

@@ -1,0 +1,60 @@
+//! XGBoost models over REST.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+use tensorserve::config::ModelSettings;
+use tensorserve::platform::xgboost::XGBoost;
+
+use crate::support::server::{TestServer, config, settings};
+use crate::support::{alike, data};
+
+fn serve(models: &[(&str, &Path)]) -> TestServer {
+    let mut settings = settings();
+    for (name, path) in models {
+        settings.models.push(ModelSettings {
+            path: Some(path.to_path_buf()),
+            name: Some((*name).to_owned()),
+            ..ModelSettings::default()
+        });
+    }
+    let server = TestServer::start_with(&config(settings), vec![Arc::new(XGBoost)]);
+    server.wait_until_started();
+    server
+}
+
+/// Expected is what xgboost 1.7.6 says of the same file.
+#[test]
+fn a_file_and_a_folder_of_versions_are_served() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let versions = folder.path().join("classes");
+    for version in ["1", "2"] {
+        let version = versions.join(version);
+        std::fs::create_dir_all(&version).expect("folders");
+        let from = data("platforms/xgboost/iris_softprob.json");
+        std::fs::copy(from, version.join("model.json")).expect("copied");
+    }
+    let sample = data("simple-tensorflow-serving/models/xgboost_iris/model.bst");
+    let server = serve(&[("sample", &sample), ("classes", &versions)]);
+
+    let answer = server.post("/v1/models/sample:predict", r#"{"instances": [[1,2,3,4]]}"#);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let expected = json!({"predictions": [1.877_554_893_493_652_3]});
+    assert!(alike(&answer.json(), &expected, Some(1e-6)), "{}", answer.text());
+
+    let body = r#"{"inputs": {"data": [[5.1,3.5,1.4,0.2],[6.0,2.2,4.0,1.0],[6.3,3.3,6.0,2.5]]}}"#;
+    let answer = server.post("/v1/models/sample:predict", body);
+    let expected = json!({"outputs": [0.000_471_803_36, 0.999_494_85, 1.998_915_43]});
+    assert!(alike(&answer.json(), &expected, Some(1e-6)), "{}", answer.text());
+
+    let answer =
+        server.post("/v1/models/classes/versions/2:predict", r#"{"instances": [[5.1,3.5,NaN,0.2]]}"#);
+    let expected = json!({"predictions": [[0.074_869_864, 0.211_203_37, 0.713_926_75]]});
+    assert!(alike(&answer.json(), &expected, Some(1e-6)), "{}", answer.text());
+
+    let answer = server.post("/v1/models/sample:predict", r#"{"instances": [[1,2,3]]}"#);
+    assert_eq!(answer.status, 400);
+    let says = "input \\\"data\\\" has 3 values in a row, and the model takes 4";
+    assert!(answer.text().contains(says), "{}", answer.text());
+}
