@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use self::mxnet::MxNet;
 use self::onnx::Onnx;
+use self::pmml::Pmml;
 use self::sklearn::ScikitLearn;
+use self::spark::Spark;
 use self::tensorflow::TensorFlow;
 use self::xgboost::XGBoost;
 use crate::config::Config;
@@ -21,7 +23,9 @@ mod files;
 mod library;
 pub mod mxnet;
 pub mod onnx;
+pub mod pmml;
 pub mod sklearn;
+pub mod spark;
 pub mod tensorflow;
 pub mod xgboost;
 
@@ -204,6 +208,8 @@ impl Platforms {
             Arc::new(MxNet::new(onnx)),
             Arc::new(XGBoost),
             Arc::new(ScikitLearn),
+            Arc::new(Pmml),
+            Arc::new(Spark),
         ])
     }
 
