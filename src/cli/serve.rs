@@ -14,7 +14,7 @@ use super::table::columns;
 use super::{example, say};
 use crate::Server;
 use crate::config::environment::Environment;
-use crate::config::{AuthConfig, Config, Settings, SourceConfig};
+use crate::config::{AuthConfig, Config, PLATFORMS, Settings, SourceConfig};
 use crate::engine::{Choice, Engine, ModelSpec, State};
 use crate::error::{Error, Result};
 use crate::os;
@@ -70,6 +70,13 @@ fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<Strin
     let mut names: Vec<&str> = Vec::new();
     for source in sources {
         let named = source.model.platform;
+        if source.path.is_file() && !platforms.is_model(&source.path, named) {
+            let (path, known) = (source.path.display(), PLATFORMS.join(", "));
+            return Err(Error::invalid(format!(
+                "{path}: its name does not say what kind of model it is; name it with --platform \
+                 ({known})"
+            )));
+        }
         let models = models_at(&source.path, platforms, named).unwrap_or_default();
         let found = models.iter().filter_map(|(_, path)| platforms.of_folder(path));
         names.extend(found.map(|platform| platform.name()));

@@ -44,6 +44,7 @@ mod operations;
 mod own_name;
 mod page;
 mod pmml;
+mod platforms;
 mod reload;
 mod reload_sources;
 mod request_log;

@@ -13,7 +13,7 @@ use crate::support::fake::Model;
 use crate::support::place::Place;
 use crate::support::process::{Process, ended, run, tensorserve};
 use crate::support::server::{TestServer, config, settings};
-use crate::support::{data, link, project};
+use crate::support::{alike, data, link, project};
 
 const MODELS: &str = "simple-tensorflow-serving/models";
 const TEMPLATE: &str = "simple-tensorflow-serving/models/tensorflow_template_application_model";
@@ -53,6 +53,96 @@ fn the_command_line_serves_prints_its_settings_and_no_password() {
     let models = get(process.address, "/v1/models").json();
     assert_eq!(models[0]["model_version_list"], json!(["1", "2"]));
     assert_eq!(models[0]["model_base_path"], path);
+}
+
+#[test]
+fn models_of_other_platforms_are_named_by_flag_and_in_the_list() {
+    let boosted = data(MODELS).join("xgboost_iris/model.bst").display().to_string();
+    let row = json!({"data": [[1.0, 2.0, 3.0, 4.0]]}).to_string();
+    let flags = ["--port=0", "--model_base_path", &boosted, "--model_platform=xgboost"];
+    let process = Process::start(stfs(&flags));
+    let answer = post(process.address, "/", &row);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.text(), "{\"result\":[1.8775548934936523]}\n");
+    let detail = get(process.address, "/v1/models/default").json();
+    assert_eq!(detail["platform"], "XGBoost");
+    assert_eq!(detail["model_base_path"], boosted);
+    assert_eq!(detail["model_version_list"], json!(["1"]));
+    // TensorFlow Serving's API serves it, too.
+    let body = json!({"instances": [[1.0, 2.0, 3.0, 4.0]]}).to_string();
+    let answer = post(process.address, "/v1/models/default:predict", body).json();
+    assert!(alike(&answer, &json!({"predictions": [1.877_554_9]}), Some(1e-6)), "{answer}");
+
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let file = folder.path().join("models.json");
+    let list = json!({"model_config_list": [
+        {"name": "default", "base_path": data(MODELS).join("simplest_model")},
+        {"name": "mxnet_mlp_model", "base_path": data(MODELS).join("mxnet_mlp/mx_mlp"),
+         "platform": "mxnet"},
+        {"name": "boosted", "base_path": boosted, "platform": "xgboost"},
+    ]});
+    fs::write(&file, list.to_string()).expect("written");
+    let file = file.display().to_string();
+    let process = Process::start(stfs(&["--port=0", "--model_config_file", &file]));
+    let ask = |name: &str, data: Value| {
+        let body = json!({"model_name": name, "model_version": 1, "data": data}).to_string();
+        post(process.address, "/", body).json()
+    };
+    assert_eq!(ask("default", json!({"keys": [[4]]})), json!({"keys": [[4]]}));
+    let answer = ask("mxnet_mlp_model", json!({"data": [[12.0, 2.0]]}));
+    assert!(alike(&answer, &json!({"lro": [[8.336_845_9]]}), Some(1e-6)), "{answer}");
+    let answer = ask("boosted", json!([[1.0, 2.0, 3.0, 4.0]]));
+    assert_eq!(answer, json!({"result": [1.877_554_893_493_652_3]}));
+}
+
+#[test]
+fn mistakes_in_the_data_of_other_platforms_are_told() {
+    let boosted = data(MODELS).join("xgboost_iris/model.bst").display().to_string();
+    let flags = ["--port=0", "--model_base_path", &boosted, "--model_platform=xgboost"];
+    let process = Process::start(stfs(&flags));
+    for (wrong, told) in [
+        ("[[1, 2, 3]]", "Cannot feed value of shape (1, 3) for Tensor data"),
+        ("[1, 2, 3, 4]", "Cannot feed value of shape (4,) for Tensor data"),
+        ("7", "Cannot feed value of shape () for Tensor data"),
+        ("[[1, \"x\", 3, 4]]", "could not convert string to float"),
+        ("[[1], [2, 3]]", "ragged"),
+        ("{}", "Input op name 'data' does not exist in input data"),
+        ("{\"ids\": [1], \"values\": [1]}", "Input op name 'data' does not exist"),
+    ] {
+        let answer = post(process.address, "/", format!("{{\"data\": {wrong}}}"));
+        assert_eq!(answer.status, 400, "{wrong}: {}", answer.text());
+        assert!(answer.error().contains(told), "{wrong}: {}", answer.error());
+    }
+}
+
+#[test]
+fn rows_in_libsvms_form_are_checked() {
+    let path = data(MODELS).join("mllib_lr_model").display().to_string();
+    let flags = ["--port=0", "--model_base_path", &path, "--model_platform=spark"];
+    let process = Process::start(stfs(&flags));
+    let ask = |data: Value| post(process.address, "/", json!({"data": data}).to_string());
+    let row = json!({"format": "libsvm", "max_ids": 692, "ids": [128], "values": [51]});
+    let sparse = ask(row.clone()).json();
+    let mut dense = vec![0.0; 692];
+    dense[128] = 51.0;
+    let answer = ask(json!([dense])).json();
+    for (name, value) in sparse.as_object().expect("an object") {
+        assert!(value.is_number(), "one row is answered as one: {sparse}");
+        assert_eq!(answer[name], json!([value]), "{name}");
+    }
+    for (name, value, told) in [
+        ("max_ids", json!(691), "max_ids must be 692"),
+        ("ids", json!([692]), "id 692 is none of the 692 features"),
+        ("ids", json!([-1]), "id -1 is none of the 692 features"),
+        ("ids", json!([1, 2]), "there are 2 ids and 1 values"),
+        ("values", json!(["x"]), "could not convert string to float"),
+    ] {
+        let mut wrong = row.clone();
+        wrong[name] = value;
+        let answer = ask(wrong);
+        assert_eq!(answer.status, 400, "{name}: {}", answer.text());
+        assert!(answer.error().contains(told), "{name}: {}", answer.error());
+    }
 }
 
 #[test]
