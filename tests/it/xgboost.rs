@@ -1,5 +1,6 @@
 //! XGBoost models over REST.
 
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,19 +25,21 @@ fn serve(models: &[(&str, &Path)]) -> TestServer {
     server
 }
 
-/// Expected is what xgboost 1.7.6 says of the same file.
+/// Puts `file` of the test data into the folder of a version, under the name `name`.
+fn put(file: &str, version: &Path, name: &str) {
+    fs::create_dir_all(version).expect("folders");
+    fs::copy(data(file), version.join(name)).expect("copied");
+}
+
+/// Expected is what xgboost 1.7.6 and 3.2.0 say of the same files.
 #[test]
-fn a_file_and_a_folder_of_versions_are_served() {
+fn models_are_served_from_the_folders_of_their_versions() {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let versions = folder.path().join("classes");
-    for version in ["1", "2"] {
-        let version = versions.join(version);
-        std::fs::create_dir_all(&version).expect("folders");
-        let from = data("platforms/xgboost/iris_softprob.json");
-        std::fs::copy(from, version.join("model.json")).expect("copied");
-    }
-    let sample = data("simple-tensorflow-serving/models/xgboost_iris/model.bst");
-    let server = serve(&[("sample", &sample), ("classes", &versions)]);
+    let (sample, classes) = (folder.path().join("sample"), folder.path().join("classes"));
+    put("simple-tensorflow-serving/models/xgboost_iris/model.bst", &sample.join("1"), "model.bst");
+    put("platforms/xgboost/iris_softprob.json", &classes.join("1"), "model.json");
+    put("platforms/xgboost/iris_softprob.ubj", &classes.join("2"), "any.ubj");
+    let server = serve(&[("sample", &sample), ("classes", &classes)]);
 
     let answer = server.post("/v1/models/sample:predict", r#"{"instances": [[1,2,3,4]]}"#);
     assert_eq!(answer.status, 200, "{}", answer.text());

@@ -171,6 +171,8 @@ impl Forest {
             feature |= DEFAULT_LEFT;
         }
         let value = match node.split {
+            // No value is smaller than NaN, nor than this, which needs no case of its own.
+            Split::Number(value) if value.is_nan() => f32::NEG_INFINITY,
             Split::Number(value) => value,
             Split::Categories(start, count) => {
                 feature |= BY_CATEGORY;
@@ -238,34 +240,50 @@ impl Forest {
         }
     }
 
-    /// The leaves that `row` reaches in `trees`. They are walked side by side, as each step waits
-    /// for memory.
+    /// The leaves that `row` reaches in `trees`. Many trees are walked side by side, as each step
+    /// waits for the one before.
     #[inline]
     fn leaves_of(&self, trees: &[Root], row: &[f32]) -> [usize; LANES] {
         let mut lanes = [0; LANES];
         lanes.iter_mut().zip(trees).for_each(|(at, tree)| *at = tree.node as usize);
-        let used = lanes.get_mut(..trees.len()).unwrap_or_default();
-        let mut are_moving = true;
-        while are_moving {
-            are_moving = false;
-            for at in &mut *used {
-                let next = self.step(*at, row);
-                are_moving |= next != *at;
-                *at = next;
+        if trees.len() < LANES {
+            for at in lanes.iter_mut().take(trees.len()) {
+                *at = self.leaf_of(*at, row);
+            }
+            return lanes;
+        }
+        loop {
+            let before = lanes;
+            for at in &mut lanes {
+                *at = self.step(*at, row);
+            }
+            if lanes == before {
+                return lanes;
             }
         }
-        lanes
+    }
+
+    /// The leaf that `row` reaches from node `at`.
+    fn leaf_of(&self, mut at: usize, row: &[f32]) -> usize {
+        loop {
+            let next = self.step(at, row);
+            if next == at {
+                return at;
+            }
+            at = next;
+        }
     }
 
     /// The node behind node `at` for `row`; a leaf itself. Without a branch for what is left or
     /// right, which could not be foreseen.
     #[inline]
+    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN is what it is about.
     fn step(&self, at: usize, row: &[f32]) -> usize {
         let Some(&Node { feature, value, left }) = self.nodes.get(at) else { return at };
         let x = row.get((feature & FEATURE) as usize).copied().unwrap_or(f32::NAN);
         let is_default_left = feature & DEFAULT_LEFT != 0;
         let is_left = if feature & BY_CATEGORY == 0 {
-            (x < value) | (x.is_nan() & is_default_left)
+            if is_default_left { !(x >= value) } else { x < value }
         } else {
             !self.is_in_set(value.to_bits(), x) && (!x.is_nan() || is_default_left)
         };

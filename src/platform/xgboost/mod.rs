@@ -1,7 +1,7 @@
 //! XGBoost models, natively: no library is needed.
 //!
 //! * [`json`], [`ubjson`] and [`document`] read the notations of files, [`learner`] finds the model
-//!   in them; [`binary`] reads the first format;
+//!   in them; [`binary`] reads the first format, and [`pickle`] finds any of them in a pickle;
 //! * [`forest`], [`objective`] and [`model`] are a model as it is run;
 //! * this file finds out what a file is, and ties them together as a [`Platform`].
 

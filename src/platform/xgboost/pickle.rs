@@ -18,7 +18,8 @@ pub(super) fn read(bytes: Vec<u8>) -> Result<Model> {
     match root.attribute("_Booster") {
         Some(inner) if inner.class_name() == Some("Booster") => {
             let mut model = booster(inner, Rounds::Best)?;
-            model.missing = root.attribute("missing").and_then(Value::float).map(narrow);
+            let missing = root.attribute("missing").and_then(Value::float).map(narrow);
+            model.missing = missing.filter(|missing| !missing.is_nan());
             Ok(model)
         }
         Some(_) => Err(broken("its model is not fitted".to_owned())),
