@@ -243,10 +243,7 @@ fn version(environment: &Environment) -> Result<ExitCode> {
 /// The platforms built into this binary.
 fn platforms(config: &Config) -> Platforms {
     let tensorflow = TensorFlow::new(config.tensorflow.clone());
-    Platforms::new(vec![
-        std::sync::Arc::new(tensorflow),
-        std::sync::Arc::new(ScikitLearn),
-    ])
+    Platforms::new(vec![std::sync::Arc::new(tensorflow), std::sync::Arc::new(ScikitLearn)])
 }
 
 /// Prints a line. A reader that has gone away is no failure.
