@@ -1,4 +1,4 @@
-"""Makes models of every booster and objective with the XGBoost that is installed (0.90 to 3.2 were
+"""Makes models of every booster and objective with the XGBoost that is installed (0.90 to 3.4 were
 used), in every format that it writes, and `cases.json` with its answers on random rows.
 
     make_xgboost.py FOLDER [DEPTH ROUNDS ROWS]
