@@ -315,7 +315,7 @@ pub(super) fn classifier(of: &Estimator) -> Result<Predictor> {
     let sizes = of.vector_of(&["_n_support", "n_support_"], classes)?;
     let mut starts = vec![0];
     for size in sizes {
-        starts.push(starts.last().copied().unwrap_or(0) + size as usize);
+        starts.push(starts.last().copied().unwrap_or(0usize).saturating_add(size as usize));
     }
     let sets = classes - 1;
     if classes < 2

@@ -225,6 +225,7 @@ fn polynomial(of: &Estimator) -> Result<Polynomial> {
     let columns = of.features().or(of
         .find(&["n_input_features_"])
         .and_then(|n| n.int().and_then(|count| usize::try_from(count).ok())));
+    let columns = columns.filter(|columns| *columns > 0);
     let columns = columns.ok_or_else(|| of.fault("it does not say its number of columns"))?;
     let (least, most) = match of.attribute(&["degree"])?.int() {
         Some(most) => (0, usize::try_from(most).unwrap_or(usize::MAX)),
@@ -263,7 +264,7 @@ fn polynomial(of: &Estimator) -> Result<Polynomial> {
             behind.for_each(|(more, column)| *column = if once { start + more } else { start });
         }
     }
-    if columns == 0 || made.ends.is_empty() {
+    if made.ends.is_empty() {
         return Err(of.fault("it makes no column"));
     }
     Ok(made)
