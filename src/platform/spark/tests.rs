@@ -117,9 +117,8 @@ fn other_classes_are_refused_by_name() {
 #[test]
 fn files_of_every_layout_hold_the_same() {
     let folder = data("platforms/spark/parquet");
-    let values: Vec<f64> = std::iter::repeat_n(0.0, 900)
-        .chain((0..300).map(|index| f64::from(index % 7)))
-        .collect();
+    let values: Vec<f64> =
+        std::iter::repeat_n(0.0, 900).chain((0..300).map(|index| f64::from(index % 7))).collect();
     let flags: Vec<f64> = (0..50).map(|index| f64::from(u8::from(index % 3 == 0))).collect();
     let kinds = ["plain_1", "packed_1", "plain_2", "packed_2"];
     for name in kinds.iter().flat_map(|kind| [format!("{kind}_dictionary"), (*kind).to_owned()]) {
