@@ -329,6 +329,48 @@ fn what_is_not_supported_is_refused_by_name() {
     refused(&of_predicate(order), "the order of strings");
 }
 
+/// `inner` in `depth` layers.
+fn nested(depth: usize, start: &str, inner: &str, end: &str) -> String {
+    format!("{}{inner}{}", start.repeat(depth), end.repeat(depth))
+}
+
+#[test]
+fn what_is_nested_too_deeply_is_refused() {
+    let and = r#"<CompoundPredicate booleanOperator="and">"#;
+    let predicates = |depth| of_predicate(&nested(depth, and, "<True/>", "</CompoundPredicate>"));
+    let head = r#"<PMML version="4.4"><DataDictionary>
+        <DataField name="x" optype="continuous" dataType="double"/></DataDictionary>"#;
+    let schema = r#"<MiningSchema><MiningField name="x"/></MiningSchema>"#;
+    let table = r#"<RegressionTable intercept="1"><NumericPredictor name="x" coefficient="2"/></RegressionTable>"#;
+    let leaf = |name: &str, local: &str| {
+        let table = table.replace("\"x\"", &format!("{name:?}"));
+        format!(
+            r#"<RegressionModel functionName="regression">{schema}{local}{table}</RegressionModel>"#
+        )
+    };
+    let layer = format!(
+        r#"<MiningModel functionName="regression">{schema}<Segmentation multipleModelMethod="sum"><Segment><True/>"#
+    );
+    let end = "</Segment></Segmentation></MiningModel>";
+    let models = |depth| format!("{head}{}</PMML>", nested(depth, &layer, &leaf("x", ""), end));
+    let functions = |depth| {
+        let field = r#"<FieldRef field="x"/>"#;
+        let calls = nested(depth, r#"<Apply function="sqrt">"#, field, "</Apply>");
+        let derived = format!(
+            r#"<LocalTransformations><DerivedField name="d" dataType="double">{calls}</DerivedField></LocalTransformations>"#
+        );
+        format!("{head}{}</PMML>", leaf("d", &derived))
+    };
+    let one = [("x", Value::from(1.0)), ("z", Value::from(1.0))];
+    for (fine, expected) in [(predicates(40), 1.0), (models(40), 3.0), (functions(40), 3.0)] {
+        assert_eq!(answers(&fine, &one)["predicted"], expected);
+    }
+    for deep in [predicates(5000), models(5000), functions(5000)] {
+        let error = compile(&deep).err().expect("refused");
+        assert!(error.message().contains("is nested too deeply"), "{error}");
+    }
+}
+
 #[test]
 fn files_cut_short_or_with_wrong_bytes_are_refused_or_read() {
     let names = ["transformations", "chain", "first", "scorecard", "treatments", "boosted"];

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use memchr::{memchr_iter, memmem};
 use roxmltree::{Document, Node, NodeType, ParsingOptions};
 
 use crate::error::{Code, Error, Result};
@@ -17,11 +18,24 @@ const MAX_NODES: u32 = 64_000_000;
 /// within models. The nodes of trees are not.
 pub(super) const MAX_DEPTH: usize = 48;
 
+/// The most attributes of an element, and declarations of namespaces of a file: the reader's time
+/// grows with the square of each.
+const MAX_ATTRIBUTES: usize = 4096;
+
 /// The document in `text`.
 ///
 /// # Errors
-/// [`Code::DataLoss`] if it is not XML; [`Code::Unimplemented`] if it declares entities.
+/// [`Code::DataLoss`] if it is not XML; [`Code::Unimplemented`] if it declares entities, or has
+/// more of something than we take.
 pub(super) fn parse(text: &str) -> Result<Document<'_>> {
+    let bytes = text.as_bytes();
+    let attributes = |tag: &[u8]| memchr_iter(b'=', tag).count();
+    if bytes.split(|byte| *byte == b'<').any(|tag| attributes(tag) > MAX_ATTRIBUTES)
+        || memmem::find_iter(bytes, b"xmlns").count() > MAX_ATTRIBUTES
+    {
+        let message = format!("more than {MAX_ATTRIBUTES} attributes or namespaces are not taken");
+        return Err(Error::new(Code::Unimplemented, message));
+    }
     let options = ParsingOptions { nodes_limit: MAX_NODES, ..ParsingOptions::default() };
     Document::parse_with_options(text, options).map_err(|error| {
         if matches!(error, roxmltree::Error::DtdDetected) {
@@ -218,6 +232,17 @@ mod tests {
         let bomb = "<!DOCTYPE a [<!ENTITY b \"cc\">]><a>&b;</a>";
         assert_eq!(parse(bomb).expect_err("refused").code(), Code::Unimplemented);
         assert_eq!(parse("<a><b></a>").expect_err("refused").code(), Code::DataLoss);
+    }
+
+    #[test]
+    fn what_would_take_too_long_to_read_is_refused() {
+        let attributes: String = (0..200_000).map(|n| format!(" a{n}=\"\"")).collect();
+        let wide = format!("<a{attributes}/>");
+        let names = (0..60_000).map(|n| format!("<a xmlns:n{n}=\"n{n}\">")).collect::<String>();
+        let deep = format!("{names}{}", "</a>".repeat(60_000));
+        for text in [wide, deep] {
+            assert_eq!(parse(&text).expect_err("refused").code(), Code::Unimplemented);
+        }
     }
 
     #[test]
