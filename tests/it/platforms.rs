@@ -43,7 +43,7 @@ fn a_folder_of_models_of_all_kinds_is_served_and_watched() {
     let want = json!({"predictions": [[0.922_617_1, 0.039_792_6, 0.037_590_3]]});
     assert!(alike(&boosted, &want, Some(1e-6)), "{boosted}");
     let error = server.get("/readyz").error();
-    assert!(error.contains("model damaged version 1"), "{error}");
+    assert!(error.contains("model damaged: version 1: failed"), "{error}");
 
     // A new version takes over, whatever the platform.
     put("platforms/onnx/iris_logreg.onnx", &at("graph/2/other.onnx"));
