@@ -248,3 +248,20 @@ impl Platforms {
         self.0.iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{PLATFORMS, Settings, environment::Environment};
+
+    #[test]
+    fn the_platforms_that_users_can_name_are_those_that_are_built_in() {
+        let config = Config::new(Settings::default(), &Environment::default()).expect("valid");
+        let platforms = Platforms::built_in(&config);
+        let names: Vec<&str> = platforms.iter().map(|platform| platform.name()).collect();
+        for name in PLATFORMS {
+            assert!(names.contains(&name), "{name} is not built in");
+        }
+        assert_eq!(names.len(), PLATFORMS.len(), "{names:?}");
+    }
+}
