@@ -9,4 +9,5 @@ pub mod event_stream;
 pub mod json;
 pub mod npy;
 pub mod pickle;
+mod places;
 pub mod tfrecord;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use self::header::{Header, Kind};
+use crate::codec::places::Places;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, DType, Shape, Strings, StringsBuilder, Tensor, aligned_vec};
 
@@ -62,7 +63,7 @@ pub fn read(bytes: &[u8], max_bytes: usize) -> Result<Tensor> {
 /// The elements of a fixed size in the order of rows and this machine's order of bytes.
 fn numbers(dtype: DType, swapped: bool, header: Header, data: &[u8]) -> Result<Tensor> {
     let mut bytes = aligned_vec::<u8>(data.len());
-    match Columns::of(&header) {
+    match columns(&header) {
         None => bytes.extend_from_slice(data),
         Some(columns) => {
             let size = header.kind.size();
@@ -92,7 +93,7 @@ fn strings(
     let count = header.shape.elements()?;
     let mut strings = StringsBuilder::with_capacity(count, 0);
     let mut push = |index| strings.push_with(|out| append(element(data, index, size), out));
-    match Columns::of(&header) {
+    match columns(&header) {
         None => (0..count).try_for_each(&mut push)?,
         Some(mut columns) => columns.try_for_each(&mut push)?,
     }
@@ -131,50 +132,16 @@ fn text(element: &[u8], swapped: bool, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Where in an array stored by columns ("Fortran order") each element lies, by rows.
-struct Columns {
-    /// Size of each dimension, how far apart its elements lie, and where in it we are.
-    dims: Vec<(usize, usize, usize)>,
-    next: usize,
-    left: usize,
-}
-
-impl Columns {
-    /// `None` for an array stored by rows, or one in which there is no difference.
-    fn of(header: &Header) -> Option<Self> {
-        let several = header.shape.dims().iter().filter(|dim| **dim != 1).count() > 1;
-        let left = header.shape.elements().ok()?;
-        if !header.by_columns || !several || left == 0 {
-            return None;
-        }
-        let mut stride = 1;
-        let dims = header.shape.dims().iter().map(|&dim| {
-            let size = usize::try_from(dim).unwrap_or(0);
-            let this = (size, stride, 0);
-            stride *= size;
-            this
-        });
-        Some(Columns { dims: dims.collect(), next: 0, left })
+/// Where each element of an array that is stored by columns lies, by rows. `None` for one that is
+/// stored by rows, or in which there is no difference.
+fn columns(header: &Header) -> Option<Places> {
+    let several = header.shape.dims().iter().filter(|dim| **dim != 1).count() > 1;
+    let count = header.shape.elements().ok()?;
+    if !header.by_columns || !several || count == 0 {
+        return None;
     }
-}
-
-impl Iterator for Columns {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        self.left = self.left.checked_sub(1)?;
-        let this = self.next;
-        for (size, stride, at) in self.dims.iter_mut().rev() {
-            *at += 1;
-            self.next += *stride;
-            if *at < *size {
-                break;
-            }
-            self.next -= *size * *stride;
-            *at = 0;
-        }
-        Some(this)
-    }
+    let sizes = header.shape.dims().iter().map(|&dim| usize::try_from(dim).unwrap_or(0));
+    Some(Places::by_columns(sizes, count))
 }
 
 /// The array as `numpy.save` writes it, in at most `max_bytes`.

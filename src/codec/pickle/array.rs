@@ -6,6 +6,7 @@ use bytes::Bytes;
 use half::f16;
 
 use super::{Id, Node};
+use crate::codec::places::Places;
 
 /// The most dimensions that NumPy's arrays have.
 pub(super) const MOST_DIMENSIONS: usize = 64;
@@ -277,19 +278,10 @@ impl Array {
 
     /// Where in the data the elements lie, by rows.
     pub(super) fn places(&self) -> Places {
-        let mut stride = 1;
-        let dims = match self.by_columns && self.shape.len() > 1 {
-            false => vec![(self.count, 1, 0)],
-            true => {
-                let dim = |size: &usize| {
-                    let this = (*size, stride, 0);
-                    stride *= *size;
-                    this
-                };
-                self.shape.iter().map(dim).collect()
-            }
-        };
-        Places { dims, next: 0, left: self.count }
+        match self.by_columns && self.shape.len() > 1 {
+            true => Places::by_columns(self.shape.iter().copied(), self.count),
+            false => Places::by_rows(self.count),
+        }
     }
 
     /// The list of the objects that are its elements.
@@ -309,36 +301,5 @@ impl Array {
             ('U' | 'S', None) => Some(Node::Text(self.strings()?.into_iter().next()?)),
             _ => Some(Node::Float(self.f64s()?.first().copied()?)),
         }
-    }
-}
-
-/// Places of elements, by rows.
-pub(super) struct Places {
-    /// Size of each dimension, how far apart its elements lie, and where in it we are.
-    dims: Vec<(usize, usize, usize)>,
-    next: usize,
-    left: usize,
-}
-
-impl Iterator for Places {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        self.left = self.left.checked_sub(1)?;
-        let this = self.next;
-        for (size, stride, at) in self.dims.iter_mut().rev() {
-            *at += 1;
-            self.next += *stride;
-            if *at < *size {
-                break;
-            }
-            self.next -= *size * *stride;
-            *at = 0;
-        }
-        Some(this)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left, Some(self.left))
     }
 }
