@@ -45,9 +45,12 @@ pub(super) fn models_at(
     platforms: &Platforms,
     named: Option<&str>,
 ) -> Result<Vec<(String, PathBuf)>> {
-    let real = path
-        .canonicalize()
-        .map_err(|e| Error::not_found(format!("{}: {e}", path.display())).with_source(e))?;
+    let real = match path.canonicalize() {
+        Ok(real) => real,
+        // A model of several files is named by what their names begin with.
+        Err(_) if platforms.is_model(path, named) => path.to_owned(),
+        Err(e) => return Err(Error::not_found(format!("{}: {e}", path.display())).with_source(e)),
+    };
     let name_of = |path: &Path| {
         path.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned())
     };

@@ -109,10 +109,12 @@ fn check_sources(config: &Config) -> Result<()> {
              models/`, or a file with --config",
         ));
     }
+    let platforms = Platforms::built_in(config);
     for source in sources.iter().filter(|source| source.name.is_none()) {
-        if !source.path.exists() {
+        // A model of several files is named by what their names begin with.
+        if !source.path.exists() && !platforms.is_model(&source.path, source.model.platform) {
             let path = source.path.display();
-            return Err(Error::not_found(format!("{path}: there is no such folder")));
+            return Err(Error::not_found(format!("{path}: there is no such file or folder")));
         }
     }
     Ok(())

@@ -36,7 +36,7 @@ fn mistakes_are_told_with_what_to_do() {
     let text = project("README.md").display().to_string();
     let models = models();
     assert_refused(&run(&["serve"]), 1, &["nothing to serve", "tensorserve serve models/"]);
-    assert_refused(&run(&["serve", &missing]), 1, &["no_such_model", "no such folder"]);
+    assert_refused(&run(&["serve", &missing]), 1, &["no_such_model", "no such file or folder"]);
     assert_refused(&run(&["serve", "--http-prot", "1"]), 2, &["--http-prot", "--http-port"]);
     assert_refused(&run(&["serve", "--http-port", "many"]), 2, &["many", "--http-port"]);
     assert_refused(&run(&["srve"]), 2, &["srve", "serve"]);

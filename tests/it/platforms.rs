@@ -94,6 +94,17 @@ fn a_models_platform_can_be_said() {
 }
 
 #[test]
+fn files_that_begin_alike_are_one_model() {
+    let prefix = data("simple-tensorflow-serving/models/mxnet_mlp/mx_mlp");
+    let process = Process::serve(&prefix, &[]);
+    let body = json!({"instances": [[1.0, 2.0]]}).to_string();
+    let answer = post(process.address, "/v1/models/mx_mlp:predict", body).json();
+    assert!(alike(&answer, &json!({"predictions": [[2.950_734_8]]}), Some(1e-6)), "{answer}");
+    let inspected = ended(&mut tensorserve(&["inspect", &prefix.display().to_string()]));
+    assert!(inspected.stdout.contains("lro"), "{}", inspected.stdout);
+}
+
+#[test]
 fn steps_lie_beside_a_models_file() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let model = folder.path().join("iris.ubj");
