@@ -55,7 +55,7 @@ impl Platform for MxNet {
     }
 
     fn describe(&self) -> Result<String> {
-        Ok(format!("MXNet models, by {}", self.onnx.describe()?))
+        Ok(format!("MXNet by {}", self.onnx.describe()?))
     }
 
     fn recognises(&self, path: &Path) -> bool {

@@ -52,7 +52,7 @@ impl Platform for Pmml {
     }
 
     fn describe(&self) -> Result<String> {
-        Ok("PMML files, natively".to_owned())
+        Ok("PMML natively".to_owned())
     }
 
     fn recognises(&self, path: &Path) -> bool {

@@ -86,7 +86,7 @@ impl Platform for ScikitLearn {
     }
 
     fn describe(&self) -> Result<String> {
-        Ok("scikit-learn models, natively".to_owned())
+        Ok("scikit-learn natively".to_owned())
     }
 
     fn recognises(&self, folder: &Path) -> bool {

@@ -37,7 +37,7 @@ impl Platform for Spark {
     }
 
     fn describe(&self) -> Result<String> {
-        Ok("Spark's linear models, natively".to_owned())
+        Ok("Spark natively".to_owned())
     }
 
     fn recognises(&self, folder: &Path) -> bool {

@@ -72,7 +72,7 @@ impl Platform for XGBoost {
     }
 
     fn describe(&self) -> Result<String> {
-        Ok("XGBoost models, natively".to_owned())
+        Ok("XGBoost natively".to_owned())
     }
 
     fn recognises(&self, folder: &Path) -> bool {

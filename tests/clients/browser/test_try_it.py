@@ -4,13 +4,15 @@ import base64
 import json
 import os
 import re
+import shutil
 import unittest
 
 from playwright.sync_api import expect
 
-from house import IMAGES, PageTest
+from house import IMAGES, ROOT, PageTest
 
 IMAGE = os.path.join(IMAGES, "3_45.png")
+SIMPLE = os.path.join(ROOT, "tests/data/simple-tensorflow-serving/models")
 
 
 class TryIt(PageTest):
@@ -67,6 +69,39 @@ class TryIt(PageTest):
                 self.assertEqual(text.strip(), self.sent_again().strip())
                 self.assertAlmostEqual(json.loads(text)[answer][0], 4.5)
         expect(self.page.locator(".waterfall")).to_contain_text("run")
+
+    def test_models_of_other_platforms(self):
+        for name, file in (("forest", "scikitlearn_iris/model.pkl"),
+                           ("tree", "pmml_iris/DecisionTreeIris.pmml")):
+            folder = os.path.join(self.server.folder, name, "1")
+            os.makedirs(folder)
+            shutil.copy(os.path.join(SIMPLE, file), folder)
+        self.page.reload()
+        self.show("try")
+        for name in ("forest", "tree"):
+            option = self.page.locator(f"#try-model option[value={name}]")
+            expect(option).to_have_count(1)
+        self.model("forest")
+        self.rows(1)
+        for column, value in enumerate("1234", 1):
+            self.page.get_by_label(f"data, row 1, column {column}").fill(value)
+        for wire in ("TensorFlow Serving", "Simple", "SageMaker"):
+            with self.subTest(wire):
+                self.wire(wire)
+                text = self.send()
+                self.assertEqual(text.strip(), self.sent_again().strip())
+                self.assertIn("0.34285714", text)
+        self.model("tree")
+        self.rows(1)
+        for field, value in (("Petal_Length", "1.4"), ("Petal_Width", "0.2"),
+                             ("Sepal_Length", "5.1"), ("Sepal_Width", "3.5")):
+            self.page.get_by_label(f"{field}, row 1").fill(value)
+        for wire in ("TensorFlow Serving", "Simple", "SageMaker"):
+            with self.subTest(wire):
+                self.wire(wire)
+                text = self.send()
+                self.assertEqual(text.strip(), self.sent_again().strip())
+                self.assertIn("setosa", text)
 
     def test_inputs_follow_the_signature(self):
         self.model("recommender")
