@@ -81,6 +81,12 @@ fn inside(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     found
 }
 
+/// Folders in `folder`; none if it can not be read.
+pub(super) fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
 fn ends_with(path: &Path, endings: &[&str]) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase());
     name.is_some_and(|name| endings.iter().any(|ending| name.ends_with(ending)))

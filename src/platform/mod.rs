@@ -48,6 +48,12 @@ pub trait Platform: Send + Sync {
     /// Whether `folder` itself holds a model of this kind (not whether it is a good one).
     fn recognises(&self, folder: &Path) -> bool;
 
+    /// Whether folders in a model's folder are part of the model: they are not looked at for models
+    /// and versions.
+    fn has_folders(&self) -> bool {
+        false
+    }
+
     /// Whether all files that the model names are there, without loading it.
     fn check(&self, folder: &Path) -> Completeness;
 
@@ -239,8 +245,27 @@ impl Platforms {
     /// whatever name, where its platform is `named`.
     #[must_use]
     pub fn is_model(&self, path: &Path, named: Option<&str>) -> bool {
-        let platform = self.of_version(path, named);
-        platform.is_some_and(|p| p.recognises(path) || (named.is_some() && path.is_file()))
+        let Some(platform) = self.of_version(path, named) else {
+            return false;
+        };
+        if path.is_file() {
+            return named.is_some() || platform.recognises(path);
+        }
+        platform.recognises(path) && (platform.has_folders() || !self.holds_models(path))
+    }
+
+    /// Whether there are models or versions in `folder`: then a file that lies beside them, and could
+    /// be one itself, is something else.
+    fn holds_models(&self, folder: &Path) -> bool {
+        let is_version = |folder: &Path| {
+            let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        files::folders_in(folder).iter().any(|folder| {
+            is_version(folder)
+                || self.of_folder(folder).is_some()
+                || files::folders_in(folder).iter().any(|folder| is_version(folder))
+        })
     }
 
     /// All of them.

@@ -104,6 +104,26 @@ fn files_that_begin_alike_are_one_model() {
     assert!(inspected.stdout.contains("lro"), "{}", inspected.stdout);
 }
 
+/// What is in a folder of models, or of versions, beside them is no model.
+#[test]
+fn files_beside_models_and_versions_are_none() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    let at = |path: &str| root.path().join(path);
+    let version = project("models/half_plus_two");
+    let version = fs::read_dir(version).expect("versions").flatten().next().expect("one").path();
+    link(&version, &at("half_plus_two/7"));
+    put("platforms/xgboost/iris_softprob.ubj", &at("vocabulary.ubj"));
+    put("platforms/onnx/half_plus_two.onnx", &at("half_plus_two/exported.onnx"));
+    let server = TestServer::of(root.path());
+    server.assert_serves("the start");
+    let status = server.get("/v1/models/half_plus_two").text();
+    assert!(status.contains("\"7\"") && status.contains("AVAILABLE"), "{status}");
+    let names: Vec<String> = server.engine.ready_models().iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["half_plus_two"]);
+    let server = TestServer::of(&at("half_plus_two"));
+    server.assert_serves("the start");
+}
+
 #[test]
 fn steps_lie_beside_a_models_file() {
     let folder = tempfile::tempdir().expect("temporary folder");

@@ -40,6 +40,10 @@ impl Platform for Spark {
         Ok("Spark natively".to_owned())
     }
 
+    fn has_folders(&self) -> bool {
+        true
+    }
+
     fn recognises(&self, folder: &Path) -> bool {
         folder.join("data").is_dir() && !parts(&folder.join("metadata"), "").is_empty()
     }

@@ -193,6 +193,10 @@ impl Platform for TensorFlow {
         slot.as_ref().map_or(Vec::new(), |runtime| runtime.custom_ops.clone())
     }
 
+    fn has_folders(&self) -> bool {
+        true
+    }
+
     fn recognises(&self, folder: &Path) -> bool {
         saved_model::is_one(folder)
     }
