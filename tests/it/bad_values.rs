@@ -342,7 +342,8 @@ fn inputs_of_another_type_than_the_graphs() {
     floats.push(1.5f32);
     let floats = Tensor::from_vec(Shape::vector(1), floats).expect("a tensor");
     let engine = &server.engine;
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let cases = [
         ("text_normalizer", floats.clone(), "to be string but float is provided"),
         ("half_plus_two", text, "to be float but string is provided"),

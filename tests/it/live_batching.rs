@@ -22,7 +22,8 @@ fn sources(place: &Place, rows: usize) -> Vec<SourceConfig> {
 }
 
 fn reload(place: &Place, rows: usize) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     runtime.block_on(place.server.engine.reload(sources(place, rows))).expect("reloads");
 }
 

@@ -36,7 +36,11 @@ fn load(place: &Place, name: &str, path: &str) -> Result<()> {
 }
 
 fn wait<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime")
+        .block_on(future)
 }
 
 #[test]

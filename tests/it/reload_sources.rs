@@ -47,7 +47,8 @@ fn sources(place: &Place, models: &[(&str, &str, &str, Option<&str>)]) -> Vec<So
 
 fn reload(place: &Place, models: &[(&str, &str, &str, Option<&str>)]) -> Result<()> {
     let sources = sources(place, models);
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     runtime.block_on(place.server.engine.reload(sources))
 }
 
@@ -83,7 +84,10 @@ fn another_folder_takes_over_without_a_gap_also_with_the_same_version() {
         let sources = sources(&place, &[("a", folder, "latest", None)]);
         let engine = place.server.engine.clone();
         let reload = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build()
+                .expect("runtime");
             runtime.block_on(engine.reload(sources))
         });
         while !reload.is_finished() {

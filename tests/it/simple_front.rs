@@ -116,6 +116,24 @@ fn mistakes_in_the_data_of_other_platforms_are_told() {
 }
 
 #[test]
+fn marshalled_hooks_beside_a_model_are_told_of_when_asked_for() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let model = folder.path().join("model.bst");
+    fs::copy(data(MODELS).join("xgboost_iris/model.bst"), &model).expect("copied");
+    fs::write(folder.path().join("preprocess_function.marshal"), "code").expect("written");
+    let path = model.display().to_string();
+    let flags = ["--port=0", "--model_base_path", &path, "--model_platform=xgboost"];
+    let process = Process::start(stfs(&flags));
+    let row = json!([[1.0, 2.0, 3.0, 4.0]]);
+    let asked = json!({"preprocess": "true", "data": row}).to_string();
+    let answer = post(process.address, "/", asked);
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert!(answer.error().contains("Python's marshal format"), "{}", answer.error());
+    let not_asked = json!({"preprocess": "false", "data": row}).to_string();
+    assert_eq!(post(process.address, "/", not_asked).status, 200);
+}
+
+#[test]
 fn rows_in_libsvms_form_are_checked() {
     let path = data(MODELS).join("mllib_lr_model").display().to_string();
     let flags = ["--port=0", "--model_base_path", &path, "--model_platform=spark"];
