@@ -1,6 +1,5 @@
 //! `tensorserve inspect`: what a model declares, without loading it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,7 +9,7 @@ use super::table::columns;
 use super::{example, health, say};
 use crate::config::{self, Config, Settings, environment::Environment};
 use crate::error::{Error, Result};
-use crate::platform::{LoadOptions, Platforms};
+use crate::platform::{LoadOptions, Platforms, folders_in, names_version};
 use crate::steps;
 use crate::tensor::{DeclaredShape, ImageEncoding, Signature, TensorSpec};
 
@@ -58,7 +57,7 @@ pub(super) fn models_at(
         if let (true, Some(stem)) = (real.is_file(), real.file_stem()) {
             return Ok(vec![(stem.to_string_lossy().into_owned(), real.clone())]);
         }
-        let is_version = name_of(&real).bytes().all(|byte| byte.is_ascii_digit());
+        let is_version = names_version(&name_of(&real));
         let named = if is_version { real.parent().unwrap_or(&real) } else { &real };
         return Ok(vec![(name_of(named), real.clone())]);
     }
@@ -66,7 +65,7 @@ pub(super) fn models_at(
         return Ok(vec![(name_of(&real), newest)]);
     }
     let mut models = Vec::new();
-    for folder in subfolders(&real) {
+    for folder in folders_in(&real) {
         if platforms.is_model(&folder, named) {
             models.push((name_of(&folder), folder));
         } else if let Some(newest) = newest_version(&folder) {
@@ -83,15 +82,8 @@ pub(super) fn models_at(
     Ok(models)
 }
 
-fn subfolders(path: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let mut folders: Vec<PathBuf> = entries.map(|e| e.path()).filter(|p| p.is_dir()).collect();
-    folders.sort();
-    folders
-}
-
 fn newest_version(path: &Path) -> Option<PathBuf> {
-    let numbered = subfolders(path).into_iter().filter_map(|folder| {
+    let numbered = folders_in(path).into_iter().filter_map(|folder| {
         let number: i64 = folder.file_name()?.to_str()?.parse().ok()?;
         (number >= 0).then_some((number, folder))
     });

@@ -2,6 +2,7 @@
 //!
 //! Such a model is named by its file, or by a version folder that holds it.
 
+use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,11 +10,49 @@ use std::path::{Path, PathBuf};
 use super::Completeness;
 use crate::error::{Code, Error, Result};
 
-/// Whether `path` is a file whose name ends like a model's, or a folder that holds one.
-pub(super) fn recognises(path: &Path, endings: &[&str]) -> bool {
-    match path.is_file() {
-        true => ends_with(path, endings),
-        false => !inside(path, endings).is_empty(),
+/// A path that may be a model. Every platform looks at it, and so often that what is in a folder is
+/// listed once for all of them.
+pub struct Place<'a> {
+    path: &'a Path,
+    is_file: bool,
+    inside: OnceCell<Vec<PathBuf>>,
+}
+
+impl<'a> Place<'a> {
+    /// What is at `path`.
+    #[must_use]
+    pub fn new(path: &'a Path) -> Self {
+        Place { path, is_file: path.is_file(), inside: OnceCell::new() }
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// Whether it is a file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.is_file
+    }
+
+    /// The file itself, or what is in the folder, sorted; nothing if it can not be read.
+    pub(super) fn entries(&self) -> &[PathBuf] {
+        self.inside.get_or_init(|| match self.is_file {
+            true => vec![self.path.to_owned()],
+            false => entries_of(self.path),
+        })
+    }
+
+    /// The file itself, or files in the folder, if their names end so.
+    pub(super) fn files(&self, endings: &[&str]) -> impl Iterator<Item = &PathBuf> {
+        self.entries().iter().filter(move |path| ends_with(path, endings) && path.is_file())
+    }
+
+    /// Whether there is a file whose name ends like a model's.
+    pub(super) fn has_file(&self, endings: &[&str]) -> bool {
+        self.files(endings).next().is_some()
     }
 }
 
@@ -34,11 +73,12 @@ pub(super) fn check(path: &Path, endings: &[&str]) -> Completeness {
 /// # Errors
 /// [`Code::NotFound`] if there is none; [`Code::FailedPrecondition`] if there are several.
 pub(super) fn find(path: &Path, endings: &[&str]) -> Result<PathBuf> {
-    if path.is_file() {
+    let place = Place::new(path);
+    if place.is_file() {
         return Ok(path.to_owned());
     }
     let shown = path.display();
-    match &*inside(path, endings) {
+    match place.files(endings).collect::<Vec<_>>()[..] {
         [] => Err(Error::not_found(format!("{shown} holds no file *{}", endings.join(" or *")))),
         [file] => Ok(file.clone()),
         [one, other, ..] => Err(Error::new(
@@ -71,20 +111,18 @@ pub(super) fn read(file: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Files in `folder` whose names end so, sorted.
-fn inside(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path());
-    let mut found: Vec<PathBuf> =
-        paths.filter(|path| ends_with(path, endings) && path.is_file()).collect();
-    found.sort();
-    found
+/// Folders in `folder`, sorted; none if it can not be read.
+#[must_use]
+pub fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    entries_of(folder).into_iter().filter(|path| path.is_dir()).collect()
 }
 
-/// Folders in `folder`; none if it can not be read.
-pub(super) fn folders_in(folder: &Path) -> Vec<PathBuf> {
+/// What is in `folder`, sorted; nothing if it can not be read.
+fn entries_of(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
 }
 
 fn ends_with(path: &Path, endings: &[&str]) -> bool {
@@ -105,8 +143,9 @@ mod tests {
         assert!(matches!(check(folder.path(), &ENDINGS), Completeness::Missing(_)));
         fs::write(&one, "12345").expect("written");
         fs::write(&odd, "").expect("written");
-        assert!(recognises(&one, &ENDINGS) && recognises(folder.path(), &ENDINGS));
-        assert!(!recognises(&odd, &ENDINGS));
+        let has_file = |path: &Path| Place::new(path).has_file(&ENDINGS);
+        assert!(has_file(&one) && has_file(folder.path()));
+        assert!(!has_file(&odd));
         assert_eq!(find(folder.path(), &ENDINGS).expect("one"), one);
         assert_eq!(find(&odd, &ENDINGS).expect("named"), odd);
         assert_eq!(read(&one, 5).expect("small"), b"12345");

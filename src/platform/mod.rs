@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::files::{Place, folders_in};
 use self::mxnet::MxNet;
 use self::onnx::Onnx;
 use self::pmml::Pmml;
@@ -45,8 +46,8 @@ pub trait Platform: Send + Sync {
         Vec::new()
     }
 
-    /// Whether `folder` itself holds a model of this kind (not whether it is a good one).
-    fn recognises(&self, folder: &Path) -> bool;
+    /// Whether `place` itself is or holds a model of this kind (not whether it is a good one).
+    fn recognises(&self, place: &Place) -> bool;
 
     /// Whether folders in a model's folder are part of the model: they are not looked at for models
     /// and versions.
@@ -89,6 +90,12 @@ const MARSHALLED_HOOKS: [&str; 2] = ["preprocess_function.marshal", "postprocess
 pub fn has_marshalled_hooks(path: &Path) -> bool {
     let folder = if path.is_dir() { Some(path) } else { path.parent() };
     folder.is_some_and(|folder| MARSHALLED_HOOKS.iter().any(|name| folder.join(name).is_file()))
+}
+
+/// Whether a folder of this name is a version: digits, and nothing else.
+#[must_use]
+pub fn names_version(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// What [`Platform::check`] found.
@@ -228,7 +235,7 @@ impl Platforms {
     /// The platform whose kind of model `path` is or holds.
     #[must_use]
     pub fn of_folder(&self, path: &Path) -> Option<&Arc<dyn Platform>> {
-        self.0.iter().find(|p| p.recognises(path))
+        self.recognising(&Place::new(path))
     }
 
     /// The platform to load the version at `path` with: the one that is `named`, or else the one
@@ -245,26 +252,34 @@ impl Platforms {
     /// whatever name, where its platform is `named`.
     #[must_use]
     pub fn is_model(&self, path: &Path, named: Option<&str>) -> bool {
-        let Some(platform) = self.of_version(path, named) else {
-            return false;
+        let place = Place::new(path);
+        let platform = match named {
+            Some(_) => {
+                let platform = self.of_version(path, named);
+                platform.filter(|platform| place.is_file() || platform.recognises(&place))
+            }
+            None => self.recognising(&place),
         };
-        if path.is_file() {
-            return named.is_some() || platform.recognises(path);
-        }
-        platform.recognises(path) && (platform.has_folders() || !self.holds_models(path))
+        platform.is_some_and(|platform| {
+            place.is_file() || platform.has_folders() || !self.holds_models(path)
+        })
+    }
+
+    fn recognising(&self, place: &Place) -> Option<&Arc<dyn Platform>> {
+        self.0.iter().find(|platform| platform.recognises(place))
     }
 
     /// Whether there are models or versions in `folder`: then a file that lies beside them, and could
     /// be one itself, is something else.
     fn holds_models(&self, folder: &Path) -> bool {
-        let is_version = |folder: &Path| {
-            let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+        let is_version = |folder: &PathBuf| {
+            let name = folder.file_name().and_then(|name| name.to_str());
+            name.is_some_and(names_version)
         };
-        files::folders_in(folder).iter().any(|folder| {
+        folders_in(folder).iter().any(|folder| {
             is_version(folder)
                 || self.of_folder(folder).is_some()
-                || files::folders_in(folder).iter().any(|folder| is_version(folder))
+                || folders_in(folder).iter().any(is_version)
         })
     }
 

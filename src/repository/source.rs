@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::config::{ModelConfig, SourceConfig};
 use crate::error::{Code, Error, Result};
-use crate::platform::Platforms;
+use crate::platform::{Platforms, names_version};
 
 /// A model that is there.
 #[derive(Clone, Debug, PartialEq)]
@@ -146,8 +146,7 @@ fn versions_among(
 ) -> BTreeMap<i64, PathBuf> {
     let mut versions = BTreeMap::new();
     for (name, folder) in folders {
-        let is_number = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
-        let Some(version) = is_number.then(|| name.parse().ok()).flatten() else {
+        let Some(version) = names_version(name).then(|| name.parse().ok()).flatten() else {
             continue;
         };
         if let Some(other) = versions.insert(version, folder.clone()) {

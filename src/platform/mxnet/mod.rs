@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::onnx::Onnx;
-use super::{Completeness, Inspection, LoadOptions, Loaded, Platform, files};
+use super::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
 use crate::error::{Code, Error, Result};
 use crate::pb::onnx::ModelProto;
 
@@ -58,8 +58,8 @@ impl Platform for MxNet {
         Ok(format!("MXNet by {}", self.onnx.describe()?))
     }
 
-    fn recognises(&self, path: &Path) -> bool {
-        files::recognises(path, &[SYMBOL]) || with_ending(path, SYMBOL).is_file()
+    fn recognises(&self, place: &Place) -> bool {
+        place.has_file(&[SYMBOL]) || with_ending(place.path(), SYMBOL).is_file()
     }
 
     fn check(&self, path: &Path) -> Completeness {

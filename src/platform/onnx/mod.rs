@@ -16,7 +16,7 @@ use self::model::Model;
 use self::watchdog::Watchdog;
 use super::library::Library;
 use super::{
-    Completeness, Executable, Inspection, LoadOptions, Loaded, Platform, RunOptions, files,
+    Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, RunOptions, files,
 };
 use crate::config::OnnxConfig;
 use crate::error::{Code, Error, Result};
@@ -121,8 +121,8 @@ impl Platform for Onnx {
         Ok(format!("ONNX Runtime {}", self.runtime()?.version()))
     }
 
-    fn recognises(&self, path: &Path) -> bool {
-        files::recognises(path, &model::ENDINGS)
+    fn recognises(&self, place: &Place) -> bool {
+        place.has_file(&model::ENDINGS)
     }
 
     fn check(&self, path: &Path) -> Completeness {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use self::rows::Scorer;
 use self::xml::Element;
-use super::{Completeness, Executable, Inspection, LoadOptions, Loaded, Platform, files};
+use super::{Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, files};
 use crate::error::{Code, Error, Result};
 use crate::tensor::Signature;
 
@@ -55,8 +55,8 @@ impl Platform for Pmml {
         Ok("PMML natively".to_owned())
     }
 
-    fn recognises(&self, path: &Path) -> bool {
-        files::recognises(path, &ENDINGS)
+    fn recognises(&self, place: &Place) -> bool {
+        place.has_file(&ENDINGS)
     }
 
     fn check(&self, path: &Path) -> Completeness {

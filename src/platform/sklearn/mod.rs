@@ -16,7 +16,7 @@ use std::sync::Arc;
 use self::estimator::{Estimator, Labels, Source};
 use self::model::{Classifier, Gives, Model, Outcome, Predictor, Rows};
 use super::{
-    Completeness, Executable, Inspection, LoadOptions, Loaded, Platform, RunOptions, files,
+    Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, RunOptions, files,
 };
 use crate::codec::pickle;
 use crate::error::{Code, Error, Result};
@@ -89,8 +89,8 @@ impl Platform for ScikitLearn {
         Ok("scikit-learn natively".to_owned())
     }
 
-    fn recognises(&self, folder: &Path) -> bool {
-        files::recognises(folder, &ENDINGS)
+    fn recognises(&self, place: &Place) -> bool {
+        place.has_file(&ENDINGS)
     }
 
     fn check(&self, folder: &Path) -> Completeness {

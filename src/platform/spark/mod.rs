@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use self::linear::{Answer, Binary, Linear, Parts, damaged};
 use self::parquet::Columns;
-use super::{Completeness, Executable, Inspection, LoadOptions, Loaded, Platform, files};
+use super::{Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, files};
 use crate::error::{Code, Error, Result};
 use crate::tensor::Signature;
 
@@ -44,7 +44,8 @@ impl Platform for Spark {
         true
     }
 
-    fn recognises(&self, folder: &Path) -> bool {
+    fn recognises(&self, place: &Place) -> bool {
+        let folder = place.path();
         folder.join("data").is_dir() && !parts(&folder.join("metadata"), "").is_empty()
     }
 

@@ -68,7 +68,7 @@ fn models_predict_what_spark_predicts() {
 #[test]
 fn the_sample_of_simple_tensorflow_serving_is_read() {
     let folder = data(SAMPLE);
-    assert!(Spark.recognises(&folder));
+    assert!(Spark.recognises(&Place::new(&folder)));
     assert!(matches!(Spark.check(&folder), Completeness::Complete));
     let read = read(&folder).expect("a model");
     assert_eq!(read.written_by, "Spark 2.3.2");

@@ -15,8 +15,8 @@ use self::ffi::{Api, Endpoint, Session};
 use self::graph::StateChanging;
 use super::library::Library;
 use super::{
-    Completeness, CustomOps, Executable, Inspection, LoadOptions, Loaded, Platform, Profiled,
-    RunOptions,
+    Completeness, CustomOps, Executable, Inspection, LoadOptions, Loaded, Place, Platform,
+    Profiled, RunOptions,
 };
 use crate::config::TensorFlowConfig;
 use crate::error::{Code, Error, Result};
@@ -200,8 +200,8 @@ impl Platform for TensorFlow {
         true
     }
 
-    fn recognises(&self, folder: &Path) -> bool {
-        saved_model::is_one(folder)
+    fn recognises(&self, place: &Place) -> bool {
+        saved_model::is_one(place.path())
     }
 
     fn check(&self, folder: &Path) -> Completeness {

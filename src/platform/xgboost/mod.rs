@@ -5,7 +5,7 @@
 //! * [`forest`], [`objective`] and [`model`] are a model as it is run;
 //! * this file finds out what a file is, and ties them together as a [`Platform`].
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use self::document::Value;
 use self::model::Model;
 use super::{
-    Completeness, Executable, Inspection, LoadOptions, Loaded, Platform, RunOptions, files,
+    Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, RunOptions, files,
 };
 use crate::error::{Code, Error, Result};
 use crate::tensor::{DType, Shape, Signature, Tensor, TensorSpec, aligned_vec};
@@ -75,8 +75,8 @@ impl Platform for XGBoost {
         Ok("XGBoost natively".to_owned())
     }
 
-    fn recognises(&self, folder: &Path) -> bool {
-        files::recognises(folder, &CERTAIN) || !look_alikes(folder).is_empty()
+    fn recognises(&self, place: &Place) -> bool {
+        place.has_file(&CERTAIN) || !look_alikes(place).is_empty()
     }
 
     fn check(&self, folder: &Path) -> Completeness {
@@ -113,7 +113,7 @@ fn find(path: &Path) -> Result<PathBuf> {
         found => return found,
     }
     let shown = path.display();
-    match &*look_alikes(path) {
+    match &*look_alikes(&Place::new(path)) {
         [] => files::find(path, &PICKLES).map_err(|error| {
             if error.code() != Code::NotFound {
                 return error;
@@ -135,23 +135,12 @@ fn find(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Files at `path`, or in the folder `path`, with endings that others use too, and a model of
-/// ours in them.
-fn look_alikes(path: &Path) -> Vec<PathBuf> {
+/// Files with endings that others use too, and a model of ours in them.
+fn look_alikes(place: &Place) -> Vec<PathBuf> {
     /// A folder with more such files is one of something else.
     const MOST_LOOKED_AT: usize = 16;
-    let files = match path.is_file() {
-        true => vec![path.to_owned()],
-        false => {
-            let entries = fs::read_dir(path).into_iter().flatten().flatten();
-            entries.map(|entry| entry.path()).collect()
-        }
-    };
-    let common = files.into_iter().filter(|file| file.is_file());
-    let common = common.filter(|file| files::recognises(file, &COMMON)).take(MOST_LOOKED_AT);
-    let mut found: Vec<PathBuf> = common.filter(|file| looks_like_one(file)).collect();
-    found.sort();
-    found
+    let common = place.files(&COMMON).take(MOST_LOOKED_AT);
+    common.filter(|file| looks_like_one(file)).cloned().collect()
 }
 
 fn looks_like_one(file: &Path) -> bool {

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
+use std::fs;
+
 use super::*;
 use crate::platform::Platforms;
 
@@ -157,7 +159,7 @@ fn answers_in_other_folders() {
 
 #[test]
 fn models_are_recognised_by_ending_or_by_what_is_in_them() {
-    let recognises = |path: &Path| XGBoost.recognises(path);
+    let recognises = |path: &Path| XGBoost.recognises(&Place::new(path));
     assert!(recognises(&data("platforms/xgboost/iris_softprob.json")));
     assert!(recognises(&data("platforms/xgboost/iris_softprob.ubj")));
     assert!(recognises(&data(IRIS)), "by its .bst");

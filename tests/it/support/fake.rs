@@ -274,7 +274,8 @@ impl Platform for Fake {
         Ok("fake".to_owned())
     }
 
-    fn recognises(&self, folder: &Path) -> bool {
+    fn recognises(&self, place: &tensorserve::platform::Place<'_>) -> bool {
+        let folder = place.path();
         *lock(&self.0.looks).entry(folder.to_owned()).or_default() += 1;
         folder.join(MARKER).is_file()
     }
