@@ -11,6 +11,9 @@ use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+#[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+mod reads;
+
 /// Gives memory that was freed back to the system. The allocator keeps it otherwise, and a server
 /// that unloads a model of 2 GB would stay 2 GB larger than it need be.
 pub fn release_memory() {
@@ -31,6 +34,16 @@ pub fn bound_heaps(heaps: i32) {
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     let _ = heaps;
+}
+
+/// Whether what libraries read of files lets other threads have the core in between, whatever the
+/// kernel: otherwise requests may wait for a load that reads much.
+#[must_use]
+pub fn reads_in_pieces() -> bool {
+    #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+    return reads::are_in_pieces();
+    #[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")))]
+    return false;
 }
 
 /// How far [`lower_priority`] goes: to a tenth of the processor time of a thread as usual, where

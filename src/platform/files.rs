@@ -4,7 +4,7 @@
 
 use std::cell::OnceCell;
 use std::fs::{self, File};
-use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::Completeness;
@@ -101,13 +101,15 @@ pub(super) fn read(file: &Path, most: u64) -> Result<Vec<u8>> {
     let failed = |e: std::io::Error| {
         Error::new(Code::of_io(&e), format!("{}: {e}", file.display())).with_source(e)
     };
-    let mut bytes = Vec::new();
     let open = File::open(file).map_err(failed)?;
-    open.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
-    if u64::try_from(bytes.len()).is_ok_and(|len| len > most) {
+    let length = open.metadata().map_err(failed)?.len();
+    let Some(length) = usize::try_from(length).ok().filter(|_| length <= most) else {
         let message = format!("{} has more than {most} bytes", file.display());
         return Err(Error::new(Code::ResourceExhausted, message));
-    }
+    };
+    let mut bytes = vec![0; length];
+    // At a place: such reads are done in pieces, between which requests go on.
+    open.read_exact_at(&mut bytes, 0).map_err(failed)?;
     Ok(bytes)
 }
 

@@ -77,6 +77,9 @@ impl TensorFlow {
                 "this libtensorflow can not bound threads per run; every run uses all of them"
             );
         }
+        if !os::reads_in_pieces() {
+            log::debug!("variables are read in one call each, which requests may wait for");
+        }
         let custom_ops = custom_ops::load(&api, &self.config.custom_ops)?;
         // Custom operations are in it, too.
         let registry = OpList::decode(api.operations().as_slice()).map_err(|e| {
