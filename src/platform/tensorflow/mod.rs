@@ -4,10 +4,9 @@
 //! * [`saved_model`], [`graph`] and [`bundle`] read a model's files without it;
 //! * this file ties them together as a [`Platform`].
 
-use std::num::NonZero;
 use std::path::Path;
 use std::sync::{Arc, Mutex, Once, PoisonError};
-use std::thread::{self, available_parallelism};
+use std::thread;
 
 use prost::Message;
 
@@ -55,8 +54,7 @@ struct Runtime {
 }
 
 /// The threads between operations that all sessions share, in the order sessions list them.
-const POOLS: [&str; 2] = ["runs", LOADS];
-const LOADS: &str = "loads";
+const POOLS: [&str; 2] = ["runs", "loads"];
 
 impl TensorFlow {
     /// The platform with these settings. Opens nothing yet.
@@ -142,9 +140,8 @@ impl TensorFlow {
 
     /// The first `count` of the [`POOLS`].
     fn pools(&self, count: usize) -> Vec<ThreadPoolOptionProto> {
-        let runs = self.config.inter_op_threads;
+        let num_threads = self.config.inter_op_threads;
         let pool = |name: &&str| {
-            let num_threads = if *name == LOADS { threads_of_loads(runs) } else { runs };
             let global_name = format!("tensorserve {name}");
             ThreadPoolOptionProto { num_threads, global_name }
         };
@@ -239,15 +236,6 @@ impl Platform for TensorFlow {
             marshalled_hooks,
         })
     }
-}
-
-/// How many threads loads share: half of those of runs. A variable is read in one system call, in
-/// which many kernels do not let anyone else have the core before it ends, whatever the priorities:
-/// with all cores in such calls, requests would wait for tens of milliseconds.
-fn threads_of_loads(runs: i32) -> i32 {
-    let cores = || available_parallelism().map_or(1, NonZero::get);
-    let runs = usize::try_from(runs).ok().filter(|set| *set > 0).unwrap_or_else(cores);
-    i32::try_from((runs / 2).max(1)).unwrap_or(1)
 }
 
 /// A failed load, with what to do about an operation that is not there.
