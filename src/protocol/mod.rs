@@ -15,6 +15,7 @@ use crate::engine::Served;
 use crate::error::Error;
 
 pub mod console;
+mod form;
 pub mod sagemaker;
 pub mod simple;
 pub mod tfs;
@@ -43,6 +44,16 @@ impl<'a> Head<'a> {
     #[must_use]
     pub fn path(&self) -> &'a str {
         self.target.split_once('?').map_or(self.target, |(path, _)| path)
+    }
+
+    /// Names and values in the query, decoded.
+    fn parameters(&self) -> impl Iterator<Item = (String, String)> {
+        form::fields(self.target.split_once('?').map_or("", |(_, query)| query))
+    }
+
+    /// The first value of `name` in the query.
+    fn parameter(&self, name: &str) -> Option<String> {
+        self.parameters().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
     /// The first value of header `name` (in lower case), if it is text.

@@ -188,14 +188,6 @@ fn target(head: &Head<'_>) -> Target {
     Target { model: part(1), version: part(3), label: part(5) }
 }
 
-/// The value of a member of the query, percent-decoded.
-fn query(head: &Head<'_>, key: &str) -> Option<String> {
-    let (_, query) = head.target.split_once('?')?;
-    let members = query.split('&').filter_map(|member| member.split_once('='));
-    let found = members.into_iter().find(|(name, _)| *name == key);
-    found.map(|(_, value)| percent_decoded(&value.replace('+', " ")))
-}
-
 fn json(text: impl Into<Bytes>) -> Reply {
     Reply::ok(JSON, text)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{no_model, query, status, text};
+use super::{no_model, status, text};
 use crate::engine::{Engine, Point};
 use crate::error::{Error, Result};
 use crate::protocol::Head;
@@ -15,11 +15,11 @@ const LONGEST_STEP: usize = 60;
 /// # Errors
 /// If there is no such model, or the step is none.
 pub(super) fn history(engine: &Engine, head: &Head<'_>) -> Result<String> {
-    if let Some(model) = query(head, "model") {
+    if let Some(model) = head.parameter("model") {
         engine.model(&model).ok_or_else(|| no_model(&model))?;
         return Ok(points(engine.model_step(), &engine.past_of(&model)));
     }
-    let step = query(head, "step").map_or(Ok(1), |step| step.parse::<usize>());
+    let step = head.parameter("step").map_or(Ok(1), |step| step.parse::<usize>());
     let step = step.ok().filter(|step| (1..=LONGEST_STEP).contains(step));
     let step = step.ok_or_else(|| {
         Error::invalid(format!("step is a number of seconds, from 1 to {LONGEST_STEP}"))

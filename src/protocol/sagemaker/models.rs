@@ -297,9 +297,9 @@ async fn status(models: &Models, head: &Head<'_>, name: &str) -> Bytes {
 
 /// The loaded models: as the container lists them or, if a page is asked for, as AWS has it.
 async fn list(models: &Models, head: &Head<'_>, compatibility: Compatibility) -> Reply {
-    let query = head.target.split_once('?').map_or("", |(_, query)| query);
-    if compatibility == Compatibility::Extended || !query.is_empty() {
-        return page(models, query).unwrap_or_else(|error| refuse(error, 400));
+    let asked = head.parameters().any(|(name, _)| !name.is_empty());
+    if compatibility == Compatibility::Extended || asked {
+        return page(models, head).unwrap_or_else(|error| refuse(error, 400));
     }
     let mut body = b"{".to_vec();
     for model in models.0.engine.loaded_models() {
@@ -315,11 +315,11 @@ async fn list(models: &Models, head: &Head<'_>, compatibility: Compatibility) ->
 }
 
 /// One page of the list. A token is the name that the page before ended with.
-fn page(models: &Models, query: &str) -> Result<Reply> {
+fn page(models: &Models, head: &Head<'_>) -> Result<Reply> {
     let (mut after, mut limit) = (String::new(), PAGE);
-    for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
-        match key {
-            "next_page_token" => after = percent_decoded(value),
+    for (key, value) in head.parameters() {
+        match &*key {
+            "next_page_token" => after = value,
             "limit" => {
                 limit =
                     value.parse().ok().filter(|&limit| limit > 0).ok_or_else(|| {

@@ -34,12 +34,6 @@ pub fn look(engine: &Engine, head: &Head<'_>, front: bool) -> Option<Reply> {
     }
 }
 
-/// The parameter `name` of the query, decoded.
-pub(super) fn parameter(head: &Head<'_>, name: &str) -> Option<String> {
-    let (_, query) = head.target.split_once('?')?;
-    super::form::field(query.as_bytes(), name)
-}
-
 fn list(engine: &Engine) -> Reply {
     let models = engine.ready_models();
     let models: Vec<ModelHandle> = models.iter().filter_map(|name| latest(engine, name)).collect();
@@ -68,7 +62,7 @@ fn not_found(engine: &Engine, name: &str) -> Error {
 }
 
 fn gen_json(engine: &Engine, head: &Head<'_>, name: &str) -> Reply {
-    let version = match parameter(head, "version").filter(|text| !text.is_empty()) {
+    let version = match head.parameter("version").filter(|text| !text.is_empty()) {
         None => None,
         Some(text) => match text.parse() {
             Ok(version) => Some(version),
@@ -82,7 +76,7 @@ fn gen_json(engine: &Engine, head: &Head<'_>, name: &str) -> Reply {
     let Ok(handle) = engine.resolve(&ModelSpec { name, choice }) else {
         return refuse(not_found(engine, name), 404);
     };
-    let wanted = parameter(head, "signature").filter(|text| !text.is_empty());
+    let wanted = head.parameter("signature").filter(|text| !text.is_empty());
     match shown(&handle, wanted.as_deref()).and_then(example::data) {
         Ok(data) => Reply::ok(JSON, format!("{{\"data\": {data}}}")),
         Err(error) => {

@@ -24,7 +24,6 @@ pub mod clients;
 mod data;
 pub mod describe;
 pub mod example;
-mod form;
 pub mod pages;
 mod profile;
 mod request;

@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::form::field;
 use super::{ImageForm, clients, example};
 use crate::codec::base64;
 use crate::codec::json::scan::Cursor;
 use crate::codec::json::write;
 use crate::engine::{Choice, Engine, ModelSpec};
 use crate::error::{Error, Result};
+use crate::protocol::form::field;
 use crate::protocol::{Head, Reply, bounded, percent_encoded};
 
 const HTML: &str = "text/html; charset=utf-8";

@@ -95,15 +95,9 @@ struct Wanted {
 
 impl Wanted {
     fn of(head: &Head<'_>) -> Result<Self> {
-        let query = head.target.split_once('?').map_or("", |(_, query)| query);
         let mut wanted = Wanted::default();
-        for pair in query.split('&') {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = percent_decoded(&value.replace('+', " "));
-            if value.is_empty() {
-                continue;
-            }
-            match name {
+        for (name, value) in head.parameters().filter(|(_, value)| !value.is_empty()) {
+            match &*name {
                 "language" => wanted.language = Some(value.to_ascii_lowercase()),
                 "variant" => wanted.variant = Some(value.to_ascii_lowercase()),
                 "signature" | "signature_name" => wanted.signature = Some(value),

@@ -1,14 +1,19 @@
-//! Forms of text fields, as browsers send them (`application/x-www-form-urlencoded`).
+//! Forms of text fields, as browsers send them (`application/x-www-form-urlencoded`), and queries.
 
-use crate::protocol::percent_decoded;
+use super::percent_decoded;
 
-/// The first value of field `name`, decoded; what is no UTF-8 is replaced.
-pub(super) fn field(form: &[u8], name: &str) -> Option<String> {
-    let form = String::from_utf8_lossy(form);
+/// Names and values of the fields, decoded, in their order; what is no UTF-8 is replaced.
+pub(super) fn fields(form: &str) -> impl Iterator<Item = (String, String)> {
     let decoded = |text: &str| percent_decoded(&text.replace('+', " "));
     let fields = form.split('&').map(|field| field.split_once('=').unwrap_or((field, "")));
-    let mut found = fields.filter(|(key, _)| decoded(key) == name);
-    found.next().map(|(_, value)| decoded(value))
+    fields.map(move |(name, value)| (decoded(name), decoded(value)))
+}
+
+/// The first value of field `name`.
+pub(super) fn field(form: &[u8], name: &str) -> Option<String> {
+    let form = String::from_utf8_lossy(form);
+    let mut found = fields(&form).filter(|(key, _)| key == name);
+    found.next().map(|(_, value)| value)
 }
 
 #[cfg(test)]
