@@ -1,5 +1,5 @@
 //! What each gRPC method asks of whoever calls it, and the layer that holds to it. It also sees to
-//! it that messages arrive in time.
+//! it that messages and answers come in time.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -15,6 +15,7 @@ use tonic::codegen::{Service, http};
 use tower_layer::Layer;
 
 use super::arriving::Arriving;
+use super::deadline::Deadline;
 use super::gate::Gate;
 use crate::auth::{Access, Asked, Refusal};
 
@@ -83,7 +84,11 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let deadline = Deadline::of(request.headers());
+        if let Some(deadline) = deadline {
+            request.extensions_mut().insert(deadline);
+        }
         // Reflection is a conversation, which may take as long as it likes.
         let request = match request.uri().path().starts_with("/tensorflow.serving.") {
             true => request.map(|body| Body::new(Arriving::new(body, self.body_timeout))),
@@ -92,7 +97,13 @@ where
         let path = request.uri().path();
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         match self.gate.ask(access(path), authorization.map(http::HeaderValue::as_bytes)) {
-            Asked::Answered(Ok(_)) => Either::Left(self.inner.call(request)),
+            Asked::Answered(Ok(_)) => match deadline {
+                None => Either::Left(self.inner.call(request)),
+                Some(deadline) => {
+                    let answer = deadline.end(self.inner.call(request));
+                    Either::Right(Either::Right(answer.boxed()))
+                }
+            },
             Asked::Answered(Err(refusal)) => {
                 Either::Right(Either::Left(ready(Ok(refuse(path, refusal)))))
             }
@@ -106,7 +117,11 @@ where
                         Err(refusal) => Ok(refuse(request.uri().path(), refusal)),
                     }
                 };
-                Either::Right(Either::Right(checked.boxed()))
+                let answer = match deadline {
+                    None => checked.boxed(),
+                    Some(deadline) => deadline.end(checked).boxed(),
+                };
+                Either::Right(Either::Right(answer))
             }
         }
     }

@@ -19,7 +19,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::codec::CompressionEncoding;
-use tonic::metadata::MetadataMap;
 use tonic::service::Routes;
 use tonic::transport::server::Router;
 use tonic::{Request, Response, Status};
@@ -27,6 +26,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tower_layer::{Identity as NoLayer, Stack};
 
 use super::calls::GateLayer;
+use super::deadline::Deadline;
 use super::drain::Activity;
 use super::gate::Gate;
 use super::health::Health;
@@ -314,11 +314,9 @@ impl Reload {
 
 impl Service {
     /// When a call must be answered: the earlier of the client's time and ours.
-    fn deadline(&self, metadata: &MetadataMap, start: Instant) -> Instant {
+    fn deadline(&self, theirs: Option<&Deadline>, start: Instant) -> Instant {
         let ours = self.engine.deadline(start);
-        let text = metadata.get("grpc-timeout").and_then(|value| value.to_str().ok());
-        let theirs = text.and_then(timeout).and_then(|time| start.checked_add(time));
-        theirs.map_or(ours, |theirs| theirs.min(ours))
+        theirs.map_or(ours, |Deadline(theirs)| ours.min(*theirs))
     }
 
     /// Serves the models of `config` instead of those before.
@@ -353,7 +351,7 @@ impl Service {
         call: impl AsyncFnOnce(Q, Instant) -> (Result<A>, Served),
     ) -> Result<Response<A>, Status> {
         let start = Instant::now();
-        let deadline = self.deadline(request.metadata(), start);
+        let deadline = self.deadline(request.extensions().get(), start);
         let in_flight = self.engine.in_flight();
         let calling = AssertUnwindSafe(call(request.into_inner(), deadline));
         let answer = calling.catch_unwind().await;
@@ -364,21 +362,6 @@ impl Service {
         };
         self.engine.count(&served, start.elapsed());
         answer.map(Response::new).map_err(|error| status(name, &error))
-    }
-}
-
-/// The time in a `grpc-timeout` header: digits and a unit.
-fn timeout(text: &str) -> Option<Duration> {
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let count: u64 = digits.parse().ok()?;
-    match unit {
-        "H" => Some(Duration::from_secs(count.checked_mul(3600)?)),
-        "M" => Some(Duration::from_secs(count.checked_mul(60)?)),
-        "S" => Some(Duration::from_secs(count)),
-        "m" => Some(Duration::from_millis(count)),
-        "u" => Some(Duration::from_micros(count)),
-        "n" => Some(Duration::from_nanos(count)),
-        _ => None,
     }
 }
 

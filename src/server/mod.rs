@@ -35,6 +35,7 @@ mod body;
 mod calls;
 mod connection;
 mod cors;
+mod deadline;
 mod drain;
 mod files;
 mod form;

@@ -30,6 +30,7 @@ mod cli;
 mod clients;
 mod console;
 mod console_admin;
+mod deadlines;
 mod digits;
 mod https;
 mod lifecycle;

@@ -1,0 +1,75 @@
+//! The time that a gRPC client gives a call (`grpc-timeout`).
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderMap, Response};
+
+/// When the client of a call stops waiting: what carries out the call finds it in the request's
+/// extensions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline(pub(super) Instant);
+
+impl Deadline {
+    /// That of a call whose head came in now; none without a time, or without one that can be read.
+    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+        let text = headers.get("grpc-timeout")?.to_str().ok()?;
+        Instant::now().checked_add(time(text)?).map(Deadline)
+    }
+
+    /// The answer of `call`, or that it came too late.
+    ///
+    /// The gRPC library ends calls at that time, too, but as if the client had cancelled them. It
+    /// wakes the call for that, which is polled first: so nothing here needs a timer.
+    pub(super) async fn end(
+        self,
+        call: impl Future<Output = Result<Response<Body>, Infallible>>,
+    ) -> Result<Response<Body>, Infallible> {
+        let mut call = pin!(call);
+        let ended = poll_fn(|context| match call.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if Instant::now() >= self.0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        });
+        match ended.await {
+            Some(answer) => answer,
+            None => Ok(Status::deadline_exceeded("the request's time ran out").into_http()),
+        }
+    }
+}
+
+/// The time in a `grpc-timeout` header: digits and a unit.
+fn time(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let count: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(count.checked_mul(3600)?)),
+        "M" => Some(Duration::from_secs(count.checked_mul(60)?)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(time("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(time("20m"), Some(Duration::from_millis(20)));
+        assert_eq!(time("7n"), Some(Duration::from_nanos(7)));
+        for nonsense in ["", "m", "20", "20x", "-1S", "1.5S", "99999999999999999999S", "1é"] {
+            assert_eq!(time(nonsense), None, "{nonsense:?}");
+        }
+        assert_eq!(time("18446744073709551615H"), None);
+    }
+}
