@@ -55,6 +55,10 @@ pub trait Platform: Send + Sync {
         false
     }
 
+    /// Whether the number of threads that a load is told makes a difference to runs. Where it does,
+    /// a model may be loaded again with another one.
+    fn takes_threads(&self) -> bool;
+
     /// Whether all files that the model names are there, without loading it.
     fn check(&self, folder: &Path) -> Completeness;
 

@@ -97,7 +97,7 @@ pub(super) struct Load<'a> {
 impl Load<'_> {
     /// Loads and warms; `loaded` is called in between. Blocks for as long as that takes.
     ///
-    /// How many threads an operation uses is fixed when the runtime loads a model. What suits it
+    /// How many threads an operation uses is fixed when most runtimes load a model. What suits it
     /// is only known once it has run, so a small model, which is quick to load, is loaded twice:
     /// with all threads, and then with one.
     pub(super) fn run(&self, loaded: impl FnOnce()) -> Result<Arc<Servable>> {
@@ -108,7 +108,8 @@ impl Load<'_> {
         loaded();
         if self.config.warm_up {
             self.warm(&servable)?;
-            if self.threads.is_none() && all > 1 && !servable.is_worth_splitting() {
+            let may_change = self.threads.is_none() && all > 1 && self.platform.takes_threads();
+            if may_change && !servable.is_worth_splitting() {
                 drop(servable);
                 servable = self.load(1)?;
                 self.warm(&servable)?;

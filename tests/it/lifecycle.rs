@@ -220,6 +220,21 @@ fn no_more_loads_at_once_than_load_threads() {
 }
 
 #[test]
+fn a_small_model_is_loaded_again_only_where_threads_make_a_difference() {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let place = Place::empty(|_, _| ());
+    let loads_of = |name: &str| {
+        let folder = format!("models/{name}/1");
+        place.write(&folder, &Model::constant(1.0));
+        place.server.wait_until("it is ready", |_| place.constant(name) == Some(1.0));
+        place.fake.loads(&place.path(&folder))
+    };
+    assert_eq!(loads_of("a"), cores.min(2));
+    place.fake.ignore_threads();
+    assert_eq!(loads_of("b"), 1);
+}
+
+#[test]
 fn other_files_in_the_folder_of_a_serving_version_change_nothing() {
     let place = Place::of(&Model::constant(1.0), |_| ());
     let folder = place.path("models/m/1");

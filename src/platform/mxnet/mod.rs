@@ -62,6 +62,10 @@ impl Platform for MxNet {
         place.has_file(&[SYMBOL]) || with_ending(place.path(), SYMBOL).is_file()
     }
 
+    fn takes_threads(&self) -> bool {
+        self.onnx.takes_threads()
+    }
+
     fn check(&self, path: &Path) -> Completeness {
         match Checkpoint::at(path).and_then(|checkpoint| checkpoint.convert()) {
             Ok(_) => Completeness::Complete,

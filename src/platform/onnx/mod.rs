@@ -125,6 +125,10 @@ impl Platform for Onnx {
         place.has_file(&model::ENDINGS)
     }
 
+    fn takes_threads(&self) -> bool {
+        self.config.intra_op_threads == 0
+    }
+
     fn check(&self, path: &Path) -> Completeness {
         let one_file = files::check(path, &model::ENDINGS);
         if !matches!(one_file, Completeness::Complete) {

@@ -59,6 +59,10 @@ impl Platform for Pmml {
         place.has_file(&ENDINGS)
     }
 
+    fn takes_threads(&self) -> bool {
+        false
+    }
+
     fn check(&self, path: &Path) -> Completeness {
         files::check(path, &ENDINGS)
     }

@@ -93,6 +93,10 @@ impl Platform for ScikitLearn {
         place.has_file(&ENDINGS)
     }
 
+    fn takes_threads(&self) -> bool {
+        false
+    }
+
     fn check(&self, folder: &Path) -> Completeness {
         files::check(folder, &ENDINGS)
     }

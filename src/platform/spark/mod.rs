@@ -49,6 +49,10 @@ impl Platform for Spark {
         folder.join("data").is_dir() && !parts(&folder.join("metadata"), "").is_empty()
     }
 
+    fn takes_threads(&self) -> bool {
+        false
+    }
+
     fn check(&self, folder: &Path) -> Completeness {
         for (inner, ending) in [("metadata", ""), ("data", ".parquet")] {
             if parts(&folder.join(inner), ending).is_empty() {

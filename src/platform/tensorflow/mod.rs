@@ -204,6 +204,10 @@ impl Platform for TensorFlow {
         saved_model::is_one(place.path())
     }
 
+    fn takes_threads(&self) -> bool {
+        self.config.intra_op_threads == 0
+    }
+
     fn check(&self, folder: &Path) -> Completeness {
         saved_model::check(folder)
     }

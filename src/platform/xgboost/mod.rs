@@ -79,6 +79,10 @@ impl Platform for XGBoost {
         place.has_file(&CERTAIN) || !look_alikes(place).is_empty()
     }
 
+    fn takes_threads(&self) -> bool {
+        false
+    }
+
     fn check(&self, folder: &Path) -> Completeness {
         match files::check(folder, &CERTAIN) {
             Completeness::Missing(what) => match find(folder) {

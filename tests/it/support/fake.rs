@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -181,6 +181,7 @@ struct Record {
     runs: Mutex<Vec<Run>>,
     loads: Mutex<BTreeMap<PathBuf, usize>>,
     looks: Mutex<BTreeMap<PathBuf, usize>>,
+    ignores_threads: AtomicBool,
     alive: AtomicUsize,
     runs_gate: Gate,
     loads_gate: Gate,
@@ -211,6 +212,11 @@ impl Fake {
 
     pub fn forget_runs(&self) {
         lock(&self.0.runs).clear();
+    }
+
+    /// How many threads a load is told makes no difference from now on.
+    pub fn ignore_threads(&self) {
+        self.0.ignores_threads.store(true, SeqCst);
     }
 
     /// How often the model in `folder` was asked to load.
@@ -278,6 +284,10 @@ impl Platform for Fake {
         let folder = place.path();
         *lock(&self.0.looks).entry(folder.to_owned()).or_default() += 1;
         folder.join(MARKER).is_file()
+    }
+
+    fn takes_threads(&self) -> bool {
+        !self.0.ignores_threads.load(SeqCst)
     }
 
     fn check(&self, folder: &Path) -> Completeness {
