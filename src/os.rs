@@ -26,7 +26,8 @@ pub fn release_memory() {
 
 /// Bounds the number of heaps that the C allocator spreads threads over. By default there are
 /// eight per core, each keeping what a model's load left in it.
-pub fn bound_heaps(heaps: i32) {
+pub fn bound_heaps(heaps: usize) {
+    let heaps = i32::try_from(heaps).unwrap_or(i32::MAX);
     // SAFETY: mallopt only sets a parameter of the allocator; called before threads are started.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     unsafe {

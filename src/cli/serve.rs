@@ -35,7 +35,9 @@ pub(super) fn serve(
     start: Instant,
     then: impl FnOnce(&Server) -> Result<()>,
 ) -> Result<ExitCode> {
-    os::bound_heaps(2);
+    // Enough that threads seldom wait for each other's, and few enough that what loads leave in
+    // them is little.
+    os::bound_heaps(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
     let platforms = Platforms::built_in(config);
     let runtimes = runtimes(&platforms, &config.repository.sources)?;
     let server = Server::start(config, platforms)?;
