@@ -67,6 +67,8 @@ pub(super) struct Gated<S> {
 
 type Response = http::Response<Body>;
 type Checked = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+/// The service's own answer, or a refusal, or either when credentials have been checked.
+type Passed<F> = Either<F, Either<Ready<Result<Response, Infallible>>, Checked>>;
 
 impl<S> Service<http::Request<Body>> for Gated<S>
 where
@@ -78,17 +80,31 @@ where
 {
     type Response = Response;
     type Error = Infallible;
-    type Future = Either<S::Future, Either<Ready<Result<Response, Infallible>>, Checked>>;
+    type Future = Either<Passed<S::Future>, Checked>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        let deadline = Deadline::of(request.headers());
-        if let Some(deadline) = deadline {
-            request.extensions_mut().insert(deadline);
-        }
+        let Some(deadline) = Deadline::of(request.headers()) else {
+            return Either::Left(self.pass(request));
+        };
+        request.extensions_mut().insert(deadline);
+        Either::Right(deadline.end(self.pass(request)).boxed())
+    }
+}
+
+impl<S> Gated<S>
+where
+    S: Service<http::Request<Body>, Response = Response, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
+    /// Asks the gate, and passes the request on to the service if it may.
+    fn pass(&mut self, request: http::Request<Body>) -> Passed<S::Future> {
         // Reflection is a conversation, which may take as long as it likes.
         let request = match request.uri().path().starts_with("/tensorflow.serving.") {
             true => request.map(|body| Body::new(Arriving::new(body, self.body_timeout))),
@@ -97,13 +113,7 @@ where
         let path = request.uri().path();
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         match self.gate.ask(access(path), authorization.map(http::HeaderValue::as_bytes)) {
-            Asked::Answered(Ok(_)) => match deadline {
-                None => Either::Left(self.inner.call(request)),
-                Some(deadline) => {
-                    let answer = deadline.end(self.inner.call(request));
-                    Either::Right(Either::Right(answer.boxed()))
-                }
-            },
+            Asked::Answered(Ok(_)) => Either::Left(self.inner.call(request)),
             Asked::Answered(Err(refusal)) => {
                 Either::Right(Either::Left(ready(Ok(refuse(path, refusal)))))
             }
@@ -117,11 +127,7 @@ where
                         Err(refusal) => Ok(refuse(request.uri().path(), refusal)),
                     }
                 };
-                let answer = match deadline {
-                    None => checked.boxed(),
-                    Some(deadline) => deadline.end(checked).boxed(),
-                };
-                Either::Right(Either::Right(answer))
+                Either::Right(Either::Right(checked.boxed()))
             }
         }
     }
