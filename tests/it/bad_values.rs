@@ -9,7 +9,7 @@ use tensorserve::tensor::{Shape, StringsBuilder, Tensor, aligned_vec};
 
 use crate::support::client::request;
 use crate::support::server::{TestServer, settings};
-use crate::support::{data, link, project};
+use crate::support::{data, link, project, wait};
 
 const TFS: &str = "/v1/models/half_plus_two:predict";
 const TFS_INT: &str = "/v1/models/echo_int32:predict";
@@ -342,8 +342,6 @@ fn inputs_of_another_type_than_the_graphs() {
     floats.push(1.5f32);
     let floats = Tensor::from_vec(Shape::vector(1), floats).expect("a tensor");
     let engine = &server.engine;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let cases = [
         ("text_normalizer", floats.clone(), "to be string but float is provided"),
         ("half_plus_two", text, "to be float but string is provided"),
@@ -355,7 +353,7 @@ fn inputs_of_another_type_than_the_graphs() {
         let (signature, _) = handle.signature("serving_default").expect("a signature");
         let request = InferRequest { signature, inputs: vec![input] };
         let answer = engine.infer(&handle, request, engine.deadline(Instant::now()));
-        let error = runtime.block_on(answer).expect_err(model);
+        let error = wait(answer).expect_err(model);
         assert_eq!(error.code(), Code::InvalidArgument, "{model}: {error}");
         assert!(error.message().contains(words), "{model}: {error}");
         server.assert_serves(model);

@@ -10,6 +10,7 @@ use tensorserve::config::{ModelSettings, SourceConfig};
 use crate::support::fake::{Fake, Model};
 use crate::support::place::Place;
 use crate::support::server::{TestServer, config, settings};
+use crate::support::wait;
 
 /// The model with batches of at most `rows` rows.
 fn sources(place: &Place, rows: usize) -> Vec<SourceConfig> {
@@ -22,9 +23,7 @@ fn sources(place: &Place, rows: usize) -> Vec<SourceConfig> {
 }
 
 fn reload(place: &Place, rows: usize) {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    runtime.block_on(place.server.engine.reload(sources(place, rows))).expect("reloads");
+    wait(place.server.engine.reload(sources(place, rows))).expect("reloads");
 }
 
 #[test]

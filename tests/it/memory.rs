@@ -9,6 +9,7 @@ use tensorserve::error::{Code, Error, Result};
 use crate::support::fake::{Loading, Model};
 use crate::support::place::Place;
 use crate::support::server::{config, settings};
+use crate::support::wait;
 
 /// Adds a file to a model, so that it is estimated to take `kib` KiB and a little more.
 fn weigh(place: &Place, path: &str, kib: usize) {
@@ -33,14 +34,6 @@ fn load(place: &Place, name: &str, path: &str) -> Result<()> {
     let source = config(settings).repository.sources.remove(0);
     let deadline = Instant::now() + Duration::from_secs(20);
     wait(place.server.engine.load_model(source, deadline))
-}
-
-fn wait<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .expect("a runtime")
-        .block_on(future)
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::support::data;
 use crate::support::fake::{Loading, Model};
 use crate::support::place::{Place, values};
 use crate::support::server::{TestServer, config, settings};
+use crate::support::wait;
 
 fn source(name: &str, path: PathBuf, policy: &str) -> SourceConfig {
     let mut model =
@@ -22,14 +23,6 @@ fn source(name: &str, path: PathBuf, policy: &str) -> SourceConfig {
     let mut settings = settings();
     settings.models.push(model);
     config(settings).repository.sources.remove(0)
-}
-
-fn wait<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .expect("a runtime")
-        .block_on(future)
 }
 
 fn soon() -> Instant {

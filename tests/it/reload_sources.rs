@@ -9,6 +9,7 @@ use tensorserve::error::{Code, Result};
 use crate::support::fake::{Loading, Model};
 use crate::support::place::Place;
 use crate::support::server::{config, settings};
+use crate::support::wait;
 
 /// A server of the models `a` (answers 1, then 2 for its other folder) and `b`.
 fn place() -> Place {
@@ -47,9 +48,7 @@ fn sources(place: &Place, models: &[(&str, &str, &str, Option<&str>)]) -> Vec<So
 
 fn reload(place: &Place, models: &[(&str, &str, &str, Option<&str>)]) -> Result<()> {
     let sources = sources(place, models);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    runtime.block_on(place.server.engine.reload(sources))
+    wait(place.server.engine.reload(sources))
 }
 
 #[test]
@@ -83,13 +82,7 @@ fn another_folder_takes_over_without_a_gap_also_with_the_same_version() {
     for (folder, answer) in [("second/a", 2.0), ("first/a", 1.0), ("second/a", 2.0)] {
         let sources = sources(&place, &[("a", folder, "latest", None)]);
         let engine = place.server.engine.clone();
-        let reload = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_time()
-                .build()
-                .expect("runtime");
-            runtime.block_on(engine.reload(sources))
-        });
+        let reload = std::thread::spawn(move || wait(engine.reload(sources)));
         while !reload.is_finished() {
             assert!(place.constant("a").is_some(), "a request failed");
         }

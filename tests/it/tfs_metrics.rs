@@ -11,6 +11,7 @@ use tensorserve::protocol::tfs;
 use crate::support::client::request;
 use crate::support::fake::{Loading, Model};
 use crate::support::place::Place;
+use crate::support::wait;
 
 const PATH: &str = "/monitoring/prometheus/metrics";
 
@@ -46,10 +47,8 @@ fn grpc_predict(place: &Place, name: &str) -> bool {
     let request = PredictRequest { model_spec: Some(spec), inputs, ..PredictRequest::default() };
     let engine = &place.server.engine;
     let deadline = Instant::now() + Duration::from_secs(30);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let call = tfs::grpc::predict(engine, request, Form::Values, deadline);
-    let (answer, served) = runtime.block_on(call);
+    let (answer, served) = wait(call);
     engine.count(&served, Duration::from_micros(50));
     answer.is_ok()
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tensorserve::error::{Code, Error, Result};
 use tensorserve::platform::{
-    Completeness, Executable, Inspection, LoadOptions, Loaded, Platform, RunOptions,
+    Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, RunOptions,
 };
 use tensorserve::tensor::{
     DType, DeclaredShape, ImageEncoding, Shape, Signature, Tensor, TensorSpec, aligned_vec,
@@ -280,7 +280,7 @@ impl Platform for Fake {
         Ok("fake".to_owned())
     }
 
-    fn recognises(&self, place: &tensorserve::platform::Place<'_>) -> bool {
+    fn recognises(&self, place: &Place<'_>) -> bool {
         let folder = place.path();
         *lock(&self.0.looks).entry(folder.to_owned()).or_default() += 1;
         folder.join(MARKER).is_file()

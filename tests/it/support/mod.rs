@@ -25,6 +25,12 @@ pub fn data(path: &str) -> PathBuf {
     project("tests/data").join(path)
 }
 
+/// Waits for what needs a clock, and nothing else of a runtime.
+pub fn wait<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.expect("a runtime").block_on(future)
+}
+
 /// Puts a link to `target` at `link`; folders on the way are made.
 pub fn link(target: &Path, link: &Path) {
     assert!(target.exists(), "{}", target.display());
