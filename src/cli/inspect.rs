@@ -9,7 +9,7 @@ use super::table::columns;
 use super::{example, health, say};
 use crate::config::{self, Config, Settings, environment::Environment};
 use crate::error::{Error, Result};
-use crate::platform::{LoadOptions, Platforms, folders_in, names_version};
+use crate::platform::{LoadOptions, Place, Platforms};
 use crate::steps;
 use crate::tensor::{DeclaredShape, ImageEncoding, Signature, TensorSpec};
 
@@ -57,7 +57,7 @@ pub(super) fn models_at(
         if let (true, Some(stem)) = (real.is_file(), real.file_stem()) {
             return Ok(vec![(stem.to_string_lossy().into_owned(), real.clone())]);
         }
-        let is_version = names_version(&name_of(&real));
+        let is_version = config::names_version(&name_of(&real));
         let named = if is_version { real.parent().unwrap_or(&real) } else { &real };
         return Ok(vec![(name_of(named), real.clone())]);
     }
@@ -65,11 +65,11 @@ pub(super) fn models_at(
         return Ok(vec![(name_of(&real), newest)]);
     }
     let mut models = Vec::new();
-    for folder in folders_in(&real) {
-        if platforms.is_model(&folder, named) {
-            models.push((name_of(&folder), folder));
-        } else if let Some(newest) = newest_version(&folder) {
-            models.push((name_of(&folder), newest));
+    for folder in Place::new(&real).folders() {
+        if platforms.is_model(folder, named) {
+            models.push((name_of(folder), folder.clone()));
+        } else if let Some(newest) = newest_version(folder) {
+            models.push((name_of(folder), newest));
         }
     }
     if models.is_empty() {
@@ -83,11 +83,12 @@ pub(super) fn models_at(
 }
 
 fn newest_version(path: &Path) -> Option<PathBuf> {
-    let numbered = folders_in(path).into_iter().filter_map(|folder| {
+    let place = Place::new(path);
+    let numbered = place.folders().filter_map(|folder| {
         let number: i64 = folder.file_name()?.to_str()?.parse().ok()?;
         (number >= 0).then_some((number, folder))
     });
-    numbered.max().map(|(_, folder)| folder)
+    numbered.max().map(|(_, folder)| folder.clone())
 }
 
 fn inspect_folder(

@@ -26,6 +26,12 @@ pub use self::platforms::{PLATFORMS, platform};
 pub use self::sagemaker::MultiModelConfig;
 pub use self::settings::{BatchSettings, ModelSettings, ServerSettings, Settings};
 
+/// Whether a folder of this name is a version: digits, and nothing else.
+#[must_use]
+pub fn names_version(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Everything the server runs on, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {

@@ -1,4 +1,4 @@
-//! Models that are one file: finding it, and reading it whole.
+//! Places that may be models, and models that are one file: finding it, and reading it whole.
 //!
 //! Such a model is named by its file, or by a version folder that holds it.
 
@@ -38,11 +38,21 @@ impl<'a> Place<'a> {
     }
 
     /// The file itself, or what is in the folder, sorted; nothing if it can not be read.
-    pub(super) fn entries(&self) -> &[PathBuf] {
-        self.inside.get_or_init(|| match self.is_file {
-            true => vec![self.path.to_owned()],
-            false => entries_of(self.path),
+    fn entries(&self) -> &[PathBuf] {
+        self.inside.get_or_init(|| {
+            if self.is_file {
+                return vec![self.path.to_owned()];
+            }
+            let entries = fs::read_dir(self.path).into_iter().flatten().flatten();
+            let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+            paths.sort();
+            paths
         })
+    }
+
+    /// Folders in it, sorted.
+    pub fn folders(&self) -> impl Iterator<Item = &PathBuf> {
+        self.entries().iter().filter(|path| path.is_dir())
     }
 
     /// The file itself, or files in the folder, if their names end so.
@@ -111,20 +121,6 @@ pub(super) fn read(file: &Path, most: u64) -> Result<Vec<u8>> {
     // At a place: such reads are done in pieces, between which requests go on.
     open.read_exact_at(&mut bytes, 0).map_err(failed)?;
     Ok(bytes)
-}
-
-/// Folders in `folder`, sorted; none if it can not be read.
-#[must_use]
-pub fn folders_in(folder: &Path) -> Vec<PathBuf> {
-    entries_of(folder).into_iter().filter(|path| path.is_dir()).collect()
-}
-
-/// What is in `folder`, sorted; nothing if it can not be read.
-fn entries_of(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    paths.sort();
-    paths
 }
 
 fn ends_with(path: &Path, endings: &[&str]) -> bool {

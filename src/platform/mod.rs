@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::files::{Place, folders_in};
+pub use self::files::Place;
 use self::mxnet::MxNet;
 use self::onnx::Onnx;
 use self::pmml::Pmml;
@@ -16,7 +16,7 @@ use self::sklearn::ScikitLearn;
 use self::spark::Spark;
 use self::tensorflow::TensorFlow;
 use self::xgboost::XGBoost;
-use crate::config::Config;
+use crate::config::{Config, names_version};
 use crate::error::{Code, Error, Result};
 use crate::tensor::{Signature, Tensor};
 
@@ -94,12 +94,6 @@ const MARSHALLED_HOOKS: [&str; 2] = ["preprocess_function.marshal", "postprocess
 pub fn has_marshalled_hooks(path: &Path) -> bool {
     let folder = if path.is_dir() { Some(path) } else { path.parent() };
     folder.is_some_and(|folder| MARSHALLED_HOOKS.iter().any(|name| folder.join(name).is_file()))
-}
-
-/// Whether a folder of this name is a version: digits, and nothing else.
-#[must_use]
-pub fn names_version(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// What [`Platform::check`] found.
@@ -265,7 +259,7 @@ impl Platforms {
             None => self.recognising(&place),
         };
         platform.is_some_and(|platform| {
-            place.is_file() || platform.has_folders() || !self.holds_models(path)
+            place.is_file() || platform.has_folders() || !self.holds_models(&place)
         })
     }
 
@@ -273,17 +267,18 @@ impl Platforms {
         self.0.iter().find(|platform| platform.recognises(place))
     }
 
-    /// Whether there are models or versions in `folder`: then a file that lies beside them, and could
-    /// be one itself, is something else.
-    fn holds_models(&self, folder: &Path) -> bool {
+    /// Whether there are models or versions in the folder at `place`: then a file that lies beside
+    /// them, and could be one itself, is something else.
+    fn holds_models(&self, place: &Place) -> bool {
         let is_version = |folder: &PathBuf| {
             let name = folder.file_name().and_then(|name| name.to_str());
             name.is_some_and(names_version)
         };
-        folders_in(folder).iter().any(|folder| {
+        place.folders().any(|folder| {
+            let inner = Place::new(folder);
             is_version(folder)
-                || self.of_folder(folder).is_some()
-                || folders_in(folder).iter().any(is_version)
+                || self.recognising(&inner).is_some()
+                || inner.folders().any(is_version)
         })
     }
 

@@ -8,9 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::config::{ModelConfig, SourceConfig};
+use crate::config::{ModelConfig, SourceConfig, names_version};
 use crate::error::{Code, Error, Result};
-use crate::platform::{Platforms, names_version};
+use crate::platform::Platforms;
 
 /// A model that is there.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::config::{ModelConfig, SourceConfig, VersionPolicy};
+use crate::config::{ModelConfig, SourceConfig, VersionPolicy, names_version};
 use crate::error::{Error, Result};
 
 /// A model that is there.
@@ -134,7 +134,7 @@ impl Walk<'_> {
         for path in folders {
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
             let name = name.unwrap_or_default();
-            let is_number = !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
+            let is_number = names_version(&name);
             let has_model = path.join(SAVED_MODEL).is_file();
             match (is_number, has_model) {
                 (true, true) => match name.parse::<i64>() {
@@ -179,7 +179,7 @@ impl Walk<'_> {
     /// SageMaker's container waits for such a version until its time to start is over.
     fn note_empty_version(&mut self, path: &Path) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit()) {
+        if names_version(name) {
             self.note(path, "is left out: it has no saved_model.pb");
         }
     }

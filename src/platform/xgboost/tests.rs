@@ -1,10 +1,9 @@
 //! Real models, damaged ones, and hostile requests.
 
 use std::fmt::Write as _;
+use std::fs;
 
 use serde_json::Value as Json;
-
-use std::fs;
 
 use super::*;
 use crate::platform::Platforms;
