@@ -12,8 +12,7 @@ pub(super) fn fields(form: &str) -> impl Iterator<Item = (String, String)> {
 /// The first value of field `name`.
 pub(super) fn field(form: &[u8], name: &str) -> Option<String> {
     let form = String::from_utf8_lossy(form);
-    let mut found = fields(&form).filter(|(key, _)| key == name);
-    found.next().map(|(_, value)| value)
+    fields(&form).find(|(key, _)| key == name).map(|(_, value)| value)
 }
 
 #[cfg(test)]
