@@ -32,7 +32,7 @@ run: lib build
 test: lib rust-test client-test
 
 rust-test: lib
-	$(CARGO) test --locked $(ARGS)
+	$(CARGO) test --workspace --locked $(ARGS)
 
 # The clients that users have, from PyPI, in a virtual environment of their own below target/.
 client-test: lib
@@ -53,14 +53,14 @@ build:
 	@$(CARGO) build --release --locked --bin tensorserve
 
 lint:
-	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- --deny warnings
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --locked --all-targets -- --deny warnings
 
 format:
-	$(CARGO) fmt
+	$(CARGO) fmt --all
 
 doc:
-	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" $(CARGO) doc --locked --no-deps --document-private-items
+	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" $(CARGO) doc --workspace --locked --no-deps --document-private-items
 
 dockerfiles:
 	$(PYTHON) scripts/check_dockerfiles.py

@@ -1,43 +1,14 @@
-//! Compiles the `.proto` files in `proto/` with a pure-Rust compiler, so that building needs
-//! no `protoc`.
+//! Shows libraries that are opened at run time the `pread` of this program (`crates/os`), which
+//! reads in pieces: an executable keeps its symbols to itself otherwise.
 
-use std::io::{Error, Result};
-use std::path::PathBuf;
-use std::{env, fs};
+use std::env;
 
-const FILES: [&str; 7] = [
-    "tensorflow/saved_model.proto",
-    "tensorflow/config.proto",
-    "tensorflow/step_stats.proto",
-    "tensorflow_serving/apis.proto",
-    "tensorflow_serving/model_server_config.proto",
-    "tensorflow_serving/prediction_log.proto",
-    "tensorflow_serving/server_files.proto",
-];
-
-fn main() -> Result<()> {
-    println!("cargo:rerun-if-changed=proto");
-    let failed = |e: protox::Error| Error::other(format!("{e:?}"));
-    let mut compiler = protox::Compiler::new(["proto"]).map_err(failed)?;
-    compiler.include_imports(true).include_source_info(false);
-    compiler.open_files(FILES).map_err(failed)?;
-    let folder = env::var_os("OUT_DIR").ok_or_else(|| Error::other("OUT_DIR is not set"))?;
-    // What the text format of settings is read with, and what clients are told we speak.
-    let descriptors = compiler.encode_file_descriptor_set();
-    fs::write(PathBuf::from(folder).join("descriptors.bin"), descriptors)?;
-    let mut prost = prost_build::Config::new();
-    prost.btree_map(["."]).bytes(["."]);
-    let tonic = tonic_prost_build::configure().build_client(false).build_transport(false);
-    // Reads what clients send without taking much more memory than that.
-    let tonic = tonic.codec_path("crate::proto::bounded::BoundedCodec");
-    tonic.compile_fds_with_config(compiler.file_descriptor_set(), prost)?;
-    compile_models()
-}
-
-/// Formats of models that no client speaks.
-fn compile_models() -> Result<()> {
-    let files = protox::compile(["onnx/onnx.proto"], ["proto"]);
-    let files = files.map_err(|e| Error::other(format!("{e:?}")))?;
-    // What is in a file stays there: weights are not copied.
-    prost_build::Config::new().bytes(["."]).compile_fds(files)
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
+    if is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu") {
+        for symbol in ["pread", "pread64"] {
+            println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol={symbol}");
+        }
+    }
 }

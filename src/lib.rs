@@ -1,36 +1,16 @@
 //! tensorserve: one native binary that serves machine-learning models in its own process.
 //!
-//! A request moves forward through a few hops, each a value: [`server`] routes it,
-//! [`engine`] pins the model version, [`protocol`] decodes it (through [`codec`]) into
-//! [`tensor`]s, [`repository`] checks it, [`batch`] runs it with others on a [`platform`]'s
-//! executable, and the protocol writes the answer. `docs/architecture.md` is the map;
-//! `tests/layering.rs` holds who may import whom.
+//! This package is the command line ([`cli`]), the settings ([`config`]) and the assembly of the
+//! server ([`Server`]) from the crates below it. `docs/architecture.md` is the map.
+#![forbid(unsafe_code)]
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-pub mod archive;
-pub mod auth;
-pub mod batch;
 pub mod cli;
-pub mod codec;
 pub mod config;
-pub mod engine;
-pub mod error;
-pub mod machine;
-pub mod metrics;
-pub mod os;
-pub mod pb;
-pub mod platform;
-pub mod proto;
-pub mod protocol;
-pub mod repository;
-pub mod request_log;
-pub mod server;
-pub mod steps;
-pub mod tensor;
-pub mod worker;
+pub mod platforms;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -38,15 +18,18 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::auth::Authenticator;
-use crate::config::{Config, ShutdownConfig};
-use crate::engine::{Engine, ModelHandle};
-use crate::error::Result;
-use crate::metrics::Metrics;
-use crate::platform::Platforms;
-use crate::protocol::tfs::warm_up;
-use crate::repository::Repository;
-use crate::server::{GrpcListener, HttpListener, Watcher};
+use tensorserve_auth::Authenticator;
+use tensorserve_core::config::BatchConfig;
+use tensorserve_core::engine::{Engine, ModelHandle};
+use tensorserve_core::metrics::Metrics;
+use tensorserve_core::repository::{Repository, VersionFiles};
+use tensorserve_platform::Platforms;
+use tensorserve_protocols::tfs::config::batching;
+use tensorserve_protocols::tfs::warm_up;
+use tensorserve_server::{GrpcListener, HttpListener, ShutdownConfig, Watcher};
+use tensorserve_tensor::error::Result;
+
+use crate::config::Config;
 
 /// How long a stop waits for logged requests to be written.
 const LOG_PATIENCE: Duration = Duration::from_secs(5);
@@ -62,6 +45,21 @@ pub struct Server {
     _watcher: Watcher,
 }
 
+/// The files beside a version that TensorFlow Serving knows.
+pub(crate) struct TfsFiles {
+    pub(crate) max_tensor_bytes: usize,
+}
+
+impl VersionFiles for TfsFiles {
+    fn warm_up(&self, handle: &ModelHandle, folder: &Path, times: usize) -> Result<()> {
+        warm_up::run_file(handle, folder, times, self.max_tensor_bytes)
+    }
+
+    fn batching(&self, folder: &Path) -> Result<BatchConfig> {
+        batching::of_version(folder)
+    }
+}
+
 impl Server {
     /// Starts serving. Returns once the ports are open; models are loaded in the background.
     ///
@@ -71,21 +69,20 @@ impl Server {
         let authenticator = config.auth.as_ref().map(Authenticator::new).transpose()?;
         let authenticator = authenticator.as_ref();
         let metrics = Metrics::new();
-        let most = config.max_tensor_bytes();
-        let warm_up = Arc::new(move |handle: &ModelHandle, folder: &Path, times: usize| {
-            warm_up::run_file(handle, folder, times, most)
-        });
-        let repository = Repository::start(config, platforms, metrics.clone(), warm_up)?;
-        let engine = Engine::new(config, repository, metrics);
+        let (core, listeners) = (config.engine(), config.server());
+        let files = Arc::new(TfsFiles { max_tensor_bytes: core.max_tensor_bytes });
+        let repository = Repository::start(&core, platforms, metrics.clone(), files)?;
+        let engine = Engine::new(&core, repository, metrics);
         engine.start_history()?;
         let http = match config.http.port {
-            Some(port) => Some(HttpListener::start(config, port, &engine, authenticator)?),
+            Some(port) => Some(HttpListener::start(&listeners, port, &engine, authenticator)?),
             None => None,
         };
-        let grpc = GrpcListener::start(config, &engine, authenticator)?;
+        let grpc = GrpcListener::start(&listeners, &engine, authenticator)?;
         let address = http.as_ref().map(HttpListener::address);
         engine.listens(address, grpc.as_ref().and_then(GrpcListener::address));
-        let _watcher = server::watch(config, authenticator, http.as_ref(), grpc.as_ref())?;
+        let _watcher =
+            tensorserve_server::watch(&listeners, authenticator, http.as_ref(), grpc.as_ref())?;
         Ok(Server { engine, http, grpc, shutdown: config.shutdown.clone(), _watcher })
     }
 

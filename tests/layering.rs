@@ -1,58 +1,43 @@
-//! Holds who may import whom (the map is in `docs/architecture.md`), and a few conventions that
-//! no lint knows: reads the source tree, and fails with the file and line of what breaks them.
+//! What Cargo cannot hold: which crate may ever depend on which, that modules of a crate form no
+//! circle, and a few conventions that no lint knows. Reads whole source files, and fails with the
+//! file and line of what breaks them. The map is in `docs/architecture.md`.
 #![allow(missing_docs, clippy::expect_used, clippy::panic)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each module of the crate, and the modules of ours that it may name. A module may always name
-/// itself. From the bottom of the house to its top: no module is listed before one it imports.
-const MAY_IMPORT: &[(&str, &[&str])] = &[
-    ("error", &[]),
+/// Every crate, from the ground up, and the crates of ours that it may depend on. Cargo refuses an
+/// import without a dependency; this refuses the dependency.
+const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
+    ("tensor", &[]),
     ("os", &[]),
-    ("machine", &[]),
-    ("archive", &["error", "os"]),
-    ("proto", &[]),
-    ("tensor", &["error"]),
-    ("pb", &["proto", "tensor", "error"]),
-    ("codec", &["tensor", "error"]),
-    ("steps", &["codec", "tensor", "error"]),
-    ("config", &["archive", "machine", "proto", "error"]),
-    ("auth", &["error", "config", "os"]),
-    ("metrics", &["machine", "error"]),
-    ("worker", &["error", "config", "machine", "os"]),
-    ("platform", &["codec", "tensor", "pb", "error", "config", "metrics", "os"]),
-    ("batch", &["tensor", "error", "config", "metrics"]),
-    ("request_log", &["codec", "error", "config", "metrics"]),
-    (
-        "repository",
-        &[
-            "platform",
-            "batch",
-            "worker",
-            "request_log",
-            "steps",
-            "tensor",
-            "config",
-            "metrics",
-            "error",
-            "os",
-        ],
-    ),
-    (
-        "engine",
-        &["repository", "worker", "request_log", "tensor", "config", "metrics", "error", "machine"],
-    ),
-    ("protocol", &["engine", "auth", "codec", "tensor", "pb", "config", "error"]),
-    ("server", &["protocol", "engine", "auth", "pb", "config", "metrics", "error", "os"]),
+    ("archive", &["os", "tensor"]),
+    ("proto", &["tensor"]),
+    ("codec", &["tensor"]),
+    ("preprocessing", &["codec", "tensor"]),
+    ("auth", &["os", "tensor"]),
+    ("workers", &["os", "tensor"]),
+    ("platform", &["tensor"]),
+    ("tensorflow", &["os", "platform", "proto", "tensor"]),
+    ("onnx", &["platform", "tensor"]),
+    ("tabular", &["codec", "platform", "tensor"]),
+    ("core", &["codec", "os", "platform", "preprocessing", "tensor", "workers"]),
+    ("protocol", &["core", "tensor"]),
+    ("protocols", &["archive", "codec", "core", "proto", "protocol", "tensor"]),
+    ("server", &["auth", "core", "proto", "protocol", "protocols", "tensor"]),
 ];
 
-/// The top of the house, which puts the rest together.
-const TOP: &[&str] = &["cli", "lib", "main"];
+/// Crates that bind C libraries. Every other crate forbids unsafe code.
+const UNSAFE_CRATES: &[&str] = &["os", "onnx", "tensorflow"];
 
-/// Files with `unsafe` code: bindings of C libraries.
-const FFI: &[&str] =
-    &["src/os.rs", "src/os/reads.rs", "src/platform/onnx/ffi.rs", "src/platform/tensorflow/ffi.rs"];
+/// Their files with `unsafe` code.
+const FFI: &[&str] = &[
+    "crates/onnx/src/ffi.rs",
+    "crates/os/src/ffi.rs",
+    "crates/os/src/reads.rs",
+    "crates/tensorflow/src/ffi.rs",
+];
 
 /// Lines a file may have without giving the reason for more in its header.
 const LONGEST_FILE: usize = 600;
@@ -60,18 +45,26 @@ const LONGEST_FILE: usize = 600;
 struct Source {
     /// From the root of the project.
     path: String,
-    /// The top-level module it belongs to.
-    module: String,
     text: String,
 }
 
 impl Source {
-    /// Lines of code with their numbers: no comments, and nothing from the unit tests on.
+    /// Lines of code with their numbers: no comments.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        let lines = self.text.lines().enumerate();
-        let code = lines.take_while(|(_, line)| *line != "#[cfg(test)]");
-        code.map(|(index, line)| (index + 1, line.trim_start()))
-            .filter(|(_, line)| !line.starts_with("//"))
+        let lines = self.text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
+        lines.filter(|(_, line)| !line.starts_with("//"))
+    }
+
+    /// The crate that it belongs to; that of the root has no name.
+    fn member(&self) -> &str {
+        let inside = self.path.strip_prefix("crates/");
+        inside.and_then(|rest| rest.split('/').next()).unwrap_or_default()
+    }
+
+    /// The module at the top of its crate that it belongs to; `lib` for the crate's root.
+    fn module(&self) -> String {
+        let inside = self.path.split_once("src/").map_or("", |(_, inside)| inside);
+        inside.split('/').next().unwrap_or_default().trim_end_matches(".rs").to_owned()
     }
 }
 
@@ -92,27 +85,65 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-fn sources(folder: &str) -> Vec<Source> {
+fn sources(folders: &[&str]) -> Vec<Source> {
     let mut files = Vec::new();
-    rust_files(&root().join(folder), &mut files);
+    folders.iter().for_each(|folder| rust_files(&root().join(folder), &mut files));
     let source = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("readable file");
         let path = path.strip_prefix(root()).expect("in the project").display().to_string();
-        let module = path.split('/').nth(1).unwrap_or_default().trim_end_matches(".rs").to_owned();
-        Source { path, module, text }
+        Source { path, text }
     };
     let sources: Vec<Source> = files.into_iter().map(source).collect();
-    assert!(!sources.is_empty(), "no source in {folder}");
+    assert!(!sources.is_empty(), "no source in {folders:?}");
     sources
 }
 
-/// The modules of ours that a line of code names: `crate::NAME` and `crate::{NAME, …}`.
+/// The program's own code: that of its crates and of the root.
+fn program() -> Vec<Source> {
+    let mut all = sources(&["crates", "src"]);
+    all.retain(|source| !source.path.ends_with("/build.rs"));
+    all
+}
+
+/// The crates of ours that a manifest names as dependencies, also those for tests.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let names = manifest.lines().filter_map(|line| line.strip_prefix("tensorserve-"));
+    names.map(|rest| rest.chars().take_while(char::is_ascii_alphabetic).collect()).collect()
+}
+
+#[test]
+fn crates_depend_one_way() {
+    let folder = fs::read_dir(root().join("crates")).expect("readable folder");
+    let mut members: BTreeSet<String> = folder
+        .map(|entry| entry.expect("entry").file_name().into_string().expect("a name"))
+        .collect();
+    let mut below: BTreeSet<&str> = BTreeSet::new();
+    for (member, allowed) in MAY_DEPEND_ON {
+        assert!(members.remove(*member), "crates/{member} is not there");
+        let manifest = root().join("crates").join(member).join("Cargo.toml");
+        let manifest = fs::read_to_string(manifest).expect("a manifest");
+        for dependency in dependencies(&manifest) {
+            let dependency = dependency.as_str();
+            assert!(allowed.contains(&dependency), "{member} must not depend on {dependency}");
+            assert!(below.contains(dependency), "{dependency} is not below {member}");
+        }
+        below.insert(member);
+    }
+    assert!(members.is_empty(), "not on the map in tests/layering.rs: {members:?}");
+}
+
+/// The modules at the top of its own crate that a line names: `crate::NAME`, `crate::{NAME, …}`.
 fn named_modules(line: &str) -> Vec<String> {
     let word = |text: &str| -> String {
         text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
     };
     let mut names = Vec::new();
-    for rest in line.split("crate::").skip(1) {
+    for (at, _) in line.match_indices("crate::") {
+        let before = line.get(..at).and_then(|text| text.chars().next_back());
+        if before.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_') {
+            continue;
+        }
+        let rest = line.get(at + "crate::".len()..).unwrap_or_default();
         match rest.strip_prefix('{') {
             Some(list) => names.extend(list.split(',').map(|item| word(item.trim_start()))),
             None => names.push(word(rest)),
@@ -121,73 +152,93 @@ fn named_modules(line: &str) -> Vec<String> {
     names
 }
 
-/// Where `line` of `module` names a module that it must not.
-fn forbidden(module: &str, line: &str) -> Option<String> {
-    if TOP.contains(&module) {
-        return None;
-    }
-    let Some((_, allowed)) = MAY_IMPORT.iter().find(|(name, _)| *name == module) else {
-        return Some(format!("module {module} is not on the map in tests/layering.rs"));
-    };
-    let strangers = named_modules(line).into_iter().find(|name| {
-        let known = MAY_IMPORT.iter().any(|(module, _)| module == name);
-        let on_top = TOP.contains(&name.as_str());
-        (known || on_top) && name != module && !allowed.contains(&name.as_str())
-    });
-    strangers.map(|name| format!("{module} must not import {name}"))
-}
-
 #[test]
-fn imports_point_one_way() {
-    let mut faults = Vec::new();
-    for source in sources("src") {
-        for (number, line) in source.code() {
-            if let Some(fault) = forbidden(&source.module, line) {
-                faults.push(format!("{}:{number}: {fault}: {line}", source.path));
-            }
+fn modules_of_a_crate_form_no_circle() {
+    // For each crate, its modules and those that each names.
+    let mut crates: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    let all = program();
+    for source in &all {
+        let modules = crates.entry(source.member().to_owned()).or_default();
+        let named = modules.entry(source.module()).or_default();
+        named.extend(source.code().flat_map(|(_, line)| named_modules(line)));
+    }
+    for (member, modules) in &crates {
+        for start in modules.keys() {
+            let mut path = vec![start.clone()];
+            assert!(
+                !reaches(modules, start, start, &mut path, &mut BTreeSet::new()),
+                "crate {member:?}: modules in a circle: {}",
+                path.join(" -> ")
+            );
         }
     }
-    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
-#[test]
-fn the_map_has_no_circle() {
-    let mut below: Vec<&str> = Vec::new();
-    for (module, imports) in MAY_IMPORT {
-        for import in *imports {
-            assert!(below.contains(import), "{module} imports {import}, which is not below it");
+/// Whether a way of at least one step leads from `from` to `to`; `path` is it then.
+fn reaches(
+    modules: &BTreeMap<String, BTreeSet<String>>,
+    from: &str,
+    to: &str,
+    path: &mut Vec<String>,
+    seen: &mut BTreeSet<String>,
+) -> bool {
+    for next in modules.get(from).into_iter().flatten() {
+        if next == from || !modules.contains_key(next) || next == "lib" {
+            continue;
         }
-        below.push(module);
+        path.push(next.clone());
+        if next == to {
+            return true;
+        }
+        if seen.insert(next.clone()) && reaches(modules, next, to, path, seen) {
+            return true;
+        }
+        path.pop();
     }
+    false
 }
 
 #[test]
 fn the_test_sees_what_breaks_the_rules() {
-    assert!(forbidden("batch", "use crate::platform::Platform;").is_some());
-    assert!(forbidden("protocol", "use crate::{error::Error, repository::State};").is_some());
-    assert!(forbidden("tensor", "    let x = crate::codec::base64::decode(y);").is_some());
-    assert!(forbidden("engine", "use crate::cli::serve;").is_some());
-    assert!(forbidden("unheard_of", "use std::fmt;").is_some());
-    assert!(forbidden("engine", "use crate::{error::Error, repository::State};").is_none());
+    assert_eq!(named_modules("use crate::{batch::Queue, metrics};"), ["batch", "metrics"]);
+    assert_eq!(named_modules("let x = crate::engine::f(tensorserve_crate::y);"), ["engine"]);
+    let circle = |pairs: &[(&str, &[&str])]| {
+        let modules = pairs.iter().map(|(name, named)| {
+            ((*name).to_owned(), named.iter().map(|name| (*name).to_owned()).collect())
+        });
+        let modules: BTreeMap<String, BTreeSet<String>> = modules.collect();
+        reaches(&modules, "a", "a", &mut Vec::new(), &mut BTreeSet::new())
+    };
+    assert!(circle(&[("a", &["b"]), ("b", &["c"]), ("c", &["a"])]));
+    assert!(!circle(&[("a", &["a", "b"]), ("b", &["c", "x"]), ("c", &[])]));
+    let manifest = "tensorserve-core.workspace = true\ntensorserve-tabular = { optional = true }";
+    assert_eq!(dependencies(manifest), ["core", "tabular"].map(str::to_owned).into());
 }
 
 #[test]
 fn unsafe_code_lives_in_ffi_files() {
-    for source in sources("src") {
-        let keyword = ["unsafe ", "unsafe_code"];
-        let Some((number, _)) =
-            source.code().find(|(_, line)| keyword.iter().any(|word| line.contains(word)))
-        else {
+    for source in program() {
+        let path = source.path.as_str();
+        let allows = source.code().any(|(_, line)| line.contains("allow(unsafe_code)"));
+        assert_eq!(allows, FFI.contains(&path), "{path}: unsafe code lives in FFI files");
+        if !path.ends_with("src/lib.rs") {
             continue;
+        }
+        let rule = match UNSAFE_CRATES.contains(&source.member()) {
+            true => "#![deny(unsafe_code)]",
+            false => "#![forbid(unsafe_code)]",
         };
-        let path = &source.path;
-        assert!(FFI.contains(&path.as_str()), "{path}:{number}: unsafe code outside FFI files");
+        assert!(source.code().any(|(_, line)| line == rule), "{path} must say {rule}");
     }
 }
 
 #[test]
 fn the_environment_is_read_in_config_only() {
-    for source in sources("src").iter().filter(|source| source.module != "config") {
+    // Tests may be told where libraries are.
+    let outside = |source: &Source| {
+        !source.path.starts_with("src/config/") && !source.path.ends_with("/tests.rs")
+    };
+    for source in program().iter().filter(|source| outside(source)) {
         for (number, line) in source.code() {
             let reads = ["env::var", "env::vars", "var_os("].iter().any(|call| line.contains(call));
             assert!(!reads, "{}:{number}: reads the environment", source.path);
@@ -197,8 +248,7 @@ fn the_environment_is_read_in_config_only() {
 
 #[test]
 fn long_files_say_why() {
-    let all = ["src", "tests", "benches"].iter().flat_map(|folder| sources(folder));
-    for source in all {
+    for source in sources(&["benches", "crates", "src", "tests"]) {
         let lines = source.text.lines().count();
         let header = source.text.lines().take_while(|line| line.starts_with("//!"));
         let says_why = header.into_iter().any(|line| line.contains("long for"));

@@ -3,16 +3,16 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tensorserve::pb::serving::prediction_service_server::{
+use tensorserve_proto::serving::prediction_service_server::{
     PredictionService, PredictionServiceServer,
 };
-use tensorserve::pb::serving::{
+use tensorserve_proto::serving::{
     ClassificationRequest, ClassificationResponse, GetModelMetadataRequest,
     GetModelMetadataResponse, ModelSpec, MultiInferenceRequest, MultiInferenceResponse,
     PredictRequest, PredictResponse, RegressionRequest, RegressionResponse,
 };
-use tensorserve::pb::{Form, tensor_to_proto};
-use tensorserve::tensor::{Shape, Tensor, aligned_vec};
+use tensorserve_proto::{Form, tensor_to_proto};
+use tensorserve_tensor::{Shape, Tensor, aligned_vec};
 use tokio::net::TcpListener;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use tensorserve::codec::base64::Alphabet;
-use tensorserve::codec::json::read::{ReadOptions, TensorReader};
-use tensorserve::codec::json::scan::Cursor;
-use tensorserve::codec::json::write::{self, Floats, Layout, Style, Texts};
-use tensorserve::tensor::{DType, Tensor};
+use tensorserve_codec::base64::Alphabet;
+use tensorserve_codec::json::read::{ReadOptions, TensorReader};
+use tensorserve_codec::json::scan::Cursor;
+use tensorserve_codec::json::write::{self, Floats, Layout, Style, Texts};
+use tensorserve_tensor::{DType, Tensor};
 
 use crate::raw::thread_cpu;
 use crate::scenario::Scenario;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tensorserve::config::environment::Environment;
 use tensorserve::config::{Config, Settings};
-use tensorserve::platform::tensorflow::TensorFlow;
-use tensorserve::platform::{Executable, LoadOptions, Platform, RunOptions};
+use tensorserve_platform::{Executable, LoadOptions, Platform, RunOptions};
+use tensorserve_tensorflow::TensorFlow;
 
 use crate::process;
 use crate::scenario::{Scenario, project};

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use tensorserve::codec::base64;
-use tensorserve::tensor::{Shape, StringsBuilder, Tensor, aligned_vec};
+use tensorserve_codec::base64;
+use tensorserve_tensor::{Shape, StringsBuilder, Tensor, aligned_vec};
 
 pub const NAMES: [&str; 4] = ["half_plus_two", "wide_mlp", "digits", "recommender"];
 

@@ -8,13 +8,13 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::say;
 use super::table::columns;
-use crate::auth::file::{self, Kind};
-use crate::auth::secret::{PasswordHashed, new_key};
-use crate::auth::{Authenticator, Role as OurRole};
 use crate::config::AuthConfig;
 use crate::config::environment::Environment;
-use crate::error::{Error, Result};
-use crate::os;
+use tensorserve_auth::file::{self, Kind};
+use tensorserve_auth::secret::{PasswordHashed, new_key};
+use tensorserve_auth::{Authenticator, Role as OurRole};
+use tensorserve_os as os;
+use tensorserve_tensor::error::{Error, Result};
 
 /// Where users and keys are, unless it is said otherwise.
 const FILE: &str = "auth.toml";

@@ -1,7 +1,7 @@
 //! A request that works, made up from what a signature declares.
 
-use crate::protocol::simple::example::nested;
-use crate::tensor::{DType, ImageEncoding, Signature, TensorSpec};
+use tensorserve_protocols::simple::example::nested;
+use tensorserve_tensor::{DType, ImageEncoding, Signature, TensorSpec};
 
 /// More values than anyone wants to see in a terminal.
 const MOST_VALUES: usize = 64;
@@ -81,7 +81,7 @@ pub(super) fn image_words(signature: &Signature) -> &'static str {
 
 /// Dimensions of one made-up value: 1 for whatever is left open.
 fn dims(spec: &TensorSpec) -> Vec<usize> {
-    let mut dims = crate::protocol::simple::example::dims(spec, 1);
+    let mut dims = tensorserve_protocols::simple::example::dims(spec, 1);
     dims.iter_mut().for_each(|size| *size = (*size).max(1));
     dims
 }
@@ -158,7 +158,7 @@ fn python_body(signature: &Signature) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::DeclaredShape;
+    use tensorserve_tensor::DeclaredShape;
 
     fn spec(alias: &str, dtype: DType, dims: &[i64]) -> TensorSpec {
         let dims = dims.iter().map(|&size| (size, String::new()));

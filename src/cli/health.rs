@@ -16,7 +16,7 @@ use ureq::tls::{
 use super::say;
 use crate::config::environment::Environment;
 use crate::config::sagemaker;
-use crate::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result};
 
 /// What to ask, and how to know who answers.
 #[derive(Args, Default)]

@@ -8,10 +8,11 @@ use serde_json::Value;
 use super::table::columns;
 use super::{example, health, say};
 use crate::config::{self, Config, Settings, environment::Environment};
-use crate::error::{Error, Result};
-use crate::platform::{LoadOptions, Place, Platforms};
-use crate::steps;
-use crate::tensor::{DeclaredShape, ImageEncoding, Signature, TensorSpec};
+use crate::platforms;
+use tensorserve_platform::{LoadOptions, Place, Platforms, names_version};
+use tensorserve_preprocessing as steps;
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{DeclaredShape, ImageEncoding, Signature, TensorSpec};
 
 const SERVER: &str = "http://127.0.0.1:8500";
 
@@ -25,7 +26,7 @@ pub(super) fn run(target: &str, tags: &str, platform: Option<&str>) -> Result<Ex
         tags: tags.split(',').map(|tag| tag.trim().to_owned()).collect(),
         ..LoadOptions::default()
     };
-    let platforms = Platforms::built_in(&config);
+    let platforms = platforms::built_in(&config);
     let named = platform.map(config::platform).transpose().map_err(Error::invalid)?;
     let folders = models_at(Path::new(target), &platforms, named)?;
     for (index, (name, folder)) in folders.iter().enumerate() {
@@ -57,7 +58,7 @@ pub(super) fn models_at(
         if let (true, Some(stem)) = (real.is_file(), real.file_stem()) {
             return Ok(vec![(stem.to_string_lossy().into_owned(), real.clone())]);
         }
-        let is_version = config::names_version(&name_of(&real));
+        let is_version = names_version(&name_of(&real));
         let named = if is_version { real.parent().unwrap_or(&real) } else { &real };
         return Ok(vec![(name_of(named), real.clone())]);
     }
@@ -113,7 +114,7 @@ fn inspect_folder(
         program => format!(", written by {program}"),
     };
     say(&format!("{name}: {place} ({}, {kilobytes} kB{written_by})", platform.name()));
-    if let crate::platform::Completeness::Missing(what) = platform.check(folder) {
+    if let tensorserve_platform::Completeness::Missing(what) = platform.check(folder) {
         say(&format!("  incomplete: {what} is missing"));
     }
     let mut signatures = inspection.signatures;
@@ -201,7 +202,7 @@ fn signature(name: &str, definition: &Value) -> Signature {
 fn spec(alias: &str, info: &Value) -> TensorSpec {
     let text = |member: &str| info.get(member).and_then(Value::as_str).unwrap_or_default();
     let dtype = text("dtype").trim_start_matches("DT_").trim_end_matches("_REF");
-    let dtype = crate::tensor::DType::ALL
+    let dtype = tensorserve_tensor::DType::ALL
         .into_iter()
         .find(|known| known.name().eq_ignore_ascii_case(dtype));
     let shape = match info.get("tensor_shape") {
@@ -218,7 +219,7 @@ fn spec(alias: &str, info: &Value) -> TensorSpec {
     TensorSpec {
         alias: alias.to_owned(),
         tensor_name: text("name").to_owned(),
-        dtype_number: dtype.map_or(0, crate::tensor::DType::number),
+        dtype_number: dtype.map_or(0, tensorserve_tensor::DType::number),
         shape,
         sparse: None,
     }

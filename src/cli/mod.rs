@@ -11,8 +11,8 @@ use clap_complete::Shell;
 
 use crate::config::environment::{Environment, variable};
 use crate::config::{Config, Settings};
-use crate::error::{Error, Result};
-use crate::platform::Platforms;
+use crate::platforms;
+use tensorserve_tensor::error::{Error, Result};
 
 mod auth;
 mod example;
@@ -234,7 +234,7 @@ fn version(environment: &Environment) -> Result<ExitCode> {
     let mut settings = Settings::default();
     name_libraries(&mut settings, environment);
     let config = Config::new(settings, environment)?;
-    for platform in Platforms::built_in(&config).iter() {
+    for platform in platforms::built_in(&config).iter() {
         match platform.describe() {
             Ok(description) => say(&description),
             Err(error) => say(&format!("{}: {error}", platform.name())),

@@ -14,11 +14,12 @@ use super::table::columns;
 use super::{example, say};
 use crate::Server;
 use crate::config::environment::Environment;
-use crate::config::{AuthConfig, Config, PLATFORMS, Settings, SourceConfig};
-use crate::engine::{Choice, Engine, ModelSpec, State};
-use crate::error::{Error, Result};
-use crate::os;
-use crate::platform::Platforms;
+use crate::config::{self, AuthConfig, Config, Settings, SourceConfig};
+use crate::platforms;
+use tensorserve_core::engine::{Choice, Engine, ModelSpec, State};
+use tensorserve_os as os;
+use tensorserve_platform::Platforms;
+use tensorserve_tensor::error::{Error, Result};
 
 pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitCode> {
     let start = Instant::now();
@@ -38,7 +39,7 @@ pub(super) fn serve(
     // Enough that threads seldom wait for each other's, and few enough that what loads leave in
     // them is little.
     os::bound_heaps(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
-    let platforms = Platforms::built_in(config);
+    let platforms = platforms::built_in(config);
     let runtimes = runtimes(&platforms, &config.repository.sources)?;
     let server = Server::start(config, platforms)?;
     then(&server)?;
@@ -73,7 +74,7 @@ fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<Strin
     for source in sources {
         let named = source.model.platform;
         if source.path.is_file() && !platforms.is_model(&source.path, named) {
-            let (path, known) = (source.path.display(), PLATFORMS.join(", "));
+            let (path, known) = (source.path.display(), config::PLATFORMS.join(", "));
             return Err(Error::invalid(format!(
                 "{path}: its name does not say what kind of model it is; name it with --platform \
                  ({known})"
@@ -111,7 +112,7 @@ fn check_sources(config: &Config) -> Result<()> {
              models/`, or a file with --config",
         ));
     }
-    let platforms = Platforms::built_in(config);
+    let platforms = platforms::built_in(config);
     for source in sources.iter().filter(|source| source.name.is_none()) {
         // A model of several files is named by what their names begin with.
         if !source.path.exists() && !platforms.is_model(&source.path, source.model.platform) {

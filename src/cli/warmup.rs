@@ -13,19 +13,20 @@ use prost::Message;
 
 use super::inspect::models_at;
 use super::{name_libraries, say};
-use crate::codec::tfrecord;
+use crate::TfsFiles;
 use crate::config::environment::Environment;
 use crate::config::units::{List, Span};
 use crate::config::{Config, ModelSettings, Settings};
-use crate::engine::{Choice, Engine, ModelHandle, ModelSpec, State};
-use crate::error::{Code, Error, Result};
-use crate::metrics::Metrics;
-use crate::pb::serving::PredictionLog;
-use crate::platform::Platforms;
-use crate::protocol::tfs::classify::Method;
-use crate::protocol::tfs::record;
-use crate::protocol::tfs::warm_up::{self, MOST_RECORDS, Records, file_of};
-use crate::repository::Repository;
+use crate::platforms;
+use tensorserve_codec::tfrecord;
+use tensorserve_core::engine::{Choice, Engine, ModelHandle, ModelSpec, State};
+use tensorserve_core::metrics::Metrics;
+use tensorserve_core::repository::Repository;
+use tensorserve_proto::serving::PredictionLog;
+use tensorserve_protocols::tfs::classify::Method;
+use tensorserve_protocols::tfs::record;
+use tensorserve_protocols::tfs::warm_up::{self, MOST_RECORDS, Records, file_of};
+use tensorserve_tensor::error::{Code, Error, Result};
 
 #[derive(Subcommand)]
 pub(super) enum Commands {
@@ -129,7 +130,7 @@ impl Version {
         settings.server.max_load_retries = Some(0);
         settings.each.warm_up = Some(false);
         settings.each.tags = Some(model.tags.clone());
-        let platforms = Platforms::built_in(&Config::new(settings.clone(), environment)?);
+        let platforms = platforms::built_in(&Config::new(settings.clone(), environment)?);
         let [(name, folder)] = &models_at(&model.model, &platforms, None)?[..] else {
             let place = model.model.display();
             return Err(Error::invalid(format!("{place}: there are several models; name one")));
@@ -137,10 +138,10 @@ impl Version {
         let (path, named) = (Some(folder.clone()), Some(name.clone()));
         settings.models.push(ModelSettings { name: named, path, ..ModelSettings::default() });
         let config = Config::new(settings, environment)?;
-        let metrics = Metrics::new();
-        let repository =
-            Repository::start(&config, platforms, metrics.clone(), Arc::new(|_, _, _| Ok(())))?;
-        let engine = Engine::new(&config, repository, metrics);
+        let (core, metrics) = (config.engine(), Metrics::new());
+        let files = TfsFiles { max_tensor_bytes: core.max_tensor_bytes };
+        let repository = Repository::start(&core, platforms, metrics.clone(), Arc::new(files))?;
+        let engine = Engine::new(&core, repository, metrics);
         engine.wait_until_started(|_| ());
         let handle = engine.resolve(&ModelSpec { name, choice: Choice::Latest });
         let handle = handle.map_err(|_| not_loaded(&engine, name, folder))?;
@@ -345,12 +346,13 @@ mod tests {
         let root = tempfile::tempdir().expect("temporary folder");
         let mut file = Vec::new();
         for number in 0..10 {
-            let request = crate::pb::serving::PredictRequest {
+            let request = tensorserve_proto::serving::PredictRequest {
                 output_filter: vec![number.to_string()],
                 ..Default::default()
             };
-            let log = crate::pb::serving::PredictLog { request: Some(request), response: None };
-            let log_type = crate::pb::serving::prediction_log::LogType::PredictLog(log);
+            let log =
+                tensorserve_proto::serving::PredictLog { request: Some(request), response: None };
+            let log_type = tensorserve_proto::serving::prediction_log::LogType::PredictLog(log);
             let log = PredictionLog { log_metadata: None, log_type: Some(log_type) };
             tfrecord::append(&log.encode_to_vec(), &mut file);
         }

@@ -6,17 +6,22 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+#[cfg(feature = "onnx")]
+use super::OnnxConfig;
 use super::environment::Environment;
 use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings};
 use super::units::{Amount, Bytes, List, Port, Span};
 use super::{
-    AuthConfig, BatchConfig, BatchMode, BatcherConfig, Config, ConsoleConfig, Cors, GpuConfig,
-    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, OnnxConfig, RepositoryConfig,
+    AuthConfig, BatchConfig, BatchMode, BatchParameters, BatcherConfig, Config, ConsoleConfig,
+    Cors, GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, RepositoryConfig,
     SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TFS_METRICS_PATH,
-    TensorFlowConfig, VersionPolicy, VersionTransition, WorkersConfig, file,
+    VersionPolicy, VersionTransition, WorkersConfig, file,
 };
-use crate::error::{Error, Result};
-use crate::machine;
+#[cfg(feature = "tensorflow")]
+use super::{GpuConfig, TensorFlowConfig};
+use tensorserve_core::config::is_model_name;
+use tensorserve_os::machine;
+use tensorserve_tensor::error::{Error, Result};
 
 impl Config {
     /// Checks settings from the command line and the environment, with those of the file they
@@ -34,18 +39,6 @@ impl Config {
             check.mistake(name);
         }
         let config = check.config(&settings, environment);
-        check.result(config)
-    }
-}
-
-impl BatchConfig {
-    /// Checks settings of a model's batching, and fills in defaults.
-    ///
-    /// # Errors
-    /// One error with all mistakes.
-    pub fn new(settings: &BatchSettings) -> Result<Self> {
-        let mut check = Check::default();
-        let config = check.batching(settings, "");
         check.result(config)
     }
 }
@@ -85,7 +78,9 @@ impl Check {
                 threads: self.at_least_one("num_batch_threads", server.num_batch_threads, cores),
                 inline_budget: Duration::from_micros(server.inline_budget_micros.unwrap_or(1000)),
             },
+            #[cfg(feature = "tensorflow")]
             tensorflow: self.tensorflow(server, environment),
+            #[cfg(feature = "onnx")]
             onnx: OnnxConfig {
                 library: server.libonnxruntime.clone(),
                 search: environment.library_folders("onnxruntime"),
@@ -126,7 +121,7 @@ impl Check {
             metrics_path: Some(TFS_METRICS_PATH.to_owned()),
             server_timing: server.server_timing.unwrap_or(false),
             tls: None,
-            sagemaker: self.sagemaker(server),
+            sagemaker: self.sagemaker(server, max_body),
             console: self.console(server, host),
         }
     }
@@ -148,7 +143,7 @@ impl Check {
         ConsoleConfig { enabled: server.console.unwrap_or(true), admin, hosts }
     }
 
-    fn sagemaker(&mut self, server: &ServerSettings) -> SagemakerConfig {
+    fn sagemaker(&mut self, server: &ServerSettings, max_body: usize) -> SagemakerConfig {
         let compatibility = match server.sagemaker_compatibility.as_deref() {
             None | Some("2.19") => SagemakerCompatibility::Tf219,
             Some("2.20") => SagemakerCompatibility::Tf220,
@@ -173,6 +168,7 @@ impl Check {
             multi_model: None,
             async_input,
             async_output,
+            max_input_bytes: max_body,
         }
     }
 
@@ -359,52 +355,25 @@ impl Check {
     }
 
     fn batching(&mut self, batching: &BatchSettings, place: &str) -> BatchConfig {
-        let mode = match batching.batching.as_deref() {
-            None | Some("auto") => BatchMode::Auto,
-            Some("on" | "true") => BatchMode::On,
-            Some("off" | "false") => BatchMode::Off,
-            Some(other) => {
-                self.mistake(format!("{place}batching: {other:?} is not auto, on or off"));
-                BatchMode::Off
-            }
-        };
-        let max = self.at_least_one("max_batch_size", batching.max_batch_size, 64);
-        let allowed = batching.allowed_batch_sizes.clone().map_or(Vec::new(), |List(a)| a);
-        if !allowed.is_sorted_by(|a, b| a < b) {
-            self.mistake(format!("{place}allowed_batch_sizes must ascend"));
+        let config = BatchConfig::unchecked(&BatchParameters {
+            mode: batching.batching.as_deref().map(|mode| match mode {
+                "auto" => BatchMode::Auto,
+                "on" | "true" => BatchMode::On,
+                "off" | "false" => BatchMode::Off,
+                other => {
+                    self.mistake(format!("{place}batching: {other:?} is not auto, on or off"));
+                    BatchMode::Off
+                }
+            }),
+            ..batching.parameters()
+        });
+        for mistake in config.mistakes() {
+            self.mistake(format!("{place}{mistake}"));
         }
-        let execution = batching.max_execution_batch_size.unwrap_or(max);
-        let split = batching.enable_large_batch_splitting.unwrap_or(false);
-        let largest = if split { execution } else { max };
-        if let Some(&last) = allowed.last()
-            && last != largest
-        {
-            self.mistake(format!(
-                "{place}Last entry in allowed_batch_sizes must match max_batch_size; last entry \
-                 was {last}; expected {largest}"
-            ));
-        }
-        if execution > max || execution == 0 {
-            self.mistake(format!(
-                "{place}max_execution_batch_size must be from 1 to max_batch_size ({max})"
-            ));
-        }
-        BatchConfig {
-            mode,
-            max_batch_size: max,
-            timeout: Duration::from_micros(batching.batch_timeout_micros.unwrap_or(0)),
-            max_enqueued_batches: self.at_least_one(
-                "max_enqueued_batches",
-                batching.max_enqueued_batches,
-                100,
-            ),
-            allowed_batch_sizes: allowed,
-            pad_variable_length_inputs: batching.pad_variable_length_inputs.unwrap_or(false),
-            enable_large_batch_splitting: split,
-            max_execution_batch_size: execution,
-        }
+        config
     }
 
+    #[cfg(feature = "tensorflow")]
     fn tensorflow(
         &mut self,
         server: &ServerSettings,
@@ -447,12 +416,6 @@ impl Check {
 
 fn span(value: Option<Span>, default: Duration) -> Duration {
     value.map_or(default, |Span(value)| value)
-}
-
-/// Whether clients can name a model like that in a path.
-#[must_use]
-pub(super) fn is_model_name(name: &str) -> bool {
-    !name.is_empty() && !name.contains(['/', ':'])
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use config::{File, FileFormat, Value, ValueKind};
 
 use super::settings::{ModelSettings, Settings};
 use super::units::List;
-use crate::error::{Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 
 /// The settings in the TOML file `path`.
 ///

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::units::{Amount, Bytes, List, Port, Span};
+use super::{BatchMode, BatchParameters};
 
 /// Declares settings once for the command line, the environment and the file.
 macro_rules! settings {
@@ -282,6 +283,42 @@ settings! {
         /// Most rows in a batch when requests are split [default: max_batch_size]
         #[arg(value_name = "ROWS")]
         max_execution_batch_size: usize,
+    }
+}
+
+impl BatchSettings {
+    /// The parameters that are set, but for whether requests are joined: that is still text.
+    pub(crate) fn parameters(&self) -> BatchParameters {
+        BatchParameters {
+            mode: None,
+            max_batch_size: self.max_batch_size,
+            batch_timeout_micros: self.batch_timeout_micros,
+            max_enqueued_batches: self.max_enqueued_batches,
+            allowed_batch_sizes: self.allowed_batch_sizes.clone().map(|List(sizes)| sizes),
+            pad_variable_length_inputs: self.pad_variable_length_inputs,
+            enable_large_batch_splitting: self.enable_large_batch_splitting,
+            max_execution_batch_size: self.max_execution_batch_size,
+        }
+    }
+}
+
+impl From<BatchParameters> for BatchSettings {
+    fn from(parameters: BatchParameters) -> Self {
+        let mode = parameters.mode.map(|mode| match mode {
+            BatchMode::Off => "off",
+            BatchMode::Auto => "auto",
+            BatchMode::On => "on",
+        });
+        BatchSettings {
+            batching: mode.map(str::to_owned),
+            max_batch_size: parameters.max_batch_size,
+            batch_timeout_micros: parameters.batch_timeout_micros,
+            max_enqueued_batches: parameters.max_enqueued_batches,
+            allowed_batch_sizes: parameters.allowed_batch_sizes.map(List),
+            pad_variable_length_inputs: parameters.pad_variable_length_inputs,
+            enable_large_batch_splitting: parameters.enable_large_batch_splitting,
+            max_execution_batch_size: parameters.max_execution_batch_size,
+        }
     }
 }
 

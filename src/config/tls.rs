@@ -1,12 +1,10 @@
 //! Which certificates each port has, from settings to what is read of files.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::check::Check;
 use super::settings::ServerSettings;
 use super::{GrpcConfig, HttpConfig, Pem, TlsConfig};
-use crate::error::{Code, Error, Result};
 
 /// The settings of one certificate, as they were written.
 struct Written<'s> {
@@ -22,54 +20,6 @@ impl Written<'_> {
     fn is_there(&self) -> bool {
         let files = [self.certificate, self.key, self.roots];
         files.into_iter().any(Option::is_some) || self.verify.is_some()
-    }
-}
-
-impl Pem {
-    /// The file at `path`, which `setting` names.
-    ///
-    /// # Errors
-    /// If it can not be read, or is no text.
-    pub fn read(setting: &str, path: &Path) -> Result<Self> {
-        let origin = format!("{setting}: {}", path.display());
-        let text = fs::read_to_string(path).map_err(|error| {
-            Error::new(Code::of_io(&error), format!("{origin}: {error}")).with_source(error)
-        })?;
-        Ok(Pem { text, origin, path: Some(path.to_owned()) })
-    }
-
-    /// The same as its file is now; what came from elsewhere stays as it is.
-    ///
-    /// # Errors
-    /// As [`Pem::read`].
-    fn again(&self) -> Result<Self> {
-        let Some(path) = &self.path else {
-            return Ok(self.clone());
-        };
-        let suffix = format!(": {}", path.display());
-        Pem::read(self.origin.strip_suffix(&suffix).unwrap_or(&self.origin), path)
-    }
-}
-
-impl TlsConfig {
-    /// The files that it was read from.
-    #[must_use]
-    pub fn files(&self) -> Vec<PathBuf> {
-        let pems = [Some(&self.key), Some(&self.certificate), self.client_roots.as_ref()];
-        pems.into_iter().flatten().filter_map(|pem| pem.path.clone()).collect()
-    }
-
-    /// The same as its files are now.
-    ///
-    /// # Errors
-    /// If one can not be read.
-    pub fn again(&self) -> Result<Self> {
-        Ok(TlsConfig {
-            key: self.key.again()?,
-            certificate: self.certificate.again()?,
-            client_roots: self.client_roots.as_ref().map(Pem::again).transpose()?,
-            verify_clients: self.verify_clients,
-        })
     }
 }
 

@@ -11,10 +11,10 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 use tempfile::TempDir;
-use tensorserve::auth::file::{add_key, add_user};
-use tensorserve::auth::{Access, Role, Roles};
 use tensorserve::config::ModelSettings;
-use tensorserve::server::{calls, routes};
+use tensorserve_auth::file::{add_key, add_user};
+use tensorserve_auth::{Access, Role, Roles};
+use tensorserve_server::{calls, routes};
 use tonic::Code;
 
 use crate::support::client::{Answer, Client, request};

@@ -2,8 +2,8 @@
 //! memory, and the server then serves on.
 
 use prost::Message;
-use tensorserve::pb::tensorflow::tensor_shape_proto::Dim;
-use tensorserve::pb::tensorflow::{TensorProto, TensorShapeProto};
+use tensorserve_proto::tensorflow::tensor_shape_proto::Dim;
+use tensorserve_proto::tensorflow::{TensorProto, TensorShapeProto};
 use tonic::Code;
 
 use crate::support::grpc::{Caller, PREDICT, half_plus_two};

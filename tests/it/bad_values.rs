@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use tensorserve::engine::{Choice, InferRequest, ModelSpec};
-use tensorserve::error::Code;
-use tensorserve::tensor::{Shape, StringsBuilder, Tensor, aligned_vec};
+use tensorserve_core::engine::{Choice, InferRequest, ModelSpec};
+use tensorserve_tensor::error::Code;
+use tensorserve_tensor::{Shape, StringsBuilder, Tensor, aligned_vec};
 
 use crate::support::client::request;
 use crate::support::server::{TestServer, settings};

@@ -5,7 +5,7 @@ use std::thread;
 
 use tensorserve::config::Settings;
 use tensorserve::config::units::List;
-use tensorserve::error::Code;
+use tensorserve_tensor::error::Code;
 
 use crate::support::client::Client;
 use crate::support::fake::{Answer, Model};
@@ -26,7 +26,10 @@ fn gated(model: Model, batching: &str) -> Place {
 }
 
 /// Runs these requests, of one row each, as one batch.
-async fn run_together(place: &Place, rows: &[&[f32]]) -> Vec<tensorserve::error::Result<Vec<f32>>> {
+async fn run_together(
+    place: &Place,
+    rows: &[&[f32]],
+) -> Vec<tensorserve_tensor::error::Result<Vec<f32>>> {
     place.fake.runs_gate().close();
     let mut first = place.enqueue(&[&[0.0, 0.0]]);
     place.wait_for_runs_at_gate(1);

@@ -11,8 +11,8 @@ use proptest::collection::vec;
 use proptest::test_runner::{Config, TestRunner};
 use tensorserve::config::Settings;
 use tensorserve::config::units::List;
-use tensorserve::error::Code;
-use tensorserve::tensor::Tensor;
+use tensorserve_tensor::Tensor;
+use tensorserve_tensor::error::Code;
 
 use crate::support::client::Client;
 use crate::support::fake::{Model, Run, tensor};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tensorserve::config::Settings;
 use tensorserve::config::units::List;
-use tensorserve::error::Code;
+use tensorserve_tensor::error::Code;
 
 use crate::support::client::Client;
 use crate::support::fake::Model;

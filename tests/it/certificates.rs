@@ -12,7 +12,7 @@ use rcgen::date_time_ymd;
 use tensorserve::Server;
 use tensorserve::config::environment::Environment;
 use tensorserve::config::{Config, Settings};
-use tensorserve::platform::Platforms;
+use tensorserve_platform::Platforms;
 
 use crate::https::{Authority, Connection, ask, certificate, connect, connect_as};
 use crate::support::fake::Model;

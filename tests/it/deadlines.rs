@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use prost::Message;
-use tensorserve::pb::serving::{ModelSpec, PredictRequest};
-use tensorserve::pb::{Form, tensor_to_proto};
+use tensorserve_proto::serving::{ModelSpec, PredictRequest};
+use tensorserve_proto::{Form, tensor_to_proto};
 use tokio::net::TcpStream;
 use tonic::codegen::http::{HeaderMap, Request};
 

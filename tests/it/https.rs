@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tensorserve::Server;
 use tensorserve::config::environment::Environment;
 use tensorserve::config::{Config, Settings};
-use tensorserve::platform::Platforms;
+use tensorserve_platform::Platforms;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use tensorserve::config::units::Amount;
-use tensorserve::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result};
 
 use crate::support::fake::{Loading, Model};
 use crate::support::place::Place;

@@ -3,8 +3,8 @@
 use std::fs;
 
 use serde::Deserialize;
-use tensorserve::codec::{base64, npy};
-use tensorserve::tensor::{Data, Tensor};
+use tensorserve_codec::{base64, npy};
+use tensorserve_tensor::{Data, Tensor};
 
 use crate::support::project;
 

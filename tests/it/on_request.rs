@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tensorserve::config::{ModelSettings, SourceConfig};
-use tensorserve::engine::Engine;
-use tensorserve::error::{Code, Result};
+use tensorserve_core::engine::Engine;
+use tensorserve_tensor::error::{Code, Result};
 
 use crate::support::data;
 use crate::support::fake::{Loading, Model};

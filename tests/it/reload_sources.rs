@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use tensorserve::config::{Config, ModelSettings, SourceConfig};
-use tensorserve::error::{Code, Result};
+use tensorserve_tensor::error::{Code, Result};
 
 use crate::support::fake::{Loading, Model};
 use crate::support::place::Place;

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 use serde_json::json;
-use tensorserve::codec::tfrecord::Reader;
 use tensorserve::config::ModelSettings;
-use tensorserve::pb::serving::input::Kind;
-use tensorserve::pb::serving::prediction_log::LogType;
-use tensorserve::pb::serving::{
+use tensorserve_codec::tfrecord::Reader;
+use tensorserve_proto::serving::input::Kind;
+use tensorserve_proto::serving::prediction_log::LogType;
+use tensorserve_proto::serving::{
     ExampleList, InferenceTask, Input, ModelSpec, MultiInferenceRequest, PredictRequest,
     PredictionLog,
 };
-use tensorserve::pb::{Example, Form, tensor_from_proto, tensor_to_proto};
-use tensorserve::protocol::tfs;
+use tensorserve_proto::{Example, Form, tensor_from_proto, tensor_to_proto};
+use tensorserve_protocols::tfs;
 
 use crate::support::client::{Client, post};
 use crate::support::fake::{Model, tensor};
@@ -92,7 +92,7 @@ fn a_log_of_one_version_warms_up_the_next() {
     for record in &records {
         let metadata = record.log_metadata.as_ref().expect("metadata");
         let spec = metadata.model_spec.as_ref().expect("a spec");
-        let choice = tensorserve::pb::serving::model_spec::VersionChoice::Version(123);
+        let choice = tensorserve_proto::serving::model_spec::VersionChoice::Version(123);
         assert_eq!((spec.name.as_str(), &spec.version_choice), ("m", &Some(choice)));
         assert_eq!(metadata.sampling_config.as_ref().map(|c| c.sampling_rate), Some(1.0));
         assert!(metadata.timestamp_secs > 1_700_000_000);

@@ -1,7 +1,7 @@
 //! What `/invocations` takes and gives beyond the container's own cases, and how it refuses.
 
 use serde_json::json;
-use tensorserve::codec::tfrecord;
+use tensorserve_codec::tfrecord;
 
 use crate::support::client::{Answer, request};
 use crate::support::data;

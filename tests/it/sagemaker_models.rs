@@ -13,7 +13,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 use tempfile::TempDir;
-use tensorserve::config::sagemaker::MultiModelConfig;
+use tensorserve::config::MultiModelConfig;
 
 use crate::sagemaker_cases::{Case, Part, Tally, cases_of, check};
 use crate::support::client::{Answer, Client, request};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
-use tensorserve::platform::spark::Spark;
+use tensorserve_tabular::spark::Spark;
 
 use crate::support::client::post;
 use crate::support::data;

@@ -131,11 +131,11 @@ fn a_model_of_numbers_takes_images_and_gives_names_in_every_protocol() {
 #[test]
 fn grpc_sees_the_same_signature() {
     use prost::Message;
-    use tensorserve::pb::serving::{
+    use tensorserve_proto::serving::{
         GetModelMetadataRequest, ModelSpec, PredictRequest, PredictResponse,
     };
-    use tensorserve::pb::{Form, tensor_from_proto, tensor_to_proto};
-    use tensorserve::tensor::{Shape, StringsBuilder, Tensor};
+    use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
+    use tensorserve_tensor::{Shape, StringsBuilder, Tensor};
 
     use crate::support::grpc::{Caller, PREDICT};
 

@@ -3,11 +3,11 @@
 
 use prost::Message;
 use serde_json::json;
-use tensorserve::codec::npy;
-use tensorserve::pb::serving::model_spec::VersionChoice;
-use tensorserve::pb::serving::{ModelSpec, PredictRequest, PredictResponse};
-use tensorserve::pb::{Form, tensor_from_proto, tensor_to_proto};
-use tensorserve::tensor::{Element, Shape, StringsBuilder, Tensor, aligned_vec};
+use tensorserve_codec::npy;
+use tensorserve_proto::serving::model_spec::VersionChoice;
+use tensorserve_proto::serving::{ModelSpec, PredictRequest, PredictResponse};
+use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
+use tensorserve_tensor::{Element, Shape, StringsBuilder, Tensor, aligned_vec};
 
 use crate::support::client::{Answer, request};
 use crate::support::server::{TestServer, config, settings};

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use tensorserve::pb::Form;
-use tensorserve::pb::serving::{ModelSpec, PredictRequest};
-use tensorserve::pb::tensorflow::tensor_shape_proto::Dim;
-use tensorserve::pb::tensorflow::{TensorProto, TensorShapeProto};
-use tensorserve::protocol::tfs;
+use tensorserve_proto::Form;
+use tensorserve_proto::serving::{ModelSpec, PredictRequest};
+use tensorserve_proto::tensorflow::tensor_shape_proto::Dim;
+use tensorserve_proto::tensorflow::{TensorProto, TensorShapeProto};
+use tensorserve_protocols::tfs;
 
 use crate::support::client::request;
 use crate::support::fake::{Loading, Model};

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use prost::Message;
-use tensorserve::codec::tfrecord;
-use tensorserve::pb::serving::prediction_log::LogType;
-use tensorserve::pb::serving::{PredictLog, PredictRequest, PredictionLog};
-use tensorserve::pb::{Form, tensor_to_proto};
-use tensorserve::protocol::tfs::warm_up::file_of;
+use tensorserve_codec::tfrecord;
+use tensorserve_proto::serving::prediction_log::LogType;
+use tensorserve_proto::serving::{PredictLog, PredictRequest, PredictionLog};
+use tensorserve_proto::{Form, tensor_to_proto};
+use tensorserve_protocols::tfs::warm_up::file_of;
 
 use crate::support::client::get;
 use crate::support::fake::{Model, tensor};

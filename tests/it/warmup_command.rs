@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
-use tensorserve::protocol::tfs::warm_up::file_of;
+use tensorserve_protocols::tfs::warm_up::file_of;
 
 use crate::support::model_server::HALF_PLUS_TWO;
 use crate::support::process::{Ended, Process, run, tensorserve};

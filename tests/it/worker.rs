@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tensorserve::config::{Settings, WorkersConfig};
-use tensorserve::worker::handlers::{Answer, Context, Handlers, ModelAnswer};
-use tensorserve::worker::{Failure, Workers};
+use tensorserve_workers::handlers::{Answer, Context, Handlers, ModelAnswer};
+use tensorserve_workers::{Failure, Workers};
 
 use crate::support::server;
 

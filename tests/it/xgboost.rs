@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
-use tensorserve::platform::xgboost::XGBoost;
+use tensorserve_tabular::xgboost::XGBoost;
 
 use crate::support::server::{TestServer, config, settings};
 use crate::support::{alike, data};

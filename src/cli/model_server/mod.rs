@@ -13,9 +13,9 @@ use self::start::Watched;
 use super::{say, serve, settings_of_environment};
 use crate::config::environment::Environment;
 use crate::config::{Config, ModelConfig, Settings, SourceConfig};
-use crate::engine::Engine;
-use crate::error::{Error, Result};
-use crate::platform::Platforms;
+use crate::platforms;
+use tensorserve_core::engine::Engine;
+use tensorserve_tensor::error::{Error, Result};
 
 mod flags;
 mod start;
@@ -158,7 +158,7 @@ fn library_version(settings: Settings, environment: &Environment) -> String {
         Ok(config) => config,
         Err(error) => return error.to_string(),
     };
-    let platforms = Platforms::built_in(&config);
+    let platforms = platforms::built_in(&config);
     let tensorflow = platforms.of_version(Path::new(""), Some("tensorflow"));
     match tensorflow.map(|platform| platform.describe()) {
         Some(Ok(description)) => description.trim_start_matches("libtensorflow ").to_owned(),

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use super::flags::Flags;
 use crate::config::environment::Environment;
-use crate::config::model_server::{batching, files, models};
+use crate::config::model_server::files;
 use crate::config::units::{Bytes, List, Port, Span};
 use crate::config::{
-    BatchConfig, BatchSettings, Config, Cors, ModelConfig, Settings, SourceConfig,
+    BatchConfig, BatchParameters, Config, Cors, ModelConfig, Settings, SourceConfig,
 };
-use crate::error::{Error, Result};
+use tensorserve_protocols::tfs::config::{batching, models};
+use tensorserve_tensor::error::{Error, Result};
 
 /// What to serve, and how.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(super) struct Watched {
     pub(super) path: PathBuf,
     pub(super) every: Duration,
     /// Batching parameters for all of them, and what counts below these.
-    batching: Option<(PathBuf, BatchSettings)>,
+    batching: Option<(PathBuf, BatchParameters)>,
 }
 
 impl Watched {
@@ -169,9 +170,9 @@ fn settings(flags: &Flags, notes: &mut Vec<String>) -> Result<Settings> {
     if flags.is_set("enable_batching") {
         let (batching, threads) = match flags.text("batching_parameters_file") {
             Some(path) => batching::read(Path::new(path))?,
-            None => (BatchSettings::default(), None),
+            None => (BatchParameters::default(), None),
         };
-        settings.batching = batching.or(&batching::defaults());
+        settings.batching = batching.or(&batching::defaults()).into();
         settings.server.num_batch_threads = threads;
     }
     for (name, read) in FILES_OF_SETTINGS {
@@ -228,7 +229,7 @@ fn watched(flags: &Flags, from: &Settings) -> Option<Watched> {
     let seconds = flags.int("model_config_file_poll_wait_seconds")?;
     let every = Duration::from_secs(u64::try_from(seconds).ok().filter(|&seconds| seconds > 0)?);
     let batching = flags.text("batching_parameters_file");
-    let batching = batching.map(|path| (path.into(), from.batching.clone()));
+    let batching = batching.map(|path| (path.into(), from.batching.parameters()));
     Some(Watched { path, every, batching })
 }
 

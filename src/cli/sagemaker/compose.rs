@@ -2,7 +2,7 @@
 
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::error::{Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 
 /// The container of a file with one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

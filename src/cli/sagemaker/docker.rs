@@ -14,7 +14,7 @@ use super::super::{exit_code, say};
 use super::compose::{self, Service};
 use crate::config::environment::Environment;
 use crate::config::sagemaker::{MODEL_DIR, MODELS_DIR};
-use crate::error::{Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 
 /// The names it is called by.
 pub(crate) const NAMES: [&str; 2] = ["docker", "docker-compose"];

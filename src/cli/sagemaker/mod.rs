@@ -10,7 +10,7 @@ use clap::Args;
 use super::{say, serve};
 use crate::config::environment::Environment;
 use crate::config::{Settings, sagemaker};
-use crate::error::Result;
+use tensorserve_tensor::error::Result;
 
 mod compose;
 pub(super) mod docker;

@@ -7,13 +7,13 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use crate::archive;
 use crate::config::environment::Environment;
-use crate::config::sagemaker::layout::{self, Bundle};
 use crate::config::sagemaker::{MODEL_DIR, MODELS_DIR, UNIVERSAL_CODE, Variables, code_folder};
 use crate::config::units::Bytes;
 use crate::config::{Config, MultiModelConfig, ServerSettings, Settings};
-use crate::error::{Error, Result};
+use tensorserve_archive as archive;
+use tensorserve_protocols::sagemaker::layout::{self, Bundle};
+use tensorserve_tensor::error::{Error, Result};
 
 /// What to serve, and how.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::time::Instant;
 use self::flags::Flags;
 use super::{exit_code, say, serve, settings_of_environment, tell};
 use crate::config::environment::Environment;
-use crate::error::Result;
+use tensorserve_tensor::error::Result;
 
 mod flags;
 mod start;

@@ -11,7 +11,7 @@ use crate::config::simple::models::{self, Listed, ModelList};
 use crate::config::simple::session;
 use crate::config::units::{List, Port, Span};
 use crate::config::{Config, Cors, Settings, VersionPolicy};
-use crate::error::{Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 
 /// What to serve, and how.
 #[derive(Debug)]

@@ -4,16 +4,16 @@ use std::path::Path;
 
 use prost::Message;
 
-use super::models::PLATFORM;
-use super::{batching, text};
 use crate::config::units::List;
 use crate::config::{Pem, Settings, TFS_METRICS_PATH, TlsConfig};
-use crate::error::{Error, Result};
-use crate::proto::serving::{
+use tensorserve_proto::serving::{
     MonitoringConfig, PlatformConfigMap, SavedModelBundleSourceAdapterConfig, SessionBundleConfig,
     SslConfig,
 };
-use crate::proto::tensorflow::{ConfigProto, GpuOptions};
+use tensorserve_proto::tensorflow::{ConfigProto, GpuOptions};
+use tensorserve_protocols::tfs::config::models::PLATFORM;
+use tensorserve_protocols::tfs::config::{batching, text};
+use tensorserve_tensor::error::{Error, Result};
 
 /// The path of the metrics that the file of `--monitoring_config_file` asks for.
 ///
@@ -113,7 +113,7 @@ fn take_bundle(
     }
     if let Some(parameters) = &bundle.batching_parameters {
         let (batching, threads) = batching::settings(parameters)?;
-        settings.batching = batching.or(&batching::defaults());
+        settings.batching = batching.or(&batching::defaults()).into();
         settings.server.num_batch_threads = threads;
     }
     settings.each.warm_up = Some(bundle.enable_model_warmup);

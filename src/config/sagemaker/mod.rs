@@ -1,24 +1,20 @@
 //! SageMaker's container contract: what its environment variables and its folders say.
 //!
-//! [`read`] turns the variables into settings of ours and checks them; [`layout`] finds the models
-//! in an unpacked `model.tar.gz`. Which protocol answers, and how, is not known here.
+//! [`read`] turns the variables into settings of ours and checks them. Which protocol answers, and
+//! how, is not known here.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-pub mod layout;
-mod models;
 mod variables;
 
-pub use self::models::{Candidate, MultiModelConfig};
+pub use tensorserve_protocols::sagemaker::multi_model::{MODELS_DIR, code_folder};
+
 pub use self::variables::{Variables, read};
 
 use super::environment::Environment;
 
 /// Where SageMaker puts the one `model.tar.gz` of an endpoint, unpacked.
 pub const MODEL_DIR: &str = "/opt/ml/model";
-
-/// Where SageMaker puts the models of a multi-model endpoint.
-pub const MODELS_DIR: &str = "/opt/ml/models";
 
 /// Where code for all models of a multi-model endpoint is, first place first.
 pub const UNIVERSAL_CODE: [&str; 2] = ["/opt/ml/code", "/opt/ml/models/code"];
@@ -28,11 +24,4 @@ pub const UNIVERSAL_CODE: [&str; 2] = ["/opt/ml/code", "/opt/ml/models/code"];
 pub fn is_called_for(environment: &Environment) -> bool {
     let folders = [MODEL_DIR, MODELS_DIR].map(Path::new);
     variables::are_set(environment) || folders.iter().any(|folder| folder.is_dir())
-}
-
-/// The folder with a model's own code, if it has any that is run.
-#[must_use]
-pub fn code_folder(folder: &Path) -> Option<PathBuf> {
-    let code = folder.join("code");
-    code.join("inference.py").is_file().then_some(code)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::config::environment::Environment;
 use crate::config::units::{Bytes, Port, Span};
 use crate::config::{BatchSettings, Settings};
-use crate::error::{Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 
 /// What the variables say, checked.
 #[derive(Clone, Debug, Default, PartialEq)]

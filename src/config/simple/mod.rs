@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 pub mod models;
 
 use crate::config::Settings;
-use crate::error::{Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 
 /// What a session config sets, and a line for each part of it that has no effect here.
 ///

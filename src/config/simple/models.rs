@@ -8,10 +8,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::session_of;
-use crate::config::check::is_model_name;
 use crate::config::units::List;
 use crate::config::{self, ModelConfig, Settings, SourceConfig, VersionPolicy};
-use crate::error::{Error, Result};
+use tensorserve_core::config::is_model_name;
+use tensorserve_tensor::error::{Error, Result};
 
 /// The platform of models that name none.
 const PLATFORM: &str = "tensorflow";

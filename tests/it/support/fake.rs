@@ -11,11 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tensorserve::error::{Code, Error, Result};
-use tensorserve::platform::{
+use tensorserve_platform::{
     Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, RunOptions,
 };
-use tensorserve::tensor::{
+use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::{
     DType, DeclaredShape, ImageEncoding, Shape, Signature, Tensor, TensorSpec, aligned_vec,
 };
 
@@ -385,7 +385,7 @@ impl FakeExecutable {
             }
             Answer::OneRowTooMany => {
                 let last = input.slice_rows(input.rows().unwrap_or(1) - 1..usize::MAX);
-                tensorserve::tensor::concat(&[input, &last], 0)
+                tensorserve_tensor::concat(&[input, &last], 0)
             }
         }
     }

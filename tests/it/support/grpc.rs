@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut};
 use prost::Message;
-use tensorserve::pb::serving::{ModelSpec, PredictRequest, PredictResponse};
-use tensorserve::pb::{Form, tensor_from_proto, tensor_to_proto};
-use tensorserve::tensor::{Shape, Tensor, aligned_vec};
+use tensorserve_proto::serving::{ModelSpec, PredictRequest, PredictResponse};
+use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
+use tensorserve_tensor::{Shape, Tensor, aligned_vec};
 use tokio::runtime::Runtime;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};

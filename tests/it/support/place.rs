@@ -10,9 +10,9 @@ use futures_util::FutureExt;
 use serde_json::Value;
 use tempfile::TempDir;
 use tensorserve::config::{Config, Settings};
-use tensorserve::engine::{Choice, InferRequest, ModelSpec};
-use tensorserve::error::Result;
-use tensorserve::tensor::Tensor;
+use tensorserve_core::engine::{Choice, InferRequest, ModelSpec};
+use tensorserve_tensor::Tensor;
+use tensorserve_tensor::error::Result;
 
 use super::client::Answer;
 use super::fake::{Fake, Model, tensor};

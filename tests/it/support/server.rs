@@ -9,8 +9,8 @@ use tensorserve::Server;
 use tensorserve::config::environment::Environment;
 use tensorserve::config::units::Port;
 use tensorserve::config::{Config, ModelSettings, Settings};
-use tensorserve::engine::Engine;
-use tensorserve::platform::{Platform, Platforms};
+use tensorserve_core::engine::Engine;
+use tensorserve_platform::{Platform, Platforms};
 
 use super::{client, data};
 
@@ -43,7 +43,7 @@ impl TestServer {
 
     /// The same with what no setting says.
     pub fn start_configured(config: &Config) -> Self {
-        TestServer::start_on(config, Platforms::built_in(config))
+        TestServer::start_on(config, tensorserve::platforms::built_in(config))
     }
 
     /// The same for what is at `path`, with all models loaded.

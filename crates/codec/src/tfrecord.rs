@@ -1,0 +1,209 @@
+//! TFRecord, TensorFlow's file of records: for each its length (u64), the checksum of that, the
+//! bytes, the checksum of those. Numbers are little-endian, checksums masked CRC-32C.
+//!
+//! Sources: `core/lib/io/record_{reader,writer}.cc` of github.com/tensorflow/tensorflow, also for
+//! the texts of errors.
+
+use std::io::{ErrorKind, Read};
+
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// Bytes before a record and after it.
+const HEADER: usize = LENGTH + CHECKSUM;
+const LENGTH: usize = 8;
+const CHECKSUM: usize = 4;
+
+/// Added to a checksum when it is masked.
+const MASK: u32 = 0xa282_ead8;
+
+/// A checksum as it is written: so changed that the checksum of bytes which hold checksums is no
+/// weaker for it.
+fn masked_checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(MASK).to_le_bytes()
+}
+
+/// Appends `record` to `out`, framed.
+pub fn append(record: &[u8], out: &mut Vec<u8>) {
+    let length = u64::try_from(record.len()).unwrap_or(u64::MAX).to_le_bytes();
+    out.reserve(HEADER + record.len() + CHECKSUM);
+    out.extend_from_slice(&length);
+    out.extend_from_slice(&masked_checksum(&length));
+    out.extend_from_slice(record);
+    out.extend_from_slice(&masked_checksum(record));
+}
+
+/// Reads records one after the other, from a file or from bytes in memory.
+pub struct Reader<R> {
+    source: R,
+    /// Where the next record starts.
+    offset: u64,
+    longest: usize,
+}
+
+impl<R: Read> Reader<R> {
+    /// A reader that refuses records of more than `longest` bytes.
+    pub fn new(source: R, longest: usize) -> Self {
+        Reader { source, offset: 0, longest }
+    }
+
+    /// Reads the next record into `record`, in place of what is there; false when there is no
+    /// more. Memory is taken for what is there, not for what a length says. After an error there
+    /// is nothing more to read.
+    ///
+    /// # Errors
+    /// [`Code::DataLoss`] if it is cut off or a checksum is wrong, [`Code::InvalidArgument`] if it
+    /// is too long, and what reading reports.
+    pub fn next(&mut self, record: &mut Vec<u8>) -> Result<bool> {
+        let start = self.offset;
+        if !self.read_checked(LENGTH, start, record)? {
+            return Ok(false);
+        }
+        let length = record.as_slice().try_into().map_or(u64::MAX, u64::from_le_bytes);
+        let longest = self.longest;
+        let Some(length) = usize::try_from(length).ok().filter(|&length| length <= longest) else {
+            return Err(Error::invalid(format!(
+                "record at {start} has {length} bytes, which is more than {longest}"
+            )));
+        };
+        // The reference counts from the record's bytes when those are damaged.
+        let bytes_at = start.saturating_add(HEADER as u64);
+        if !self.read_checked(length, bytes_at, record)? {
+            let message = format!("truncated record at {start}' failed with eof");
+            return Err(Error::new(Code::DataLoss, message));
+        }
+        self.offset = bytes_at.saturating_add((length + CHECKSUM) as u64);
+        Ok(true)
+    }
+
+    /// Reads `count` bytes into `bytes`, and the checksum behind them; false if there is nothing.
+    fn read_checked(&mut self, count: usize, at: u64, bytes: &mut Vec<u8>) -> Result<bool> {
+        let damaged = |how: &str| {
+            let hint = if at == 0 { " (Is this even a TFRecord file?)" } else { "" };
+            Error::new(Code::DataLoss, format!("{how} record at {at}{hint}"))
+        };
+        bytes.clear();
+        let limit = u64::try_from(count.saturating_add(CHECKSUM)).unwrap_or(u64::MAX);
+        let read = self.source.by_ref().take(limit).read_to_end(bytes);
+        read.map_err(|error| unreadable(error, at))?;
+        if bytes.is_empty() {
+            return Ok(false);
+        }
+        let Some((content, checksum)) = bytes.split_at_checked(count) else {
+            return Err(damaged("truncated"));
+        };
+        if checksum.len() != CHECKSUM {
+            return Err(damaged("truncated"));
+        }
+        if masked_checksum(content) != checksum {
+            return Err(damaged("corrupted"));
+        }
+        bytes.truncate(count);
+        Ok(true)
+    }
+}
+
+fn unreadable(error: std::io::Error, at: u64) -> Error {
+    // What inflates a compressed source says so of damaged data.
+    let damaged = matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof);
+    let code = if damaged { Code::DataLoss } else { Code::of_io(&error) };
+    Error::new(code, format!("record at {at} can not be read: {error}")).with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn framed(records: &[&[u8]]) -> Vec<u8> {
+        let mut file = Vec::new();
+        records.iter().for_each(|record| append(record, &mut file));
+        file
+    }
+
+    fn read(file: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let (mut reader, mut record) = (Reader::new(file, 1000), b"left over".to_vec());
+        let mut all = Vec::new();
+        while reader.next(&mut record)? {
+            all.push(record.clone());
+        }
+        Ok(all)
+    }
+
+    fn error(file: &[u8]) -> (Code, String) {
+        let error = read(file).expect_err("refused");
+        (error.code(), error.message().to_owned())
+    }
+
+    #[test]
+    fn records_are_framed_as_tensorflow_does() {
+        // Written by tf.io.TFRecordWriter.
+        let file = b"\x02\0\0\0\0\0\0\0\x78\x27\x0b\x34\x2a\0\x4e\x54\x8f\x71";
+        assert_eq!(framed(&[b"\x2a\0"]), file);
+        assert_eq!(read(file).expect("whole"), [b"\x2a\0"]);
+        assert_eq!(read(b"").expect("whole"), [b""; 0]);
+        assert_eq!(read(&framed(&[b"", b"", b"a"])).expect("whole"), [&b""[..], b"", b"a"]);
+    }
+
+    #[test]
+    fn damage_is_told_with_its_place() {
+        let hint = " (Is this even a TFRecord file?)";
+        let (code, message) = error(b"this is not a tfrecord file at all, just text");
+        assert_eq!((code, message), (Code::DataLoss, format!("corrupted record at 0{hint}")));
+        assert_eq!(error(b"short").1, format!("truncated record at 0{hint}"));
+        let whole = framed(&[b"abc", b"defg"]);
+        let cut = |length: usize| error(whole.get(..length).expect("shorter")).1;
+        assert_eq!(cut(11), format!("truncated record at 0{hint}"));
+        assert_eq!(cut(12), "truncated record at 0' failed with eof");
+        assert_eq!(cut(13), "truncated record at 12");
+        assert_eq!(cut(18), "truncated record at 12");
+        assert_eq!(cut(20), "truncated record at 19");
+        assert_eq!(cut(31), "truncated record at 19' failed with eof");
+        let mut changed = whole.clone();
+        *changed.get_mut(13).expect("inside") ^= 1;
+        assert_eq!(error(&changed), (Code::DataLoss, "corrupted record at 12".to_owned()));
+    }
+
+    #[test]
+    fn a_long_record_is_refused_before_it_is_read() {
+        let length = u64::MAX.to_le_bytes();
+        let file = [&length[..], &masked_checksum(&length)].concat();
+        let (code, message) = error(&file);
+        assert_eq!(code, Code::InvalidArgument);
+        assert_eq!(message, format!("record at 0 has {} bytes, which is more than 1000", u64::MAX));
+        assert!(read(&framed(&[&[7; 1000]])).is_ok());
+        assert!(read(&framed(&[&[7; 1001]])).is_err());
+    }
+
+    #[test]
+    fn a_length_takes_no_memory_by_itself() {
+        let length = (1u64 << 40).to_le_bytes();
+        let file = [&length[..], &masked_checksum(&length), b"few"].concat();
+        let mut record = Vec::new();
+        let longest = 1 << 50;
+        let error = Reader::new(file.as_slice(), longest).next(&mut record).expect_err("cut off");
+        assert_eq!(error.message(), "truncated record at 12");
+        assert!(record.capacity() < 1 << 20, "{}", record.capacity());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(records: Vec<Vec<u8>>) {
+            let slices: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
+            prop_assert_eq!(read(&framed(&slices)).expect("whole"), records);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let _ = read(&bytes);
+        }
+
+        #[test]
+        fn a_changed_byte_is_seen(at in 0usize..48, bit in 0u8..8) {
+            let mut file = framed(&[b"0123456789", b"abcdef"]);
+            let byte = file.get_mut(at).expect("inside");
+            *byte ^= 1 << bit;
+            prop_assert!(read(&file).is_err());
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Requests into a batch and a batch's outputs back into answers. Pure functions.
+
+use half::{bf16, f16};
+
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{DType, Tensor, concat, pad};
+
+/// The rows of a request: the 0-th dimension that all its inputs share. `None` for a request
+/// that has none to join along (a scalar input, differing or empty 0-th dimensions).
+pub(super) fn rows_of(inputs: &[Tensor]) -> Option<usize> {
+    let rows = inputs.first()?.rows()?;
+    let same = inputs.iter().all(|input| input.rows() == Some(rows));
+    (same && rows > 0).then_some(rows)
+}
+
+/// Whether two requests can go in one batch: their inputs are of the same types (which nobody has
+/// checked so far), and their rows of the same shape or such that padding makes it the same.
+pub(super) fn can_join(a: &[Tensor], b: &[Tensor], padding: bool) -> bool {
+    let same = |(a, b): (&Tensor, &Tensor)| {
+        let same_type = a.dtype() == b.dtype();
+        let (a, b) = (a.shape().row_dims(), b.shape().row_dims());
+        same_type && (a == b || (padding && a.len() == b.len()))
+    };
+    a.len() == b.len() && a.iter().zip(b).all(same)
+}
+
+/// The size to run `rows` rows at: the next allowed one, else as it is.
+pub(super) fn allowed_size(rows: usize, allowed: &[usize]) -> usize {
+    let next = allowed.iter().copied().find(|&size| size >= rows);
+    next.unwrap_or(rows)
+}
+
+/// Joins the inputs of several requests, each padded to the largest where they differ, and fills
+/// up to `size` rows.
+pub(super) fn assemble(requests: &[&[Tensor]], size: usize) -> Result<Vec<Tensor>> {
+    let Some(first) = requests.first() else {
+        return Err(Error::internal("an empty batch"));
+    };
+    let mut joined = Vec::with_capacity(first.len());
+    for index in 0..first.len() {
+        let parts: Vec<&Tensor> = requests.iter().filter_map(|r| r.get(index)).collect();
+        joined.push(join(&parts, size)?);
+    }
+    Ok(joined)
+}
+
+fn join(parts: &[&Tensor], size: usize) -> Result<Tensor> {
+    let mut largest = parts.first().map_or(Vec::new(), |p| p.shape().row_dims().to_vec());
+    let mut differ = false;
+    for part in parts {
+        for (most, &dim) in largest.iter_mut().zip(part.shape().row_dims()) {
+            differ |= *most != dim;
+            *most = dim.max(*most);
+        }
+    }
+    if !differ {
+        return concat(parts, size);
+    }
+    let padded: Vec<Tensor> = parts.iter().map(|p| pad(p, &largest)).collect::<Result<_>>()?;
+    concat(&padded.iter().collect::<Vec<_>>(), size)
+}
+
+/// Cuts a batch's outputs into those of its requests, which had `rows` rows each; `None` if an
+/// output has another 0-th dimension than the `size` rows that were run.
+pub(super) fn split(outputs: &[Tensor], rows: &[usize], size: usize) -> Option<Vec<Vec<Tensor>>> {
+    if outputs.iter().any(|output| output.rows() != Some(size)) {
+        return None;
+    }
+    let mut start = 0;
+    let mut answers = Vec::with_capacity(rows.len());
+    for &rows in rows {
+        let range = start..start + rows;
+        answers.push(outputs.iter().map(|o| o.slice_rows(range.clone())).collect());
+        start += rows;
+    }
+    Some(answers)
+}
+
+/// What a request hears whose answer can not be cut out, in TensorFlow Serving's words.
+pub(super) fn unsplittable() -> Error {
+    Error::precondition(
+        "Batched output tensor's 0th dimension does not equal the sum of the 0th dimension sizes \
+         of the input tensors",
+    )
+}
+
+/// Puts the answers to the pieces of one large request together again.
+pub(super) fn rejoin(pieces: &[Vec<Tensor>]) -> Result<Vec<Tensor>> {
+    let outputs = pieces.first().map_or(0, Vec::len);
+    let mut joined = Vec::with_capacity(outputs);
+    for index in 0..outputs {
+        let parts: Vec<&Tensor> = pieces.iter().filter_map(|p| p.get(index)).collect();
+        joined.push(concat(&parts, 0)?);
+    }
+    Ok(joined)
+}
+
+/// Whether two answers are the same but for the rounding that another batch size brings.
+pub(super) fn same_answer(a: &[Tensor], b: &[Tensor]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_tensor(a, b))
+}
+
+fn same_tensor(a: &Tensor, b: &Tensor) -> bool {
+    if a.dtype() != b.dtype() || a.shape() != b.shape() {
+        return false;
+    }
+    if let (Some(a), Some(b)) = (a.strings(), b.strings()) {
+        return a.iter().eq(b.iter());
+    }
+    if a.bytes() == b.bytes() {
+        return true;
+    }
+    match (floats(a), floats(b)) {
+        (Some(x), Some(y)) => close(&x, &y, tolerance(a.dtype())),
+        // What differs at all in an integer, boolean or complex number is another answer.
+        _ => false,
+    }
+}
+
+/// The elements of a real floating-point tensor.
+fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
+    let halves = || tensor.bytes().as_chunks::<2>().0.iter();
+    match tensor.dtype() {
+        DType::Float => Some(tensor.values::<f32>()?.iter().map(|&x| f64::from(x)).collect()),
+        DType::Double => Some(tensor.values::<f64>()?.to_vec()),
+        DType::Half => Some(halves().map(|&b| f16::from_ne_bytes(b).to_f64()).collect()),
+        DType::BFloat16 => Some(halves().map(|&b| bf16::from_ne_bytes(b).to_f64()).collect()),
+        DType::Int8
+        | DType::Int16
+        | DType::Int32
+        | DType::Int64
+        | DType::UInt8
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool
+        | DType::Complex64
+        | DType::Complex128
+        | DType::String => None,
+    }
+}
+
+/// How far two values may be apart, as a part of the largest: well above what another order of
+/// summation brings, well below what mixing rows does.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype.size() {
+        Some(2) => 2e-2,
+        _ => 1e-3,
+    }
+}
+
+fn close(a: &[f64], b: &[f64], tolerance: f64) -> bool {
+    let finite = a.iter().filter(|x| x.is_finite());
+    let allowed = tolerance * finite.fold(0f64, |most, x| most.max(x.abs()));
+    let near =
+        |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= allowed;
+    a.len() == b.len() && a.iter().zip(b).all(near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tensorserve_tensor::{Shape, StringsBuilder, aligned_vec};
+
+    fn ints(dims: &[i64], first: i32) -> Tensor {
+        let shape = Shape::new(dims).expect("shape");
+        let count = i32::try_from(shape.elements().expect("count")).expect("small");
+        let mut values = aligned_vec(0);
+        (first..first + count).for_each(|v| values.push(v));
+        Tensor::from_vec(shape, values).expect("tensor")
+    }
+
+    fn strings(values: &[&str]) -> Tensor {
+        let mut builder = StringsBuilder::default();
+        values.iter().for_each(|v| builder.push(v.as_bytes()));
+        Tensor::from_strings(Shape::vector(values.len()), builder).expect("tensor")
+    }
+
+    fn values(tensor: &Tensor) -> Vec<i32> {
+        tensor.values::<i32>().expect("ints").to_vec()
+    }
+
+    #[test]
+    fn only_inputs_with_one_common_first_dimension_have_rows() {
+        assert_eq!(rows_of(&[ints(&[3, 2], 0), ints(&[3], 0)]), Some(3));
+        assert_eq!(rows_of(&[ints(&[3], 0), ints(&[1], 0)]), None);
+        assert_eq!(rows_of(&[ints(&[], 0)]), None);
+        assert_eq!(rows_of(&[ints(&[0, 2], 0)]), None);
+        assert_eq!(rows_of(&[]), None);
+    }
+
+    #[test]
+    fn inputs_of_different_types_do_not_join() {
+        assert!(!can_join(&[ints(&[1], 0)], &[strings(&["a"])], true));
+    }
+
+    #[test]
+    fn padding_repeats_the_first_element_at_the_end_of_each_dimension() {
+        let (a, b) = (ints(&[1, 1, 2], 1), ints(&[1, 2, 3], 10));
+        assert!(!can_join(std::slice::from_ref(&a), std::slice::from_ref(&b), false));
+        assert!(can_join(std::slice::from_ref(&a), std::slice::from_ref(&b), true));
+        let joined = join(&[&a, &b], 0).expect("joins");
+        assert_eq!(joined.shape().dims(), [2, 2, 3]);
+        assert_eq!(values(&joined), [1, 2, 1, 1, 1, 1, 10, 11, 12, 13, 14, 15]);
+    }
+
+    #[test]
+    fn a_batch_is_filled_with_the_first_row_of_the_last_request() {
+        let joined = join(&[&ints(&[1, 2], 0), &ints(&[2, 2], 10)], 5).expect("joins");
+        assert_eq!(values(&joined), [0, 1, 10, 11, 12, 13, 10, 11, 10, 11]);
+        assert_eq!(allowed_size(3, &[2, 4, 8]), 4);
+        assert_eq!(allowed_size(9, &[2, 4, 8]), 9);
+        assert_eq!(allowed_size(9, &[]), 9);
+    }
+
+    #[test]
+    fn outputs_of_another_size_do_not_split() {
+        assert!(split(&[ints(&[3], 0)], &[1, 1], 2).is_none());
+        assert!(split(&[ints(&[], 0)], &[1], 1).is_none());
+    }
+
+    #[test]
+    fn answers_may_differ_by_rounding_only() {
+        let float = |x: f32| {
+            let mut values = aligned_vec(2);
+            values.push(100.0);
+            values.push(x);
+            vec![Tensor::from_vec(Shape::vector(2), values).expect("tensor")]
+        };
+        assert!(same_answer(&float(1.0), &float(1.000_1)));
+        assert!(!same_answer(&float(1.0), &float(2.0)));
+        assert!(same_answer(&float(f32::NAN), &float(f32::NAN)));
+        assert!(!same_answer(&[ints(&[2], 0)], &[ints(&[2], 1)]));
+        assert!(!same_answer(&[strings(&["a"])], &[strings(&["b"])]));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_assembled_splits_into_what_it_was(
+            rows in proptest::collection::vec(1usize..5, 1..6),
+            row in proptest::collection::vec(0i64..4, 0..3),
+            fill in 0usize..4,
+        ) {
+            let dims = |n: usize| [&[n as i64][..], &row].concat();
+            let requests: Vec<Vec<Tensor>> = rows.iter().enumerate().map(|(i, &n)| {
+                let text = vec!["x"; n].join("").repeat(i);
+                let texts: Vec<&str> = (0..n).map(|k| &text[..k.min(text.len())]).collect();
+                vec![ints(&dims(n), i as i32 * 1000), strings(&texts)]
+            }).collect();
+            let views: Vec<&[Tensor]> = requests.iter().map(Vec::as_slice).collect();
+            let size = rows.iter().sum::<usize>() + fill;
+            let batch = assemble(&views, size).expect("assembles");
+            let answers = split(&batch, &rows, size).expect("splits");
+            for (request, answer) in requests.iter().zip(&answers) {
+                prop_assert!(same_answer(request, answer));
+            }
+            prop_assert!(same_answer(&rejoin(&answers).expect("joins"), &assemble(&views, 0).expect("assembles")));
+        }
+    }
+}

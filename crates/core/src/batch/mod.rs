@@ -1,0 +1,477 @@
+//! The dynamic batcher: requests for one signature of one model version run together when that
+//! is cheaper, and never wait for company when it is not.
+//!
+//! A [`Queue`] holds the requests of one signature and runs them on a closure it is given; the
+//! [`Batcher`] owns the threads that queues share. There are three ways through a queue, chosen
+//! per request from what the signature's runs have cost so far:
+//!
+//! * **in place**: a cheap request that can not or need not be joined runs at once, on the thread
+//!   it arrived on; no hand-off;
+//! * **a lane** ([`lane`]): a cheap request that gains from company steps aside once, so that the
+//!   other requests which have arrived on its thread can join, and the first of them runs the
+//!   batch on that thread; still no hand-off;
+//! * **the pool** ([`pool`]): everything else waits for one of `num_batch_threads` threads, which
+//!   take what is waiting as soon as they are idle.
+//!
+//! This module must not know of models, HTTP or libtensorflow.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use self::cost::CostModel;
+use self::lane::Lanes;
+use self::pool::{Pool, Waiting};
+use self::trust::Trust;
+use crate::config::{BatchConfig, BatchMode};
+use crate::metrics::QueueMetrics;
+use tensorserve_tensor::Tensor;
+use tensorserve_tensor::error::{Code, Error, Result};
+
+mod assemble;
+mod cost;
+mod lane;
+mod pool;
+mod run;
+mod trust;
+
+/// Runs a signature on the inputs of one batch. Blocks.
+pub trait Run: Send + Sync {
+    /// The outputs, in order.
+    ///
+    /// # Errors
+    /// What the model's runtime reports.
+    fn run(&self, inputs: &[Tensor], how: How) -> Result<Vec<Tensor>>;
+}
+
+/// How one run should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct How {
+    /// The most threads one operation may use.
+    pub threads: usize,
+    /// Give up after this long; `None` for runs known to be short.
+    pub timeout: Option<Duration>,
+}
+
+/// What a request got, and how long it took.
+#[derive(Debug)]
+pub struct Ran {
+    /// The outputs, in order.
+    pub outputs: Vec<Tensor>,
+    /// Where its time went.
+    pub times: Times,
+}
+
+/// Where a request's time in a queue went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Until its batch began to run.
+    pub queue: Duration,
+    /// While its batch ran.
+    pub run: Duration,
+}
+
+/// When a run began, and how long it took.
+#[derive(Clone, Copy)]
+struct Spent {
+    started: Instant,
+    time: Duration,
+}
+
+impl Spent {
+    /// What this run means for a request that came at `queued`.
+    fn since(self, queued: Instant) -> Times {
+        Times { queue: self.started.saturating_duration_since(queued), run: self.time }
+    }
+}
+
+/// What a queue may assume of its signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Inputs and outputs declare an open 0-th dimension.
+    pub batchable: bool,
+    /// Running it twice does no harm.
+    pub read_only: bool,
+}
+
+/// Threads shared by all queues.
+pub struct Batcher {
+    shared: Arc<Shared>,
+}
+
+/// What all queues share.
+struct Shared {
+    pool: Pool,
+    /// Runs under way in the whole process.
+    active: AtomicUsize,
+    cores: usize,
+    /// The longest run that may block a connection's thread.
+    inline_budget: Duration,
+}
+
+/// Runs expected to be shorter than this use one thread per operation: splitting them up costs
+/// more than it gains.
+pub const WORTH_SPLITTING: Duration = Duration::from_millis(1);
+
+/// Runs expected to be longer than this are cancelled by the runtime at their deadline; for
+/// others it is enough that the client gets its answer then.
+const WORTH_CANCELLING: Duration = Duration::from_millis(500);
+
+impl Batcher {
+    /// A batcher with `threads` batch threads.
+    ///
+    /// # Errors
+    /// If a thread can not be started.
+    pub fn new(threads: usize, inline_budget: Duration) -> Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let shared = Arc::new(Shared {
+            pool: Pool::default(),
+            active: AtomicUsize::new(0),
+            cores,
+            inline_budget,
+        });
+        pool::start(&shared, threads)?;
+        Ok(Batcher { shared })
+    }
+
+    /// A queue for a signature that `run` runs.
+    #[must_use]
+    pub fn queue(
+        &self,
+        config: BatchConfig,
+        traits: Traits,
+        metrics: QueueMetrics,
+        run: Arc<dyn Run>,
+    ) -> Queue {
+        let (trust, cost) = (Trust::new(config.mode, traits), Arc::default());
+        let shared = Arc::clone(&self.shared);
+        Queue(Arc::new(Inner::new(shared, config, traits, metrics, run, cost, trust)))
+    }
+}
+
+impl Drop for Batcher {
+    fn drop(&mut self) {
+        self.shared.pool.stop();
+    }
+}
+
+/// The requests of one signature of one model version.
+pub struct Queue(Arc<Inner>);
+
+struct Inner {
+    shared: Arc<Shared>,
+    config: BatchConfig,
+    traits: Traits,
+    metrics: QueueMetrics,
+    run: Arc<dyn Run>,
+    cost: Arc<CostModel>,
+    trust: Trust,
+    lanes: Lanes,
+    waiting: Waiting,
+    /// Requests on their way through.
+    present: AtomicUsize,
+}
+
+/// The ways through a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    InPlace,
+    Lane,
+    Pool,
+}
+
+/// Counts in a counter until dropped.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(counter: &'a AtomicUsize) -> Self {
+        counter.fetch_add(1, Relaxed);
+        Counted(counter)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// One request on its way through a queue.
+struct Task {
+    inputs: Vec<Tensor>,
+    /// Its 0-th dimension; 0 for a request that must run alone.
+    rows: usize,
+    deadline: Option<Instant>,
+    queued: Instant,
+}
+
+/// A task that waits, and where its answer goes.
+struct Waiter {
+    task: Task,
+    reply: oneshot::Sender<Verdict>,
+}
+
+/// What a waiting task hears.
+enum Verdict {
+    /// Its answer.
+    Done(Result<Ran>),
+    /// It is its turn to run a batch, with itself in it.
+    Lead(Task),
+}
+
+impl Waiter {
+    /// Itself if anyone still wants the answer. One whose time is up is told so.
+    fn if_wanted(self, now: Instant) -> Option<Self> {
+        if self.reply.is_closed() {
+            return None;
+        }
+        if self.task.deadline.is_some_and(|deadline| deadline <= now) {
+            self.answer(Err(expired()));
+            return None;
+        }
+        Some(self)
+    }
+
+    fn answer(self, answer: Result<Ran>) {
+        // A client that has gone away is no failure.
+        let _ = self.reply.send(Verdict::Done(answer));
+    }
+}
+
+fn expired() -> Error {
+    Error::new(Code::DeadlineExceeded, "the request's time ran out while it waited for its turn")
+}
+
+impl Queue {
+    /// Runs a request, alone or with others.
+    ///
+    /// # Errors
+    /// What the model reports for this request; [`Code::DeadlineExceeded`] when `deadline`
+    /// passes first; [`Code::Unavailable`] when the queue is full; [`Code::InvalidArgument`] for
+    /// more rows than configured batching takes.
+    pub async fn submit(&self, inputs: Vec<Tensor>, deadline: Option<Instant>) -> Result<Ran> {
+        let inner = &self.0;
+        let rows = inner.rows_of(&inputs)?;
+        inner.metrics.asked(rows);
+        let task = Task { inputs, rows, deadline, queued: Instant::now() };
+        let most = inner.config.execution_size();
+        if rows > most && inner.config.mode == BatchMode::On {
+            return self.split(task, most).await;
+        }
+        let _present = Counted::new(&inner.present);
+        match inner.way(rows) {
+            Way::InPlace => inner.run_alone(task),
+            Way::Lane => lane::submit(inner, task).await,
+            Way::Pool => pool::submit(inner, task).await,
+        }
+    }
+
+    /// A queue for the same signature with other parameters, which knows what this one has learnt.
+    /// What is in this one goes its way by the parameters it came in with.
+    #[must_use]
+    pub fn with_config(&self, config: BatchConfig) -> Self {
+        let Inner { shared, traits, metrics, run, cost, trust, .. } = &*self.0;
+        let trust = trust.under(config.mode, *traits);
+        let (shared, metrics, run) = (Arc::clone(shared), metrics.clone(), Arc::clone(run));
+        Queue(Arc::new(Inner::new(shared, config, *traits, metrics, run, Arc::clone(cost), trust)))
+    }
+
+    /// Whether nothing is in this queue, nor in any that it came from.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.run) == 1
+    }
+
+    /// Requests on their way through.
+    #[must_use]
+    pub fn present(&self) -> usize {
+        self.0.present.load(Relaxed)
+    }
+
+    /// What a run of `rows` rows is expected to take; `None` before the first.
+    #[must_use]
+    pub fn expected(&self, rows: usize) -> Option<Duration> {
+        self.0.cost.predict(rows)
+    }
+
+    /// Runs `inputs` now, on this thread, outside the queue: for warming up. How long it takes
+    /// counts for later decisions.
+    ///
+    /// # Errors
+    /// What the model reports.
+    pub fn warm(&self, inputs: &[Tensor], timeout: Option<Duration>) -> Result<Vec<Tensor>> {
+        let how = How { threads: self.0.shared.cores, timeout };
+        let start = Instant::now();
+        let outputs = self.0.run.run(inputs, how)?;
+        let rows = assemble::rows_of(inputs).unwrap_or(1);
+        self.0.cost.record(rows, start.elapsed());
+        Ok(outputs)
+    }
+
+    /// Whether requests may be run together.
+    #[must_use]
+    pub fn joins(&self) -> bool {
+        self.0.trust.may_join()
+    }
+
+    /// Runs a request of more rows than a batch takes, in pieces.
+    async fn split(&self, task: Task, most: usize) -> Result<Ran> {
+        let mut waiting = Vec::new();
+        let mut start = 0;
+        while start < task.rows {
+            let rows = most.min(task.rows - start);
+            let range = start..start + rows;
+            let piece = Task {
+                inputs: task.inputs.iter().map(|t| t.slice_rows(range.clone())).collect(),
+                rows,
+                ..task
+            };
+            waiting.push(pool::enqueue(&self.0, piece)?);
+            start += rows;
+        }
+        let mut pieces = Vec::with_capacity(waiting.len());
+        let mut times = Times::default();
+        for piece in waiting {
+            let piece = pool::wait(piece, task.deadline).await?;
+            // It began with the first piece, and every run was for it.
+            let first = if pieces.is_empty() { piece.times.queue } else { times.queue };
+            times = Times { queue: first, run: times.run + piece.times.run };
+            pieces.push(piece.outputs);
+        }
+        Ok(Ran { outputs: assemble::rejoin(&pieces)?, times })
+    }
+}
+
+impl Inner {
+    fn new(
+        shared: Arc<Shared>,
+        config: BatchConfig,
+        traits: Traits,
+        metrics: QueueMetrics,
+        run: Arc<dyn Run>,
+        cost: Arc<CostModel>,
+        trust: Trust,
+    ) -> Self {
+        let lanes = Lanes::new(shared.cores);
+        let (waiting, present) = (Waiting::default(), AtomicUsize::new(0));
+        Inner { shared, config, traits, metrics, run, cost, trust, lanes, waiting, present }
+    }
+
+    /// How many rows a request brings to a batch; 0 if it must run alone.
+    fn rows_of(&self, inputs: &[Tensor]) -> Result<usize> {
+        if !self.trust.may_join() {
+            return Ok(0);
+        }
+        let rows = assemble::rows_of(inputs).unwrap_or(0);
+        let most = self.config.max_batch_size;
+        if rows > most && self.config.mode == BatchMode::On {
+            return Err(Error::invalid(format!(
+                "Task size {rows} is larger than maximum input batch size {most}"
+            )));
+        }
+        Ok(rows)
+    }
+
+    /// Which way a request of `rows` rows should go.
+    fn way(&self, rows: usize) -> Way {
+        if !self.fits_in_place(rows.max(1)) {
+            return Way::Pool;
+        }
+        let most = self.config.execution_size();
+        if rows == 0 || rows >= most {
+            return Way::InPlace;
+        }
+        let worthwhile = self.cost.worthwhile_rows(most);
+        if worthwhile <= rows {
+            return Way::InPlace;
+        }
+        // A batch that fits on this thread may be too small to be worth it.
+        let here = self.largest_in_place(worthwhile);
+        if here > rows && self.cost.row_cost(here) <= self.cost.row_cost(worthwhile) * 1.5 {
+            return Way::Lane;
+        }
+        if self.present.load(Relaxed) <= 1 {
+            return Way::InPlace;
+        }
+        Way::Pool
+    }
+
+    /// The most rows, up to `rows`, that a connection's thread may run together.
+    fn largest_in_place(&self, rows: usize) -> usize {
+        let mut rows = rows;
+        while rows > 1 && !self.fits_in_place(rows) {
+            rows /= 2;
+        }
+        rows
+    }
+
+    /// Whether a run of `rows` rows is known to be short enough for a connection's thread.
+    fn fits_in_place(&self, rows: usize) -> bool {
+        let expected = self.cost.predict(rows);
+        expected.is_some_and(|time| time <= self.shared.inline_budget)
+    }
+
+    /// The most rows to run together now, on a connection's thread or on one of the pool.
+    fn batch_limit(&self, in_place: bool) -> usize {
+        let rows = self.cost.worthwhile_rows(self.config.execution_size());
+        if in_place { self.largest_in_place(rows) } else { rows }
+    }
+
+    /// How a run of `rows` rows should go, given what else is under way.
+    fn how(&self, rows: usize, deadline: Option<Instant>, active: usize) -> How {
+        let expected = self.cost.predict(rows);
+        let short = |limit| expected.is_some_and(|time| time < limit);
+        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        How {
+            threads: if short(WORTH_SPLITTING) {
+                1
+            } else {
+                (self.shared.cores / active.max(1)).max(1)
+            },
+            timeout: if short(WORTH_CANCELLING) { None } else { deadline.map(left) },
+        }
+    }
+
+    /// One run, timed.
+    fn run_once(
+        &self,
+        inputs: &[Tensor],
+        rows: usize,
+        deadline: Option<Instant>,
+    ) -> Result<(Vec<Tensor>, Spent)> {
+        let active = &self.shared.active;
+        // Counted down also when the run panics.
+        let _running = Counted::new(active);
+        let how = self.how(rows, deadline, active.load(Relaxed));
+        let started = Instant::now();
+        let outputs = self.run.run(inputs, how)?;
+        let time = started.elapsed();
+        self.cost.record(rows.max(1), time);
+        self.metrics.ran(rows.max(1), time);
+        Ok((outputs, Spent { started, time }))
+    }
+
+    /// Tells how far a batch is filled up, where batches have sizes to be filled up to.
+    fn note_padding(&self, rows: usize, size: usize) {
+        if !self.config.allowed_batch_sizes.is_empty() {
+            self.metrics.padded(size.saturating_sub(rows), size);
+        }
+    }
+
+    /// Runs one request by itself, on this thread.
+    fn run_alone(&self, task: Task) -> Result<Ran> {
+        let size = assemble::allowed_size(task.rows, &self.config.allowed_batch_sizes);
+        if task.rows == 0 || size == task.rows {
+            let (outputs, spent) = self.run_once(&task.inputs, task.rows, task.deadline)?;
+            return Ok(Ran { outputs, times: spent.since(task.queued) });
+        }
+        self.note_padding(task.rows, size);
+        let inputs = assemble::assemble(&[&task.inputs], size)?;
+        let (outputs, spent) = self.run_once(&inputs, size, task.deadline)?;
+        let mut answers = assemble::split(&outputs, &[task.rows], size).unwrap_or_default();
+        let outputs = answers.pop().ok_or_else(assemble::unsplittable)?;
+        Ok(Ran { outputs, times: spent.since(task.queued) })
+    }
+}

@@ -1,0 +1,288 @@
+//! The threads that run what is too long for a connection's thread.
+//!
+//! Queues with waiting requests stand in a ring and are served in turn. An idle thread takes
+//! what is waiting at once. Only while another batch of the same queue is running (the server is
+//! busy anyway) does `batch_timeout_micros` let a batch grow: it is then taken when it is full
+//! or its oldest request has waited that long, whichever is first.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::{Inner, Ran, Shared, Task, Verdict, Waiter, assemble, expired};
+use tensorserve_tensor::error::{Error, Result};
+
+/// The ring of queues with something to do.
+#[derive(Default)]
+pub(super) struct Pool {
+    ring: Mutex<Ring>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Ring {
+    queues: VecDeque<Arc<Inner>>,
+    stopped: bool,
+}
+
+/// The requests of one queue that wait for a thread.
+#[derive(Default)]
+pub(super) struct Waiting {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    tasks: VecDeque<Waiter>,
+    rows: usize,
+    /// Batches of this queue under way.
+    running: usize,
+    /// Whether the queue stands in the ring.
+    listed: bool,
+    /// When it was last searched for requests that nobody waits for, because it was full.
+    swept: Option<Instant>,
+}
+
+/// A full queue is searched no more often than this: every request that it refuses would pay.
+const SWEEP_EVERY: Duration = Duration::from_millis(10);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// Lets the threads end. What still waits is told that it was dropped.
+    pub(super) fn stop(&self) {
+        let mut ring = lock(&self.ring);
+        ring.stopped = true;
+        ring.queues.clear();
+        self.changed.notify_all();
+    }
+}
+
+/// Starts the threads.
+pub(super) fn start(shared: &Arc<Shared>, threads: usize) -> Result<()> {
+    for number in 0..threads.max(1) {
+        let shared = Arc::clone(shared);
+        thread::Builder::new()
+            .name(format!("batch-{number}"))
+            .spawn(move || work(&shared.pool))
+            .map_err(|e| Error::internal("a batch thread could not be started").with_source(e))?;
+    }
+    Ok(())
+}
+
+/// Waits for a thread to run `task`.
+pub(super) async fn submit(inner: &Arc<Inner>, task: Task) -> Result<Ran> {
+    let deadline = task.deadline;
+    wait(enqueue(inner, task)?, deadline).await
+}
+
+/// Puts `task` in the queue.
+///
+/// # Errors
+/// [`Code::Unavailable`](tensorserve_tensor::error::Code::Unavailable) if the queue is full.
+pub(super) fn enqueue(inner: &Arc<Inner>, task: Task) -> Result<oneshot::Receiver<Verdict>> {
+    let (reply, verdict) = oneshot::channel();
+    let mut ring = lock(&inner.shared.pool.ring);
+    let mut state = lock(&inner.waiting.state);
+    let rows = task.rows.max(1);
+    if check_room(inner, &state, rows).is_err() {
+        sweep(&mut state, task.queued);
+        check_room(inner, &state, rows)?;
+    }
+    state.rows += rows;
+    state.tasks.push_back(Waiter { task, reply });
+    if !state.listed {
+        state.listed = true;
+        ring.queues.push_back(Arc::clone(inner));
+    }
+    drop((state, ring));
+    inner.shared.pool.changed.notify_one();
+    Ok(verdict)
+}
+
+fn check_room(inner: &Inner, state: &State, rows: usize) -> Result<()> {
+    let most = inner.config.max_enqueued_batches;
+    let size = inner.config.execution_size();
+    if state.tasks.is_empty() || state.rows + rows <= most.saturating_mul(size) {
+        return Ok(());
+    }
+    let enqueued = state.rows.div_ceil(size.max(1));
+    Err(Error::unavailable(format!(
+        "The batch scheduling queue to which this task was submitted is full; currently \
+         {enqueued} batches enqueued and max_enqueued_batches is {most}"
+    )))
+}
+
+/// Drops what nobody waits for any more, so that those who gave up do not keep others out until
+/// the next batch forms.
+fn sweep(state: &mut State, now: Instant) {
+    if state.swept.is_some_and(|swept| now < swept + SWEEP_EVERY) {
+        return;
+    }
+    state.swept = Some(now);
+    let State { tasks, rows, .. } = state;
+    tasks.retain(|waiter| {
+        let is_wanted = !waiter.reply.is_closed();
+        if !is_wanted {
+            *rows -= waiter.task.rows.max(1);
+        }
+        is_wanted
+    });
+}
+
+/// Waits for the answer, until `deadline`.
+pub(super) async fn wait(
+    verdict: oneshot::Receiver<Verdict>,
+    deadline: Option<Instant>,
+) -> Result<Ran> {
+    let verdict = match deadline {
+        None => verdict.await,
+        Some(deadline) => match tokio::time::timeout_at(deadline.into(), verdict).await {
+            Ok(verdict) => verdict,
+            Err(_) => return Err(expired()),
+        },
+    };
+    match verdict {
+        Ok(Verdict::Done(answer)) => answer,
+        Ok(Verdict::Lead(_)) | Err(_) => Err(Error::unavailable("the server is stopping")),
+    }
+}
+
+/// What a thread finds in the ring.
+enum Found {
+    Batch(Arc<Inner>, Vec<Waiter>),
+    /// Nothing is ready before this much time has passed.
+    Later(Option<Duration>),
+}
+
+fn work(pool: &Pool) {
+    let mut ring = lock(&pool.ring);
+    while !ring.stopped {
+        match next_batch(&mut ring) {
+            Found::Batch(inner, batch) => {
+                drop(ring);
+                run(&inner, batch);
+                ring = lock(&pool.ring);
+                let mut state = lock(&inner.waiting.state);
+                state.running -= 1;
+            }
+            Found::Later(None) => {
+                ring = pool.changed.wait(ring).unwrap_or_else(PoisonError::into_inner);
+            }
+            Found::Later(Some(time)) => {
+                let waited = pool.changed.wait_timeout(ring, time);
+                ring = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+}
+
+/// Looks once at every queue in the ring, first come first served.
+fn next_batch(ring: &mut Ring) -> Found {
+    let now = Instant::now();
+    let mut soonest: Option<Duration> = None;
+    for _ in 0..ring.queues.len() {
+        let Some(inner) = ring.queues.pop_front() else {
+            break;
+        };
+        let mut state = lock(&inner.waiting.state);
+        drop_unwanted(&mut state, now);
+        if state.tasks.is_empty() {
+            state.listed = false;
+            continue;
+        }
+        let limit = inner.batch_limit(false);
+        let wait = time_to_wait(&inner, &state, limit, now);
+        if wait.is_zero() {
+            let batch = take(&inner, &mut state, limit);
+            state.running += 1;
+            state.listed = !state.tasks.is_empty();
+            let listed = state.listed;
+            drop(state);
+            if listed {
+                ring.queues.push_back(Arc::clone(&inner));
+            }
+            return Found::Batch(inner, batch);
+        }
+        drop(state);
+        ring.queues.push_back(inner);
+        soonest = Some(soonest.map_or(wait, |s| s.min(wait)));
+    }
+    Found::Later(soonest)
+}
+
+/// Drops from the front what nobody waits for any more.
+fn drop_unwanted(state: &mut State, now: Instant) {
+    let State { tasks, rows, .. } = state;
+    let waiters = std::mem::take(tasks);
+    tasks.extend(waiters.into_iter().filter_map(|waiter| {
+        let size = waiter.task.rows.max(1);
+        let wanted = waiter.if_wanted(now);
+        if wanted.is_none() {
+            *rows -= size;
+        }
+        wanted
+    }));
+}
+
+/// How long the queue's next batch may still grow.
+fn time_to_wait(inner: &Inner, state: &State, limit: usize, now: Instant) -> Duration {
+    let timeout = inner.config.timeout;
+    let oldest = state.tasks.front().map(|waiter| waiter.task.queued);
+    if state.running == 0 || state.rows >= limit || timeout.is_zero() {
+        return Duration::ZERO;
+    }
+    let waited = oldest.map_or(timeout, |queued| now.saturating_duration_since(queued));
+    timeout.saturating_sub(waited)
+}
+
+/// Takes the first request, and those behind it that can join it.
+fn take(inner: &Inner, state: &mut State, limit: usize) -> Vec<Waiter> {
+    let padding = inner.config.pad_variable_length_inputs;
+    let most = inner.trust.most_requests();
+    let mut batch: Vec<Waiter> = Vec::new();
+    let mut left = VecDeque::with_capacity(state.tasks.len());
+    let mut rows = 0;
+    for waiter in state.tasks.drain(..) {
+        let joins = match batch.first() {
+            None => true,
+            Some(first) => {
+                let (a, b) = (&first.task, &waiter.task);
+                a.rows > 0
+                    && b.rows > 0
+                    && rows + b.rows <= limit
+                    && batch.len() < most
+                    && assemble::can_join(&a.inputs, &b.inputs, padding)
+            }
+        };
+        if joins {
+            rows += waiter.task.rows.max(1);
+            batch.push(waiter);
+        } else {
+            left.push_back(waiter);
+        }
+    }
+    state.rows -= rows;
+    state.tasks = left;
+    batch
+}
+
+fn run(inner: &Inner, batch: Vec<Waiter>) {
+    let tasks: Vec<&Task> = batch.iter().map(|waiter| &waiter.task).collect();
+    // A panic in a runtime's glue must cost its own batch only, not the thread.
+    let answers =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| inner.run_together(&tasks)));
+    let answers = answers.unwrap_or_else(|_| {
+        inner.metrics.panicked();
+        Vec::new()
+    });
+    let missing = std::iter::repeat_with(|| Err(Error::internal("the batch could not be run")));
+    for (waiter, answer) in batch.into_iter().zip(answers.into_iter().chain(missing)) {
+        waiter.answer(answer);
+    }
+}

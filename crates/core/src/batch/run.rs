@@ -1,0 +1,100 @@
+//! Runs a batch and answers its requests.
+
+use std::time::Instant;
+
+use super::assemble::{allowed_size, assemble, same_answer, split, unsplittable};
+use super::{Inner, Ran, Spent, Task};
+use tensorserve_tensor::Tensor;
+use tensorserve_tensor::error::Result;
+
+type Answer = Result<Ran>;
+
+const UNSPLITTABLE: &str = "its outputs do not have the batch's 0-th dimension";
+
+impl Inner {
+    /// Runs `tasks`, which can be joined, as one batch; the answers are in their order. What is
+    /// wrong with one request is never told to another.
+    pub(super) fn run_together(&self, tasks: &[&Task]) -> Vec<Answer> {
+        let started = Instant::now();
+        for task in tasks {
+            self.metrics.waited(started.saturating_duration_since(task.queued));
+        }
+        if let [task] = tasks {
+            return vec![self.run_by_itself(task)];
+        }
+        let equal = are_equal(tasks);
+        let batched = match self.run_batch(tasks) {
+            Ok(Some((answers, spent))) if !self.trust.must_test(equal) => {
+                let pairs = tasks.iter().zip(answers);
+                let ran = pairs
+                    .map(|(task, outputs)| Ok(Ran { outputs, times: spent.since(task.queued) }));
+                return ran.collect();
+            }
+            // Running it again could do harm.
+            Ok(None) if !self.traits.read_only => {
+                self.stop_joining(UNSPLITTABLE);
+                return tasks.iter().map(|_| Err(unsplittable())).collect();
+            }
+            Ok(answers) => answers,
+            // A batch fails as a whole; alone, only the request that is at fault does.
+            Err(error) if !self.traits.read_only => {
+                return tasks.iter().map(|_| Err(error.duplicate())).collect();
+            }
+            Err(_) => return tasks.iter().map(|task| self.run_by_itself(task)).collect(),
+        };
+        let alone: Vec<Answer> = tasks.iter().map(|task| self.run_by_itself(task)).collect();
+        let Some((batched, _)) = batched else {
+            self.stop_joining(UNSPLITTABLE);
+            return alone;
+        };
+        let agrees = |(alone, batched): (&Answer, &Vec<Tensor>)| {
+            alone.as_ref().is_ok_and(|alone| same_answer(&alone.outputs, batched))
+        };
+        if alone.iter().zip(&batched).all(agrees) {
+            self.trust.agreed(equal);
+        } else {
+            self.stop_joining("it answers differently in a batch than alone");
+        }
+        alone
+    }
+
+    /// Joins, runs and splits; `None` if the outputs can not be split.
+    fn run_batch(&self, tasks: &[&Task]) -> Result<Option<(Vec<Vec<Tensor>>, Spent)>> {
+        let rows: Vec<usize> = tasks.iter().map(|task| task.rows).collect();
+        let size = allowed_size(rows.iter().sum(), &self.config.allowed_batch_sizes);
+        self.note_padding(rows.iter().sum(), size);
+        let requests: Vec<&[Tensor]> = tasks.iter().map(|t| t.inputs.as_slice()).collect();
+        let inputs = assemble(&requests, size)?;
+        // The batch runs for as long as the most patient of its requests would wait.
+        let patient = tasks.iter().all(|task| task.deadline.is_some());
+        let deadline = tasks.iter().filter_map(|task| task.deadline).max();
+        let (outputs, spent) = self.run_once(&inputs, size, deadline.filter(|_| patient))?;
+        Ok(split(&outputs, &rows, size).map(|answers| (answers, spent)))
+    }
+
+    fn run_by_itself(&self, task: &Task) -> Answer {
+        self.run_alone(Task { inputs: task.inputs.clone(), ..*task })
+    }
+
+    fn stop_joining(&self, why: &str) {
+        if self.trust.refute() {
+            log::warn!("{}: requests are no longer batched: {why}", self.metrics.name());
+        }
+    }
+}
+
+/// Whether all requests are the same, so that mixing their rows might not show.
+fn are_equal(tasks: &[&Task]) -> bool {
+    let Some((first, rest)) = tasks.split_first() else {
+        return true;
+    };
+    let same = |a: &Tensor, b: &Tensor| match (a.strings(), b.strings()) {
+        (Some(a), Some(b)) => a.iter().eq(b.iter()),
+        _ => a.bytes() == b.bytes(),
+    };
+    let all_same = |task: &&Task| {
+        let mut pairs = task.inputs.iter().zip(&first.inputs);
+        pairs.all(|(a, b)| same(a, b))
+    };
+    rest.iter().all(all_same)
+}

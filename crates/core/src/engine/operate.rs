@@ -1,0 +1,192 @@
+//! What people who operate the server see and change: the state of models, the past, the way
+//! things go. None of it holds a request up.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Instant, SystemTime};
+
+use super::{Engine, stopping};
+use crate::config::{RepositoryConfig, SourceConfig};
+use crate::metrics::{Point, Rates};
+use crate::repository::{Change, Happening, ModelState};
+use tensorserve_os::machine;
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// What is fixed when the server starts.
+#[derive(Debug)]
+pub struct Facts {
+    /// When it started.
+    pub started_at: SystemTime,
+    /// Memory for models, if it is limited.
+    pub memory_limit: Option<u64>,
+    /// Memory that the process can have.
+    pub machine_memory: Option<u64>,
+    /// Processors.
+    pub cores: usize,
+}
+
+impl Facts {
+    pub(super) fn new(config: &RepositoryConfig) -> Self {
+        Facts {
+            started_at: SystemTime::now(),
+            memory_limit: config.memory_limit,
+            machine_memory: machine::memory(),
+            cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        }
+    }
+}
+
+impl Engine {
+    /// What is fixed when the server starts.
+    #[must_use]
+    pub fn facts(&self) -> &Facts {
+        &self.0.facts
+    }
+
+    /// What runs the models that are ready, in words of its own.
+    #[must_use]
+    pub fn runtimes(&self) -> Vec<String> {
+        self.0.repository.runtimes()
+    }
+
+    /// All models as people see them, sorted by name.
+    #[must_use]
+    pub fn models(&self) -> Vec<ModelState> {
+        self.0.repository.models(None)
+    }
+
+    /// One model as people see it.
+    #[must_use]
+    pub fn model(&self, name: &str) -> Option<ModelState> {
+        self.0.repository.models(Some(name)).pop()
+    }
+
+    /// What happened to a model lately, the oldest first.
+    #[must_use]
+    pub fn happenings(&self, model: &str) -> Vec<Happening> {
+        self.0.repository.happenings(model)
+    }
+
+    /// Why the server is not ready; nothing if it is.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let mut reasons = self.0.repository.obstacles();
+        if self.is_draining() {
+            reasons.insert(0, "it was told not to take new clients (drain)".to_owned());
+        }
+        if self.is_stopping() {
+            reasons.insert(0, stopping().message().to_owned());
+        }
+        reasons
+    }
+
+    /// Whether the server will stop.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.0.stopping.load(Relaxed)
+    }
+
+    /// Whether it was told not to take new clients.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.0.draining.load(Relaxed)
+    }
+
+    /// From now on the server says that it is not ready, or no longer does. It serves every request
+    /// either way.
+    pub fn set_draining(&self, draining: bool) {
+        self.0.draining.store(draining, Relaxed);
+    }
+
+    /// Loads one more model as [`Engine::load_model`] does, because `by` wants it.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn load_for(&self, source: SourceConfig, deadline: Instant, by: &str) -> Result<()> {
+        let outcome = self.0.repository.load_model(source, deadline, by).await;
+        outcome.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Takes a model away as [`Engine::unload_model`] does, because `by` wants it.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn unload_for(&self, name: &str, by: &str) -> Result<()> {
+        let outcome = self.0.repository.unload_model(name, by).await;
+        outcome.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Changes something of a model, because `by` wants it, and returns when that is done.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] if there is no such model, version or label,
+    /// [`Code::FailedPrecondition`] if it can not be changed so, [`Code::AlreadyExists`] for a
+    /// model that is not out of service, [`Code::DeadlineExceeded`] for one that is not back in
+    /// time, and what its load reports.
+    pub async fn change(&self, model: &str, change: Change, by: &str) -> Result<()> {
+        let outcome = self.0.repository.change(model, change, by).await;
+        outcome.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// The source of a model in the folder that an operator names: one below a folder that the
+    /// server was started with, links and `..` followed.
+    ///
+    /// # Errors
+    /// [`Code::PermissionDenied`] for any other folder, whether or not it is there.
+    pub fn source_at(&self, name: &str, path: &Path) -> Result<SourceConfig> {
+        let refuse = || {
+            let message = "the path is not below a folder that this server was started with";
+            Error::new(Code::PermissionDenied, message)
+        };
+        let real = path.canonicalize().map_err(|_| refuse())?;
+        let mut roots = self.0.roots.iter().filter_map(|root| root.canonicalize().ok());
+        if !path.is_absolute() || !roots.any(|root| real.starts_with(root)) {
+            return Err(refuse());
+        }
+        let (name, model) = (Some(name.to_owned()), self.0.config.common.clone());
+        Ok(SourceConfig { path: real, name, model })
+    }
+
+    /// What happened in the last fifteen minutes, `step` seconds to a point, the oldest first.
+    #[must_use]
+    pub fn past(&self, step: usize) -> Vec<Point> {
+        self.0.metrics.past(step)
+    }
+
+    /// The same for one model, [`Engine::model_step`] seconds to a point.
+    #[must_use]
+    pub fn past_of(&self, model: &str) -> Vec<Point> {
+        self.0.metrics.past_of(model)
+    }
+
+    /// How many seconds a point of a model's past lasts.
+    #[must_use]
+    pub fn model_step(&self) -> u64 {
+        self.0.metrics.model_step()
+    }
+
+    /// What the last second brought.
+    #[must_use]
+    pub fn last_second(&self) -> Option<Point> {
+        self.0.metrics.last_second()
+    }
+
+    /// What the server did these last seconds.
+    #[must_use]
+    pub fn rates(&self) -> Rates {
+        self.0.metrics.rates()
+    }
+
+    /// What versions did, by model and number.
+    #[must_use]
+    pub fn rates_of_versions(&self) -> HashMap<(Arc<str>, i64), Rates> {
+        self.0.metrics.rates_of_versions()
+    }
+}
+
+/// The folders that operators may load models from.
+pub(super) fn roots(sources: &[SourceConfig], more: &[PathBuf]) -> Vec<PathBuf> {
+    sources.iter().map(|source| &source.path).chain(more).cloned().collect()
+}

@@ -1,0 +1,148 @@
+//! Counters and histograms that threads add to without a lock.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tensorserve_tensor::error::Code;
+
+/// Upper limits of `N` buckets: `scale`, and each `growth` times the one before it.
+pub(super) const fn exponential<const N: usize>(scale: f64, growth: f64) -> [f64; N] {
+    let mut limits = [scale; N];
+    let mut index = 1;
+    while index < N {
+        limits[index] = limits[index - 1] * growth;
+        index += 1;
+    }
+    limits
+}
+
+/// How often values came, by size. They are whole numbers: nanoseconds, microseconds, examples.
+#[derive(Debug)]
+pub(super) struct Histogram {
+    limits: &'static [f64],
+    /// One for each limit, and one for what is above all of them.
+    buckets: Box<[AtomicU64]>,
+    sum: AtomicU64,
+}
+
+impl Histogram {
+    pub(super) fn new(limits: &'static [f64]) -> Self {
+        let buckets = (0..=limits.len()).map(|_| AtomicU64::new(0)).collect();
+        Histogram { limits, buckets, sum: AtomicU64::new(0) }
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    pub(super) fn observe(&self, value: u64) {
+        let index = self.limits.partition_point(|limit| *limit < value as f64);
+        if let Some(bucket) = self.buckets.get(index) {
+            bucket.fetch_add(1, Relaxed);
+        }
+        self.sum.fetch_add(value, Relaxed);
+    }
+
+    /// Upper limits of its buckets.
+    pub(super) fn limits(&self) -> &'static [f64] {
+        self.limits
+    }
+
+    /// How many fell into each bucket so far, in the order of the limits, and what they add up to.
+    pub(super) fn counts(&self) -> (impl Iterator<Item = u64> + '_, u64) {
+        (self.buckets.iter().map(|bucket| bucket.load(Relaxed)), self.sum.load(Relaxed))
+    }
+
+    /// What was observed so far.
+    pub(super) fn read(&self) -> Reading {
+        let counts = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
+        Reading { limits: self.limits, counts, sum: self.sum.load(Relaxed) }
+    }
+}
+
+/// A histogram at one moment.
+pub(super) struct Reading {
+    pub(super) limits: &'static [f64],
+    /// One for each limit, and one for what is above all of them.
+    pub(super) counts: Vec<u64>,
+    pub(super) sum: u64,
+}
+
+impl Reading {
+    pub(super) fn empty(limits: &'static [f64]) -> Self {
+        Reading { limits, counts: vec![0; limits.len() + 1], sum: 0 }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Adds another one of the same limits.
+    pub(super) fn add(&mut self, other: &Reading) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.sum += other.sum;
+    }
+}
+
+/// How often something ended in which way, by gRPC's number of it: 0 is well, and there are 16
+/// codes of errors.
+#[derive(Default)]
+pub(super) struct Outcomes([AtomicU64; CODES]);
+
+/// gRPC's numbers of outcomes.
+pub(super) const CODES: usize = 17;
+
+impl Outcomes {
+    /// Counts one; `None` is one that went well.
+    pub(super) fn count(&self, code: Option<Code>) {
+        let number = code.map_or(0, Code::grpc);
+        if let Some(count) = self.0.get(usize::from(number)) {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// How often each happened, in the order of the numbers.
+    pub(super) fn counts(&self) -> [u64; CODES] {
+        std::array::from_fn(|number| self.0.get(number).map_or(0, |count| count.load(Relaxed)))
+    }
+
+    /// Those that happened, by the name of their status.
+    pub(super) fn read(&self) -> Vec<(&'static str, u64)> {
+        let name = |number| if number == 0 { "OK" } else { Code::from_grpc(number).name() };
+        let all = (0..).map(name).zip(self.0.iter().map(|count| count.load(Relaxed)));
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static LIMITS: [f64; 3] = exponential(10.0, 1.8);
+
+    #[test]
+    fn values_land_in_the_first_bucket_that_holds_them() {
+        let histogram = Histogram::new(&LIMITS);
+        for value in [0, 10, 11, 18, 32, 33, u64::MAX / 2] {
+            histogram.observe(value);
+        }
+        let mut reading = histogram.read();
+        assert_eq!(reading.counts, [2, 2, 1, 2]);
+        assert_eq!(reading.sum, u64::MAX / 2 + 104);
+        let other = Histogram::new(&LIMITS);
+        other.observe(12);
+        reading.add(&other.read());
+        assert_eq!(reading.counts, [2, 3, 1, 2]);
+        assert_eq!(reading.count(), 8);
+    }
+
+    #[test]
+    fn outcomes_have_the_names_of_their_codes() {
+        let outcomes = Outcomes::default();
+        outcomes.count(None);
+        (1..=16).for_each(|number| outcomes.count(Some(Code::from_grpc(number))));
+        outcomes.count(Some(Code::NotFound));
+        let all = outcomes.read();
+        assert_eq!(all.len(), 17);
+        assert!(all.contains(&("OK", 1)) && all.contains(&("NOT_FOUND", 2)), "{all:?}");
+        assert!(all.contains(&("UNAUTHENTICATED", 1)), "{all:?}");
+    }
+}

@@ -1,0 +1,443 @@
+//! Every metric of the server: its name, labels and buckets, declared once.
+//!
+//! Our own are here and in [`version`], TensorFlow Serving's in [`tfs`].
+//!
+//! Label values that come from clients are never used: a request for a model that is not there
+//! counts under empty labels, so nobody can fill the memory with made-up names. The series of a
+//! model version are removed with it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use self::cell::Outcomes;
+use self::histogram::Histogram;
+use self::history::History;
+use self::tally::{ROW_LIMITS, TIME_LIMITS};
+use self::tfs::Tfs;
+use self::version::SignatureCells;
+use tensorserve_os::machine;
+use tensorserve_tensor::error::Code;
+
+mod cell;
+mod histogram;
+mod history;
+mod tally;
+mod tfs;
+mod version;
+
+pub use self::history::{Load, Point, Rates, Span};
+pub use self::tally::Tally;
+pub use self::tfs::CONTENT_TYPE as TFS_CONTENT_TYPE;
+pub use self::version::{QueueMetrics, SignatureMetrics, VersionMetrics, WarmUp};
+
+/// The content type of [`Metrics::encode`]'s text.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The ways a client can ask for an inference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Api {
+    /// `POST /v1/models/M:predict`.
+    TfsPredict,
+    /// `POST /v1/models/M:classify`.
+    TfsClassify,
+    /// `POST /v1/models/M:regress`.
+    TfsRegress,
+    /// `PredictionService.Predict`.
+    GrpcPredict,
+    /// `PredictionService.Classify`.
+    GrpcClassify,
+    /// `PredictionService.Regress`.
+    GrpcRegress,
+    /// `PredictionService.MultiInference`.
+    GrpcMultiInference,
+    /// `POST /` with JSON.
+    SimpleJson,
+    /// `POST /` with a form of images.
+    SimpleImage,
+}
+
+impl Api {
+    const COUNT: usize = 9;
+
+    fn name(self) -> &'static str {
+        match self {
+            Api::TfsPredict => "tfs_predict",
+            Api::TfsClassify => "tfs_classify",
+            Api::TfsRegress => "tfs_regress",
+            Api::GrpcPredict => "grpc_predict",
+            Api::GrpcClassify => "grpc_classify",
+            Api::GrpcRegress => "grpc_regress",
+            Api::GrpcMultiInference => "grpc_multi_inference",
+            Api::SimpleJson => "simple_json",
+            Api::SimpleImage => "simple_image",
+        }
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    model: Arc<str>,
+    version: Arc<str>,
+    signature: Arc<str>,
+    api: &'static str,
+    code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SignatureLabels {
+    model: Arc<str>,
+    version: Arc<str>,
+    signature: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VersionLabels {
+    model: Arc<str>,
+    version: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LoadLabels {
+    model: Arc<str>,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LogLabels {
+    model: Arc<str>,
+    result: &'static str,
+}
+
+/// What became of a request that was to be logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// It is in the file.
+    Written,
+    /// Too many waited already.
+    Dropped,
+    /// The file could not be written.
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabels {
+    version: &'static str,
+}
+
+/// Buckets of a histogram, as a constructor a [`Family`] can clone. Their limits are whole numbers
+/// of which `per_unit` make up one of what the page of metrics shows.
+#[derive(Clone, Copy)]
+struct Buckets {
+    limits: &'static [f64],
+    per_unit: f64,
+}
+
+impl MetricConstructor<Histogram> for Buckets {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.limits, self.per_unit)
+    }
+}
+
+/// Nanoseconds in a second.
+const NANOS: f64 = 1e9;
+
+const SECONDS: Buckets = Buckets { limits: &TIME_LIMITS, per_unit: NANOS };
+
+const ROWS: Buckets = Buckets { limits: &ROW_LIMITS, per_unit: 1.0 };
+
+/// Loads take from milliseconds to minutes.
+const LOAD_SECONDS: Buckets = Buckets {
+    limits: &[1e7, 2e7, 5e7, 1e8, 2e8, 5e8, 1e9, 2e9, 5e9, 1e10, 2e10, 6e10, 1.2e11, 3e11],
+    per_unit: NANOS,
+};
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+type Histograms<L> = Family<L, Histogram, Buckets>;
+
+/// All metrics of one server. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    latency: Histograms<RequestLabels>,
+    queue: Histograms<SignatureLabels>,
+    run: Histograms<SignatureLabels>,
+    rows: Histograms<SignatureLabels>,
+    in_flight: Gauge,
+    loads: Family<LoadLabels, Counter>,
+    load_time: Histograms<VersionLabels>,
+    model_bytes: Family<VersionLabels, Gauge>,
+    logged: Family<LogLabels, Counter>,
+    ready: Gauge,
+    panics: Counter,
+    resident: Gauge,
+    cpu: Gauge<f64, AtomicU64>,
+    /// How often a version is in memory: twice while one is loaded anew from another place.
+    versions: Mutex<HashMap<VersionLabels, usize>>,
+    tfs: Tfs,
+    /// Failed requests that reached no signature.
+    nameless: Outcomes,
+    /// Those of signatures that are in memory, and of those that were since history was written.
+    cells: Mutex<Cells>,
+    history: Mutex<History>,
+}
+
+/// What is counted for signatures, by their labels.
+#[derive(Default)]
+struct Cells {
+    live: HashMap<SignatureLabels, Arc<SignatureCells>>,
+    ended: Vec<Arc<SignatureCells>>,
+}
+
+impl Inner {
+    fn versions(&self) -> MutexGuard<'_, HashMap<VersionLabels, usize>> {
+        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics::new()
+    }
+}
+
+impl Metrics {
+    /// Registers everything.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("tensorserve");
+        let r = &mut registry;
+        let requests = Family::default();
+        let latency = Family::new_with_constructor(SECONDS);
+        let queue = Family::new_with_constructor(SECONDS);
+        let run = Family::new_with_constructor(SECONDS);
+        let rows = Family::new_with_constructor(ROWS);
+        let in_flight = Gauge::default();
+        let loads = Family::default();
+        let load_time = Family::new_with_constructor(LOAD_SECONDS);
+        let model_bytes = Family::default();
+        let logged = Family::default();
+        let ready = Gauge::default();
+        let panics = Counter::default();
+        let resident = Gauge::default();
+        let cpu = Gauge::default();
+        let build = Family::<BuildLabels, Gauge>::default();
+        let version = env!("CARGO_PKG_VERSION");
+        build.get_or_create(&BuildLabels { version }).set(1);
+        r.register("requests", "Inference requests answered", requests.clone());
+        r.register(
+            "request_duration_seconds",
+            "From the end of a request's head to its answer",
+            latency.clone(),
+        );
+        r.register(
+            "queue_duration_seconds",
+            "Wait of a request for its batch, where it had to wait",
+            queue.clone(),
+        );
+        r.register("run_duration_seconds", "Time of a batch in the runtime", run.clone());
+        r.register("batch_rows", "Rows in a batch, padding included", rows.clone());
+        r.register("in_flight_requests", "Requests being served", in_flight.clone());
+        r.register("loads", "Model versions loaded, by result", loads.clone());
+        r.register("load_duration_seconds", "Time to load and warm a version", load_time.clone());
+        r.register("model_bytes", "Size of a loaded version's files", model_bytes.clone());
+        r.register("logged_requests", "Sampled requests, by what became of them", logged.clone());
+        r.register("ready", "1 while every configured model can be used", ready.clone());
+        r.register("panics", "Bugs that were caught; should stay 0", panics.clone());
+        r.register("resident_memory_bytes", "Memory the process holds", resident.clone());
+        r.register("cpu_seconds", "Processor time the process has used", cpu.clone());
+        r.register("build_info", "Constant 1, with the version", build);
+        Metrics(Arc::new(Inner {
+            registry,
+            requests,
+            latency,
+            queue,
+            run,
+            rows,
+            in_flight,
+            loads,
+            load_time,
+            model_bytes,
+            logged,
+            ready,
+            panics,
+            resident,
+            cpu,
+            versions: Mutex::default(),
+            tfs: Tfs::default(),
+            nameless: Outcomes::default(),
+            cells: Mutex::default(),
+            history: Mutex::default(),
+        }))
+    }
+
+    /// All metrics as text.
+    ///
+    /// # Errors
+    /// Never in practice: writing to a string does not fail.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        if let Some((resident, cpu)) = process_usage() {
+            self.0.resident.set(resident);
+            self.0.cpu.set(cpu);
+        }
+        let mut out = String::new();
+        text::encode(&mut out, &self.0.registry)?;
+        Ok(out)
+    }
+
+    /// The metrics of a model version's signatures. Their series live as long as the result.
+    #[must_use]
+    pub fn version(&self, model: &str, version: i64, signatures: &[&str]) -> VersionMetrics {
+        let labels = VersionLabels { model: model.into(), version: version.to_string().into() };
+        *self.0.versions().entry(labels.clone()).or_default() += 1;
+        VersionMetrics::new(self, labels, signatures)
+    }
+
+    /// All metrics of TensorFlow Serving as its text.
+    #[must_use]
+    pub fn encode_tfs(&self) -> String {
+        self.0.tfs.page()
+    }
+
+    /// Counts a request that reached no signature, and of models only `version`, if one.
+    pub fn unresolved(
+        &self,
+        api: Api,
+        version: Option<&VersionMetrics>,
+        code: Code,
+        time: Duration,
+    ) {
+        version.map_or(self.0.tfs.nameless(), VersionMetrics::tfs).failed(api, code);
+        self.0.nameless.count(Some(code));
+        let labels = RequestLabels {
+            model: "".into(),
+            version: "".into(),
+            signature: "".into(),
+            api: api.name(),
+            code: code.name(),
+        };
+        self.0.requests.get_or_create(&labels).inc();
+        self.0.latency.get_or_create(&labels).observe(nanos(time));
+    }
+
+    /// Counts a question of TensorFlow Serving's REST API for a status or for metadata: about
+    /// `version`, or about nothing that is there.
+    pub fn looked_at(&self, version: Option<&VersionMetrics>, code: Option<Code>, time: Duration) {
+        version.map_or(self.0.tfs.nameless(), VersionMetrics::tfs).looked_at(code, time);
+    }
+
+    /// Notes that the model in the folder at `path` was loaded in `time`, or could not be.
+    pub fn load_ended(&self, path: &str, time: Option<Duration>) {
+        self.0.tfs.load_ended(path, time);
+    }
+
+    /// Counts a load that failed.
+    pub fn load_failed(&self, model: &str) {
+        let labels = LoadLabels { model: model.into(), result: "error" };
+        self.0.loads.get_or_create(&labels).inc();
+    }
+
+    /// Counts a request of `model` that was to be logged.
+    pub fn logged(&self, model: &Arc<str>, outcome: Record) {
+        let result = match outcome {
+            Record::Written => "written",
+            Record::Dropped => "dropped",
+            Record::Failed => "failed",
+        };
+        let labels = LogLabels { model: Arc::clone(model), result };
+        self.0.logged.get_or_create(&labels).inc();
+    }
+
+    /// Counts a request as in flight until the result is dropped.
+    #[must_use]
+    pub fn in_flight(&self) -> InFlight {
+        self.0.in_flight.inc();
+        InFlight(self.clone())
+    }
+
+    /// How many requests are in flight.
+    #[must_use]
+    pub fn in_flight_count(&self) -> i64 {
+        self.0.in_flight.get()
+    }
+
+    /// Counts a caught panic.
+    pub fn panicked(&self) {
+        self.0.panics.inc();
+    }
+
+    /// Sets whether the server is ready.
+    pub fn set_ready(&self, ready: bool) {
+        self.0.ready.set(i64::from(ready));
+    }
+}
+
+/// One request being served.
+pub struct InFlight(Metrics);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.0.in_flight.dec();
+    }
+}
+
+/// Resident memory in bytes and processor time in seconds, where the system tells.
+fn process_usage() -> Option<(i64, f64)> {
+    let resident = machine::resident_memory(None)?.try_into().ok()?;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The fields behind the process name, which may itself hold blanks and brackets.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
+    // User and system time; Linux counts both in hundredths of a second for user space.
+    Some((resident, (ticks(11)? + ticks(12)?) / 100.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_come_and_go_with_their_version() {
+        let metrics = Metrics::new();
+        let version = metrics.version("digits", 2, &["serving_default"]);
+        let signature = version.signature(0).expect("one signature");
+        signature.succeeded(Api::TfsPredict, Duration::from_millis(1), None);
+        signature.failed(Api::SimpleJson, Code::InvalidArgument, Duration::from_millis(1));
+        signature.queue().ran(8, Duration::from_millis(1));
+        version.loaded(100, Duration::from_secs(1));
+        let text = metrics.encode().expect("text");
+        let labels = "model=\"digits\",version=\"2\",signature=\"serving_default\"";
+        for line in [
+            format!("tensorserve_requests_total{{{labels},api=\"tfs_predict\",code=\"OK\"}} 1"),
+            format!(
+                "tensorserve_requests_total{{{labels},api=\"simple_json\",code=\"INVALID_ARGUMENT\"}} 1"
+            ),
+            format!("tensorserve_batch_rows_sum{{{labels}}} 8.0"),
+            "tensorserve_model_bytes{model=\"digits\",version=\"2\"} 100".to_owned(),
+        ] {
+            assert!(text.contains(&line), "{line} is not in {text}");
+        }
+        drop(version);
+        let text = metrics.encode().expect("text");
+        assert!(!text.contains("version=\"2\""), "{text}");
+        assert!(text.contains("tensorserve_loads_total{model=\"digits\",result=\"ok\"} 1"));
+    }
+}

@@ -1,0 +1,407 @@
+//! TensorFlow Serving's own metrics, under its names, for dashboards and alerts that know them.
+//!
+//! They are kept by model and not by version, as there, and stay when the model goes: a counter
+//! must not fall. A request costs a few additions to atomic numbers; names and labels are only
+//! put together when somebody asks for the page. Requests for models that are not there count
+//! under the empty name.
+//!
+//! Sources: `servables/tensorflow/{util,saved_model_warmup_util}.cc`,
+//! `batching/batching_session.cc` of github.com/tensorflow/serving; `core/framework/metrics.cc`,
+//! `cc/saved_model/loader.cc` of github.com/tensorflow/tensorflow.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use self::text::Page;
+use super::Api;
+use super::cell::{Histogram, Outcomes, Reading, exponential};
+use tensorserve_tensor::error::Code;
+
+mod text;
+
+/// The content type of the page.
+pub const CONTENT_TYPE: &str = "text/plain";
+
+/// Microseconds of requests, runs and warm-ups: up to about 20 minutes.
+static MICROS: [f64; 33] = exponential(10.0, 1.8);
+/// Microseconds in a queue: up to about a second.
+static QUEUE_MICROS: [f64; 52] = exponential(100.0, 1.2);
+/// Microseconds of a graph's run.
+static GRAPH_MICROS: [f64; 20] = exponential(1000.0, 2.0);
+static EXAMPLES: [f64; 15] = exponential(1.0, 2.0);
+
+/// API and entry point of the calls that are told apart.
+const CALLS: [(&str, &str); 7] = [
+    ("predict", "REST"),
+    ("classify", "REST"),
+    ("regress", "REST"),
+    ("Predict", "GRPC"),
+    ("Classify", "GRPC"),
+    ("Regress", "GRPC"),
+    ("", "REST"),
+];
+
+/// The last of them: a question for a model's status or metadata.
+const LOOK: usize = 6;
+
+/// What runs are done for.
+const RUNS: [&str; 3] = ["Predict", "Classify", "Regress"];
+
+/// Where a call counts: in which of [`CALLS`], and its runs in which of [`RUNS`].
+fn place(api: Api) -> Option<(usize, usize)> {
+    match api {
+        Api::TfsPredict => Some((0, 0)),
+        Api::TfsClassify => Some((1, 1)),
+        Api::TfsRegress => Some((2, 2)),
+        Api::GrpcPredict => Some((3, 0)),
+        Api::GrpcClassify => Some((4, 1)),
+        Api::GrpcRegress => Some((5, 2)),
+        // The first is counted by its examples only, the others are none of its calls.
+        Api::GrpcMultiInference | Api::SimpleJson | Api::SimpleImage => None,
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A histogram that is made when it is first needed: few models are called in every way.
+type Lazy = OnceLock<Histogram>;
+
+/// What is counted for one model.
+#[derive(Default)]
+pub(super) struct ModelCells {
+    /// By number in [`CALLS`]; those that went well.
+    latency: [Lazy; CALLS.len()],
+    /// By number in [`RUNS`].
+    runtime: [Lazy; RUNS.len()],
+    /// Calls that failed.
+    failures: Outcomes,
+    examples: Lazy,
+    logged: Outcomes,
+    queue: Lazy,
+    runs: Lazy,
+    sizes: Arc<Sizes>,
+}
+
+/// Rows of the last request and batch, of whatever model.
+#[derive(Default)]
+struct Sizes {
+    asked: AtomicU64,
+    run: AtomicU64,
+    /// Rows that the last batch of each size was filled up with.
+    padding: Mutex<BTreeMap<usize, u64>>,
+}
+
+impl ModelCells {
+    /// A call that went well; `runtime` is the time of its runs and of their wait.
+    pub(super) fn succeeded(&self, api: Api, time: Duration, runtime: Option<Duration>) {
+        let Some((call, run)) = place(api) else {
+            return;
+        };
+        self.answered(call, time);
+        if let (Some(slot), Some(time)) = (self.runtime.get(run), runtime) {
+            slot.get_or_init(|| Histogram::new(&MICROS)).observe(micros(time));
+        }
+    }
+
+    fn answered(&self, call: usize, time: Duration) {
+        if let Some(slot) = self.latency.get(call) {
+            slot.get_or_init(|| Histogram::new(&MICROS)).observe(micros(time));
+        }
+    }
+
+    pub(super) fn failed(&self, api: Api, code: Code) {
+        if place(api).is_some() {
+            self.failures.count(Some(code));
+        }
+    }
+
+    pub(super) fn looked_at(&self, code: Option<Code>, time: Duration) {
+        match code {
+            None => self.answered(LOOK, time),
+            Some(code) => self.failures.count(Some(code)),
+        }
+    }
+
+    pub(super) fn examples(&self, count: usize) {
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        self.examples.get_or_init(|| Histogram::new(&EXAMPLES)).observe(count);
+    }
+
+    pub(super) fn logged(&self, code: Option<Code>) {
+        self.logged.count(code);
+    }
+
+    pub(super) fn asked(&self, rows: usize) {
+        self.sizes.asked.store(rows as u64, Relaxed);
+    }
+
+    pub(super) fn waited(&self, time: Duration) {
+        self.queue.get_or_init(|| Histogram::new(&QUEUE_MICROS)).observe(micros(time));
+    }
+
+    pub(super) fn ran(&self, rows: usize, time: Duration) {
+        self.sizes.run.store(rows as u64, Relaxed);
+        self.runs.get_or_init(|| Histogram::new(&GRAPH_MICROS)).observe(micros(time));
+    }
+
+    pub(super) fn padded(&self, rows: usize, size: usize) {
+        lock(&self.sizes.padding).insert(size, rows as u64);
+    }
+
+    /// Requests by status.
+    fn requests(&self) -> Vec<(&'static str, u64)> {
+        let well = self.latency.iter().filter_map(OnceLock::get);
+        let well: u64 = well.map(|histogram| histogram.read().count()).sum();
+        let well = (well > 0).then_some(("OK", well));
+        well.into_iter().chain(self.failures.read()).collect()
+    }
+}
+
+/// What is counted for one version's folder.
+#[derive(Default)]
+struct FolderCells {
+    /// By status.
+    loads: BTreeMap<&'static str, u64>,
+    load_micros: u64,
+    /// By status.
+    warm_ups: BTreeMap<&'static str, WarmUp>,
+}
+
+struct WarmUp {
+    time: Histogram,
+    records: u64,
+}
+
+/// Folders that are remembered: a server that loads a version a minute must not grow.
+const MOST_FOLDERS: usize = 1000;
+
+/// Folders, the oldest first.
+#[derive(Default)]
+struct Folders(VecDeque<(String, FolderCells)>);
+
+impl Folders {
+    fn of(&mut self, path: &str) -> &mut FolderCells {
+        let known = self.0.iter().position(|(known, _)| known == path);
+        let index = known.unwrap_or_else(|| {
+            if self.0.len() >= MOST_FOLDERS {
+                self.0.pop_front();
+            }
+            self.0.push_back((path.to_owned(), FolderCells::default()));
+            self.0.len() - 1
+        });
+        // It was found or put there.
+        #[allow(clippy::indexing_slicing)]
+        &mut self.0[index].1
+    }
+
+    fn sorted(&self) -> Vec<&(String, FolderCells)> {
+        let mut all: Vec<_> = self.0.iter().collect();
+        all.sort_by_key(|(path, _)| path);
+        all
+    }
+}
+
+/// The metrics of one server.
+#[derive(Default)]
+pub(super) struct Tfs {
+    models: Mutex<BTreeMap<Arc<str>, Arc<ModelCells>>>,
+    /// Those for no model that is there.
+    nameless: ModelCells,
+    folders: Mutex<Folders>,
+    sizes: Arc<Sizes>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tfs {
+    /// Where requests for `model`, which is there, are counted.
+    pub(super) fn model(&self, model: &Arc<str>) -> Arc<ModelCells> {
+        let mut models = lock(&self.models);
+        let new = || ModelCells { sizes: Arc::clone(&self.sizes), ..ModelCells::default() };
+        Arc::clone(models.entry(Arc::clone(model)).or_insert_with(|| Arc::new(new())))
+    }
+
+    /// Where requests are counted that reached no model.
+    pub(super) fn nameless(&self) -> &ModelCells {
+        &self.nameless
+    }
+
+    /// A load of the folder at `path` ended; it took `time` if it went well.
+    pub(super) fn load_ended(&self, path: &str, time: Option<Duration>) {
+        let mut folders = lock(&self.folders);
+        let folder = folders.of(path);
+        let status = if time.is_some() { "success" } else { "fail" };
+        *folder.loads.entry(status).or_default() += 1;
+        folder.load_micros += time.map_or(0, micros);
+    }
+
+    /// The recorded requests of the folder at `path` were run.
+    pub(super) fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64) {
+        let mut folders = lock(&self.folders);
+        let warm_ups = &mut folders.of(path).warm_ups;
+        let new = || WarmUp { time: Histogram::new(&MICROS), records: 0 };
+        let warm_up = warm_ups.entry(code.map_or("OK", Code::name)).or_insert_with(new);
+        warm_up.time.observe(micros(time));
+        warm_up.records += records;
+    }
+
+    /// All of them, in the order of their names.
+    pub(super) fn page(&self) -> String {
+        let models: Vec<_> = lock(&self.models)
+            .iter()
+            .map(|(name, cells)| (Arc::clone(name), Arc::clone(cells)))
+            .collect();
+        let named = models.iter().map(|(name, cells)| (&**name, &**cells));
+        let models: Vec<(&str, &ModelCells)> =
+            std::iter::once(("", &self.nameless)).chain(named).collect();
+        let mut page = Page::default();
+        self.write_loads(&mut page);
+        write_runs(&mut page, &models);
+        self.write_batching(&mut page, &models);
+        // Our models have no such identity.
+        page.metric("/tensorflow/serving/mlmd_map", "gauge");
+        self.write_warm_ups(&mut page);
+        write_requests(&mut page, &models);
+        page.into_text()
+    }
+
+    fn write_loads(&self, page: &mut Page) {
+        let folders = lock(&self.folders);
+        let folders = folders.sorted();
+        let mut metric = page.metric("/tensorflow/cc/saved_model/load_attempt_count", "counter");
+        for (path, folder) in &folders {
+            for (status, count) in &folder.loads {
+                metric.value(&[("model_path", path), ("status", status)], *count);
+            }
+        }
+        let mut metric = page.metric("/tensorflow/cc/saved_model/load_latency", "counter");
+        for (path, folder) in folders.iter().filter(|(_, folder)| folder.load_micros > 0) {
+            metric.value(&[("model_path", path)], folder.load_micros);
+        }
+    }
+
+    fn write_batching(&self, page: &mut Page, models: &[(&str, &ModelCells)]) {
+        const PREFIX: &str = "/tensorflow/serving/batching_session";
+        let runs = sum(models, |cells| &cells.runs, &GRAPH_MICROS).count();
+        let gauge = |page: &mut Page, name: &str, value: &AtomicU64| {
+            let mut metric = page.metric(&format!("{PREFIX}/{name}"), "gauge");
+            if runs > 0 {
+                metric.value(&[], value.load(Relaxed));
+            }
+        };
+        gauge(page, "input_batch_size", &self.sizes.asked);
+        let mut metric = page.metric(&format!("{PREFIX}/padding_size"), "gauge");
+        for (size, rows) in lock(&self.sizes.padding).iter() {
+            metric.value(&[("execution_batch_size", &size.to_string())], *rows);
+        }
+        gauge(page, "processed_batch_size", &self.sizes.run);
+        let waits = sum(models, |cells| &cells.queue, &QUEUE_MICROS);
+        let mut metric = page.metric(&format!("{PREFIX}/queuing_latency"), "histogram");
+        metric.histogram(&[("thread_pool_name", "")], &waits);
+        let mut metric = page.metric(&format!("{PREFIX}/wrapped_run_count"), "counter");
+        if runs > 0 {
+            metric.value(&[], runs);
+        }
+    }
+
+    fn write_warm_ups(&self, page: &mut Page) {
+        let folders = lock(&self.folders);
+        let folders = folders.sorted();
+        let all = || {
+            folders.iter().flat_map(|(path, folder)| {
+                folder.warm_ups.iter().map(move |(status, warm_up)| (path, *status, warm_up))
+            })
+        };
+        let mut metric = page.metric("/tensorflow/serving/model_warmup_latency", "histogram");
+        for (path, status, warm_up) in all() {
+            let labels = [("model_path", path.as_str()), ("status", status)];
+            metric.histogram(&labels, &warm_up.time.read());
+        }
+        let mut metric = page.metric("/tensorflow/serving/model_warmup_records_read", "counter");
+        for (path, status, warm_up) in all() {
+            let labels = [("model_path", path.as_str()), ("status", status)];
+            metric.value(&labels, warm_up.records);
+        }
+    }
+}
+
+/// A histogram of all models together.
+fn sum(
+    models: &[(&str, &ModelCells)],
+    of: impl Fn(&ModelCells) -> &Lazy,
+    limits: &'static [f64],
+) -> Reading {
+    let mut total = Reading::empty(limits);
+    for (_, cells) in models {
+        if let Some(histogram) = of(cells).get() {
+            total.add(&histogram.read());
+        }
+    }
+    total
+}
+
+fn write_runs(page: &mut Page, models: &[(&str, &ModelCells)]) {
+    let runs = sum(models, |cells| &cells.runs, &GRAPH_MICROS);
+    let mut counter = |name: &str, value: u64| {
+        let mut metric = page.metric(&format!("/tensorflow/core/{name}"), "counter");
+        if runs.count() > 0 {
+            metric.value(&[], value);
+        }
+    };
+    counter("direct_session_runs", runs.count());
+    counter("graph_run_time_usecs", runs.sum);
+    let name = "/tensorflow/core/graph_run_time_usecs_histogram";
+    page.metric(name, "histogram").histogram(&[], &runs);
+    let mut metric = page.metric("/tensorflow/core/graph_runs", "counter");
+    if runs.count() > 0 {
+        metric.value(&[], runs.count());
+    }
+}
+
+fn write_requests(page: &mut Page, models: &[(&str, &ModelCells)]) {
+    let mut metric = page.metric("/tensorflow/serving/request_count", "counter");
+    for (name, cells) in models {
+        for (status, count) in cells.requests() {
+            metric.value(&[("model_name", name), ("status", status)], count);
+        }
+    }
+    let examples = || models.iter().filter_map(|(name, cells)| Some((name, cells.examples.get()?)));
+    let mut metric = page.metric("/tensorflow/serving/request_example_count_total", "counter");
+    for (name, histogram) in examples() {
+        metric.value(&[("model", name)], histogram.read().sum);
+    }
+    let mut metric = page.metric("/tensorflow/serving/request_example_counts", "histogram");
+    for (name, histogram) in examples() {
+        metric.histogram(&[("model", name)], &histogram.read());
+    }
+    let mut metric = page.metric("/tensorflow/serving/request_latency", "histogram");
+    for (name, cells) in models {
+        for ((api, entrypoint), slot) in CALLS.iter().zip(&cells.latency) {
+            let labels = [("model_name", *name), ("API", api), ("entrypoint", entrypoint)];
+            if let Some(histogram) = slot.get() {
+                metric.histogram(&labels, &histogram.read());
+            }
+        }
+    }
+    let mut metric = page.metric("/tensorflow/serving/request_log_count", "counter");
+    for (name, cells) in models {
+        for (status, count) in cells.logged.read() {
+            metric.value(&[("model_name", name), ("status_code", status)], count);
+        }
+    }
+    let mut metric = page.metric("/tensorflow/serving/runtime_latency", "histogram");
+    for (name, cells) in models {
+        for (api, slot) in RUNS.iter().zip(&cells.runtime) {
+            let labels = [("model_name", *name), ("API", api), ("runtime", "TF1")];
+            if let Some(histogram) = slot.get() {
+                metric.histogram(&labels, &histogram.read());
+            }
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The metrics of one loaded version: of its signatures and of their queues. Handles are made
+//! once, so that a request looks nothing up.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::MetricConstructor;
+
+use super::cell::Outcomes;
+use super::histogram::Histogram;
+use super::tally::{Reading, Tally};
+use super::tfs::ModelCells;
+use super::{
+    Api, Cells, LoadLabels, Metrics, ROWS, RequestLabels, SECONDS, SignatureLabels, VersionLabels,
+    nanos,
+};
+use tensorserve_tensor::error::Code;
+
+/// How the recorded requests of a version were run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WarmUp {
+    /// How many there were.
+    pub records: u64,
+    /// How long they took.
+    pub time: Duration,
+}
+
+/// The metrics of one loaded model version.
+pub struct VersionMetrics {
+    signatures: Vec<SignatureMetrics>,
+    warm_up: OnceLock<WarmUp>,
+    labels: VersionLabels,
+    metrics: Metrics,
+    tfs: Arc<ModelCells>,
+}
+
+impl VersionMetrics {
+    pub(super) fn new(metrics: &Metrics, labels: VersionLabels, signatures: &[&str]) -> Self {
+        let tfs = metrics.0.tfs.model(&labels.model);
+        let of = |&signature: &&str| SignatureMetrics::new(metrics, &labels, signature, &tfs);
+        let signatures = signatures.iter().map(of).collect();
+        let (warm_up, metrics) = (OnceLock::new(), metrics.clone());
+        VersionMetrics { signatures, warm_up, labels, metrics, tfs }
+    }
+
+    /// Notes that `records` recorded requests were read from its folder, at `path`, and run to
+    /// warm it up, and how that ended.
+    pub fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64) {
+        let _ = self.warm_up.set(WarmUp { records, time });
+        self.metrics.0.tfs.warmed_up(path, code, time, records);
+    }
+
+    /// How its recorded requests were run, if it has any.
+    #[must_use]
+    pub fn warm_up(&self) -> Option<WarmUp> {
+        self.warm_up.get().copied()
+    }
+
+    pub(super) fn tfs(&self) -> &ModelCells {
+        &self.tfs
+    }
+
+    /// Those of signature number `index`.
+    #[must_use]
+    pub fn signature(&self, index: usize) -> Option<&SignatureMetrics> {
+        self.signatures.get(index)
+    }
+
+    /// Notes that the version was loaded, in `time`, from files of `bytes` bytes.
+    pub fn loaded(&self, bytes: u64, time: Duration) {
+        let labels = LoadLabels { model: Arc::clone(&self.labels.model), result: "ok" };
+        let inner = &self.metrics.0;
+        inner.loads.get_or_create(&labels).inc();
+        inner.load_time.get_or_create(&self.labels).observe(nanos(time));
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        inner.model_bytes.get_or_create(&self.labels).set(bytes);
+    }
+}
+
+impl Drop for VersionMetrics {
+    fn drop(&mut self) {
+        let mut versions = self.metrics.0.versions();
+        if let Some(count) = versions.get_mut(&self.labels)
+            && *count > 1
+        {
+            // Another one counts in the same series.
+            *count -= 1;
+            self.signatures.iter_mut().for_each(|signature| signature.shared = true);
+            return;
+        }
+        versions.remove(&self.labels);
+        drop(versions);
+        self.metrics.0.load_time.remove(&self.labels);
+        self.metrics.0.model_bytes.remove(&self.labels);
+    }
+}
+
+/// The metrics of one signature of a loaded version.
+pub struct SignatureMetrics {
+    metrics: Metrics,
+    labels: SignatureLabels,
+    queue: QueueMetrics,
+    cells: Arc<SignatureCells>,
+    /// Whether another one goes on with the series.
+    shared: bool,
+    tfs: Arc<ModelCells>,
+}
+
+#[derive(Clone)]
+struct RequestMetrics {
+    count: Counter,
+    latency: Histogram,
+}
+
+/// What is counted for a signature. If its version is in memory twice, both count here.
+pub(super) struct SignatureCells {
+    model: Arc<str>,
+    version: i64,
+    /// Handles for requests that went well, which are nearly all, by [`Api::index`].
+    ok: [OnceLock<RequestMetrics>; Api::COUNT],
+    /// Requests that did not.
+    failures: Outcomes,
+    /// Series to remove in the end.
+    series: Mutex<HashSet<RequestLabels>>,
+    waited: Histogram,
+    run: Histogram,
+    rows: Histogram,
+    /// What was counted when history was last written.
+    written: Mutex<Reading>,
+}
+
+impl SignatureCells {
+    fn new(metrics: &Metrics, labels: &SignatureLabels) -> Self {
+        let inner = &metrics.0;
+        SignatureCells {
+            model: Arc::clone(&labels.model),
+            version: labels.version.parse().unwrap_or_default(),
+            ok: Default::default(),
+            failures: Outcomes::default(),
+            series: Mutex::default(),
+            waited: inner.queue.get_or_create_owned(labels),
+            run: inner.run.get_or_create_owned(labels),
+            rows: inner.rows.get_or_create_owned(labels),
+            written: Mutex::default(),
+        }
+    }
+
+    /// The name of its model.
+    pub(super) fn model(&self) -> &Arc<str> {
+        &self.model
+    }
+
+    /// The number of its version.
+    pub(super) fn version(&self) -> i64 {
+        self.version
+    }
+
+    /// What was counted since this was last called.
+    pub(super) fn since_last(&self) -> Tally {
+        let now = self.read();
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let tally = now.since(&written);
+        *written = now;
+        tally
+    }
+
+    fn read(&self) -> Reading {
+        let mut reading = Reading { errors: self.failures.counts(), ..Reading::default() };
+        for metrics in self.ok.iter().filter_map(OnceLock::get) {
+            add(&mut reading.latency, metrics.latency.counts().0);
+        }
+        let (rows, row_sum) = self.rows.counts();
+        add(&mut reading.rows, rows);
+        reading.row_sum = row_sum;
+        reading.waited = self.waited.counts().1;
+        reading.run = self.run.counts().1;
+        reading
+    }
+}
+
+fn add(to: &mut [u64], more: impl Iterator<Item = u64>) {
+    for (to, more) in to.iter_mut().zip(more) {
+        *to += more;
+    }
+}
+
+impl Metrics {
+    fn cells(&self) -> MutexGuard<'_, Cells> {
+        self.0.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is counted for every signature, and whether it is in memory. Those that are not are
+    /// forgotten.
+    pub(super) fn take_cells(&self) -> Vec<(Arc<SignatureCells>, bool)> {
+        let mut cells = self.cells();
+        let ended = std::mem::take(&mut cells.ended);
+        let live = cells.live.values().map(|cells| (Arc::clone(cells), true));
+        live.chain(ended.into_iter().map(|cells| (cells, false))).collect()
+    }
+}
+
+impl SignatureMetrics {
+    fn new(
+        metrics: &Metrics,
+        version: &VersionLabels,
+        signature: &str,
+        tfs: &Arc<ModelCells>,
+    ) -> Self {
+        let labels = SignatureLabels {
+            model: Arc::clone(&version.model),
+            version: Arc::clone(&version.version),
+            signature: signature.into(),
+        };
+        let name = format!("{} version {}, {signature}", version.model, version.version);
+        let mut all = metrics.cells();
+        let cells = all.live.entry(labels.clone());
+        let cells = cells.or_insert_with(|| Arc::new(SignatureCells::new(metrics, &labels)));
+        let cells = Arc::clone(cells);
+        drop(all);
+        SignatureMetrics {
+            queue: QueueMetrics {
+                name: name.into(),
+                waited: cells.waited.clone(),
+                run: cells.run.clone(),
+                rows: cells.rows.clone(),
+                panics: metrics.0.panics.clone(),
+                tfs: Arc::clone(tfs),
+            },
+            metrics: metrics.clone(),
+            labels,
+            cells,
+            shared: false,
+            tfs: Arc::clone(tfs),
+        }
+    }
+
+    /// Those of its queue.
+    #[must_use]
+    pub fn queue(&self) -> QueueMetrics {
+        self.queue.clone()
+    }
+
+    /// Counts a request that went well. `runtime` is the time of its runs and of their wait.
+    pub fn succeeded(&self, api: Api, time: Duration, runtime: Option<Duration>) {
+        self.tfs.succeeded(api, time, runtime);
+        if let Some(slot) = self.cells.ok.get(api.index()) {
+            let metrics = slot.get_or_init(|| self.request(api, "OK"));
+            metrics.count.inc();
+            metrics.latency.observe(nanos(time));
+        }
+    }
+
+    /// Counts a request that did not.
+    pub fn failed(&self, api: Api, code: Code, time: Duration) {
+        self.tfs.failed(api, code);
+        self.cells.failures.count(Some(code));
+        let metrics = self.request(api, code.name());
+        metrics.count.inc();
+        metrics.latency.observe(nanos(time));
+    }
+
+    /// Counts the examples of a request for several inferences.
+    pub fn examples(&self, count: usize) {
+        self.tfs.examples(count);
+    }
+
+    /// Counts a request that was written to the log of requests, or could not be.
+    pub fn logged(&self, code: Option<Code>) {
+        self.tfs.logged(code);
+    }
+
+    fn request(&self, api: Api, code: &'static str) -> RequestMetrics {
+        let labels = RequestLabels {
+            model: Arc::clone(&self.labels.model),
+            version: Arc::clone(&self.labels.version),
+            signature: Arc::clone(&self.labels.signature),
+            api: api.name(),
+            code,
+        };
+        let inner = &self.metrics.0;
+        let metrics = RequestMetrics {
+            count: inner.requests.get_or_create_owned(&labels),
+            latency: inner.latency.get_or_create_owned(&labels),
+        };
+        let mut series = self.cells.series.lock().unwrap_or_else(PoisonError::into_inner);
+        series.insert(labels);
+        metrics
+    }
+}
+
+impl Drop for SignatureMetrics {
+    fn drop(&mut self) {
+        if self.shared {
+            return;
+        }
+        let mut all = self.metrics.cells();
+        if let Some(cells) = all.live.remove(&self.labels) {
+            all.ended.push(cells);
+        }
+        let inner = &self.metrics.0;
+        let series = self.cells.series.lock().unwrap_or_else(PoisonError::into_inner);
+        for labels in series.iter() {
+            inner.requests.remove(labels);
+            inner.latency.remove(labels);
+        }
+        inner.queue.remove(&self.labels);
+        inner.run.remove(&self.labels);
+        inner.rows.remove(&self.labels);
+    }
+}
+
+/// What a batch queue reports.
+#[derive(Clone)]
+pub struct QueueMetrics {
+    name: Arc<str>,
+    waited: Histogram,
+    run: Histogram,
+    rows: Histogram,
+    panics: Counter,
+    tfs: Arc<ModelCells>,
+}
+
+impl QueueMetrics {
+    /// Metrics that nobody reads, for a queue outside a server.
+    #[must_use]
+    pub fn unregistered(name: &str) -> Self {
+        QueueMetrics {
+            name: name.into(),
+            waited: SECONDS.new_metric(),
+            run: SECONDS.new_metric(),
+            rows: ROWS.new_metric(),
+            panics: Counter::default(),
+            tfs: Arc::default(),
+        }
+    }
+
+    /// Which queue it is, for the log.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A request of this many rows came; 0 if it can not be joined with others.
+    pub fn asked(&self, rows: usize) {
+        self.tfs.asked(rows.max(1));
+    }
+
+    /// A batch was filled up with this many rows, to this size.
+    pub fn padded(&self, rows: usize, size: usize) {
+        self.tfs.padded(rows, size);
+    }
+
+    /// A request waited this long for its batch.
+    pub fn waited(&self, time: Duration) {
+        self.tfs.waited(time);
+        self.waited.observe(nanos(time));
+    }
+
+    /// A batch panicked.
+    pub fn panicked(&self) {
+        self.panics.inc();
+    }
+
+    /// A batch of this many rows ran for this long.
+    pub fn ran(&self, rows: usize, time: Duration) {
+        self.tfs.ran(rows, time);
+        self.rows.observe(rows as u64);
+        self.run.observe(nanos(time));
+    }
+}

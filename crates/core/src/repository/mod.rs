@@ -1,0 +1,594 @@
+//! Models and their versions: what is there, what is loaded, what a request gets.
+//!
+//! One thread ([`lifecycle`]) looks at the sources, loads, swaps and unloads; it alone writes.
+//! Requests read a table behind an atomic pointer and never wait for it: [`Repository::resolve`]
+//! is one lookup, and the [`ModelHandle`] it returns keeps its version in memory until dropped.
+//!
+//! This module must not know of HTTP or of any protocol.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use tokio::sync::oneshot;
+
+use crate::batch::{Batcher, Ran};
+use crate::config::{BatchConfig, EngineConfig, ModelConfig, RepositoryConfig, SourceConfig};
+use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
+use crate::request_log::{RequestLog, RequestLogs};
+use tensorserve_platform::Platforms;
+use tensorserve_tensor::error::Result;
+use tensorserve_tensor::{Signature, Tensor};
+use tensorserve_workers::Workers;
+use tensorserve_workers::handlers::Handlers;
+
+use self::journal::Journal;
+
+mod journal;
+mod lifecycle;
+mod policy;
+mod servable;
+mod source;
+mod state;
+mod step_threads;
+mod version;
+
+use self::step_threads::StepThreads;
+
+pub use self::journal::{Happening, REQUEST};
+pub use self::servable::Servable;
+pub use self::state::{State, VersionStatus};
+pub use crate::batch::Times;
+pub use tensorserve_platform::{CustomOps, OpRun, Profiled};
+
+/// Which model a request means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelSpec<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Which of its versions.
+    pub choice: Choice<'a>,
+}
+
+/// Which version of a model a request means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice<'a> {
+    /// The highest that is ready.
+    Latest,
+    /// This one.
+    Version(i64),
+    /// The one with this label.
+    Label(&'a str),
+}
+
+/// Why there is nothing for a [`ModelSpec`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unresolved {
+    /// No version of that model is ready, or there is no such model.
+    Model,
+    /// That version is not ready, or there is no such version.
+    Version,
+    /// The model has no such label, or there is no such model.
+    Label,
+}
+
+/// A ready version, kept in memory for as long as this exists.
+#[derive(Clone)]
+pub struct ModelHandle {
+    servable: Arc<Servable>,
+    log: Option<Arc<RequestLog>>,
+}
+
+impl ModelHandle {
+    /// The model's name.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        self.servable.model()
+    }
+
+    /// The version's number.
+    #[must_use]
+    pub fn version(&self) -> i64 {
+        self.servable.version()
+    }
+
+    /// Whether it brings functions in Python's marshal format to call before or behind it, which
+    /// are never run.
+    #[must_use]
+    pub fn has_marshalled_hooks(&self) -> bool {
+        self.servable.has_marshalled_hooks()
+    }
+
+    /// The name of the platform that runs it.
+    #[must_use]
+    pub fn platform(&self) -> &'static str {
+        self.servable.platform()
+    }
+
+    /// How long it took to load and warm.
+    #[must_use]
+    pub fn load_time(&self) -> Duration {
+        self.servable.load_time()
+    }
+
+    /// The folder it was loaded from.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.servable.folder()
+    }
+
+    /// The size of its files in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.servable.bytes()
+    }
+
+    /// Whether it was to be warmed up when it was loaded.
+    #[must_use]
+    pub fn is_warmed(&self) -> bool {
+        self.servable.is_warmed()
+    }
+
+    /// How its requests are joined.
+    #[must_use]
+    pub fn batching(&self) -> &BatchConfig {
+        self.servable.batching()
+    }
+
+    /// Requests on their way through its queues.
+    #[must_use]
+    pub fn present(&self) -> usize {
+        self.servable.present()
+    }
+
+    /// All signatures, sorted by name.
+    #[must_use]
+    pub fn signatures(&self) -> &[Signature] {
+        self.servable.signatures()
+    }
+
+    /// The number of the signature `name`, and what it declares.
+    #[must_use]
+    pub fn signature(&self, name: &str) -> Option<(usize, &Signature)> {
+        let all = self.servable.signatures().iter().enumerate();
+        all.into_iter().find(|(_, signature)| signature.name == name)
+    }
+
+    /// Its metrics.
+    #[must_use]
+    pub fn version_metrics(&self) -> &VersionMetrics {
+        self.servable.metrics()
+    }
+
+    /// Metrics of signature number `index`.
+    #[must_use]
+    pub fn metrics(&self, index: usize) -> Option<&SignatureMetrics> {
+        self.servable.metrics().signature(index)
+    }
+
+    /// Where sampled requests to the model go; `None` if none are logged.
+    #[must_use]
+    pub fn request_log(&self) -> Option<&RequestLog> {
+        self.log.as_deref()
+    }
+
+    /// The handlers of its code, if it has any.
+    #[must_use]
+    pub fn handlers(&self) -> Option<&Arc<Handlers>> {
+        self.servable.handlers()
+    }
+
+    /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
+    ///
+    /// # Errors
+    /// What [`Queue::submit`](crate::batch::Queue::submit) reports, and
+    /// [`Code::InvalidArgument`](tensorserve_tensor::error::Code::InvalidArgument) for inputs of the wrong
+    /// number or type.
+    pub async fn infer(
+        &self,
+        index: usize,
+        inputs: Vec<Tensor>,
+        deadline: Option<Instant>,
+    ) -> Result<Ran> {
+        self.servable.infer(index, inputs, deadline).await
+    }
+
+    /// The same now, on this thread and outside its queue, so that nobody has to wait for it but
+    /// the caller: for warming up.
+    ///
+    /// # Errors
+    /// Those of the model, and those for inputs of the wrong number or type.
+    pub fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.servable.run_now(index, inputs)
+    }
+
+    /// The same for at most `timeout`, told what every operation did meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`ModelHandle::run_now`]; [`Code::Unimplemented`](tensorserve_tensor::error::Code::Unimplemented)
+    /// if the model's runtime can not tell.
+    pub fn profile(&self, index: usize, inputs: &[Tensor], timeout: Duration) -> Result<Profiled> {
+        self.servable.profile(index, inputs, timeout)
+    }
+}
+
+/// A model that was loaded by a request of its own, and not because a source has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedModel {
+    /// Its name.
+    pub name: String,
+    /// Where it was loaded from.
+    pub path: PathBuf,
+}
+
+/// What someone changes of a model while the server runs.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A model that a source has is taken out of service, until it is put back.
+    Offline,
+    /// It is put back; whoever asks waits for it until then.
+    Online(Instant),
+    /// A label is given to a version, or (`None`) is no more.
+    Label(String, Option<i64>),
+    /// How its requests are joined.
+    Batching(Box<BatchConfig>),
+}
+
+/// A model as people see it.
+#[derive(Clone)]
+pub struct ModelState {
+    /// Its name.
+    pub name: String,
+    /// It was loaded by a request of its own, and not because a source has it.
+    pub is_asked_for: bool,
+    /// It was taken out of service.
+    pub is_offline: bool,
+    /// Names of versions.
+    pub labels: BTreeMap<String, i64>,
+    /// Its versions, highest number first, each with itself if it is ready.
+    pub versions: Vec<(VersionStatus, Option<ModelHandle>)>,
+}
+
+/// Where the outcome of what was asked for goes.
+type Answer = oneshot::Sender<Result<()>>;
+
+/// Files in a version's folder that are not the model's, and whose form only protocols know.
+pub trait VersionFiles: Send + Sync {
+    /// Runs the requests that were recorded for a version which was just loaded from `folder`,
+    /// each `times` times, before it is ready. Blocks.
+    ///
+    /// # Errors
+    /// What fails the load: of a request, or of the file.
+    fn warm_up(&self, handle: &ModelHandle, folder: &Path, times: usize) -> Result<()>;
+
+    /// The batching parameters of the version in `folder`.
+    ///
+    /// # Errors
+    /// If there are none, or they are wrong.
+    fn batching(&self, folder: &Path) -> Result<BatchConfig>;
+}
+
+/// The models of a server. Cheap to clone.
+#[derive(Clone)]
+pub struct Repository(Arc<Shared>, lifecycle::Control);
+
+struct Shared {
+    config: RepositoryConfig,
+    platforms: Platforms,
+    metrics: Metrics,
+    batcher: Batcher,
+    logs: RequestLogs,
+    files: Arc<dyn VersionFiles>,
+    workers: Workers,
+    step_threads: StepThreads,
+    /// The most bytes that one input of a request may have.
+    max_tensor_bytes: usize,
+    /// What requests see.
+    table: ArcSwap<Table>,
+    /// What people see.
+    board: Mutex<Board>,
+    board_changed: Condvar,
+    journal: Journal,
+}
+
+#[derive(Clone, Default)]
+struct Table {
+    models: HashMap<Arc<str>, Arc<Entry>>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    /// Ready versions, ascending.
+    ready: Vec<Arc<Servable>>,
+    labels: BTreeMap<String, i64>,
+    log: Option<Arc<RequestLog>>,
+}
+
+/// The status of everything.
+#[derive(Default)]
+struct Board {
+    models: BTreeMap<String, BTreeMap<i64, VersionStatus>>,
+    /// Models that were asked for, by name, and whether they are ready.
+    asked: BTreeMap<String, (LoadedModel, bool)>,
+    /// Models of sources that are out of service.
+    offline: BTreeSet<String>,
+    /// Sources that can not be used, by path, and why.
+    problems: BTreeMap<String, String>,
+    /// Whether every model found at the start has been loaded or has failed.
+    started: bool,
+    /// Set once: no more loads, the thread ends.
+    stopped: bool,
+}
+
+impl Repository {
+    /// Starts looking for models and loading them, on threads of its own.
+    ///
+    /// # Errors
+    /// If a thread can not be started.
+    pub fn start(
+        config: &EngineConfig,
+        platforms: Platforms,
+        metrics: Metrics,
+        files: Arc<dyn VersionFiles>,
+    ) -> Result<Self> {
+        let batching = &config.batching;
+        let shared = Arc::new(Shared {
+            config: config.repository.clone(),
+            platforms,
+            logs: RequestLogs::new(metrics.clone()),
+            metrics,
+            batcher: Batcher::new(batching.threads, batching.inline_budget)?,
+            files,
+            workers: Workers::new(config.workers.clone()),
+            step_threads: StepThreads::new(available_parallelism().map_or(1, NonZero::get)),
+            max_tensor_bytes: config.max_tensor_bytes,
+            table: ArcSwap::default(),
+            board: Mutex::default(),
+            board_changed: Condvar::new(),
+            journal: Journal::default(),
+        });
+        let sources = config.repository.sources.clone();
+        let control = lifecycle::start(Arc::clone(&shared), sources)?;
+        Ok(Repository(shared, control))
+    }
+
+    /// Serves these sources from now on, instead of those before: loads what is new, swaps what
+    /// comes from somewhere else now, unloads what is no longer named.
+    ///
+    /// The answer comes when everything named is ready or has failed; none comes if the
+    /// repository is stopped before.
+    #[must_use]
+    pub fn set_sources(&self, sources: Vec<SourceConfig>) -> oneshot::Receiver<Result<()>> {
+        self.1.set_sources(sources)
+    }
+
+    /// Loads one more model, beside those of the sources, because `by` asks for it. The answer comes when all its versions
+    /// that `source` asks for are ready, or when one has failed or `deadline` passed, and then
+    /// nothing of it stays; none comes if the repository is stopped before.
+    #[must_use]
+    pub fn load_model(
+        &self,
+        source: SourceConfig,
+        deadline: Instant,
+        by: &str,
+    ) -> oneshot::Receiver<Result<()>> {
+        self.1.load(source, deadline, by.into())
+    }
+
+    /// Takes away a model that [`Repository::load_model`] brought. The answer comes when its last
+    /// request is done and its memory is the system's; none if the repository is stopped before.
+    #[must_use]
+    pub fn unload_model(&self, name: &str, by: &str) -> oneshot::Receiver<Result<()>> {
+        self.1.unload(name.to_owned(), by.into())
+    }
+
+    /// Changes something of a model, because `by` asks for it. The answer comes when that is done;
+    /// none if the repository is stopped before.
+    #[must_use]
+    pub fn change(&self, model: &str, change: Change, by: &str) -> oneshot::Receiver<Result<()>> {
+        self.1.change(model.to_owned(), change, by.into())
+    }
+
+    /// What happened to a model lately, the oldest first.
+    #[must_use]
+    pub fn happenings(&self, model: &str) -> Vec<Happening> {
+        self.0.journal.of(model)
+    }
+
+    /// The model as people see it, or all models, sorted by name.
+    #[must_use]
+    pub fn models(&self, name: Option<&str>) -> Vec<ModelState> {
+        let board = self.0.board();
+        let shown = board.models.iter().filter(|(model, _)| name.is_none_or(|name| name == *model));
+        let state = |(name, versions): (&String, &BTreeMap<i64, VersionStatus>)| ModelState {
+            name: name.clone(),
+            is_asked_for: board.asked.contains_key(name),
+            is_offline: board.offline.contains(name),
+            labels: BTreeMap::new(),
+            versions: versions.values().rev().map(|status| (status.clone(), None)).collect(),
+        };
+        let mut states: Vec<ModelState> = shown.map(state).collect();
+        drop(board);
+        let table = self.0.table.load();
+        for state in &mut states {
+            let Some(entry) = table.models.get(state.name.as_str()) else {
+                continue;
+            };
+            state.labels.clone_from(&entry.labels);
+            for (status, handle) in &mut state.versions {
+                let number = status.version;
+                let servable = entry.ready.iter().find(|servable| servable.version() == number);
+                *handle = servable.map(|servable| ModelHandle {
+                    servable: Arc::clone(servable),
+                    log: entry.log.clone(),
+                });
+            }
+        }
+        states
+    }
+
+    /// The platforms of the models that are ready, in words of theirs.
+    #[must_use]
+    pub fn runtimes(&self) -> Vec<String> {
+        let table = self.0.table.load();
+        let ready = || table.models.values().flat_map(|entry| &entry.ready);
+        let in_use = self.0.platforms.iter().filter(|platform| {
+            let name = platform.name();
+            ready().any(|servable| servable.platform() == name)
+        });
+        in_use.filter_map(|platform| platform.describe().ok()).collect()
+    }
+
+    /// The models that [`Repository::load_model`] brought and that are ready, sorted by name.
+    #[must_use]
+    pub fn loaded_models(&self) -> Vec<LoadedModel> {
+        let board = self.0.board();
+        let ready = board.asked.values().filter(|(_, is_ready)| *is_ready);
+        ready.map(|(model, _)| model.clone()).collect()
+    }
+
+    /// The ready version that `spec` means.
+    ///
+    /// # Errors
+    /// [`Unresolved`].
+    pub fn resolve(&self, spec: &ModelSpec) -> Result<ModelHandle, Unresolved> {
+        let table = self.0.table.load();
+        let entry = table.models.get(spec.name);
+        let ready = entry.map_or(&[][..], |entry| &entry.ready);
+        let handle = |servable: &Arc<Servable>| ModelHandle {
+            servable: Arc::clone(servable),
+            log: entry.and_then(|entry| entry.log.clone()),
+        };
+        let number = match spec.choice {
+            Choice::Latest => {
+                let latest = ready.last().ok_or(Unresolved::Model)?;
+                return Ok(handle(latest));
+            }
+            Choice::Version(number) => number,
+            Choice::Label(label) => {
+                let labels = entry.map(|entry| &entry.labels);
+                let number = labels.and_then(|labels| labels.get(label));
+                *number.ok_or(Unresolved::Label)?
+            }
+        };
+        let version = ready.iter().find(|servable| servable.version() == number);
+        version.map(handle).ok_or(Unresolved::Version)
+    }
+
+    /// The status of every version of the model that was there since the server started (the
+    /// latest of those that are gone), highest number first; empty for an unknown model.
+    #[must_use]
+    pub fn status(&self, model: &str) -> Vec<VersionStatus> {
+        let board = self.0.board();
+        let versions = board.models.get(model).into_iter().flatten();
+        versions.rev().map(|(_, status)| status.clone()).collect()
+    }
+
+    /// The names of all models with a ready version, sorted.
+    #[must_use]
+    pub fn ready_models(&self) -> Vec<String> {
+        let table = self.0.table.load();
+        let mut names: Vec<String> = table.models.keys().map(|name| name.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    /// The names of all models that are there, ready or not, sorted.
+    #[must_use]
+    pub fn all_models(&self) -> Vec<String> {
+        self.0.board().models.keys().cloned().collect()
+    }
+
+    /// Why not every model can be used; empty if each has a ready version.
+    #[must_use]
+    pub fn obstacles(&self) -> Vec<String> {
+        let table = self.0.table.load();
+        let board = self.0.board();
+        let mut obstacles = Vec::new();
+        if !board.started {
+            obstacles.push("models are being looked for and loaded".to_owned());
+        }
+        for (model, versions) in &board.models {
+            // Whoever asks for a model is told how that went.
+            if table.models.contains_key(model.as_str()) || board.asked.contains_key(model) {
+                continue;
+            }
+            // A model whose last version leaves was taken away, and nobody waits for it.
+            let leaves = |s: &&VersionStatus| matches!(s.state, State::Draining | State::Gone);
+            let Some(latest) = versions.values().rev().find(|status| !leaves(status)) else {
+                continue;
+            };
+            let state = format!("version {}: {}", latest.version, latest.state);
+            obstacles.push(format!("model {model}: {state}"));
+        }
+        for (path, problem) in &board.problems {
+            obstacles.push(format!("{path}: {problem}"));
+        }
+        obstacles
+    }
+
+    /// Libraries of operations that the user has added to the runtimes.
+    #[must_use]
+    pub fn custom_ops(&self) -> Vec<CustomOps> {
+        self.0.platforms.iter().flat_map(|platform| platform.custom_ops()).collect()
+    }
+
+    /// Waits until every model that was found at the start has been loaded or has failed, and
+    /// calls `tick` now and then meanwhile. Returns at once when the repository is stopped.
+    pub fn wait_until_started(&self, mut tick: impl FnMut(&Self)) {
+        loop {
+            {
+                let board = self.0.board();
+                if board.started || board.stopped {
+                    return;
+                }
+                let wait = Duration::from_millis(100);
+                let waited = self.0.board_changed.wait_timeout(board, wait);
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+            }
+            tick(self);
+        }
+    }
+
+    /// Waits until the requests that are to be logged are written, for at most `patience`.
+    pub fn flush_logs(&self, patience: Duration) {
+        self.0.logs.flush(patience);
+    }
+
+    /// The processes that run models' handlers.
+    #[must_use]
+    pub fn workers(&self) -> &Workers {
+        &self.0.workers
+    }
+
+    /// Ends the thread that loads and unloads. What is loaded stays usable.
+    pub fn stop(&self) {
+        self.0.board().stopped = true;
+        self.0.board_changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Swaps in the table with `model`'s ready versions replaced by `ready` (ascending).
+    fn publish(&self, model: &Arc<str>, ready: Vec<Arc<Servable>>, config: &ModelConfig) {
+        let mut table = Table::clone(&self.table.load());
+        if ready.is_empty() {
+            table.models.remove(model);
+            self.logs.forget(model);
+        } else {
+            let labels = config.labels.clone();
+            let log = self.logs.of(model, &config.log);
+            let entry = Arc::new(Entry { ready, labels, log });
+            table.models.insert(Arc::clone(model), entry);
+        }
+        self.table.store(Arc::new(table));
+    }
+}

@@ -1,0 +1,513 @@
+//! One version of a model in memory: its signatures, and a batch queue for each.
+
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, available_parallelism};
+use std::time::{Duration, Instant};
+
+use super::step_threads::StepThreads;
+use super::{ModelHandle, VersionFiles};
+use crate::batch::{Batcher, How, Queue, Ran, Run, Traits, WORTH_SPLITTING};
+use crate::config::{BatchConfig, Images, ModelConfig};
+use crate::metrics::{Metrics, VersionMetrics};
+use tensorserve_platform::{
+    Executable, LoadOptions, Platform, Profiled, RunOptions, has_marshalled_hooks,
+};
+use tensorserve_preprocessing::{self as steps, Chain};
+use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::{
+    Buffer, DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor,
+    TensorSpec, aligned_vec,
+};
+use tensorserve_workers::Workers;
+use tensorserve_workers::handlers::Handlers;
+
+/// A loaded version, with queues of certain parameters.
+pub struct Servable {
+    loaded: Arc<Loaded>,
+    batching: BatchConfig,
+    queues: Vec<Queue>,
+}
+
+/// What stays when a version gets other queues.
+struct Loaded {
+    model: Arc<str>,
+    version: i64,
+    platform: &'static str,
+    /// What clients see.
+    signatures: Vec<Signature>,
+    executable: Arc<dyn Executable>,
+    /// For each of them, the steps before and behind the model.
+    chains: Vec<Option<Arc<Chain>>>,
+    step_threads: StepThreads,
+    metrics: VersionMetrics,
+    bytes: u64,
+    marshalled_hooks: bool,
+    threads: usize,
+    load_time: OnceLock<Duration>,
+    handlers: OnceLock<Arc<Handlers>>,
+    folder: PathBuf,
+    is_warmed: bool,
+}
+
+/// Runs one signature of an executable, for its queue.
+struct SignatureRun {
+    executable: Arc<dyn Executable>,
+    index: usize,
+}
+
+impl Run for SignatureRun {
+    fn run(&self, inputs: &[Tensor], how: How) -> Result<Vec<Tensor>> {
+        let options = RunOptions { threads: how.threads, timeout: how.timeout };
+        self.executable.run(self.index, inputs, options)
+    }
+}
+
+/// How often a signature is run at each size to warm it: once to build the runtime's plan, then
+/// to see what it costs.
+const WARM_RUNS: usize = 4;
+
+/// Batch sizes to warm. The runtime makes a second plan when it first meets another size than
+/// the first; the rest come cheap.
+const WARM_ROWS: [usize; 3] = [1, 2, 4];
+
+/// A signature that takes longer than this to warm is left to its first request.
+const WARM_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a load needs.
+pub(super) struct Load<'a> {
+    pub(super) model: &'a Arc<str>,
+    pub(super) version: i64,
+    pub(super) folder: &'a Path,
+    pub(super) platform: &'a dyn Platform,
+    pub(super) config: &'a ModelConfig,
+    pub(super) batcher: &'a Batcher,
+    pub(super) workers: &'a Workers,
+    pub(super) step_threads: &'a StepThreads,
+    /// The most bytes that one input may have.
+    pub(super) max_tensor_bytes: usize,
+    pub(super) metrics: &'a Metrics,
+    /// Threads within an operation that suited the version before this one.
+    pub(super) threads: Option<usize>,
+    pub(super) files: &'a dyn VersionFiles,
+}
+
+impl Load<'_> {
+    /// Loads and warms; `loaded` is called in between. Blocks for as long as that takes.
+    ///
+    /// How many threads an operation uses is fixed when most runtimes load a model. What suits it
+    /// is only known once it has run, so a small model, which is quick to load, is loaded twice:
+    /// with all threads, and then with one.
+    pub(super) fn run(&self, loaded: impl FnOnce()) -> Result<Arc<Servable>> {
+        let started = Instant::now();
+        let cores = available_parallelism().map_or(1, NonZero::get);
+        let all = self.threads.unwrap_or(cores);
+        let (mut servable, handlers) = self.load_with_handlers(all)?;
+        loaded();
+        if self.config.warm_up {
+            self.warm(&servable)?;
+            let may_change = self.threads.is_none() && all > 1 && self.platform.takes_threads();
+            if may_change && !servable.is_worth_splitting() {
+                drop(servable);
+                servable = self.load(1)?;
+                self.warm(&servable)?;
+            }
+        }
+        if let Some(handlers) = handlers {
+            let _ = servable.loaded.handlers.set(handlers);
+        }
+        servable.loaded_in(started.elapsed());
+        Ok(servable)
+    }
+
+    /// Warms with made-up inputs first: they can not fail the load, and bring up every signature.
+    fn warm(&self, servable: &Arc<Servable>) -> Result<()> {
+        servable.warm();
+        let handle = ModelHandle { servable: Arc::clone(servable), log: None };
+        self.files.warm_up(&handle, self.folder, self.config.warm_up_iterations)
+    }
+
+    /// Loads the model and, meanwhile, starts the processes of its handlers.
+    fn load_with_handlers(&self, threads: usize) -> Result<(Arc<Servable>, Option<Arc<Handlers>>)> {
+        let Some(code) = self.config.code.as_deref() else {
+            return Ok((self.load(threads)?, None));
+        };
+        let (handlers, servable) = thread::scope(|scope| {
+            let opening = scope.spawn(|| self.workers.open(code));
+            let servable = self.load(threads);
+            let bug = |_| Err(Error::internal("starting its handlers met a bug; see the log"));
+            (opening.join().unwrap_or_else(bug), servable)
+        });
+        Ok((servable?, Some(handlers?)))
+    }
+
+    fn load(&self, threads: usize) -> Result<Arc<Servable>> {
+        let options = load_options(self.config, threads);
+        let mut loaded = self.platform.load(self.folder, &options)?;
+        let chains = steps::of_version(self.folder, &loaded.signatures, self.max_tensor_bytes)?;
+        let batching = batching(self.config, self.folder, self.files)?;
+        let names: Vec<&str> = loaded.signatures.iter().map(|s| s.name.as_str()).collect();
+        let metrics = self.metrics.version(self.model, self.version, &names);
+        let queue = |(index, signature): (usize, &Signature)| {
+            let traits =
+                Traits { batchable: signature.is_batchable(), read_only: signature.read_only };
+            let executable = Arc::clone(&loaded.executable);
+            let run = Arc::new(SignatureRun { executable, index });
+            let queue_metrics = metrics.signature(index)?.queue();
+            Some(self.batcher.queue(batching.clone(), traits, queue_metrics, run))
+        };
+        let queues = loaded.signatures.iter().enumerate().filter_map(queue).collect();
+        for (signature, chain) in loaded.signatures.iter_mut().zip(&chains) {
+            if let Some(chain) = chain {
+                signature.clone_from(chain.signature());
+            }
+        }
+        let loaded = Loaded {
+            model: Arc::clone(self.model),
+            version: self.version,
+            platform: self.platform.name(),
+            signatures: loaded.signatures,
+            executable: loaded.executable,
+            chains: chains.into_iter().map(|chain| chain.map(Arc::new)).collect(),
+            step_threads: self.step_threads.clone(),
+            metrics,
+            bytes: loaded.bytes,
+            marshalled_hooks: loaded.marshalled_hooks || has_marshalled_hooks(self.folder),
+            threads,
+            load_time: OnceLock::new(),
+            handlers: OnceLock::new(),
+            folder: self.folder.to_owned(),
+            is_warmed: self.config.warm_up,
+        };
+        Ok(Arc::new(Servable { loaded: Arc::new(loaded), batching, queues }))
+    }
+}
+
+impl Servable {
+    /// The same version with queues of other parameters, if those of `config` are others.
+    ///
+    /// # Errors
+    /// If the version's own file of parameters can not be read.
+    pub(super) fn rebatched(
+        &self,
+        config: &ModelConfig,
+        folder: &Path,
+        files: &dyn VersionFiles,
+    ) -> Result<Option<Self>> {
+        if config.batching_file && !folder.exists() {
+            return Ok(None); // What its file said stays, as the version does.
+        }
+        let batching = batching(config, folder, files)?;
+        if batching == self.batching {
+            return Ok(None);
+        }
+        let queues = self.queues.iter().map(|queue| queue.with_config(batching.clone())).collect();
+        Ok(Some(Servable { loaded: Arc::clone(&self.loaded), batching, queues }))
+    }
+
+    /// Whether no request holds it, and no run is under way.
+    pub(super) fn is_idle(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1 && self.queues.iter().all(Queue::is_idle)
+    }
+
+    /// Whether a signature is known to take long enough to gain from several threads.
+    fn is_worth_splitting(&self) -> bool {
+        let known = self.queues.iter().filter_map(|queue| queue.expected(1));
+        known.into_iter().any(|time| time >= WORTH_SPLITTING)
+    }
+
+    /// Threads within an operation that it was loaded with.
+    pub(super) fn threads(&self) -> usize {
+        self.loaded.threads
+    }
+
+    /// Runs read-only signatures on made-up inputs, so that the first real request meets a plan
+    /// that is built, and the batcher knows what a run costs.
+    fn warm(&self) {
+        let Loaded { signatures, chains, .. } = &*self.loaded;
+        for ((seen, chain), queue) in signatures.iter().zip(chains).zip(&self.queues) {
+            let signature = chain.as_ref().map_or(seen, |chain| chain.model());
+            if !signature.read_only || signature.inputs.is_empty() {
+                continue;
+            }
+            let sizes = if queue.joins() { &WARM_ROWS[..] } else { &[1] };
+            let started = Instant::now();
+            for &rows in sizes {
+                if let Err(error) = warm_size(signature, queue, rows) {
+                    // Made-up inputs need not make sense to the model; the plan is built anyhow.
+                    let (model, version, name) =
+                        (&self.loaded.model, self.loaded.version, &signature.name);
+                    log::debug!("{model} version {version}, {name}: not warmed: {error}");
+                    break;
+                }
+                if started.elapsed() > WARM_LIMIT {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Notes how long it took until it could serve.
+    fn loaded_in(&self, time: Duration) {
+        let _ = self.loaded.load_time.set(time);
+        self.loaded.metrics.loaded(self.loaded.bytes, time);
+    }
+
+    /// The handlers of its code.
+    pub(super) fn handlers(&self) -> Option<&Arc<Handlers>> {
+        self.loaded.handlers.get()
+    }
+
+    /// How long it took to load and warm.
+    #[must_use]
+    pub fn load_time(&self) -> Duration {
+        self.loaded.load_time.get().copied().unwrap_or_default()
+    }
+
+    /// The model's name.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        &self.loaded.model
+    }
+
+    /// The version's number.
+    #[must_use]
+    pub fn version(&self) -> i64 {
+        self.loaded.version
+    }
+
+    /// Whether it brings Python functions that are never run.
+    pub(super) fn has_marshalled_hooks(&self) -> bool {
+        self.loaded.marshalled_hooks
+    }
+
+    /// The name of the platform that runs it.
+    #[must_use]
+    pub fn platform(&self) -> &'static str {
+        self.loaded.platform
+    }
+
+    /// The folder it was loaded from.
+    pub(super) fn folder(&self) -> &Path {
+        &self.loaded.folder
+    }
+
+    /// The size of its files in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.loaded.bytes
+    }
+
+    /// Whether it was to be warmed up when it was loaded.
+    pub(super) fn is_warmed(&self) -> bool {
+        self.loaded.is_warmed
+    }
+
+    /// How its requests are joined.
+    pub(super) fn batching(&self) -> &BatchConfig {
+        &self.batching
+    }
+
+    /// Requests on their way through its queues.
+    pub(super) fn present(&self) -> usize {
+        self.queues.iter().map(Queue::present).sum()
+    }
+
+    /// Signatures, sorted by name.
+    #[must_use]
+    pub fn signatures(&self) -> &[Signature] {
+        &self.loaded.signatures
+    }
+
+    /// Its metrics.
+    #[must_use]
+    pub fn metrics(&self) -> &VersionMetrics {
+        &self.loaded.metrics
+    }
+
+    /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
+    pub(super) async fn infer(
+        &self,
+        index: usize,
+        inputs: Vec<Tensor>,
+        deadline: Option<Instant>,
+    ) -> Result<Ran> {
+        let queue = self.queue(index, &inputs)?;
+        match self.chain(index) {
+            None => queue.submit(inputs, deadline).await,
+            // In a box, not to make the future of every request larger.
+            Some(chain) => Box::pin(self.infer_with(chain, queue, inputs, deadline)).await,
+        }
+    }
+
+    /// The same with the steps before and behind the model.
+    async fn infer_with(
+        &self,
+        chain: &Arc<Chain>,
+        queue: &Queue,
+        inputs: Vec<Tensor>,
+        deadline: Option<Instant>,
+    ) -> Result<Ran> {
+        let threads = &self.loaded.step_threads;
+        let (cost, before) = (chain.cost_before(&inputs), Arc::clone(chain));
+        let inputs = threads.run(cost, deadline, move || before.prepare(&inputs)).await?;
+        let Ran { outputs, times } = queue.submit(inputs, deadline).await?;
+        let (cost, behind) = (chain.cost_behind(&outputs), Arc::clone(chain));
+        let outputs = threads.run(cost, deadline, move || behind.finish(outputs)).await?;
+        Ok(Ran { outputs, times })
+    }
+
+    fn chain(&self, index: usize) -> Option<&Arc<Chain>> {
+        self.loaded.chains.get(index)?.as_ref()
+    }
+
+    /// The same now, on this thread and outside its queue. Blocks.
+    pub(super) fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let queue = self.queue(index, inputs)?;
+        let Some(chain) = self.chain(index) else {
+            return queue.warm(inputs, None);
+        };
+        chain.finish(queue.warm(&chain.prepare(inputs)?, None)?)
+    }
+
+    /// The same, told what every operation did. Blocks, for at most `timeout`.
+    pub(super) fn profile(
+        &self,
+        index: usize,
+        inputs: &[Tensor],
+        timeout: Duration,
+    ) -> Result<Profiled> {
+        self.queue(index, inputs)?;
+        let options = RunOptions { threads: self.loaded.threads, timeout: Some(timeout) };
+        let Some(chain) = self.chain(index) else {
+            return self.loaded.executable.profile(index, inputs, options);
+        };
+        let prepared = chain.prepare(inputs)?;
+        let (outputs, runs) = self.loaded.executable.profile(index, &prepared, options)?;
+        Ok((chain.finish(outputs)?, runs))
+    }
+
+    /// The queue of signature number `index`, for inputs that can be its.
+    fn queue(&self, index: usize, inputs: &[Tensor]) -> Result<&Queue> {
+        let (Some(signature), Some(queue)) =
+            (self.loaded.signatures.get(index), self.queues.get(index))
+        else {
+            return Err(Error::internal("no such signature number"));
+        };
+        check(signature, inputs)?;
+        Ok(queue)
+    }
+}
+
+/// The parameters of a version's queues.
+fn batching(config: &ModelConfig, folder: &Path, files: &dyn VersionFiles) -> Result<BatchConfig> {
+    match config.batching_file {
+        true => files.batching(folder),
+        false => Ok(config.batching.clone()),
+    }
+}
+
+/// The platform's part of a model's settings.
+fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
+    LoadOptions {
+        threads,
+        tags: config.tags.clone(),
+        images: match config.images {
+            Images::Auto => None,
+            Images::Raw => Some(ImageEncoding::Raw),
+            Images::Base64 => Some(ImageEncoding::Base64Url),
+        },
+    }
+}
+
+/// Checks that there is an input for each that is declared, and none that can not be. Types and
+/// shapes are left to the runtime, which checks them against the graph: models in the wild declare
+/// wrong ones (TensorFlow Serving's own half_plus_three takes strings for what it calls a float).
+fn check(signature: &Signature, inputs: &[Tensor]) -> Result<()> {
+    if inputs.len() != signature.inputs.len() {
+        let (want, got) = (signature.inputs.len(), inputs.len());
+        let name = &signature.name;
+        return Err(Error::invalid(format!("signature {name:?} takes {want} inputs, not {got}")));
+    }
+    let Some(spec) = signature.inputs.iter().find(|spec| spec.dtype().is_none()) else {
+        return Ok(());
+    };
+    let (alias, number) = (&spec.alias, spec.dtype_number);
+    let message = format!("input {alias:?} is of type number {number}, which no client can send");
+    Err(Error::new(Code::Unimplemented, message))
+}
+
+/// Runs a signature a few times on `rows` rows of made-up inputs; less often if that takes long.
+fn warm_size(signature: &Signature, queue: &Queue, rows: usize) -> Result<()> {
+    let made = signature.inputs.iter().map(|spec| made_up(spec, signature, rows));
+    let Some(inputs) = made.collect::<Option<Vec<Tensor>>>() else {
+        return Err(Error::invalid("its inputs can not be made up"));
+    };
+    let started = Instant::now();
+    for _ in 0..WARM_RUNS {
+        queue.warm(&inputs, Some(WARM_LIMIT))?;
+        if started.elapsed() > WARM_LIMIT / 10 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A black PNG of one pixel.
+const PIXEL: &[u8] =
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\0\0\0\0:~\x9bU\0\0\0\n\
+IDATx\x9cc`\0\0\0\x02\0\x01H\xaf\xa4q\0\0\0\0IEND\xaeB`\x82";
+
+/// The same as URL-safe base64.
+const PIXEL_BASE64: &[u8] =
+    b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK-\
+kcQAAAABJRU5ErkJggg==";
+
+/// `rows` rows of zeros (or of strings: a tiny image if it takes images, else empty) of the
+/// declared shape, with 1 for whatever else is left open; `None` if that would be large.
+fn made_up(spec: &TensorSpec, signature: &Signature, rows: usize) -> Option<Tensor> {
+    const LARGEST: usize = 64 << 20;
+    let mut dims: Vec<i64> = match &spec.shape {
+        DeclaredShape::Dims(dims) => dims.iter().map(|(size, _)| (*size).max(1)).collect(),
+        DeclaredShape::UnknownRank | DeclaredShape::Missing => vec![1],
+    };
+    if spec.shape.is_batched() {
+        *dims.first_mut()? = i64::try_from(rows).ok()?;
+    }
+    let shape = Shape::new(&dims).ok()?;
+    let dtype = spec.dtype()?;
+    let count = shape.elements().ok()?;
+    let bytes = count.checked_mul(dtype.size().unwrap_or(PIXEL.len()))?;
+    if bytes > LARGEST {
+        return None;
+    }
+    if dtype != DType::String {
+        let mut zeros = aligned_vec::<u8>(0);
+        zeros.resize(bytes, 0);
+        return Tensor::numeric(dtype, shape, Buffer::new(Arc::new(zeros))).ok();
+    }
+    let text = match (signature.takes_images, signature.images) {
+        (false, _) => &[],
+        (true, ImageEncoding::Raw) => PIXEL,
+        (true, ImageEncoding::Base64Url) => PIXEL_BASE64,
+    };
+    let mut strings = StringsBuilder::default();
+    (0..count).for_each(|_| strings.push(text));
+    Tensor::from_strings(shape, strings).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pixel_is_a_png() {
+        // Signature, chunk length and type; IEND and its checksum at the end.
+        assert!(PIXEL.starts_with(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"));
+        assert!(PIXEL.ends_with(b"IEND\xaeB`\x82"));
+        assert_eq!(PIXEL.len(), 67);
+        let mut text = Vec::new();
+        tensorserve_codec::base64::encode_url_safe(PIXEL, &mut text);
+        assert_eq!(text, PIXEL_BASE64);
+    }
+}

@@ -1,0 +1,363 @@
+//! Which models and versions exist, read from the file system.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::config::{ModelConfig, SourceConfig};
+use tensorserve_platform::{Platforms, names_version};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// A model that is there.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Found {
+    pub(super) name: String,
+    /// The path of the source it comes from.
+    pub(super) source: PathBuf,
+    /// Folders of its versions.
+    pub(super) versions: BTreeMap<i64, PathBuf>,
+    pub(super) config: ModelConfig,
+}
+
+/// What one look at a source brought.
+#[derive(Debug, Default)]
+pub(super) struct Discovery {
+    pub(super) models: Vec<Found>,
+    /// Names of folders that may be models, but can not be read.
+    pub(super) unreadable: BTreeSet<String>,
+    /// Names of folders that hold no version: models that were emptied, or no models at all.
+    pub(super) empty: BTreeSet<String>,
+    /// Oddities worth a line in the log, once each.
+    pub(super) notes: BTreeSet<String>,
+}
+
+/// Looks at `source`.
+///
+/// # Errors
+/// If its folder can not be read; what was there before then stays as it is.
+pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<Discovery> {
+    let mut discovery = Discovery::default();
+    let (path, named) = (&source.path, source.model.platform);
+    if platforms.is_model(path, named) {
+        let (name, version) = name_of_model_folder(path);
+        let versions = BTreeMap::from([(version, path.clone())]);
+        discovery.add(source.name.clone().unwrap_or(name), versions, source);
+        return Ok(discovery);
+    }
+    let folders = subfolders(path)?;
+    let versions = versions_among(&folders, &mut discovery.notes);
+    if !versions.is_empty() || source.name.is_some() {
+        let name = source.name.clone().unwrap_or_else(|| folder_name(path));
+        discovery.add(name, versions, source);
+        return Ok(discovery);
+    }
+    for (name, folder) in folders {
+        if name.starts_with('.') {
+            continue;
+        }
+        if platforms.is_model(&folder, named) {
+            discovery.add(name, BTreeMap::from([(1, folder)]), source);
+            continue;
+        }
+        // One unreadable model does not hide the others.
+        let versions = match subfolders(&folder) {
+            Ok(folders) => versions_among(&folders, &mut discovery.notes),
+            Err(error) => {
+                discovery.notes.insert(format!("{error}; what is loaded from it stays"));
+                discovery.unreadable.insert(name);
+                continue;
+            }
+        };
+        if versions.is_empty() {
+            discovery.empty.insert(name);
+        } else {
+            discovery.add(name, versions, source);
+        }
+    }
+    Ok(discovery)
+}
+
+impl Discovery {
+    fn add(&mut self, name: String, versions: BTreeMap<i64, PathBuf>, source: &SourceConfig) {
+        if name.contains([':', '/']) {
+            let note = format!("{name:?} is left out: clients can not name a model with : or /");
+            self.notes.insert(note);
+            return;
+        }
+        let (config, source) = (source.model.clone(), source.path.clone());
+        self.models.push(Found { name, source, versions, config });
+    }
+}
+
+/// Name and number of a model that is served straight from its folder: `half_plus_two/3` is
+/// version 3 of `half_plus_two`, any other folder is version 1 of the model it is named like. A
+/// file gives its model its name without what it ends with.
+fn name_of_model_folder(path: &Path) -> (String, i64) {
+    if path.is_file() {
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        return (stem.unwrap_or_else(|| folder_name(path)), 1);
+    }
+    let name = folder_name(path);
+    match (name.parse(), real_path(path).parent()) {
+        (Ok(version), Some(parent)) if version >= 0 => (folder_name(parent), version),
+        _ => (name, 1),
+    }
+}
+
+fn real_path(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// The last part of the path, also of `.` and `models/..`.
+fn folder_name(path: &Path) -> String {
+    let real = real_path(path);
+    let name = real.file_name().map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| "default".to_owned())
+}
+
+/// Folders in `path` with names that are text, in byte order.
+fn subfolders(path: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let unreadable = |e: std::io::Error| {
+        let message = format!("{} can not be read: {e}", path.display());
+        Error::new(Code::of_io(&e), message).with_source(e)
+    };
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(path).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        // Links count as what they point to: `current -> v7` is common.
+        let is_folder = fs::metadata(entry.path()).is_ok_and(|meta| meta.is_dir());
+        if let (true, Ok(name)) = (is_folder, entry.file_name().into_string()) {
+            folders.push((name, entry.path()));
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+/// The folders named by a number. Of two with the same number (`1` and `001`) the later in byte
+/// order counts, as in TensorFlow Serving.
+fn versions_among(
+    folders: &[(String, PathBuf)],
+    notes: &mut BTreeSet<String>,
+) -> BTreeMap<i64, PathBuf> {
+    let mut versions = BTreeMap::new();
+    for (name, folder) in folders {
+        let Some(version) = names_version(name).then(|| name.parse().ok()).flatten() else {
+            continue;
+        };
+        if let Some(other) = versions.insert(version, folder.clone()) {
+            notes.insert(format!(
+                "version {version} is there twice; {} counts, {} does not",
+                folder.display(),
+                other.display()
+            ));
+        }
+    }
+    versions
+}
+
+/// What a folder's files look like at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    hash: u64,
+    /// The latest change of any of them.
+    newest: SystemTime,
+}
+
+impl Fingerprint {
+    /// Looks at all files of the version at `path`; unreadable ones count as missing.
+    pub(super) fn of(path: &Path) -> Self {
+        let mut hasher = DefaultHasher::new();
+        let mut newest = SystemTime::UNIX_EPOCH;
+        look(files_of(path), 0, &mut hasher, &mut newest);
+        let hash = hasher.finish();
+        Fingerprint { hash, newest }
+    }
+
+    /// Whether nothing has changed for `time`: then no copy is under way, and there is no need
+    /// to look twice.
+    pub(super) fn is_settled(&self, time: Duration) -> bool {
+        let since = SystemTime::now().duration_since(self.newest);
+        since.is_ok_and(|since| since >= time)
+    }
+}
+
+/// Bytes of all files of the model at `path`; unreadable ones count as nothing.
+pub(super) fn size_of(path: &Path) -> u64 {
+    size_of_level(files_of(path), 0)
+}
+
+/// What makes up the model at `path`: what is in its folder, its one file, or, where several files
+/// lie side by side, those whose names begin like the last part of `path`.
+fn files_of(path: &Path) -> Vec<PathBuf> {
+    if path.is_dir() {
+        return inside(path);
+    }
+    if path.is_file() {
+        return vec![path.to_owned()];
+    }
+    let (Some(folder), Some(prefix)) = (path.parent(), path.file_name()) else {
+        return Vec::new();
+    };
+    let begins = |path: &PathBuf| {
+        let name = path.file_name().map(OsStr::as_encoded_bytes);
+        name.is_some_and(|name| name.starts_with(prefix.as_encoded_bytes()))
+    };
+    inside(folder).into_iter().filter(begins).collect()
+}
+
+/// What is in a folder, in byte order; nothing if it can not be read.
+fn inside(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn size_of_level(paths: Vec<PathBuf>, depth: usize) -> u64 {
+    let sizes = paths.into_iter().filter_map(|path| {
+        let meta = fs::metadata(&path).ok()?;
+        match meta.is_dir() {
+            true if depth < DEEPEST => Some(size_of_level(inside(&path), depth + 1)),
+            true => None,
+            false => Some(meta.len()),
+        }
+    });
+    sizes.fold(0, u64::saturating_add)
+}
+
+/// Deep enough for any model, and an end for links in a circle.
+const DEEPEST: usize = 16;
+
+fn look(paths: Vec<PathBuf>, depth: usize, hasher: &mut DefaultHasher, newest: &mut SystemTime) {
+    for path in paths {
+        let Ok(meta) = fs::metadata(&path) else {
+            continue;
+        };
+        path.hash(hasher);
+        let changed = (meta.ctime(), meta.ctime_nsec(), meta.mtime(), meta.mtime_nsec());
+        (meta.len(), changed).hash(hasher);
+        // The change time and not the modification time, which a copy may set to the past.
+        let seconds = Duration::from_secs(u64::try_from(meta.ctime()).unwrap_or(0));
+        *newest = (SystemTime::UNIX_EPOCH + seconds).max(*newest);
+        if meta.is_dir() && depth < DEEPEST {
+            look(inside(&path), depth + 1, hasher, newest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ModelConfig;
+    use std::sync::Arc;
+    use tensorserve_platform::{
+        Completeness, Inspection, LoadOptions, Loaded, Place as Path, Platform,
+    };
+
+    /// Takes a folder with a `saved_model.pb` for a model.
+    struct ByFile;
+
+    impl Platform for ByFile {
+        fn name(&self) -> &'static str {
+            "by_file"
+        }
+
+        fn describe(&self) -> Result<String> {
+            Ok(self.name().to_owned())
+        }
+
+        fn recognises(&self, place: &Path) -> bool {
+            place.path().join("saved_model.pb").is_file()
+        }
+
+        fn takes_threads(&self) -> bool {
+            false
+        }
+
+        fn check(&self, _folder: &std::path::Path) -> Completeness {
+            Completeness::Complete
+        }
+
+        fn inspect(&self, _: &std::path::Path, _: &LoadOptions) -> Result<Inspection> {
+            Err(Error::internal("nothing is loaded here"))
+        }
+
+        fn load(&self, _: &std::path::Path, _: &LoadOptions) -> Result<Loaded> {
+            Err(Error::internal("nothing is loaded here"))
+        }
+    }
+
+    struct Place {
+        root: tempfile::TempDir,
+        platforms: Platforms,
+    }
+
+    impl Place {
+        fn with(models: &[&str]) -> Self {
+            let root = tempfile::tempdir().expect("temporary folder");
+            for model in models {
+                let folder = root.path().join(model);
+                fs::create_dir_all(&folder).expect("folder");
+                fs::write(folder.join("saved_model.pb"), "x").expect("file");
+            }
+            Place { root, platforms: Platforms::new(vec![Arc::new(ByFile)]) }
+        }
+
+        fn discover(&self, path: &str, name: Option<&str>) -> Vec<(String, Vec<i64>)> {
+            let (path, name) = (self.root.path().join(path), name.map(str::to_owned));
+            let source = SourceConfig { path, name, model: ModelConfig::default() };
+            let found = discover(&source, &self.platforms).expect("readable");
+            let brief = |found: Found| (found.name, found.versions.into_keys().collect());
+            found.models.into_iter().map(brief).collect()
+        }
+    }
+
+    #[test]
+    fn a_folder_of_models() {
+        let place = Place::with(&["all/a/1", "all/a/00000002", "all/b", "all/.hidden/1"]);
+        fs::create_dir_all(place.root.path().join("all/scripts/lib")).expect("folder");
+        let want = [("a".to_owned(), vec![1, 2]), ("b".to_owned(), vec![1])];
+        assert_eq!(place.discover("all", None), want);
+    }
+
+    #[test]
+    fn a_folder_of_versions_and_a_single_model() {
+        let place = Place::with(&["m/1", "m/3", "m/latest"]);
+        assert_eq!(place.discover("m", None), [("m".to_owned(), vec![1, 3])]);
+        assert_eq!(place.discover("m", Some("other")), [("other".to_owned(), vec![1, 3])]);
+        assert_eq!(place.discover("m/3", None), [("m".to_owned(), vec![3])]);
+        assert_eq!(place.discover("m/latest", None), [("latest".to_owned(), vec![1])]);
+    }
+
+    #[test]
+    fn odd_names() {
+        let place = Place::with(&["m/1", "m/001", "m/-1", "m/1.tmp", "m/99999999999999999999"]);
+        assert_eq!(place.discover("m", None), [("m".to_owned(), vec![1])]);
+        let place = Place::with(&["all/with:colon/1", "all/fine/1"]);
+        assert_eq!(place.discover("all", None), [("fine".to_owned(), vec![1])]);
+    }
+
+    #[test]
+    fn a_missing_folder_is_an_error() {
+        let place = Place::with(&[]);
+        let path = place.root.path().join("nothing");
+        let missing = SourceConfig { path, name: None, model: ModelConfig::default() };
+        assert!(discover(&missing, &place.platforms).is_err());
+    }
+
+    #[test]
+    fn a_change_shows_in_the_fingerprint() {
+        let place = Place::with(&["m/1"]);
+        let folder = place.root.path().join("m/1");
+        let before = Fingerprint::of(&folder);
+        assert_eq!(before, Fingerprint::of(&folder));
+        assert!(!before.is_settled(Duration::from_secs(60)));
+        fs::write(folder.join("more"), "y").expect("file");
+        assert_ne!(before, Fingerprint::of(&folder));
+    }
+}

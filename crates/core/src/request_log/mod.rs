@@ -1,0 +1,320 @@
+//! Sampled requests, written to files as records.
+//!
+//! A request's thread throws the dice, and hands over a closure that will make the record; it never
+//! waits, and what does not fit into the queue is dropped and counted. One thread makes the records
+//! and writes them to the model's file ([`file`](mod@file)). What a record holds only protocols know; where
+//! it goes only the configuration says.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crossbeam::channel::{Receiver, Sender, bounded};
+
+use self::file::LogFile;
+use crate::config::LogConfig;
+use crate::metrics::{Metrics, Record};
+use tensorserve_tensor::error::{Error, Result};
+
+mod file;
+
+/// Requests that may wait to be written, and the memory they may keep.
+const MOST_WAITING: usize = 1024;
+const MOST_BYTES: usize = 64 << 20;
+
+/// The logs of a server's models. Cheap to clone.
+#[derive(Clone)]
+pub struct RequestLogs(Arc<Shared>);
+
+struct Shared {
+    metrics: Metrics,
+    /// To the thread, which is only there once there is something to log.
+    queue: Mutex<Option<Queue>>,
+    logs: Mutex<BTreeMap<Arc<str>, Arc<RequestLog>>>,
+}
+
+#[derive(Clone)]
+struct Queue {
+    items: Sender<Item>,
+    /// Memory that what waits keeps.
+    bytes: Arc<AtomicUsize>,
+}
+
+enum Item {
+    Request(Waiting),
+    /// Everything before this has been written.
+    Flush(Sender<()>),
+}
+
+/// A request that waits to be written.
+struct Waiting {
+    make: Box<dyn FnOnce() -> Vec<u8> + Send>,
+    /// Memory it keeps until then.
+    bytes: usize,
+    target: Arc<Target>,
+}
+
+/// Where the records of a model go.
+struct Target {
+    model: Arc<str>,
+    file: Mutex<LogFile>,
+}
+
+/// The log of one model.
+pub struct RequestLog {
+    config: LogConfig,
+    dice: Dice,
+    target: Arc<Target>,
+    queue: Queue,
+    metrics: Metrics,
+}
+
+impl RequestLogs {
+    /// No log yet.
+    #[must_use]
+    pub fn new(metrics: Metrics) -> Self {
+        RequestLogs(Arc::new(Shared { metrics, queue: Mutex::default(), logs: Mutex::default() }))
+    }
+
+    /// The log of `model` with these settings: the one it has if they are as before. `None` if
+    /// nothing is to be logged.
+    #[must_use]
+    pub fn of(&self, model: &Arc<str>, config: &LogConfig) -> Option<Arc<RequestLog>> {
+        let mut logs = self.0.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(log) = logs.get(model)
+            && log.config == *config
+        {
+            return Some(Arc::clone(log));
+        }
+        logs.remove(model);
+        let prefix = config.prefix.as_deref().filter(|_| config.sampling_rate > 0.0)?;
+        let queue = match self.queue() {
+            Ok(queue) => queue,
+            Err(error) => {
+                log::error!("the requests of {model} are not logged: {error}");
+                return None;
+            }
+        };
+        let file = Mutex::new(LogFile::new(prefix, model, config.max_file_bytes));
+        let log = Arc::new(RequestLog {
+            config: config.clone(),
+            dice: Dice::new(config.sampling_rate),
+            target: Arc::new(Target { model: Arc::clone(model), file }),
+            queue,
+            metrics: self.0.metrics.clone(),
+        });
+        logs.insert(Arc::clone(model), Arc::clone(&log));
+        Some(log)
+    }
+
+    /// The log of a model that is gone is closed.
+    pub fn forget(&self, model: &str) {
+        self.0.logs.lock().unwrap_or_else(PoisonError::into_inner).remove(model);
+    }
+
+    /// Waits until what has been handed over is written, for at most `patience`.
+    pub fn flush(&self, patience: Duration) {
+        let queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(queue) = queue else {
+            return;
+        };
+        let (done, written) = bounded(1);
+        let sent = queue.items.send_timeout(Item::Flush(done), patience);
+        if sent.is_err() || written.recv_timeout(patience).is_err() {
+            log::warn!("logged requests were still being written after {patience:?}");
+        }
+    }
+
+    /// The way to the thread, which is started by the first call.
+    fn queue(&self) -> Result<Queue> {
+        let mut slot = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = &*slot {
+            return Ok(queue.clone());
+        }
+        let (items, received) = bounded(MOST_WAITING);
+        let bytes = Arc::new(AtomicUsize::new(0));
+        let (kept, metrics) = (Arc::clone(&bytes), self.0.metrics.clone());
+        let thread = thread::Builder::new().name("request log".to_owned());
+        thread
+            .spawn(move || write_all(&received, &kept, &metrics))
+            .map_err(|e| Error::internal("a thread could not be started").with_source(e))?;
+        let queue = Queue { items, bytes };
+        *slot = Some(queue.clone());
+        Ok(queue)
+    }
+}
+
+/// The thread: writes what comes until nobody is left to send.
+fn write_all(items: &Receiver<Item>, kept: &AtomicUsize, metrics: &Metrics) {
+    for item in items {
+        match item {
+            Item::Flush(done) => drop(done.send(())),
+            Item::Request(Waiting { make, bytes, target }) => {
+                let record = catch_unwind(AssertUnwindSafe(make));
+                kept.fetch_sub(bytes, Relaxed);
+                let mut file = target.file.lock().unwrap_or_else(PoisonError::into_inner);
+                let outcome = match record {
+                    Ok(record) if file.write(&record) => Record::Written,
+                    Ok(_) => Record::Failed,
+                    Err(_) => {
+                        metrics.panicked();
+                        Record::Failed
+                    }
+                };
+                metrics.logged(&target.model, outcome);
+            }
+        }
+    }
+}
+
+impl RequestLog {
+    /// Whether to log a request: throws the dice.
+    pub fn samples(&self) -> bool {
+        self.dice.throw()
+    }
+
+    /// The part of requests that is logged.
+    #[must_use]
+    pub fn sampling_rate(&self) -> f64 {
+        self.config.sampling_rate
+    }
+
+    /// Hands over a request that is logged. `make` makes its record, on another thread, and keeps
+    /// `bytes` bytes of memory until then.
+    pub fn write(&self, bytes: usize, make: impl FnOnce() -> Vec<u8> + Send + 'static) {
+        // The largest request must have a chance, too.
+        let waiting = self.queue.bytes.fetch_add(bytes, Relaxed);
+        let fits = waiting == 0 || waiting.saturating_add(bytes) <= MOST_BYTES;
+        let target = Arc::clone(&self.target);
+        let item = Item::Request(Waiting { make: Box::new(make), bytes, target });
+        if !fits || self.queue.items.try_send(item).is_err() {
+            self.queue.bytes.fetch_sub(bytes, Relaxed);
+            self.metrics.logged(&self.target.model, Record::Dropped);
+        }
+    }
+}
+
+/// Chance, good enough to sample with and cheap enough to throw for every request.
+struct Dice {
+    throws: AtomicU64,
+    /// Of 2^64 throws so many win.
+    winning: u64,
+    always: bool,
+}
+
+impl Dice {
+    fn new(rate: f64) -> Self {
+        // Servers that start together must not sample the same requests.
+        let seed = RandomState::new().hash_one(0);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        // A float becomes the nearest number there is.
+        let winning = (rate * 2f64.powi(64)) as u64;
+        Dice { throws: AtomicU64::new(seed), winning, always: rate >= 1.0 }
+    }
+
+    /// The steps of SplitMix64, a generator whose state is a counter.
+    fn throw(&self) -> bool {
+        if self.always {
+            return true;
+        }
+        let state = self.throws.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) < self.winning
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(rate: f64, folder: &std::path::Path) -> (RequestLogs, Arc<RequestLog>) {
+        let logs = RequestLogs::new(Metrics::new());
+        let prefix = Some(folder.to_owned());
+        let config = LogConfig { prefix, sampling_rate: rate, max_file_bytes: 1 << 20 };
+        let log = logs.of(&Arc::from("m"), &config).expect("a log");
+        (logs, log)
+    }
+
+    fn written(folder: &std::path::Path) -> usize {
+        let files = std::fs::read_dir(folder).expect("a folder");
+        files.map(|file| file.expect("an entry").metadata().expect("there").len()).sum::<u64>()
+            as usize
+    }
+
+    #[test]
+    fn so_many_are_sampled_as_asked_for() {
+        let wins = |rate: f64| {
+            let dice = Dice::new(rate);
+            (0..100_000).filter(|_| dice.throw()).count()
+        };
+        assert_eq!(wins(1.0), 100_000);
+        assert_eq!(wins(1e-30), 0);
+        assert!((9_000..11_000).contains(&wins(0.1)), "{}", wins(0.1));
+        assert!((49_000..51_000).contains(&wins(0.5)), "{}", wins(0.5));
+    }
+
+    #[test]
+    fn nothing_is_logged_without_a_place_or_a_rate() {
+        let logs = RequestLogs::new(Metrics::new());
+        let model = Arc::from("m");
+        let config = LogConfig { prefix: None, sampling_rate: 1.0, max_file_bytes: 1 };
+        assert!(logs.of(&model, &config).is_none());
+        let prefix = Some("/tmp/x".into());
+        let config = LogConfig { prefix, sampling_rate: 0.0, max_file_bytes: 1 };
+        assert!(logs.of(&model, &config).is_none());
+        assert!(logs.0.queue.lock().expect("whole").is_none(), "no thread");
+    }
+
+    #[test]
+    fn the_same_settings_keep_the_log() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (logs, log) = log(0.5, folder.path());
+        let model = Arc::from("m");
+        let same = logs.of(&model, &log.config).expect("a log");
+        assert!(Arc::ptr_eq(&same, &log));
+        let other = LogConfig { sampling_rate: 0.25, ..log.config.clone() };
+        assert!(!Arc::ptr_eq(&logs.of(&model, &other).expect("a log"), &log));
+        logs.forget("m");
+        assert!(logs.0.logs.lock().expect("whole").is_empty());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_nobody_waits() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (logs, log) = log(1.0, folder.path());
+        let (open, gate) = bounded::<()>(0);
+        log.write(1, move || {
+            let _ = gate.recv();
+            b"first".to_vec()
+        });
+        // More than may wait, by number and by size.
+        for _ in 0..MOST_WAITING + 10 {
+            log.write(1, || b"x".to_vec());
+        }
+        log.write(MOST_BYTES, || b"large".to_vec());
+        drop(open);
+        logs.flush(Duration::from_secs(20));
+        let text = log.metrics.encode().expect("text");
+        let count = |result: &str| -> usize {
+            let series =
+                format!("tensorserve_logged_requests_total{{model=\"m\",result=\"{result}\"}} ");
+            let value = text.lines().find_map(|line| line.strip_prefix(&series));
+            value.expect(result).parse().expect("a number")
+        };
+        assert_eq!(count("written") + count("dropped"), MOST_WAITING + 12);
+        assert!(count("dropped") >= 10, "{text}");
+        assert_eq!(written(folder.path()), 16 + 5 + 17 * (count("written") - 1));
+        assert_eq!(log.queue.bytes.load(Relaxed), 0);
+        // There is room again, also for what is larger than all that may wait.
+        log.write(2 * MOST_BYTES, || b"large".to_vec());
+        logs.flush(Duration::from_secs(20));
+        log.write(1, || panic!("a bug"));
+        logs.flush(Duration::from_secs(20));
+        assert!(log.metrics.encode().expect("text").contains("result=\"failed\"} 1"));
+    }
+}

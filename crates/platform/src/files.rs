@@ -1,0 +1,155 @@
+//! Places that may be models, and models that are one file: finding it, and reading it whole.
+//!
+//! Such a model is named by its file, or by a version folder that holds it.
+
+use std::cell::OnceCell;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::Completeness;
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// A path that may be a model. Every platform looks at it, and so often that what is in a folder is
+/// listed once for all of them.
+pub struct Place<'a> {
+    path: &'a Path,
+    is_file: bool,
+    inside: OnceCell<Vec<PathBuf>>,
+}
+
+impl<'a> Place<'a> {
+    /// What is at `path`.
+    #[must_use]
+    pub fn new(path: &'a Path) -> Self {
+        Place { path, is_file: path.is_file(), inside: OnceCell::new() }
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// Whether it is a file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.is_file
+    }
+
+    /// The file itself, or what is in the folder, sorted; nothing if it can not be read.
+    fn entries(&self) -> &[PathBuf] {
+        self.inside.get_or_init(|| {
+            if self.is_file {
+                return vec![self.path.to_owned()];
+            }
+            let entries = fs::read_dir(self.path).into_iter().flatten().flatten();
+            let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+            paths.sort();
+            paths
+        })
+    }
+
+    /// Folders in it, sorted.
+    pub fn folders(&self) -> impl Iterator<Item = &PathBuf> {
+        self.entries().iter().filter(|path| path.is_dir())
+    }
+
+    /// The file itself, or files in the folder, if their names end so.
+    pub fn files(&self, endings: &[&str]) -> impl Iterator<Item = &PathBuf> {
+        self.entries().iter().filter(move |path| ends_with(path, endings) && path.is_file())
+    }
+
+    /// Whether there is a file whose name ends like a model's.
+    pub fn has_file(&self, endings: &[&str]) -> bool {
+        self.files(endings).next().is_some()
+    }
+}
+
+/// Whether there is one such file, and not several.
+pub fn check(path: &Path, endings: &[&str]) -> Completeness {
+    match find(path, endings) {
+        Ok(_) => Completeness::Complete,
+        Err(error) if error.code() == Code::NotFound => {
+            Completeness::Missing(format!("a file *{}", endings.join(" or *")))
+        }
+        Err(error) => Completeness::Broken(error),
+    }
+}
+
+/// The model's file: `path` itself, whatever its name, or the only one in the folder `path` whose
+/// name ends like a model's.
+///
+/// # Errors
+/// [`Code::NotFound`] if there is none; [`Code::FailedPrecondition`] if there are several.
+pub fn find(path: &Path, endings: &[&str]) -> Result<PathBuf> {
+    let place = Place::new(path);
+    if place.is_file() {
+        return Ok(path.to_owned());
+    }
+    let shown = path.display();
+    match place.files(endings).collect::<Vec<_>>()[..] {
+        [] => Err(Error::not_found(format!("{shown} holds no file *{}", endings.join(" or *")))),
+        [file] => Ok(file.clone()),
+        [one, other, ..] => Err(Error::new(
+            Code::FailedPrecondition,
+            format!(
+                "{shown} holds several models, {} and {}: give each a folder of its own, or name \
+                 the file",
+                one.display(),
+                other.display()
+            ),
+        )),
+    }
+}
+
+/// All of `file`.
+///
+/// # Errors
+/// If it can not be read; [`Code::ResourceExhausted`] if it has more than `most` bytes.
+pub fn read(file: &Path, most: u64) -> Result<Vec<u8>> {
+    let failed = |e: std::io::Error| {
+        Error::new(Code::of_io(&e), format!("{}: {e}", file.display())).with_source(e)
+    };
+    let open = File::open(file).map_err(failed)?;
+    let length = open.metadata().map_err(failed)?.len();
+    let Some(length) = usize::try_from(length).ok().filter(|_| length <= most) else {
+        let message = format!("{} has more than {most} bytes", file.display());
+        return Err(Error::new(Code::ResourceExhausted, message));
+    };
+    let mut bytes = vec![0; length];
+    // At a place: such reads are done in pieces, between which requests go on.
+    open.read_exact_at(&mut bytes, 0).map_err(failed)?;
+    Ok(bytes)
+}
+
+fn ends_with(path: &Path, endings: &[&str]) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase());
+    name.is_some_and(|name| endings.iter().any(|ending| name.ends_with(ending)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDINGS: [&str; 2] = [".pmml", ".xml"];
+
+    #[test]
+    fn a_model_is_its_file_or_the_only_such_file_of_its_folder() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (one, odd) = (folder.path().join("a.PMML"), folder.path().join("odd"));
+        assert!(matches!(check(folder.path(), &ENDINGS), Completeness::Missing(_)));
+        fs::write(&one, "12345").expect("written");
+        fs::write(&odd, "").expect("written");
+        let has_file = |path: &Path| Place::new(path).has_file(&ENDINGS);
+        assert!(has_file(&one) && has_file(folder.path()));
+        assert!(!has_file(&odd));
+        assert_eq!(find(folder.path(), &ENDINGS).expect("one"), one);
+        assert_eq!(find(&odd, &ENDINGS).expect("named"), odd);
+        assert_eq!(read(&one, 5).expect("small"), b"12345");
+        assert!(read(&one, 4).is_err());
+
+        fs::write(folder.path().join("b.xml"), "").expect("written");
+        assert!(matches!(check(folder.path(), &ENDINGS), Completeness::Broken(_)));
+    }
+}

@@ -1,0 +1,270 @@
+//! The contract of a runtime: a [`Platform`] turns a version folder into an [`Executable`]. Where
+//! a model is one file, its "folder" may be that file.
+//!
+//! A platform knows files and its runtime. It must not know of HTTP, batching, versions or
+//! configuration files; the core never names a platform except through these traits.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::files::Place;
+use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::{Signature, Tensor};
+
+pub mod files;
+pub mod library;
+
+/// A runtime that can serve models of one kind.
+pub trait Platform: Send + Sync {
+    /// Its name, as shown to users and written in configuration: `tensorflow`, …
+    fn name(&self) -> &'static str;
+
+    /// The runtime's own version and kind for `--version` and the start-up lines.
+    ///
+    /// # Errors
+    /// When the runtime is not installed; the message says how to get it.
+    fn describe(&self) -> Result<String>;
+
+    /// Libraries of operations that the user has added to it, once they are loaded.
+    fn custom_ops(&self) -> Vec<CustomOps> {
+        Vec::new()
+    }
+
+    /// Whether `place` itself is or holds a model of this kind (not whether it is a good one).
+    fn recognises(&self, place: &Place) -> bool;
+
+    /// Whether folders in a model's folder are part of the model: they are not looked at for models
+    /// and versions.
+    fn has_folders(&self) -> bool {
+        false
+    }
+
+    /// Whether the number of threads that a load is told makes a difference to runs. Where it does,
+    /// a model may be loaded again with another one.
+    fn takes_threads(&self) -> bool;
+
+    /// Whether all files that the model names are there, without loading it.
+    fn check(&self, folder: &Path) -> Completeness;
+
+    /// What the model declares, without loading it.
+    ///
+    /// # Errors
+    /// [`Code::DataLoss`] for files that are not such a model,
+    /// [`Code::NotFound`] for a missing tag.
+    fn inspect(&self, folder: &Path, options: &LoadOptions) -> Result<Inspection>;
+
+    /// Loads the model. Blocks for as long as that takes.
+    ///
+    /// # Errors
+    /// As [`Platform::inspect`], and whatever the runtime reports.
+    fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded>;
+}
+
+/// A library of operations that the user has added to a runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CustomOps {
+    /// Its file.
+    pub path: PathBuf,
+    /// The names of its operations, sorted.
+    pub ops: Vec<String>,
+}
+
+/// Files beside a model that are Simple TensorFlow Serving's functions to call before and behind
+/// it, in Python's marshal format.
+const MARSHALLED_HOOKS: [&str; 2] = ["preprocess_function.marshal", "postprocess_function.marshal"];
+
+/// Whether there are such files beside the model at `path`, or in its folder.
+#[must_use]
+pub fn has_marshalled_hooks(path: &Path) -> bool {
+    let folder = if path.is_dir() { Some(path) } else { path.parent() };
+    folder.is_some_and(|folder| MARSHALLED_HOOKS.iter().any(|name| folder.join(name).is_file()))
+}
+
+/// What [`Platform::check`] found.
+#[derive(Debug)]
+pub enum Completeness {
+    /// Everything the model names is there.
+    Complete,
+    /// Something it names is not there (yet): the text says what.
+    Missing(String),
+    /// What is there can not be a model.
+    Broken(Error),
+}
+
+/// Per-model settings that a platform needs to load it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadOptions {
+    /// Which graph of a SavedModel: the tags it must have.
+    pub tags: Vec<String>,
+    /// Threads that one operation of the model may use; 0 leaves it to the runtime. A platform
+    /// that is itself set to a number keeps to that.
+    pub threads: usize,
+    /// How images reach the model; `None` finds out from the graph.
+    pub images: Option<tensorserve_tensor::ImageEncoding>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        LoadOptions { tags: vec!["serve".to_owned()], threads: 0, images: None }
+    }
+}
+
+/// A model's declarations.
+#[derive(Debug)]
+pub struct Inspection {
+    /// Signatures, sorted by name.
+    pub signatures: Vec<Signature>,
+    /// What wrote it: the version of TensorFlow or, for other platforms, program and version; empty
+    /// if not recorded.
+    pub written_by: String,
+    /// Size of the model's files in bytes.
+    pub bytes: u64,
+}
+
+/// A model in memory.
+pub struct Loaded {
+    /// Signatures, sorted by name.
+    pub signatures: Vec<Signature>,
+    /// Runs them.
+    pub executable: Arc<dyn Executable>,
+    /// Size of the model's files in bytes, the best cheap guess of what it holds in memory.
+    pub bytes: u64,
+    /// Whether functions in Python's marshal format, to call before or behind it, are part of its
+    /// file (Simple TensorFlow Serving's hooks), which are never run.
+    pub marshalled_hooks: bool,
+}
+
+/// How one run should go.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunOptions {
+    /// The most threads that one operation of the model may use; 0 leaves it to the runtime.
+    pub threads: usize,
+    /// Cancel the run after this long. The runtime then needs threads of its own, which costs a
+    /// few microseconds; `None` runs on the calling thread.
+    pub timeout: Option<Duration>,
+}
+
+/// A loaded model. Running blocks the calling thread; any number may run at once.
+pub trait Executable: Send + Sync {
+    /// Runs signature number `signature` (its place in [`Loaded::signatures`]) on `inputs`, one
+    /// for each of its inputs in order, and returns its outputs in order.
+    ///
+    /// # Errors
+    /// What the runtime reports, and
+    /// [`Code::DeadlineExceeded`] after the timeout.
+    fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>>;
+
+    /// Runs, and tells what every operation did meanwhile. That costs many times the run itself.
+    ///
+    /// # Errors
+    /// As [`Executable::run`];
+    /// [`Code::Unimplemented`] if the runtime can not tell.
+    fn profile(
+        &self,
+        _signature: usize,
+        _inputs: &[Tensor],
+        _options: RunOptions,
+    ) -> Result<Profiled> {
+        let message = "the runtime of this model makes no profiles";
+        Err(Error::new(Code::Unimplemented, message))
+    }
+}
+
+/// Outputs in order, and how they came about.
+pub type Profiled = (Vec<Tensor>, Vec<OpRun>);
+
+/// One run of one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpRun {
+    /// The kind of operation.
+    pub op: String,
+    /// Its name in the graph.
+    pub node: String,
+    /// How long it took.
+    pub nanos: u64,
+    /// The memory that it asked for.
+    pub bytes: u64,
+    /// Whether this is about work on a GPU, and not about what the machine did for it.
+    pub on_accelerator: bool,
+}
+
+/// The platforms built into this binary, in the order they are asked to recognise a folder.
+#[derive(Clone)]
+pub struct Platforms(Vec<Arc<dyn Platform>>);
+
+impl Platforms {
+    /// A table of these platforms.
+    #[must_use]
+    pub fn new(platforms: Vec<Arc<dyn Platform>>) -> Self {
+        Platforms(platforms)
+    }
+
+    /// The platform whose kind of model `path` is or holds.
+    #[must_use]
+    pub fn of_folder(&self, path: &Path) -> Option<&Arc<dyn Platform>> {
+        self.recognising(&Place::new(path))
+    }
+
+    /// The platform to load the version at `path` with: the one that is `named`, or else the one
+    /// that recognises it.
+    #[must_use]
+    pub fn of_version(&self, path: &Path, named: Option<&str>) -> Option<&Arc<dyn Platform>> {
+        match named {
+            Some(name) => self.0.iter().find(|p| p.name() == name),
+            None => self.of_folder(path),
+        }
+    }
+
+    /// Whether `path` itself is a model, and not a folder of models or versions. A file is one, of
+    /// whatever name, where its platform is `named`.
+    #[must_use]
+    pub fn is_model(&self, path: &Path, named: Option<&str>) -> bool {
+        let place = Place::new(path);
+        let platform = match named {
+            Some(_) => {
+                let platform = self.of_version(path, named);
+                platform.filter(|platform| place.is_file() || platform.recognises(&place))
+            }
+            None => self.recognising(&place),
+        };
+        platform.is_some_and(|platform| {
+            place.is_file() || platform.has_folders() || !self.holds_models(&place)
+        })
+    }
+
+    fn recognising(&self, place: &Place) -> Option<&Arc<dyn Platform>> {
+        self.0.iter().find(|platform| platform.recognises(place))
+    }
+
+    /// Whether there are models or versions in the folder at `place`: then a file that lies beside
+    /// them, and could be one itself, is something else.
+    fn holds_models(&self, place: &Place) -> bool {
+        let is_version = |folder: &PathBuf| {
+            let name = folder.file_name().and_then(|name| name.to_str());
+            name.is_some_and(names_version)
+        };
+        place.folders().any(|folder| {
+            let inner = Place::new(folder);
+            is_version(folder)
+                || self.recognising(&inner).is_some()
+                || inner.folders().any(is_version)
+        })
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Platform>> {
+        self.0.iter()
+    }
+}
+
+/// Whether a folder of this name is a version: digits, and nothing else.
+#[must_use]
+pub fn names_version(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+}

@@ -1,0 +1,198 @@
+//! Finds on the machine the library that a platform runs on.
+
+use std::env::consts::ARCH;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tensorserve_tensor::error::{Error, Result};
+
+/// What to look for.
+pub struct Library {
+    /// What users call it; the flag that names it is the same.
+    pub name: &'static str,
+    /// Names of its file, best first. A version may follow (`.so.1.2.3`).
+    pub files: &'static [&'static str],
+    /// The folder of its Python package in which it is.
+    pub package: &'static str,
+    /// How else to get it than with `make lib`.
+    pub remedy: &'static str,
+}
+
+/// What [`Library::find`] came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    /// This file.
+    File(PathBuf),
+    /// No file of our own; ask the system's loader for [`Library::files`].
+    System,
+}
+
+impl Library {
+    /// Looks for the library: at the path `given` (a file or folder) if there is one, else in the
+    /// folders `search`, first match first, else wherever the system's loader looks.
+    ///
+    /// # Errors
+    /// If a path was given and there is no library: a wrong setting must not fall back silently.
+    pub fn find(&self, given: Option<&Path>, search: &[PathBuf]) -> Result<Found> {
+        if let Some(path) = given {
+            if path.is_file() {
+                return Ok(Found::File(path.to_owned()));
+            }
+            return self.in_folder(path).map(Found::File).ok_or_else(|| {
+                Error::not_found(format!(
+                    "no {} at {} (looked for {})",
+                    self.name,
+                    path.display(),
+                    self.files.join(" and ")
+                ))
+            });
+        }
+        let file = search.iter().find_map(|folder| self.in_folder(folder));
+        Ok(file.map_or(Found::System, Found::File))
+    }
+
+    /// Finds the library and opens it with `open`.
+    ///
+    /// # Errors
+    /// As [`Library::find`]; if what was found can not be opened, or nothing was.
+    pub fn open<T, E: std::error::Error + Send + Sync + 'static>(
+        &self,
+        given: Option<&Path>,
+        search: &[PathBuf],
+        open: impl Fn(&Path) -> Result<T, E>,
+    ) -> Result<T> {
+        if let Found::File(file) = self.find(given, search)? {
+            return open(&file).map_err(|e| {
+                let file = file.display();
+                Error::unavailable(format!("{file} can not be loaded: {e}")).with_source(e)
+            });
+        }
+        let mut last = String::new();
+        for name in self.files {
+            match open(Path::new(name)) {
+                Ok(opened) => return Ok(opened),
+                Err(e) => last = e.to_string(),
+            }
+        }
+        Err(self.missing(search, &last))
+    }
+
+    /// The error when nothing was found: where we looked, and how to get it.
+    fn missing(&self, search: &[PathBuf], last: &str) -> Error {
+        let mut looked: Vec<String> = search.iter().map(|f| f.display().to_string()).collect();
+        looked.push("the system's library path".to_owned());
+        Error::unavailable(format!(
+            "{name} was not found ({last}). Looked in: {looked}. Get it with `make lib` in \
+             tensorserve's source folder or `{remedy}`, or name it with --{name} PATH",
+            name = self.name,
+            looked = looked.join(", "),
+            remedy = self.remedy,
+        ))
+    }
+
+    /// A library in `folder` itself, in what it has of the Python package, or in one of its
+    /// `PACKAGE-VERSION-DEVICE-MACHINE/` (what `make lib` makes); the newest first.
+    fn in_folder(&self, folder: &Path) -> Option<PathBuf> {
+        let (package, _) = self.package.split_once('/').unwrap_or((self.package, ""));
+        let below = |folder: &Path| {
+            // `folder` may be beside the package, or be the package.
+            let parent = folder.file_name().is_some_and(|name| name == package);
+            let beside = if parent { folder.parent() } else { None };
+            let mut places = vec![folder.to_owned(), folder.join(self.package)];
+            places.extend(beside.map(|beside| beside.join(self.package)));
+            places.iter().find_map(|place| self.directly_in(place))
+        };
+        if let Some(file) = below(folder) {
+            return Some(file);
+        }
+        let prefix = format!("{package}-");
+        let entries = fs::read_dir(folder).ok()?.flatten();
+        let fetched = entries.filter(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.starts_with(&prefix) && name.ends_with(ARCH)
+        });
+        let mut fetched: Vec<PathBuf> = fetched.map(|entry| entry.path()).collect();
+        fetched.sort();
+        fetched.iter().rev().find_map(|folder| below(folder))
+    }
+
+    fn directly_in(&self, folder: &Path) -> Option<PathBuf> {
+        let entries = fs::read_dir(folder).ok()?.flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        files.sort();
+        let is_called = |file: &Path, wanted: &str| {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            let rest = name.strip_prefix(wanted);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) && file.is_file()
+        };
+        // A name without a version is a link to the newest.
+        let of = |wanted: &&str| files.iter().find(|file| is_called(file, wanted));
+        self.files.iter().find_map(of).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIBRARY: Library = Library {
+        name: "libnumbers",
+        files: &["libnumbers_best.so.2", "libnumbers.so"],
+        package: "numbers/capi",
+        remedy: "pip install numbers",
+    };
+
+    fn file(path: &Path) {
+        fs::create_dir_all(path.parent().expect("parent")).expect("folder");
+        fs::write(path, "").expect("file");
+    }
+
+    fn found(folder: &Path) -> String {
+        match LIBRARY.find(None, &[folder.to_owned()]) {
+            Ok(Found::File(file)) => {
+                file.strip_prefix(folder).expect("below").display().to_string()
+            }
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn finds_what_make_fetched_newest_first() {
+        let home = tempfile::tempdir().expect("temporary folder");
+        assert_eq!(found(home.path()), "Ok(System)");
+        for version in ["2.20.0", "2.21.0"] {
+            let folder = format!("numbers-{version}-cpu-{ARCH}/numbers/capi");
+            file(&home.path().join(folder).join("libnumbers.so.2.1"));
+        }
+        assert!(found(home.path()).starts_with("numbers-2.21.0-cpu"), "{}", found(home.path()));
+    }
+
+    #[test]
+    fn finds_it_in_its_python_package_under_its_best_name() {
+        let home = tempfile::tempdir().expect("temporary folder");
+        let package = home.path().join("numbers");
+        file(&package.join("capi/libnumbers_other.so.2"));
+        assert_eq!(found(&package), "Ok(System)");
+        file(&package.join("capi/libnumbers.so.1.31.1"));
+        assert_eq!(found(&package), "capi/libnumbers.so.1.31.1");
+        file(&package.join("capi/libnumbers_best.so.2"));
+        assert_eq!(found(&package), "capi/libnumbers_best.so.2");
+    }
+
+    #[test]
+    fn a_wrong_path_is_an_error_and_not_skipped() {
+        let wrong = Path::new("/nowhere/at/all");
+        let error = LIBRARY.find(Some(wrong), &[]).expect_err("nothing there");
+        assert!(error.message().starts_with("no libnumbers at /nowhere/at/all"));
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_with_how_to_get_it() {
+        let open = |_: &Path| Err::<(), _>(std::io::Error::other("not here"));
+        let error = LIBRARY.open(None, &["/srv/lib".into()], open).expect_err("nothing there");
+        for part in ["(not here)", "/srv/lib", "`pip install numbers`", "--libnumbers PATH"] {
+            assert!(error.message().contains(part), "{error}");
+        }
+    }
+}

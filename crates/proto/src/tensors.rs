@@ -1,0 +1,244 @@
+//! Protobuf: the generated types, and the bridge between TensorFlow's `TensorProto` and our
+//! [`Tensor`].
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{
+    ALIGNMENT, AlignedVec, Buffer, DType, Data, Element, Shape, Strings, StringsBuilder, Tensor,
+    aligned_vec,
+};
+
+use crate::tensorflow::tensor_shape_proto::Dim;
+pub use crate::tensorflow::{BytesList, Example, Feature, Features, FloatList, Int64List};
+use crate::tensorflow::{TensorProto, TensorShapeProto};
+
+/// Reads a `TensorProto`: `tensor_content` if set, else the typed `*_val` field, where fewer
+/// values than elements repeat the last one, none means zeros, and surplus ones are ignored
+/// (TensorFlow's `Tensor::FromProto`).
+///
+/// # Errors
+/// [`Code::InvalidArgument`](tensorserve_tensor::error::Code::InvalidArgument) when type, shape and content
+/// disagree or the type has no value.
+pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
+    let dtype = DType::from_number(proto.dtype)
+        .ok_or_else(|| Error::invalid(format!("tensor of unsupported type {}", proto.dtype)))?;
+    if proto.tensor_shape.as_ref().is_some_and(|shape| shape.unknown_rank) {
+        return Err(Error::invalid("a tensor with values must have a shape, not an unknown rank"));
+    }
+    let dims = proto.tensor_shape.iter().flat_map(|shape| &shape.dim);
+    let dims: Vec<i64> = dims.map(|dim| dim.size).collect();
+    let shape = Shape::new(&dims)?;
+    let count = shape.elements()?;
+    if dtype == DType::String {
+        return strings_from_proto(proto, shape, count);
+    }
+    if !proto.tensor_content.is_empty() {
+        return Tensor::numeric(dtype, shape, content_of(&proto.tensor_content));
+    }
+    // A few bytes must not be able to ask for gigabytes of repeated values.
+    const MOST_REPEATED: usize = 1 << 28;
+    if count > MOST_REPEATED {
+        return Err(Error::invalid(format!("shape {shape:?} is too large for typed values")));
+    }
+    let bytes = match dtype {
+        DType::Float => fill(&proto.float_val, count, |v| v.to_ne_bytes()),
+        DType::Double => fill(&proto.double_val, count, |v| v.to_ne_bytes()),
+        DType::Int32 => fill(&proto.int_val, count, |v| v.to_ne_bytes()),
+        // Narrow integers travel as int32 and are cut, not checked, as TensorFlow does.
+        DType::Int16 | DType::UInt16 => fill(&proto.int_val, count, |v| low_half(*v)),
+        DType::Half | DType::BFloat16 => fill(&proto.half_val, count, |v| low_half(*v)),
+        DType::Int8 | DType::UInt8 => fill(&proto.int_val, count, |v| [v.to_le_bytes()[0]]),
+        DType::Int64 => fill(&proto.int64_val, count, |v| v.to_ne_bytes()),
+        DType::UInt32 => fill(&proto.uint32_val, count, |v| v.to_ne_bytes()),
+        DType::UInt64 => fill(&proto.uint64_val, count, |v| v.to_ne_bytes()),
+        DType::Bool => fill(&proto.bool_val, count, |v| [u8::from(*v)]),
+        DType::Complex64 => {
+            let pairs: Vec<[f32; 2]> = proto.scomplex_val.as_chunks().0.to_vec();
+            fill(&pairs, count, |v| bytemuck::cast::<[f32; 2], [u8; 8]>(*v))
+        }
+        DType::Complex128 => {
+            let pairs: Vec<[f64; 2]> = proto.dcomplex_val.as_chunks().0.to_vec();
+            fill(&pairs, count, |v| bytemuck::cast::<[f64; 2], [u8; 16]>(*v))
+        }
+        DType::String => return Err(Error::internal("strings are read elsewhere")),
+    };
+    Tensor::numeric(dtype, shape, Buffer::new(Arc::new(bytes)))
+}
+
+/// Raw values as the runtime can use them: where they are if they happen to be aligned.
+fn content_of(content: &Bytes) -> Buffer {
+    if content.as_ptr().addr().is_multiple_of(ALIGNMENT) {
+        return Buffer::new(Arc::new(content.clone()));
+    }
+    let mut bytes = aligned_vec::<u8>(content.len());
+    bytes.extend_from_slice(content);
+    Buffer::new(Arc::new(bytes))
+}
+
+/// How a tensor's values are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As lists of numbers (`float_val` and its like), which every client reads.
+    Values,
+    /// As raw bytes (`tensor_content`), which is quicker to write and to read; strings as values.
+    Content,
+}
+
+/// Writes a `TensorProto`.
+#[must_use]
+pub fn tensor_to_proto(tensor: &Tensor, form: Form) -> TensorProto {
+    let dims = tensor.shape().dims().iter();
+    let dim = dims.map(|&size| Dim { size, name: String::new() }).collect();
+    let mut proto = TensorProto {
+        dtype: tensor.dtype().number(),
+        tensor_shape: Some(TensorShapeProto { dim, unknown_rank: false }),
+        ..TensorProto::default()
+    };
+    if let Data::Strings(strings) = tensor.data() {
+        proto.string_val = string_values(strings);
+        return proto;
+    }
+    match form {
+        Form::Values => write_values(tensor, &mut proto),
+        Form::Content => proto.tensor_content = Bytes::copy_from_slice(tensor.bytes()),
+    }
+    proto
+}
+
+/// The strings, as parts of one piece of memory.
+fn string_values(strings: &Strings) -> Vec<Bytes> {
+    let mut all = Vec::with_capacity(strings.byte_len());
+    strings.iter().for_each(|string| all.extend_from_slice(string));
+    let mut rest = Bytes::from(all);
+    strings.iter().map(|string| rest.split_to(string.len())).collect()
+}
+
+fn write_values(tensor: &Tensor, proto: &mut TensorProto) {
+    fn all<T: Element, U>(tensor: &Tensor, convert: impl Fn(T) -> U) -> Vec<U> {
+        tensor.values::<T>().unwrap_or_default().iter().map(|&value| convert(value)).collect()
+    }
+    /// Halves, whose bits travel as numbers.
+    fn bits(tensor: &Tensor) -> Vec<i32> {
+        let pairs = tensor.bytes().as_chunks().0.iter();
+        pairs.map(|pair| i32::from(u16::from_ne_bytes(*pair))).collect()
+    }
+    match tensor.dtype() {
+        DType::Float => proto.float_val = all(tensor, |x: f32| x),
+        DType::Double => proto.double_val = all(tensor, |x: f64| x),
+        DType::Int32 => proto.int_val = all(tensor, |n: i32| n),
+        DType::Int16 => proto.int_val = all(tensor, |n: i16| n.into()),
+        DType::UInt16 => proto.int_val = all(tensor, |n: u16| n.into()),
+        DType::Int8 => proto.int_val = all(tensor, |n: i8| n.into()),
+        DType::UInt8 => proto.int_val = all(tensor, |n: u8| n.into()),
+        DType::Int64 => proto.int64_val = all(tensor, |n: i64| n),
+        DType::UInt32 => proto.uint32_val = all(tensor, |n: u32| n),
+        DType::UInt64 => proto.uint64_val = all(tensor, |n: u64| n),
+        DType::Half | DType::BFloat16 => proto.half_val = bits(tensor),
+        DType::Bool => proto.bool_val = tensor.bytes().iter().map(|&byte| byte != 0).collect(),
+        DType::Complex64 => {
+            let parts = tensor.bytes().as_chunks().0.iter();
+            proto.scomplex_val = parts.map(|part| f32::from_ne_bytes(*part)).collect();
+        }
+        DType::Complex128 => {
+            let parts = tensor.bytes().as_chunks().0.iter();
+            proto.dcomplex_val = parts.map(|part| f64::from_ne_bytes(*part)).collect();
+        }
+        DType::String => {}
+    }
+}
+
+fn low_half(value: i32) -> [u8; 2] {
+    let [a, b, ..] = value.to_le_bytes();
+    u16::from_le_bytes([a, b]).to_ne_bytes()
+}
+
+fn fill<T, const N: usize>(
+    values: &[T],
+    count: usize,
+    bytes_of: impl Fn(&T) -> [u8; N],
+) -> AlignedVec<u8> {
+    let mut bytes = aligned_vec::<u8>(count * N);
+    for value in values.iter().take(count) {
+        bytes.extend_from_slice(&bytes_of(value));
+    }
+    let last = values.last().map_or([0; N], &bytes_of);
+    for _ in values.len().min(count)..count {
+        bytes.extend_from_slice(&last);
+    }
+    bytes
+}
+
+fn strings_from_proto(proto: &TensorProto, shape: Shape, count: usize) -> Result<Tensor> {
+    let given = proto.string_val.len();
+    let last = proto.string_val.last();
+    let repeated = count.saturating_sub(given);
+    if repeated.saturating_mul(last.map_or(1, |s| s.len().max(1))) > 1 << 24 {
+        return Err(Error::invalid(format!(
+            "shape {shape:?} has far more elements than the {given} strings given"
+        )));
+    }
+    let mut strings = StringsBuilder::with_capacity(count, 0);
+    for value in proto.string_val.iter().take(count) {
+        strings.push(value);
+    }
+    for _ in 0..repeated {
+        strings.push(last.map_or(&[], |s| s));
+    }
+    Tensor::from_strings(shape, strings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proto(dtype: DType, dims: &[i64]) -> TensorProto {
+        let dim = |&size: &i64| Dim { size, name: String::new() };
+        TensorProto {
+            dtype: dtype.number(),
+            tensor_shape: Some(TensorShapeProto {
+                dim: dims.iter().map(dim).collect(),
+                unknown_rank: false,
+            }),
+            ..TensorProto::default()
+        }
+    }
+
+    #[test]
+    fn short_values_repeat_the_last_and_none_are_zeros() {
+        let mut p = proto(DType::Float, &[4]);
+        p.float_val = vec![1.0, 2.0];
+        let t = tensor_from_proto(&p).expect("valid");
+        assert_eq!(t.values::<f32>(), Some(&[1.0, 2.0, 2.0, 2.0][..]));
+        p.float_val.clear();
+        let t = tensor_from_proto(&p).expect("valid");
+        assert_eq!(t.values::<f32>(), Some(&[0.0; 4][..]));
+    }
+
+    #[test]
+    fn content_of_the_wrong_length_is_an_error() {
+        let mut p = proto(DType::Int32, &[2]);
+        p.tensor_content = vec![0; 7].into();
+        assert!(tensor_from_proto(&p).is_err());
+    }
+
+    #[test]
+    fn a_huge_shape_without_content_is_refused() {
+        assert!(tensor_from_proto(&proto(DType::Float, &[1 << 40])).is_err());
+        assert!(tensor_from_proto(&proto(DType::Float, &[i64::MAX, 2])).is_err());
+        assert!(tensor_from_proto(&proto(DType::String, &[1 << 30])).is_err());
+        assert!(tensor_from_proto(&proto(DType::Float, &[-1])).is_err());
+        assert!(tensor_from_proto(&proto(DType::Float, &[1; 254])).is_ok());
+        assert!(tensor_from_proto(&proto(DType::Float, &[1; 255])).is_err());
+    }
+
+    #[test]
+    fn an_unknown_rank_is_refused() {
+        let mut p = proto(DType::Float, &[]);
+        assert!(tensor_from_proto(&p).is_ok());
+        p.tensor_shape = Some(TensorShapeProto { dim: Vec::new(), unknown_rank: true });
+        assert!(tensor_from_proto(&p).is_err());
+    }
+}

@@ -1,0 +1,238 @@
+//! The files of the dashboard's page and of the reference, which are part of the binary, and the headers they go out
+//! with. They hold no data: what is shown comes from the console's API, which asks who wants it.
+//!
+//! The policy lets the page load its own files and talk to its own server, and nothing else; no
+//! script or style may stand in markup, and no text ever becomes markup (`trusted-types 'none'`).
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+
+use crate::simple;
+use tensorserve_protocol::{ALLOW, Head, Reply};
+use tensorserve_tensor::error::Error;
+
+/// What the page may do, for browsers.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+    img-src 'self' blob: data:; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; \
+    base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// Where its files are, but for the page itself, which is at `/`.
+const FOLDER: &str = "/console/";
+
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+const IMAGE: &str = "image/svg+xml";
+
+struct Asset {
+    name: &'static str,
+    content_type: &'static str,
+    content: &'static str,
+}
+
+macro_rules! assets {
+    ($($name:literal: $content_type:expr,)*) => {
+        &[$(Asset {
+            name: $name,
+            content_type: $content_type,
+            content: include_str!(concat!("page/", $name)),
+        },)*]
+    };
+}
+
+/// All files, the page first.
+static ASSETS: &[Asset] = assets! {
+    "index.html": HTML,
+    "app.css": STYLE,
+    "favicon.svg": IMAGE,
+    "theme.js": SCRIPT,
+    "app.js": SCRIPT,
+    "admin.js": SCRIPT,
+    "answer.js": SCRIPT,
+    "api.js": SCRIPT,
+    "charts.js": SCRIPT,
+    "clients.js": SCRIPT,
+    "dialogs.js": SCRIPT,
+    "dom.js": SCRIPT,
+    "feed.js": SCRIPT,
+    "files.js": SCRIPT,
+    "format.js": SCRIPT,
+    "inputs.js": SCRIPT,
+    "models.js": SCRIPT,
+    "overview.js": SCRIPT,
+    "reference.html": HTML,
+    "reference.css": STYLE,
+    "reference.js": SCRIPT,
+    "traffic.js": SCRIPT,
+    "tryit.js": SCRIPT,
+    "wires.js": SCRIPT,
+};
+
+/// One tag for all files: they only ever change together, with the binary.
+static TAG: LazyLock<String> = LazyLock::new(|| {
+    let mut hasher = DefaultHasher::new();
+    for asset in ASSETS {
+        asset.content.hash(&mut hasher);
+    }
+    format!("\"{:016x}\"", hasher.finish())
+});
+
+/// Whether a request for `/` comes from a browser that wants to show a page: programs ask for
+/// JSON, or for anything.
+#[must_use]
+pub fn wants_page(head: &Head) -> bool {
+    let kinds = head.header("accept").unwrap_or_default();
+    matches!(head.method, "GET" | "HEAD")
+        && kinds.split(',').any(|kind| {
+            let kind = kind.split(';').next().unwrap_or_default();
+            kind.trim().eq_ignore_ascii_case("text/html")
+        })
+}
+
+/// Whether a path is directly in the folder of the page's files.
+#[must_use]
+pub fn is_asset(path: &str) -> bool {
+    path.strip_prefix(FOLDER).is_some_and(|name| !name.is_empty() && !name.contains('/'))
+}
+
+/// The page.
+#[must_use]
+pub fn page(head: &Head) -> Reply {
+    // What `/` is depends on who asks.
+    send(ASSETS.first(), head).with_header("vary", "Accept")
+}
+
+/// The page that shows what every route takes and gives.
+#[must_use]
+pub fn reference(head: &Head) -> Reply {
+    send(ASSETS.iter().find(|asset| asset.name == "reference.html"), head)
+}
+
+/// One of their files.
+#[must_use]
+pub fn asset(head: &Head) -> Reply {
+    let name = head.path().strip_prefix(FOLDER).unwrap_or_default();
+    let mut files = ASSETS.iter().filter(|asset| asset.content_type != HTML);
+    send(files.find(|asset| asset.name == name), head)
+}
+
+fn send(asset: Option<&Asset>, head: &Head) -> Reply {
+    let (method, path) = (head.method, head.path());
+    if !matches!(method, "GET" | "HEAD") {
+        let error = Error::invalid(format!("{method} is not allowed for {path}"));
+        return simple::refuse(error, 405).with_header(ALLOW, "GET, HEAD");
+    }
+    let Some(asset) = asset else {
+        return simple::refuse(Error::not_found(format!("the page has no file {path}")), 404);
+    };
+    let known = head.header("if-none-match").is_some_and(|tags| tags.contains(TAG.as_str()));
+    let content = if known { Bytes::new() } else { Bytes::from_static(asset.content.as_bytes()) };
+    Reply::ok(asset.content_type, content)
+        .with_status(if known { 304 } else { 200 })
+        .with_header("etag", TAG.as_str())
+        // Asked for again each time, and then most often not sent again.
+        .with_header("cache-control", "no-cache")
+        .with_header("content-security-policy", POLICY)
+        .with_header("x-content-type-options", "nosniff")
+        .with_header("referrer-policy", "no-referrer")
+        .with_header("cross-origin-opener-policy", "same-origin")
+        .with_header("cross-origin-resource-policy", "same-origin")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, HashMap};
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn ask(target: &str, headers: &[(&'static str, &str)]) -> Reply {
+        let headers: HashMap<_, _> = headers.iter().map(|(n, v)| (*n, (*v).to_owned())).collect();
+        let head = Head { method: "GET", target, headers: &headers, exact: false };
+        if wants_page(&head) { page(&head) } else { asset(&head) }
+    }
+
+    fn header<'a>(reply: &'a Reply, name: &str) -> &'a str {
+        let found = reply.headers.iter().find(|(n, _)| *n == name);
+        found.map_or("", |(_, value)| value)
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_served_and_all_are_small() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/console/page");
+        let name = |entry: std::io::Result<fs::DirEntry>| {
+            entry.expect("entry").file_name().into_string().expect("a name")
+        };
+        let there: BTreeSet<String> =
+            fs::read_dir(folder).expect("the page's folder").map(name).collect();
+        let served: BTreeSet<String> = ASSETS.iter().map(|a| a.name.to_owned()).collect();
+        assert_eq!(there, served);
+        let dashboard = ASSETS.iter().filter(|asset| !asset.name.starts_with("reference."));
+        let size: usize = dashboard.map(|asset| asset.content.len()).sum();
+        assert!(size < 150_000, "the page has {size} bytes");
+    }
+
+    #[test]
+    fn whatever_a_file_loads_is_there() {
+        for asset in ASSETS {
+            let quoted = asset.content.split('"').skip(1).step_by(2);
+            let names = quoted.filter_map(|text| {
+                text.strip_prefix("./").or_else(|| text.strip_prefix("console/"))
+            });
+            // "./" alone is the dashboard.
+            for name in names.filter(|name| !name.is_empty()) {
+                assert!(ASSETS.iter().any(|a| a.name == name), "{} loads {name}", asset.name);
+            }
+        }
+    }
+
+    #[test]
+    fn no_markup_is_made_from_text_and_nothing_stands_in_markup() {
+        for asset in ASSETS.iter().filter(|asset| asset.content_type == SCRIPT) {
+            for bad in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
+                assert!(!asset.content.contains(bad), "{} has {bad}", asset.name);
+            }
+        }
+        let page = ASSETS.first().expect("the page").content;
+        for bad in [" style=", " onclick=", " onload=", "<style", "http:", "https:", "//cdn"] {
+            assert!(!page.contains(bad), "the page has {bad}");
+        }
+    }
+
+    #[test]
+    fn only_browsers_get_the_page() {
+        let accept = |value| ask("/", &[("accept", value)]);
+        assert_eq!(accept("text/html,application/xhtml+xml,*/*;q=0.8").content_type, HTML);
+        assert_eq!(accept("application/json, Text/HTML;q=0.5").content_type, HTML);
+        for program in ["*/*", "application/json", ""] {
+            assert_eq!(accept(program).status, 404, "{program}");
+        }
+    }
+
+    #[test]
+    fn files_have_their_type_and_the_policy() {
+        let reply = ask("/console/app.js?x=1", &[]);
+        assert_eq!((reply.status, &*reply.content_type), (200, SCRIPT));
+        assert!(header(&reply, "content-security-policy").starts_with("default-src 'none'"));
+        assert_eq!(header(&reply, "x-content-type-options"), "nosniff");
+        let html = "/console/reference.html";
+        for missing in
+            ["/console/", "/console/index.html", html, "/console/../app.js", "/console/x"]
+        {
+            assert_eq!(ask(missing, &[]).status, 404, "{missing}");
+        }
+    }
+
+    #[test]
+    fn what_a_browser_has_is_not_sent_again() {
+        let first = ask("/console/app.css", &[]);
+        let tag = header(&first, "etag").to_owned();
+        let again = ask("/console/app.css", &[("if-none-match", &format!("W/{tag}, \"x\""))]);
+        assert_eq!((again.status, again.body.len()), (304, 0));
+        let other = ask("/console/app.css", &[("if-none-match", "\"0\"")]);
+        assert_eq!((other.status, other.body), (200, first.body));
+    }
+}

@@ -1,0 +1,120 @@
+//! Status and history once a second, as events from the server.
+//!
+//! What everybody gets is written once, by the thread that writes history; each listener adds who
+//! they are. A listener who is slow misses seconds and holds no more than one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use tokio::sync::watch;
+
+use super::status::{self, beginning};
+use super::{Asker, Shared, text};
+use tensorserve_protocol::{Chunks, Reply};
+use tensorserve_tensor::error::{Error, Result};
+
+/// Listeners at a time.
+const MOST: usize = 100;
+
+/// Then a listener has to come again, and show anew that they may listen.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// What comes before the first event: how long to wait before coming again, in milliseconds.
+const RETRY: &str = "retry: 1000\n\n";
+
+/// Those who listen.
+#[derive(Default)]
+pub(super) struct Streams {
+    seconds: watch::Sender<Second>,
+    listeners: Arc<AtomicUsize>,
+}
+
+/// What is sent for one second, but for who it is sent to.
+#[derive(Clone, Default)]
+struct Second {
+    text: Bytes,
+    is_last: bool,
+}
+
+/// Counts a listener until dropped.
+struct Listener(Arc<AtomicUsize>);
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Streams {
+    fn enter(&self) -> Result<Listener> {
+        let listener = Listener(Arc::clone(&self.listeners));
+        if self.listeners.fetch_add(1, SeqCst) >= MOST {
+            let message = format!("{MOST} others listen already; ask for /api/v1/status instead");
+            return Err(Error::unavailable(message));
+        }
+        Ok(listener)
+    }
+}
+
+impl Shared {
+    /// Tells all listeners how things are. Called once a second, and when the server stops.
+    pub(super) fn tell_streams(&self) {
+        let is_last = self.engine.is_stopping();
+        if self.streams.listeners.load(SeqCst) > 0 || is_last {
+            self.streams.seconds.send_replace(Second { text: self.second(), is_last });
+        }
+    }
+
+    fn second(&self) -> Bytes {
+        let status = self.status_for_all();
+        let point = self.engine.last_second().map(|point| text(&status::point(&point)));
+        let point = point.map(|point| format!("event: point\ndata: {point}\n\n"));
+        format!("{status}\n\n{}", point.unwrap_or_default()).into()
+    }
+
+    /// The answer to `GET /api/v1/stream`.
+    ///
+    /// # Errors
+    /// If too many listen already.
+    pub(super) fn stream(&self, asker: &Asker) -> Result<Reply> {
+        let listener = self.streams.enter()?;
+        let seconds = self.streams.seconds.subscribe();
+        let who = Bytes::from(format!("event: status\ndata: {}", beginning(asker)));
+        let first = [RETRY.as_bytes(), &who, &self.second()].concat();
+        let mut reply = Reply::ok("text/event-stream; charset=utf-8", first);
+        if !self.engine.is_stopping() {
+            reply.more = Some(events(seconds, listener, who));
+        }
+        Ok(reply)
+    }
+}
+
+/// What a listener gets after the first events.
+fn events(seconds: watch::Receiver<Second>, listener: Listener, who: Bytes) -> Chunks {
+    let end = Instant::now() + LONGEST;
+    let state = (seconds, listener, None::<Second>);
+    Box::pin(unfold(state, move |(mut seconds, listener, second)| {
+        let who = who.clone();
+        async move {
+            // Who it is sent to has been said, and what there is to say follows.
+            if let Some(second) = second {
+                let ends = second.is_last || Instant::now() >= end;
+                let next = (seconds, listener, None);
+                return Some((second.text, if ends { ended(next) } else { next }));
+            }
+            seconds.changed().await.ok()?;
+            let second = seconds.borrow_and_update().clone();
+            Some((who, (seconds, listener, Some(second))))
+        }
+    }))
+}
+
+type Next = (watch::Receiver<Second>, Listener, Option<Second>);
+
+/// A state in which nothing more comes.
+fn ended((_, listener, second): Next) -> Next {
+    (watch::channel(Second::default()).1, listener, second)
+}

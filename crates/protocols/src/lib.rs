@@ -1,0 +1,12 @@
+//! The protocols that clients speak. Each decodes requests and encodes answers; what lies between
+//! is the engine's.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+pub mod console;
+pub mod sagemaker;
+pub mod simple;
+pub mod tfs;

@@ -1,0 +1,220 @@
+//! `X-Amzn-SageMaker-Custom-Attributes`: which model, version and method a request means.
+//!
+//! The container looks for `tfs-KEY=VALUE` anywhere in the text, so the header can carry what is
+//! meant for others, too. Only values that become part of what is looked up are checked.
+
+use std::fmt;
+
+use super::Compatibility;
+use crate::tfs::Verb;
+use tensorserve_tensor::error::{Error, Result};
+
+/// The header, in lower case.
+pub(super) const HEADER: &str = "x-amzn-sagemaker-custom-attributes";
+
+/// What the header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Attributes<'h> {
+    /// `tfs-model-name`.
+    pub(super) model: Option<&'h str>,
+    /// `tfs-model-version`.
+    pub(super) version: Option<i64>,
+    /// `tfs-method`; `predict` without it.
+    pub(super) verb: Verb,
+}
+
+impl<'h> Attributes<'h> {
+    /// Reads the header's `text`. Of two values for one key the last counts.
+    ///
+    /// # Errors
+    /// If a value can be no name, version or method.
+    pub(super) fn parse(text: &'h str, compatibility: Compatibility) -> Result<Self> {
+        let mut attributes = Attributes { model: None, version: None, verb: Verb::Predict };
+        for (key, value) in Pairs(text) {
+            let value = value.trim();
+            match key {
+                "tfs-model-name" if is_name(value, compatibility) => attributes.model = Some(value),
+                "tfs-model-name" => {
+                    return Err(invalid(
+                        key,
+                        "must be a model's name, without / and : and control characters",
+                    ));
+                }
+                "tfs-model-version" => attributes.version = Some(version(value)?),
+                "tfs-method" => attributes.verb = verb(value)?,
+                _ => {}
+            }
+        }
+        Ok(attributes)
+    }
+}
+
+/// The container's words, and what would be right.
+fn invalid(key: &str, rule: impl fmt::Display) -> Error {
+    Error::invalid(format!("invalid {key}: {rule}"))
+}
+
+/// Whether a model can be called so. The 2.20 image takes fewer names than older ones, and than
+/// TensorFlow Serving.
+fn is_name(name: &str, compatibility: Compatibility) -> bool {
+    match compatibility {
+        Compatibility::Tf220 => is_plain(name),
+        Compatibility::Tf219 | Compatibility::Extended => {
+            let odd = |byte| byte < b' ' || b"/:\x7f".contains(&byte);
+            (1..=LONGEST_NAME).contains(&name.len()) && !name.bytes().any(odd)
+        }
+    }
+}
+
+/// Whether a model can be called so also in a path of ours and in one on disk.
+pub(super) fn is_plain(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        && name.len() <= LONGEST_NAME
+}
+
+/// The most bytes of a model's name.
+const LONGEST_NAME: usize = 255;
+
+fn version(digits: &str) -> Result<i64> {
+    let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok());
+    number.flatten().ok_or_else(|| invalid("tfs-model-version", "must be a positive integer"))
+}
+
+fn verb(word: &str) -> Result<Verb> {
+    match word {
+        "predict" => Ok(Verb::Predict),
+        "classify" => Ok(Verb::Classify),
+        "regress" => Ok(Verb::Regress),
+        _ => Err(invalid("tfs-method", "must be one of predict|classify|regress")),
+    }
+}
+
+/// The last value of `key` as it was sent, for who wants to know what was not said, too.
+pub(super) fn last<'h>(text: &'h str, key: &str) -> Option<&'h str> {
+    Pairs(text).filter(|(name, _)| *name == key).last().map(|(_, value)| value)
+}
+
+/// All matches of the container's `tfs-[a-z\-]+=[^,]+`, as key and value. A value with a `=` in
+/// it is passed over, as there.
+struct Pairs<'h>(&'h str);
+
+impl<'h> Iterator for Pairs<'h> {
+    type Item = (&'h str, &'h str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let rest = self.0.get(self.0.find("tfs-")?..)?;
+            let is_key = |c: char| c.is_ascii_lowercase() || c == '-';
+            let key = rest.find(|c| !is_key(c)).unwrap_or(rest.len());
+            let (key, tail) = rest.split_at_checked(key)?;
+            let value = tail.strip_prefix('=').and_then(|value| value.split(',').next());
+            let (Some(value @ [_, ..]), true) = (value.map(str::as_bytes), key.len() > 4) else {
+                // What starts within the key ends as it does, and is no match either.
+                self.0 = tail;
+                continue;
+            };
+            let end = key.len() + 1 + value.len();
+            let value = rest.get(key.len() + 1..end)?;
+            self.0 = rest.get(end..)?;
+            if !value.contains('=') {
+                return Some((key, value));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> std::result::Result<Attributes<'_>, String> {
+        Attributes::parse(text, Compatibility::Tf219).map_err(|error| error.message().to_owned())
+    }
+
+    #[test]
+    fn what_is_not_ours_is_passed_over() {
+        let plain = Attributes { model: None, version: None, verb: Verb::Predict };
+        for text in [
+            "",
+            "c000b4f9-df62-4c85-a0bf-7c525f9104a4",
+            "tfs-model-name=",
+            "tfs-model-name",
+            "TFS-MODEL-NAME=m",
+            "tfs-=m",
+            "tfs-model-name=a=b",
+            "tfs-tfs-model-name=m",
+            "tfs-foo=1",
+            "é=tfs-",
+        ] {
+            assert_eq!(parse(text), Ok(plain.clone()), "{text}");
+        }
+    }
+
+    #[test]
+    fn headers_mean_what_they_mean_there() {
+        // Where neither image is right: white space is no part of a name.
+        const OTHERWISE: &str = "tfs-model-name=m , tfs-method=predict";
+        let vectors = include_str!("../../../../tests/cases/sagemaker-conversion.json");
+        let vectors: serde_json::Value = serde_json::from_str(vectors).expect("JSON");
+        let vectors = vectors["custom_attributes"].as_array().expect("a list");
+        assert_eq!(vectors.len(), 17);
+        for vector in vectors {
+            let text = |key: &str| vector[key].as_str().expect("text");
+            let header = text("header");
+            // Up to 2.19 what can not be is passed on, and refused by TensorFlow Serving.
+            let refused = ["version=abc", "method=metadata", "name=../"];
+            let old = if refused.iter().any(|part| header.contains(part)) { "g3" } else { "g1" };
+            for (compatibility, key) in [(Compatibility::Tf219, old), (Compatibility::Tf220, "g3")]
+            {
+                let got = uri(header, compatibility);
+                match (text(key).strip_prefix("400 {\"error\":\""), header) {
+                    (_, OTHERWISE) => assert_eq!(got, "/tfs uri: /tfs/v1/models/m:predict"),
+                    (Some(error), _) => assert!(got.starts_with(error.trim_end_matches("\"}"))),
+                    (None, _) => assert_eq!(got, text(key), "{header}"),
+                }
+            }
+        }
+    }
+
+    fn uri(header: &str, compatibility: Compatibility) -> String {
+        let attributes = match Attributes::parse(header, compatibility) {
+            Ok(attributes) => attributes,
+            Err(error) => return error.message().to_owned(),
+        };
+        let model = attributes.model.unwrap_or("DEF");
+        let version = attributes.version.map_or(String::new(), |v| format!("/versions/{v}"));
+        let verb = format!("{:?}", attributes.verb).to_lowercase();
+        format!("/tfs uri: /tfs/v1/models/{model}{version}:{verb}")
+    }
+
+    #[test]
+    fn values_are_found_wherever_they_are() {
+        let all = parse("a=b, tfs-model-name=my model ,xtfs-model-version=007,tfs-method=regress");
+        let want = Attributes { model: Some("my model"), version: Some(7), verb: Verb::Regress };
+        assert_eq!(all, Ok(want));
+        let last = parse("tfs-model-name=x,tfs-model-name=y").map(|a| a.model);
+        assert_eq!(last, Ok(Some("y")));
+    }
+
+    #[test]
+    fn values_that_can_not_be_are_refused() {
+        for (text, key) in [
+            ("tfs-model-version=abc", "tfs-model-version"),
+            ("tfs-model-version=-1", "tfs-model-version"),
+            ("tfs-model-version=99999999999999999999", "tfs-model-version"),
+            ("tfs-method=metadata", "tfs-method"),
+            ("tfs-model-name=../../x", "tfs-model-name"),
+            ("tfs-model-name= ", "tfs-model-name"),
+        ] {
+            let error = parse(text).expect_err(text);
+            assert!(error.starts_with(&format!("invalid {key}: must be")), "{error}");
+        }
+        let strict = |text| Attributes::parse(text, Compatibility::Tf220).is_ok();
+        assert!(strict("tfs-model-name=a.b-c_d"));
+        assert!(!strict("tfs-model-name=_m") && !strict("tfs-model-name=my model"));
+        let long = format!("tfs-model-name={}", "m".repeat(256));
+        assert!(parse(&long).is_err() && parse(&long[..long.len() - 1]).is_ok());
+    }
+}

@@ -1,0 +1,418 @@
+//! Bodies of every form as the one that TensorFlow Serving takes.
+//!
+//! The container does this to the text, with regular expressions and no parser. What it makes of
+//! a body is kept to the byte; `tests/cases/sagemaker-conversion.json` has what that is.
+
+use bytes::Bytes;
+
+use tensorserve_codec::base64::{self, Alphabet};
+use tensorserve_codec::csv::{self, Field};
+use tensorserve_codec::json::scan::{Cursor, Syntax, SyntaxError};
+use tensorserve_codec::json::write;
+use tensorserve_tensor::error::{Error, Result};
+
+/// The members by which a body is known to be one of TensorFlow Serving's.
+const KEYS: [&[u8]; 3] = [b"\"instances\"", b"\"inputs\"", b"\"examples\""];
+
+/// Refuses a body that has nothing in it.
+pub(super) fn check_not_blank(body: &[u8]) -> Result<()> {
+    if body.trim_ascii().is_empty() {
+        return Err(Error::invalid("The request has no body: The document is empty"));
+    }
+    Ok(())
+}
+
+/// Refuses several requests of TensorFlow Serving's in one body, of which it would answer the
+/// first and forget the others.
+pub(super) fn check_is_one(body: &[u8]) -> Result<()> {
+    if !is_tfs(body) || !another_starts(body) {
+        return Ok(());
+    }
+    let mut cursor = Cursor::new(body);
+    if cursor.open_document().and_then(|()| cursor.skip_value()).is_err() {
+        // What is wrong is found again where it is put into words.
+        return Ok(());
+    }
+    if !matches!(cursor.skip_space(), b'{' | b'[') {
+        return Ok(());
+    }
+    let before = body.get(..cursor.offset()).unwrap_or_default();
+    let line = memchr::memchr_iter(b'\n', before).count() + 1;
+    Err(Error::invalid(format!(
+        "A second request starts in line {line} of the body. Send each in a body of its own, or \
+         send rows: one JSON value a line, without \"instances\""
+    )))
+}
+
+/// Whether something may start behind the end of a request, which is an object: rows of numbers
+/// have none of its braces, so that this is quick.
+fn another_starts(body: &[u8]) -> bool {
+    memchr::memchr_iter(b'}', body).any(|at| {
+        let behind = body.get(at + 1..).unwrap_or_default();
+        matches!(behind.trim_ascii_start().first(), Some(b'[' | b'{'))
+    })
+}
+
+/// JSON of any form: TensorFlow Serving's, values one after the other, or one value.
+pub(super) fn json(body: &Bytes) -> Bytes {
+    if is_tfs(body) {
+        return body.clone();
+    }
+    let mut out = Vec::with_capacity(body.len() + 20);
+    out.extend_from_slice(b"{\"instances\":");
+    if is_several(body) {
+        several(body, &mut out);
+    } else if is_nested_list(body) {
+        out.extend_from_slice(body);
+    } else {
+        out.push(b'[');
+        out.extend_from_slice(body);
+        out.push(b']');
+    }
+    out.push(b'}');
+    out.into()
+}
+
+/// What can be made of values one after the other that did not become good JSON by
+/// [`several`]'s rule.
+#[derive(Debug)]
+pub(super) enum Mended {
+    /// There was nothing wrong with them.
+    Sound,
+    /// They are JSON, just not one a line.
+    Values(Bytes),
+    /// One of them is no JSON.
+    Bad(Error),
+}
+
+/// Looks at each value of `body`. With `of_any_kind` also where the container takes them for one
+/// value: numbers and texts a line.
+pub(super) fn mend(body: &[u8], of_any_kind: bool) -> Mended {
+    let several = is_several(body);
+    if is_tfs(body) || !(of_any_kind || several) {
+        return Mended::Sound;
+    }
+    let bad = first_bad_line(body);
+    if bad.is_none() && several {
+        return Mended::Sound;
+    }
+    let mut out = b"{\"instances\":[".to_vec();
+    let Err(whole) = each_value(body, |value| {
+        out.extend_from_slice(value);
+        out.push(b',');
+    }) else {
+        out.pop();
+        out.extend_from_slice(b"]}");
+        return Mended::Values(out.into());
+    };
+    let (line, error) = match bad {
+        // A value a line, but for this line; or else the place where no value ends.
+        Some((line, is_all, error)) if line > 1 || is_all => (line, error),
+        _ => place(body, whole),
+    };
+    let (text, offset) = (error.kind.text(), error.offset);
+    let message = format!("JSON Parse error: {text} at offset: {offset} of line {line}");
+    Mended::Bad(Error::invalid(message))
+}
+
+/// The first line, counted from 1, that is not one JSON value, whether it is all there is, and
+/// what is wrong with it.
+fn first_bad_line(body: &[u8]) -> Option<(usize, bool, SyntaxError)> {
+    let all = body.trim_ascii().len();
+    for (index, line) in body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).enumerate() {
+        let (mut count, mut first) = (0, 0);
+        let read = each_value(line, |value| {
+            first = if count == 0 { value.len() } else { first };
+            count += 1;
+        });
+        let kind = Syntax::ArrayMissCommaOrSquareBracket;
+        let error = match read {
+            _ if line.is_empty() => continue,
+            Ok(()) if count == 1 => continue,
+            Ok(()) => SyntaxError { kind, offset: first },
+            Err(error) => error,
+        };
+        return Some((index + 1, line.len() == all, error));
+    }
+    None
+}
+
+/// Hands on each of the values that follow one another in `text`.
+fn each_value(text: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), SyntaxError> {
+    let mut cursor = Cursor::new(text);
+    cursor.open_document()?;
+    loop {
+        let start = cursor.offset();
+        cursor.skip_value()?;
+        each(text.get(start..cursor.offset()).unwrap_or_default());
+        cursor.skip_space();
+        if cursor.remaining() == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// An error's place by line.
+fn place(body: &[u8], error: SyntaxError) -> (usize, SyntaxError) {
+    let before = body.get(..error.offset).unwrap_or(body);
+    let line = memchr::memchr_iter(b'\n', before).count() + 1;
+    let start = memchr::memrchr(b'\n', before).map_or(0, |at| at + 1);
+    (line, SyntaxError { offset: before.len() - start, ..error })
+}
+
+/// Whether `body` is base64 of JSON: what version 2 of the AWS CLI makes of a body unless it is
+/// told not to.
+pub(super) fn is_base64_of_json(body: &[u8]) -> bool {
+    let body = body.trim_ascii();
+    let mut decoded = Vec::new();
+    let is_base64 = body.len() >= 4
+        && body.len().is_multiple_of(4)
+        && base64::decode(body, Alphabet::Standard, &mut decoded).is_ok();
+    let mut count = 0;
+    is_base64 && each_value(&decoded, |_| count += 1).is_ok() && count == 1
+}
+
+/// Whether one of [`KEYS`] and a colon stand anywhere.
+fn is_tfs(body: &[u8]) -> bool {
+    KEYS.iter().any(|key| {
+        memchr::memmem::find_iter(body, key).any(|at| {
+            let behind = body.get(at + key.len()..).unwrap_or_default();
+            behind.trim_ascii_start().first() == Some(&b':')
+        })
+    })
+}
+
+/// Whether anywhere a list or an object ends and, past white space at most, another one starts.
+fn is_several(body: &[u8]) -> bool {
+    memchr::memchr2_iter(b'}', b']', body).any(|at| {
+        let behind = body.get(at + 1..).unwrap_or_default();
+        matches!(behind.trim_ascii_start().first(), Some(b'[' | b'{'))
+    })
+}
+
+/// Lines that are not blank, with commas between them; in a list if there are several.
+fn several(body: &[u8], out: &mut Vec<u8>) {
+    let open = out.len();
+    out.push(b'[');
+    let mut count = 0;
+    for line in body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii) {
+        if line.is_empty() {
+            continue;
+        }
+        if count > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(line);
+        count += 1;
+    }
+    if count == 1 {
+        out.remove(open);
+    } else {
+        out.push(b']');
+    }
+}
+
+fn is_nested_list(body: &[u8]) -> bool {
+    let inner = body.trim_ascii_start().strip_prefix(b"[");
+    inner.is_some_and(|inner| inner.trim_ascii_start().first() == Some(&b'['))
+}
+
+/// Comma-separated values: a line is a row, and a row of one field that field.
+pub(super) fn csv(body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(body.len() + body.len() / 4 + 20);
+    out.extend_from_slice(b"{\"instances\":[");
+    let mut field = Vec::new();
+    for (row, line) in csv::lines(body).enumerate() {
+        if row > 0 {
+            out.push(b',');
+        }
+        let open = out.len();
+        out.push(b'[');
+        let mut fields = 0;
+        let mut rest = Some(line);
+        while let Some(text) = rest {
+            if fields > 0 {
+                out.push(b',');
+            }
+            fields += 1;
+            rest = csv::field(text, &mut field);
+            match csv::kind(&field) {
+                Field::Number(digits) => out.extend_from_slice(digits),
+                Field::Text => write::string(&field, &mut out),
+            }
+        }
+        if fields == 1 {
+            out.remove(open);
+        } else {
+            out.push(b']');
+        }
+    }
+    out.extend_from_slice(b"]}");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::super::media::Input;
+    use super::*;
+    use tensorserve_codec::json::read::{ReadOptions, TensorReader};
+    use tensorserve_tensor::{DType, Tensor};
+
+    const VECTORS: &str = include_str!("../../../../tests/cases/sagemaker-conversion.json");
+    const CASES: &str = include_str!("../../../../tests/cases/sagemaker-container.json");
+
+    /// What is made otherwise than by the 2.20 image, and why.
+    const OTHERWISE: [(&str, &str, &str); 1] = [
+        // It writes a tab into JSON as it is, which is none.
+        ("csv tab", "a\tb,c", "{\"instances\":[[\"a\\tb\",\"c\"]]}"),
+    ];
+
+    #[test]
+    fn bodies_become_what_the_container_makes_of_them() {
+        let vectors: Value = serde_json::from_str(VECTORS).expect("JSON");
+        let mut passed = 0;
+        for vector in vectors["conversion"].as_array().expect("a list") {
+            let text = |key: &str| vector[key].as_str();
+            let name = text("name").expect("a name");
+            let body = match text("body").expect("a body") {
+                // What its proxy's language has for no body.
+                "<undefined>" => continue,
+                body => Bytes::from(body.to_owned()),
+            };
+            let got = converted(text("content_type").unwrap_or("Unknown"), &body);
+            let otherwise = OTHERWISE.iter().find(|(other, ..)| *other == name);
+            let want = otherwise.map_or(vector["g3"]["tfs_body"].as_str(), |(.., want)| Some(want));
+            assert_eq!(got.as_deref(), want, "{name}");
+            passed += 1;
+        }
+        assert_eq!(passed, 85, "vectors went missing");
+    }
+
+    fn converted(content_type: &str, body: &Bytes) -> Option<String> {
+        let body = match Input::of(content_type)? {
+            Input::Json => json(body).to_vec(),
+            Input::Csv => csv(body),
+            other @ (Input::Npy | Input::Image | Input::Examples) => panic!("{other:?}"),
+        };
+        Some(String::from_utf8(body).expect("text"))
+    }
+
+    #[test]
+    fn every_case_of_conversion_passes() {
+        // CSV that the older images garble is as the 2.20 image has it (docs/sagemaker.md).
+        const OTHERWISE: [&str; 3] =
+            ["cv-csv-spaces-g1", "cv-csv-unquoted-3-g1", "cv-csv-quoted-num-g1"];
+        let cases: Value = serde_json::from_str(CASES).expect("JSON");
+        let mut count = 0;
+        for case in cases["cases"].as_array().expect("a list") {
+            // Those with a status are asked of a server.
+            let Some(want) = case["expect_tfs_request_body"].as_str() else {
+                continue;
+            };
+            if !case["expect_status"].is_null() {
+                continue;
+            }
+            count += 1;
+            let text = |value: &Value| value.as_str().expect("text").to_owned();
+            let (id, body) = (text(&case["id"]), Bytes::from(text(&case["request_body"])));
+            let got = converted(&text(&case["headers"]["Content-Type"]), &body);
+            let is_otherwise = OTHERWISE.contains(&id.as_str());
+            assert_eq!(got.as_deref() != Some(want), is_otherwise, "{id}: {got:?}, not {want:?}");
+        }
+        assert_eq!(count, 22, "cases went missing");
+    }
+
+    /// The tensor that the JSON made of `body` is read as.
+    fn through_json(body: &[u8], dtype: DType) -> Option<Tensor> {
+        let json = csv(body);
+        let alphabet = Alphabet::Standard;
+        let options = ReadOptions { coerce: false, all_types: true, alphabet, max_bytes: 1 << 20 };
+        let mut reader = TensorReader::new(dtype, options, json.len());
+        let mut cursor = Cursor::new(&json);
+        cursor.seek(b"{\"instances\":".len());
+        reader.read(&mut cursor).ok()?;
+        reader.finish().ok()
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_are_the_same_with_and_without_json(
+            body in "([-0-9.eE+, \t\"]{0,12}(,|\n|\r\n|\r)){0,6}[0-9,]{0,3}",
+            plain in "((-?[0-9]{1,9}(\\.[0-9]{1,20})?(e-?[0-9]{1,3})?, ?){0,3}-?[1-9][0-9]{0,19}\r?\n){1,5}",
+        ) {
+            for (body, dtype) in [&body, &plain].into_iter().flat_map(|body| {
+                [DType::Float, DType::Double, DType::Int32, DType::UInt64].map(|dtype| (body, dtype))
+            }) {
+                let Some(direct) = csv::numbers(body.as_bytes(), dtype, 1 << 20) else {
+                    continue;
+                };
+                let other = through_json(body.as_bytes(), dtype).expect("a tensor");
+                prop_assert_eq!(direct.shape(), other.shape());
+                prop_assert_eq!(direct.bytes(), other.bytes());
+            }
+        }
+
+        #[test]
+        fn rows_of_numbers_need_no_json(rows in 1..5usize, columns in 1..5usize, value: f32) {
+            let line = vec![value.to_string(); columns].join(",");
+            let body = vec![line; rows].join("\n");
+            if value.is_finite() {
+                prop_assert!(csv::numbers(body.as_bytes(), DType::Float, 1 << 20).is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn one_request_is_one() {
+        let several = "{\"instances\": [1]}\n\n {\"instances\": [2]}";
+        let error = check_is_one(several.as_bytes()).expect_err("two");
+        assert!(error.message().contains("in line 3"), "{error}");
+        for one in ["{\"instances\": [\"][\"]}\n", "[1][2]", "{\"instances\": [}{", "", "1"] {
+            assert!(check_is_one(one.as_bytes()).is_ok(), "{one}");
+        }
+    }
+
+    #[test]
+    fn values_need_not_have_a_line_each() {
+        let mended = |body: &str, any| match mend(body.as_bytes(), any) {
+            Mended::Sound => "sound".to_owned(),
+            Mended::Values(body) => String::from_utf8(body.to_vec()).expect("text"),
+            Mended::Bad(error) => error.message().to_owned(),
+        };
+        let two = "{\"instances\":[{\"x\":1},{\"x\":2}]}";
+        assert_eq!(mended("{\"x\":1}{\"x\":2}", false), two);
+        assert_eq!(mended("{\"x\":1} {\"x\":2}\n", false), two);
+        let pretty = "{\"instances\":[{\n \"x\": 1\n},{\n \"x\": 2\n}]}";
+        assert_eq!(mended("{\n \"x\": 1\n}\n{\n \"x\": 2\n}", false), pretty);
+        assert_eq!(mended("[1]\n\n[2]\r\n", false), "sound");
+        assert_eq!(mended("1\n\"a\"\n", false), "sound");
+        assert_eq!(mended("1\n\"a\"\n", true), "{\"instances\":[1,\"a\"]}");
+        assert_eq!(mended("{\"instances\":1}{", true), "sound");
+        let bad = mended("[1]\n[2\n[3]", false);
+        assert!(
+            bad.starts_with("JSON Parse error: ") && bad.ends_with("offset: 2 of line 2"),
+            "{bad}"
+        );
+        let bad = mended("{\n \"x\": 1\n}\n{\n \"x\" 2\n}", false);
+        assert!(bad.ends_with("offset: 5 of line 5"), "{bad}");
+    }
+
+    #[test]
+    fn base64_of_json_is_known() {
+        assert!(is_base64_of_json(b"eyJpbnN0YW5jZXMiOiBbMS4wXX0=\n"));
+        for other in ["", "whatever", "abcd", "[1.0]", "eyJp", "MSwyLDM="] {
+            assert!(!is_base64_of_json(other.as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_told_as_such() {
+        for blank in ["", " \n ", "\r\n"] {
+            assert!(check_not_blank(blank.as_bytes()).is_err());
+        }
+        assert!(check_not_blank(b"0").is_ok());
+    }
+}

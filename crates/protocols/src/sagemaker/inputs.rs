@@ -1,0 +1,130 @@
+//! Bodies that become tensors without a detour through JSON: numbers in CSV, NumPy's arrays,
+//! images, records of `tf.Example`. They have no place for a signature's name, so the default one
+//! is meant.
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::media::Input;
+use crate::simple;
+use crate::tfs::classify::Examples;
+use crate::tfs::{self, Answer, Call, DEFAULT_SIGNATURE, Decoded, Format, Verb};
+use tensorserve_codec::{cast, csv, npy, tfrecord};
+use tensorserve_core::engine::{ModelHandle, Served};
+use tensorserve_proto::Example;
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
+
+/// Runs the model on a body of CSV, if it is all numbers and the model takes them; `None` for
+/// what has to become JSON first, also if only to be refused in its words.
+pub(super) async fn csv(call: &Call<'_>, served: &mut Served) -> Option<Result<Answer>> {
+    if call.verb != Verb::Predict {
+        return None;
+    }
+    let handle = tfs::resolve(call.engine, call.name, call.choice).ok()?;
+    let (signature, declared) = handle.signature(DEFAULT_SIGNATURE)?;
+    let [input] = declared.inputs.as_slice() else {
+        return None;
+    };
+    let input = csv::numbers(call.body, input.dtype()?, call.engine.max_tensor_bytes())?;
+    let decoded = Decoded { signature, inputs: vec![input], format: Format::Row };
+    Some(call.run_decoded(handle, decoded, served).await)
+}
+
+/// Runs the model on a body that is no text.
+pub(super) async fn binary(call: &Call<'_>, input: Input, served: &mut Served) -> Result<Answer> {
+    if call.verb != Verb::Predict {
+        let examples = match input {
+            Input::Examples => examples(call.body, call.engine.max_tensor_bytes())?,
+            Input::Json | Input::Csv | Input::Npy | Input::Image => {
+                let message = "classify and regress take JSON with examples, or records of \
+                               tf.Example as application/x-tfrecord";
+                return Err(Error::invalid(message));
+            }
+        };
+        return call.on_examples(DEFAULT_SIGNATURE, examples, served).await;
+    }
+    let handle = tfs::resolve(call.engine, call.name, call.choice)?;
+    let (signature, declared) = default_signature(&handle)?;
+    let max_bytes = call.engine.max_tensor_bytes();
+    let tensor = match input {
+        Input::Npy => array(call.body, declared, max_bytes)?,
+        Input::Image => simple::image_input(declared, std::slice::from_ref(call.body))?,
+        Input::Examples | Input::Json | Input::Csv => records(call.body, declared, max_bytes)?,
+    };
+    let decoded = Decoded { signature, inputs: vec![tensor], format: Format::Row };
+    call.run_decoded(handle, decoded, served).await
+}
+
+fn default_signature(handle: &ModelHandle) -> Result<(usize, &Signature)> {
+    handle.signature(DEFAULT_SIGNATURE).ok_or_else(|| {
+        Error::invalid(format!(
+            "the model has no signature {DEFAULT_SIGNATURE:?}: send JSON with a signature_name"
+        ))
+    })
+}
+
+fn only_input<'s>(signature: &'s Signature, what: &str) -> Result<&'s TensorSpec> {
+    match signature.inputs.as_slice() {
+        [input] => Ok(input),
+        inputs => Err(Error::invalid(format!(
+            "signature {:?} has {} inputs, and {what} is one: send JSON",
+            signature.name,
+            inputs.len()
+        ))),
+    }
+}
+
+/// An array as it is, its numbers as the model wants them: clients' are doubles unless they say
+/// otherwise.
+fn array(body: &[u8], signature: &Signature, max_bytes: usize) -> Result<Tensor> {
+    let input = only_input(signature, "an npy array")?;
+    let array = npy::read(body, max_bytes)?;
+    let (Some(wanted), given) = (input.dtype(), array.dtype()) else {
+        return Ok(array);
+    };
+    if wanted == given {
+        return Ok(array);
+    }
+    let elements = array.shape().elements()?;
+    if elements.saturating_mul(wanted.size().unwrap_or(0)) > max_bytes {
+        return Err(Error::invalid("the npy array takes too much memory as the model's type"));
+    }
+    cast::cast(&array, wanted).ok_or_else(|| {
+        let alias = &input.alias;
+        Error::invalid(format!("the npy array of {given} does not fit input {alias:?} of {wanted}"))
+    })
+}
+
+/// Examples for a signature that parses them itself.
+fn records(body: &Bytes, signature: &Signature, max_bytes: usize) -> Result<Tensor> {
+    let input = only_input(signature, "a list of records")?;
+    if input.dtype() != Some(DType::String) {
+        let kind = input.dtype().map_or("another type", DType::name);
+        return Err(Error::invalid(format!(
+            "signature {:?} takes no tf.Example: its input is {kind}, not string; send JSON",
+            signature.name
+        )));
+    }
+    examples(body, max_bytes)
+}
+
+/// The records of a TFRecord file, or one example without the frame of a record.
+fn examples(body: &Bytes, max_bytes: usize) -> Result<Tensor> {
+    let mut all = Examples::new(&[], max_bytes);
+    let mut records = tfrecord::Reader::new(body.as_ref(), body.len());
+    let mut record = Vec::new();
+    let mut count = 0;
+    loop {
+        match records.next(&mut record) {
+            Ok(true) => all.push(&record)?,
+            Ok(false) => return all.into_tensor(),
+            Err(_) if count == 0 && Example::decode(body.as_ref()).is_ok() => {
+                all.push(body)?;
+                return all.into_tensor();
+            }
+            Err(error) => return Err(Error::invalid(error.message().to_owned())),
+        }
+        count += 1;
+    }
+}

@@ -1,0 +1,263 @@
+//! `InvokeEndpointAsync`: the call is answered at once, and the inference, when it is done,
+//! written to a file.
+//!
+//! What the service keeps in S3 are files here: input comes from below folders that are
+//! configured, or with the call itself; output goes to a configured folder, under a name of ours.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::invocation::Invocation;
+use super::{Sagemaker, attributes, service};
+use tensorserve_protocol::{Head, JSON, Reply};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// The most calls that may wait or run.
+pub(super) const MOST_CALLS: usize = 1000;
+
+/// The most of them that run at once: they must not be in the way of those that wait for an
+/// answer.
+pub(super) const MOST_RUNNING: usize = 2;
+
+/// An inference that was promised.
+pub struct Later {
+    sagemaker: Sagemaker,
+    order: Order,
+    /// Its place among the calls that there may be.
+    _place: OwnedSemaphorePermit,
+}
+
+/// What was asked for.
+struct Order {
+    input: Input,
+    content_type: String,
+    accept: Option<String>,
+    attributes: Option<String>,
+    model: Option<String>,
+    endpoint: String,
+    files: Files,
+    /// Not to be begun after this.
+    expires: Option<Instant>,
+    time_limit: Option<Duration>,
+}
+
+enum Input {
+    Inline(Bytes),
+    File(PathBuf),
+}
+
+/// Where the outcome goes.
+struct Files {
+    output: PathBuf,
+    failure: PathBuf,
+}
+
+impl Files {
+    fn new(folder: &Path) -> Self {
+        let id = service::new_id();
+        let output = folder.join(format!("{id}.out"));
+        Files { output, failure: folder.join(format!("{id}-error.out")) }
+    }
+}
+
+impl Sagemaker {
+    /// Takes a call to be answered later: says where the answer will be, and what to do for it.
+    pub(super) async fn promise(
+        &self,
+        head: &Head<'_>,
+        endpoint: &str,
+        body: Bytes,
+    ) -> (Reply, Option<Later>) {
+        let order = match self.order(head, endpoint, body).await {
+            Ok(order) => order,
+            Err(error) => return (service::refuse("ValidationError", error, 400), None),
+        };
+        let Ok(place) = self.shared.calls.clone().try_acquire_owned() else {
+            let message = format!("{MOST_CALLS} calls wait to be answered later: try again");
+            let error = Error::unavailable(message);
+            return (service::refuse("ServiceUnavailable", error, 503), None);
+        };
+        let id = head.header("x-amzn-sagemaker-inference-id");
+        let id = id.map_or_else(service::new_id, str::to_owned);
+        let body = service::object(&[("InferenceId", &id)]);
+        let reply = service::signed(Reply::ok(JSON, body).with_status(202))
+            .with_header("x-amzn-sagemaker-outputlocation", location(&order.files.output))
+            .with_header("x-amzn-sagemaker-failurelocation", location(&order.files.failure));
+        let sagemaker = self.clone();
+        (reply, Some(Later { sagemaker, order, _place: place }))
+    }
+
+    async fn order(&self, head: &Head<'_>, endpoint: &str, body: Bytes) -> Result<Order> {
+        let config = self.options();
+        let Some(output) = &config.async_output else {
+            return Err(Error::invalid(
+                "Asynchronous invocations need a folder for their output: set \
+                 sagemaker_async_output",
+            ));
+        };
+        let owned = |name| head.header(name).map(str::to_owned);
+        let refused = ["x-amzn-sagemaker-s3outputpathextension", "x-amzn-sagemaker-filename"];
+        if let Some(name) = refused.into_iter().find(|name| head.header(name).is_some()) {
+            return Err(Error::invalid(format!("{name} is not supported")));
+        }
+        let input = match (head.header("x-amzn-sagemaker-inputlocation"), body.is_empty()) {
+            (None, false) => Input::Inline(body),
+            (Some(location), true) => Input::File(confined(location, &config.async_input).await?),
+            (None, true) => {
+                return Err(Error::invalid("The call has neither InputLocation nor Body"));
+            }
+            (Some(_), false) => {
+                return Err(Error::invalid("The call has both InputLocation and Body"));
+            }
+        };
+        let seconds = |name| seconds(head, name);
+        let ttl = seconds("x-amzn-sagemaker-requestttlseconds")?;
+        let model = head.header("x-amzn-sagemaker-target-model");
+        Ok(Order {
+            input,
+            content_type: owned("x-amzn-sagemaker-content-type").unwrap_or(JSON.to_owned()),
+            accept: owned("x-amzn-sagemaker-accept"),
+            attributes: owned(attributes::HEADER),
+            model: model.map(|archive| service::model_of(archive).to_owned()),
+            endpoint: endpoint.to_owned(),
+            files: Files::new(output),
+            expires: ttl.and_then(|ttl| Instant::now().checked_add(ttl)),
+            time_limit: seconds("x-amzn-sagemaker-invocationtimeoutseconds")?,
+        })
+    }
+}
+
+fn seconds(head: &Head<'_>, name: &str) -> Result<Option<Duration>> {
+    let Some(text) = head.header(name) else {
+        return Ok(None);
+    };
+    let seconds = text.trim().parse::<u32>().ok().filter(|seconds| *seconds > 0);
+    let seconds = seconds.ok_or_else(|| {
+        Error::invalid(format!("{name} is {text:?}, not a number of seconds above 0"))
+    })?;
+    Ok(Some(Duration::from_secs(u64::from(seconds))))
+}
+
+fn location(path: &Path) -> String {
+    format!("file://{}", path.display())
+}
+
+/// The file at `location`, which must lie below one of `folders` wherever links lead.
+async fn confined(location: &str, folders: &[PathBuf]) -> Result<PathBuf> {
+    let Some(path) = location.strip_prefix("file://") else {
+        return Err(Error::invalid(format!(
+            "InputLocation {location:?} can not be read: it must start with file://"
+        )));
+    };
+    let (path, folders) = (PathBuf::from(path), folders.to_owned());
+    let found = in_background(move || {
+        let real = fs::canonicalize(path).ok()?;
+        let is_below = |folder: &PathBuf| {
+            fs::canonicalize(folder).is_ok_and(|folder| real.starts_with(folder))
+        };
+        (folders.iter().any(is_below) && real.is_file()).then_some(real)
+    });
+    // The same whether it is not there or not ours to read: who calls must not learn what is.
+    found.await?.ok_or_else(|| {
+        Error::invalid(format!(
+            "InputLocation {location:?} is no file below the folders of sagemaker_async_input"
+        ))
+    })
+}
+
+async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Error::internal("a file could not be handled").with_source(error))
+}
+
+impl Later {
+    /// Runs the inference and writes down what it came to.
+    pub async fn run(self) {
+        let Later { sagemaker, order, _place } = self;
+        let Ok(_turn) = sagemaker.shared.running.acquire().await else {
+            return;
+        };
+        let start = Instant::now();
+        let is_late = order.expires.is_some_and(|expires| expires < start);
+        let reply = if is_late {
+            let message = "The call was not begun within RequestTTLSeconds";
+            super::refuse(Error::new(Code::DeadlineExceeded, message), 504)
+        } else {
+            sagemaker.answer_order(&order).await
+        };
+        if let Some(served) = &reply.served {
+            sagemaker.engine.count(served, start.elapsed());
+        }
+        let Files { output, failure } = order.files;
+        let path = if reply.status == 200 { output } else { failure };
+        let written = in_background(move || write(&path, &reply.body));
+        if let Ok(Err(error)) | Err(error) = written.await {
+            let cause =
+                std::error::Error::source(&error).map_or(String::new(), |e| format!(" ({e})"));
+            log::error!("the outcome of an asynchronous invocation is lost: {error}{cause}");
+        }
+    }
+}
+
+impl Sagemaker {
+    async fn answer_order(&self, order: &Order) -> Reply {
+        let invocation = Invocation {
+            content_type: Some(&order.content_type),
+            accept: order.accept.as_deref(),
+            attributes: order.attributes.as_deref(),
+            model: order.model.as_deref(),
+            endpoint: Some(&order.endpoint),
+        };
+        let body = match &order.input {
+            Input::Inline(body) => Ok(body.clone()),
+            Input::File(path) => {
+                let (path, most) = (path.clone(), self.options().max_input_bytes);
+                let read = in_background(move || read(&path, most)).await;
+                read.and_then(|body| body)
+            }
+        };
+        let body = match body {
+            Ok(body) => body,
+            Err(error) => return super::refuse(error, 400),
+        };
+        let answer = self.invoke(&invocation, body, Instant::now());
+        let Some(limit) = order.time_limit else {
+            return answer.await;
+        };
+        tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
+            let message = "The inference took longer than InvocationTimeoutSeconds";
+            super::refuse(Error::new(Code::DeadlineExceeded, message), 504)
+        })
+    }
+}
+
+fn read(path: &Path, most: usize) -> Result<Bytes> {
+    let failed = |error: std::io::Error| {
+        let code = Code::of_io(&error);
+        Error::new(code, "the file at InputLocation can not be read").with_source(error)
+    };
+    let file = File::open(path).map_err(failed)?;
+    let mut body = Vec::new();
+    let bound = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(bound).read_to_end(&mut body).map_err(failed)?;
+    if body.len() > most {
+        let message = format!("the file at InputLocation is larger than {most} bytes");
+        return Err(Error::invalid(message));
+    }
+    Ok(body.into())
+}
+
+/// Writes a file that appears with all it is to hold.
+fn write(path: &Path, body: &[u8]) -> Result<()> {
+    let part = path.with_extension("part");
+    let done = fs::write(&part, body).and_then(|()| fs::rename(&part, path));
+    done.map_err(|error| {
+        let message = format!("{} could not be written", path.display());
+        Error::new(Code::of_io(&error), message).with_source(error)
+    })
+}

@@ -1,0 +1,390 @@
+//! `/models`: models of a multi-model endpoint come, are listed, are used and go.
+//!
+//! Sources: `python_service.py` of `aws/deep-learning-containers`, and "Contract for custom
+//! containers for multi-model endpoints" of AWS's developer guide for paging.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::invocation::Invocation;
+use super::multi_model::{Candidate, MultiModelConfig};
+use super::{Compatibility, Route, Sagemaker, attributes, refuse};
+use crate::tfs;
+use tensorserve_codec::json::write;
+use tensorserve_core::engine::{Choice, Engine, ModelSpec};
+use tensorserve_protocol::{Head, JSON, Reply, percent_decoded};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// The models of an endpoint: which were used when, and room for more. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Models(Arc<Inner>);
+
+struct Inner {
+    engine: Engine,
+    config: MultiModelConfig,
+    used: Mutex<HashMap<String, Instant>>,
+    /// Memory for models that are being loaded.
+    promised: AtomicU64,
+    /// Held while a model is loaded because it is used.
+    loading: tokio::sync::Mutex<()>,
+}
+
+/// Memory that a load needs beside the model.
+const SPARE: u64 = 32 << 20;
+
+/// Models of a page, where a request does not say how many.
+const PAGE: usize = 100;
+
+/// Memory for a model that is being loaded, until dropped.
+struct Promise<'m>(&'m Inner, u64);
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        self.0.promised.fetch_sub(self.1, Relaxed);
+    }
+}
+
+impl Models {
+    pub(super) fn new(engine: Engine, config: MultiModelConfig) -> Self {
+        Models(Arc::new(Inner {
+            engine,
+            config,
+            used: Mutex::default(),
+            promised: AtomicU64::new(0),
+            loading: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    /// Notes that a model is used, and loads it first if that is wanted.
+    pub(super) async fn prepare(&self, name: &str) -> Result<()> {
+        if self.is_loaded(name) {
+            self.used().insert(name.to_owned(), Instant::now());
+            return Ok(());
+        }
+        let not_loaded = || Error::not_found(format!("Model {name} is not loaded yet."));
+        if !self.0.config.load_on_use || !attributes::is_plain(name) {
+            return Err(not_loaded());
+        }
+        let _loading = self.0.loading.lock().await;
+        if self.is_loaded(name) {
+            return Ok(());
+        }
+        let place = self.0.config.place_of(name).ok_or_else(not_loaded)?;
+        match self.load(name, &place).await {
+            // Someone else asked for it, and waits for it.
+            Err(error) if error.code() == Code::AlreadyExists => {
+                Err(Error::unavailable(format!("Model {name} is being loaded.")))
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn is_loaded(&self, name: &str) -> bool {
+        self.0.engine.resolve(&ModelSpec { name, choice: Choice::Latest }).is_ok()
+    }
+
+    fn used(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.0.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads the model at `url`.
+    async fn load(&self, name: &str, url: &str) -> Result<()> {
+        let deadline = Instant::now() + self.0.config.load_timeout;
+        let (models, of) = (self.clone(), (name.to_owned(), url.to_owned()));
+        // Archives are unpacked, and folders walked, on a thread of their own.
+        let looking = move || models.0.config.candidate(&of.0, &of.1);
+        let looked = tokio::task::spawn_blocking(looking).await;
+        let Candidate { source, bytes } = looked
+            .map_err(|e| Error::internal("models can not be looked for").with_source(e))??;
+        let _promise = self.make_room(name, bytes).await?;
+        let outcome = self.0.engine.load_model(source, deadline).await;
+        if outcome.is_ok() {
+            self.used().insert(name.to_owned(), Instant::now());
+        }
+        outcome
+    }
+
+    /// Sees to it that a model whose files have so many bytes fits into memory.
+    async fn make_room(&self, name: &str, bytes: u64) -> Result<Promise<'_>> {
+        let Inner { engine, config, promised, .. } = &*self.0;
+        let need = bytes.saturating_add(bytes / 4).saturating_add(SPARE);
+        loop {
+            let room = engine.room(config.memory_limit);
+            let free = room.saturating_sub(promised.load(Relaxed));
+            if need <= free {
+                promised.fetch_add(need, Relaxed);
+                return Ok(Promise(&self.0, need));
+            }
+            let victim = if config.evict { self.least_used() } else { None };
+            let Some(victim) = victim else {
+                let (need, free) = (need >> 20, free >> 20);
+                let message = format!(
+                    "Memory exhausted: not enough memory to load the model {name}: it needs about \
+                     {need} MiB, and {free} MiB are free."
+                );
+                return Err(Error::new(Code::ResourceExhausted, message));
+            };
+            log::info!("{victim}: unloaded to make room for {name}");
+            // Someone else may have taken it away.
+            let _ = self.unload(&victim).await;
+        }
+    }
+
+    async fn unload(&self, name: &str) -> Result<()> {
+        let outcome = self.0.engine.unload_model(name).await;
+        self.used().remove(name);
+        outcome
+    }
+
+    /// The loaded model that was not used for longest.
+    fn least_used(&self) -> Option<String> {
+        let used = self.used();
+        let names = self.0.engine.loaded_models().into_iter().map(|model| model.name);
+        names.min_by_key(|name| used.get(name).copied())
+    }
+}
+
+/// The name of a model in the `rest` of a path behind `/models`, and whether an inference with it
+/// is meant.
+fn named(rest: &str) -> (&str, bool) {
+    let name = rest.trim_matches('/');
+    name.strip_suffix("/invoke").map_or((name, false), |name| (name, true))
+}
+
+/// What a request asks for whose path goes on with `rest` behind `/models`.
+pub(super) fn route(method: &str, rest: &str) -> Route {
+    match (method, named(rest)) {
+        ("GET", ("", false)) => Route::ListModels,
+        ("POST", ("", false)) => Route::LoadModel,
+        ("GET", (_, false)) => Route::ShowModel,
+        ("POST", (name, _)) if !name.is_empty() => Route::InvokeModel,
+        ("DELETE", (name, _)) if !name.is_empty() => Route::UnloadModel,
+        _ => Route::ModelsOtherwise,
+    }
+}
+
+/// What `POST /models` says.
+#[derive(serde::Deserialize)]
+struct Load {
+    model_name: String,
+    url: String,
+}
+
+impl Sagemaker {
+    /// Answers a request for `/models…`.
+    pub(super) async fn on_models(
+        &self,
+        route: Route,
+        head: &Head<'_>,
+        body: Bytes,
+        start: Instant,
+    ) -> Reply {
+        let Some(models) = self.models() else {
+            let message = "Not Found: this is no multi-model endpoint (SAGEMAKER_MULTI_MODEL)";
+            return refuse(Error::not_found(message), 404);
+        };
+        let rest = head.path().strip_prefix("/models").unwrap_or_default();
+        let (name, _) = named(rest);
+        let name = percent_decoded(name);
+        match route {
+            Route::ListModels => list(models, head, self.options().compatibility).await,
+            Route::LoadModel => load(models, &body).await,
+            Route::ShowModel => show(models, head, &name).await,
+            Route::UnloadModel => unload(models, &name).await,
+            Route::InvokeModel => {
+                let of_container = Invocation::of_container(head);
+                let invocation = Invocation { model: Some(&name), ..of_container };
+                self.invoke(&invocation, body, start).await
+            }
+            Route::ModelsOtherwise
+            | Route::Ping
+            | Route::Invocations
+            | Route::TfsLook
+            | Route::TfsInfer
+            | Route::Invoke
+            | Route::InvokeStream
+            | Route::InvokeLater
+            | Route::NoOperation => {
+                let message = format!("{} is not allowed for {}", head.method, head.path());
+                refuse(Error::invalid(message), 405)
+            }
+        }
+    }
+}
+
+async fn load(models: &Models, body: &[u8]) -> Reply {
+    let Load { model_name: name, url } = match serde_json::from_slice(body) {
+        Ok(load) => load,
+        Err(error) => {
+            let message = format!(
+                "{error}; a model is loaded with {{\"model_name\": \"NAME\", \"url\": \"FOLDER\"}}"
+            );
+            return refuse(Error::invalid(message), 400);
+        }
+    };
+    if !attributes::is_plain(&name) {
+        let message = format!("invalid model_name: '{}'", name.escape_debug());
+        return refuse(Error::invalid(message), 400);
+    }
+    let error = match models.load(&name, &url).await {
+        Ok(()) => {
+            let (rest, grpc) = models.0.config.ports;
+            return success(format_args!(
+                "Successfully loaded model {name}, listening on rest port {rest} and grpc port \
+                 {grpc}."
+            ));
+        }
+        Err(error) => error,
+    };
+    let seconds = models.0.config.load_timeout.as_secs();
+    #[allow(clippy::wildcard_enum_match_arm)] // The others are what they are.
+    let (status, message) = match error.code() {
+        Code::AlreadyExists => (409, format!("Model {name} is already loaded.")),
+        Code::NotFound => {
+            (404, format!("Could not find valid base path {url} for servable {name}"))
+        }
+        Code::DeadlineExceeded => (408, format!("Timed out after {seconds} seconds")),
+        Code::ResourceExhausted => (507, error.message().to_owned()),
+        code => (code.http(), format!("Model {name} can not be loaded: {error}")),
+    };
+    log::warn!("{name} was not loaded from {url:?}: {error}");
+    refuse(Error::new(error.code(), message).with_source(error), status)
+}
+
+async fn unload(models: &Models, name: &str) -> Reply {
+    match models.unload(name).await {
+        Ok(()) => success(format_args!("Successfully unloaded model {name}.")),
+        Err(error) if error.code() == Code::NotFound => {
+            // Without the period that others have.
+            refuse(Error::not_found(format!("Model {name} is not loaded yet")), 404)
+        }
+        Err(error) => {
+            let status = error.code().http();
+            refuse(error, status)
+        }
+    }
+}
+
+fn success(text: fmt::Arguments<'_>) -> Reply {
+    let mut body = b"{\"success\": ".to_vec();
+    write::string(text.to_string().as_bytes(), &mut body);
+    body.push(b'}');
+    Reply::ok(JSON, body)
+}
+
+async fn show(models: &Models, head: &Head<'_>, name: &str) -> Reply {
+    if !models.is_loaded(name) {
+        let message = format!("Model {name} is not loaded yet.");
+        return refuse(Error::not_found(message), 404);
+    }
+    let mut body = b"{\"model\": ".to_vec();
+    body.extend_from_slice(&status(models, head, name).await);
+    body.push(b'}');
+    Reply::ok(JSON, body)
+}
+
+/// The status of a model in TensorFlow Serving's form.
+async fn status(models: &Models, head: &Head<'_>, name: &str) -> Bytes {
+    let target = format!("/v1/models/{name}");
+    let head = Head { method: "GET", target: &target, ..*head };
+    let reply = tfs::handle(&models.0.engine, &head, Bytes::new(), Instant::now()).await;
+    reply.body
+}
+
+/// The loaded models: as the container lists them or, if a page is asked for, as AWS has it.
+async fn list(models: &Models, head: &Head<'_>, compatibility: Compatibility) -> Reply {
+    let asked = head.parameters().any(|(name, _)| !name.is_empty());
+    if compatibility == Compatibility::Extended || asked {
+        return page(models, head).unwrap_or_else(|error| refuse(error, 400));
+    }
+    let mut body = b"{".to_vec();
+    for model in models.0.engine.loaded_models() {
+        if body.len() > 1 {
+            body.extend_from_slice(b", ");
+        }
+        write::string(model.name.as_bytes(), &mut body);
+        body.extend_from_slice(b": ");
+        body.extend_from_slice(&status(models, head, &model.name).await);
+    }
+    body.push(b'}');
+    Reply::ok(JSON, body)
+}
+
+/// One page of the list. A token is the name that the page before ended with.
+fn page(models: &Models, head: &Head<'_>) -> Result<Reply> {
+    let (mut after, mut limit) = (String::new(), PAGE);
+    for (key, value) in head.parameters() {
+        match &*key {
+            "next_page_token" => after = value,
+            "limit" => {
+                limit =
+                    value.parse().ok().filter(|&limit| limit > 0).ok_or_else(|| {
+                        Error::invalid("limit must be a whole number of 1 or more")
+                    })?;
+            }
+            _ => {}
+        }
+    }
+    let all = models.0.engine.loaded_models();
+    let mut rest = all.iter().filter(|model| model.name > after);
+    let mut body = b"{\"models\": [".to_vec();
+    let mut last = "";
+    for model in rest.by_ref().take(limit) {
+        if !last.is_empty() {
+            body.extend_from_slice(b", ");
+        }
+        body.extend_from_slice(b"{\"modelName\": ");
+        write::string(model.name.as_bytes(), &mut body);
+        body.extend_from_slice(b", \"modelUrl\": ");
+        write::string(model.path.to_string_lossy().as_bytes(), &mut body);
+        body.push(b'}');
+        last = &model.name;
+    }
+    body.push(b']');
+    if rest.next().is_some() {
+        body.extend_from_slice(b", \"nextPageToken\": ");
+        write::string(last.as_bytes(), &mut body);
+    }
+    body.push(b'}');
+    Ok(Reply::ok(JSON, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_and_paths() {
+        for (method, rest, meant) in [
+            ("GET", "", Route::ListModels),
+            ("GET", "/", Route::ListModels),
+            ("GET", "/m", Route::ShowModel),
+            ("POST", "", Route::LoadModel),
+            ("POST", "/m", Route::InvokeModel),
+            ("POST", "/m/invoke", Route::InvokeModel),
+            ("POST", "/invoke", Route::InvokeModel),
+            ("DELETE", "/m", Route::UnloadModel),
+            ("DELETE", "/m/invoke", Route::UnloadModel),
+            ("DELETE", "", Route::ModelsOtherwise),
+            ("GET", "/m/invoke", Route::ModelsOtherwise),
+            ("HEAD", "/m", Route::ModelsOtherwise),
+        ] {
+            assert_eq!(route(method, rest), meant, "{method} {rest}");
+        }
+    }
+
+    #[test]
+    fn names() {
+        for good in ["m", "half_plus_three", "0a.b-c", &"a".repeat(255)] {
+            assert!(attributes::is_plain(good), "{good}");
+        }
+        for bad in ["", ".", "..", "../m", "./m", "a/b", "-a", "a b", "a\0", &"a".repeat(256)] {
+            assert!(!attributes::is_plain(bad), "{bad:?}");
+        }
+    }
+}

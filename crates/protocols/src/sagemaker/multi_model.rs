@@ -1,0 +1,202 @@
+//! Where the models of a multi-model endpoint may come from, and what is there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::layout::{self, Bundle};
+use tensorserve_archive as archive;
+use tensorserve_core::config::{ModelConfig, SourceConfig};
+use tensorserve_tensor::error::{Error, Result};
+
+/// Where SageMaker puts the models of a multi-model endpoint.
+pub const MODELS_DIR: &str = "/opt/ml/models";
+
+/// The folder with a model's own code, if it has any that is run.
+#[must_use]
+pub fn code_folder(folder: &Path) -> Option<PathBuf> {
+    let code = folder.join("code");
+    code.join("inference.py").is_file().then_some(code)
+}
+
+/// A multi-model endpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MultiModelConfig {
+    /// The folder that models may be loaded from; to clients it is [`MODELS_DIR`], too.
+    pub root: PathBuf,
+    /// What its models have in common.
+    pub common: ModelConfig,
+    /// A model must be ready after so long.
+    pub load_timeout: Duration,
+    /// The ports that answers say a model listens on, for REST and for gRPC.
+    pub ports: (u16, u16),
+    /// The most memory that the process may hold once a model is loaded; what is free without it.
+    pub memory_limit: Option<u64>,
+    /// Unload models to make room, that which was not used for longest first.
+    pub evict: bool,
+    /// Load a model when it is first used, from the folder or archive below the root that is
+    /// called like it.
+    pub load_on_use: bool,
+}
+
+/// A model that could be loaded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// Where it is, and how to load it.
+    pub source: SourceConfig,
+    /// The size of its files. Its memory is at least about as much.
+    pub bytes: u64,
+}
+
+impl MultiModelConfig {
+    /// The model in the folder or archive `url`, under `name`.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`](tensorserve_tensor::error::Code::NotFound) if there is no model, or not below the
+    /// root; what is wrong with an archive; several models.
+    pub fn candidate(&self, name: &str, url: &str) -> Result<Candidate> {
+        let place = self.place(url)?;
+        let folder = if archive::is_archive(&place) {
+            archive::unpacked(&place, &archive::Limits::default())?
+        } else {
+            place
+        };
+        let bundle = the_bundle(&folder)?;
+        let mut source = bundle.source(name, &self.common, true);
+        if let Some(code) = code_folder(&folder) {
+            source.model.code = Some(code);
+        }
+        Ok(Candidate { source, bytes: size(&bundle.base, 0) })
+    }
+
+    /// The place below the root that is called like the model, for a model that is used and was
+    /// not loaded.
+    #[must_use]
+    pub fn place_of(&self, name: &str) -> Option<String> {
+        let forms = [format!("{name}/model"), name.to_owned(), format!("{name}.tar.gz")];
+        forms.into_iter().find(|form| self.root.join(form).exists())
+    }
+
+    /// The folder or file that `url` names, which must be below the root, also behind links.
+    fn place(&self, url: &str) -> Result<PathBuf> {
+        let path = Path::new(url.strip_prefix("file://").unwrap_or(url));
+        let below = path.strip_prefix(MODELS_DIR).unwrap_or(path);
+        // A relative path, and one below what SageMaker calls the root, are below ours.
+        let nothing = || Error::not_found(format!("there is nothing at {url}"));
+        let place = self.root.join(below).canonicalize().map_err(|_| nothing())?;
+        let root = self.root.canonicalize().map_err(|_| nothing())?;
+        if !place.starts_with(&root) || place == root {
+            return Err(Error::not_found(format!(
+                "{url} is not below {}, where models are loaded from",
+                self.root.display()
+            )));
+        }
+        Ok(place)
+    }
+}
+
+/// The one model in `folder`: whose versions it holds, or the only one further down.
+fn the_bundle(folder: &Path) -> Result<Bundle> {
+    let mut bundles = layout::find(folder)?.bundles;
+    if let Some(at) = bundles.iter().position(|bundle| bundle.base == folder) {
+        return Ok(bundles.swap_remove(at));
+    }
+    let names: Vec<&str> = bundles.iter().map(|bundle| bundle.name.as_str()).collect();
+    let (folder, names) = (folder.display(), names.join(", "));
+    match (bundles.pop(), bundles.is_empty()) {
+        (Some(bundle), true) => Ok(bundle),
+        _ => Err(Error::invalid(format!("{folder} holds several models: {names}"))),
+    }
+}
+
+/// The size of all files below `folder`.
+fn size(folder: &Path, depth: usize) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return 0;
+    };
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() && depth < 8 => size(&entry.path(), depth + 1),
+        Ok(meta) => meta.len(),
+        Err(_) => 0,
+    });
+    sizes.fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use tensorserve_tensor::error::Code;
+
+    fn with_models(paths: &[&str]) -> (tempfile::TempDir, MultiModelConfig) {
+        let outer = tempfile::tempdir().expect("temporary folder");
+        let root = outer.path().join("models");
+        fs::create_dir(&root).expect("a folder");
+        for path in paths {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+            fs::write(path, b"12345").expect("written");
+        }
+        let config = MultiModelConfig {
+            root,
+            common: ModelConfig::default(),
+            load_timeout: Duration::from_secs(1),
+            ports: (1, 2),
+            memory_limit: None,
+            evict: false,
+            load_on_use: false,
+        };
+        (outer, config)
+    }
+
+    #[test]
+    fn urls_are_folders_below_the_root() {
+        let (_outer, config) =
+            with_models(&["m/model/3/saved_model.pb", "m/model/code/inference.py"]);
+        let own = config.root.join("m/model").display().to_string();
+        for url in
+            ["/opt/ml/models/m/model", "m", "/opt/ml/models/m/", "file:///opt/ml/models/m", &own]
+        {
+            let Candidate { source, bytes } = config.candidate("x", url).expect(url);
+            assert_eq!(source.name.as_deref(), Some("x"));
+            assert_eq!(source.path, config.root.join("m/model"), "{url}");
+            assert_eq!(bytes, 10);
+        }
+        let Candidate { source, .. } = config.candidate("x", "m/model").expect("there");
+        assert_eq!(source.model.code, Some(config.root.join("m/model/code")));
+        assert_eq!(config.place_of("m").as_deref(), Some("m/model"));
+    }
+
+    #[test]
+    fn nothing_is_loaded_from_elsewhere() {
+        let (outer, config) = with_models(&["m/1/saved_model.pb"]);
+        let secret = outer.path().join("secret/1");
+        fs::create_dir_all(&secret).expect("folders");
+        fs::write(secret.join("saved_model.pb"), b"").expect("written");
+        symlink(outer.path().join("secret"), config.root.join("link")).expect("a link");
+        let own = outer.path().join("secret").display().to_string();
+        for url in [
+            "../secret",
+            "/opt/ml/models/../secret",
+            "m/../../secret",
+            "link",
+            &own,
+            "/",
+            "",
+            "/opt/ml/models",
+            "missing",
+            "m/1/saved_model.pb/x",
+            "m\0",
+        ] {
+            let error = config.candidate("x", url).expect_err(url);
+            assert_eq!(error.code(), Code::NotFound, "{url:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn several_models_are_not_one() {
+        let (_outer, config) = with_models(&["m/a/1/saved_model.pb", "m/b/1/saved_model.pb"]);
+        let error = config.candidate("x", "m").expect_err("two");
+        assert!(error.message().contains("several models: a, b"), "{error}");
+    }
+}

@@ -1,0 +1,194 @@
+//! Answers by rows: a JSON value a line, or comma-separated values.
+
+use crate::tfs::{Answer, classify::Class};
+use tensorserve_codec::json::float;
+use tensorserve_codec::json::write::{self, Floats, Layout, Style, Texts};
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{Tensor, TensorSpec};
+
+/// Each row on a line of its own, in JSON without white space: a value if there is one output,
+/// else an object.
+pub(super) fn lines(answer: &Answer) -> Result<Vec<u8>> {
+    by_rows(answer, &|specs, row, out| {
+        if let ([spec], [output]) = (specs, row) {
+            return value(output, spec, out);
+        }
+        for (index, (spec, output)) in specs.iter().zip(row).enumerate() {
+            out.push(if index == 0 { b'{' } else { b',' });
+            write::string(spec.alias.as_bytes(), out);
+            out.push(b':');
+            value(output, spec, out)?;
+        }
+        out.push(b'}');
+        Ok(())
+    })
+    .map(|lines| lines.unwrap_or_else(|| examples(answer, class_list)))
+}
+
+/// The values of each row, with commas between them; of several outputs one after the other.
+pub(super) fn csv(answer: &Answer) -> Result<Vec<u8>> {
+    by_rows(answer, &|specs, row, out| {
+        for (index, (spec, output)) in specs.iter().zip(row).enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            flat(output, spec, out)?;
+        }
+        Ok(())
+    })
+    .map(|lines| lines.unwrap_or_else(|| examples(answer, class_fields)))
+}
+
+type WriteRow<'w> = &'w dyn Fn(&[TensorSpec], &[Tensor], &mut Vec<u8>) -> Result<()>;
+
+/// A line for each row of the outputs; `None` if the answer is no tensors.
+fn by_rows(answer: &Answer, write: WriteRow) -> Result<Option<Vec<u8>>> {
+    let Answer::Outputs { tensors, .. } = answer else {
+        return Ok(None);
+    };
+    let specs = answer.specs();
+    let rows = common_rows(specs, tensors)?;
+    let mut out = Vec::with_capacity(rows * 16);
+    for index in 0..rows {
+        let row: Vec<Tensor> = tensors.iter().map(|tensor| tensor.row(index)).collect();
+        write(specs, &row, &mut out)?;
+        out.push(b'\n');
+    }
+    Ok(Some(out))
+}
+
+/// The 0-th dimension, which all outputs must share.
+fn common_rows(specs: &[TensorSpec], tensors: &[Tensor]) -> Result<usize> {
+    let mut all = tensors.iter().map(Tensor::rows);
+    let first = all.next().flatten();
+    match first {
+        Some(rows) if all.all(|other| other == first) => Ok(rows),
+        _ => {
+            let shapes = specs.iter().zip(tensors);
+            let shapes: Vec<String> =
+                shapes.map(|(spec, t)| format!("{} {:?}", spec.alias, t.shape())).collect();
+            let shapes = shapes.join(", ");
+            Err(Error::invalid(format!(
+                "the outputs have no rows in common ({shapes}): accept application/json"
+            )))
+        }
+    }
+}
+
+fn value(tensor: &Tensor, spec: &TensorSpec, out: &mut Vec<u8>) -> Result<()> {
+    // By convention an output whose name says so holds bytes and not text.
+    let texts = if spec.alias.ends_with("_bytes") { Texts::Base64 } else { Texts::Raw };
+    let style = Style { layout: Layout::Compact, floats: Floats::TensorFlowServing, texts };
+    write::tensor(tensor, style, 0, out).map_err(|write::NoJsonForm(dtype)| {
+        let alias = &spec.alias;
+        Error::invalid(format!("output {alias:?} is of {dtype}, which no text holds"))
+    })
+}
+
+/// All values of a tensor on one level.
+fn flat(tensor: &Tensor, spec: &TensorSpec, out: &mut Vec<u8>) -> Result<()> {
+    if let Some(strings) = tensor.strings() {
+        for (index, text) in strings.iter().enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            field(text, out);
+        }
+        return Ok(());
+    }
+    let mut nested = Vec::new();
+    value(tensor, spec, &mut nested)?;
+    out.extend(nested.into_iter().filter(|byte| !b"[]".contains(byte)));
+    Ok(())
+}
+
+/// A field, in quotes if it has to be.
+fn field(text: &[u8], out: &mut Vec<u8>) {
+    if !text.iter().any(|byte| b"\",\r\n".contains(byte)) {
+        out.extend_from_slice(text);
+        return;
+    }
+    out.push(b'"');
+    for byte in text {
+        if *byte == b'"' {
+            out.push(b'"');
+        }
+        out.push(*byte);
+    }
+    out.push(b'"');
+}
+
+/// A line for each example.
+fn examples(answer: &Answer, write: fn(&[Class], &mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    match answer {
+        Answer::Outputs { .. } => {}
+        Answer::Classes(all) => {
+            for classes in all {
+                write(classes, &mut out);
+                out.push(b'\n');
+            }
+        }
+        Answer::Numbers(all) => {
+            for number in all {
+                float::float32(*number, &mut out);
+                out.push(b'\n');
+            }
+        }
+    }
+    out
+}
+
+fn class_list(classes: &[Class], out: &mut Vec<u8>) {
+    out.push(b'[');
+    for (index, class) in classes.iter().enumerate() {
+        out.extend_from_slice(if index == 0 { b"[" } else { b",[" });
+        write::string(&class.label, out);
+        out.push(b',');
+        float::float32(class.score, out);
+        out.push(b']');
+    }
+    out.push(b']');
+}
+
+fn class_fields(classes: &[Class], out: &mut Vec<u8>) {
+    for (index, class) in classes.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        field(&class.label, out);
+        out.push(b',');
+        float::float32(class.score, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_with_commas_are_quoted() {
+        let csv = |text: &str| {
+            let mut out = Vec::new();
+            field(text.as_bytes(), &mut out);
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(csv("plain text"), "plain text");
+        assert_eq!(csv("a,\"b\"\n"), "\"a,\"\"b\"\"\n\"");
+    }
+
+    #[test]
+    fn examples_have_a_line_each() {
+        let class = |label: &str, score| Class { label: label.into(), score };
+        let classes = Answer::Classes(vec![vec![class("a", 0.5), class("b,c", 1.0)], vec![]]);
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        assert_eq!(
+            lines(&classes).map(text).ok().as_deref(),
+            Some("[[\"a\",0.5],[\"b,c\",1.0]]\n[]\n")
+        );
+        assert_eq!(csv(&classes).map(text).ok().as_deref(), Some("a,0.5,\"b,c\",1.0\n\n"));
+        let numbers = Answer::Numbers(vec![1.0, 2.5]);
+        assert_eq!(lines(&numbers).map(text).ok().as_deref(), Some("1.0\n2.5\n"));
+        assert_eq!(csv(&numbers).map(text).ok().as_deref(), Some("1.0\n2.5\n"));
+    }
+}

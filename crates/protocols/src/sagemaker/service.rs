@@ -1,0 +1,226 @@
+//! What the SageMaker service in front of a container speaks, and with it AWS's clients: the same
+//! inference under `/endpoints/NAME/…`, with errors in AWS's form.
+//!
+//! Clients retry 500, 502, 503, 504 and 429 by themselves; so what is wrong with a request or a
+//! model is a 424, and only overload is a 503. Answers are never compressed: the clients would
+//! not undo it.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::invocation::Invocation;
+use super::later::Later;
+use super::{Route, Sagemaker, attributes};
+use tensorserve_codec::event_stream;
+use tensorserve_codec::json::write;
+use tensorserve_protocol::{Head, JSON, Reply, bounded, percent_decoded};
+use tensorserve_tensor::error::{Code, Error};
+
+/// The call that `rest` of a path behind `/endpoints/` means.
+pub(super) fn route(rest: &str) -> Route {
+    let (_, call) = rest.split_once('/').unwrap_or_default();
+    match call {
+        "invocations" => Route::Invoke,
+        "invocations-response-stream" => Route::InvokeStream,
+        "async-invocations" => Route::InvokeLater,
+        _ => Route::NoOperation,
+    }
+}
+
+/// The endpoint's name in a path of a call.
+fn name_in(path: &str) -> &str {
+    let rest = path.strip_prefix("/endpoints/").unwrap_or_default();
+    rest.split_once('/').map_or(rest, |(name, _)| name)
+}
+
+/// What `OriginalMessage` holds at most, by the service's own model.
+const LONGEST_ORIGINAL: usize = 2048;
+
+impl Sagemaker {
+    /// Answers a call of an endpoint.
+    pub(super) async fn call(
+        &self,
+        route: Route,
+        head: &Head<'_>,
+        body: Bytes,
+        start: Instant,
+    ) -> (Reply, Option<Later>) {
+        if let Some(refused) = refuse_call(route, head) {
+            return (refused, None);
+        }
+        let name = percent_decoded(name_in(head.path()));
+        if route == Route::InvokeLater {
+            return self.promise(head, &name, body).await;
+        }
+        let mut invocation = of_service(head, &name);
+        let is_stream = route == Route::InvokeStream;
+        if is_stream {
+            invocation.accept = head.header("x-amzn-sagemaker-accept");
+        }
+        let reply = self.invoke(&invocation, body, start).await;
+        if reply.status != 200 {
+            return (model_error(reply), None);
+        }
+        let reply = if is_stream { in_events(reply) } else { reply };
+        (signed(reply).with_header("x-amzn-invoked-production-variant", "AllTraffic"), None)
+    }
+}
+
+fn refuse_call(route: Route, head: &Head<'_>) -> Option<Reply> {
+    let Head { method, .. } = *head;
+    if route == Route::NoOperation {
+        let message = format!("There is no operation at {}.", head.path());
+        return Some(refuse("UnknownOperationException", Error::not_found(message), 404));
+    }
+    if method != "POST" {
+        let message = format!("An endpoint is called with POST, not {method}.");
+        return Some(refuse("ValidationError", Error::invalid(message), 405));
+    }
+    None
+}
+
+/// The headers as the service reads them. It takes a body without a type for JSON.
+fn of_service<'h>(head: &Head<'h>, endpoint: &'h str) -> Invocation<'h> {
+    Invocation {
+        content_type: Some(head.header("content-type").unwrap_or(JSON)),
+        accept: head.header("accept"),
+        attributes: head.header(attributes::HEADER),
+        model: head.header("x-amzn-sagemaker-target-model").map(model_of),
+        endpoint: Some(endpoint),
+    }
+}
+
+/// The model that an archive holds: it is named after it.
+pub(super) fn model_of(archive: &str) -> &str {
+    let archive = archive.trim();
+    archive.strip_suffix(".tar.gz").unwrap_or(archive)
+}
+
+/// The answer as the one event, or the few, that clients of a stream expect.
+fn in_events(mut reply: Reply) -> Reply {
+    let name =
+        std::mem::replace(&mut reply.content_type, "application/vnd.amazon.eventstream".into());
+    reply.body = event_stream::payload_parts(&reply.body).into();
+    reply.with_header("x-amzn-sagemaker-content-type", name)
+}
+
+/// The failure of a container in the service's form.
+fn model_error(reply: Reply) -> Reply {
+    let Reply { status, body, served, error, .. } = reply;
+    let is_overload = status == 503;
+    let text = String::from_utf8_lossy(&body);
+    let start = shortened(&text);
+    let mut answer = if is_overload {
+        let error = error.as_ref().map_or("", Error::message);
+        refuse("ServiceUnavailable", Error::unavailable(error.to_owned()), 503)
+    } else {
+        let (who, code) = match status {
+            ..500 => ("client", "CLIENT_ERROR_FROM_MODEL"),
+            _ => ("server", "SERVER_ERROR_FROM_MODEL"),
+        };
+        let message =
+            format!("Received {who} error ({status}) from primary with message \"{start}\"");
+        let members = [
+            ("ErrorCode", code),
+            ("LogStreamArn", ""),
+            ("Message", &message),
+            ("OriginalMessage", start),
+        ];
+        let mut body = object(&members);
+        body.pop();
+        body.extend_from_slice(format!(",\"OriginalStatusCode\":{status}}}").as_bytes());
+        of_type("ModelError", body, 424)
+    };
+    (answer.served, answer.error) = (served, error);
+    answer
+}
+
+fn shortened(text: &str) -> &str {
+    let end = (0..=LONGEST_ORIGINAL.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    end.and_then(|end| text.get(..end)).unwrap_or_default()
+}
+
+/// A failure that is no model's, in the service's form.
+pub(super) fn refuse(kind: &'static str, error: Error, status: u16) -> Reply {
+    let mut reply = of_type(kind, object(&[("Message", &bounded(error.message()))]), status);
+    reply.error = Some(error);
+    reply
+}
+
+/// A failure of the server's own before the call is looked at, in the service's form.
+pub(super) fn refuse_body(error: Error, status: u16) -> Reply {
+    #[allow(clippy::wildcard_enum_match_arm)] // The others are what they are.
+    let kind = match error.code() {
+        Code::Unavailable => "ServiceUnavailable",
+        Code::Unauthenticated | Code::PermissionDenied => "AccessDeniedException",
+        _ => "ValidationError",
+    };
+    refuse(kind, error, status)
+}
+
+fn of_type(kind: &'static str, body: Vec<u8>, status: u16) -> Reply {
+    signed(Reply::ok(JSON, body).with_status(status)).with_header("x-amzn-errortype", kind)
+}
+
+pub(super) fn signed(reply: Reply) -> Reply {
+    reply.with_header("x-amzn-requestid", new_id())
+}
+
+/// `{"NAME":"TEXT",…}`.
+pub(super) fn object(members: &[(&str, &str)]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(64);
+    for (index, (name, text)) in members.iter().enumerate() {
+        body.push(if index == 0 { b'{' } else { b',' });
+        write::string(name.as_bytes(), &mut body);
+        body.push(b':');
+        write::string(text.as_bytes(), &mut body);
+    }
+    body.push(b'}');
+    body
+}
+
+/// A new random identifier, in the form of a UUID.
+pub(super) fn new_id() -> String {
+    let random = || RandomState::new().hash_one(Instant::now());
+    let (high, low) = (random(), random());
+    // Version 4, variant 1.
+    let (high, low) = (high & !0xf000 | 0x4000, low & !(0b11 << 62) | 0b10 << 62);
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xffff,
+        low >> 48,
+        low & 0xffff_ffff_ffff
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_endpoints() {
+        assert_eq!(route("e/invocations"), Route::Invoke);
+        assert_eq!(route("/invocations"), Route::Invoke);
+        assert_eq!(route("a%2Fb/invocations-response-stream"), Route::InvokeStream);
+        assert_eq!(route("e/async-invocations"), Route::InvokeLater);
+        assert_eq!(name_in("/endpoints/e/invocations"), "e");
+        assert_eq!(name_in("/endpoints//invocations"), "");
+        assert_eq!(name_in("/endpoints/a%2Fb/invocations-response-stream"), "a%2Fb");
+        for unknown in ["", "e", "e/", "e/invocations/", "e/f/invocations", "e/Invocations"] {
+            assert_eq!(route(unknown), Route::NoOperation, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn identifiers_are_uuids_of_their_own() {
+        let (a, b) = (new_id(), new_id());
+        assert_ne!(a, b);
+        assert_eq!(a.len(), 36);
+        assert_eq!((&a[14..15], &a[8..9], &a[23..24]), ("4", "-", "-"));
+        assert!("89ab".contains(&a[19..20]), "{a}");
+    }
+}

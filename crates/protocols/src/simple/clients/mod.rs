@@ -1,0 +1,503 @@
+//! Clients made to order: the source of a program that asks one signature of one model of this
+//! server, in a language of choice.
+//!
+//! A client is a template ([`languages`]) whose blanks are filled with where the server is
+//! ([`place`]) and what to send ([`notation`]). It holds no secret: what shows who it is comes
+//! from the environment it runs in. Names of models, signatures and inputs may be anything, and
+//! the source stays ASCII in which they mean nothing but themselves.
+
+use serde_json::{Map, Value, json};
+
+use self::languages::{Api, Form, LANGUAGES, Language, Variant};
+use self::notation::{Notation, label};
+use self::place::{Credentials, Place};
+use self::template::Blanks;
+use super::{example, refuse};
+use tensorserve_core::engine::{Choice, Engine, ModelHandle, ModelSpec};
+use tensorserve_protocol::{Head, JSON, Reply, percent_decoded, percent_encoded};
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{DType, Signature};
+
+mod languages;
+mod notation;
+mod place;
+mod template;
+
+pub use place::Listener;
+
+/// What requests call the languages, and what people do.
+pub(super) fn all_languages() -> impl Iterator<Item = (&'static str, &'static str)> {
+    LANGUAGES.iter().map(|language| (language.id, language.name))
+}
+
+/// Answers `GET /api/v1/clients`: the languages, and the kinds of client in each.
+#[must_use]
+pub fn list() -> Reply {
+    let variant = |variant: &Variant| {
+        let Variant { id, name, file, install, run, .. } = variant;
+        json!({"id": id, "name": name, "file": file, "install": install, "run": run})
+    };
+    let language = |language: &Language| {
+        let variants: Vec<Value> = language.variants.iter().map(variant).collect();
+        json!({"id": language.id, "name": language.name, "variants": variants})
+    };
+    let languages: Vec<Value> = LANGUAGES.iter().map(language).collect();
+    Reply::ok(JSON, json!({ "languages": languages }).to_string())
+}
+
+/// The model, percent-encoded, that a client is for which `path` asks for.
+#[must_use]
+pub fn model_of(path: &str) -> Option<&str> {
+    let model = path.strip_prefix("/v1/models/")?.strip_suffix("/gen_client")?;
+    (!model.is_empty() && !model.contains('/')).then_some(model)
+}
+
+/// Answers `GET /v1/models/MODEL/gen_client?language=…&variant=…&signature=…&version=…`: the
+/// source of a client for the model.
+#[must_use]
+pub fn source(engine: &Engine, head: &Head<'_>, listener: Listener) -> Reply {
+    let source = || -> Result<(&'static Variant, String)> {
+        let model = percent_decoded(model_of(head.path()).unwrap_or_default());
+        let model = model.as_str();
+        let wanted = Wanted::of(head)?;
+        let variant = wanted.variant()?;
+        let version = wanted.version.map_or(Choice::Latest, Choice::Version);
+        let handle = engine.resolve(&ModelSpec { name: model, choice: version });
+        let handle = handle.map_err(|_| no_model(engine, model, wanted.version))?;
+        let signature = find_signature(&handle, wanted.signature.as_deref())?;
+        let place = Place::of(head, listener, engine.addresses());
+        let data = serde_json::from_str(&example::data(signature)?)
+            .map_err(|e| Error::internal("an example is no JSON").with_source(e))?;
+        let call = Call { model, version: wanted.version, signature, data };
+        Ok((variant, call.source(variant, &place)?))
+    };
+    match source() {
+        // Never HTML, so that a browser shows a page for browsers, and does not run it.
+        Ok((variant, source)) => {
+            let kind = if variant.api == Api::Data { JSON } else { "text/plain; charset=utf-8" };
+            Reply::ok(kind, source).with_header("x-content-type-options", "nosniff")
+        }
+        Err(error) => {
+            let status = error.code().http();
+            refuse(error, status)
+        }
+    }
+}
+
+/// What a request asks for.
+#[derive(Debug, Default)]
+struct Wanted {
+    language: Option<String>,
+    variant: Option<String>,
+    signature: Option<String>,
+    version: Option<i64>,
+}
+
+impl Wanted {
+    fn of(head: &Head<'_>) -> Result<Self> {
+        let mut wanted = Wanted::default();
+        for (name, value) in head.parameters().filter(|(_, value)| !value.is_empty()) {
+            match &*name {
+                "language" => wanted.language = Some(value.to_ascii_lowercase()),
+                "variant" => wanted.variant = Some(value.to_ascii_lowercase()),
+                "signature" | "signature_name" => wanted.signature = Some(value),
+                "version" | "model_version" => {
+                    let version = value.parse();
+                    wanted.version = Some(version.map_err(|_| {
+                        Error::invalid(format!("version must be a whole number, not {value:?}"))
+                    })?);
+                }
+                _ => {}
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn variant(&self) -> Result<&'static Variant> {
+        let id = self.language.as_deref().unwrap_or("bash");
+        let found = LANGUAGES.iter().find(|l| l.id == id || l.aliases.contains(&id));
+        let language = found.ok_or_else(|| {
+            let all: Vec<&str> = LANGUAGES.iter().map(|language| language.id).collect();
+            Error::invalid(format!("there is no client in {id:?}, but in {}", all.join(", ")))
+        })?;
+        let mut variants = language.variants.iter();
+        let found = match self.variant.as_deref() {
+            None => variants.next(),
+            Some(id) => variants.find(|variant| variant.id == id),
+        };
+        found.ok_or_else(|| {
+            let all: Vec<&str> = language.variants.iter().map(|variant| variant.id).collect();
+            let (id, name) = (self.variant.as_deref().unwrap_or_default(), language.name);
+            Error::invalid(format!("{name} has no client {id:?}, but {}", all.join(", ")))
+        })
+    }
+}
+
+fn no_model(engine: &Engine, model: &str, version: Option<i64>) -> Error {
+    match version {
+        Some(version)
+            if engine.resolve(&ModelSpec { name: model, choice: Choice::Latest }).is_ok() =>
+        {
+            Error::not_found(format!("Version {version} of model {model:?} is not ready"))
+        }
+        _ => Error::not_found(format!("Model not found: {model}")),
+    }
+}
+
+/// The signature of that name; where none is given, the one that requests without a name mean,
+/// or the first.
+fn find_signature<'h>(handle: &'h ModelHandle, name: Option<&str>) -> Result<&'h Signature> {
+    let found = handle.signature(name.unwrap_or(DEFAULT)).map(|(_, signature)| signature);
+    let found = found.or_else(|| handle.signatures().first().filter(|_| name.is_none()));
+    found.ok_or_else(|| {
+        let all: Vec<&str> = handle.signatures().iter().map(|s| s.name.as_str()).collect();
+        let name = name.unwrap_or(DEFAULT);
+        Error::not_found(format!("there is no signature {name:?}, but {all:?}"))
+    })
+}
+
+/// The signature that requests without a name mean.
+const DEFAULT: &str = "serving_default";
+
+/// What a client is to ask.
+struct Call<'c> {
+    model: &'c str,
+    version: Option<i64>,
+    signature: &'c Signature,
+    /// A value for each input.
+    data: Map<String, Value>,
+}
+
+/// Beyond it JavaScript's numbers have gaps.
+const LARGEST_NUMBER: u64 = 1 << 53;
+
+impl Call<'_> {
+    /// The source of a client.
+    fn source(&self, variant: &Variant, place: &Place) -> Result<String> {
+        let grpc = match (&place.grpc, variant.api) {
+            (None, Api::Grpc) => {
+                return Err(Error::invalid("this server has no port for gRPC"));
+            }
+            (grpc, _) => grpc.clone().unwrap_or_default(),
+        };
+        let auth = place.credentials != Credentials::None;
+        let blanks = Blanks::default()
+            .value("header", self.header(variant, place))
+            .value("url", &place.url)
+            .value("grpc", grpc)
+            .value("label", label(self.model))
+            .value("body", embed(variant.form, &self.body(variant.api)))
+            .value("rest_path", self.rest_path())
+            .value("model", Notation::Python.string(self.model))
+            .value("signature", Notation::Python.string(&self.signature.name))
+            .value("types", self.types())
+            .value("version", self.version.unwrap_or_default().to_string())
+            .condition("versioned", self.version.is_some())
+            .condition("tls", place.https)
+            .condition("address", place.is_address())
+            .condition("grpc_tls", place.grpc_tls)
+            .condition("basic", place.credentials == Credentials::Basic)
+            .condition("bearer", place.credentials == Credentials::Bearer)
+            .condition("auth", auth)
+            .condition("open", !auth)
+            .condition("settings", auth || place.https)
+            .condition("grpc_settings", auth || place.grpc_tls);
+        let filled = blanks.fill(variant.template);
+        filled.map_err(|e| Error::internal(format!("the template of {} is wrong: {e}", variant.id)))
+    }
+
+    /// What stands above the program: lines of comment.
+    fn header(&self, variant: &Variant, place: &Place) -> String {
+        let Variant { install, run, comment, api, .. } = variant;
+        let mut lines =
+            vec![format!("Asks the model {} and prints its answer.", label(self.model))];
+        if !install.is_empty() {
+            lines.push(format!("Needs: {install}"));
+        }
+        if !run.is_empty() {
+            lines.push(format!("Run: {run}"));
+        }
+        match place.credentials {
+            Credentials::None => {}
+            Credentials::Basic => lines.push(
+                "User and password come from TENSORSERVE_USER and TENSORSERVE_PASSWORD.".to_owned(),
+            ),
+            Credentials::Bearer => lines.push("The key comes from TENSORSERVE_KEY.".to_owned()),
+        }
+        if if *api == Api::Grpc { place.grpc_tls } else { place.https } {
+            lines.extend(variant.trust.iter().map(|line| (*line).to_owned()));
+        }
+        let lines: Vec<String> = lines.iter().map(|line| format!("{comment} {line}")).collect();
+        lines.join("\n")
+    }
+
+    /// The members of the request; for gRPC, its inputs.
+    fn body(&self, api: Api) -> Vec<(&str, Value)> {
+        let data = || Value::Object(self.data.clone());
+        let name = Some(self.signature.name.as_str()).filter(|name| *name != DEFAULT);
+        let signature = name.map(|name| ("signature_name", Value::from(name)));
+        let version = self.version.map(|version| match version.unsigned_abs() {
+            ..=LARGEST_NUMBER => ("model_version", Value::from(version)),
+            _ => ("model_version", Value::from(version.to_string())),
+        });
+        let model = ("model_name", Value::from(self.model));
+        let members = match api {
+            Api::Simple => vec![Some(model), version, signature, Some(("data", data()))],
+            Api::Data => vec![version, signature, Some(("data", data()))],
+            // Their versions are told elsewhere.
+            Api::Rest | Api::Sagemaker => vec![signature, Some(("inputs", data()))],
+            Api::Grpc => {
+                return self
+                    .data
+                    .iter()
+                    .map(|(name, value)| (name.as_str(), value.clone()))
+                    .collect();
+            }
+        };
+        members.into_iter().flatten().collect()
+    }
+
+    /// Where TensorFlow Serving's REST API has it.
+    fn rest_path(&self) -> String {
+        let version = self.version.map_or(String::new(), |version| format!("/versions/{version}"));
+        format!("/v1/models/{}{version}:predict", percent_encoded(self.model))
+    }
+
+    /// The type of each input, as a literal of Python.
+    fn types(&self) -> String {
+        let mut lines = vec!["{".to_owned()];
+        for spec in &self.signature.inputs {
+            let name = Notation::Python.string(&spec.alias);
+            let dtype = spec.dtype().map_or("float32", DType::python_name);
+            lines.push(format!("    {name}: tf.{dtype},"));
+        }
+        lines.push("}".to_owned());
+        lines.join("\n")
+    }
+}
+
+/// The most bytes of one of Java's string constants, with room to spare.
+const LARGEST_BLOCK: usize = 60_000;
+
+/// A request's body as it stands in the source. Its text has quotes and backslashes, and nothing
+/// else that means something to a language (see [`notation`]).
+fn embed(form: Form, members: &[(&str, Value)]) -> String {
+    match form {
+        Form::Literal(notation) => notation.body(members),
+        Form::Escaped => Notation::Json.body(members).replace('\\', "\\\\").replace('"', "\\\""),
+        Form::DoubledQuotes => Notation::Json.body(members).replace('"', "\"\""),
+        Form::TextBlocks => text_blocks(&Notation::Json.body(members)),
+    }
+}
+
+/// `text` as one of Java's text blocks, or as several that are joined.
+fn text_blocks(text: &str) -> String {
+    let mut blocks = vec![String::new()];
+    for line in text.lines() {
+        let is_full = blocks.last().is_some_and(|block| block.len() + line.len() > LARGEST_BLOCK);
+        if is_full {
+            blocks.push(String::new());
+        }
+        if let Some(block) = blocks.last_mut() {
+            block.push_str(&line.replace('\\', "\\\\"));
+            block.push('\n');
+        }
+    }
+    let blocks: Vec<String> = blocks.iter().map(|b| format!("\"\"\"\n{b}\"\"\"")).collect();
+    match blocks.as_slice() {
+        [only] => only.clone(),
+        _ => format!("String.join(\"\", {})", blocks.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use tensorserve_tensor::{DeclaredShape, ImageEncoding, TensorSpec};
+
+    fn variants() -> impl Iterator<Item = (&'static Language, &'static Variant)> {
+        LANGUAGES.iter().flat_map(|language| language.variants.iter().map(move |v| (language, v)))
+    }
+
+    fn signature(name: &str, inputs: &[&str]) -> Signature {
+        let spec = |alias: &&str| TensorSpec {
+            alias: (*alias).to_owned(),
+            tensor_name: String::new(),
+            dtype_number: DType::Float.number(),
+            shape: DeclaredShape::Dims(vec![(-1, String::new())]),
+            sparse: None,
+        };
+        Signature {
+            name: name.to_owned(),
+            method_name: String::new(),
+            inputs: inputs.iter().map(spec).collect(),
+            outputs: Vec::new(),
+            defaults: Vec::new(),
+            images: ImageEncoding::Raw,
+            takes_images: false,
+            read_only: true,
+        }
+    }
+
+    fn place(credentials: Credentials, https: bool) -> Place {
+        let (scheme, grpc) = (if https { "https" } else { "http" }, "127.0.0.1:8501".to_owned());
+        let url = format!("{scheme}://127.0.0.1:8500");
+        Place { url, https, grpc: Some(grpc), grpc_tls: https, credentials }
+    }
+
+    fn source(variant: &Variant, model: &str, signature: &Signature, place: &Place) -> String {
+        let version = (place.credentials == Credentials::Basic).then_some(3);
+        let data = example::data(signature).expect("an example");
+        let data = serde_json::from_str(&data).expect("JSON");
+        Call { model, version, signature, data }.source(variant, place).expect(variant.id)
+    }
+
+    /// `tests/golden/clients` has every client in the clear, with user and password (for version
+    /// 3 and a signature of its own), and with a key.
+    #[test]
+    fn sources_are_those_of_the_golden_files() {
+        let (plain, own) = (signature("serving_default", &["x"]), signature("other", &["a", "b"]));
+        let situations = [
+            ("clear", &plain, place(Credentials::None, false)),
+            ("user", &own, place(Credentials::Basic, true)),
+            ("key", &plain, place(Credentials::Bearer, true)),
+        ];
+        let root = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut wrong = Vec::new();
+        let mut known = BTreeMap::new();
+        for (folder, signature, place) in &situations {
+            for (language, variant) in variants() {
+                let name = format!("{}-{}.txt", language.id, variant.id.replace('/', "-"));
+                let path = Path::new("tests/golden/clients").join(folder).join(name);
+                let got = source(variant, "half_plus_two", signature, place);
+                if fs::read_to_string(root.join(&path)).ok().as_deref() != Some(got.as_str()) {
+                    let new = root.join("target").join(&path);
+                    fs::create_dir_all(new.parent().expect("a folder")).expect("a folder");
+                    fs::write(&new, got).expect("written");
+                    wrong.push(format!("{} is not {}", path.display(), new.display()));
+                }
+                known.insert(path, ());
+            }
+            for file in fs::read_dir(root.join("tests/golden/clients").join(folder)).expect("files")
+            {
+                let path = Path::new("tests/golden/clients")
+                    .join(folder)
+                    .join(file.expect("a file").file_name());
+                assert!(known.contains_key(&path), "{} is of no client", path.display());
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn every_blank_of_every_template_is_filled() {
+        let signature = signature("other", &["x"]);
+        for (language, variant) in variants() {
+            for credentials in [Credentials::None, Credentials::Basic, Credentials::Bearer] {
+                for https in [false, true] {
+                    let source = source(variant, "m", &signature, &place(credentials, https));
+                    assert!(source.is_ascii(), "{}: {source}", language.id);
+                    // A client that shows who it is says where it learns that.
+                    let asks = ["TENSORSERVE_USER", "TENSORSERVE_KEY", "id=\"user\"", "id=\"key\""];
+                    let shows = asks.iter().any(|name| source.contains(name));
+                    let should = credentials != Credentials::None && variant.api != Api::Data;
+                    assert_eq!(shows, should, "{}: {source}", language.id);
+                }
+            }
+        }
+    }
+
+    /// How often each character stands in a source that means something to some language.
+    fn meanings(source: &str) -> BTreeMap<char, usize> {
+        let mut counts = BTreeMap::new();
+        // Some of a label's characters are `?`, those of a path `%27`; wrapping brings new lines,
+        // and escapes backslashes.
+        for character in source.chars().filter(|c| !c.is_ascii_alphanumeric()) {
+            if !" _-.,:;/+=?%\\\n".contains(character) {
+                *counts.entry(character).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn names_mean_nothing_to_any_language(
+            model in any::<String>(), name in any::<String>(), input in any::<String>(),
+        ) {
+            prop_assume!(name != DEFAULT && input != "__proto__");
+            for (language, variant) in variants() {
+                for credentials in [Credentials::None, Credentials::Basic] {
+                    let place = place(credentials, true);
+                    let plain = source(variant, "m", &signature("s", &["x"]), &place);
+                    let got = source(variant, &model, &signature(&name, &[&input]), &place);
+                    prop_assert_eq!(meanings(&got), meanings(&plain), "{}: {}", language.id, got);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn large_requests_fit_javas_constants() {
+        let mut signature = signature("serving_default", &["x"]);
+        let dims = [-1, 300, 300].map(|size| (size, String::new()));
+        signature.inputs[0].shape = DeclaredShape::Dims(dims.into());
+        let java = LANGUAGES.iter().find(|language| language.id == "java").expect("Java");
+        let source = source(&java.variants[0], "m", &signature, &place(Credentials::None, false));
+        let blocks: Vec<&str> = source.split("\"\"\"").skip(1).step_by(2).collect();
+        assert!(blocks.len() > 5 && blocks.iter().all(|block| block.len() < 65_535));
+        let body: Value = serde_json::from_str(&blocks.concat()).expect("JSON");
+        assert_eq!(body["data"]["x"][1][299].as_array().map(Vec::len), Some(300));
+    }
+
+    struct NoHeaders;
+
+    impl tensorserve_protocol::Headers for NoHeaders {
+        fn get(&self, _: &str) -> Option<&str> {
+            None
+        }
+    }
+
+    fn wanted(query: &str) -> Result<(Wanted, &'static Variant)> {
+        let target = format!("/v1/models/m/gen_client{query}");
+        let head = Head { method: "GET", target: &target, headers: &NoHeaders, exact: false };
+        let wanted = Wanted::of(&head)?;
+        let variant = wanted.variant()?;
+        Ok((wanted, variant))
+    }
+
+    #[test]
+    fn queries_are_taken_leniently() {
+        let file = |query| wanted(query).map(|(_, variant)| variant.file).expect(query);
+        assert_eq!(file(""), "client.sh");
+        assert_eq!(file("?language="), "client.sh");
+        assert_eq!(file("?language=Python"), "client.py");
+        assert_eq!(file("?language=C%23"), "Client.cs");
+        assert_eq!(file("?language=JavaScript&variant=browser"), "client.html");
+        let (wanted, _) = wanted("?version=7&signature=a+b%26%C3%A9&x=1").expect("all of it");
+        assert_eq!((wanted.version, wanted.signature.as_deref()), (Some(7), Some("a b&é")));
+    }
+
+    #[test]
+    fn what_there_is_not_is_told_with_what_there_is() {
+        let message = |query| wanted(query).expect_err(query).message().to_owned();
+        let unknown = message("?language=cobol%22");
+        assert!(
+            unknown.starts_with("there is no client in \"cobol\\\"\", but in json, bash, "),
+            "{unknown}"
+        );
+        assert_eq!(
+            message("?language=python&variant=soap"),
+            "Python has no client \"soap\", but requests, rest, grpc, boto3"
+        );
+        assert_eq!(message("?version=1.5"), "version must be a whole number, not \"1.5\"");
+    }
+}

@@ -1,0 +1,175 @@
+//! Where a client finds the server: as the one who asks for it does.
+
+use tensorserve_core::engine::Addresses;
+use tensorserve_protocol::Head;
+
+/// What the settings say of how the server is reached.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Listener {
+    /// HTTP is encrypted.
+    pub https: bool,
+    /// gRPC is encrypted.
+    pub grpc_tls: bool,
+    /// Clients have to say who they are.
+    pub auth: bool,
+}
+
+/// How a client says who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Credentials {
+    None,
+    /// With a user and a password.
+    Basic,
+    /// With a key.
+    Bearer,
+}
+
+/// How a client reaches the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The start of its URLs, without a slash at the end. Nothing in it needs to be escaped.
+    pub(super) url: String,
+    pub(super) https: bool,
+    /// Host and port for gRPC, if there is one.
+    pub(super) grpc: Option<String>,
+    pub(super) grpc_tls: bool,
+    pub(super) credentials: Credentials,
+}
+
+impl Place {
+    /// As the request came here. A host that can be none is passed over, and so nobody's text gets
+    /// into a client this way.
+    pub(super) fn of(head: &Head<'_>, listener: Listener, own: &Addresses) -> Self {
+        let own_host = own.http.split_once("://").map_or("localhost", |(_, host)| host);
+        let host = head.header("host").filter(|host| is_host(host)).unwrap_or(own_host);
+        // Set by a proxy that takes the encryption away.
+        let https = match head.header("x-forwarded-proto") {
+            Some("https") => true,
+            Some("http") => false,
+            _ => listener.https,
+        };
+        let scheme = if https { "https" } else { "http" };
+        let grpc = own.grpc_port.map(|port| format!("{}:{port}", without_port(host)));
+        let grpc_tls = listener.grpc_tls;
+        let credentials = credentials(head, listener.auth);
+        Place { url: format!("{scheme}://{host}"), https, grpc, grpc_tls, credentials }
+    }
+}
+
+impl Place {
+    /// Whether the host is an address, for which certificates are checked in another way.
+    pub(super) fn is_address(&self) -> bool {
+        let host = self.url.split_once("://").map_or("", |(_, host)| without_port(host));
+        host.starts_with('[') || host.parse::<std::net::Ipv4Addr>().is_ok()
+    }
+}
+
+/// Who asks with a key gets a client that shows a key.
+fn credentials(head: &Head<'_>, auth: bool) -> Credentials {
+    let shown = head.header("authorization").unwrap_or_default();
+    let is_key = shown.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("bearer "));
+    match (auth, is_key) {
+        (false, _) => Credentials::None,
+        (true, true) => Credentials::Bearer,
+        (true, false) => Credentials::Basic,
+    }
+}
+
+/// Whether a text is a host's name or address, with a port or without.
+fn is_host(text: &str) -> bool {
+    let host = without_port(text);
+    let port = text.get(host.len()..).unwrap_or_default();
+    let digits = port.strip_prefix(':');
+    let is_port = port.is_empty() || digits.is_some_and(|digits| digits.parse::<u16>().is_ok());
+    let name = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(address) => return is_port && address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => host,
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    is_port && !name.is_empty() && name.len() <= 255 && name.bytes().all(is_plain)
+}
+
+/// The host without its port; an address of IPv6 keeps its brackets.
+fn without_port(host: &str) -> &str {
+    let end = host.rfind(']').map_or(0, |at| at + 1);
+    let tail = host.get(end..).unwrap_or_default();
+    let colon = tail.find(':').map_or(host.len(), |at| end + at);
+    host.get(..colon).unwrap_or(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorserve_protocol::Headers;
+
+    struct Sent(Vec<(&'static str, &'static str)>);
+
+    impl Headers for Sent {
+        fn get(&self, name: &str) -> Option<&str> {
+            self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+        }
+    }
+
+    fn place(headers: &[(&'static str, &'static str)], listener: Listener) -> Place {
+        let own = Addresses { http: "http://localhost:8500".to_owned(), grpc_port: Some(8501) };
+        let headers = Sent(headers.to_vec());
+        Place::of(
+            &Head { method: "GET", target: "/", headers: &headers, exact: false },
+            listener,
+            &own,
+        )
+    }
+
+    fn url(headers: &[(&'static str, &'static str)], https: bool) -> String {
+        place(headers, Listener { https, ..Listener::default() }).url
+    }
+
+    #[test]
+    fn the_host_is_the_one_that_was_asked() {
+        for host in
+            ["127.0.0.1:9000", "models.example.com", "my_host:80", "[::1]:8500", "[fe80::1]"]
+        {
+            assert_eq!(url(&[("host", host)], false), format!("http://{host}"));
+            assert_eq!(url(&[("host", host)], true), format!("https://{host}"));
+        }
+        let host = ("host", "models.example.com");
+        assert_eq!(
+            url(&[host, ("x-forwarded-proto", "https")], false),
+            "https://models.example.com"
+        );
+        assert_eq!(url(&[host, ("x-forwarded-proto", "http")], true), "http://models.example.com");
+        assert_eq!(url(&[host, ("x-forwarded-proto", "\"")], true), "https://models.example.com");
+    }
+
+    #[test]
+    fn what_is_no_host_is_passed_over() {
+        for host in [
+            "", ":80", "a b", "a\"b", "a'b", "$(id)", "a:b", "a:70000", "a:+1x", "a/b", "a@b", "é",
+            "[::1", "::1", "[::1]x", "[$]:1", "a`b", "a\\b", "<b>", "a:80:80", "#{x}",
+        ] {
+            assert_eq!(url(&[("host", host)], false), "http://localhost:8500", "{host}");
+        }
+        let long: &'static str = Box::leak("a".repeat(256).into_boxed_str());
+        assert_eq!(url(&[("host", long)], true), "https://localhost:8500");
+    }
+
+    #[test]
+    fn grpc_is_on_the_same_host() {
+        let grpc = |host| place(&[("host", host)], Listener::default()).grpc;
+        assert_eq!(grpc("h:80").as_deref(), Some("h:8501"));
+        assert_eq!(grpc("h").as_deref(), Some("h:8501"));
+        assert_eq!(grpc("[::1]:80").as_deref(), Some("[::1]:8501"));
+        assert_eq!(grpc("[::1]").as_deref(), Some("[::1]:8501"));
+    }
+
+    #[test]
+    fn credentials_are_of_the_kind_that_was_shown() {
+        let with = |shown: &[(&'static str, &'static str)], auth| {
+            place(shown, Listener { auth, ..Listener::default() }).credentials
+        };
+        assert_eq!(with(&[], true), Credentials::Basic);
+        assert_eq!(with(&[("authorization", "Basic YTpi")], true), Credentials::Basic);
+        assert_eq!(with(&[("authorization", "bearer k")], true), Credentials::Bearer);
+        assert_eq!(with(&[("authorization", "Bearer k")], false), Credentials::None);
+    }
+}

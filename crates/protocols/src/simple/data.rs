@@ -1,0 +1,343 @@
+//! The value of `data` in the body of `POST /`: an object with a value for each input.
+//!
+//! What the original's other platforms take in its place is taken for them, too: the bare value of
+//! the one input, single values for one row, and a row in libsvm's sparse form.
+
+use super::request::{not_json, python};
+use super::run_failed;
+use tensorserve_codec::base64::{self, Alphabet};
+use tensorserve_codec::json::dump::dump;
+use tensorserve_codec::json::read::{Fault, ReadOptions, TensorReader};
+use tensorserve_codec::json::scan::{Cursor, SyntaxError};
+use tensorserve_tensor::error::{Code, Error};
+use tensorserve_tensor::{
+    DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec, concat,
+};
+
+/// What `data` holds.
+pub(super) struct Data {
+    /// A tensor for each input.
+    pub(super) inputs: Vec<Tensor>,
+    /// They were sent as one row without its dimension.
+    pub(super) one_row: bool,
+}
+
+/// How to read it.
+#[derive(Clone, Copy)]
+pub(super) struct How {
+    pub(super) options: ReadOptions,
+    /// Strings of serialised examples are base64.
+    pub(super) base64_decode: bool,
+    /// The model is TensorFlow's, to which a name and a shape are given for each input, and
+    /// nothing is made up.
+    pub(super) is_graph: bool,
+}
+
+/// Why `data` can not be read.
+pub(super) enum DataFault {
+    Syntax(SyntaxError),
+    NotObject,
+    Missing(usize),
+    Value(usize, Box<Fault>),
+    /// Wrong in a way the runtime would have found.
+    Run(String),
+    Unsendable(usize),
+}
+
+impl From<SyntaxError> for DataFault {
+    fn from(error: SyntaxError) -> Self {
+        DataFault::Syntax(error)
+    }
+}
+
+/// Reads `data` at `cursor`. Names that are none of ours are ignored.
+pub(super) fn read(
+    cursor: &mut Cursor,
+    signature: &Signature,
+    how: How,
+) -> Result<Data, DataFault> {
+    let specs = &signature.inputs;
+    if cursor.peek() != b'{' {
+        let ([spec], false) = (specs.as_slice(), how.is_graph) else {
+            return Err(DataFault::NotObject);
+        };
+        let input = read_value(cursor, 0, spec, how)?;
+        check_shape(&input, spec)?;
+        return Ok(Data { inputs: vec![input], one_row: false });
+    }
+    let mut inputs: Vec<Option<Tensor>> = specs.iter().map(|_| None).collect();
+    let mut others = Others::default();
+    let mut more = cursor.open_object()?;
+    while more {
+        let name = cursor.name()?;
+        let index = specs.iter().position(|spec| spec.alias.as_bytes() == &*name);
+        let slot = index.and_then(|i| Some((i, specs.get(i)?, inputs.get_mut(i)?)));
+        match slot {
+            Some((index, spec, slot @ None)) => {
+                *slot = Some(read_value(cursor, index, spec, how)?);
+            }
+            _ => {
+                others.note(&name, cursor.offset());
+                cursor.skip_value()?;
+            }
+        }
+        more = cursor.next_member()?;
+    }
+    if !how.is_graph {
+        return complete(cursor, signature, inputs, &others, how);
+    }
+    let given = |(index, input): (usize, Option<Tensor>)| input.ok_or(DataFault::Missing(index));
+    let inputs = inputs.into_iter().enumerate().map(given).collect::<Result<_, _>>()?;
+    Ok(Data { inputs, one_row: false })
+}
+
+/// Where members are that are no inputs, but may stand for one.
+#[derive(Default)]
+struct Others {
+    data: Option<usize>,
+    ids: Option<usize>,
+    values: Option<usize>,
+    max_ids: Option<usize>,
+}
+
+impl Others {
+    fn note(&mut self, name: &[u8], at: usize) {
+        match name {
+            b"data" => self.data = Some(at),
+            b"ids" => self.ids = Some(at),
+            b"values" => self.values = Some(at),
+            b"max_ids" => self.max_ids = Some(at),
+            _ => {}
+        }
+    }
+}
+
+/// Fills in what was not sent under an input's own name, for a model that is no graph: the cursor,
+/// which is behind the object, is put back there.
+fn complete(
+    cursor: &mut Cursor,
+    signature: &Signature,
+    mut inputs: Vec<Option<Tensor>>,
+    others: &Others,
+    how: How,
+) -> Result<Data, DataFault> {
+    let specs = &signature.inputs;
+    let end = cursor.offset();
+    let mut one_row = false;
+    if let ([slot @ None], [spec]) = (inputs.as_mut_slice(), specs.as_slice()) {
+        if let (Some(ids), Some(values)) = (others.ids, others.values) {
+            *slot = Some(read_sparse(cursor, spec, (ids, values, others.max_ids), how)?);
+            one_row = true;
+        } else if let Some(at) = others.data {
+            cursor.seek(at);
+            *slot = Some(read_value(cursor, 0, spec, how)?);
+        }
+        cursor.seek(end);
+    }
+    for (input, spec) in inputs.iter_mut().zip(specs) {
+        let declares_rows = spec.shape.sizes().is_some_and(|sizes| sizes.len() == 1);
+        if let Some(tensor) = input
+            && declares_rows
+            && tensor.shape().rank() == 0
+        {
+            *tensor = tensor.as_row();
+            one_row = true;
+        }
+        if let Some(tensor) = input {
+            check_shape(tensor, spec)?;
+        }
+    }
+    let rows = inputs.iter().flatten().find_map(Tensor::rows).unwrap_or(1);
+    let all = inputs.into_iter().zip(specs).enumerate().map(|(index, (input, spec))| match input {
+        Some(input) => Ok(input),
+        None => default(signature, spec, rows).ok_or(DataFault::Missing(index)),
+    });
+    Ok(Data { inputs: all.collect::<Result<_, _>>()?, one_row })
+}
+
+/// The value of an input that may be left out, for each of so many rows.
+fn default(signature: &Signature, spec: &TensorSpec, rows: usize) -> Option<Tensor> {
+    let (_, value) = signature.defaults.iter().find(|(alias, _)| *alias == spec.alias)?;
+    if value.rows() != Some(1) || rows == 1 {
+        return Some(value.clone());
+    }
+    concat(&vec![value; rows], rows).ok()
+}
+
+/// Reads one row in libsvm's sparse form: `ids`, the features that are not zero, their `values`,
+/// and `max_ids`, how many features there are.
+fn read_sparse(
+    cursor: &mut Cursor,
+    spec: &TensorSpec,
+    (ids, values, max_ids): (usize, usize, Option<usize>),
+    how: How,
+) -> Result<Tensor, DataFault> {
+    let sizes = spec.shape.sizes();
+    let (Some(&[_, width]), Some(DType::Double)) = (sizes.as_deref(), spec.dtype()) else {
+        return Err(DataFault::Missing(0));
+    };
+    let mut list = |at: usize, dtype| {
+        cursor.seek(at);
+        let mut reader = TensorReader::new(dtype, how.options, 0);
+        reader.read(cursor).map_err(|fault| DataFault::Value(0, fault))?;
+        reader.finish().map_err(|e| DataFault::Run(e.to_string()))
+    };
+    if let Some(at) = max_ids {
+        let told = list(at, DType::Int64)?;
+        if told.values() != Some(&[width]) {
+            return Err(DataFault::Run(format!("max_ids must be {width}, as the model has it")));
+        }
+    }
+    let (ids, values) = (list(ids, DType::Int64)?, list(values, DType::Double)?);
+    let ids = ids.values::<i64>().unwrap_or(&[]);
+    let values = values.values::<f64>().unwrap_or(&[]);
+    if ids.len() != values.len() {
+        let (ids, values) = (ids.len(), values.len());
+        return Err(DataFault::Run(format!("there are {ids} ids and {values} values")));
+    }
+    let width = usize::try_from(width).map_err(|_| DataFault::Missing(0))?;
+    let mut row = aligned_vec::<f64>(width);
+    row.resize(width, 0.0);
+    for (&id, &value) in ids.iter().zip(values) {
+        let slot = usize::try_from(id).ok().and_then(|id| row.get_mut(id));
+        let missing = || DataFault::Run(format!("id {id} is none of the {width} features"));
+        *slot.ok_or_else(missing)? = value;
+    }
+    let row = Tensor::from_vec(Shape::vector(width), row);
+    Ok(row.map_err(|e| DataFault::Run(e.to_string()))?.as_row())
+}
+
+fn read_value(
+    cursor: &mut Cursor,
+    index: usize,
+    spec: &TensorSpec,
+    how: How,
+) -> Result<Tensor, DataFault> {
+    let dtype = spec.dtype().ok_or(DataFault::Unsendable(index))?;
+    let mut reader = TensorReader::new(dtype, how.options, cursor.remaining());
+    let read = reader.read(cursor);
+    read.map_err(|fault| DataFault::Value(index, fault))?;
+    let tensor = reader.finish().map_err(|e| DataFault::Run(e.to_string()))?;
+    if !how.is_graph {
+        return Ok(tensor); // Its shape may still be given a dimension.
+    }
+    check_shape(&tensor, spec)?;
+    if how.base64_decode && is_example_tensor(spec) {
+        return decode_strings(&tensor);
+    }
+    Ok(tensor)
+}
+
+/// Checks a shape against the declared one, as TensorFlow's Python session does before it runs.
+fn check_shape(tensor: &Tensor, spec: &TensorSpec) -> Result<(), DataFault> {
+    let Some(declared) = spec.shape.sizes() else {
+        return Ok(());
+    };
+    let dims = tensor.shape().dims();
+    let fits = |(dim, size): (&i64, &i64)| *size < 0 || dim == size;
+    if dims.len() == declared.len() && dims.iter().zip(&declared).all(fits) {
+        return Ok(());
+    }
+    Err(DataFault::Run(format!(
+        "Cannot feed value of shape {} for Tensor {}, which has shape {}",
+        tuple(dims),
+        spec.tensor_name,
+        tuple(&declared)
+    )))
+}
+
+/// A shape as Python prints it.
+fn tuple(dims: &[i64]) -> String {
+    let size = |&dim: &i64| if dim < 0 { "None".into() } else { dim.to_string() };
+    match dims {
+        [one] => format!("({},)", size(one)),
+        _ => format!("({})", dims.iter().map(size).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// The one tensor that `base64_decode` is about.
+fn is_example_tensor(spec: &TensorSpec) -> bool {
+    spec.tensor_name == "input_example_tensor:0"
+}
+
+fn decode_strings(tensor: &Tensor) -> Result<Tensor, DataFault> {
+    let Some(strings) = tensor.strings() else {
+        return Ok(tensor.clone());
+    };
+    let mut decoded = StringsBuilder::with_capacity(strings.len(), strings.byte_len());
+    for text in strings.iter() {
+        let decode = |out: &mut Vec<u8>| base64::decode(text, Alphabet::Any, out);
+        let bad = |_| DataFault::Run("a string is not base64".to_owned());
+        decoded.push_with(decode).map_err(bad)?;
+    }
+    let shape = Shape::clone(tensor.shape());
+    Tensor::from_strings(shape, decoded).map_err(|e| DataFault::Run(e.to_string()))
+}
+
+/// What is wrong with a request whose `data`, at `data_at` in `body`, can not be read.
+pub(super) fn error(
+    fault: &DataFault,
+    signature: &Signature,
+    body: &[u8],
+    data_at: usize,
+) -> Error {
+    let spec = |index: usize| signature.inputs.get(index);
+    let message = match fault {
+        DataFault::Syntax(error) => return not_json(body, *error),
+        DataFault::NotObject => {
+            let names: Vec<&str> = signature.inputs.iter().map(|s| s.alias.as_str()).collect();
+            format!("data must be an object with a value for each of {names:?}")
+        }
+        DataFault::Missing(index) => {
+            let (name, data) = (spec(*index).map_or("", |s| &s.alias), dump(body, data_at));
+            format!(
+                "Input op name '{name}' does not exist in input data: {data}, please check the \
+                 request JSON"
+            )
+        }
+        DataFault::Value(index, fault) => {
+            let alias = spec(*index).map_or("", |spec| &spec.alias);
+            run_failed(&value_error(fault, alias, spec(*index), body))
+        }
+        DataFault::Run(why) => run_failed(why),
+        DataFault::Unsendable(index) => {
+            let name = spec(*index).map_or("", |spec| &spec.alias);
+            let message = format!("input {name:?} is of a type no client can send");
+            return Error::new(Code::Unimplemented, message);
+        }
+    };
+    Error::invalid(message)
+}
+
+fn value_error(fault: &Fault, alias: &str, spec: Option<&TensorSpec>, body: &[u8]) -> String {
+    let kind = spec.and_then(TensorSpec::dtype).map_or("a number", |dtype| dtype.name());
+    match fault {
+        Fault::Syntax(error) => error.kind.text().to_owned(),
+        Fault::Type { at } if body.get(*at) == Some(&b'"') => {
+            let value = dump(body, *at).replace('"', "'");
+            format!("could not convert string to {}: {value} (input {alias:?})", python_type(kind))
+        }
+        Fault::Type { at } | Fault::Unsupported { at } => {
+            let value = dump(body, *at);
+            format!("{} in input {alias:?} is no {kind}", python(&value))
+        }
+        Fault::NotBase64Object { at } => {
+            format!("{} in input {alias:?} is neither a string nor {{\"b64\": …}}", dump(body, *at))
+        }
+        Fault::NotBase64 => format!("a b64 value in input {alias:?} is not base64"),
+        Fault::ListTooDeep { .. }
+        | Fault::ValueAtWrongLevel { .. }
+        | Fault::ListSize { .. }
+        | Fault::RowSize { .. }
+        | Fault::RowShape { .. } => format!(
+            "setting an array element with a sequence: the lists of input {alias:?} are ragged"
+        ),
+        Fault::TooManyDimensions => format!("input {alias:?} has more than 254 dimensions"),
+        Fault::TooLarge => format!("input {alias:?} takes too much memory"),
+    }
+}
+
+/// NumPy's complaints name Python's types.
+fn python_type(kind: &str) -> &str {
+    if kind.contains("int") { "int" } else { "float" }
+}

@@ -1,0 +1,229 @@
+//! What Simple TensorFlow Serving tells of models: the list, the detail of one, and the example of
+//! a request (`gen_json`).
+
+use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
+
+use super::{example, pages, refuse};
+use tensorserve_core::engine::{Choice, Engine, ModelHandle, ModelSpec, State};
+use tensorserve_protocol::{Head, JSON, Reply, percent_decoded};
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{Signature, TensorSpec};
+
+const TEXT: &str = "text/html; charset=utf-8";
+
+/// Answers `GET` and `HEAD` for a path below `/v1/` that is Simple TensorFlow Serving's; `None` if it is not.
+/// `front` says whether this server goes by that name: only then the list and the detail of models
+/// are its, and not TensorFlow Serving's at the same paths.
+pub fn look(engine: &Engine, head: &Head<'_>, front: bool) -> Option<Reply> {
+    if head.exact {
+        return None;
+    }
+    let rest = head.path().strip_prefix("/v1/models")?;
+    let mut parts = rest.split('/').skip(1);
+    let (name, what) = (parts.next(), parts.next());
+    if parts.next().is_some() {
+        return None;
+    }
+    let name = name.filter(|name| !name.is_empty()).map(percent_decoded);
+    match (name, what) {
+        (None, None) if front => Some(list(engine)),
+        (Some(name), None) if front && !name.contains(':') => Some(detail(engine, &name)),
+        (Some(name), Some("gen_json")) => Some(gen_json(engine, head, &name)),
+        _ => None,
+    }
+}
+
+fn list(engine: &Engine) -> Reply {
+    let models = engine.ready_models();
+    let models: Vec<ModelHandle> = models.iter().filter_map(|name| latest(engine, name)).collect();
+    let details: Vec<Detail> = models.iter().map(|handle| Detail::new(engine, handle)).collect();
+    Reply::ok(JSON, spaced(&details))
+}
+
+fn detail(engine: &Engine, name: &str) -> Reply {
+    match latest(engine, name) {
+        Some(handle) => Reply::ok(JSON, spaced(&Detail::new(engine, &handle))),
+        None => {
+            // In the original's words and as text, for those who look for them.
+            let error = not_found(engine, name);
+            let mut reply = Reply::ok(TEXT, pages::escape(error.message())).with_status(404);
+            reply.error = Some(error);
+            reply
+        }
+    }
+}
+
+/// The error for a model that can not be used; why, if it is there at all.
+fn not_found(engine: &Engine, name: &str) -> Error {
+    let why = engine.status(name).into_iter().next();
+    let why = why.map_or(String::new(), |s| format!(" (version {}: {})", s.version, s.state));
+    Error::not_found(format!("Model not found: {name}{why}"))
+}
+
+fn gen_json(engine: &Engine, head: &Head<'_>, name: &str) -> Reply {
+    let version = match head.parameter("version").filter(|text| !text.is_empty()) {
+        None => None,
+        Some(text) => match text.parse() {
+            Ok(version) => Some(version),
+            Err(_) => {
+                let message = format!("Invalid model version: {text} is no whole number");
+                return refuse(Error::invalid(message), 400);
+            }
+        },
+    };
+    let choice = version.map_or(Choice::Latest, Choice::Version);
+    let Ok(handle) = engine.resolve(&ModelSpec { name, choice }) else {
+        return refuse(not_found(engine, name), 404);
+    };
+    let wanted = head.parameter("signature").filter(|text| !text.is_empty());
+    match shown(&handle, wanted.as_deref()).and_then(example::data) {
+        Ok(data) => Reply::ok(JSON, format!("{{\"data\": {data}}}")),
+        Err(error) => {
+            let status = error.code().http();
+            refuse(error, status)
+        }
+    }
+}
+
+/// The signature `wanted`, or else the one that stands for the model: `serving_default`,
+/// `predict`, or the last.
+///
+/// # Errors
+/// If there is none of that name, or none at all.
+pub fn shown<'a>(handle: &'a ModelHandle, wanted: Option<&str>) -> Result<&'a Signature> {
+    let all = handle.signatures();
+    let named = |name: &str| all.iter().find(|signature| signature.name == name);
+    if let Some(wanted) = wanted {
+        return named(wanted).ok_or_else(|| {
+            let names: Vec<&str> = all.iter().map(|signature| signature.name.as_str()).collect();
+            let message = format!("there is no signature {wanted:?}; there is {names:?}");
+            Error::not_found(message)
+        });
+    }
+    let shown = named("serving_default").or_else(|| named("predict")).or(all.last());
+    shown.ok_or_else(|| Error::not_found(format!("model {} has no signature", handle.model())))
+}
+
+fn latest(engine: &Engine, name: &str) -> Option<ModelHandle> {
+    engine.resolve(&ModelSpec { name, choice: Choice::Latest }).ok()
+}
+
+/// The detail of a model, in the order of the original.
+#[derive(Serialize)]
+struct Detail<'a> {
+    model_name: &'a str,
+    model_base_path: String,
+    model_version_list: Vec<String>,
+    model_signature: Tensors,
+    platform: &'a str,
+    /// Not in the original: all signatures.
+    model_signatures: std::collections::BTreeMap<&'a str, Tensors>,
+}
+
+#[derive(Default, Serialize)]
+struct Tensors {
+    inputs: Vec<Declared>,
+    outputs: Vec<Declared>,
+}
+
+/// An input or output, with TensorFlow's number for its type.
+#[derive(Serialize)]
+struct Declared {
+    name: String,
+    dtype: i32,
+    shape: Vec<i64>,
+}
+
+impl<'a> Detail<'a> {
+    fn new(engine: &Engine, handle: &'a ModelHandle) -> Self {
+        let model = handle.model();
+        let statuses = engine.status(model);
+        let ready = statuses.iter().filter(|status| matches!(status.state, State::Ready));
+        let mut versions: Vec<i64> = ready.map(|status| status.version).collect();
+        versions.sort_unstable();
+        let signatures = handle.signatures().iter();
+        Detail {
+            model_name: model,
+            model_base_path: base_path(handle),
+            model_version_list: versions.iter().map(i64::to_string).collect(),
+            model_signature: shown(handle, None).map(Tensors::new).unwrap_or_default(),
+            platform: label(handle.platform()),
+            model_signatures: signatures.map(|s| (s.name.as_str(), Tensors::new(s))).collect(),
+        }
+    }
+}
+
+impl Tensors {
+    fn new(signature: &Signature) -> Self {
+        let all = |specs: &[TensorSpec]| specs.iter().flat_map(declared).collect();
+        Tensors { inputs: all(&signature.inputs), outputs: all(&signature.outputs) }
+    }
+}
+
+/// A tensor as the original lists it: a sparse one as its three parts.
+fn declared(spec: &TensorSpec) -> Vec<Declared> {
+    let TensorSpec { alias, dtype_number: dtype, .. } = spec;
+    if spec.sparse.is_some() {
+        let parts = ["values", "indices", "shape"].map(|part| format!("{alias}_{part}"));
+        return parts.into_iter().map(|name| Declared { name, dtype: 0, shape: vec![] }).collect();
+    }
+    let shape = spec.shape.sizes().unwrap_or_default();
+    vec![Declared { name: alias.clone(), dtype: *dtype, shape }]
+}
+
+/// The folder of a model's versions, or that of the one version it has.
+fn base_path(handle: &ModelHandle) -> String {
+    let folder = handle.folder();
+    let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_version = name.parse() == Ok(handle.version());
+    let path = folder.parent().filter(|_| is_version).unwrap_or(folder);
+    path.display().to_string()
+}
+
+/// The name of a platform as the original writes it.
+fn label(platform: &str) -> &str {
+    match platform {
+        "tensorflow" => "TensorFlow",
+        "mxnet" => "MXNet",
+        "onnx" => "ONNX",
+        "scikitlearn" => "Scikit-learn",
+        "xgboost" => "XGBoost",
+        "pmml" => "PMML",
+        "spark" => "Spark",
+        other => other,
+    }
+}
+
+/// JSON as Python prints it: a blank behind each comma and colon.
+fn spaced(value: &impl Serialize) -> Vec<u8> {
+    let mut text = Vec::new();
+    // Writing into memory does not fail.
+    let _ = value.serialize(&mut Serializer::with_formatter(&mut text, Spaced));
+    text
+}
+
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()>
+    where
+        W: ?Sized + std::io::Write,
+    {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()>
+    where
+        W: ?Sized + std::io::Write,
+    {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W>(&mut self, writer: &mut W) -> std::io::Result<()>
+    where
+        W: ?Sized + std::io::Write,
+    {
+        writer.write_all(b": ")
+    }
+}

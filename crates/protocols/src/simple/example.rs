@@ -1,0 +1,172 @@
+//! A request that works, made up from what a signature declares: what `gen_json` answers, what
+//! generated clients send and what the command line shows.
+
+use tensorserve_codec::json::write;
+use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::{DType, Signature, TensorSpec};
+
+/// More numbers than anyone sends by hand: an example of more is refused.
+const MOST_VALUES: usize = 1 << 20;
+
+/// How many entries an open dimension gets in Simple TensorFlow Serving's examples: enough to show
+/// that a request may hold several.
+const OPEN: usize = 2;
+
+/// What to send for one input: everywhere the same value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made<'a> {
+    /// The input's name.
+    pub alias: &'a str,
+    /// The sizes of its dimensions; empty for a single value.
+    pub dims: Vec<usize>,
+    /// The value.
+    pub fill: Fill,
+}
+
+/// A made-up value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// The number 1, which every type of number takes.
+    One,
+    /// The truth value true.
+    True,
+    /// The empty text.
+    Text,
+}
+
+impl Fill {
+    /// As JSON.
+    #[must_use]
+    pub fn json(self) -> &'static str {
+        match self {
+            Fill::One => "1",
+            Fill::True => "true",
+            Fill::Text => "\"\"",
+        }
+    }
+}
+
+impl Made<'_> {
+    /// How many values it is made of.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.dims.iter().fold(1, |count: usize, &dim| count.saturating_mul(dim))
+    }
+
+    /// As JSON, in nested lists.
+    #[must_use]
+    pub fn json(&self) -> String {
+        nested(&self.dims, self.fill.json())
+    }
+}
+
+/// A value for each input of `signature` that a client can send.
+#[must_use]
+pub fn inputs(signature: &Signature) -> Vec<Made<'_>> {
+    let sendable = signature.inputs.iter().filter(|spec| spec.sparse.is_none());
+    sendable.map(made).collect()
+}
+
+fn made(spec: &TensorSpec) -> Made<'_> {
+    let fill = match spec.dtype() {
+        Some(DType::Bool) => Fill::True,
+        Some(DType::String) => Fill::Text,
+        Some(_) | None => Fill::One,
+    };
+    Made { alias: &spec.alias, dims: dims(spec, OPEN), fill }
+}
+
+/// The values of [`inputs`] as a JSON object: the `data` of a request.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] for a signature whose inputs are too large for that.
+pub fn data(signature: &Signature) -> Result<String> {
+    let inputs = inputs(signature);
+    let count = inputs.iter().fold(0, |count: usize, made| count.saturating_add(made.count()));
+    if count > MOST_VALUES {
+        let name = &signature.name;
+        let message = format!("an example for signature {name:?} would hold {count} values");
+        return Err(Error::new(Code::InvalidArgument, message));
+    }
+    let mut text = b"{".to_vec();
+    for (index, made) in inputs.iter().enumerate() {
+        if index > 0 {
+            text.extend_from_slice(b", ");
+        }
+        write::string(made.alias.as_bytes(), &mut text);
+        text.extend_from_slice(b": ");
+        text.extend_from_slice(made.json().as_bytes());
+    }
+    text.push(b'}');
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The sizes of a made-up value for `spec`: `open` for what is left open. Of an input that may be
+/// of any rank, a list.
+#[must_use]
+pub fn dims(spec: &TensorSpec, open: usize) -> Vec<usize> {
+    let sizes = spec.shape.sizes().unwrap_or_else(|| vec![-1]);
+    sizes.into_iter().map(|size| usize::try_from(size).unwrap_or(open)).collect()
+}
+
+/// The JSON text `value` in nested lists of these sizes.
+#[must_use]
+pub fn nested(dims: &[usize], value: &str) -> String {
+    dims.iter().rev().fold(value.to_owned(), |inner, &size| {
+        let all = vec![inner; size];
+        format!("[{}]", all.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorserve_tensor::{DeclaredShape, ImageEncoding};
+
+    fn spec(alias: &str, dtype: DType, shape: Option<&[i64]>) -> TensorSpec {
+        let dims = |dims: &[i64]| dims.iter().map(|&size| (size, String::new())).collect();
+        TensorSpec {
+            alias: alias.into(),
+            tensor_name: String::new(),
+            dtype_number: dtype.number(),
+            shape: shape.map_or(DeclaredShape::UnknownRank, |s| DeclaredShape::Dims(dims(s))),
+            sparse: None,
+        }
+    }
+
+    fn signature(inputs: Vec<TensorSpec>) -> Signature {
+        Signature {
+            name: "serving_default".into(),
+            method_name: String::new(),
+            inputs,
+            outputs: Vec::new(),
+            defaults: Vec::new(),
+            images: ImageEncoding::Raw,
+            takes_images: false,
+            read_only: true,
+        }
+    }
+
+    #[test]
+    fn every_type_and_rank_gets_a_value() {
+        let signature = signature(vec![
+            spec("a", DType::Float, Some(&[-1, 3])),
+            spec("b\"", DType::Bool, Some(&[])),
+            spec("c", DType::String, Some(&[-1])),
+            spec("d", DType::Int64, None),
+            spec("e", DType::Float, Some(&[0])),
+        ]);
+        let text = data(&signature).expect("small");
+        let want = "{\"a\": [[1, 1, 1], [1, 1, 1]], \"b\\\"\": true, \"c\": [\"\", \"\"], \
+                    \"d\": [1, 1], \"e\": []}";
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn a_huge_one_is_refused_before_it_is_made() {
+        let most = i64::MAX;
+        let signature = signature(vec![spec("x", DType::Float, Some(&[-1, most, most]))]);
+        let error = data(&signature).expect_err("too large");
+        assert!(error.message().contains("would hold"), "{error}");
+    }
+}

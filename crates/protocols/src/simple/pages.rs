@@ -1,0 +1,345 @@
+//! Simple TensorFlow Serving's pages with forms, and what their forms are sent to.
+//!
+//! They need no script and hold no data but names of models and what was sent; whatever comes from
+//! outside is escaped. A form is answered by the function that answers `POST /`, not by a request
+//! of this server to itself, and no file is written.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::{ImageForm, clients, example};
+use tensorserve_codec::base64;
+use tensorserve_codec::json::scan::Cursor;
+use tensorserve_codec::json::write;
+use tensorserve_core::engine::{Choice, Engine, ModelSpec};
+use tensorserve_protocol::form::field;
+use tensorserve_protocol::{Head, Reply, bounded, percent_encoded};
+use tensorserve_tensor::error::{Error, Result};
+
+const HTML: &str = "text/html; charset=utf-8";
+
+/// Nothing but our own style, and pictures that are in the page itself.
+const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action \
+                      'self'; base-uri 'none'; frame-ancestors 'none'";
+
+const STYLE: &[u8] = include_bytes!("static/simple.css");
+const ICON: &[u8] = include_bytes!("static/favicon.ico");
+
+/// A larger picture is not shown again in the answer.
+const LARGEST_PICTURE: usize = 2 << 20;
+
+/// Answers `GET /static/…`; `None` if nothing is there.
+#[must_use]
+pub fn asset(path: &str) -> Option<Reply> {
+    let (kind, content) = match path {
+        "/static/images/favicon.ico" => ("image/x-icon", ICON),
+        "/static/simple.css" => ("text/css; charset=utf-8", STYLE),
+        _ => return None,
+    };
+    Some(Reply::ok(kind, content).with_header("cache-control", "max-age=3600"))
+}
+
+/// Answers `GET /json_inference`.
+#[must_use]
+pub fn json_form(engine: &Engine) -> Reply {
+    let model = first_model(engine);
+    let data = example_for(engine, &model);
+    let fields = Fields { model, version: String::new(), signature: "serving_default".to_owned() };
+    page("JSON inference", &json_page(engine, &fields, &data, None))
+}
+
+/// Answers `GET /image_inference`.
+#[must_use]
+pub fn image_form(engine: &Engine) -> Reply {
+    let model = first_model(engine);
+    let fields = Fields { model, version: String::new(), signature: "serving_default".to_owned() };
+    page("Image inference", &image_page(engine, &fields, None, None))
+}
+
+/// Answers `POST /run_json_inference`.
+pub async fn run_json(engine: &Engine, form: &[u8], start: Instant) -> Reply {
+    let fields = Fields {
+        model: field(form, "model_name").unwrap_or_default(),
+        version: field(form, "model_version").unwrap_or_default(),
+        signature: field(form, "signature_name").unwrap_or_default(),
+    };
+    let data = field(form, "json_data").unwrap_or_default();
+    let answer = match request_of(&fields, &data) {
+        Ok(body) => super::json(engine, &body, start).await,
+        Err(error) => super::refuse(error, 400),
+    };
+    let shown = json_page(engine, &fields, &data, Some(&answer.body));
+    with_outcome(page("JSON inference", &shown), answer)
+}
+
+/// Answers `POST /run_image_inference`.
+pub async fn run_image(engine: &Engine, form: ImageForm, start: Instant) -> Reply {
+    let fields = Fields {
+        model: form.model_name.clone().unwrap_or_default(),
+        version: form.model_version.clone().unwrap_or_default(),
+        signature: form.signature_name.clone().unwrap_or_default(),
+    };
+    let picture = form.images.first().cloned();
+    let answer = super::images(engine, form, start).await;
+    let shown = image_page(engine, &fields, picture.as_ref(), Some(&answer.body));
+    with_outcome(page("Image inference", &shown), answer)
+}
+
+/// Answers `GET /generate_clients`.
+#[must_use]
+pub fn client_form(engine: &Engine) -> Reply {
+    let model = first_model(engine);
+    let fields = Fields { model, version: String::new(), signature: String::new() };
+    page("Generate clients", &client_page(engine, &fields, "bash", None))
+}
+
+/// Answers `POST /run_generate_clients`.
+#[must_use]
+pub fn run_client(
+    engine: &Engine,
+    head: &Head<'_>,
+    form: &[u8],
+    listener: clients::Listener,
+) -> Reply {
+    let fields = Fields {
+        model: field(form, "model_name").unwrap_or_default(),
+        version: field(form, "model_version").unwrap_or_default(),
+        signature: field(form, "signature_name").unwrap_or_default(),
+    };
+    let language = field(form, "language").unwrap_or_default();
+    let target = format!(
+        "/v1/models/{}/gen_client?language={}&signature={}&version={}",
+        percent_encoded(&fields.model),
+        percent_encoded(&language),
+        percent_encoded(&fields.signature),
+        percent_encoded(&fields.version)
+    );
+    let answer =
+        clients::source(engine, &Head { method: "GET", target: &target, ..*head }, listener);
+    let shown = client_page(engine, &fields, &language, Some(&answer.body));
+    with_outcome(page("Generate clients", &shown), answer)
+}
+
+fn client_page(engine: &Engine, fields: &Fields, language: &str, result: Option<&Bytes>) -> String {
+    let choice = |(id, name): (&str, &str)| {
+        let selected = if id == language { " selected" } else { "" };
+        format!("<option value=\"{id}\"{selected}>{}</option>", escape(name))
+    };
+    let choices: String = clients::all_languages().map(choice).collect();
+    let shown = match result {
+        None => "<p>None yet.</p>".to_owned(),
+        Some(source) => format!("<pre>{}</pre>", escape(&String::from_utf8_lossy(source))),
+    };
+    format!(
+        "<h1>Select clients</h1>\n<form method=\"post\" action=\"/run_generate_clients\">\n\
+         {}<label for=\"language\">Language</label>\
+         <select id=\"language\" name=\"language\">{choices}</select>\n\
+         <button>Generate</button>\n</form>\n<h2>Client</h2>\n{shown}\n",
+        fields.html(engine)
+    )
+}
+
+/// What says which model is meant.
+struct Fields {
+    model: String,
+    version: String,
+    signature: String,
+}
+
+impl Fields {
+    fn html(&self, engine: &Engine) -> String {
+        let options: String = engine.ready_models().iter().map(|name| option(name)).collect();
+        let input = |name: &str, title: &str, value: &str, more: &str| {
+            let value = escape(value);
+            format!(
+                "<label for=\"{name}\">{title}</label>\
+                 <input id=\"{name}\" name=\"{name}\" value=\"{value}\"{more}>\n"
+            )
+        };
+        format!(
+            "{}<datalist id=\"models\">{options}</datalist>\n{}{}",
+            input("model_name", "Model name", &self.model, " list=\"models\""),
+            input(
+                "model_version",
+                "Model version",
+                &self.version,
+                " placeholder=\"the highest\" inputmode=\"numeric\""
+            ),
+            input("signature_name", "Signature name", &self.signature, "")
+        )
+    }
+}
+
+/// The request of a form as `POST /` takes it.
+fn request_of(fields: &Fields, data: &str) -> Result<Vec<u8>> {
+    let data = data.trim();
+    let mut cursor = Cursor::new(data.as_bytes());
+    let is_value = cursor.skip_value().is_ok() && cursor.remaining() == 0 && !data.is_empty();
+    if !is_value {
+        return Err(Error::invalid(format!("Invalid json data: {}", bounded(data))));
+    }
+    let mut body = b"{".to_vec();
+    let texts = [
+        ("model_name", &fields.model),
+        ("model_version", &fields.version),
+        ("signature_name", &fields.signature),
+    ];
+    for (name, text) in texts.into_iter().filter(|(_, text)| !text.trim().is_empty()) {
+        write::string(name.as_bytes(), &mut body);
+        body.push(b':');
+        write::string(text.trim().as_bytes(), &mut body);
+        body.push(b',');
+    }
+    body.extend_from_slice(b"\"data\":");
+    body.extend_from_slice(data.as_bytes());
+    body.push(b'}');
+    Ok(body)
+}
+
+fn json_page(engine: &Engine, fields: &Fields, data: &str, result: Option<&Bytes>) -> String {
+    format!(
+        "<h1>JSON inference</h1>\n<form method=\"post\" action=\"/run_json_inference\">\n\
+         {}<label for=\"json_data\">JSON data</label>\
+         <textarea id=\"json_data\" name=\"json_data\" spellcheck=\"false\">\n{}</textarea>\n\
+         <button>Predict</button>\n</form>\n{}",
+        fields.html(engine),
+        escape(data),
+        result_html(result)
+    )
+}
+
+fn image_page(
+    engine: &Engine,
+    fields: &Fields,
+    picture: Option<&Bytes>,
+    result: Option<&Bytes>,
+) -> String {
+    format!(
+        "<h1>Image inference</h1>\n\
+         <form method=\"post\" action=\"/run_image_inference\" enctype=\"multipart/form-data\">\n\
+         {}<label for=\"image\">Image</label>\
+         <input id=\"image\" name=\"image\" type=\"file\" accept=\"image/*\" required>\n\
+         <button>Predict</button>\n</form>\n<h2>Predict image</h2>\n{}\n{}",
+        fields.html(engine),
+        picture.map_or("<p>None yet.</p>".to_owned(), picture_html),
+        result_html(result)
+    )
+}
+
+fn result_html(result: Option<&Bytes>) -> String {
+    let shown = match result {
+        None => "<p>None yet.</p>".to_owned(),
+        Some(body) => format!("<pre>{}</pre>", escape(&String::from_utf8_lossy(body))),
+    };
+    format!("<h2>Predict result</h2>\n{shown}\n")
+}
+
+/// A picture within the page: what the bytes say they are, and nothing that could hold a script.
+fn picture_html(image: &Bytes) -> String {
+    let kind = match image.get(..12).unwrap_or_default() {
+        [0x89, b'P', b'N', b'G', ..] => "png",
+        [0xff, 0xd8, 0xff, ..] => "jpeg",
+        [b'G', b'I', b'F', b'8', ..] => "gif",
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P'] => "webp",
+        [b'B', b'M', ..] => "bmp",
+        _ => return format!("<p>{} bytes that are no picture.</p>", image.len()),
+    };
+    if image.len() > LARGEST_PICTURE {
+        return format!("<p>A picture of {} bytes, too large to be shown here.</p>", image.len());
+    }
+    let mut text = Vec::new();
+    base64::encode(image, &mut text);
+    let text = String::from_utf8_lossy(&text);
+    format!("<img alt=\"The picture that was sent\" src=\"data:image/{kind};base64,{text}\">")
+}
+
+/// The page, with the status of the answer that it shows, and counted as that.
+fn with_outcome(page: Reply, answer: Reply) -> Reply {
+    Reply { status: answer.status, served: answer.served, error: answer.error, ..page }
+}
+
+fn page(title: &str, content: &str) -> Reply {
+    let html = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title} - tensorserve</title>\n\
+         <link rel=\"icon\" href=\"/static/images/favicon.ico\">\n\
+         <link rel=\"stylesheet\" href=\"/static/simple.css\">\n</head>\n<body>\n\
+         <nav><a href=\"/\">Dashboard</a> <a href=\"/json_inference\">JSON inference</a> \
+         <a href=\"/image_inference\">Image inference</a> \
+         <a href=\"/generate_clients\">Generate clients</a></nav>\n\
+         <main>\n{content}</main>\n</body>\n</html>\n"
+    );
+    Reply::ok(HTML, html)
+        .with_header("content-security-policy", POLICY)
+        .with_header("x-content-type-options", "nosniff")
+        .with_header("referrer-policy", "no-referrer")
+        .with_header("cache-control", "no-store")
+}
+
+/// The model that a form begins with.
+fn first_model(engine: &Engine) -> String {
+    let models = engine.ready_models();
+    let default = models.iter().find(|name| *name == "default");
+    default.or(models.first()).map_or("default", String::as_str).to_owned()
+}
+
+/// Data that `model` takes, or a place to write it.
+fn example_for(engine: &Engine, model: &str) -> String {
+    let handle = engine.resolve(&ModelSpec { name: model, choice: Choice::Latest }).ok();
+    let signature = handle.as_ref().and_then(|handle| super::describe::shown(handle, None).ok());
+    signature.and_then(|s| example::data(s).ok()).unwrap_or_else(|| "{}".to_owned())
+}
+
+fn option(value: &str) -> String {
+    format!("<option value=\"{}\">", escape(value))
+}
+
+/// Text as it may stand in HTML, also between quotes.
+pub(super) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_breaks_out_of_the_page() {
+        let text = escape("<img src=x onerror='a(\"b\")'>&");
+        assert_eq!(text, "&lt;img src=x onerror=&#39;a(&quot;b&quot;)&#39;&gt;&amp;");
+        let svg = picture_html(&Bytes::from_static(b"<svg onload=alert(1)>"));
+        assert_eq!(svg, "<p>21 bytes that are no picture.</p>");
+        let png = picture_html(&Bytes::from_static(b"\x89PNG\"><script>"));
+        assert!(png.contains("data:image/png;base64,iVBORyI+PHNjcmlwdD4="), "{png}");
+        let large = picture_html(&Bytes::from([b"BM", &[0; LARGEST_PICTURE][..]].concat()));
+        assert!(large.contains("too large"), "{large}");
+    }
+
+    #[test]
+    fn a_form_becomes_one_request_and_no_more() {
+        let fields = |model: &str| Fields {
+            model: model.to_owned(),
+            version: "2".to_owned(),
+            signature: String::new(),
+        };
+        let body = request_of(&fields("a\"b"), " {\"x\": [1]} ").expect("valid");
+        let want = "{\"model_name\":\"a\\\"b\",\"model_version\":\"2\",\"data\":{\"x\": [1]}}";
+        assert_eq!(String::from_utf8_lossy(&body), want);
+        for wrong in ["", "{", "1}, \"model_name\": \"other\"", "{} {}", "\0"] {
+            assert!(request_of(&fields("m"), wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The JSON body of `POST /`.
+//!
+//! Values can be read only when the model is known, and members come in any order. One pass
+//! reads a body whose `data` comes behind what it depends on ([`fast`]); any other, and every
+//! body with a mistake, is looked over first ([`careful`]).
+
+use std::borrow::Cow;
+
+use super::data::{self, Data};
+use super::find;
+use tensorserve_codec::base64::Alphabet;
+use tensorserve_codec::json::dump::dump;
+use tensorserve_codec::json::number::Number;
+use tensorserve_codec::json::read::ReadOptions;
+use tensorserve_codec::json::scan::{Cursor, SyntaxError};
+use tensorserve_core::engine::{Engine, ModelHandle};
+use tensorserve_tensor::Tensor;
+use tensorserve_tensor::error::{Error, Result};
+
+/// A request, ready to run.
+pub(super) struct Call {
+    pub(super) handle: ModelHandle,
+    pub(super) signature: usize,
+    pub(super) inputs: Vec<Tensor>,
+    /// What was sent is one row without its dimension, and so is what is answered.
+    pub(super) one_row: bool,
+    /// Tell which operations take how long.
+    pub(super) profile: bool,
+}
+
+pub(super) fn decode(engine: &Engine, body: &[u8]) -> Result<Call> {
+    match fast(engine, body) {
+        Some(call) => Ok(call),
+        None => careful(engine, body),
+    }
+}
+
+/// The members that say what to do with `data`.
+#[derive(Default)]
+struct Fields {
+    model_name: Option<String>,
+    model_version: Option<i64>,
+    signature_name: Option<String>,
+    base64_decode: bool,
+    profile: bool,
+    /// The functions around the model are asked for.
+    hooks: bool,
+}
+
+const FIELDS: [&[u8]; 7] = [
+    b"model_name",
+    b"model_version",
+    b"signature_name",
+    b"base64_decode",
+    b"run_profile",
+    b"preprocess",
+    b"postprocess",
+];
+
+impl Fields {
+    /// Reads the member `name`, whose value is at `cursor`; a wrong one is told of in words.
+    fn read(&mut self, name: &[u8], cursor: &mut Cursor, body: &[u8]) -> Result<()> {
+        let at = cursor.offset();
+        let wrong = |what: &str| {
+            let (name, value) = (String::from_utf8_lossy(name), dump(body, at));
+            Error::invalid(format!("{name} must be {what}, not {}", python(&value)))
+        };
+        let text = |cursor: &mut Cursor| {
+            let text = cursor.string().map_err(|_| wrong("a string"))?;
+            String::from_utf8(text.into_owned()).map_err(|_| wrong("text"))
+        };
+        match name {
+            b"model_name" => self.model_name = Some(text(cursor)?),
+            b"signature_name" => self.signature_name = Some(text(cursor)?),
+            b"model_version" => {
+                let version = version(cursor);
+                self.model_version = Some(version.ok_or_else(|| wrong("a whole number"))?);
+            }
+            // Anything but this text asks for nothing.
+            b"run_profile" => self.profile = raw(cursor, body)? == b"\"true\"",
+            b"preprocess" | b"postprocess" => {
+                let value = raw(cursor, body)?;
+                self.hooks |= !matches!(value, b"false" | b"\"false\"" | b"null");
+            }
+            _ => {
+                self.base64_decode = cursor.peek() == b't';
+                cursor.skip_value().map_err(|e| not_json(body, e))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&self, engine: &Engine) -> Result<(ModelHandle, usize)> {
+        let (model, signature) = (self.model_name.as_deref(), self.signature_name.as_deref());
+        let found = find(engine, model, self.model_version, signature)?;
+        if self.hooks {
+            check_hooks(&found.0)?;
+        }
+        Ok(found)
+    }
+
+    /// How to read `data` for this model.
+    fn how(&self, engine: &Engine, handle: &ModelHandle) -> data::How {
+        let max_bytes = engine.max_tensor_bytes();
+        data::How {
+            options: ReadOptions {
+                coerce: true,
+                all_types: true,
+                alphabet: Alphabet::Any,
+                max_bytes,
+            },
+            base64_decode: self.base64_decode,
+            is_graph: handle.platform() == "tensorflow",
+        }
+    }
+}
+
+/// Refuses a request that asks for functions which are there and are never run. Where there are
+/// none, to ask for them changes nothing.
+fn check_hooks(handle: &ModelHandle) -> Result<()> {
+    let model = handle.model();
+    if handle.has_marshalled_hooks() {
+        return Err(Error::invalid(format!(
+            "model {model} brings its preprocess or postprocess function in Python's marshal \
+             format, which is code for one version of Python and is never run here; send data \
+             that is ready for the model, without preprocess and postprocess"
+        )));
+    }
+    log::debug!("model {model} has no function to preprocess or postprocess with");
+    Ok(())
+}
+
+/// The value at `cursor` as it is written.
+fn raw<'a>(cursor: &mut Cursor, body: &'a [u8]) -> Result<&'a [u8]> {
+    let start = cursor.offset();
+    cursor.skip_value().map_err(|e| not_json(body, e))?;
+    Ok(body.get(start..cursor.offset()).unwrap_or_default().trim_ascii())
+}
+
+/// A version as a number or as a string of digits.
+fn version(cursor: &mut Cursor) -> Option<i64> {
+    if cursor.peek() == b'"' {
+        let text = cursor.string().ok()?;
+        return std::str::from_utf8(&text).ok()?.trim().parse().ok();
+    }
+    match cursor.number().ok()? {
+        Number::Unsigned(number) => i64::try_from(number).ok(),
+        Number::Negative(number) => Some(number),
+        Number::Float(_) => None,
+    }
+}
+
+/// Python's words for the constants of JSON, which users of the original know from its errors.
+pub(super) fn python(value: &str) -> Cow<'_, str> {
+    match value {
+        "null" => Cow::Borrowed("None"),
+        "true" => Cow::Borrowed("True"),
+        "false" => Cow::Borrowed("False"),
+        other => Cow::Borrowed(other),
+    }
+}
+
+fn fast(engine: &Engine, body: &[u8]) -> Option<Call> {
+    let mut cursor = Cursor::new(body);
+    if cursor.skip_space() != b'{' || !cursor.open_object().ok()? {
+        return None;
+    }
+    let mut fields = Fields::default();
+    let mut call: Option<Call> = None;
+    loop {
+        let name = cursor.name().ok()?;
+        if FIELDS.contains(&&*name) {
+            // Behind the data it is too late to be told what it was for.
+            if call.is_some() {
+                return None;
+            }
+            fields.read(&name, &mut cursor, body).ok()?;
+        } else if &*name == b"data" && call.is_none() {
+            let (handle, signature) = fields.find(engine).ok()?;
+            let how = fields.how(engine, &handle);
+            let declared = handle.signatures().get(signature)?;
+            let Data { inputs, one_row } = data::read(&mut cursor, declared, how).ok()?;
+            call = Some(Call { handle, signature, inputs, one_row, profile: fields.profile });
+        } else {
+            cursor.skip_value().ok()?;
+        }
+        if !cursor.next_member().ok()? {
+            return call;
+        }
+    }
+}
+
+fn careful(engine: &Engine, body: &[u8]) -> Result<Call> {
+    let data_at = find_data(body)?;
+    let mut fields = Fields::default();
+    let mut cursor = Cursor::new(body);
+    cursor.skip_space();
+    let mut more = cursor.open_object().map_err(|e| not_json(body, e))?;
+    while more {
+        let name = cursor.name().map_err(|e| not_json(body, e))?;
+        if FIELDS.contains(&&*name) {
+            fields.read(&name, &mut cursor, body)?;
+        } else {
+            cursor.skip_value().map_err(|e| not_json(body, e))?;
+        }
+        more = cursor.next_member().map_err(|e| not_json(body, e))?;
+    }
+    let (handle, signature) = fields.find(engine)?;
+    let Some(data_at) = data_at else {
+        return Err(Error::invalid("Inference with empty data, please check the request JSON"));
+    };
+    let Some(declared) = handle.signatures().get(signature) else {
+        return Err(Error::internal("no such signature"));
+    };
+    cursor.seek(data_at);
+    let read = data::read(&mut cursor, declared, fields.how(engine, &handle));
+    let Data { inputs, one_row } =
+        read.map_err(|fault| data::error(&fault, declared, body, data_at))?;
+    Ok(Call { handle, signature, inputs, one_row, profile: fields.profile })
+}
+
+/// Checks the syntax of all of `body`; where the value of `data` is.
+fn find_data(body: &[u8]) -> Result<Option<usize>> {
+    let scan = || -> std::result::Result<Option<Option<usize>>, SyntaxError> {
+        let mut cursor = Cursor::new(body);
+        cursor.open_document()?;
+        if cursor.peek() != b'{' {
+            cursor.skip_value()?;
+            return Ok(None);
+        }
+        let mut data = None;
+        let mut more = cursor.open_object()?;
+        while more {
+            let name = cursor.name()?;
+            if &*name == b"data" && data.is_none() {
+                data = Some(cursor.offset());
+            }
+            cursor.skip_value()?;
+            more = cursor.next_member()?;
+        }
+        Ok(Some(data))
+    };
+    match scan() {
+        Ok(Some(data)) => Ok(data),
+        Ok(None) => Err(Error::invalid(format!(
+            "Invalid json data: {}: it must be an object",
+            excerpt(body)
+        ))),
+        Err(error) => Err(not_json(body, error)),
+    }
+}
+
+pub(super) fn not_json(body: &[u8], error: SyntaxError) -> Error {
+    let (start, reason, offset) = (excerpt(body), error.kind.text(), error.offset);
+    Error::invalid(format!("Invalid json data: {start}: {reason} at offset {offset}"))
+}
+
+/// The start of a body, for an error.
+fn excerpt(body: &[u8]) -> String {
+    const MOST: usize = 100;
+    let start = body.get(..MOST).unwrap_or(body);
+    let more = if body.len() > MOST { "…" } else { "" };
+    format!("{}{more}", String::from_utf8_lossy(start))
+}

@@ -1,0 +1,181 @@
+//! Bodies of `:predict` that are no JSON, which TensorFlow Serving does not have: NumPy's arrays,
+//! and the messages of its gRPC API.
+
+use prost::Message;
+
+use super::predict::Decoded;
+use super::{Call, DEFAULT_SIGNATURE, encode::Format, grpc};
+use tensorserve_codec::npy;
+use tensorserve_core::engine::{Choice, ModelHandle, Served};
+use tensorserve_proto::serving::model_spec::VersionChoice;
+use tensorserve_proto::serving::{ModelSpec, PredictRequest};
+use tensorserve_proto::{Form, bounded};
+use tensorserve_protocol::{Head, NPY, first_choice, media_type};
+use tensorserve_tensor::Tensor;
+use tensorserve_tensor::error::{Error, Result};
+
+/// What a body is, or is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wire {
+    Json,
+    /// One array, as `numpy.save` writes it.
+    Npy,
+    /// A serialized message, under the name that its client has for that.
+    Message(String),
+}
+
+impl Wire {
+    /// What the body of a request is. What says nothing we know is JSON, as it is for TensorFlow
+    /// Serving whatever it says.
+    pub(super) fn of_body(head: &Head) -> Self {
+        let kind = head.header("content-type").filter(|_| !head.exact).unwrap_or_default();
+        let kind = media_type(kind);
+        match kind.as_str() {
+            NPY => Wire::Npy,
+            "application/x-protobuf" | "application/protobuf" => Wire::Message(kind),
+            _ => Wire::Json,
+        }
+    }
+
+    /// What the answer to such a body is to be.
+    pub(super) fn of_answer(&self, head: &Head) -> Self {
+        let accept = head.header("accept").filter(|_| !head.exact);
+        match self {
+            Wire::Message(kind) => Wire::Message(kind.clone()),
+            Wire::Json | Wire::Npy if accept.is_some_and(prefers_npy) => Wire::Npy,
+            Wire::Json | Wire::Npy => Wire::Json,
+        }
+    }
+}
+
+/// Whether of all that is accepted by name a NumPy array is the first choice.
+fn prefers_npy(accept: &str) -> bool {
+    first_choice(accept, |name| (!name.contains('*')).then(|| name == NPY)).unwrap_or(false)
+}
+
+/// Reads an array: the one input of the default signature.
+pub(super) fn decode(body: &[u8], handle: &ModelHandle, max_bytes: usize) -> Result<Decoded> {
+    let (signature, declared) = handle.signature(DEFAULT_SIGNATURE).ok_or_else(|| {
+        Error::invalid(format!(
+            "Serving signature name: \"{DEFAULT_SIGNATURE}\" not found in signature def"
+        ))
+    })?;
+    let count = declared.inputs.len();
+    if count != 1 {
+        return Err(Error::invalid(format!(
+            "signature \"{DEFAULT_SIGNATURE}\" has {count} inputs, and an npy array is one: send \
+             JSON, or a PredictRequest as application/x-protobuf"
+        )));
+    }
+    let inputs = vec![npy::read(body, max_bytes)?];
+    Ok(Decoded { signature, inputs, format: Format::Column })
+}
+
+/// Refuses what can not be answered with one array, before it is run.
+pub(super) fn check_outputs(handle: &ModelHandle, signature: usize) -> Result<()> {
+    match handle.signatures().get(signature) {
+        Some(signature) if signature.outputs.len() != 1 => Err(Error::invalid(format!(
+            "signature \"{}\" has {} outputs, and an npy array is one: accept application/json",
+            signature.name,
+            signature.outputs.len()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Writes the one output.
+pub(super) fn encode(outputs: &[Tensor], max_bytes: usize) -> Result<Vec<u8>> {
+    match outputs {
+        [output] => npy::write(output, max_bytes),
+        _ => Err(Error::internal("there are several outputs")),
+    }
+}
+
+/// Answers a `PredictRequest` as gRPC does, with a `PredictResponse`.
+pub(super) async fn predict(call: &Call<'_>, served: &mut Served) -> Result<Vec<u8>> {
+    let mut request: PredictRequest = bounded::decode(call.body.clone()).map_err(|error| {
+        Error::invalid(format!("the body is no tensorflow.serving.PredictRequest: {error}"))
+    })?;
+    request.model_spec = Some(agreed(request.model_spec.take(), call.name, call.choice)?);
+    // Whoever sends raw bytes can read them.
+    let is_raw = request.inputs.values().any(|tensor| !tensor.tensor_content.is_empty());
+    let form = if is_raw { Form::Content } else { Form::Values };
+    let deadline = call.engine.deadline(call.start);
+    let (answer, done) = grpc::predict(call.engine, request, form, deadline).await;
+    *served = Served { api: served.api, ..done };
+    Ok(answer?.encode_to_vec())
+}
+
+/// What message and path together ask for. Either may leave out what the other says; what both
+/// say must be the same.
+fn agreed(given: Option<ModelSpec>, name: &str, choice: Choice) -> Result<ModelSpec> {
+    let mut spec = given.unwrap_or_default();
+    if spec.name.is_empty() {
+        name.clone_into(&mut spec.name);
+    }
+    if spec.name != name {
+        return Err(Error::invalid(format!(
+            "the message is for model {:?} and the path for {name:?}: leave one out, or make them \
+             the same",
+            spec.name
+        )));
+    }
+    let of_path = match choice {
+        Choice::Latest => return Ok(spec),
+        Choice::Version(version) => VersionChoice::Version(version),
+        Choice::Label(label) => VersionChoice::VersionLabel(label.to_owned()),
+    };
+    if spec.version_choice.as_ref().is_some_and(|given| *given != of_path) {
+        return Err(Error::invalid(
+            "the message asks for another version than the path: leave one out, or make them the \
+             same",
+        ));
+    }
+    spec.version_choice = Some(of_path);
+    Ok(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_choice_among_names_counts() {
+        for accept in [
+            "application/x-npy",
+            "*/*, Application/X-NPY",
+            "application/json;q=0.5, application/x-npy;q=0.9, */*",
+            "application/x-npy, application/json",
+        ] {
+            assert!(prefers_npy(accept), "{accept}");
+        }
+        for accept in [
+            "",
+            "*/*",
+            "application/json",
+            "application/json, application/x-npy",
+            "application/x-npy;q=0",
+            "application/x-npy; q=0.2, application/json; q=0.3",
+        ] {
+            assert!(!prefers_npy(accept), "{accept}");
+        }
+    }
+
+    #[test]
+    fn message_and_path_must_agree() {
+        let spec = |name: &str, version: Option<i64>| ModelSpec {
+            name: name.to_owned(),
+            version_choice: version.map(VersionChoice::Version),
+            signature_name: "s".to_owned(),
+        };
+        let check = |given, choice| agreed(given, "m", choice).ok().map(|s| s.version_choice);
+        let two = Some(Some(VersionChoice::Version(2)));
+        assert_eq!(check(None, Choice::Latest), Some(None));
+        assert_eq!(check(Some(spec("", None)), Choice::Version(2)), two);
+        assert_eq!(check(Some(spec("m", Some(2))), Choice::Latest), two);
+        assert_eq!(check(Some(spec("m", Some(2))), Choice::Version(2)), two);
+        assert_eq!(check(Some(spec("m", Some(1))), Choice::Version(2)), None);
+        assert_eq!(check(Some(spec("m", Some(1))), Choice::Label("a")), None);
+        assert_eq!(check(Some(spec("n", None)), Choice::Latest), None);
+    }
+}

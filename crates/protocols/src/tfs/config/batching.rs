@@ -1,0 +1,126 @@
+//! `BatchingParameters`.
+
+use std::path::Path;
+
+use super::text;
+use tensorserve_core::config::{BatchConfig, BatchMode, BatchParameters};
+use tensorserve_proto::serving::BatchingParameters;
+use tensorserve_tensor::error::{Error, Result};
+
+/// The file in a version's folder with its own parameters, where those are asked for.
+const FILE: &str = "batching_params.pbtxt";
+
+/// Batching as TensorFlow Serving has it without a file of parameters.
+#[must_use]
+pub fn defaults() -> BatchParameters {
+    BatchParameters {
+        mode: Some(BatchMode::On),
+        max_batch_size: Some(1000),
+        batch_timeout_micros: Some(0),
+        max_enqueued_batches: Some(10),
+        ..BatchParameters::default()
+    }
+}
+
+/// Reads a file of parameters: what it says of queues, and how many threads it asks for.
+///
+/// # Errors
+/// If it can not be read (with line and column), or a number is negative.
+pub fn read(path: &Path) -> Result<(BatchParameters, Option<usize>)> {
+    let parameters = text::read(path, "tensorflow.serving.BatchingParameters")?;
+    settings(&parameters).map_err(|e| e.context(path.display()))
+}
+
+/// The settings that `parameters` stand for.
+///
+/// # Errors
+/// If a number is negative.
+pub fn settings(parameters: &BatchingParameters) -> Result<(BatchParameters, Option<usize>)> {
+    let sizes = parameters.allowed_batch_sizes.iter();
+    let sizes = sizes.map(|&size| not_negative("allowed_batch_sizes", size));
+    let sizes: Vec<usize> = sizes.collect::<Result<_>>()?;
+    let count = |name, value: Option<i64>| value.map(|v| not_negative(name, v)).transpose();
+    let timeout = count("batch_timeout_micros", parameters.batch_timeout_micros)?;
+    let settings = BatchParameters {
+        mode: Some(BatchMode::On),
+        max_batch_size: count("max_batch_size", parameters.max_batch_size)?,
+        batch_timeout_micros: timeout.map(|micros| u64::try_from(micros).unwrap_or(u64::MAX)),
+        // None at all would refuse every request that has to wait.
+        max_enqueued_batches: count("max_enqueued_batches", parameters.max_enqueued_batches)?
+            .map(|batches| batches.max(1)),
+        allowed_batch_sizes: (!sizes.is_empty()).then_some(sizes),
+        pad_variable_length_inputs: Some(parameters.pad_variable_length_inputs),
+        enable_large_batch_splitting: parameters.enable_large_batch_splitting,
+        max_execution_batch_size: count(
+            "max_execution_batch_size",
+            parameters.max_execution_batch_size.filter(|&size| size != 0),
+        )?,
+    };
+    Ok((settings, count("num_batch_threads", parameters.num_batch_threads)?))
+}
+
+/// Batching of the model version in `folder`, which brings its own parameters or is not batched
+/// on purpose.
+///
+/// # Errors
+/// As [`read`], and parameters that do not fit together.
+pub fn of_version(folder: &Path) -> Result<BatchConfig> {
+    let path = folder.join(FILE);
+    if !path.exists() {
+        let settings = BatchParameters { mode: None, ..defaults() };
+        return BatchConfig::new(&settings);
+    }
+    let (own, _) = read(&path)?;
+    BatchConfig::new(&own.or(&defaults())).map_err(|e| e.context(path.display()))
+}
+
+fn not_negative(name: &str, value: i64) -> Result<usize> {
+    let wrong = |_| Error::invalid(format!("{name} must not be negative; was {value}"));
+    usize::try_from(value).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn read_text(text: &str) -> Result<BatchConfig> {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        std::fs::write(folder.path().join(FILE), text).expect("written");
+        of_version(folder.path())
+    }
+
+    #[test]
+    fn parameters_stand_above_tensorflow_servings_defaults() {
+        let config = read_text(
+            "max_batch_size { value: 16 } batch_timeout_micros { value: 2000 }\n\
+             allowed_batch_sizes: 4 allowed_batch_sizes: 16 num_batch_threads { value: 2 }\n\
+             max_enqueued_batches { value: 0 }",
+        )
+        .expect("valid");
+        assert_eq!(config.mode, BatchMode::On);
+        assert_eq!(config.max_batch_size, 16);
+        assert_eq!(config.timeout, Duration::from_millis(2));
+        assert_eq!(config.allowed_batch_sizes, [4, 16]);
+        assert_eq!(config.max_enqueued_batches, 1);
+        let config = read_text("").expect("valid");
+        assert_eq!((config.max_batch_size, config.max_enqueued_batches), (1000, 10));
+    }
+
+    #[test]
+    fn without_a_file_only_what_changes_nothing_is_joined() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let config = of_version(folder.path()).expect("valid");
+        assert_eq!(config.mode, BatchMode::Auto);
+    }
+
+    #[test]
+    fn mistakes() {
+        let refused = |text: &str| read_text(text).expect_err("wrong").message().to_owned();
+        assert!(refused("max_batch_size: 16").contains("1:"));
+        assert!(refused("max_batch_size { value: -1 }").contains("must not be negative; was -1"));
+        let text = "max_batch_size { value: 8 } allowed_batch_sizes: 4";
+        let error = refused(text);
+        assert!(error.contains("last entry was 4; expected 8"), "{error}");
+    }
+}

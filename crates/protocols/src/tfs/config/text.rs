@@ -1,0 +1,95 @@
+//! Protobuf's text format, with errors that say where.
+
+use std::fs;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use miette::Diagnostic;
+use prost::Message;
+use prost_reflect::text_format::ParseError;
+use prost_reflect::{DescriptorPool, DynamicMessage};
+
+use tensorserve_proto::DESCRIPTORS;
+use tensorserve_tensor::error::{Code, Error, Result};
+
+static DESCRIPTIONS: LazyLock<Option<DescriptorPool>> =
+    LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS).ok());
+
+/// The message of which nothing may get into a log.
+pub const SECRET: &str = "tensorflow.serving.SSLConfig";
+
+/// Reads the file at `path` as a message `name`.
+///
+/// # Errors
+/// [`Code::NotFound`] and the like if there is no such file to read;
+/// [`Code::InvalidArgument`] with line and column for what is no such message.
+pub fn read<T: Message + Default>(path: &Path, name: &str) -> Result<T> {
+    let shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|e| Error::new(Code::of_io(&e), format!("{shown}; {e}")).with_source(e))?;
+    parse(&text, name).map_err(|e| e.context(format!("Invalid protobuf file: '{shown}'")))
+}
+
+/// Reads `text` as a message `name` (with its package).
+pub fn parse<T: Message + Default>(text: &str, name: &str) -> Result<T> {
+    let unknown = || Error::internal(format!("{name} is no message that is built in"));
+    let pool = DESCRIPTIONS.as_ref().ok_or_else(unknown)?;
+    let description = pool.get_message_by_name(name).ok_or_else(unknown)?;
+    let message = DynamicMessage::parse_text_format(description, text).map_err(|error| {
+        let (line, column) = place(text, offset(&error).unwrap_or(text.len()));
+        let what = match name == SECRET {
+            true => "it is not as it should be (not quoted, as the file holds a key)".to_owned(),
+            false => error.to_string(),
+        };
+        Error::invalid(format!("Error parsing text-format {name}: {line}:{column}: {what}"))
+    })?;
+    message.transcode_to().map_err(|e| Error::internal(format!("{name}: {e}")).with_source(e))
+}
+
+fn offset(error: &ParseError) -> Option<usize> {
+    Some(error.labels()?.next()?.offset())
+}
+
+/// Line and column, from 1, of the byte at `offset`.
+fn place(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let column = before.get(start..).map_or(0, |rest| rest.chars().count()) + 1;
+    (line, column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorserve_proto::serving::{BatchingParameters, ModelServerConfig};
+
+    fn wrong(text: &str) -> String {
+        let error = parse::<ModelServerConfig>(text, "tensorflow.serving.ModelServerConfig");
+        let message = error.expect_err("wrong").message().to_owned();
+        let place = "Error parsing text-format tensorflow.serving.ModelServerConfig: ";
+        message.strip_prefix(place).expect("a place").to_owned()
+    }
+
+    #[test]
+    fn errors_say_where_and_what() {
+        let error = wrong("model_config_list {\n  config {\n    nme: \"m\"\n  }\n}\n");
+        assert!(error.starts_with("3:5: "), "{error}");
+        assert!(error.contains("nme") && error.contains("ModelConfig"), "{error}");
+        assert!(wrong("model_config_list { config { name: 7 } }").starts_with("1:36: "));
+        assert!(wrong("model_config_list {\n").starts_with("2:1: "));
+        let error = wrong("model_config_list { config { version_labels { key: 'a' value: x } } }");
+        assert!(error.starts_with("1:63: "), "{error}");
+    }
+
+    #[test]
+    fn all_spellings_of_values_are_read() {
+        let text = "# comment\nmax_batch_size { value: 16 }, allowed_batch_sizes: [2, 0x10]\n\
+                    pad_variable_length_inputs: true; thread_pool_name < value: 'a' \"b\" >";
+        let read: BatchingParameters =
+            parse(text, "tensorflow.serving.BatchingParameters").expect("valid");
+        assert_eq!(read.max_batch_size, Some(16));
+        assert_eq!(read.allowed_batch_sizes, [2, 16]);
+        assert_eq!(read.thread_pool_name.as_deref(), Some("ab"));
+    }
+}

@@ -1,0 +1,195 @@
+//! Results as TensorFlow Serving writes them, byte for byte: output tensors by rows as
+//! `predictions` and by columns as `outputs`; classifications and regressions as `results`.
+
+use super::classify::Class;
+use super::fault::type_name;
+use tensorserve_codec::json::float;
+use tensorserve_codec::json::write::{self, Floats, Layout, Style, Texts, new_line};
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{DType, Tensor, TensorSpec};
+
+/// How inputs were given, and outputs are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// `instances`: a list of rows.
+    Row,
+    /// `inputs`: a tensor each.
+    Column,
+}
+
+/// The outputs of `:predict`; with `exact`, only of the types that the reference has JSON for.
+pub(super) fn outputs(
+    format: Format,
+    specs: &[TensorSpec],
+    outputs: &[Tensor],
+    exact: bool,
+) -> Result<Vec<u8>> {
+    let named: Vec<(&str, &Tensor)> =
+        specs.iter().map(|spec| spec.alias.as_str()).zip(outputs).collect();
+    if exact {
+        named.iter().try_for_each(|(_, tensor)| check_type(tensor))?;
+    }
+    let mut out = Vec::with_capacity(64);
+    match format {
+        Format::Row => rows(&named, &mut out)?,
+        Format::Column => columns(&named, &mut out)?,
+    }
+    Ok(out)
+}
+
+/// The reference has no JSON for these, though numbers could be written.
+fn check_type(tensor: &Tensor) -> Result<()> {
+    let dtype = tensor.dtype();
+    let unwritable =
+        [DType::Half, DType::BFloat16, DType::UInt16, DType::Complex64, DType::Complex128];
+    if unwritable.contains(&dtype) {
+        let name = type_name(dtype.number());
+        return Err(Error::invalid(format!("Failed to write JSON value for tensor type: {name}")));
+    }
+    Ok(())
+}
+
+fn rows(named: &[(&str, &Tensor)], out: &mut Vec<u8>) -> Result<()> {
+    let batch = batch_size(named)?;
+    out.extend_from_slice(b"{\n    \"predictions\": ");
+    if let [(name, tensor)] = named {
+        // Rows of a single output follow one another on one line; only the bracket behind them
+        // is on its own.
+        write_tensor(tensor, name, Layout::Line, 1, out)?;
+        out.pop();
+    } else {
+        out.push(b'[');
+        for index in 0..batch {
+            if index > 0 {
+                out.push(b',');
+            }
+            new_line(2, out);
+            object(named, index, out)?;
+        }
+    }
+    if batch > 0 {
+        new_line(1, out);
+    }
+    out.extend_from_slice(b"]\n}");
+    Ok(())
+}
+
+/// Row number `index` of several outputs.
+fn object(named: &[(&str, &Tensor)], index: usize, out: &mut Vec<u8>) -> Result<()> {
+    out.push(b'{');
+    for (position, (name, tensor)) in named.iter().enumerate() {
+        member(position, 3, name, out);
+        write_tensor(&tensor.row(index), name, Layout::Line, 3, out)?;
+    }
+    new_line(2, out);
+    out.push(b'}');
+    Ok(())
+}
+
+/// The 0-th dimension that all outputs share.
+fn batch_size(named: &[(&str, &Tensor)]) -> Result<usize> {
+    let mut expected = None;
+    for (name, tensor) in named {
+        let Some(rows) = tensor.rows() else {
+            let message = format!("Tensor name: {name} has no shape information ");
+            return Err(Error::invalid(message));
+        };
+        match expected {
+            None => expected = Some(rows),
+            Some(expected) if expected != rows => {
+                return Err(Error::invalid(format!(
+                    "Tensor name: {name} has inconsistent batch size: {rows} expecting: {expected}"
+                )));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(expected.unwrap_or(0))
+}
+
+fn columns(named: &[(&str, &Tensor)], out: &mut Vec<u8>) -> Result<()> {
+    out.extend_from_slice(b"{\n    \"outputs\": ");
+    if let [(name, tensor)] = named {
+        write_tensor(tensor, name, Layout::Pretty, 1, out)?;
+    } else {
+        out.push(b'{');
+        for (position, (name, tensor)) in named.iter().enumerate() {
+            member(position, 2, name, out);
+            write_tensor(tensor, name, Layout::Pretty, 2, out)?;
+        }
+        if !named.is_empty() {
+            new_line(1, out);
+        }
+        out.push(b'}');
+    }
+    out.extend_from_slice(b"\n}");
+    Ok(())
+}
+
+/// The name of an object's member number `position`, up to its value.
+fn member(position: usize, depth: usize, name: &str, out: &mut Vec<u8>) {
+    if position > 0 {
+        out.push(b',');
+    }
+    new_line(depth, out);
+    write::string(name.as_bytes(), out);
+    out.extend_from_slice(b": ");
+}
+
+fn write_tensor(
+    tensor: &Tensor,
+    name: &str,
+    layout: Layout,
+    depth: usize,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    let style = Style {
+        layout,
+        floats: Floats::TensorFlowServing,
+        // By convention an output whose name says so holds bytes and not text.
+        texts: if name.ends_with("_bytes") { Texts::Base64 } else { Texts::Raw },
+    };
+    write::tensor(tensor, style, depth, out).map_err(|write::NoJsonForm(dtype)| {
+        Error::invalid(format!("Failed to write JSON value for tensor type: {dtype}"))
+    })
+}
+
+/// The classes of each example. As with rows of a single output, only the last bracket is on a
+/// line of its own.
+pub(super) fn classifications(results: &[Vec<Class>]) -> Vec<u8> {
+    let mut out = b"{\n    \"results\": [".to_vec();
+    for (index, classes) in results.iter().enumerate() {
+        separate(index, &mut out);
+        out.push(b'[');
+        for (position, class) in classes.iter().enumerate() {
+            separate(position, &mut out);
+            out.push(b'[');
+            write::string(&class.label, &mut out);
+            out.extend_from_slice(b", ");
+            float::float32(class.score, &mut out);
+            out.push(b']');
+        }
+        out.push(b']');
+    }
+    new_line(1, &mut out);
+    out.extend_from_slice(b"]\n}");
+    out
+}
+
+/// The number of each example, all on one line.
+pub(super) fn regressions(results: &[f32]) -> Vec<u8> {
+    let mut out = b"{\n    \"results\": [".to_vec();
+    for (index, value) in results.iter().enumerate() {
+        separate(index, &mut out);
+        float::float32(*value, &mut out);
+    }
+    out.extend_from_slice(b"]\n}");
+    out
+}
+
+/// Between two elements on a line.
+fn separate(index: usize, out: &mut Vec<u8>) {
+    if index > 0 {
+        out.extend_from_slice(b", ");
+    }
+}

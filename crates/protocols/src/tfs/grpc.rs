@@ -1,0 +1,312 @@
+//! TensorFlow Serving's gRPC messages: what each call means, and its answer. The network is not
+//! known here.
+//!
+//! Sources: `servables/tensorflow/{predict_util,get_model_metadata_impl}.cc`,
+//! `model_servers/{prediction,model}_service_impl.cc` of github.com/tensorflow/serving.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use prost::Message;
+
+use super::{DEFAULT_SIGNATURE, record, resolve};
+use tensorserve_core::engine::{
+    Api, Choice, Engine, InferRequest, ModelHandle, Served, VersionStatus,
+};
+use tensorserve_proto::serving::model_spec::VersionChoice;
+use tensorserve_proto::serving::{
+    GetModelMetadataRequest, GetModelMetadataResponse, GetModelStatusRequest,
+    GetModelStatusResponse, ModelSpec as ModelSpecProto, ModelVersionStatus, PredictRequest,
+    PredictResponse, SignatureDefMap, StatusProto,
+};
+use tensorserve_proto::tensorflow::tensor_info::{CooSparse, Encoding};
+use tensorserve_proto::tensorflow::tensor_shape_proto::Dim;
+use tensorserve_proto::tensorflow::{SignatureDef, TensorInfo, TensorProto, TensorShapeProto};
+use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{DeclaredShape, Signature, Tensor, TensorSpec};
+
+/// An answer, and how the inference went.
+pub type Answer<T> = (Result<T>, Served);
+
+/// `PredictionService.Predict`. Outputs are written in `form`.
+pub async fn predict(
+    engine: &Engine,
+    request: PredictRequest,
+    form: Form,
+    deadline: Instant,
+) -> Answer<PredictResponse> {
+    let mut served = Served::new(Api::GrpcPredict);
+    let answer = run_predict(engine, request, form, deadline, &mut served).await;
+    answered(answer, served)
+}
+
+/// An answer with how it went noted.
+pub(super) fn answered<T>(answer: Result<T>, mut served: Served) -> Answer<T> {
+    served.code = answer.as_ref().err().map(Error::code);
+    (answer, served)
+}
+
+async fn run_predict(
+    engine: &Engine,
+    request: PredictRequest,
+    form: Form,
+    deadline: Instant,
+    served: &mut Served,
+) -> Result<PredictResponse> {
+    let PredictRequest { model_spec, inputs, output_filter } = request;
+    let handle = find(engine, model_spec.as_ref())?;
+    served.version = Some(handle.clone());
+    let name = signature_name(model_spec.as_ref());
+    let (index, signature) = predict_signature(&handle, name)?;
+    served.signature = Some(index);
+    let wanted = wanted_outputs(signature, &output_filter)?;
+    let inputs = input_tensors(signature, inputs)?;
+    let sampled = record::sample(&handle, index, &inputs);
+    let request = InferRequest { signature: index, inputs };
+    let answer = engine.infer(&handle, request, deadline).await?;
+    served.took(answer.times);
+    let outputs = answer.outputs;
+    let mut answers = BTreeMap::new();
+    for (at, alias) in &wanted {
+        let output = outputs.get(*at).ok_or_else(|| Error::internal("an output is missing"))?;
+        answers.insert((*alias).to_owned(), tensor_to_proto(output, form));
+    }
+    if let Some(sampled) = sampled {
+        let named = |(at, alias): (usize, &str)| Some((alias.to_owned(), outputs.get(at)?.clone()));
+        let outputs = wanted.into_iter().filter_map(named).collect();
+        sampled.predicted(outputs, output_filter.clone());
+    }
+    let spec = effective_spec(&handle, name);
+    Ok(PredictResponse { model_spec: Some(spec), outputs: answers })
+}
+
+/// The signature `name` for a Predict call.
+pub(super) fn predict_signature<'h>(
+    handle: &'h ModelHandle,
+    name: &str,
+) -> Result<(usize, &'h Signature)> {
+    handle
+        .signature(name)
+        .ok_or_else(|| Error::precondition(format!("Serving signature key \"{name}\" not found.")))
+}
+
+/// The version that a request means.
+pub(super) fn find(engine: &Engine, spec: Option<&ModelSpecProto>) -> Result<ModelHandle> {
+    let spec = spec.ok_or_else(|| Error::invalid("Missing ModelSpec"))?;
+    if spec.name.is_empty() {
+        return Err(Error::invalid("ModelSpec has no name specified."));
+    }
+    resolve(engine, &spec.name, choice(spec))
+}
+
+/// The signature that a request means.
+pub(super) fn signature_name(spec: Option<&ModelSpecProto>) -> &str {
+    let given = spec.map(|spec| spec.signature_name.as_str()).filter(|name| !name.is_empty());
+    given.unwrap_or(DEFAULT_SIGNATURE)
+}
+
+fn choice(spec: &ModelSpecProto) -> Choice<'_> {
+    match &spec.version_choice {
+        None => Choice::Latest,
+        Some(VersionChoice::Version(version)) => Choice::Version(*version),
+        Some(VersionChoice::VersionLabel(label)) => Choice::Label(label),
+    }
+}
+
+/// The spec of an answer: which version it comes from.
+pub(super) fn effective_spec(handle: &ModelHandle, signature: &str) -> ModelSpecProto {
+    ModelSpecProto {
+        name: handle.model().to_owned(),
+        version_choice: Some(VersionChoice::Version(handle.version())),
+        signature_name: signature.to_owned(),
+    }
+}
+
+/// Position and alias of each output that is asked for; all of them without a filter.
+pub(super) fn wanted_outputs<'a>(
+    signature: &'a Signature,
+    filter: &'a [String],
+) -> Result<Vec<(usize, &'a str)>> {
+    let all = || signature.outputs.iter().enumerate();
+    if filter.is_empty() {
+        return Ok(all().map(|(at, spec)| (at, spec.alias.as_str())).collect());
+    }
+    let mut wanted: Vec<(usize, &str)> = Vec::with_capacity(filter.len());
+    for alias in filter {
+        let Some((at, _)) = all().find(|(_, spec)| spec.alias == *alias) else {
+            let known = names(signature.outputs.iter());
+            return Err(Error::invalid(format!(
+                "output tensor alias not found in signature: {alias} Outputs expected to be in \
+                 the set {known}."
+            )));
+        };
+        if wanted.iter().any(|(other, _)| *other == at) {
+            return Err(Error::invalid(format!("duplicate output tensor alias: {alias}")));
+        }
+        wanted.push((at, alias));
+    }
+    Ok(wanted)
+}
+
+/// `{a,b}`.
+fn names<'a>(specs: impl Iterator<Item = &'a TensorSpec>) -> String {
+    let aliases: Vec<&str> = specs.map(|spec| spec.alias.as_str()).collect();
+    format!("{{{}}}", aliases.join(","))
+}
+
+/// One tensor for each input of the signature, in its order.
+pub(super) fn input_tensors(
+    signature: &Signature,
+    mut given: BTreeMap<String, TensorProto>,
+) -> Result<Vec<Tensor>> {
+    check_number(signature, &given)?;
+    let mut tensors = Vec::with_capacity(signature.inputs.len());
+    for spec in &signature.inputs {
+        if let Some(proto) = given.get_mut(&spec.alias) {
+            // Values that are lists are there twice for no longer than it takes.
+            let tensor = tensor_from_proto(&std::mem::take(proto));
+            tensors.push(tensor.map_err(|error| {
+                let message = format!("tensor parsing error: {} ({error})", spec.alias);
+                Error::invalid(message)
+            })?);
+            continue;
+        }
+        let default = signature.defaults.iter().find(|(alias, _)| *alias == spec.alias);
+        let Some((_, tensor)) = default else {
+            return Err(missing_input(signature, spec, &given));
+        };
+        tensors.push(tensor.clone());
+    }
+    Ok(tensors)
+}
+
+fn check_number(signature: &Signature, given: &BTreeMap<String, TensorProto>) -> Result<()> {
+    let expected = signature.inputs.len();
+    let fewer_is_fine = !signature.defaults.is_empty() && given.len() < expected;
+    if given.len() == expected || fewer_is_fine {
+        return Ok(());
+    }
+    let sent: Vec<&str> = given.keys().map(String::as_str).collect();
+    let is_known = |name: &&&str| signature.input(name).is_some();
+    let extra: Vec<&str> = sent.iter().filter(|name| !is_known(name)).copied().collect();
+    let missing = signature.inputs.iter().filter(|spec| !given.contains_key(&spec.alias));
+    Err(Error::invalid(format!(
+        "input size does not match signature: {}!={expected} len({{{}}}) != len({}). Sent extra: \
+         {{{}}}. Missing but required: {}.",
+        given.len(),
+        sent.join(","),
+        names(signature.inputs.iter()),
+        extra.join(","),
+        names(missing)
+    )))
+}
+
+fn missing_input(
+    signature: &Signature,
+    spec: &TensorSpec,
+    given: &BTreeMap<String, TensorProto>,
+) -> Error {
+    let given: Vec<&str> = given.keys().map(String::as_str).collect();
+    let defaults: Vec<&str> = signature.defaults.iter().map(|(alias, _)| alias.as_str()).collect();
+    Error::invalid(format!(
+        "Signature input alias: {}(feed name: {}) not found in request and no default value \
+         provided. Inputs expected to be in the request {{{}}}, or default input alias set: {{{}}}",
+        spec.alias,
+        spec.tensor_name,
+        given.join(","),
+        defaults.join(",")
+    ))
+}
+
+/// `PredictionService.GetModelMetadata`.
+///
+/// # Errors
+/// [`Code::InvalidArgument`](tensorserve_tensor::error::Code::InvalidArgument) for any field but
+/// `signature_def`, and what finding the model reports.
+pub fn metadata(
+    engine: &Engine,
+    request: &GetModelMetadataRequest,
+) -> Result<GetModelMetadataResponse> {
+    const FIELD: &str = "signature_def";
+    let spec = request.model_spec.as_ref();
+    let spec = spec.ok_or_else(|| Error::invalid("Missing ModelSpec"))?;
+    if request.metadata_field.is_empty() {
+        let message = "GetModelMetadataRequest must specify at least one metadata_field";
+        return Err(Error::invalid(message));
+    }
+    if let Some(other) = request.metadata_field.iter().find(|field| *field != FIELD) {
+        return Err(Error::invalid(format!("Metadata field {other} is not supported")));
+    }
+    let handle = find(engine, Some(spec))?;
+    let signatures = handle.signatures().iter();
+    let signature_def = signatures.map(|s| (s.name.clone(), signature_def(s))).collect();
+    let packed = prost_types::Any {
+        type_url: "type.googleapis.com/tensorflow.serving.SignatureDefMap".to_owned(),
+        value: SignatureDefMap { signature_def }.encode_to_vec(),
+    };
+    Ok(GetModelMetadataResponse {
+        model_spec: Some(effective_spec(&handle, "")),
+        metadata: BTreeMap::from([(FIELD.to_owned(), packed)]),
+    })
+}
+
+fn signature_def(signature: &Signature) -> SignatureDef {
+    let infos = |specs: &[TensorSpec]| {
+        specs.iter().map(|spec| (spec.alias.clone(), tensor_info(spec))).collect()
+    };
+    let defaults = signature.defaults.iter();
+    SignatureDef {
+        inputs: infos(&signature.inputs),
+        outputs: infos(&signature.outputs),
+        method_name: signature.method_name.clone(),
+        defaults: defaults.map(|(k, t)| (k.clone(), tensor_to_proto(t, Form::Values))).collect(),
+    }
+}
+
+fn tensor_info(spec: &TensorSpec) -> TensorInfo {
+    let encoding = match &spec.sparse {
+        None => Encoding::Name(spec.tensor_name.clone()),
+        Some(sparse) => Encoding::CooSparse(CooSparse {
+            values_tensor_name: sparse.values.clone(),
+            indices_tensor_name: sparse.indices.clone(),
+            dense_shape_tensor_name: sparse.dense_shape.clone(),
+        }),
+    };
+    let tensor_shape = match &spec.shape {
+        DeclaredShape::Missing => None,
+        DeclaredShape::UnknownRank => {
+            Some(TensorShapeProto { dim: Vec::new(), unknown_rank: true })
+        }
+        DeclaredShape::Dims(dims) => {
+            let dim = |(size, name): &(i64, String)| Dim { size: *size, name: name.clone() };
+            Some(TensorShapeProto { dim: dims.iter().map(dim).collect(), unknown_rank: false })
+        }
+    };
+    TensorInfo { dtype: spec.dtype_number, tensor_shape, encoding: Some(encoding) }
+}
+
+/// `ModelService.GetModelStatus`.
+///
+/// # Errors
+/// As its REST form.
+pub fn status(engine: &Engine, request: &GetModelStatusRequest) -> Result<GetModelStatusResponse> {
+    let spec = request.model_spec.as_ref();
+    let spec = spec.ok_or_else(|| Error::invalid("Missing ModelSpec"))?;
+    let version = match choice(spec) {
+        Choice::Version(version) => Some(version),
+        Choice::Latest | Choice::Label(_) => None,
+    };
+    let versions = super::describe::versions(engine, &spec.name, version)?;
+    let model_version_status = versions.iter().map(version_status).collect();
+    Ok(GetModelStatusResponse { model_version_status })
+}
+
+fn version_status(status: &VersionStatus) -> ModelVersionStatus {
+    let (state, error) = super::describe::state_of(&status.state);
+    let status_proto = StatusProto {
+        error_code: error.map_or(0, |error| i32::from(error.code().grpc())),
+        error_message: error.map_or(String::new(), |error| error.message().to_owned()),
+    };
+    ModelVersionStatus { version: status.version, state: state.into(), status: Some(status_proto) }
+}

@@ -1,0 +1,392 @@
+//! The body of `:predict`: `{"signature_name": …, "instances": […]}` or `{…, "inputs": …}`.
+//!
+//! One pass over the text reads a well-formed body straight into tensors ([`fast`]). It gives up
+//! at anything unusual, and [`careful`] then goes through the checks in the reference's order to
+//! find the answer or the error that the reference would give.
+
+use std::borrow::Cow;
+
+use super::encode::Format;
+use super::outline::Outline;
+use super::{DEFAULT_SIGNATURE, fault};
+use tensorserve_codec::base64::Alphabet;
+use tensorserve_codec::json::dump::dump;
+use tensorserve_codec::json::read::{Fault, ReadOptions, TensorReader, is_base64_object};
+use tensorserve_codec::json::scan::{Cursor, SyntaxError};
+use tensorserve_core::engine::ModelHandle;
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
+
+/// The members of a body that count.
+const MEMBERS: [&str; 3] = ["signature_name", "instances", "inputs"];
+
+/// A body, read.
+pub(crate) struct Decoded {
+    /// The signature's number.
+    pub(crate) signature: usize,
+    pub(crate) inputs: Vec<Tensor>,
+    pub(crate) format: Format,
+}
+
+/// Reads a body; with `exact`, only values of the types that the reference has JSON for.
+pub(super) fn decode(
+    body: &[u8],
+    handle: &ModelHandle,
+    max_bytes: usize,
+    exact: bool,
+) -> Result<Decoded> {
+    let alphabet = Alphabet::Standard;
+    let options = ReadOptions { coerce: false, all_types: !exact, alphabet, max_bytes };
+    match fast(body, handle, options) {
+        Some(decoded) => Ok(decoded),
+        None => careful(body, handle, options),
+    }
+}
+
+/// The error that a body gets before its model is looked up.
+pub(super) fn check_form(body: &[u8]) -> Result<()> {
+    let outline = Outline::of(body, MEMBERS)?;
+    let [name, ..] = outline.members;
+    outline.signature_name(name).map(drop)
+}
+
+/// Reads a body that has nothing wrong with it. A signature named behind the values it applies
+/// to, and everything else out of the ordinary, is left to [`careful`].
+fn fast(body: &[u8], handle: &ModelHandle, options: ReadOptions) -> Option<Decoded> {
+    let mut cursor = Cursor::new(body);
+    if cursor.skip_space() != b'{' || !cursor.open_object().ok()? {
+        return None;
+    }
+    let mut name: Option<Cow<[u8]>> = None;
+    let mut decoded = None;
+    loop {
+        match &*cursor.name().ok()? {
+            b"signature_name" if name.is_none() && decoded.is_none() => {
+                name = Some(cursor.string().ok()?);
+            }
+            key @ (b"instances" | b"inputs") if decoded.is_none() => {
+                let (signature, declared) = handle.signature(signature_name(name.as_deref())?)?;
+                let specs = &declared.inputs;
+                if specs.is_empty() {
+                    return None;
+                }
+                let row = key == b"instances";
+                let (format, inputs) = if row {
+                    (Format::Row, read_rows(&mut cursor, specs, options).ok()?)
+                } else {
+                    (Format::Column, read_columns(&mut cursor, specs, options).ok()?)
+                };
+                decoded = Some(Decoded { signature, inputs, format });
+            }
+            b"signature_name" | b"instances" | b"inputs" => return None,
+            _ => cursor.skip_value().ok()?,
+        }
+        if !cursor.next_member().ok()? {
+            return decoded;
+        }
+    }
+}
+
+fn signature_name(given: Option<&[u8]>) -> Option<&str> {
+    match given {
+        None | Some(b"") => Some(DEFAULT_SIGNATURE),
+        Some(name) => std::str::from_utf8(name).ok(),
+    }
+}
+
+fn careful(body: &[u8], handle: &ModelHandle, options: ReadOptions) -> Result<Decoded> {
+    let outline = Outline::of(body, MEMBERS)?;
+    let [name, instances, inputs] = outline.members;
+    let name = outline.signature_name(name)?;
+    let (signature, declared) = find_signature(handle, &name)?;
+    let specs = &declared.inputs;
+    let (format, offset) = match (instances, inputs) {
+        (Some(_), Some(_)) => {
+            return Err(outline.error(
+                "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to \
+                 exist ",
+            ));
+        }
+        (None, None) => return Err(Error::invalid("Missing 'inputs' or 'instances' key")),
+        (Some(offset), None) => (Format::Row, offset),
+        (None, Some(offset)) => (Format::Column, offset),
+    };
+    let mut cursor = outline.at(offset);
+    let inputs = match format {
+        Format::Row => read_rows(&mut cursor, specs, options)
+            .map_err(|fault| rows_error(fault, specs, body, &|| outline.document())),
+        Format::Column => read_columns(&mut cursor, specs, options)
+            .map_err(|fault| columns_error(&fault, specs, body)),
+    };
+    Ok(Decoded { signature, inputs: inputs?, format })
+}
+
+fn find_signature<'h>(handle: &'h ModelHandle, name: &[u8]) -> Result<(usize, &'h Signature)> {
+    let given = String::from_utf8_lossy(name);
+    let wanted = if given.is_empty() { DEFAULT_SIGNATURE } else { &given };
+    let (signature, declared) = handle.signature(wanted).ok_or_else(|| {
+        Error::invalid(format!("Serving signature name: \"{wanted}\" not found in signature def"))
+    })?;
+    if declared.inputs.is_empty() {
+        let name = if given.is_empty() { "DEFAULT" } else { &given };
+        return Err(Error::invalid(format!("Failed to get input map for signature: {name}")));
+    }
+    Ok((signature, declared))
+}
+
+/// Why `instances` can not be read.
+enum RowsFault {
+    Syntax(SyntaxError),
+    NotList,
+    Empty,
+    /// A plain list for a signature of several inputs.
+    Plain,
+    NotObject {
+        row: usize,
+    },
+    IsObject {
+        row: usize,
+    },
+    UnknownInput {
+        row: usize,
+        key: String,
+    },
+    Keys {
+        row: usize,
+        at: usize,
+    },
+    Value {
+        row: usize,
+        key: Option<usize>,
+        fault: Box<Fault>,
+    },
+    Shape(Error),
+}
+
+impl From<SyntaxError> for RowsFault {
+    fn from(error: SyntaxError) -> Self {
+        RowsFault::Syntax(error)
+    }
+}
+
+fn reader(spec: &TensorSpec, options: ReadOptions, cursor: &Cursor) -> TensorReader {
+    // A type no tensor can have is refused at its first element, as complex numbers are.
+    let dtype = spec.dtype().unwrap_or(DType::Complex64);
+    TensorReader::new(dtype, options, cursor.remaining())
+}
+
+/// Reads `instances`: rows that are values of the one input, or objects of named values.
+fn read_rows(
+    cursor: &mut Cursor,
+    specs: &[TensorSpec],
+    options: ReadOptions,
+) -> Result<Vec<Tensor>, RowsFault> {
+    if cursor.peek() != b'[' {
+        return Err(RowsFault::NotList);
+    }
+    if !cursor.open_array() {
+        return Err(RowsFault::Empty);
+    }
+    let named = is_named(cursor)?;
+    if !named && specs.len() > 1 {
+        return Err(RowsFault::Plain);
+    }
+    let mut readers: Vec<_> = specs.iter().map(|s| reader(s, options, cursor)).collect();
+    let mut rows = 0;
+    loop {
+        if named {
+            read_named_row(cursor, specs, &mut readers, rows)?;
+        } else {
+            if cursor.peek() == b'{' && is_named(cursor)? {
+                return Err(RowsFault::IsObject { row: rows });
+            }
+            for reader in &mut readers {
+                let read = reader.read(cursor);
+                read.map_err(|fault| RowsFault::Value { row: rows, key: None, fault })?;
+            }
+        }
+        rows += 1;
+        if !cursor.next_element()? {
+            break;
+        }
+    }
+    let tensors = readers.into_iter().map(|reader| reader.finish_rows(rows));
+    tensors.collect::<Result<_>>().map_err(RowsFault::Shape)
+}
+
+/// Whether the value at `cursor` is an object of named values.
+fn is_named(cursor: &Cursor) -> Result<bool, SyntaxError> {
+    Ok(cursor.peek() == b'{' && !is_base64_object(cursor)?)
+}
+
+fn read_named_row(
+    cursor: &mut Cursor,
+    specs: &[TensorSpec],
+    readers: &mut [TensorReader],
+    row: usize,
+) -> Result<(), RowsFault> {
+    if !is_named(cursor)? {
+        return Err(RowsFault::NotObject { row });
+    }
+    let at = cursor.offset();
+    let mut found = 0;
+    let mut more = cursor.open_object()?;
+    while more {
+        let name = cursor.name()?;
+        let Some(index) = specs.iter().position(|spec| spec.alias.as_bytes() == &*name) else {
+            let key = String::from_utf8_lossy(&name).into_owned();
+            return Err(RowsFault::UnknownInput { row, key });
+        };
+        if let Some(reader) = readers.get_mut(index) {
+            let key = Some(index);
+            let read = reader.read(cursor);
+            read.map_err(|fault| RowsFault::Value { row, key, fault })?;
+        }
+        found += 1;
+        more = cursor.next_member()?;
+    }
+    if found != specs.len() {
+        return Err(RowsFault::Keys { row, at });
+    }
+    Ok(())
+}
+
+fn rows_error(
+    fault: RowsFault,
+    specs: &[TensorSpec],
+    body: &[u8],
+    document: &dyn Fn() -> String,
+) -> Error {
+    let element = |row: usize, key: &str, error: &Error| {
+        let (code, message) = (error.code().name(), error.message());
+        Error::invalid(format!(
+            "Failed to process element: {row}{key} of 'instances' list. Error: {code}: {message}"
+        ))
+    };
+    let message = match fault {
+        RowsFault::Syntax(error) => return fault::syntax(error),
+        RowsFault::Shape(error) => return error,
+        RowsFault::NotList => {
+            format!("JSON Value: {} Expecting 'instances' to be an list/array", document())
+        }
+        RowsFault::Empty => {
+            format!("JSON Value: {} No values in 'instances' array", document())
+        }
+        RowsFault::Plain => "instances is a plain list, but expecting list of objects as multiple \
+                             input tensors required as per tensorinfo_map"
+            .to_owned(),
+        RowsFault::NotObject { row } => {
+            format!("Expecting object but got list at item {row} of input list")
+        }
+        RowsFault::IsObject { row } => {
+            format!("Expecting value/list but got object at item {row} of input list")
+        }
+        RowsFault::UnknownInput { row, key } => {
+            let error = Error::invalid(format!("JSON object: does not have named input: {key}"));
+            return element(row, &format!(" key: {key}"), &error);
+        }
+        RowsFault::Keys { row, at } => {
+            let names: Vec<&str> = specs.iter().map(|spec| spec.alias.as_str()).collect();
+            format!(
+                "Failed to process element: {row} of 'instances' list. JSON object: {} keys must \
+                 be equal to: {}",
+                dump(body, at),
+                names.join(",")
+            )
+        }
+        RowsFault::Value { row, key, fault } => {
+            let Some(spec) = specs.get(key.unwrap_or(0)) else {
+                return Error::internal("no such input");
+            };
+            let error = fault::value(&fault, spec, body);
+            let key = key.map_or(String::new(), |_| format!(" key: {}", spec.alias));
+            return element(row, &key, &error);
+        }
+    };
+    Error::invalid(message)
+}
+
+/// Why `inputs` can not be read.
+enum ColumnsFault {
+    Syntax(SyntaxError),
+    /// A plain value for a signature of several inputs.
+    Plain,
+    Missing {
+        index: usize,
+    },
+    Value {
+        index: usize,
+        fault: Box<Fault>,
+    },
+    Shape(Error),
+}
+
+impl From<SyntaxError> for ColumnsFault {
+    fn from(error: SyntaxError) -> Self {
+        ColumnsFault::Syntax(error)
+    }
+}
+
+/// Reads `inputs`: the value of the one input, or an object with a value for each.
+fn read_columns(
+    cursor: &mut Cursor,
+    specs: &[TensorSpec],
+    options: ReadOptions,
+) -> Result<Vec<Tensor>, ColumnsFault> {
+    if !is_named(cursor)? {
+        let [spec] = specs else {
+            return Err(ColumnsFault::Plain);
+        };
+        return Ok(vec![read_column(cursor, 0, spec, options)?]);
+    }
+    let mut tensors: Vec<Option<Tensor>> = specs.iter().map(|_| None).collect();
+    let mut more = cursor.open_object()?;
+    while more {
+        let name = cursor.name()?;
+        let index = specs.iter().position(|spec| spec.alias.as_bytes() == &*name);
+        let slot =
+            index.and_then(|index| Some((index, specs.get(index)?, tensors.get_mut(index)?)));
+        match slot {
+            Some((index, spec, slot @ None)) => {
+                *slot = Some(read_column(cursor, index, spec, options)?);
+            }
+            // Names that are none of ours are ignored; of two alike the first counts.
+            _ => cursor.skip_value()?,
+        }
+        more = cursor.next_member()?;
+    }
+    let given =
+        |(index, tensor): (usize, Option<Tensor>)| tensor.ok_or(ColumnsFault::Missing { index });
+    tensors.into_iter().enumerate().map(given).collect()
+}
+
+fn read_column(
+    cursor: &mut Cursor,
+    index: usize,
+    spec: &TensorSpec,
+    options: ReadOptions,
+) -> Result<Tensor, ColumnsFault> {
+    let mut reader = reader(spec, options, cursor);
+    let read = reader.read(cursor);
+    read.map_err(|fault| ColumnsFault::Value { index, fault })?;
+    reader.finish().map_err(ColumnsFault::Shape)
+}
+
+fn columns_error(fault: &ColumnsFault, specs: &[TensorSpec], body: &[u8]) -> Error {
+    match fault {
+        ColumnsFault::Syntax(error) => fault::syntax(*error),
+        ColumnsFault::Shape(error) => error.duplicate(),
+        ColumnsFault::Plain => Error::invalid(
+            "inputs is a plain value/list, but expecting an object as multiple input tensors \
+             required as per tensorinfo_map",
+        ),
+        ColumnsFault::Missing { index } => {
+            let name = specs.get(*index).map_or("", |spec| &spec.alias);
+            Error::invalid(format!("Missing named input: {name} in 'inputs' object."))
+        }
+        ColumnsFault::Value { index, fault } => match specs.get(*index) {
+            Some(spec) => fault::value(fault, spec, body),
+            None => Error::internal("no such input"),
+        },
+    }
+}

@@ -1,0 +1,238 @@
+//! Recorded requests, which warm a version up before others reach it: the file
+//! `assets.extra/tf_serving_warmup_requests` in its folder, a TFRecord file of `PredictionLog`s.
+//!
+//! A record is read and checked by the code that does so for a request over gRPC; only its run is
+//! another, on the thread that loads the version. Limits and texts are those of the reference's
+//! `servables/tensorflow/saved_model_warmup{,_util}.cc`.
+
+use std::fs::File;
+use std::io::{BufReader, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::classify::{self, Method};
+use super::{grpc, inference};
+use tensorserve_codec::tfrecord::Reader;
+use tensorserve_core::engine::ModelHandle;
+use tensorserve_proto::serving::prediction_log::LogType;
+use tensorserve_proto::serving::{InferenceTask, Input, ModelSpec, PredictRequest, PredictionLog};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// Where the file is in a version's folder.
+const FOLDER: &str = "assets.extra";
+const FILE: &str = "tf_serving_warmup_requests";
+
+/// More records than this are a mistake.
+pub const MOST_RECORDS: usize = 1000;
+
+/// No message of protocol buffers is longer.
+const LONGEST_RECORD: usize = i32::MAX as usize;
+
+/// The most bytes of a damaged record that are shown.
+const LONGEST_SHOWN: usize = 64;
+
+/// The file with the recorded requests of the version in `folder`.
+#[must_use]
+pub fn file_of(folder: &Path) -> PathBuf {
+    folder.join(FOLDER).join(FILE)
+}
+
+/// Whether there is no such file; below a model that is itself a file, there is none.
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// Runs the recorded requests of the version in `folder`, each `times` times. It need not have
+/// any. An example may take `max_bytes` with its context.
+///
+/// # Errors
+/// The first one: of a request, of its form, or of the file.
+pub fn run_file(handle: &ModelHandle, folder: &Path, times: usize, max_bytes: usize) -> Result<()> {
+    let path = file_of(folder);
+    let Some(mut records) = Records::open(&path)? else {
+        return Ok(());
+    };
+    let started = Instant::now();
+    let outcome = run_all(handle, &mut records, times, max_bytes);
+    let code = outcome.as_ref().err().map(Error::code);
+    let (count, time) = (records.count, started.elapsed());
+    handle.version_metrics().warmed_up(&folder.to_string_lossy(), code, time, count as u64);
+    outcome?;
+    let (model, version) = (handle.model(), handle.version());
+    log::info!("{model} version {version}: {count} recorded requests were run to warm it up");
+    Ok(())
+}
+
+fn run_all(
+    handle: &ModelHandle,
+    records: &mut Records,
+    times: usize,
+    max_bytes: usize,
+) -> Result<()> {
+    while let Some(record) = records.next()? {
+        for _ in 0..times {
+            let ran = run(handle, &record, max_bytes);
+            ran.map_err(|error| error.context(format!("warm-up record {}", records.count)))?;
+        }
+    }
+    Ok(())
+}
+
+/// The records of a file, one after the other.
+pub struct Records {
+    path: PathBuf,
+    reader: Reader<BufReader<File>>,
+    count: usize,
+    /// The most there may be.
+    most: usize,
+}
+
+/// What kind of request a record is, for people.
+#[must_use]
+pub fn kind_of(record: &PredictionLog) -> &'static str {
+    match &record.log_type {
+        None => "empty",
+        Some(LogType::PredictLog(_)) => "predict",
+        Some(LogType::ClassifyLog(_)) => "classify",
+        Some(LogType::RegressLog(_)) => "regress",
+        Some(LogType::MultiInferenceLog(_)) => "multi_inference",
+        Some(LogType::SessionRunLog(_)) => "session_run",
+        Some(LogType::PredictStreamedLog(_)) => "predict_streamed",
+    }
+}
+
+impl Records {
+    /// Those of a warm-up file, which has at most [`MOST_RECORDS`]; `None` if there is no such
+    /// file.
+    ///
+    /// # Errors
+    /// If it can not be opened.
+    pub fn open(path: &Path) -> Result<Option<Self>> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) => {
+                let message = format!("{} can not be read: {error}", path.display());
+                return Err(Error::new(Code::of_io(&error), message).with_source(error));
+            }
+        };
+        let reader = Reader::new(BufReader::new(file), LONGEST_RECORD);
+        Ok(Some(Records { path: path.to_owned(), reader, count: 0, most: MOST_RECORDS }))
+    }
+
+    /// The same for a file of any number of records, such as a log.
+    #[must_use]
+    pub fn without_limit(self) -> Self {
+        Records { most: usize::MAX, ..self }
+    }
+
+    /// The next record; `None` after the last.
+    ///
+    /// # Errors
+    /// If the file is no TFRecord file, a record no `PredictionLog`, or there are too many.
+    #[allow(clippy::should_implement_trait)] // An iterator of results would have to stop itself.
+    pub fn next(&mut self) -> Result<Option<PredictionLog>> {
+        let mut bytes = Vec::new();
+        if !self.reader.next(&mut bytes).map_err(damaged)? {
+            return Ok(None);
+        }
+        let path = self.path.display();
+        if self.count == self.most {
+            let most = self.most;
+            let message =
+                format!("Number of warmup records exceeds the maximum ({most}) at {path}");
+            return Err(Error::invalid(message));
+        }
+        self.count += 1;
+        let bytes = Bytes::from(bytes);
+        let record = PredictionLog::decode(bytes.clone()).map_err(|e| {
+            let shown = bytes.get(..LONGEST_SHOWN).unwrap_or(&bytes).escape_ascii();
+            let message = format!("Failed to parse warmup record: {shown} from {path}");
+            Error::invalid(message).with_source(e)
+        })?;
+        Ok(Some(record))
+    }
+}
+
+fn damaged(error: Error) -> Error {
+    if error.code() != Code::DataLoss {
+        return error;
+    }
+    let message = format!("{error}. Please verify your warmup data is in TFRecord format.");
+    Error::new(Code::DataLoss, message)
+}
+
+/// Runs one recorded request. Which model and version it was made for does not matter. A record
+/// of nothing is nothing to do.
+///
+/// # Errors
+/// What the request itself would report, and [`Code::Unimplemented`] for kinds that can not be
+/// run.
+pub fn run(handle: &ModelHandle, record: &PredictionLog, max_bytes: usize) -> Result<()> {
+    let unsupported = |kind: u8| {
+        let message = format!("Unsupported log_type for warmup: {kind}");
+        Err(Error::new(Code::Unimplemented, message))
+    };
+    match &record.log_type {
+        None => Ok(()),
+        Some(LogType::PredictLog(log)) => {
+            predict(handle, log.request.as_ref().unwrap_or(&PredictRequest::default()))
+        }
+        Some(LogType::ClassifyLog(log)) => {
+            let request = log.request.as_ref();
+            let spec = request.and_then(|request| request.model_spec.as_ref());
+            let input = request.and_then(|request| request.input.as_ref());
+            on_examples(handle, Method::Classify, spec, input, max_bytes)
+        }
+        Some(LogType::RegressLog(log)) => {
+            let request = log.request.as_ref();
+            let spec = request.and_then(|request| request.model_spec.as_ref());
+            let input = request.and_then(|request| request.input.as_ref());
+            on_examples(handle, Method::Regress, spec, input, max_bytes)
+        }
+        Some(LogType::MultiInferenceLog(log)) => {
+            let tasks = log.request.as_ref().map_or(&[][..], |request| &request.tasks);
+            let input = log.request.as_ref().and_then(|request| request.input.as_ref());
+            multi_inference(handle, tasks, input, max_bytes)
+        }
+        Some(LogType::SessionRunLog(_)) => unsupported(5),
+        Some(LogType::PredictStreamedLog(_)) => unsupported(7),
+    }
+}
+
+fn predict(handle: &ModelHandle, request: &PredictRequest) -> Result<()> {
+    let name = grpc::signature_name(request.model_spec.as_ref());
+    let (number, signature) = grpc::predict_signature(handle, name)?;
+    grpc::wanted_outputs(signature, &request.output_filter)?;
+    let inputs = grpc::input_tensors(signature, request.inputs.clone())?;
+    handle.run_now(number, &inputs).map(drop)
+}
+
+fn on_examples(
+    handle: &ModelHandle,
+    method: Method,
+    spec: Option<&ModelSpec>,
+    input: Option<&Input>,
+    max_bytes: usize,
+) -> Result<()> {
+    let signature = classify::find(handle, grpc::signature_name(spec), method)?;
+    let examples = inference::tensor_of(input, max_bytes)?;
+    classify::run_now(handle, signature, method, examples)
+}
+
+fn multi_inference(
+    handle: &ModelHandle,
+    tasks: &[InferenceTask],
+    input: Option<&Input>,
+    max_bytes: usize,
+) -> Result<()> {
+    let tasks = inference::check_tasks(handle, tasks)?;
+    let examples = inference::tensor_of(input, max_bytes)?;
+    for task in tasks {
+        classify::run_now(handle, task.signature, task.method, examples.clone())?;
+    }
+    Ok(())
+}

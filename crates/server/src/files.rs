@@ -1,0 +1,131 @@
+//! Watches files that the server runs on (users and keys, certificates), and has them read again
+//! when they change.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tensorserve_tensor::error::{Error, Result};
+
+/// What shows that a file is another one than before: its device and number, size and times.
+type Fingerprint = Vec<Option<[i64; 6]>>;
+
+/// Files that belong together, and how they are read.
+pub(super) struct Files {
+    paths: Vec<PathBuf>,
+    seen: Fingerprint,
+    read: Box<dyn FnMut() -> Result<String> + Send>,
+}
+
+impl Files {
+    /// These files, as they are now. `read` reads them again, and says what has become of them.
+    pub(super) fn new(
+        paths: Vec<PathBuf>,
+        read: impl FnMut() -> Result<String> + Send + 'static,
+    ) -> Self {
+        let seen = fingerprint(&paths);
+        Files { paths, seen, read: Box::new(read) }
+    }
+
+    /// Reads them if they have changed and then stayed the same for a moment: files that belong
+    /// together are rarely written at once.
+    fn look(&mut self, before: &mut Fingerprint) {
+        let now = fingerprint(&self.paths);
+        let is_settled = now == *before;
+        before.clone_from(&now);
+        if !is_settled || now == self.seen {
+            return;
+        }
+        self.seen = now;
+        match (self.read)() {
+            Ok(what) => log::info!("{what}"),
+            Err(error) => log::error!("{error}; what was there before stays in use"),
+        }
+    }
+}
+
+fn fingerprint(paths: &[PathBuf]) -> Fingerprint {
+    let of = |path: &PathBuf| {
+        let file = std::fs::metadata(path).ok()?;
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let (device, inode) = (number(file.dev()), number(file.ino()));
+        let (written, changed) = (file.mtime_nsec(), file.ctime_nsec());
+        Some([device, inode, number(file.len()), file.mtime(), written, changed])
+    };
+    paths.iter().map(of).collect()
+}
+
+/// The thread that watches. It ends when this is dropped.
+pub struct Watcher {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    /// Watches `files`, and looks at them that often; never without an interval.
+    ///
+    /// # Errors
+    /// If there is no thread for it.
+    pub(super) fn start(every: Option<Duration>, mut files: Vec<Files>) -> Result<Self> {
+        let Some(every) = every.filter(|_| !files.is_empty()) else {
+            return Ok(Watcher { stop: None, thread: None });
+        };
+        let (stop, stopped) = channel();
+        let watch = move || {
+            let mut before: Vec<Fingerprint> = files.iter().map(|f| f.seen.clone()).collect();
+            while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                for (files, before) in files.iter_mut().zip(&mut before) {
+                    files.look(before);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("files".to_owned()).spawn(watch);
+        let thread =
+            thread.map_err(|e| Error::internal("a thread could not be started").with_source(e))?;
+        Ok(Watcher { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn files_are_read_again_when_they_have_changed_and_settled() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, "1").unwrap();
+        let (told, reads) = mpsc::channel();
+        let read = move || {
+            told.send(()).unwrap();
+            Err(Error::invalid("broken"))
+        };
+        let mut files = Files::new(vec![path.clone()], read);
+        let mut before = files.seen.clone();
+        let mut count = |files: &mut Files| {
+            files.look(&mut before);
+            reads.try_iter().count()
+        };
+        assert_eq!(count(&mut files), 0);
+        std::fs::write(&path, "22").unwrap();
+        assert_eq!(count(&mut files), 0, "it has just changed");
+        assert_eq!(count(&mut files), 1, "it has settled");
+        assert_eq!(count(&mut files), 0, "broken as it is, it has been seen");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((count(&mut files), count(&mut files)), (0, 1));
+        std::fs::write(&path, "1").unwrap();
+        assert_eq!((count(&mut files), count(&mut files)), (0, 1));
+    }
+}

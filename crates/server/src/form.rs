@@ -1,0 +1,112 @@
+//! Reads forms with images (`multipart/form-data`).
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use actix_multipart::{Multipart, MultipartError};
+use actix_web::dev::Payload;
+use actix_web::error::PayloadError;
+use actix_web::http::header::HeaderMap;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+
+use super::body::{BodyError, Limits, check_length, is_gzip, too_slow};
+use tensorserve_protocols::simple::ImageForm;
+use tensorserve_tensor::error::Code;
+
+/// More parts than any real form has.
+const MOST_PARTS: usize = 1024;
+
+/// Longer than any name or number in a text field.
+const LONGEST_TEXT: usize = 4096;
+
+/// Reads a whole form. Fields we do not know are read over, as the original does.
+pub(super) async fn read(
+    headers: &HeaderMap,
+    payload: Payload,
+    limits: Limits,
+) -> Result<ImageForm, BodyError> {
+    check_length(headers, limits.bytes)?;
+    if is_gzip(headers)? {
+        let message = "forms can not be compressed: images are, and the rest is short";
+        return Err(BodyError::unsupported(message.to_owned()));
+    }
+    // Counted before it is taken apart, so that what is in no part counts too.
+    let limit = limits.bytes;
+    let total = Rc::new(Cell::new(0));
+    let counter = Rc::clone(&total);
+    let counted = payload.map(move |chunk| {
+        let chunk = chunk?;
+        counter.set(counter.get() + chunk.len());
+        if counter.get() > limit { Err(PayloadError::Overflow) } else { Ok(chunk) }
+    });
+    let reading = collect(Multipart::new(headers, counted));
+    match tokio::time::timeout(limits.time, reading).await {
+        Ok(Err(_)) if total.get() > limit => Err(BodyError::too_large(limit)),
+        Ok(form) => form,
+        Err(_) => Err(too_slow(limits.time)),
+    }
+}
+
+async fn collect(mut parts: Multipart) -> Result<ImageForm, BodyError> {
+    let mut form = ImageForm::default();
+    let mut images = Vec::new();
+    let mut count = 0;
+    while let Some(part) = parts.next().await {
+        count += 1;
+        let mut part = part.map_err(|e| broken(&e, count))?;
+        if count > MOST_PARTS {
+            return Err(bad(&format!("it has more than {MOST_PARTS} parts")));
+        }
+        let name = part.name().unwrap_or_default().to_owned();
+        let mut content = BytesMut::new();
+        while let Some(chunk) = part.next().await {
+            let chunk = chunk.map_err(|e| broken(&e, count))?;
+            content.extend_from_slice(&chunk);
+        }
+        match name.as_str() {
+            "image" => form.images.push(content.freeze()),
+            "images" => images.push(content.freeze()),
+            "model_name" => form.model_name = Some(text(&name, &content)?),
+            "model_version" => form.model_version = Some(text(&name, &content)?),
+            "signature_name" => form.signature_name = Some(text(&name, &content)?),
+            "run_profile" => form.run_profile = Some(text(&name, &content)?),
+            _ => {}
+        }
+    }
+    // Whatever their order in the form, `image` goes first.
+    form.images.append(&mut images);
+    form.images.retain(|image: &Bytes| !image.is_empty());
+    Ok(form)
+}
+
+fn text(name: &str, content: &[u8]) -> Result<String, BodyError> {
+    if content.len() > LONGEST_TEXT {
+        return Err(bad(&format!("field {name} is longer than {LONGEST_TEXT} bytes")));
+    }
+    String::from_utf8(content.to_vec()).map_err(|_| bad(&format!("field {name} is no text")))
+}
+
+/// What is wrong with the form at its part number `part`.
+fn broken(error: &MultipartError, part: usize) -> BodyError {
+    #[allow(clippy::wildcard_enum_match_arm)] // Not ours, and open-ended.
+    match error {
+        MultipartError::Incomplete => bad(&format!(
+            "it ends in part {part}, before a last boundary that is the one in its Content-Type"
+        )),
+        MultipartError::Payload(PayloadError::Overflow) => bad(&format!(
+            "the headers of part {part}, or a line before the first part, are longer than 64 KiB"
+        )),
+        MultipartError::Payload(cause) => bad(&format!("it is cut short or broken: {cause}")),
+        MultipartError::Parse(cause) => {
+            bad(&format!("the headers of part {part} can not be read: {cause}"))
+        }
+        MultipartError::BoundaryMissing => bad("its Content-Type names no boundary"),
+        other => bad(&other.to_string()),
+    }
+}
+
+fn bad(why: &str) -> BodyError {
+    let message = format!("Invalid form-data: {why}");
+    BodyError::new(400, Code::InvalidArgument, message)
+}

@@ -1,0 +1,234 @@
+//! The one place where requests are let in or turned away, before anything else looks at them.
+//!
+//! Routes and gRPC methods say what they ask for ([`super::route`], [`mod@super::calls`]), the
+//! [`Authenticator`] says who asks; here both are put together, in words of HTTP.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
+
+use super::route::Route;
+use crate::config::ConsoleConfig;
+use tensorserve_auth::{Access, Asked, Authenticator, Identity, Refusal};
+use tensorserve_protocol::{JSON, Reply};
+use tensorserve_protocols::{sagemaker, simple, tfs};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// What clients are told that they can show.
+const CHALLENGE: &str = "Basic realm=\"tensorserve\", charset=\"UTF-8\", Bearer";
+
+/// Lets requests in. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Gate {
+    authenticator: Option<Authenticator>,
+    console: Arc<ConsoleConfig>,
+}
+
+impl Gate {
+    pub(super) fn new(authenticator: Option<Authenticator>, console: &ConsoleConfig) -> Self {
+        Gate { authenticator, console: Arc::new(console.clone()) }
+    }
+
+    /// Whether clients have to say who they are.
+    pub(super) fn is_shut(&self) -> bool {
+        self.authenticator.is_some()
+    }
+
+    /// What is known at once of whoever sends this `Authorization` header and wants `access`.
+    pub(super) fn ask(&self, access: Access, authorization: Option<&[u8]>) -> Asked {
+        match &self.authenticator {
+            Some(authenticator) => authenticator.ask(access, authorization),
+            None => Asked::Answered(Ok(Identity::anyone())),
+        }
+    }
+
+    /// Lets a request over HTTP in.
+    pub(super) async fn admit(&self, route: Route, headers: &HeaderMap) -> Result<Identity, Reply> {
+        let access = route.access();
+        if access == Access::Console
+            && let Err(error) = self.check_console(headers)
+        {
+            return Err(refuse(route, error));
+        }
+        let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+        let answer = match self.ask(access, authorization) {
+            Asked::Answered(answer) => answer,
+            Asked::Unknown(checking) => checking.answer().await,
+        };
+        answer.map_err(|refusal| turn_away(refusal, route, headers))
+    }
+
+    /// Whether the console may change what is served, and is what asks. A browser can be made to
+    /// send requests by any page that it shows, and by any name that leads here; it says so in
+    /// `Origin` and `Host`, which pages can not change.
+    fn check_console(&self, headers: &HeaderMap) -> Result<()> {
+        let refused = |text: String| Err(Error::new(Code::PermissionDenied, text));
+        if !self.console.admin {
+            return refused(
+                "this server does not let the console change what is served: it is open to other \
+                 machines, and asks nobody who they are (auth_file)"
+                    .to_owned(),
+            );
+        }
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let Some(host) = text(HOST).filter(|host| self.is_ours(host)) else {
+            return refused("Host is no name of this server; list it in console_hosts".to_owned());
+        };
+        if headers.contains_key(ORIGIN) {
+            let origin = text(ORIGIN).and_then(|origin| origin.split_once("://"));
+            let is_same = origin.is_some_and(|(scheme, authority)| {
+                matches!(scheme, "http" | "https") && authority.eq_ignore_ascii_case(host)
+            });
+            if !is_same {
+                return refused("this may only be asked for by pages of this server".to_owned());
+            }
+        }
+        // A form of another page can send other types, without asking first.
+        match text(CONTENT_TYPE) {
+            Some(kind) if kind.trim_start().to_ascii_lowercase().starts_with(JSON) => Ok(()),
+            None if !headers.contains_key(CONTENT_TYPE) && has_no_body(headers) => Ok(()),
+            _ => Err(Error::invalid("this takes application/json only")),
+        }
+    }
+
+    /// Whether a `Host` header names this server: an address, which nobody can make mean another
+    /// machine, this machine, or a name that is listed.
+    fn is_ours(&self, host: &str) -> bool {
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').map_or(host, |(name, _)| name),
+            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+        };
+        let listed = || self.console.hosts.iter().any(|known| known.eq_ignore_ascii_case(name));
+        name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok() || listed()
+    }
+}
+
+fn has_no_body(headers: &HeaderMap) -> bool {
+    let length = headers.get("content-length").and_then(|value| value.to_str().ok());
+    !headers.contains_key("transfer-encoding") && matches!(length, None | Some("0"))
+}
+
+/// The refusal of a request over HTTP.
+fn turn_away(refusal: Refusal, route: Route, headers: &HeaderMap) -> Reply {
+    let reply = refuse(route, refusal.error());
+    match refusal {
+        Refusal::Busy => reply.with_header("retry-after", "1"),
+        Refusal::Forbidden(_) => reply,
+        Refusal::Missing | Refusal::Malformed | Refusal::Wrong => {
+            // Our own page asks for itself; a browser that is challenged would do so, too.
+            let asker = headers.get("x-requested-with").map(|value| value.as_bytes());
+            if asker == Some(b"tensorserve") {
+                return reply;
+            }
+            reply.with_header("www-authenticate", CHALLENGE)
+        }
+    }
+}
+
+/// A failure in the form of the protocol that `route` belongs to.
+fn refuse(route: Route, error: Error) -> Reply {
+    let status = error.code().http();
+    if let Route::Sagemaker(part) = route {
+        return sagemaker::refuse_body(part, error, status);
+    }
+    if matches!(route, Route::TfsLook | Route::TfsInfer | Route::TfsOptions) {
+        return tfs::refuse(error, status);
+    }
+    simple::refuse(error, status)
+}
+
+/// What a probe without credentials is told when something is not well: no more than that.
+pub(super) fn hushed(reply: Reply) -> Reply {
+    if reply.error.is_none() {
+        return reply;
+    }
+    let mut short = simple::refuse(Error::unavailable("not ready"), reply.status);
+    // The log is told all.
+    short.error = reply.error;
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use actix_web::http::header::{HeaderName, HeaderValue};
+
+    fn gate(admin: bool) -> Gate {
+        Gate::new(
+            None,
+            &ConsoleConfig { enabled: true, admin, hosts: vec!["models.example".to_owned()] },
+        )
+    }
+
+    fn check(gate: &Gate, headers: &[(&str, &str)]) -> Result<()> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            map.insert(name, HeaderValue::from_str(value).unwrap());
+        }
+        gate.check_console(&map)
+    }
+
+    #[test]
+    fn the_console_is_asked_from_its_own_pages_only() {
+        let gate = gate(true);
+        let json = ("content-type", "application/json");
+        for host in
+            ["127.0.0.1:8500", "localhost:8500", "[::1]:8500", "models.example", "LOCALHOST"]
+        {
+            let (http, https) = (format!("http://{host}"), format!("https://{host}"));
+            for origin in [http.as_str(), &https] {
+                let headers = [("host", host), ("origin", origin), json];
+                assert!(check(&gate, &headers).is_ok(), "{headers:?}");
+            }
+            assert!(check(&gate, &[("host", host), json]).is_ok(), "{host}");
+            for origin in [
+                "http://evil.example",
+                "null",
+                "",
+                "file://",
+                "http://127.0.0.1:9",
+                "http://x\u{7f}",
+            ] {
+                let Ok(value) = HeaderValue::from_str(origin) else { continue };
+                let origin = value.to_str().unwrap_or_default();
+                assert!(check(&gate, &[("host", host), ("origin", origin), json]).is_err());
+            }
+        }
+        for host in ["evil.example:8500", "evil.example", "", "localhost.evil.example", "[::1"] {
+            let error = check(&gate, &[("host", host), json]).expect_err(host);
+            assert!(error.message().contains("console_hosts"), "{host}: {error}");
+        }
+        assert!(check(&gate, &[json]).is_err(), "no host");
+    }
+
+    #[test]
+    fn the_console_takes_json_only() {
+        let gate = gate(true);
+        let host = ("host", "localhost");
+        assert!(check(&gate, &[host, ("content-type", "application/json; charset=utf-8")]).is_ok());
+        assert!(check(&gate, &[host, ("content-length", "0")]).is_ok());
+        for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""] {
+            assert!(check(&gate, &[host, ("content-type", kind)]).is_err(), "{kind}");
+        }
+        assert!(check(&gate, &[host, ("content-length", "2")]).is_err());
+        assert!(check(&gate, &[host, ("transfer-encoding", "chunked")]).is_err());
+    }
+
+    #[test]
+    fn a_console_without_admins_says_why() {
+        let headers = [("host", "localhost"), ("content-type", "application/json")];
+        let error = check(&gate(false), &headers).expect_err("off");
+        assert!(error.message().contains("auth_file"), "{error}");
+    }
+
+    #[test]
+    fn an_open_gate_lets_everybody_in() {
+        let gate = gate(true);
+        for access in [Access::Look, Access::Infer, Access::Metrics, Access::Admin] {
+            let asked = gate.ask(access, None);
+            assert!(matches!(asked, Asked::Answered(Ok(who)) if who == Identity::anyone()));
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The listener: binds, serves, drains.
+//!
+//! [`http`] turns requests into calls of the protocols: [`route`] says which, [`gate`] who may,
+//! [`body`] and [`form`] read what clients send, [`connection`] limits how long they take, [`tls`]
+//! encrypts, [`drain`] knows when it is safe to stop. This module knows no model.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use actix_http::error::DispatchError;
+use actix_http::{HttpService, Protocol};
+use actix_server::{Server, ServerBuilder, ServerHandle};
+use actix_service::{ServiceFactoryExt, fn_service, map_config};
+use actix_web::dev::AppConfig;
+use actix_web::rt::System;
+use actix_web::rt::net::TcpStream;
+use actix_web::{App, web};
+use socket2::{Domain, Socket, Type};
+use tokio::sync::watch;
+
+use self::connection::{Connection, Patience, Ticks};
+use self::drain::Activity;
+use self::files::Files;
+use self::gate::Gate;
+use self::tls::Certificates;
+use tensorserve_auth::{Access, Authenticator};
+use tensorserve_core::engine::Engine;
+use tensorserve_tensor::error::{Code, Error, Result};
+
+mod arriving;
+mod body;
+mod calls;
+pub mod config;
+mod connection;
+mod cors;
+mod deadline;
+mod drain;
+mod files;
+mod form;
+mod gate;
+mod grpc;
+mod health;
+mod http;
+mod incoming;
+mod local;
+mod route;
+mod tls;
+mod trace;
+mod watched;
+
+pub use self::config::{GrpcConfig, HttpConfig, ServerConfig, ShutdownConfig};
+pub use self::files::Watcher;
+pub use self::grpc::GrpcListener;
+pub use self::route::registered as routes;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
+/// Every gRPC method, and what it asks of whoever calls it.
+#[must_use]
+pub fn calls() -> &'static [(&'static str, Access)] {
+    &calls::CALLS
+}
+
+/// Watches the files that listeners run on.
+///
+/// # Errors
+/// If there is no thread for it.
+pub fn watch(
+    config: &ServerConfig,
+    authenticator: Option<&Authenticator>,
+    http: Option<&HttpListener>,
+    grpc: Option<&GrpcListener>,
+) -> Result<Watcher> {
+    let http = http.and_then(|http| http.certificates.as_ref());
+    let certificates = http.into_iter().chain(grpc.and_then(GrpcListener::certificates));
+    let mut files: Vec<Files> = certificates.map(Certificates::files).collect();
+    if let Some((authenticator, file)) = authenticator.and_then(|a| Some((a.clone(), a.file()?))) {
+        let path = file.to_owned();
+        let read = move || {
+            let count = authenticator.reload().map_err(|e| e.context("auth_file"))?;
+            Ok(format!("auth_file was read again: {count} users and keys"))
+        };
+        files.push(Files::new(vec![path], read));
+    }
+    Watcher::start(config.poll_interval, files)
+}
+
+/// A running HTTP listener.
+pub struct HttpListener {
+    address: SocketAddr,
+    handle: ServerHandle,
+    activity: Activity,
+    sockets: Vec<TcpListener>,
+    certificates: Option<Certificates>,
+    /// Tells idle connections to close.
+    ending: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+}
+
+impl HttpListener {
+    /// Binds `port`, and of the further ports those that are free, and starts to serve `engine`.
+    ///
+    /// # Errors
+    /// If the address can not be bound (the message says what to do), the certificates not be
+    /// used, or threads not be started.
+    pub fn start(
+        config: &ServerConfig,
+        port: u16,
+        engine: &Engine,
+        authenticator: Option<&Authenticator>,
+    ) -> Result<Self> {
+        let tls = config.http.tls.as_ref();
+        let certificates = tls.map(|tls| Certificates::new(tls, b"http/1.1")).transpose()?;
+        let socket = bind(config.http.host, port, "--http-port")?;
+        let address = socket.local_addr().map_err(|e| failed("has no address", e))?;
+        let mut sockets = vec![socket];
+        for &port in &config.http.more_ports {
+            match bind(config.http.host, port, "SAGEMAKER_SAFE_PORT_RANGE") {
+                Ok(socket) => sockets.push(socket),
+                Err(error) => log::warn!("{error}; the same is served on port {}", address.port()),
+            }
+        }
+        let clones = sockets.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
+        let clones = clones.map_err(|e| failed("can not be shared", e))?;
+        let activity = Activity::default();
+        let gate = Gate::new(authenticator.cloned(), &config.http.console);
+        let state = http::State::new(config, engine.clone(), activity.clone(), gate);
+        let (http_config, drain_time) = (config.http.clone(), config.shutdown.timeout);
+        let (report, started) = mpsc::channel();
+        let (ending, ends) = watch::channel(false);
+        let port = Port { sockets, certificates: certificates.clone() };
+        let serve = move || serve(&http_config, drain_time, port, &state, &ends, &report);
+        let thread = thread::Builder::new()
+            .name("http".to_owned())
+            .spawn(serve)
+            .map_err(|e| failed("could not start its thread", e))?;
+        let handle = started
+            .recv()
+            .map_err(|_| Error::internal("the HTTP listener ended before it started"))??;
+        let sockets = clones;
+        Ok(HttpListener { address, handle, activity, sockets, certificates, ending, thread })
+    }
+
+    /// The address that is listened on, with the port that was picked.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves on for `delay` while telling clients to go, then stops accepting, lets requests
+    /// under way finish for at most `timeout`, and ends. Blocks until then.
+    pub fn stop(self, delay: Duration, timeout: Duration) {
+        // From now on every answer closes its connection.
+        self.activity.close_connections();
+        thread::sleep(delay);
+        let end = Instant::now() + timeout;
+        self.sockets.iter().for_each(drain::refuse_connections);
+        self.activity.wait_until_quiet(end);
+        // The command is sent by this call; its answer can take a second longer than it must.
+        drop(self.handle.stop(true));
+        let _ = self.ending.send(true);
+        self.activity.wait_until_closed(end);
+        if self.activity.connections() > 0 {
+            let left = self.activity.connections();
+            log::warn!("{left} connections were still open after the time to stop");
+        }
+        drop(self.handle.stop(false));
+        let finished = Instant::now() + Duration::from_secs(2);
+        while !self.thread.is_finished() && Instant::now() < finished {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// What is listened on.
+struct Port {
+    sockets: Vec<TcpListener>,
+    /// For handshakes, if what is sent is encrypted.
+    certificates: Option<Certificates>,
+}
+
+fn serve(
+    config: &HttpConfig,
+    drain_time: Duration,
+    port: Port,
+    state: &http::State,
+    ending: &watch::Receiver<bool>,
+    report: &mpsc::Sender<Result<ServerHandle>>,
+) {
+    let patience = Patience { head: config.header_timeout, idle: config.keep_alive };
+    let (keep_alive, header_timeout) = (config.keep_alive, config.header_timeout);
+    let (state, ending) = (web::Data::new(state.clone()), ending.clone());
+    let Port { sockets, certificates } = port;
+    let service = move || {
+        let app = App::new().app_data(web::Data::clone(&state));
+        let app = app.default_service(web::to(http::dispatch));
+        let ending = ending.clone();
+        let http = HttpService::build()
+            .keep_alive(keep_alive)
+            .client_request_timeout(header_timeout)
+            .client_disconnect_timeout(Duration::from_secs(5))
+            // A client that closes its side has gone away: its request is dropped, not served.
+            .h1_allow_half_closed(false)
+            .graceful_shutdown_signal(move || {
+                let mut ending = ending.clone();
+                async move { drop(ending.wait_for(|ends| *ends).await) }
+            })
+            .on_connect_ext(|connection: &Connection, data| {
+                data.insert(connection.watch.progress());
+            })
+            .finish(map_config(app, |()| AppConfig::default()));
+        let (activity, certificates) = (state.activity().clone(), certificates.clone());
+        let accept = fn_service(move |stream: TcpStream| {
+            // Answers are written whole; waiting to fill a packet only delays them.
+            let _ = stream.set_nodelay(true);
+            let peer = stream.peer_addr().ok();
+            // It counts as open from here on, handshake and all.
+            let (open, certificates) = (activity.connection(), certificates.clone());
+            async move {
+                let stream = tls::accept(stream, certificates.as_ref(), patience.head).await;
+                let stream = stream.map_err(DispatchError::Io)?;
+                let connection = Connection::new(stream, Ticks::new(patience, open));
+                Ok::<_, DispatchError>((connection, Protocol::Http1, peer))
+            }
+        });
+        accept.and_then(http)
+    };
+    let server = Server::build()
+        .workers(config.threads)
+        .max_concurrent_connections(config.max_connections.div_ceil(config.threads))
+        .shutdown_timeout(drain_time.as_secs().max(1))
+        .disable_signals();
+    let listens = |server: ServerBuilder, socket| server.listen("http", socket, service.clone());
+    let server = match sockets.into_iter().try_fold(server, listens) {
+        Ok(server) => server,
+        Err(error) => {
+            let _ = report.send(Err(failed("can not be listened on", error)));
+            return;
+        }
+    };
+    let ended = System::new().block_on(async move {
+        let server = server.run();
+        let _ = report.send(Ok(server.handle()));
+        server.await
+    });
+    if let Err(error) = ended {
+        log::error!("the HTTP listener ended: {error}");
+    }
+}
+
+/// Binds a port; `option` is what it can be changed with.
+fn bind(host: IpAddr, port: u16, option: &str) -> Result<TcpListener> {
+    // Every address, as in the servers we take over from; also on a machine without IPv6.
+    if host == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !has_ipv6() {
+        return bind(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port, option);
+    }
+    let address = SocketAddr::new(host, port);
+    let bound = || -> std::io::Result<TcpListener> {
+        let socket =
+            Socket::new(Domain::for_address(address), Type::STREAM, Some(socket2::Protocol::TCP))?;
+        if host == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+            socket.set_only_v6(false)?;
+        }
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    };
+    bound().map_err(|error| {
+        #[allow(clippy::wildcard_enum_match_arm)] // Not ours, and open-ended.
+        let hint = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!("; something else listens there: choose another port with {option}")
+            }
+            std::io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges".to_owned(),
+            _ => String::new(),
+        };
+        let message = format!("{address} can not be bound: {error}{hint}");
+        Error::new(Code::Unavailable, message).with_source(error)
+    })
+}
+
+/// Whether a socket can be bound to `::`: not where the kernel has no IPv6, or it is disabled.
+fn has_ipv6() -> bool {
+    let any = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(socket2::Protocol::TCP));
+    socket.and_then(|socket| socket.bind(&any.into())).is_ok()
+}
+
+fn failed(what: &str, error: std::io::Error) -> Error {
+    Error::unavailable(format!("the HTTP listener {what}: {error}")).with_source(error)
+}

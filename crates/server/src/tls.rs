@@ -1,0 +1,262 @@
+//! Encryption: certificates, which can change while a port serves, the handshake, and the stream
+//! that comes of it.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
+use tokio_rustls::server::TlsStream;
+use webpki::{EndEntityCert, KeyUsage};
+
+use super::files::Files;
+use crate::config::{Pem, TlsConfig};
+use tensorserve_tensor::error::{Error, Result};
+
+/// Key and certificates of a port. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Certificates(Arc<Inner>);
+
+struct Inner {
+    from: TlsConfig,
+    /// What is spoken on the port.
+    protocol: &'static [u8],
+    /// What the next handshake is made with.
+    current: ArcSwap<ServerConfig>,
+}
+
+impl Certificates {
+    /// Those of a port on which nothing but `protocol` is spoken.
+    ///
+    /// # Errors
+    /// If key or certificates can not be used: which of them, and why.
+    pub(super) fn new(tls: &TlsConfig, protocol: &'static [u8]) -> Result<Self> {
+        let current = ArcSwap::from_pointee(server_config(tls, protocol)?);
+        Ok(Certificates(Arc::new(Inner { from: tls.clone(), protocol, current })))
+    }
+
+    /// Their files, and how they are read again. Connections that are there stay as they are.
+    pub(super) fn files(&self) -> Files {
+        let this = self.clone();
+        Files::new(self.0.from.files(), move || {
+            let Inner { from, protocol, current } = &*this.0;
+            current.store(Arc::new(server_config(&from.again()?, protocol)?));
+            Ok(format!("{}: it is used for new connections from now on", from.certificate.origin))
+        })
+    }
+
+    fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.0.current.load_full())
+    }
+}
+
+/// Key and certificates, checked.
+fn server_config(tls: &TlsConfig, protocol: &[u8]) -> Result<ServerConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| Error::internal("TLS can not be set up").with_source(e))?;
+    let config = match &tls.client_roots {
+        None => config.with_no_client_auth(),
+        Some(pem) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(pem)? {
+                roots.add(certificate).map_err(|e| unusable(pem, e))?;
+            }
+            let mut verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            if !tls.verify_clients {
+                verifier = verifier.allow_unauthenticated();
+            }
+            config.with_client_cert_verifier(verifier.build().map_err(|e| unusable(pem, e))?)
+        }
+    };
+    let chain = certificates(&tls.certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(tls.key.text.as_bytes()).map_err(|e| {
+        let why = match tls.key.text.contains("BEGIN ENCRYPTED PRIVATE KEY") {
+            true => "the key is encrypted; write it out without a passphrase".to_owned(),
+            false => format!("no private key in PEM is there ({e})"),
+        };
+        Error::invalid(format!("{}: {why}", tls.key.origin))
+    })?;
+    check_time(&tls.certificate, &chain, SystemTime::now())?;
+    let config = config.with_single_cert(chain, key).map_err(|e| {
+        if !matches!(e, rustls::Error::InconsistentKeys(_)) {
+            return unusable(&tls.certificate, e);
+        }
+        let (key, certificate) = (&tls.key.origin, &tls.certificate.origin);
+        Error::invalid(format!("{key}: it is not the key of the certificate of {certificate}"))
+    });
+    let mut config = config?;
+    config.alpn_protocols = vec![protocol.to_vec()];
+    Ok(config)
+}
+
+/// Checks that clients will take each certificate of a chain for valid today.
+fn check_time(pem: &Pem, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<()> {
+    let today = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default());
+    let date = |time: UnixTime| {
+        let time = UNIX_EPOCH + Duration::from_secs(time.as_secs());
+        httpdate::fmt_http_date(time)
+    };
+    for certificate in chain {
+        let parsed = EndEntityCert::try_from(certificate).map_err(|e| unusable(pem, e))?;
+        // No root is named, so this always fails; the first that it looks at is the time.
+        let usage = KeyUsage::server_auth();
+        let found = parsed.verify_for_usage(&[], &[], &[], today, usage, None, None);
+        match found.err() {
+            Some(webpki::Error::CertExpired { not_after, .. }) => {
+                return Err(unusable(pem, format!("it expired on {}", date(not_after))));
+            }
+            Some(webpki::Error::CertNotValidYet { not_before, .. }) => {
+                return Err(unusable(pem, format!("it is not valid before {}", date(not_before))));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.text.as_bytes()).collect();
+    let all = all.map_err(|e| unusable(pem, e))?;
+    if all.is_empty() {
+        return Err(unusable(pem, "no certificate in PEM is there"));
+    }
+    Ok(all)
+}
+
+fn unusable(pem: &Pem, why: impl std::fmt::Display) -> Error {
+    Error::invalid(format!("{}: {why}", pem.origin))
+}
+
+/// A connection's bytes, as what serves it sees them.
+pub(super) enum Stream<S = TcpStream> {
+    Plain(S),
+    Encrypted(Box<TlsStream<S>>),
+}
+
+/// Makes the handshake of a connection over HTTP, if there is one to make, in at most `patience`.
+pub(super) async fn accept(
+    mut stream: TcpStream,
+    certificates: Option<&Certificates>,
+    patience: Duration,
+) -> io::Result<Stream> {
+    let Some(certificates) = certificates else {
+        return Ok(Stream::Plain(stream));
+    };
+    let handshake = async {
+        let mut first = [0];
+        stream.peek(&mut first).await?;
+        // A handshake begins with a byte of 22, a request with its method.
+        if first[0].is_ascii_uppercase() {
+            refuse_plain(&mut stream).await?;
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it does not speak TLS"));
+        }
+        certificates.acceptor().accept(stream).await
+    };
+    in_time(handshake, patience).await
+}
+
+/// Makes the handshake of any other connection, if there is one to make, in at most `patience`.
+pub(super) async fn encrypt<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    certificates: Option<&Certificates>,
+    patience: Duration,
+) -> io::Result<Stream<S>> {
+    match certificates {
+        Some(certificates) => in_time(certificates.acceptor().accept(stream), patience).await,
+        None => Ok(Stream::Plain(stream)),
+    }
+}
+
+async fn in_time<S>(
+    handshake: impl Future<Output = io::Result<TlsStream<S>>>,
+    patience: Duration,
+) -> io::Result<Stream<S>> {
+    let stream = match timeout(patience, handshake).await {
+        Ok(Ok(stream)) => Ok(Stream::Encrypted(Box::new(stream))),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it took too long")),
+    };
+    stream.inspect_err(|error| log::debug!("a TLS handshake failed: {error}"))
+}
+
+/// Tells whoever sends a request in the clear.
+async fn refuse_plain(stream: &mut TcpStream) -> io::Result<()> {
+    const BODY: &str = "{\"error\": \"this port speaks HTTPS: ask with https://\"}";
+    // What is left unread would make the connection end before the answer is read.
+    let mut request = [0; 8192];
+    let _ = stream.read(&mut request).await?;
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{BODY}",
+        BODY.len()
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// Hands a call on to the stream that there is.
+macro_rules! either {
+    ($stream:ident . $method:ident ($($argument:expr),*)) => {
+        match $stream.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).$method($($argument),*),
+            Stream::Encrypted(stream) => Pin::new(stream.as_mut()).$method($($argument),*),
+        }
+    };
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        either!(self.poll_read(context, buffer))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        either!(self.poll_write(context, bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self.poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self.poll_shutdown(context))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        either!(self.poll_write_vectored(context, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Stream::Plain(stream) => stream.is_write_vectored(),
+            Stream::Encrypted(stream) => stream.is_write_vectored(),
+        }
+    }
+}

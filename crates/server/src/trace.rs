@@ -1,0 +1,160 @@
+//! What lets a client follow one request: its id, and where its time went.
+//!
+//! `X-Request-Id` is taken from the client if it is well formed, made otherwise, sent back, and
+//! told in the log with a failure. `Server-Timing` comes for whoever asks. Under another server's
+//! name nothing is sent that was not asked for.
+
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+use actix_web::HttpResponseBuilder;
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::config::HttpConfig;
+use tensorserve_core::engine::Times;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+/// The same id as AWS's clients look for it.
+const AMZN_REQUEST_ID: &str = "x-amzn-requestid";
+/// What a client asks for its times with.
+const WANTS_TIMING: HeaderName = HeaderName::from_static("x-server-timing");
+
+/// A longer id is none: it would be repeated in the answer and in the log.
+const LONGEST_ID: usize = 128;
+
+/// What is sent without being asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Tracing {
+    /// Ids for requests that bring none.
+    makes_ids: bool,
+    /// Times with every answer.
+    timing: bool,
+}
+
+impl Tracing {
+    pub(super) fn new(config: &HttpConfig) -> Self {
+        Tracing { makes_ids: !config.exact, timing: config.server_timing }
+    }
+
+    /// The trace of a request with these headers.
+    pub(super) fn of(self, headers: &HeaderMap) -> Trace {
+        let brought = headers.get(REQUEST_ID).filter(|id| is_well_formed(id.as_bytes()));
+        let is_brought = brought.is_some();
+        let id = brought.cloned().or_else(|| self.makes_ids.then(new_id).flatten());
+        let asked = headers.get(WANTS_TIMING).is_some_and(|value| value.as_bytes() == b"1");
+        Trace { id, is_brought, timing: self.timing || asked }
+    }
+}
+
+/// What is sent back with one answer.
+pub(super) struct Trace {
+    id: Option<HeaderValue>,
+    /// The client brought it.
+    is_brought: bool,
+    timing: bool,
+}
+
+impl Trace {
+    /// The request's id; empty if it has none.
+    pub(super) fn id(&self) -> &str {
+        self.id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default()
+    }
+
+    /// Makes one id of this one and of what the answer's protocol calls the request, if it does:
+    /// the client's, if it brought one.
+    pub(super) fn agree(&mut self, headers: &mut [(&'static str, String)]) {
+        let Some((_, other)) = headers.iter_mut().find(|(name, _)| *name == AMZN_REQUEST_ID) else {
+            return;
+        };
+        if self.is_brought {
+            self.id().clone_into(other);
+        } else if self.id.is_some() {
+            self.id = HeaderValue::from_str(other).ok();
+        }
+    }
+
+    /// Adds its headers to the answer to a request that began at `start`, of which `times` is the
+    /// part of the model's run.
+    pub(super) fn tell(
+        self,
+        response: &mut HttpResponseBuilder,
+        start: Instant,
+        times: Option<Times>,
+    ) {
+        if self.timing {
+            response.insert_header((SERVER_TIMING, server_timing(times, start.elapsed())));
+        }
+        if let Some(id) = self.id {
+            response.insert_header((REQUEST_ID, id));
+        }
+    }
+}
+
+/// Milliseconds, as browsers show them.
+fn server_timing(times: Option<Times>, total: Duration) -> String {
+    let millis = |time: Duration| time.as_secs_f64() * 1000.0;
+    let total = millis(total);
+    match times {
+        None => format!("total;dur={total:.3}"),
+        Some(Times { queue, run }) => {
+            let (queue, run) = (millis(queue), millis(run));
+            format!("queue;dur={queue:.3}, run;dur={run:.3}, total;dur={total:.3}")
+        }
+    }
+}
+
+/// Whether an id can go into a header and a line of a log as it is.
+fn is_well_formed(id: &[u8]) -> bool {
+    (1..=LONGEST_ID).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
+}
+
+/// 16 hexadecimal digits that no other request has.
+fn new_id() -> Option<HeaderValue> {
+    thread_local! {
+        /// Where this thread is in its own random sequence (SplitMix64).
+        static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
+    }
+    let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+    STATE.set(state);
+    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let mut digits = [0; 16];
+    for (index, digit) in digits.iter_mut().enumerate() {
+        let nibble = (mixed >> (4 * index)) & 15;
+        *digit = b"0123456789abcdef".get(nibble as usize).copied().unwrap_or(b'0');
+    }
+    HeaderValue::from_bytes(&digits).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn made_ids_are_well_formed_and_differ() {
+        let ids: HashSet<_> = (0..10_000).filter_map(|_| new_id()).collect();
+        assert_eq!(ids.len(), 10_000);
+        assert!(ids.iter().all(|id| is_well_formed(id.as_bytes()) && id.len() == 16));
+    }
+
+    #[test]
+    fn ids_of_clients_must_fit_a_header_and_a_log() {
+        assert!(is_well_formed(b"6f1c-8d/2~{}"));
+        assert!(is_well_formed(&[b'a'; 128]));
+        for wrong in [&b""[..], b"a b", b"a\tb", b"\xc3\xa9", &[b'a'; 129]] {
+            assert!(!is_well_formed(wrong), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn times_are_in_milliseconds() {
+        let (queue, run) = (Duration::from_micros(12), Duration::from_millis(3));
+        let text = server_timing(Some(Times { queue, run }), Duration::from_micros(3500));
+        assert_eq!(text, "queue;dur=0.012, run;dur=3.000, total;dur=3.500");
+        assert_eq!(server_timing(None, Duration::ZERO), "total;dur=0.000");
+    }
+}

@@ -1,0 +1,271 @@
+use std::fs;
+
+use serde::Deserialize;
+
+use super::*;
+use tensorserve_codec::base64;
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    file: String,
+    shown: String,
+}
+
+fn project(path: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn cases() -> Vec<(Case, Vec<u8>)> {
+    let text = fs::read_to_string(project("tests/cases/pickles.json")).expect("cases");
+    let cases: Vec<Case> = serde_json::from_str(&text).expect("cases");
+    let decoded = cases.into_iter().map(|case| {
+        let mut file = Vec::new();
+        base64::decode(case.file.as_bytes(), base64::Alphabet::Standard, &mut file).expect("file");
+        (case, file)
+    });
+    decoded.collect()
+}
+
+fn joined<'a>(items: impl IntoIterator<Item = Value<'a>>, depth: usize) -> String {
+    let shown: Vec<String> = items.into_iter().map(|item| shown(item, depth)).collect();
+    shown.join(",")
+}
+
+fn entries(value: Value, depth: usize) -> String {
+    let pairs = value.entries();
+    let pairs: Vec<String> =
+        pairs.map(|(k, v)| format!("{}:{}", shown(k, depth), shown(v, depth))).collect();
+    pairs.join(",")
+}
+
+/// Python's way to write a number.
+fn number(number: f64) -> String {
+    match number {
+        n if n == f64::INFINITY => "inf".to_owned(),
+        n => format!("{n:?}"),
+    }
+}
+
+fn array(array: &Array) -> String {
+    let shape: Vec<String> = array.shape().iter().map(ToString::to_string).collect();
+    let elements: Vec<String> = match array.letter() {
+        'V' => {
+            let field =
+                |name| format!("{name}={}", self::array(&array.field(name).expect("field")));
+            array.element().fields().map(field).collect()
+        }
+        'b' => {
+            let bools = array.i64s().expect("bools").into_iter();
+            bools.map(|b| if b == 1 { "True".into() } else { "False".into() }).collect()
+        }
+        'f' => array.f64s().expect("numbers").into_iter().map(number).collect(),
+        'S' => {
+            let texts = array.strings().expect("text").into_iter();
+            texts.map(|text| hex(text.as_bytes())).collect()
+        }
+        'U' => array.strings().expect("text").iter().map(|t| format!("{t:?}")).collect(),
+        _ => array.i64s().expect("numbers").iter().map(ToString::to_string).collect(),
+    };
+    format!("array[{}]({})", shape.join(","), elements.join(","))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("b{digits}")
+}
+
+/// The value as `tests/cases/pickles.py` shows it.
+fn shown(value: Value, depth: usize) -> String {
+    let Some(depth) = depth.checked_sub(1) else { return "…".to_owned() };
+    let items = || joined(value.items().expect("items"), depth);
+    match value.node() {
+        Node::None => "None".to_owned(),
+        Node::Bool(true) => "True".to_owned(),
+        Node::Bool(false) => "False".to_owned(),
+        Node::Int(number) => number.to_string(),
+        Node::Huge => "huge".to_owned(),
+        Node::Float(value) => number(*value),
+        Node::Bytes(bytes) => hex(bytes),
+        Node::Text(text) => serde_json::to_string(text).expect("text"),
+        Node::List(_) => format!("[{}]", items()),
+        Node::Tuple(_) => format!("({})", items()),
+        Node::Set(_) => format!("set({})", items()),
+        Node::Dict(_) => format!("{{{}}}", entries(value, depth)),
+        Node::Global(name) => name.to_string(),
+        Node::ElementType(_) => "dtype".to_owned(),
+        Node::Array(inner) if inner.letter() == 'O' => {
+            let shape: Vec<String> = inner.shape().iter().map(ToString::to_string).collect();
+            format!("array[{}]({})", shape.join(","), items())
+        }
+        Node::Array(inner) => array(inner),
+        Node::Object(object) => {
+            let mut text = format!("{}({})", object.class, joined(value.arguments(), depth));
+            if let Some(state) = object.state {
+                text += &shown(value.other(state), depth);
+            }
+            if !object.items.is_empty() {
+                text += &format!("+[{}]", items());
+            }
+            if !object.entries.is_empty() {
+                text += &format!("+{{{}}}", entries(value, depth));
+            }
+            text
+        }
+    }
+}
+
+#[test]
+fn what_python_pickles_is_read_in_every_protocol() {
+    let cases = cases();
+    assert!(cases.len() > 150, "cases went missing");
+    for (case, file) in cases {
+        let name = &case.name;
+        let pickle = read(file, 1 << 20).unwrap_or_else(|e| panic!("{name}: {e}"));
+        // Rust and Python write the exponents of numbers differently.
+        let same = shown(pickle.root(), 20).replace("e+", "e");
+        assert_eq!(same, case.shown.replace("e+", "e"), "{name}");
+    }
+}
+
+#[test]
+fn a_pickle_cut_short_or_damaged_is_an_error_or_a_value() {
+    let mut seed = 7u64;
+    for (_, file) in cases() {
+        for length in 0..file.len() {
+            assert!(read(file.get(..length).unwrap_or_default().to_vec(), 1 << 20).is_err());
+        }
+        for _ in 0..300 {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let mut damaged = file.clone();
+            let place = usize::try_from(seed >> 33).expect("small") % file.len();
+            if let Some(byte) = damaged.get_mut(place) {
+                *byte = (seed >> 20) as u8;
+            }
+            if let Ok(pickle) = read(damaged, 1 << 20) {
+                let _ = look(pickle.root(), 12);
+            }
+        }
+    }
+}
+
+/// Asks a value for everything.
+fn look(value: Value, depth: usize) -> usize {
+    let Some(depth) = depth.checked_sub(1) else { return 0 };
+    let mut seen = 1;
+    if let Some(array) = value.array() {
+        seen += array.f64s().map_or(0, |values| values.len());
+        seen += array.strings().map_or(0, |values| values.len());
+        let fields: Vec<Array> = array.element().fields().filter_map(|f| array.field(f)).collect();
+        seen += fields.iter().filter_map(Array::i64s).map(|values| values.len()).sum::<usize>();
+    }
+    seen += value.items().unwrap_or_default().into_iter().map(|v| look(v, depth)).sum::<usize>();
+    seen += value.entries().map(|(k, v)| look(k, depth) + look(v, depth)).sum::<usize>();
+    seen + value.object().and_then(|o| o.state).map_or(0, |id| look(value.other(id), depth))
+}
+
+#[test]
+fn joblibs_files_are_read_compressed_or_not() {
+    let plain = fs::read(project("tests/data/platforms/sklearn/iris_logreg_pipeline.joblib"));
+    let plain = plain.expect("file");
+    let mut gzip = flate2::read::GzEncoder::new(&*plain, flate2::Compression::fast());
+    let mut zlib = flate2::read::ZlibEncoder::new(&*plain, flate2::Compression::best());
+    let (mut gzipped, mut zlibbed) = (Vec::new(), Vec::new());
+    gzip.read_to_end(&mut gzipped).expect("packed");
+    zlib.read_to_end(&mut zlibbed).expect("packed");
+    for file in [plain, gzipped, zlibbed] {
+        let pickle = read(file, 1 << 20).expect("a file of joblib's");
+        let root = pickle.root();
+        assert_eq!(root.class(), Some("sklearn.pipeline.Pipeline"));
+        let steps = root.attribute("steps").and_then(Value::items).expect("steps");
+        let last = steps.last().and_then(|step| step.items()).expect("a pair");
+        let model = last.last().expect("an estimator");
+        assert_eq!(model.class_name(), Some("LogisticRegression"));
+        let coef = model.attribute("coef_").and_then(Value::array).expect("coefficients");
+        assert_eq!(coef.shape(), [3, 4]);
+        // Written by columns, as 4-byte numbers.
+        let first = coef.f64s().expect("numbers").into_iter().take(2).collect::<Vec<f64>>();
+        assert_eq!(first, [-1.076_592_683_792_114_3, 1.159_776_329_994_201_7]);
+    }
+}
+
+#[test]
+fn pickles_of_python_2_are_read() {
+    for file in ["model.pkl", "model.joblib"] {
+        let folder = "tests/data/simple-tensorflow-serving/models/scikitlearn_iris";
+        let bytes = fs::read(project(folder).join(file)).expect("file");
+        let pickle = read(bytes, 1 << 20).unwrap_or_else(|e| panic!("{file}: {e}"));
+        let root = pickle.root();
+        assert_eq!(root.class(), Some("sklearn.pipeline.Pipeline"), "{file}");
+        let steps = root.attribute("steps").and_then(Value::items).expect("steps");
+        let [_, forest] = *steps.last().and_then(|step| step.items()).expect("a pair") else {
+            panic!("no pair")
+        };
+        let trees = forest.attribute("estimators_").and_then(Value::items).expect("trees");
+        assert_eq!(trees.len(), 10);
+        let tree = trees.first().and_then(|tree| tree.attribute("tree_")).expect("a tree");
+        assert_eq!(tree.class(), Some("sklearn.tree._tree.Tree"));
+        assert_eq!(tree.arguments().len(), 3);
+        let nodes = tree.attribute("nodes").and_then(Value::array).expect("nodes");
+        let count = tree.attribute("node_count").and_then(Value::int).expect("a number");
+        assert_eq!(i64::try_from(nodes.len()), Ok(count));
+        let left = nodes.field("left_child").and_then(|field| field.i64s()).expect("children");
+        assert_eq!(left.first(), Some(&1));
+    }
+}
+
+fn refusal(bytes: &[u8]) -> Error {
+    read(bytes.to_vec(), 1 << 20).expect_err("refused")
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    let cases: [(&[u8], Code, &str); 9] = [
+        (b"", Code::DataLoss, "byte 0 without its end mark"),
+        (b"\x80\x09.", Code::Unimplemented, "protocol 9"),
+        (b"K\x01K", Code::DataLoss, "byte 2 (opcode 'K')"),
+        (b"(K\x010.", Code::DataLoss, "byte 4 (opcode '.')"),
+        (b"\x8e\xff\xff\xff\xff\xff\xff\xff\xff.", Code::DataLoss, "opcode 0x8e"),
+        (b"Pabc\n.", Code::Unimplemented, "outside of the file"),
+        (b"BZh9", Code::Unimplemented, "bz2"),
+        (b"PK\x03\x04", Code::Unimplemented, "zip"),
+        (b"h\x05.", Code::DataLoss, "number 5"),
+    ];
+    for (bytes, code, says) in cases {
+        let error = refusal(bytes);
+        assert_eq!(error.code(), code, "{error}");
+        assert!(error.message().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn a_few_bytes_do_not_make_much() {
+    // A list within itself, and a tuple of tuples of tuples of the same.
+    let pickle = read(b"]q\x00h\x00a.".to_vec(), 100).expect("a circle");
+    assert_eq!(look(pickle.root(), 10), 10);
+    let mut doubled = b")".to_vec();
+    doubled.extend(std::iter::repeat_n(*b"2\x86", 1000).flatten());
+    doubled.push(b'.');
+    assert!(read(doubled, 10_000).is_ok());
+
+    // A text that is turned into bytes again and again.
+    let mut copies = b"X\x00\x00\x10\x00".to_vec();
+    copies.extend(std::iter::repeat_n(b'x', 1 << 20));
+    copies.extend_from_slice(b"\x85q\x000");
+    for _ in 0..1000 {
+        copies.extend_from_slice(b"c_codecs\nencode\nh\x00R0");
+    }
+    copies.extend_from_slice(b"N.");
+    let error = read(copies, 1 << 22).expect_err("too much");
+    assert!(error.message().contains("far more"), "{error}");
+
+    // Zeros that are packed.
+    let zeros = vec![b'N'; 1 << 20];
+    let mut packed = Vec::new();
+    let mut gzip = flate2::read::GzEncoder::new(&*zeros, flate2::Compression::best());
+    gzip.read_to_end(&mut packed).expect("packed");
+    let error = read(packed, 1 << 10).expect_err("too much");
+    assert_eq!(error.code(), Code::ResourceExhausted);
+}

@@ -1,0 +1,309 @@
+//! Models of scikit-learn 1.9.1 and 1.2.2 with what they predict there (`tests/cases/
+//! sklearn_models.py`), and the real files of others.
+#![allow(clippy::wildcard_enum_match_arm)] // Any other value fails the test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use super::*;
+use tensorserve_codec::base64;
+use tensorserve_platform::Platforms;
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    file: String,
+    rows: Vec<Vec<Json>>,
+    expected: std::collections::BTreeMap<String, Json>,
+}
+
+fn project(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn cases(version: &str) -> Vec<(Case, Vec<u8>)> {
+    let path = project(&format!("tests/cases/sklearn-{version}.json"));
+    let cases: Vec<Case> =
+        serde_json::from_str(&fs::read_to_string(path).expect("cases")).expect("cases");
+    let decoded = cases.into_iter().map(|case| {
+        let mut file = Vec::new();
+        base64::decode(case.file.as_bytes(), base64::Alphabet::Standard, &mut file).expect("file");
+        (case, file)
+    });
+    decoded.collect()
+}
+
+fn model(bytes: Vec<u8>) -> Result<Model> {
+    let pickle = pickle::read(bytes, 1 << 24)?;
+    let source = Source::new(&pickle);
+    compile::model(&Estimator::root(pickle.root(), &source))
+}
+
+fn number(json: &Json) -> f64 {
+    match json {
+        Json::String(text) => text.parse().expect("a number"),
+        other => other.as_f64().expect("a number"),
+    }
+}
+
+fn input(rows: &[Vec<Json>]) -> Tensor {
+    let columns = rows.first().map_or(1, Vec::len);
+    let mut values = aligned_vec(rows.len() * columns);
+    rows.iter().flatten().for_each(|value| values.push(number(value)));
+    matrix(rows.len(), columns, values).expect("a matrix")
+}
+
+/// What a model says, by the names of its outputs.
+fn answers(model: Model, data: Tensor) -> Result<Vec<(String, Tensor)>> {
+    let signature = signature(&model);
+    let outputs = Scikit { model }.run(0, &[data], RunOptions::default())?;
+    let names = signature.outputs.into_iter().map(|spec| spec.alias);
+    Ok(names.zip(outputs).collect())
+}
+
+fn flat(json: &Json) -> Vec<&Json> {
+    match json {
+        Json::Array(items) => items.iter().flat_map(flat).collect(),
+        other => vec![other],
+    }
+}
+
+fn shape(json: &Json) -> Vec<i64> {
+    let mut shape = Vec::new();
+    let mut json = json;
+    while let Json::Array(items) = json {
+        shape.push(i64::try_from(items.len()).expect("small"));
+        let Some(first) = items.first() else { break };
+        json = first;
+    }
+    shape
+}
+
+fn compare(name: &str, output: &str, got: &Tensor, want: &Json) {
+    assert_eq!(got.shape().dims(), shape(want), "{name}: {output}");
+    let want = flat(want);
+    if let Some(strings) = got.strings() {
+        let want: Vec<&[u8]> = want.iter().map(|w| w.as_str().expect("text").as_bytes()).collect();
+        assert_eq!(strings.iter().collect::<Vec<_>>(), want, "{name}: {output}");
+        return;
+    }
+    let got: Vec<f64> = match got.dtype() {
+        DType::Int64 => got.values::<i64>().expect("i64").iter().map(|v| *v as f64).collect(),
+        DType::Bool => got.bytes().iter().map(|v| f64::from(*v)).collect(),
+        _ => got.values::<f64>().expect("f64").to_vec(),
+    };
+    for (got, want) in got.iter().zip(want) {
+        let want = want.as_bool().map_or_else(|| number(want), |flag| f64::from(u8::from(flag)));
+        let near = (got - want).abs() <= 1e-9 * want.abs().max(1e-3);
+        assert!(near || *got == want, "{name}: {output} is {got}, not {want}");
+    }
+}
+
+fn check(version: &str, least: usize) {
+    let cases = cases(version);
+    assert!(cases.len() >= least, "cases went missing: {}", cases.len());
+    for (case, file) in cases {
+        let name = &case.name;
+        let model = model(file).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let answers = answers(model, input(&case.rows)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let outputs: Vec<&str> = answers.iter().map(|(output, _)| output.as_str()).collect();
+        let expected: Vec<&str> = case.expected.keys().map(String::as_str).collect();
+        assert_eq!(outputs, expected, "{name}");
+        for ((output, got), want) in answers.iter().zip(case.expected.values()) {
+            // Before 1.6 this one takes logarithms of what may have become 0.
+            let rounds = name.starts_with("Quadratic") && output == "predict_log_proba";
+            if !rounds {
+                compare(name, output, got, want);
+            }
+        }
+    }
+}
+
+#[test]
+fn models_of_a_new_version_predict_what_they_do_there() {
+    check("1.9.1", 150);
+}
+
+#[test]
+fn models_of_an_older_version_predict_what_they_do_there() {
+    check("1.2.2", 150);
+}
+
+/// An encoder that knows the categories 1 and 3 of its only column.
+#[test]
+fn what_is_no_category_is_refused() {
+    let pickle = b"csklearn.pipeline\nPipeline\n)\x81}X\x05\0\0\0steps](N\
+        csklearn.preprocessing\nOneHotEncoder\n)\x81}X\x0b\0\0\0categories_](\
+        cnumpy.core.numeric\n_frombuffer\n(C\x02\x01\x03cnumpy\ndtype\n(X\x02\0\0\0u1\
+        tRK\x02\x85X\x01\0\0\0CtResb\x86N\
+        csklearn.linear_model\nRidge\n)\x81}(X\x05\0\0\0coef_(K\x05K\x07t\
+        X\x0a\0\0\0intercept_K\x01ub\x86esb.";
+    let run = |value: f64| {
+        let model = model(pickle.to_vec()).unwrap_or_else(|e| panic!("{e}"));
+        answers(model, matrix(1, 1, aligned(&[value])).expect("a matrix"))
+    };
+    let answers = run(3.0).expect("an answer");
+    assert_eq!(answers[0].1.values::<f64>(), Some(&[8.0][..]));
+    let error = run(2.0).expect_err("refused");
+    assert!(error.message().contains("none of the categories"), "{error}");
+    assert!(run(f64::NAN).is_err());
+}
+
+fn loaded(path: &str) -> Loaded {
+    let path = project(path);
+    ScikitLearn.load(&path, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// No Python of today loads these two (scikit-learn 0.19.1, Python 2): what they predict was found
+/// by walking through their trees by hand.
+#[test]
+fn models_of_scikit_learn_0_19_and_python_2_are_served() {
+    for (file, shares) in [
+        ("model.pkl", [0.0, 0.342_857_142_857_142_86, 0.657_142_857_142_857_1]),
+        ("model.joblib", [0.0, 0.2, 0.8]),
+    ] {
+        let folder = "tests/data/simple-tensorflow-serving/models/scikitlearn_iris";
+        let loaded = loaded(&format!("{folder}/{file}"));
+        let rows: Json = serde_json::json!([[1, 2, 3, 4]]);
+        let rows: Vec<Vec<Json>> = serde_json::from_value(rows).expect("rows");
+        let run = loaded.executable.run(0, &[input(&rows)], RunOptions::default());
+        let [predict, logs, proba] = &run.expect("an answer")[..] else { panic!("three outputs") };
+        assert_eq!(predict.values::<i64>(), Some(&[2][..]));
+        for (got, want) in proba.values::<f64>().expect("doubles").iter().zip(shares) {
+            assert!((got - want).abs() < 1e-15, "{got} is not {want}");
+        }
+        let logs = logs.values::<f64>().expect("doubles");
+        assert_eq!(logs.first(), Some(&f64::NEG_INFINITY));
+        assert!((logs[2] - shares[2].ln()).abs() < 1e-15);
+    }
+}
+
+/// Expected: `predict_proba` of scikit-learn 1.9.1 for rows of 64-bit numbers.
+#[test]
+fn a_pipeline_is_served_from_either_kind_of_file() {
+    for ending in ["pkl", "joblib"] {
+        let loaded = loaded(&format!("tests/data/platforms/sklearn/iris_logreg_pipeline.{ending}"));
+        let signature = &loaded.signatures[0];
+        assert_eq!(signature.inputs[0].alias, "data");
+        assert_eq!(signature.inputs[0].shape.sizes(), Some(vec![-1, 4]));
+        assert!(signature.is_batchable());
+        let rows = serde_json::json!([[5.1, 3.5, 1.4, 0.2], [6.0, 2.9, 4.5, 1.5]]);
+        let rows: Vec<Vec<Json>> = serde_json::from_value(rows).expect("rows");
+        let run = loaded.executable.run(0, &[input(&rows)], RunOptions::default());
+        let [predict, _, proba] = &run.expect("an answer")[..] else { panic!("three outputs") };
+        assert_eq!(predict.values::<i64>(), Some(&[0, 1][..]));
+        let proba = proba.values::<f64>().expect("doubles");
+        assert!((proba[0] - 0.984_703_142_006_590_1).abs() < 1e-9, "{proba:?}");
+    }
+}
+
+#[test]
+fn wrong_inputs_are_said_to_be_wrong() {
+    let loaded = loaded("tests/data/platforms/sklearn/iris_logreg_pipeline.pkl");
+    let run = |tensor: Tensor| loaded.executable.run(0, &[tensor], RunOptions::default());
+    let doubles = |shape: &[i64], values: &[f64]| {
+        Tensor::from_vec(Shape::new(shape).expect("shape"), aligned(values)).expect("tensor")
+    };
+    assert_eq!(run(doubles(&[0, 4], &[])).expect("no row")[0].shape().dims(), [0]);
+    for (tensor, says) in [
+        (doubles(&[4], &[1.0; 4]), "rows of 4 numbers"),
+        (doubles(&[1, 3], &[1.0; 3]), "rows of 4 numbers"),
+        (doubles(&[1, 2, 2], &[1.0; 4]), "rows of 4 numbers"),
+        (doubles(&[1, 4], &[1.0, f64::INFINITY, 1.0, 1.0]), "column 1 of row 0 is infinite"),
+        (doubles(&[2, 4], &[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, f64::NAN, 1.0]), "NaN"),
+    ] {
+        let error = run(tensor).expect_err("refused");
+        assert_eq!(error.code(), Code::InvalidArgument);
+        assert!(error.message().contains(says), "{error}");
+    }
+    // Many rows are run in parts.
+    let mut many = vec![1.0; 4 << 16];
+    let answer = run(doubles(&[1 << 16, 4], &many)).expect("an answer");
+    assert_eq!(answer[2].shape().dims(), [1 << 16, 3]);
+    many[4 * 50_000 + 3] = f64::NAN;
+    let error = run(doubles(&[1 << 16, 4], &many)).expect_err("refused");
+    assert!(error.message().contains("column 3 of row 50000 "), "{error}");
+    // The first step makes infinity of it.
+    let error = run(doubles(&[1, 4], &[f64::MAX; 4])).expect_err("refused");
+    assert!(error.message().contains("on the way"), "{error}");
+}
+
+fn refusal(pickle: &[u8]) -> Error {
+    match model(pickle.to_vec()) {
+        Ok(_) => panic!("not refused"),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn what_is_not_supported_is_named() {
+    let error = refusal(b"csklearn.gaussian_process\nGaussianProcessRegressor\n)\x81}b.");
+    assert_eq!(error.code(), Code::Unimplemented);
+    assert!(error.message().contains("GaussianProcessRegressor"), "{error}");
+    assert!(error.message().contains("skl2onnx"), "{error}");
+    let error = refusal(b"cxgboost.core\nBooster\n)\x81}b.");
+    assert_eq!(error.code(), Code::Unimplemented);
+    assert!(error.message().contains("xgboost.core.Booster"), "{error}");
+    // Nothing of it is run.
+    let error = refusal(b"cos\nsystem\n(S'echo harm'\ntR.");
+    assert_eq!(error.code(), Code::Unimplemented);
+    assert_eq!(refusal(b"]q\x00.").code(), Code::DataLoss);
+    let error = refusal(b"csklearn.svm\nSVC\n)\x81}b.");
+    assert_eq!(error.code(), Code::DataLoss);
+    assert!(error.message().contains("classes_"), "{error}");
+}
+
+#[test]
+fn a_pipeline_within_itself_is_an_error() {
+    let circle =
+        b"csklearn.pipeline\nPipeline\n)\x81q\x00}X\x05\x00\x00\x00steps](N\x68\x00\x86esb.";
+    assert_eq!(refusal(circle).code(), Code::DataLoss);
+}
+
+#[test]
+fn a_model_is_found_by_its_name() {
+    let platforms = Platforms::new(vec![Arc::new(ScikitLearn)]);
+    let folder = project("tests/data/platforms/sklearn");
+    assert!(platforms.of_folder(&folder.join("iris_logreg_pipeline.pkl")).is_some());
+    assert!(matches!(ScikitLearn.check(&folder), Completeness::Broken(_)));
+    let inspected = ScikitLearn
+        .inspect(&folder.join("iris_logreg_pipeline.joblib"), &LoadOptions::default())
+        .expect("a model");
+    assert_eq!(inspected.written_by, "scikit-learn 1.9.1");
+}
+
+#[test]
+fn damaged_models_are_errors_or_models() {
+    let folder = project("tests/data/simple-tensorflow-serving/models/scikitlearn_iris");
+    let real = fs::read(folder.join("model.joblib")).expect("file");
+    for length in (0..real.len()).step_by(7) {
+        assert!(model(real[..length].to_vec()).is_err(), "cut at {length}");
+    }
+    let mut seed = 3u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 33).expect("small")
+    };
+    let mut all: Vec<(Tensor, Vec<u8>)> = Vec::new();
+    for (case, file) in cases("1.9.1") {
+        let mut plain = Vec::new();
+        let mut gzip = flate2::read::GzDecoder::new(&*file);
+        std::io::Read::read_to_end(&mut gzip, &mut plain).expect("unpacked");
+        all.push((input(&case.rows), plain));
+    }
+    for (data, file) in all {
+        for _ in 0..40 {
+            let mut damaged = file.clone();
+            for _ in 0..=random() % 3 {
+                let place = random() % damaged.len();
+                damaged[place] = (random() % 256) as u8;
+            }
+            if let Ok(model) = model(damaged) {
+                let _ = answers(model, data.clone());
+            }
+        }
+    }
+}

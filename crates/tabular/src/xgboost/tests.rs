@@ -1,0 +1,334 @@
+//! Real models, damaged ones, and hostile requests.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use serde_json::Value as Json;
+
+use super::*;
+use tensorserve_platform::Platforms;
+
+fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(path)
+}
+
+const IRIS: &str = "simple-tensorflow-serving/models/xgboost_iris";
+
+fn load(path: &Path) -> Loaded {
+    XGBoost.load(path, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn tensor(shape: &[i64], values: &[f32]) -> Tensor {
+    let mut aligned = aligned_vec(values.len());
+    aligned.extend_from_slice(values);
+    Tensor::from_vec(Shape::new(shape).expect("a shape"), aligned).expect("a tensor")
+}
+
+fn run(loaded: &Loaded, rows: usize, values: &[f32]) -> (Vec<i64>, Vec<f32>) {
+    let columns = values.len() / rows.max(1);
+    let input = tensor(&[size(rows), size(columns)], values);
+    let outputs = loaded.executable.run(0, &[input], RunOptions::default()).expect("runs");
+    let [output] = outputs.as_slice() else { panic!("one output") };
+    (output.shape().dims().to_vec(), output.values::<f32>().expect("floats").to_vec())
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Simple TensorFlow Serving's sample. Expected is what xgboost 1.7.6 says of it.
+#[test]
+fn the_sample_of_simple_tensorflow_serving() {
+    let rows = [1.0, 2.0, 3.0, 4.0, 5.1, 3.5, 1.4, 0.2, 6.0, 2.2, 4.0, 1.0, 6.3, 3.3, 6.0, 2.5];
+    let expected = [1.877_554_9, 0.000_471_803_36, 0.999_494_85, 1.998_915_4];
+    for file in [
+        format!("{IRIS}/model.bst"),
+        format!("{IRIS}/model.pkl"),
+        format!("{IRIS}/model.joblib"),
+        "simple-tensorflow-serving/converted/xgb_iris_converted.json".to_owned(),
+    ] {
+        let loaded = load(&data(&file));
+        assert_eq!(run(&loaded, 4, &rows), (vec![4], expected.to_vec()), "{file}");
+    }
+}
+
+/// Expected is what xgboost 3.2.0 says, which wrote them.
+#[test]
+fn several_classes_and_two() {
+    let rows =
+        [5.1, 3.5, 1.4, 0.2, 6.0, 2.9, 4.5, 1.5, 6.3, 3.3, 6.0, 2.5, 5.1, 3.5, f32::NAN, 0.2];
+    let expected = [
+        0.922_617_1,
+        0.039_792_556,
+        0.037_590_317, //
+        0.039_080_724,
+        0.921_488_34,
+        0.039_430_87, //
+        0.037_965_927,
+        0.040_991_962,
+        0.921_042_1, //
+        0.074_869_86,
+        0.211_203_37,
+        0.713_926_75,
+    ];
+    for file in ["iris_softprob.json", "iris_softprob.ubj"] {
+        let loaded = load(&data("platforms/xgboost").join(file));
+        assert_eq!(run(&loaded, 4, &rows), (vec![4, 3], expected.to_vec()), "{file}");
+        let inspection =
+            XGBoost.inspect(&data("platforms/xgboost").join(file), &LoadOptions::default());
+        assert_eq!(inspection.expect("a model").written_by, "3.2.0");
+    }
+    let loaded = load(&data("platforms/xgboost/iris_virginica_binary.json"));
+    let expected = vec![0.078_880_32, 0.078_880_32, 0.843_360_5];
+    assert_eq!(run(&loaded, 3, &rows[..12]), (vec![3], expected));
+}
+
+#[derive(serde::Deserialize)]
+struct Case {
+    files: Vec<String>,
+    rows: usize,
+    /// Little-endian, in hexadecimal.
+    input: String,
+    expected: String,
+    shape: Vec<i64>,
+    /// Whether answers are to be the same to the bit. (Until 1.2 the library added the trees'
+    /// values to each other first.)
+    exact: bool,
+}
+
+fn floats(hex: &str) -> Vec<f32> {
+    let digits = hex.as_bytes().as_chunks::<8>().0;
+    let number = |text: &[u8; 8]| {
+        let text = std::str::from_utf8(text).expect("text");
+        f32::from_bits(u32::from_str_radix(text, 16).expect("hexadecimal").swap_bytes())
+    };
+    digits.iter().map(number).collect()
+}
+
+/// The folder's `cases.json` and files are what `make_xgboost.py` makes, run by several versions of
+/// the library on random rows, some of them with missing values.
+fn check_cases(folder: &Path) -> usize {
+    let text = fs::read_to_string(folder.join("cases.json")).expect("cases");
+    let cases: std::collections::BTreeMap<String, Case> =
+        serde_json::from_str(&text).expect("cases");
+    let mut checked = 0;
+    let mut wrong = String::new();
+    for (name, case) in &cases {
+        let (input, expected) = (floats(&case.input), floats(&case.expected));
+        for file in &case.files {
+            let loaded = match XGBoost.load(&folder.join(file), &LoadOptions::default()) {
+                Ok(loaded) => loaded,
+                Err(error) => {
+                    let _ = writeln!(wrong, "{name}: {error}");
+                    continue;
+                }
+            };
+            let (shape, result) = run(&loaded, case.rows, &input);
+            let is_off = |(a, b): &(&f32, &f32)| match case.exact {
+                true => a.to_bits() != b.to_bits(),
+                false => (**a - **b).abs() > 2e-6 * b.abs().max(1.0),
+            };
+            let differ = result.iter().zip(&expected).filter(is_off).count();
+            if shape != case.shape || result.len() != expected.len() || differ > 0 {
+                let first = result.iter().zip(&expected).find(is_off);
+                let _ =
+                    writeln!(wrong, "{name} {file}: {shape:?}, {differ} differ, first {first:?}");
+            }
+            checked += 1;
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+    checked
+}
+
+#[test]
+fn answers_are_the_librarys_to_the_bit() {
+    assert!(check_cases(&data("platforms/xgboost/made")) >= 10);
+}
+
+/// For folders that `make_xgboost.py` has filled: all models that a version can make.
+#[test]
+#[ignore = "needs folders of cases, in TENSORSERVE_XGBOOST_CASES when this is compiled"]
+fn answers_in_other_folders() {
+    let Some(folders) = option_env!("TENSORSERVE_XGBOOST_CASES") else { panic!("no folders") };
+    for folder in folders.split(':').map(Path::new) {
+        assert!(check_cases(folder) > 0);
+    }
+}
+
+#[test]
+fn models_are_recognised_by_ending_or_by_what_is_in_them() {
+    let recognises = |path: &Path| XGBoost.recognises(&Place::new(path));
+    assert!(recognises(&data("platforms/xgboost/iris_softprob.json")));
+    assert!(recognises(&data("platforms/xgboost/iris_softprob.ubj")));
+    assert!(recognises(&data(IRIS)), "by its .bst");
+    assert!(!recognises(&data(IRIS).join("model.pkl")), "left to scikit-learn's models");
+    assert!(!recognises(&data("simple-tensorflow-serving/models/tf2_two_signatures/1")));
+
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let put = |name: &str, from: &str| {
+        fs::copy(data(from), folder.path().join(name)).expect("copied");
+    };
+    fs::write(folder.path().join("config.json"), r#"{"a": 1}"#).expect("written");
+    fs::write(folder.path().join("weights.bin"), [7; 1000]).expect("written");
+    assert!(!recognises(folder.path()));
+    let missing = XGBoost.check(folder.path());
+    assert!(matches!(missing, Completeness::Missing(_)), "{missing:?}");
+    put("model.bin", &format!("{IRIS}/model.bst"));
+    assert!(recognises(folder.path()));
+    assert!(matches!(XGBoost.check(folder.path()), Completeness::Complete));
+    assert_eq!(run(&load(folder.path()), 1, &[1.0, 2.0, 3.0, 4.0]).1, [1.877_554_9]);
+    put("other.json", "platforms/xgboost/iris_softprob.json");
+    assert!(matches!(XGBoost.check(folder.path()), Completeness::Broken(_)), "two models");
+    let platforms = Platforms::new(vec![Arc::new(XGBoost)]);
+    assert!(platforms.of_folder(folder.path()).is_some());
+}
+
+#[test]
+fn requests_of_another_shape_are_told_so() {
+    let loaded = load(&data(IRIS).join("model.joblib"));
+    let fails = |shape: &[i64], count: usize| {
+        let input = tensor(shape, &vec![0.0; count]);
+        let error = loaded.executable.run(0, &[input], RunOptions::default()).expect_err("wrong");
+        assert_eq!(error.code(), Code::InvalidArgument);
+        error.message().to_owned()
+    };
+    assert_eq!(
+        fails(&[2, 3], 6),
+        "input \"data\" has 3 values in a row, and the model takes 4: f0, f1, f2, f3"
+    );
+    assert_eq!(fails(&[4], 4), "input \"data\" has the shape [4], and must have [rows, 4]");
+    assert_eq!(fails(&[], 1), "input \"data\" has the shape [], and must have [rows, 4]");
+    assert_eq!(
+        fails(&[1, 4, 1], 4),
+        "input \"data\" has the shape [1,4,1], and must have [rows, 4]"
+    );
+    assert!(fails(&[i64::MAX, 0], 0).contains("has 0 values in a row"));
+    assert_eq!(run_empty(&loaded), [0]);
+    assert_eq!(run_empty(&load(&data("platforms/xgboost/iris_softprob.ubj"))), [0, 3]);
+}
+
+fn run_empty(loaded: &Loaded) -> Vec<i64> {
+    let input = tensor(&[0, 4], &[]);
+    let outputs = loaded.executable.run(0, &[input], RunOptions::default()).expect("runs");
+    outputs[0].shape().dims().to_vec()
+}
+
+#[test]
+fn batches_of_any_size_are_like_single_rows() {
+    let loaded = load(&data("platforms/xgboost/iris_softprob.json"));
+    let rows: Vec<f32> = (0..4 * 200_u16).map(|i| f32::from(i % 71) / 10.0).collect();
+    let (_, together) = run(&loaded, 200, &rows);
+    let alone: Vec<f32> = rows.chunks(4).flat_map(|row| run(&loaded, 1, row).1).collect();
+    assert_eq!(bits(&together), bits(&alone));
+}
+
+/// Reads `bytes` as a model; if it is one, it must run.
+fn read_or_refuse(bytes: &[u8]) {
+    let Ok(model) = read_any(bytes.to_vec()) else { return };
+    let row = vec![0.5; model.features.min(1 << 20)];
+    if row.len() == model.features {
+        model.predict(&row, |_| {});
+    }
+}
+
+const REAL: [&str; 6] = [
+    "simple-tensorflow-serving/models/xgboost_iris/model.bst",
+    "simple-tensorflow-serving/models/xgboost_iris/model.pkl",
+    "simple-tensorflow-serving/models/xgboost_iris/model.joblib",
+    "platforms/xgboost/iris_virginica_binary.json",
+    "platforms/xgboost/iris_softprob.ubj",
+    "platforms/xgboost/made/3.2_categories_mixed.ubj",
+];
+
+#[test]
+fn files_cut_short_are_refused() {
+    for file in REAL {
+        let bytes = fs::read(data(file)).expect("a file");
+        let step = if bytes.len() > 8192 { 7 } else { 1 };
+        for end in (0..bytes.len()).step_by(step) {
+            read_or_refuse(&bytes[..end]);
+        }
+        let error = read_any(bytes[..bytes.len() / 2].to_vec()).err().expect("half a file");
+        assert_eq!(error.code(), Code::DataLoss, "{file}: {error}");
+    }
+}
+
+#[test]
+fn damaged_files_are_refused_or_run() {
+    let mut state = 1_u64;
+    let mut random = |below: usize| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(state >> 33).expect("31 bits") % below
+    };
+    for file in REAL {
+        let bytes = fs::read(data(file)).expect("a file");
+        for _ in 0..1500 {
+            let mut damaged = bytes.clone();
+            for _ in 0..=random(3) {
+                let at = random(damaged.len());
+                damaged[at] = u8::try_from(random(256)).expect("a byte");
+            }
+            read_or_refuse(&damaged);
+        }
+    }
+}
+
+/// What is said of a model in which `change` changes something.
+fn refusal(change: impl Fn(&mut Json)) -> String {
+    let text = fs::read(data("platforms/xgboost/iris_virginica_binary.json")).expect("a file");
+    let mut model: Json = serde_json::from_slice(&text).expect("JSON");
+    change(&mut model);
+    let error = read_any(model.to_string().into_bytes()).err().expect("refused");
+    format!("{:?}: {error}", error.code())
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    const TREE: &str = "/learner/gradient_booster/model/trees/3";
+    let set = |path: &str, value: Json| {
+        refusal(|model| *model.pointer_mut(path).expect("there") = value.clone())
+    };
+    let name = set("/learner/objective/name", "reg:mine".into());
+    assert!(name.starts_with("Unimplemented: its objective is \"reg:mine\""), "{name}");
+    let name = set("/learner/gradient_booster/name", "gbforest".into());
+    assert!(name.starts_with("Unimplemented: its booster is \"gbforest\""), "{name}");
+    let at = |member: &str| format!("{TREE}/{member}");
+    for (path, value, says) in [
+        (at("left_children"), "[0,-1,-1]", "tree 3: \"right_children\" has"),
+        (at("left_children/0"), "0", "tree 3: its nodes are in a circle"),
+        (at("right_children/0"), "700", "tree 3: node 700 of"),
+        (at("right_children/0"), "-1", "tree 3: node 0 has the children 1 and -1"),
+        (at("split_indices/0"), "4", "tree 3: it splits by feature 4, and there are 4"),
+        (at("id"), "4", "tree 3: its \"id\" is another"),
+        (at("split_conditions"), "{}", "tree 3: \"split_conditions\" is no list of numbers"),
+        (
+            "/learner/gradient_booster/model/tree_info/3".to_owned(),
+            "1",
+            "tree 3: it adds to output",
+        ),
+        (
+            "/learner/learner_model_param/num_feature".to_owned(),
+            "\"x\"",
+            "\"num_feature\" is \"x\"",
+        ),
+        ("/learner/learner_model_param/num_feature".to_owned(), "\"0\"", "\"num_feature\" is 0"),
+        (
+            "/learner/learner_model_param/base_score".to_owned(),
+            "\"[]\"",
+            "\"base_score\" is \"[]\"",
+        ),
+        ("/learner".to_owned(), "[]", "\"learner_model_param\" is missing"),
+    ] {
+        let said = set(&path, serde_json::from_str(value).expect("JSON"));
+        assert!(said.starts_with(&format!("DataLoss: {says}")), "{path}: {said}");
+    }
+    let outputs = set("/learner/learner_model_param/num_class", "2000000000".into());
+    assert!(outputs.starts_with("Unimplemented: it has 2000000000 outputs"), "{outputs}");
+    assert_eq!(
+        read_any(b"PK\x03\x04".to_vec()).err().expect("no model").code(),
+        Code::DataLoss,
+        "no format"
+    );
+}

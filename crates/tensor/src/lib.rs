@@ -1,0 +1,235 @@
+//! Tensors: element types, shapes, shared aligned memory, and the signatures that name them.
+//!
+//! A [`Tensor`] is a cheap-to-clone view of shared memory: a batch's output is split among its
+//! requests, and a request's input reaches the runtime, without a copy. Numeric data sits in one
+//! buffer aligned to 64 bytes (what libtensorflow needs to use it in place); strings, which may
+//! hold any bytes, sit end to end in one buffer with their end offsets.
+//!
+//! This module knows nothing of wire formats, models or runtimes.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+pub use self::dtype::DType;
+pub use self::memory::{
+    ALIGNMENT, AlignedVec, Buffer, Memory, Strings, StringsBuilder, aligned_vec,
+};
+pub use self::rows::{concat, pad};
+pub use self::shape::{MAX_RANK, Shape};
+pub use self::signature::{CooSparse, DeclaredShape, ImageEncoding, Signature, TensorSpec};
+
+mod dtype;
+pub mod error;
+mod memory;
+mod rows;
+mod shape;
+mod signature;
+
+/// What a tensor holds.
+#[derive(Clone)]
+pub enum Data {
+    /// Elements of a fixed size, native byte order, row-major.
+    Numeric(Buffer),
+    /// Byte strings, row-major.
+    Strings(Strings),
+}
+
+/// A Rust type that is the element of a tensor.
+pub trait Element: bytemuck::Pod + Send + Sync {
+    /// Its tensor type.
+    const DTYPE: DType;
+}
+
+macro_rules! element {
+    ($($rust:ty => $dtype:ident),* $(,)?) => {
+        $(impl Element for $rust { const DTYPE: DType = DType::$dtype; })*
+    };
+}
+
+element! {
+    f32 => Float, f64 => Double, i8 => Int8, i16 => Int16, i32 => Int32, i64 => Int64,
+    u8 => UInt8, u16 => UInt16, u32 => UInt32, u64 => UInt64,
+}
+
+/// An n-dimensional array: element type, shape and a view of shared memory.
+#[derive(Clone)]
+pub struct Tensor {
+    dtype: DType,
+    shape: Shape,
+    data: Data,
+}
+
+impl Tensor {
+    /// A tensor of fixed-size elements over `buffer`.
+    ///
+    /// # Errors
+    /// [`Error::invalid`] if the buffer's size is not what dtype and shape need, or the dtype is
+    /// string.
+    pub fn numeric(dtype: DType, shape: Shape, buffer: Buffer) -> Result<Self> {
+        let size =
+            dtype.size().ok_or_else(|| Error::invalid("a string tensor has no fixed-size data"))?;
+        let want = shape.elements()?.checked_mul(size);
+        let got = buffer.as_slice().len();
+        if want != Some(got) {
+            return Err(Error::invalid(format!(
+                "{got} bytes do not make a {dtype} tensor of shape {shape:?}"
+            )));
+        }
+        Ok(Tensor { dtype, shape, data: Data::Numeric(buffer) })
+    }
+
+    /// A tensor of the elements of `values`.
+    ///
+    /// # Errors
+    /// [`Error::invalid`] if their number is not what the shape needs.
+    pub fn from_vec<T: Element>(shape: Shape, values: AlignedVec<T>) -> Result<Self> {
+        Tensor::numeric(T::DTYPE, shape, Buffer::new(Arc::new(values)))
+    }
+
+    /// A bool tensor; each value is 0 or 1.
+    ///
+    /// # Errors
+    /// [`Error::invalid`] if the number of values is not what the shape needs.
+    pub fn from_bools(shape: Shape, values: AlignedVec<u8>) -> Result<Self> {
+        Tensor::numeric(DType::Bool, shape, Buffer::new(Arc::new(values)))
+    }
+
+    /// A tensor of byte strings.
+    ///
+    /// # Errors
+    /// [`Error::invalid`] if their number is not what the shape needs.
+    pub fn from_strings(shape: Shape, values: StringsBuilder) -> Result<Self> {
+        let count = values.len();
+        if shape.elements()? != count {
+            return Err(Error::invalid(format!(
+                "{count} strings do not make a tensor of shape {shape:?}"
+            )));
+        }
+        Ok(Tensor { dtype: DType::String, shape, data: Data::Strings(Strings::new(values)) })
+    }
+
+    /// Element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Shape.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The elements.
+    #[must_use]
+    pub fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// The elements as values of `T`; `None` if this is not their type.
+    #[must_use]
+    pub fn values<T: Element>(&self) -> Option<&[T]> {
+        match &self.data {
+            Data::Numeric(buffer) if self.dtype == T::DTYPE => {
+                bytemuck::try_cast_slice(buffer.as_slice()).ok()
+            }
+            Data::Numeric(_) | Data::Strings(_) => None,
+        }
+    }
+
+    /// The strings; `None` if this is a tensor of another type.
+    #[must_use]
+    pub fn strings(&self) -> Option<&Strings> {
+        match &self.data {
+            Data::Strings(strings) => Some(strings),
+            Data::Numeric(_) => None,
+        }
+    }
+
+    /// The bytes of fixed-size elements; empty for strings.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        match &self.data {
+            Data::Numeric(buffer) => buffer.as_slice(),
+            Data::Strings(_) => &[],
+        }
+    }
+
+    /// The 0-th dimension; `None` for a scalar.
+    #[must_use]
+    pub fn rows(&self) -> Option<usize> {
+        usize::try_from(*self.shape.dims().first()?).ok()
+    }
+
+    /// Memory the elements take, in bytes.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        match &self.data {
+            Data::Numeric(buffer) => buffer.as_slice().len(),
+            Data::Strings(strings) => strings.byte_len(),
+        }
+    }
+
+    /// Memory that this view of it keeps from being freed, in bytes: that of a whole batch, say.
+    #[must_use]
+    pub fn kept_len(&self) -> usize {
+        match &self.data {
+            Data::Numeric(buffer) => buffer.kept_len(),
+            Data::Strings(strings) => strings.kept_len(),
+        }
+    }
+
+    /// The rows `range` of the 0-th dimension, as a view. A scalar is returned whole; a range
+    /// past the end is cut.
+    #[must_use]
+    pub fn slice_rows(&self, range: Range<usize>) -> Self {
+        let Some(rows) = self.rows() else {
+            return self.clone();
+        };
+        let end = range.end.min(rows);
+        let start = range.start.min(end);
+        let data = match &self.data {
+            Data::Numeric(buffer) => {
+                let row = buffer.as_slice().len().checked_div(rows).unwrap_or(0);
+                Data::Numeric(buffer.slice(start * row..end * row))
+            }
+            Data::Strings(strings) => {
+                let row = strings.len().checked_div(rows).unwrap_or(0);
+                Data::Strings(strings.slice(start * row..end * row))
+            }
+        };
+        Tensor { dtype: self.dtype, shape: self.shape.with_rows(end - start), data }
+    }
+
+    /// The same as the only row of a tensor with one more dimension, as a view.
+    #[must_use]
+    pub fn as_row(&self) -> Self {
+        let mut row = self.clone();
+        row.shape.0.insert(0, 1);
+        row
+    }
+
+    /// Row number `index` of the 0-th dimension, without that dimension, as a view.
+    #[must_use]
+    pub fn row(&self, index: usize) -> Self {
+        let mut row = self.slice_rows(index..index.saturating_add(1));
+        if !row.shape.0.is_empty() {
+            row.shape.0.remove(0);
+        }
+        row
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}", self.dtype, self.shape)
+    }
+}

@@ -1,0 +1,755 @@
+//! libtensorflow's C API, loaded at run time, behind safe types. The only file of this platform
+//! with `unsafe` code, and long for that reason: what keeps it sound can be read in one place.
+//!
+//! Rules that the types here keep:
+//! * every pointer from the library sits in one struct that frees it on drop, and that struct
+//!   holds the [`Api`] (and with it the library) alive;
+//! * every call that reports a status goes through [`Status::check`];
+//! * an input tensor shares our memory: the runtime gets a counted reference and gives it back
+//!   through a deallocator, whenever the last user inside the runtime is done with it;
+//! * an output tensor is read in place and freed when its last view is dropped.
+//!
+//! Sources: `tensorflow/c/c_api.h`, `tf_tensor.h`, `tf_tstring.h` of TensorFlow 2.21.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libloading::Library;
+use smallvec::SmallVec;
+
+use tensorserve_os as os;
+use tensorserve_platform::RunOptions;
+use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::{Buffer, DType, Data, Memory, Shape, Strings, StringsBuilder, Tensor};
+
+/// Types the library only hands out pointers to.
+macro_rules! opaque {
+    ($($name:ident),*) => { $(#[repr(C)] struct $name { _opaque: [u8; 0] })* };
+}
+opaque!(TfStatus, TfSessionOptions, TfGraph, TfSession, TfOperation, TfTensor, TfLibrary);
+
+#[repr(C)]
+struct TfBuffer {
+    data: *const c_void,
+    length: usize,
+    deallocator: Option<unsafe extern "C" fn(*mut c_void, usize)>,
+}
+
+/// `TF_Output`: one output of one operation of a loaded graph.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TfOutput {
+    operation: *mut TfOperation,
+    index: c_int,
+}
+
+/// `TF_TString`: a string as the runtime stores it; 24 bytes, read and written only through the
+/// library's own functions.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct TString([u8; 24]);
+
+type Deallocator = unsafe extern "C" fn(*mut c_void, usize, *mut c_void);
+
+macro_rules! api {
+    ($($field:ident = $symbol:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
+        /// The library and the functions of it that we call.
+        pub(super) struct Api {
+            $($field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
+            /// Not part of the C API; absent from some builds.
+            set_max_parallelism: Option<unsafe extern "C" fn(c_int)>,
+            /// Never closed: the library leaves threads and exit handlers behind, which would
+            /// then run in unmapped memory.
+            _library: ManuallyDrop<Library>,
+        }
+
+        impl Api {
+            fn resolve(library: Library) -> Result<Self, libloading::Error> {
+                // SAFETY: each symbol has, in TensorFlow 2.x's stable C API, exactly the
+                // signature written in the table below; the library is never closed, so the
+                // pointers stay valid.
+                unsafe {
+                    Ok(Api {
+                        $($field: *library.get($symbol)?,)*
+                        set_max_parallelism: library
+                            .get(SET_MAX_PARALLELISM)
+                            .ok()
+                            .map(|symbol| *symbol),
+                        _library: ManuallyDrop::new(library),
+                    })
+                }
+            }
+        }
+    };
+}
+
+/// `void tensorflow::SetPerThreadMaxParallelism(int)`: bounds how many threads the operations
+/// run by the calling thread use. C++, but with a plain C calling convention; without it every
+/// run uses the thread count the session was configured with.
+const SET_MAX_PARALLELISM: &[u8] = b"_ZN10tensorflow26SetPerThreadMaxParallelismEi\0";
+
+api! {
+    version = b"TF_Version\0": fn() -> *const c_char;
+    all_ops = b"TF_GetAllOpList\0": fn() -> *mut TfBuffer;
+    new_buffer = b"TF_NewBuffer\0": fn() -> *mut TfBuffer;
+    delete_buffer = b"TF_DeleteBuffer\0": fn(*mut TfBuffer);
+    load_library = b"TF_LoadLibrary\0": fn(*const c_char, *mut TfStatus) -> *mut TfLibrary;
+    op_list = b"TF_GetOpList\0": fn(*mut TfLibrary) -> TfBuffer;
+    delete_library_handle = b"TF_DeleteLibraryHandle\0": fn(*mut TfLibrary);
+    new_status = b"TF_NewStatus\0": fn() -> *mut TfStatus;
+    delete_status = b"TF_DeleteStatus\0": fn(*mut TfStatus);
+    get_code = b"TF_GetCode\0": fn(*const TfStatus) -> c_int;
+    message = b"TF_Message\0": fn(*const TfStatus) -> *const c_char;
+    new_session_options = b"TF_NewSessionOptions\0": fn() -> *mut TfSessionOptions;
+    delete_session_options = b"TF_DeleteSessionOptions\0": fn(*mut TfSessionOptions);
+    set_config = b"TF_SetConfig\0": fn(*mut TfSessionOptions, *const c_void, usize, *mut TfStatus);
+    new_graph = b"TF_NewGraph\0": fn() -> *mut TfGraph;
+    delete_graph = b"TF_DeleteGraph\0": fn(*mut TfGraph);
+    load_session = b"TF_LoadSessionFromSavedModel\0": fn(
+        *const TfSessionOptions, *const TfBuffer, *const c_char, *const *const c_char, c_int,
+        *mut TfGraph, *mut TfBuffer, *mut TfStatus
+    ) -> *mut TfSession;
+    new_session = b"TF_NewSession\0":
+        fn(*mut TfGraph, *const TfSessionOptions, *mut TfStatus) -> *mut TfSession;
+    close_session = b"TF_CloseSession\0": fn(*mut TfSession, *mut TfStatus);
+    delete_session = b"TF_DeleteSession\0": fn(*mut TfSession, *mut TfStatus);
+    session_run = b"TF_SessionRun\0": fn(
+        *mut TfSession, *const TfBuffer,
+        *const TfOutput, *const *mut TfTensor, c_int,
+        *const TfOutput, *mut *mut TfTensor, c_int,
+        *const *const TfOperation, c_int,
+        *mut TfBuffer, *mut TfStatus
+    );
+    operation_by_name = b"TF_GraphOperationByName\0":
+        fn(*mut TfGraph, *const c_char) -> *mut TfOperation;
+    operation_outputs = b"TF_OperationNumOutputs\0": fn(*mut TfOperation) -> c_int;
+    new_tensor = b"TF_NewTensor\0": fn(
+        c_int, *const i64, c_int, *mut c_void, usize, Deallocator, *mut c_void
+    ) -> *mut TfTensor;
+    delete_tensor = b"TF_DeleteTensor\0": fn(*mut TfTensor);
+    tensor_type = b"TF_TensorType\0": fn(*const TfTensor) -> c_int;
+    num_dims = b"TF_NumDims\0": fn(*const TfTensor) -> c_int;
+    dim = b"TF_Dim\0": fn(*const TfTensor, c_int) -> i64;
+    tensor_data = b"TF_TensorData\0": fn(*const TfTensor) -> *mut c_void;
+    tensor_byte_size = b"TF_TensorByteSize\0": fn(*const TfTensor) -> usize;
+    string_init = b"TF_StringInit\0": fn(*mut TString);
+    string_copy = b"TF_StringCopy\0": fn(*mut TString, *const c_char, usize);
+    string_data = b"TF_StringGetDataPointer\0": fn(*const TString) -> *const c_char;
+    string_size = b"TF_StringGetSize\0": fn(*const TString) -> usize;
+    string_dealloc = b"TF_StringDealloc\0": fn(*mut TString);
+}
+
+impl Api {
+    /// Opens the library at `path`.
+    ///
+    /// # Errors
+    /// The loader's own words, when the file is no such library or one it needs is missing.
+    pub(super) fn open(path: &Path) -> Result<Arc<Self>, libloading::Error> {
+        // SAFETY: loading runs the library's initialisers. The path comes from the operator
+        // (flag, environment, our own folders), never from a request, and naming a library
+        // there means trusting it with the process.
+        let library = unsafe { Library::new(path)? };
+        Api::resolve(library).map(Arc::new)
+    }
+
+    /// The library's version, for example `2.21.0`.
+    pub(super) fn version(&self) -> String {
+        // SAFETY: TF_Version returns a NUL-terminated string with static lifetime.
+        let text = unsafe { CStr::from_ptr((self.version)()) };
+        text.to_string_lossy().into_owned()
+    }
+
+    /// The library's registry of operations: a serialized `OpList`.
+    pub(super) fn operations(&self) -> Vec<u8> {
+        // SAFETY: the library returns a buffer that is ours from here on.
+        OwnedBuffer { api: self, raw: unsafe { (self.all_ops)() } }.bytes()
+    }
+
+    /// Takes the library of custom operations at `path` into the process, for as long as that
+    /// lives, and gives its operations: a serialized `OpList`.
+    ///
+    /// # Errors
+    /// The loader's or the registry's own words.
+    pub(super) fn load_library(&self, path: &Path) -> Result<Vec<u8>> {
+        let path = CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| Error::invalid("its path contains a NUL character"))?;
+        let status = Status::new(self);
+        // SAFETY: path and status are live for the call. Loading runs the library's initialisers:
+        // the path comes from the operator (flag, environment, file), never from a request, and
+        // naming a library there means trusting it with the process.
+        let library = unsafe { (self.load_library)(path.as_ptr(), status.raw) };
+        status.check()?;
+        // SAFETY: without a failure the handle is live. The list it gives belongs to the library,
+        // which is never closed; it is copied before the handle, and only that, is freed.
+        unsafe {
+            let operations = copy_of(&(self.op_list)(library));
+            (self.delete_library_handle)(library);
+            Ok(operations)
+        }
+    }
+
+    /// Whether [`RunOptions::threads`] has an effect.
+    pub(super) fn bounds_threads(&self) -> bool {
+        self.set_max_parallelism.is_some()
+    }
+}
+
+/// Sets how much libtensorflow itself writes to stderr: 0 all, 1 no notes, 2 no warnings,
+/// 3 no errors. Only has an effect before the library is opened.
+pub(super) fn set_log_level(level: u8) {
+    os::set_variable("TF_CPP_MIN_LOG_LEVEL", &level.to_string());
+}
+
+/// Gives each session the number of threads within an operation that its own configuration asks
+/// for. By default the first session of the process decides for all. Only has an effect before
+/// the library is opened.
+pub(super) fn use_threads_per_session() {
+    os::set_variable("TF_OVERRIDE_GLOBAL_THREADPOOL", "1");
+}
+
+/// A copy of what a buffer holds.
+///
+/// # Safety
+/// `data`, if it is not null, must be `length` readable bytes.
+unsafe fn copy_of(buffer: &TfBuffer) -> Vec<u8> {
+    if buffer.data.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(buffer.data.cast(), buffer.length).to_vec() }
+}
+
+/// A `TF_Buffer` we own; may be null.
+struct OwnedBuffer<'a> {
+    api: &'a Api,
+    raw: *mut TfBuffer,
+}
+
+impl<'a> OwnedBuffer<'a> {
+    fn new(api: &'a Api) -> Self {
+        // SAFETY: takes nothing; the pointer is freed in drop.
+        let raw = unsafe { (api.new_buffer)() };
+        OwnedBuffer { api, raw }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        // SAFETY: `raw` is null or a live buffer, whose `data` is `length` readable bytes.
+        unsafe { self.raw.as_ref().map_or(Vec::new(), |buffer| copy_of(buffer)) }
+    }
+}
+
+impl Drop for OwnedBuffer<'_> {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: `raw` came from the library, is ours, and is freed once, here.
+            unsafe { (self.api.delete_buffer)(self.raw) };
+        }
+    }
+}
+
+/// A `TF_Status` for one call.
+struct Status<'a> {
+    api: &'a Api,
+    raw: *mut TfStatus,
+}
+
+impl<'a> Status<'a> {
+    fn new(api: &'a Api) -> Self {
+        // SAFETY: takes nothing; the pointer is freed in drop.
+        let raw = unsafe { (api.new_status)() };
+        Status { api, raw }
+    }
+
+    fn check(&self) -> Result<()> {
+        // SAFETY: `raw` is the live status this struct owns; the message is NUL-terminated and
+        // valid until the status changes, and we copy it at once.
+        let (code, message) = unsafe {
+            let code = (self.api.get_code)(self.raw);
+            if code == 0 {
+                return Ok(());
+            }
+            (code, CStr::from_ptr((self.api.message)(self.raw)))
+        };
+        let message = message.to_string_lossy().into_owned();
+        Err(Error::new(Code::from_grpc(code), message))
+    }
+}
+
+impl Drop for Status<'_> {
+    fn drop(&mut self) {
+        // SAFETY: `raw` came from TF_NewStatus and is freed once, here.
+        unsafe { (self.api.delete_status)(self.raw) };
+    }
+}
+
+/// A place in a loaded graph that can be fed or fetched. Only valid with the [`Session`] that
+/// resolved it.
+#[derive(Clone, Copy)]
+pub(super) struct Endpoint(TfOutput);
+
+// SAFETY: it holds a pointer to an operation, which is immutable once its graph is loaded.
+unsafe impl Send for Endpoint {}
+// SAFETY: as above.
+unsafe impl Sync for Endpoint {}
+
+/// A loaded SavedModel: graph and session.
+pub(super) struct Session {
+    api: Arc<Api>,
+    graph: *mut TfGraph,
+    session: *mut TfSession,
+}
+
+// SAFETY: TF_SessionRun may be called from any number of threads at once; the graph is not
+// changed after the load. `close` needs `&mut self`.
+unsafe impl Send for Session {}
+// SAFETY: as above.
+unsafe impl Sync for Session {}
+
+/// A serialized `RunOptions` that runs the graph on the calling thread:
+/// `inter_op_thread_pool: -1` (field 3, varint).
+const ON_CALLING_THREAD: [u8; 11] =
+    [0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+
+/// A serialized `RunOptions` that runs the graph on the session's second set of threads:
+/// `inter_op_thread_pool: 1`.
+const ON_SECOND_POOL: [u8; 2] = [0x18, 0x01];
+
+/// What makes a serialized `RunOptions` trace every operation: `trace_level: FULL_TRACE`.
+const TRACED: [u8; 2] = [0x08, 0x03];
+
+/// A serialized `RunOptions` with `timeout_in_ms` (field 2, varint).
+fn with_timeout(timeout: Duration) -> SmallVec<[u8; 16]> {
+    let mut bytes = SmallVec::from_slice(&[0x10]);
+    let mut rest = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX >> 1).max(1);
+    while rest >= 0x80 {
+        bytes.push(u8::try_from(rest & 0x7f).unwrap_or(0) | 0x80);
+        rest >>= 7;
+    }
+    bytes.push(u8::try_from(rest).unwrap_or(0));
+    bytes
+}
+
+impl Session {
+    /// Makes a session without a graph, and closes it: what the library sets up for the whole
+    /// process when it first meets a configuration is then there.
+    pub(super) fn set_up(api: &Arc<Api>, config: &[u8]) -> Result<()> {
+        let options = SessionOptions::new(api, config)?;
+        let status = Status::new(api);
+        // SAFETY: options and status are live for the call; graph and session, which is null if
+        // there is none, are freed by drop of `empty`.
+        let (graph, session) = unsafe {
+            let graph = (api.new_graph)();
+            (graph, (api.new_session)(graph, options.raw, status.raw))
+        };
+        let empty = Session { api: Arc::clone(api), graph, session };
+        status.check()?;
+        drop(empty);
+        Ok(())
+    }
+
+    /// Loads the graph with `tags` from the SavedModel in `folder`; `config` is a serialized
+    /// `ConfigProto` with two sets of threads between operations, of which the second restores
+    /// variables.
+    pub(super) fn load(
+        api: &Arc<Api>,
+        folder: &Path,
+        tags: &[String],
+        config: &[u8],
+    ) -> Result<Self> {
+        let folder = c_string(&folder.to_string_lossy())?;
+        let tags: Vec<CString> = tags.iter().map(|t| c_string(t)).collect::<Result<_>>()?;
+        let tags: Vec<*const c_char> = tags.iter().map(|t| t.as_ptr()).collect();
+        let count = c_int::try_from(tags.len()).map_err(|_| Error::invalid("too many tags"))?;
+        let options = SessionOptions::new(api, config)?;
+        let run_options = TfBuffer {
+            data: ON_SECOND_POOL.as_ptr().cast(),
+            length: ON_SECOND_POOL.len(),
+            deallocator: None,
+        };
+        let status = Status::new(api);
+        // SAFETY: all pointers are live for the call: `options`, `folder` and `tags` are owned
+        // above, `run_options` and `status` too; the metagraph output may be null. The graph is freed
+        // below if no session comes of it, else by drop of the returned value.
+        let (graph, session) = unsafe {
+            let graph = (api.new_graph)();
+            let session = (api.load_session)(
+                options.raw,
+                &raw const run_options,
+                folder.as_ptr(),
+                tags.as_ptr(),
+                count,
+                graph,
+                ptr::null_mut(),
+                status.raw,
+            );
+            (graph, session)
+        };
+        let loaded = Session { api: Arc::clone(api), graph, session };
+        status.check()?;
+        Ok(loaded)
+    }
+
+    /// Finds `name`, written `operation:index` or `operation` (index 0).
+    pub(super) fn endpoint(&self, name: &str) -> Result<Endpoint> {
+        let missing = || Error::invalid(format!("the graph has no tensor named {name:?}"));
+        let (operation, index) = match name.rsplit_once(':') {
+            Some((operation, index)) => (operation, index.parse().map_err(|_| missing())?),
+            None => (name, 0),
+        };
+        let operation = c_string(operation)?;
+        // SAFETY: the graph is live and the name NUL-terminated; a null result is handled before
+        // the pointer is used; operations live as long as their graph.
+        let (operation, outputs) = unsafe {
+            let operation = (self.api.operation_by_name)(self.graph, operation.as_ptr());
+            if operation.is_null() {
+                return Err(missing());
+            }
+            (operation, (self.api.operation_outputs)(operation))
+        };
+        if !(0..outputs).contains(&index) {
+            return Err(missing());
+        }
+        Ok(Endpoint(TfOutput { operation, index }))
+    }
+
+    /// Feeds `inputs` to `feeds`, one each, and fetches `fetches`.
+    ///
+    /// The endpoints must come from this session.
+    pub(super) fn run(
+        &self,
+        feeds: &[Endpoint],
+        inputs: &[Tensor],
+        fetches: &[Endpoint],
+        options: RunOptions,
+    ) -> Result<Vec<Tensor>> {
+        let timeout = options.timeout.map(with_timeout);
+        let serialized: &[u8] = timeout.as_deref().unwrap_or(&ON_CALLING_THREAD);
+        let threads = options.threads;
+        self.run_with((feeds, inputs, fetches), serialized, threads, ptr::null_mut())
+    }
+
+    /// The same, and what every operation did meanwhile: a serialized `RunMetadata`.
+    pub(super) fn run_traced(
+        &self,
+        feeds: &[Endpoint],
+        inputs: &[Tensor],
+        fetches: &[Endpoint],
+        options: RunOptions,
+    ) -> Result<(Vec<Tensor>, Vec<u8>)> {
+        let timeout = options.timeout.map(with_timeout).unwrap_or_default();
+        let serialized = [&TRACED, timeout.as_slice()].concat();
+        let metadata = OwnedBuffer::new(&self.api);
+        let call = (feeds, inputs, fetches);
+        let outputs = self.run_with(call, &serialized, options.threads, metadata.raw)?;
+        Ok((outputs, metadata.bytes()))
+    }
+
+    /// Runs feeds, inputs and fetches with serialized `RunOptions`; `metadata` is null or a live
+    /// buffer for what there is to tell of the run.
+    fn run_with(
+        &self,
+        (feeds, inputs, fetches): (&[Endpoint], &[Tensor], &[Endpoint]),
+        serialized: &[u8],
+        threads: usize,
+        metadata: *mut TfBuffer,
+    ) -> Result<Vec<Tensor>> {
+        let api = &*self.api;
+        let too_many = |_| Error::invalid("too many tensors");
+        let feed_count = c_int::try_from(feeds.len()).map_err(too_many)?;
+        let fetch_count = c_int::try_from(fetches.len()).map_err(too_many)?;
+        if feeds.len() != inputs.len() {
+            return Err(Error::internal("inputs and feeds differ in number"));
+        }
+        let owned: SmallVec<[OwnedTensor; 4]> = inputs
+            .iter()
+            .map(|tensor| OwnedTensor::from_tensor(&self.api, tensor))
+            .collect::<Result<_>>()?;
+        let feeds: SmallVec<[TfOutput; 4]> = feeds.iter().map(|e| e.0).collect();
+        let fetches: SmallVec<[TfOutput; 4]> = fetches.iter().map(|e| e.0).collect();
+        let inputs: SmallVec<[*mut TfTensor; 4]> = owned.iter().map(|t| t.raw.as_ptr()).collect();
+        let mut outputs: SmallVec<[*mut TfTensor; 4]> =
+            smallvec::smallvec![ptr::null_mut(); fetches.len()];
+
+        let run_options = TfBuffer {
+            data: serialized.as_ptr().cast(),
+            length: serialized.len(),
+            deallocator: None,
+        };
+        let status = Status::new(api);
+        // SAFETY: session and status are live; the arrays have the stated lengths and outlive
+        // the call, as do the tensors in `owned`; endpoints belong to this session's graph;
+        // `metadata` is null or a buffer that only this call uses.
+        // On success every output pointer is a tensor we own; on failure all stay null.
+        unsafe {
+            if let (Some(set), 1..) = (api.set_max_parallelism, threads) {
+                set(c_int::try_from(threads).unwrap_or(c_int::MAX));
+            }
+            (api.session_run)(
+                self.session,
+                &raw const run_options,
+                feeds.as_ptr(),
+                inputs.as_ptr(),
+                feed_count,
+                fetches.as_ptr(),
+                outputs.as_mut_ptr(),
+                fetch_count,
+                ptr::null(),
+                0,
+                metadata,
+                status.raw,
+            );
+        }
+        let outputs: SmallVec<[Option<OwnedTensor>; 4]> = outputs
+            .into_iter()
+            .map(|raw| NonNull::new(raw).map(|raw| OwnedTensor::new(&self.api, raw)))
+            .collect();
+        status.check()?;
+        outputs
+            .into_iter()
+            .map(|tensor| {
+                tensor
+                    .ok_or_else(|| Error::internal("the runtime returned no tensor"))?
+                    .into_tensor()
+            })
+            .collect()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let status = Status::new(&self.api);
+        // SAFETY: nobody else holds the session (`&mut self`), so no run is under way; each
+        // pointer is freed once. A null session (failed load) is skipped.
+        unsafe {
+            if !self.session.is_null() {
+                (self.api.close_session)(self.session, status.raw);
+                (self.api.delete_session)(self.session, status.raw);
+            }
+            (self.api.delete_graph)(self.graph);
+        }
+    }
+}
+
+struct SessionOptions<'a> {
+    api: &'a Api,
+    raw: *mut TfSessionOptions,
+}
+
+impl<'a> SessionOptions<'a> {
+    fn new(api: &'a Api, config: &[u8]) -> Result<Self> {
+        // SAFETY: takes nothing; freed in drop.
+        let raw = unsafe { (api.new_session_options)() };
+        let options = SessionOptions { api, raw };
+        let status = Status::new(api);
+        // SAFETY: `config` is `len` readable bytes; the library parses a copy.
+        unsafe { (api.set_config)(raw, config.as_ptr().cast(), config.len(), status.raw) };
+        status.check()?;
+        Ok(options)
+    }
+}
+
+impl Drop for SessionOptions<'_> {
+    fn drop(&mut self) {
+        // SAFETY: `raw` came from TF_NewSessionOptions and is freed once, here.
+        unsafe { (self.api.delete_session_options)(self.raw) };
+    }
+}
+
+/// A `TF_Tensor` we own.
+struct OwnedTensor {
+    api: Arc<Api>,
+    raw: NonNull<TfTensor>,
+}
+
+// SAFETY: a TF_Tensor is reference-counted with atomics inside; we only read through it.
+unsafe impl Send for OwnedTensor {}
+// SAFETY: as above.
+unsafe impl Sync for OwnedTensor {}
+
+impl OwnedTensor {
+    fn new(api: &Arc<Api>, raw: NonNull<TfTensor>) -> Self {
+        let api = Arc::clone(api);
+        OwnedTensor { api, raw }
+    }
+
+    /// Hands `tensor` to the runtime: numbers in place, strings copied into the runtime's form.
+    fn from_tensor(api: &Arc<Api>, tensor: &Tensor) -> Result<Self> {
+        let (data, length, release, owner) = match tensor.data() {
+            Data::Numeric(buffer) => lend_buffer(buffer),
+            Data::Strings(strings) => build_strings(api, strings),
+        };
+        let dims = tensor.shape().dims();
+        let rank = c_int::try_from(dims.len()).unwrap_or(c_int::MAX);
+        // SAFETY: `data` is `length` bytes that stay valid until `release(data, length, owner)`
+        // runs; the library calls it exactly once, also when it decides to copy. The runtime
+        // never writes to a fed tensor whose buffer it does not own alone: feeds are shared
+        // buffers, so no kernel takes them over for its output.
+        let raw = unsafe {
+            (api.new_tensor)(
+                tensor.dtype().number(),
+                dims.as_ptr(),
+                rank,
+                data,
+                length,
+                release,
+                owner,
+            )
+        };
+        match NonNull::new(raw) {
+            Some(raw) => Ok(OwnedTensor::new(api, raw)),
+            None => Err(Error::invalid(format!("the runtime refused a tensor {tensor:?}"))),
+        }
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        let raw = self.raw.as_ptr();
+        // SAFETY: `raw` is live; dimension indices run below the number of dimensions.
+        let dims: SmallVec<[i64; 4]> = unsafe {
+            let rank = (self.api.num_dims)(raw);
+            (0..rank).map(|i| (self.api.dim)(raw, i)).collect()
+        };
+        Shape::new(&dims)
+    }
+
+    fn dtype(&self) -> Result<DType> {
+        // SAFETY: `raw` is live.
+        let number = unsafe { (self.api.tensor_type)(self.raw.as_ptr()) };
+        DType::from_number(number).ok_or_else(|| {
+            Error::new(
+                Code::Unimplemented,
+                format!("the model returned a tensor of type number {number}, which has no value outside the runtime"),
+            )
+        })
+    }
+
+    /// Takes the runtime's tensor as one of ours: numbers as a view, strings copied.
+    fn into_tensor(self) -> Result<Tensor> {
+        let dtype = self.dtype()?;
+        let shape = self.shape()?;
+        if dtype == DType::String {
+            return Tensor::from_strings(shape.clone(), self.copy_strings(shape.elements()?)?);
+        }
+        Tensor::numeric(dtype, shape, Buffer::new(Arc::new(self)))
+    }
+
+    fn copy_strings(&self, count: usize) -> Result<StringsBuilder> {
+        let raw = self.raw.as_ptr();
+        // SAFETY: `raw` is live.
+        let (data, bytes) =
+            unsafe { ((self.api.tensor_data)(raw), (self.api.tensor_byte_size)(raw)) };
+        if bytes < count.saturating_mul(size_of::<TString>()) {
+            return Err(Error::internal("a string tensor is smaller than its shape"));
+        }
+        let mut strings = StringsBuilder::with_capacity(count, 0);
+        for index in 0..count {
+            // SAFETY: the tensor holds `count` strings (checked above); data pointer and size
+            // describe bytes that live as long as the tensor, and are copied at once.
+            let value = unsafe {
+                let string = data.cast::<TString>().add(index);
+                let start = (self.api.string_data)(string).cast::<u8>();
+                std::slice::from_raw_parts(start, (self.api.string_size)(string))
+            };
+            strings.push(value);
+        }
+        Ok(strings)
+    }
+}
+
+impl Memory for OwnedTensor {
+    fn bytes(&self) -> &[u8] {
+        let raw = self.raw.as_ptr();
+        // SAFETY: data and size describe the tensor's memory, which lives as long as the tensor
+        // and is not written by anyone once a run has returned it. An empty tensor may have a
+        // null pointer.
+        unsafe {
+            let length = (self.api.tensor_byte_size)(raw);
+            let data = (self.api.tensor_data)(raw).cast::<u8>();
+            if length == 0 || data.is_null() {
+                return &[];
+            }
+            std::slice::from_raw_parts(data, length)
+        }
+    }
+}
+
+impl Drop for OwnedTensor {
+    fn drop(&mut self) {
+        // SAFETY: `raw` is a tensor we own and is freed once, here.
+        unsafe { (self.api.delete_tensor)(self.raw.as_ptr()) };
+    }
+}
+
+type Lent = (*mut c_void, usize, Deallocator, *mut c_void);
+
+/// Memory of a fed numeric tensor: ours, with a counted reference for the runtime.
+fn lend_buffer(buffer: &Buffer) -> Lent {
+    unsafe extern "C" fn release(_: *mut c_void, _: usize, owner: *mut c_void) {
+        // SAFETY: `owner` is the box leaked below, and the library calls this once.
+        drop(unsafe { Box::from_raw(owner.cast::<Buffer>()) });
+    }
+    let owner = Box::new(buffer.clone());
+    let bytes = owner.as_slice();
+    let (data, length) = (bytes.as_ptr().cast_mut().cast(), bytes.len());
+    (data, length, release, Box::into_raw(owner).cast())
+}
+
+/// The runtime's own strings, and what frees them.
+struct BuiltStrings {
+    api: Arc<Api>,
+    strings: Vec<TString>,
+}
+
+impl Drop for BuiltStrings {
+    fn drop(&mut self) {
+        for string in &mut self.strings {
+            // SAFETY: each was initialised in `build_strings` and is freed once.
+            unsafe { (self.api.string_dealloc)(string) };
+        }
+    }
+}
+
+/// Strings of a fed tensor, copied into the runtime's form. A copy and not a view of our memory:
+/// a kernel may keep an element (in a table, a queue, an output) beyond the life of the request.
+fn build_strings(api: &Arc<Api>, values: &Strings) -> Lent {
+    unsafe extern "C" fn release(_: *mut c_void, _: usize, owner: *mut c_void) {
+        // SAFETY: `owner` is the box leaked below, and the library calls this once.
+        drop(unsafe { Box::from_raw(owner.cast::<BuiltStrings>()) });
+    }
+    let mut owner = Box::new(BuiltStrings {
+        api: Arc::clone(api),
+        strings: vec![TString([0; 24]); values.len()],
+    });
+    for (string, value) in owner.strings.iter_mut().zip(values.iter()) {
+        // SAFETY: `string` is 24 writable bytes, as TF_TString is; `value` is `len` readable
+        // bytes, which the library copies.
+        unsafe {
+            (api.string_init)(string);
+            (api.string_copy)(string, value.as_ptr().cast(), value.len());
+        }
+    }
+    let data = owner.strings.as_mut_ptr().cast();
+    let length = owner.strings.len() * size_of::<TString>();
+    (data, length, release, Box::into_raw(owner).cast())
+}
+
+fn c_string(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::invalid(format!("{text:?} contains a NUL character")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeout_is_encoded_as_a_varint_of_field_2() {
+        let bytes = |millis| with_timeout(Duration::from_millis(millis));
+        assert_eq!(bytes(0).as_slice(), [0x10, 1], "0 would be no timeout");
+        assert_eq!(bytes(300).as_slice(), [0x10, 0xac, 0x02]);
+    }
+}

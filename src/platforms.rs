@@ -1,0 +1,46 @@
+//! The platforms that are built in: each is one line here, and a feature of the program. Their
+//! names are in [`crate::config`].
+
+use std::sync::Arc;
+
+use tensorserve_platform::{Platform, Platforms};
+
+use crate::config::Config;
+
+/// Those that are built in, in the order they are asked to recognise a model. None of them opens
+/// or needs anything yet.
+#[must_use]
+pub fn built_in(config: &Config) -> Platforms {
+    let mut all: Vec<Arc<dyn Platform>> = Vec::new();
+    #[cfg(feature = "tensorflow")]
+    all.push(Arc::new(tensorserve_tensorflow::TensorFlow::new(config.tensorflow.clone())));
+    #[cfg(feature = "onnx")]
+    let onnx = Arc::new(tensorserve_onnx::Onnx::new(config.onnx.clone()));
+    #[cfg(feature = "onnx")]
+    all.push(Arc::clone(&onnx) as Arc<dyn Platform>);
+    #[cfg(feature = "mxnet")]
+    all.push(Arc::new(tensorserve_onnx::mxnet::MxNet::new(onnx)));
+    #[cfg(feature = "xgboost")]
+    all.push(Arc::new(tensorserve_tabular::xgboost::XGBoost));
+    #[cfg(feature = "sklearn")]
+    all.push(Arc::new(tensorserve_tabular::sklearn::ScikitLearn));
+    #[cfg(feature = "pmml")]
+    all.push(Arc::new(tensorserve_tabular::pmml::Pmml));
+    #[cfg(feature = "spark")]
+    all.push(Arc::new(tensorserve_tabular::spark::Spark));
+    Platforms::new(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{PLATFORMS, Settings, environment::Environment};
+
+    #[test]
+    fn the_platforms_that_users_can_name_are_those_that_are_built_in() {
+        let config = Config::new(Settings::default(), &Environment::default()).expect("valid");
+        let platforms = built_in(&config);
+        let names: Vec<&str> = platforms.iter().map(|platform| platform.name()).collect();
+        assert_eq!(names, PLATFORMS);
+    }
+}
