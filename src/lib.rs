@@ -11,22 +11,18 @@
 pub mod cli;
 pub mod config;
 pub mod platforms;
+pub mod protocols;
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use tensorserve_auth::Authenticator;
-use tensorserve_core::config::BatchConfig;
-use tensorserve_core::engine::{Engine, ModelHandle};
-use tensorserve_core::metrics::Metrics;
-use tensorserve_core::repository::{Repository, VersionFiles};
+use tensorserve_core::engine::Engine;
 use tensorserve_platform::Platforms;
-use tensorserve_protocols::tfs::config::batching;
-use tensorserve_protocols::tfs::warm_up;
-use tensorserve_server::{GrpcListener, HttpListener, ShutdownConfig, Watcher};
+use tensorserve_protocol::Protocol;
+use tensorserve_server::{GrpcListener, HttpListener, ServedApi, ShutdownConfig, Watcher};
 use tensorserve_tensor::error::Result;
 
 use crate::config::Config;
@@ -39,51 +35,54 @@ const WORKERS_END: Duration = Duration::from_secs(2);
 /// A running server.
 pub struct Server {
     engine: Engine,
+    api: ServedApi,
     http: Option<HttpListener>,
     grpc: Option<GrpcListener>,
     shutdown: ShutdownConfig,
     _watcher: Watcher,
 }
 
-/// The files beside a version that TensorFlow Serving knows.
-pub(crate) struct TfsFiles {
-    pub(crate) max_tensor_bytes: usize,
-}
-
-impl VersionFiles for TfsFiles {
-    fn warm_up(&self, handle: &ModelHandle, folder: &Path, times: usize) -> Result<()> {
-        warm_up::run_file(handle, folder, times, self.max_tensor_bytes)
-    }
-
-    fn batching(&self, folder: &Path) -> Result<BatchConfig> {
-        batching::of_version(folder)
-    }
-}
-
 impl Server {
-    /// Starts serving. Returns once the ports are open; models are loaded in the background.
+    /// Starts to serve the protocols that are built in. Returns once the ports are open; models are
+    /// loaded in the background.
     ///
     /// # Errors
-    /// If a port can not be bound or a thread not be started.
+    /// If a port cannot be bound or a thread cannot be started.
     pub fn start(config: &Config, platforms: Platforms) -> Result<Self> {
+        Server::with_protocols(config, platforms, &protocols::built_in(config))
+    }
+
+    /// Starts to serve these protocols. Where two have the same route, the first one's counts.
+    ///
+    /// # Errors
+    /// If a port cannot be bound, a thread cannot be started, or routes are in conflict.
+    pub fn with_protocols(
+        config: &Config,
+        platforms: Platforms,
+        protocols: &[Arc<dyn Protocol>],
+    ) -> Result<Self> {
         let authenticator = config.auth.as_ref().map(Authenticator::new).transpose()?;
-        let authenticator = authenticator.as_ref();
-        let metrics = Metrics::new();
-        let (core, listeners) = (config.engine(), config.server());
-        let files = Arc::new(TfsFiles { max_tensor_bytes: core.max_tensor_bytes });
-        let repository = Repository::start(&core, platforms, metrics.clone(), files)?;
-        let engine = Engine::new(&core, repository, metrics);
+        let (authenticator, listeners) = (authenticator.as_ref(), config.server());
+        let engine = protocols::engine(config, platforms, protocols)?;
         engine.start_history()?;
+        let api = ServedApi::new(&listeners, &engine, protocols)?;
         let http = match config.http.port {
-            Some(port) => Some(HttpListener::start(&listeners, port, &engine, authenticator)?),
+            Some(port) => Some(HttpListener::start(&listeners, port, &api, authenticator)?),
             None => None,
         };
-        let grpc = GrpcListener::start(&listeners, &engine, authenticator)?;
+        let grpc = GrpcListener::start(&listeners, &api, authenticator)?;
         let address = http.as_ref().map(HttpListener::address);
         engine.listens(address, grpc.as_ref().and_then(GrpcListener::address));
         let _watcher =
             tensorserve_server::watch(&listeners, authenticator, http.as_ref(), grpc.as_ref())?;
-        Ok(Server { engine, http, grpc, shutdown: config.shutdown.clone(), _watcher })
+        let shutdown = config.shutdown.clone();
+        Ok(Server { engine, api, http, grpc, shutdown, _watcher })
+    }
+
+    /// Everything that clients can call.
+    #[must_use]
+    pub fn api(&self) -> &ServedApi {
+        &self.api
     }
 
     /// The address of the HTTP listener, if there is one.

@@ -23,9 +23,9 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("onnx", &["platform", "tensor"]),
     ("tabular", &["codec", "platform", "tensor"]),
     ("core", &["codec", "os", "platform", "preprocessing", "tensor", "workers"]),
-    ("protocol", &["core", "tensor"]),
-    ("protocols", &["archive", "codec", "core", "proto", "protocol", "tensor"]),
-    ("server", &["auth", "core", "proto", "protocol", "protocols", "tensor"]),
+    ("protocol", &["auth", "core", "tensor"]),
+    ("protocols", &["archive", "auth", "codec", "core", "proto", "protocol", "tensor"]),
+    ("server", &["auth", "core", "protocol", "tensor"]),
 ];
 
 /// Crates that bind C libraries. Every other crate forbids unsafe code.

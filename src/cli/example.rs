@@ -1,6 +1,6 @@
 //! A request that works, made up from what a signature declares.
 
-use tensorserve_protocols::simple::example::nested;
+use tensorserve_protocols::sample::nested;
 use tensorserve_tensor::{DType, ImageEncoding, Signature, TensorSpec};
 
 /// More values than anyone wants to see in a terminal.
@@ -81,7 +81,7 @@ pub(super) fn image_words(signature: &Signature) -> &'static str {
 
 /// Dimensions of one made-up value: 1 for whatever is left open.
 fn dims(spec: &TensorSpec) -> Vec<usize> {
-    let mut dims = tensorserve_protocols::simple::example::dims(spec, 1);
+    let mut dims = tensorserve_protocols::sample::dims(spec, 1);
     dims.iter_mut().for_each(|size| *size = (*size).max(1));
     dims
 }

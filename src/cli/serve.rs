@@ -248,7 +248,7 @@ impl Report {
                 let load = format!("{} ms", handle.load_time().as_millis());
                 let url =
                     self.url().map_or("".to_owned(), |url| format!("{url}/v1/models/{model}"));
-                let platform = handle.platform().to_owned();
+                let platform = handle.platform().name.to_owned();
                 rows.push(vec![model.clone(), version, platform, names.join(", "), load, url]);
             }
         }

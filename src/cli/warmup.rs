@@ -5,7 +5,6 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -13,17 +12,13 @@ use prost::Message;
 
 use super::inspect::models_at;
 use super::{name_libraries, say};
-use crate::TfsFiles;
 use crate::config::environment::Environment;
 use crate::config::units::{List, Span};
 use crate::config::{Config, ModelSettings, Settings};
-use crate::platforms;
+use crate::{platforms, protocols};
 use tensorserve_codec::tfrecord;
-use tensorserve_core::engine::{Choice, Engine, ModelHandle, ModelSpec, State};
-use tensorserve_core::metrics::Metrics;
-use tensorserve_core::repository::Repository;
+use tensorserve_core::engine::{Choice, Engine, Method, ModelHandle, ModelSpec, State};
 use tensorserve_proto::serving::PredictionLog;
-use tensorserve_protocols::tfs::classify::Method;
 use tensorserve_protocols::tfs::record;
 use tensorserve_protocols::tfs::warm_up::{self, MOST_RECORDS, Records, file_of};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -71,7 +66,7 @@ pub(super) struct RecordArgs {
     bodies: Vec<PathBuf>,
     /// What the bodies ask for
     #[arg(long, default_value = "predict", conflicts_with = "log")]
-    method: Asked,
+    method: MethodArg,
     /// The signature they ask, instead of the one they name
     #[arg(long, value_name = "NAME", conflicts_with = "log")]
     signature: Option<String>,
@@ -90,7 +85,7 @@ pub(super) struct RecordArgs {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Asked {
+enum MethodArg {
     Predict,
     Classify,
     Regress,
@@ -138,10 +133,7 @@ impl Version {
         let (path, named) = (Some(folder.clone()), Some(name.clone()));
         settings.models.push(ModelSettings { name: named, path, ..ModelSettings::default() });
         let config = Config::new(settings, environment)?;
-        let (core, metrics) = (config.engine(), Metrics::new());
-        let files = TfsFiles { max_tensor_bytes: core.max_tensor_bytes };
-        let repository = Repository::start(&core, platforms, metrics.clone(), Arc::new(files))?;
-        let engine = Engine::new(&core, repository, metrics);
+        let engine = protocols::engine(&config, platforms, &protocols::built_in(&config))?;
         engine.wait_until_started(|_| ());
         let handle = engine.resolve(&ModelSpec { name, choice: Choice::Latest });
         let handle = handle.map_err(|_| not_loaded(&engine, name, folder))?;
@@ -234,9 +226,9 @@ fn of_bodies(arguments: &RecordArgs, version: &Version) -> Result<Vec<(String, P
         return Err(Error::invalid(format!("more than {MOST_RECORDS} requests are too many")));
     }
     let method = match arguments.method {
-        Asked::Predict => None,
-        Asked::Classify => Some(Method::Classify),
-        Asked::Regress => Some(Method::Regress),
+        MethodArg::Predict => Method::Predict,
+        MethodArg::Classify => Method::Classify,
+        MethodArg::Regress => Method::Regress,
     };
     let mut records = Vec::with_capacity(arguments.bodies.len());
     for path in &arguments.bodies {

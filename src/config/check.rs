@@ -12,15 +12,16 @@ use super::environment::Environment;
 use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings};
 use super::units::{Amount, Bytes, List, Port, Span};
 use super::{
-    AuthConfig, BatchConfig, BatchMode, BatchParameters, BatcherConfig, Config, ConsoleConfig,
-    Cors, GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, RepositoryConfig,
-    SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TFS_METRICS_PATH,
+    AdminAccess, AuthConfig, BatchConfig, BatchMode, BatchParameters, BatcherConfig, Config, Cors,
+    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, ProtocolsConfig, RepositoryConfig,
+    SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TfsConfig,
     VersionPolicy, VersionTransition, WorkersConfig, file,
 };
 #[cfg(feature = "tensorflow")]
 use super::{GpuConfig, TensorFlowConfig};
 use tensorserve_core::config::is_model_name;
 use tensorserve_os::machine;
+use tensorserve_protocols::tfs::config::METRICS_PATH;
 use tensorserve_tensor::error::{Error, Result};
 
 impl Config {
@@ -70,6 +71,7 @@ impl Check {
             self.mistake("http_port and grpc_port are both off: nothing would be listened on");
         }
         Config {
+            protocols: self.protocols(server, http.max_body_bytes),
             http,
             grpc,
             repository: self.repository(settings),
@@ -116,31 +118,43 @@ impl Check {
             keep_alive: self.some_time("keep_alive", server.keep_alive, 75),
             max_connections: self.at_least_one("max_connections", server.max_connections, 25_000),
             cors: Cors::Off,
-            is_simple: false,
-            exact: false,
-            metrics_path: Some(TFS_METRICS_PATH.to_owned()),
+            request_ids: true,
             server_timing: server.server_timing.unwrap_or(false),
             tls: None,
-            sagemaker: self.sagemaker(server, max_body),
-            console: self.console(server, host),
+            admin: self.admin(server, host),
         }
     }
 
-    /// What the console may do: nothing that just anybody could then do from another machine.
-    fn console(&mut self, server: &ServerSettings, host: IpAddr) -> ConsoleConfig {
+    fn protocols(&mut self, server: &ServerSettings, max_body: usize) -> ProtocolsConfig {
+        ProtocolsConfig {
+            tfs: TfsConfig {
+                exact: false,
+                metrics_path: Some(METRICS_PATH.to_owned()),
+                reload: false,
+                tensor_content: true,
+            },
+            replaces_simple: false,
+            sagemaker: self.sagemaker(server, max_body),
+            console: server.console.unwrap_or(true),
+        }
+    }
+
+    /// Whether the console may change what is served: not if unauthenticated clients on other
+    /// machines could then do so.
+    fn admin(&mut self, server: &ServerSettings, host: IpAddr) -> AdminAccess {
         let is_safe = host.is_loopback()
             || server.auth_file.is_some()
             || server.allow_unauthenticated_admin == Some(true);
-        let admin = server.console_admin.unwrap_or(is_safe);
-        if admin && !is_safe {
+        let allowed = server.console_admin.unwrap_or(is_safe);
+        if allowed && !is_safe {
             self.mistake(format!(
-                "console_admin: whoever reaches {host} could change what is served; name users and \
-                 keys with auth_file (`tensorserve auth add-user NAME` makes it), listen on \
-                 127.0.0.1, or set allow_unauthenticated_admin"
+                "console_admin: every client that reaches {host} could change what is served; set \
+                 auth_file (`tensorserve auth add-user NAME` creates it), listen on 127.0.0.1, or \
+                 set allow_unauthenticated_admin"
             ));
         }
         let hosts = server.console_hosts.clone().map_or(Vec::new(), |List(hosts)| hosts);
-        ConsoleConfig { enabled: server.console.unwrap_or(true), admin, hosts }
+        AdminAccess { allowed, hosts }
     }
 
     fn sagemaker(&mut self, server: &ServerSettings, max_body: usize) -> SagemakerConfig {
@@ -185,8 +199,6 @@ impl Check {
             max_message_bytes: self.at_least_one("grpc_max_message_bytes", Some(max_message), 1),
             tls: None,
             health_service: true,
-            reload: false,
-            tensor_content: true,
         }
     }
 
@@ -442,7 +454,7 @@ mod tests {
             let mut settings = Settings::default();
             settings.server.host = Some(host.to_owned());
             configure(&mut settings.server);
-            checked(settings).map(|config| config.http.console.admin)
+            checked(settings).map(|config| config.http.admin.allowed)
         };
         assert_eq!(console("127.0.0.1", &|_| ()).ok(), Some(true));
         assert_eq!(console("::1", &|_| ()).ok(), Some(true));

@@ -17,9 +17,9 @@ pub use tensorserve_onnx::OnnxConfig;
 pub use tensorserve_protocols::sagemaker::{
     Compatibility as SagemakerCompatibility, MultiModelConfig, SagemakerConfig,
 };
+pub use tensorserve_protocols::tfs::TfsConfig;
 pub use tensorserve_server::config::{
-    ConsoleConfig, Cors, GrpcConfig, HttpConfig, Pem, ServerConfig, ShutdownConfig,
-    TFS_METRICS_PATH, TlsConfig,
+    AdminAccess, Cors, GrpcConfig, HttpConfig, Pem, ServerConfig, ShutdownConfig, TlsConfig,
 };
 #[cfg(feature = "tensorflow")]
 pub use tensorserve_tensorflow::{GpuConfig, TensorFlowConfig};
@@ -46,6 +46,8 @@ pub struct Config {
     pub http: HttpConfig,
     /// The gRPC listener.
     pub grpc: GrpcConfig,
+    /// The protocols that are served.
+    pub protocols: ProtocolsConfig,
     /// Which models, and how they come and go.
     pub repository: RepositoryConfig,
     /// Threads that queues share.
@@ -64,6 +66,20 @@ pub struct Config {
     pub shutdown: ShutdownConfig,
 }
 
+/// The protocols that are served, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProtocolsConfig {
+    /// TensorFlow Serving's REST and gRPC APIs.
+    pub tfs: TfsConfig,
+    /// This server stands in for Simple TensorFlow Serving: paths that it shares with TensorFlow
+    /// Serving are answered as it does.
+    pub replaces_simple: bool,
+    /// SageMaker's container and service.
+    pub sagemaker: SagemakerConfig,
+    /// The console is served.
+    pub console: bool,
+}
+
 /// A decoded tensor may take this many times the largest request body: text of short numbers
 /// grows when it becomes numbers.
 const GROWTH: usize = 8;
@@ -79,14 +95,20 @@ impl Config {
     #[must_use]
     pub fn with_one_user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         self.auth = Some(AuthConfig::OneUser { name: name.into(), password: password.into() });
-        self.http.console.admin = true;
+        self.http.admin.allowed = true;
         self
+    }
+
+    /// Answers TensorFlow Serving's APIs exactly as it does, without additions of ours.
+    pub fn answer_as_tfs(&mut self) {
+        self.protocols.tfs.exact = true;
+        self.http.request_ids = false;
     }
 
     /// What the core must be told.
     #[must_use]
     pub fn engine(&self) -> EngineConfig {
-        let multi_model = self.http.sagemaker.multi_model.as_ref();
+        let multi_model = self.protocols.sagemaker.multi_model.as_ref();
         EngineConfig {
             repository: self.repository.clone(),
             batching: self.batching.clone(),

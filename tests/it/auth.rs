@@ -13,8 +13,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tensorserve::config::ModelSettings;
 use tensorserve_auth::file::{add_key, add_user};
-use tensorserve_auth::{Access, Role, Roles};
-use tensorserve_server::{calls, routes};
+use tensorserve_auth::{Permission, Role, Roles};
 use tonic::Code;
 
 use crate::support::client::{Answer, Client, request};
@@ -82,11 +81,13 @@ fn ask(place: &Place, method: &str, path: &str, authorization: Option<&str>) -> 
     request(place.server.address, method, path, &headers, "")
 }
 
-/// What asks for `access`, without methods.
-fn paths_of(access: Access) -> Vec<&'static str> {
-    let of_routes = routes().map(|(_, path, asked)| (path, asked));
-    let all = of_routes.chain(calls().iter().copied());
-    let mut paths: Vec<_> = all.filter(|(_, asked)| *asked == access).map(|(p, _)| p).collect();
+/// What requires `permission`, without methods.
+fn paths_of(place: &Place, permission: Permission) -> Vec<String> {
+    let api = place.server.api();
+    let routes = api.routes().map(|(_, path, required)| (path.to_owned(), required));
+    let all = routes.chain(api.grpc_methods().map(|(path, required)| (path.to_owned(), required)));
+    let paths = all.filter(|(_, required)| *required == permission);
+    let mut paths: Vec<_> = paths.map(|(path, _)| path).collect();
     paths.sort_unstable();
     paths.dedup();
     paths
@@ -96,8 +97,9 @@ fn paths_of(access: Access) -> Vec<&'static str> {
 /// was decided.
 #[test]
 fn nothing_is_open_or_taken_from_admins_by_mistake() {
+    let place = Place::of(&Model::default(), |_| ());
     assert_eq!(
-        paths_of(Access::Open),
+        paths_of(&place, Permission::Public),
         [
             "/",
             "/console/{file}",
@@ -106,20 +108,21 @@ fn nothing_is_open_or_taken_from_admins_by_mistake() {
             "/health",
             "/healthz",
             "/ping",
+            "/ping{*rest}",
             "/readyz",
             "/reference",
             "/static/images/favicon.ico",
             "/static/simple.css",
-            "/v1/models/{model}:predict",
         ]
     );
-    let admins = paths_of(Access::Admin);
+    let admins = paths_of(&place, Permission::Admin);
     for path in
         ["/models", "/models/{model}", "/tensorflow.serving.ModelService/HandleReloadConfigRequest"]
     {
-        assert!(admins.contains(&path), "{path} is not in {admins:?}");
+        assert!(admins.iter().any(|admin| admin == path), "{path} is not in {admins:?}");
     }
-    assert_eq!(paths_of(Access::Metrics), ["/metrics", "/monitoring/prometheus/metrics"]);
+    let metrics = paths_of(&place, Permission::Metrics);
+    assert_eq!(metrics, ["/metrics", "/monitoring/prometheus/metrics"]);
 }
 
 #[test]
@@ -127,17 +130,22 @@ fn every_route_asks_for_its_role() {
     let people = People::new();
     let place = people.serve();
     let (mut asked, mut refused) = (0, 0);
-    for (method, path, access) in routes() {
+    let routes = place.server.api().routes();
+    let each = routes.flat_map(|(methods, path, permission)| {
+        methods.iter().map(move |method| (*method, path, permission))
+    });
+    for (method, path, permission) in each {
         let path = path.replace("{model}", "m").replace("{endpoint}", "m");
         let path = path.replace("{version}", "1").replace("{label}", "l");
+        let path = path.replace("{file}", "app.js").replace("{*rest}", "/x");
+        assert!(!path.contains('{'), "{path} has a parameter that this test does not know");
         for (authorization, roles) in askers() {
-            let method = if method == "*" { "POST" } else { method };
             let answer = ask(&place, method, &path, authorization.as_deref());
-            let what = format!("{method} {path} ({access}) for {authorization:?}");
+            let what = format!("{method} {path} ({permission}) for {authorization:?}");
             let expected = match roles {
-                _ if access == Access::Open => None,
+                _ if permission == Permission::Public => None,
                 None => Some(401),
-                Some(roles) if !access.allows(roles) => Some(403),
+                Some(roles) if !permission.allows(roles) => Some(403),
                 Some(_) => None,
             };
             asked += 1;
@@ -152,6 +160,8 @@ fn every_route_asks_for_its_role() {
             assert_eq!(is_challenged, expected == Some(401), "{what}");
         }
     }
+    // Browsers ask before they send credentials.
+    assert_eq!(ask(&place, "OPTIONS", PREDICT, None).status, 400);
     // What is no route is not told apart from one by who is not known.
     for path in ["/nowhere", "/healthz/", "/METRICS", "//metrics", "/v2/models/m", "/models/"] {
         assert_eq!(ask(&place, "GET", path, None).status, 401, "{path}");
@@ -164,14 +174,14 @@ fn every_call_asks_for_its_role() {
     let people = People::new();
     let place = people.serve();
     let caller = Caller::connect(place.server.grpc_address()).expect("connects");
-    for (path, access) in calls() {
+    for (path, permission) in place.server.api().grpc_methods() {
         for (authorization, roles) in askers() {
             let code = caller.begin(path, authorization.as_deref());
-            let what = format!("{path} ({access}) for {authorization:?}: {code:?}");
+            let what = format!("{path} ({permission}) for {authorization:?}: {code:?}");
             match roles {
-                _ if *access == Access::Open => assert_eq!(code, Code::Ok, "{what}"),
+                _ if permission == Permission::Public => assert_eq!(code, Code::Ok, "{what}"),
                 None => assert_eq!(code, Code::Unauthenticated, "{what}"),
-                Some(roles) if access.allows(roles) => {
+                Some(roles) if permission.allows(roles) => {
                     assert_ne!(code, Code::Unauthenticated, "{what}");
                     // A server under its own name lets nobody change its models over gRPC.
                     let is_reload = path.ends_with("HandleReloadConfigRequest");

@@ -263,8 +263,9 @@ fn what_is_odd_but_right() {
     assert_eq!(answer.body, b"{\n    \"results\": [[[\"\xff\\\"\\n\", 0.0]]\n    ]\n}");
     let metrics = server.get("/metrics").text();
     let signature = r#"model="regress_features",version="1",signature="serving_default""#;
-    let line =
-        format!(r#"tensorserve_requests_total{{{signature},api="tfs_regress",code="OK"}} 4"#);
+    let line = format!(
+        r#"tensorserve_requests_total{{{signature},protocol="tfs_rest",method="regress",code="OK"}} 4"#
+    );
     assert!(metrics.contains(&line), "{metrics}");
-    assert!(metrics.contains(r#"api="tfs_classify",code="OK"} 1"#), "{metrics}");
+    assert!(metrics.contains(r#"protocol="tfs_rest",method="classify",code="OK"} 1"#), "{metrics}");
 }

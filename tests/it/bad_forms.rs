@@ -42,7 +42,7 @@ fn broken_framing() {
     let file = text("name=\"image\"; filename=\"i.png\"");
     let not_closed = [&file, &image()[..]].concat();
     let model = [&text("name=\"model_name\"")[..], b"digits\r\n"].concat();
-    let needs_file = "it needs a file in the field image or images";
+    let needs_file = "send a file in the field image or images";
     let cases: Vec<(&str, &str, Vec<u8>, &str)> = vec![
         ("no body", KIND, vec![], "it ends in part 1, before a last boundary"),
         ("no fields", KIND, b"--b--\r\n".to_vec(), needs_file),
@@ -89,13 +89,13 @@ fn broken_framing() {
             "a head that is none",
             KIND,
             b"--b\r\n\x00\xff\r\n\r\nx\r\n--b--\r\n".to_vec(),
-            "headers of part 1 can not be read",
+            "headers of part 1 cannot be read",
         ),
         (
             "a control character",
             KIND,
             [&text("name=\"image\"; filename=\"\u{1}\"")[..], b"x\r\n--b--\r\n"].concat(),
-            "headers of part 1 can not be read",
+            "headers of part 1 cannot be read",
         ),
         (
             "half a head",
@@ -124,7 +124,7 @@ fn absurd_sizes() {
     let cases = [
         ("100,000 parts", KIND, empty.repeat(100_000) + end, "it has more than 1024 parts"),
         ("a huge header", KIND, header, "headers of part 1, or"),
-        ("many headers", KIND, headers, "headers of part 1 can not be read"),
+        ("many headers", KIND, headers, "headers of part 1 cannot be read"),
         ("a huge name", KIND, name, "longer than 64 KiB"),
         ("a huge text", KIND, field, "field model_name is longer than 4096 bytes"),
         ("an endless boundary", KIND, format!("--{}", "b".repeat(1_000_000)), "longer than 64 KiB"),
@@ -184,7 +184,7 @@ fn wrong_fields() {
         ("a model", vec![file, text("model_name", "nope")], "Invalid model name: nope"),
         ("a path", vec![file, text("model_name", "../digits")], "Invalid model name: ../digits"),
         ("a version", vec![file, digits, text("model_version", "7")], "Invalid model version: 7"),
-        ("no version", vec![file, digits, text("model_version", "x")], "x is no whole number"),
+        ("no version", vec![file, digits, text("model_version", "x")], "x is not a whole number"),
         ("a signature", vec![file, digits, text("signature_name", "nope")], "signature name: nope"),
         (
             "a model of floats",
@@ -199,7 +199,7 @@ fn wrong_fields() {
         (
             "bytes for a name",
             vec![file, ("model_name", None, &b"\xff\xfe"[..])],
-            "field model_name is no text",
+            "field model_name is not UTF-8 text",
         ),
         (
             "another field",
@@ -238,6 +238,6 @@ fn compressed_forms_are_refused_as_such() {
     let server = serve();
     let headers = [("Content-Type", KIND), ("Content-Encoding", "gzip")];
     let answer = request(server.address, "POST", "/", &headers, "--b--\r\n");
-    answer.assert_refused("gzip", 415, "forms can not be compressed");
+    answer.assert_refused("gzip", 415, "forms must not be compressed");
     server.assert_serves("a compressed form");
 }

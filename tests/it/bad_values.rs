@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use tensorserve_core::engine::{Choice, InferRequest, ModelSpec};
+use tensorserve_core::engine::{Choice, EntryPoint, InferRequest, Method, ModelSpec, SignatureRun};
 use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{Shape, StringsBuilder, Tensor, aligned_vec};
 
@@ -351,9 +351,11 @@ fn inputs_of_another_type_than_the_graphs() {
         let spec = ModelSpec { name: model, choice: Choice::Latest };
         let handle = engine.resolve(&spec).unwrap_or_else(|_| panic!("no {model}"));
         let (signature, _) = handle.signature("serving_default").expect("a signature");
-        let request = InferRequest { signature, inputs: vec![input] };
-        let answer = engine.infer(&handle, request, engine.deadline(Instant::now()));
-        let error = wait(answer).expect_err(model);
+        let request = InferRequest::new(handle, SignatureRun::predict(signature, vec![input]));
+        let entry = EntryPoint { protocol: "test", method: Method::Predict };
+        let call = engine.call(entry, Instant::now());
+        let inferring = engine.infer(call, |_| Ok((request, ())), |(), _| Ok(()));
+        let error = wait(inferring).answer.expect_err(model);
         assert_eq!(error.code(), Code::InvalidArgument, "{model}: {error}");
         assert!(error.message().contains(words), "{model}: {error}");
         server.assert_serves(model);

@@ -87,12 +87,16 @@ fn what_there_is_not_is_refused_in_words() {
         (
             format!("{path}?language=cobol"),
             400,
-            "there is no client in \"cobol\", but in json, bash",
+            "there is no client in \"cobol\"; available: json, bash",
         ),
-        (format!("{path}?language=python&variant=soap"), 400, "but requests, rest, grpc, boto3"),
+        (
+            format!("{path}?language=python&variant=soap"),
+            400,
+            "available: requests, rest, grpc, boto3",
+        ),
         (format!("{path}?version=x"), 400, "version must be a whole number"),
         (format!("{path}?version=7"), 404, "Version 7 of model"),
-        (format!("{path}?signature=%3Cb%3E"), 404, "there is no signature \"<b>\""),
+        (format!("{path}?signature=%3Cb%3E"), 404, "signature \"<b>\" not found"),
         ("/v1/models/none/gen_client".to_owned(), 404, "Model not found: none"),
     ] {
         let answer = server.get(&target);

@@ -32,6 +32,7 @@ mod console;
 mod console_admin;
 mod deadlines;
 mod digits;
+mod entry_points;
 mod https;
 mod lifecycle;
 mod live_batching;

@@ -64,7 +64,7 @@ fn metrics_tell_what_was_asked_run_and_loaded() {
     assert_eq!(place.predict("unknown", "[[1]]").status, 404);
     let requests = |code: &str| {
         let series = format!(
-            "tensorserve_requests_total{{{SIGNATURE},api=\"tfs_predict\",code=\"{code}\"}}"
+            "tensorserve_requests_total{{{SIGNATURE},protocol=\"tfs_rest\",method=\"predict\",code=\"{code}\"}}"
         );
         place.metric(&series)
     };
@@ -77,10 +77,11 @@ fn metrics_tell_what_was_asked_run_and_loaded() {
     assert_eq!(of_signature("run_duration_seconds_count"), Some(2.0));
     assert_eq!(of_signature("queue_duration_seconds_count"), Some(3.0));
     let latency = "tensorserve_request_duration_seconds_count";
-    let ok = format!("{latency}{{{SIGNATURE},api=\"tfs_predict\",code=\"OK\"}}");
+    let ok =
+        format!("{latency}{{{SIGNATURE},protocol=\"tfs_rest\",method=\"predict\",code=\"OK\"}}");
     assert_eq!(place.metric(&ok), Some(2.0));
     // What clients make up is no label.
-    let nothing = "model=\"\",version=\"\",signature=\"\",api=\"tfs_predict\",code=\"NOT_FOUND\"";
+    let nothing = "model=\"\",version=\"\",signature=\"\",protocol=\"tfs_rest\",method=\"predict\",code=\"NOT_FOUND\"";
     assert_eq!(place.metric(&format!("tensorserve_requests_total{{{nothing}}}")), Some(1.0));
     let of_version =
         |name: &str| place.metric(&format!("tensorserve_{name}{{model=\"m\",version=\"1\"}}"));

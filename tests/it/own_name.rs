@@ -14,11 +14,7 @@ fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
 
 /// The same server as under TensorFlow Serving's name.
 fn exact(model: &Model) -> Place {
-    Place::configured(
-        &[("models/m/1", model.clone())],
-        |_, _| (),
-        |config| config.http.exact = true,
-    )
+    Place::configured(&[("models/m/1", model.clone())], |_, _| (), |config| config.answer_as_tfs())
 }
 
 const BODY: &str = "{\"instances\": [[1]]}";
@@ -78,7 +74,11 @@ fn a_method_that_a_path_does_not_take_is_told_those_that_it_takes() {
         assert_eq!(header(&answer, "allow"), Some(allowed), "{method} {path}");
     }
     let large = "/v1/models/m/versions/18446744073709551616";
-    place.server.get(large).assert_refused("large", 400, "versions/18446744073709551616 is larger");
+    place.server.get(large).assert_refused(
+        "large",
+        400,
+        "versions/18446744073709551616 does not fit 64 bits",
+    );
     let nowhere = request(place.server.address, "PUT", "/v1/nothing", &[], "");
     nowhere.assert_refused("no path", 400, "Malformed request: PUT /v1/nothing");
     let head = request(place.server.address, "HEAD", "/v1/models/m", &[], "");

@@ -8,6 +8,7 @@ use prost::Message;
 use serde_json::json;
 use tensorserve::config::ModelSettings;
 use tensorserve_codec::tfrecord::Reader;
+use tensorserve_core::engine::{EntryPoint, Method};
 use tensorserve_proto::serving::input::Kind;
 use tensorserve_proto::serving::prediction_log::LogType;
 use tensorserve_proto::serving::{
@@ -135,7 +136,8 @@ async fn calls_over_grpc_are_logged_as_those_over_http() {
     settings.models.push(model);
     let server = TestServer::start(settings);
     server.wait_until_started();
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let call =
+        |method| server.engine.call(EntryPoint { protocol: tfs::GRPC, method }, Instant::now());
     let spec = |signature: &str| {
         let (name, signature_name) = ("m".to_owned(), signature.to_owned());
         Some(ModelSpec { name, signature_name, version_choice: None })
@@ -146,8 +148,8 @@ async fn calls_over_grpc_are_logged_as_those_over_http() {
         inputs: [("x".to_owned(), tensor_to_proto(&input, Form::Values))].into(),
         output_filter: vec!["y".to_owned()],
     };
-    let (answer, _) =
-        tfs::grpc::predict(&server.engine, request.clone(), Form::Values, deadline).await;
+    let predict = call(Method::Predict);
+    let answer = tfs::grpc::predict(&server.engine, request.clone(), Form::Values, predict).await;
     answer.expect("an answer");
     let example = b"\x0a\x0f\x0a\x0d\x0a\x01x\x12\x08\x12\x06\x0a\x04\x00\x00\x20\x40";
     let examples = vec![Example::decode(&example[..]).expect("an example")];
@@ -159,8 +161,9 @@ async fn calls_over_grpc_are_logged_as_those_over_http() {
         tasks: vec![task("regress_x_to_y", "regress"), task("classify_x_to_y", "classify")],
         input: Some(Input { kind: Some(Kind::ExampleList(ExampleList { examples })) }),
     };
-    let (answer, _) =
-        tfs::inference::multi_inference(&server.engine, tasks.clone(), deadline).await;
+    let multi_inference = call(Method::MultiInference);
+    let answer =
+        tfs::inference::multi_inference(&server.engine, tasks.clone(), multi_inference).await;
     let answer = answer.expect("an answer");
     server.stop();
     let records = records(root.path());

@@ -51,8 +51,8 @@ impl Endpoint {
             load_on_use: false,
         };
         configure(&mut models);
-        config.http.sagemaker.is_container = true;
-        config.http.sagemaker.multi_model = Some(models);
+        config.protocols.sagemaker.is_container = true;
+        config.protocols.sagemaker.multi_model = Some(models);
         let server = TestServer::start_configured(&config);
         server.wait_until_started();
         Endpoint { server, root }
@@ -157,7 +157,7 @@ fn what_can_not_be_loaded_leaves_nothing_behind() {
     }
     let answer = endpoint.load("m", "broken");
     assert!((400..600).contains(&answer.status), "{}", answer.text());
-    assert!(answer.error().contains("Model m can not be loaded"), "{}", answer.text());
+    assert!(answer.error().contains("Model m cannot be loaded"), "{}", answer.text());
     for body in ["", "{", "{}", r#"{"model_name": "m"}"#, r#"{"model_name": 1, "url": "m"}"#, "[]"]
     {
         endpoint.call("POST", "/models", body).assert_refused(body, 400, "model_name");

@@ -133,7 +133,7 @@ fn serve_file(name: &str, path: &str, platform: &str) -> TestServer {
     model.each.platform = Some(platform.to_owned());
     settings.models.push(model);
     let mut config = config(settings);
-    config.http.is_simple = true;
+    config.protocols.replaces_simple = true;
     let server = TestServer::start_configured(&config);
     server.wait_until_started();
     server
@@ -145,7 +145,7 @@ fn serve_all(root: &Path, flags: &str) -> TestServer {
     settings.paths.push(root.to_owned());
     settings.each.version_policy = Some("all".to_owned());
     let mut config = config(settings);
-    config.http.is_simple = true;
+    config.protocols.replaces_simple = true;
     if !flags.contains("--enable_cors=\"\"") {
         config.http.cors = Cors::AnyOrigin;
     }

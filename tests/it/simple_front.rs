@@ -219,7 +219,7 @@ fn simple(models: &[(&str, Model)], cors: Cors) -> Place {
         models,
         |_, _| (),
         |config| {
-            config.http.is_simple = true;
+            config.protocols.replaces_simple = true;
             config.http.cors = cors;
         },
     )
@@ -275,13 +275,13 @@ fn shared_paths_are_tensorflow_servings_under_other_names() {
     let answer = place.server.get("/v1/models/m/gen_json?version=9");
     answer.assert_refused("version", 404, "Model not found: m");
     let answer = place.server.get("/v1/models/m/gen_json?version=x");
-    answer.assert_refused("version", 400, "x is no whole number");
+    answer.assert_refused("version", 400, "x is not a whole number");
     let answer = place.server.get("/v1/models/m/gen_json?signature=x");
-    answer.assert_refused("signature", 404, "there is no signature \"x\"");
+    answer.assert_refused("signature", 404, "signature \"x\" not found");
     let exact = Place::configured(
         &[("models/m/1", Model::default())],
         |_, _| (),
-        |config| config.http.exact = true,
+        |config| config.answer_as_tfs(),
     );
     let answer = exact.server.get("/v1/models/m/gen_json");
     answer.assert_refused("exact", 400, "Malformed request");
@@ -330,7 +330,7 @@ fn a_file_that_is_no_image_gets_the_models_own_error_on_the_page() {
     let answer = post_form(server.address, "/run_image_inference", &fields);
     let page = answer.text();
     assert_eq!(answer.status, 400, "{page}");
-    assert!(page.contains("25 bytes that are no picture"), "{page}");
+    assert!(page.contains("25 bytes that are not a picture"), "{page}");
     assert!(page.contains("Sess.run() fail because of"), "{page}");
     assert!(!page.contains("<script"), "{page}");
     assert_eq!(fs::read_dir(".").expect("a folder").count(), here, "a file was written");

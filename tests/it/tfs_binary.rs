@@ -25,7 +25,9 @@ fn serve(exact: bool) -> TestServer {
         settings.paths.push(data("tensorflow-serving/generated").join(name));
     }
     let mut config = config(settings);
-    config.http.exact = exact;
+    if exact {
+        config.answer_as_tfs();
+    }
     let server = TestServer::start_configured(&config);
     server.wait_until_started();
     server
@@ -148,10 +150,10 @@ fn messages_that_contradict_their_path_are_refused() {
     none.inputs.clear();
     refused("half_plus_two", &none, 400, "input size does not match");
     let answer = predict(&server, "half_plus_two", &kind, b"{\"instances\": [1.0]}");
-    answer.assert_refused("JSON", 400, "is no tensorflow.serving.PredictRequest");
+    answer.assert_refused("JSON", 400, "is not a valid tensorflow.serving.PredictRequest");
     let half = plain("", None).encode_to_vec();
     let answer = predict(&server, "half_plus_two", &kind, &half[..half.len() - 1]);
-    answer.assert_refused("half", 400, "is no tensorflow.serving.PredictRequest");
+    answer.assert_refused("half", 400, "is not a valid tensorflow.serving.PredictRequest");
 }
 
 #[test]

@@ -69,7 +69,9 @@ fn serve(root: &tempfile::TempDir, exact: bool) -> TestServer {
         settings.models.push(model);
     }
     let mut config = config(settings);
-    config.http.exact = exact;
+    if exact {
+        config.answer_as_tfs();
+    }
     let server = TestServer::start_configured(&config);
     server.wait_until_started();
     assert_eq!(server.get("/readyz").text(), "ok\n");

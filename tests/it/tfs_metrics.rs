@@ -1,7 +1,8 @@
 //! TensorFlow Serving's own metrics: names, labels, text, and that the numbers are right.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use tensorserve_core::engine::{EntryPoint, Method};
 use tensorserve_proto::Form;
 use tensorserve_proto::serving::{ModelSpec, PredictRequest};
 use tensorserve_proto::tensorflow::tensor_shape_proto::Dim;
@@ -46,11 +47,9 @@ fn grpc_predict(place: &Place, name: &str) -> bool {
     let inputs = [("x".to_owned(), input)].into();
     let request = PredictRequest { model_spec: Some(spec), inputs, ..PredictRequest::default() };
     let engine = &place.server.engine;
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let call = tfs::grpc::predict(engine, request, Form::Values, deadline);
-    let (answer, served) = wait(call);
-    engine.count(&served, Duration::from_micros(50));
-    answer.is_ok()
+    let entry = EntryPoint { protocol: tfs::GRPC, method: Method::Predict };
+    let call = engine.call(entry, Instant::now());
+    wait(tfs::grpc::predict(engine, request, Form::Values, call)).is_ok()
 }
 
 #[test]
@@ -99,7 +98,8 @@ fn requests_and_runs_are_counted_by_model() {
     assert!((6_000.0..6e6).contains(&sum), "{sum}");
     assert_eq!(latency("_bucket", "predict", "REST", ",le=\"1983.59\""), Some(0.0));
     assert_eq!(latency("_bucket", "predict", "REST", ",le=\"+Inf\""), Some(3.0));
-    assert_eq!(latency("_bucket", "Predict", "GRPC", ",le=\"58.32\""), Some(1.0));
+    assert_eq!(latency("_bucket", "Predict", "GRPC", ",le=\"1983.59\""), Some(0.0));
+    assert_eq!(latency("_bucket", "Predict", "GRPC", ",le=\"+Inf\""), Some(1.0));
     let runtime = "model_name=\"m\",API=\"Predict\",runtime=\"TF1\"";
     assert_eq!(page.value(&format!("serving:runtime_latency_count{{{runtime}}}")), Some(4.0));
     let sum = page.value(&format!("serving:runtime_latency_sum{{{runtime}}}")).expect("a sum");
@@ -183,8 +183,8 @@ fn any_method_gets_them_and_a_query_only_under_our_name() {
         &[],
         |_, _| (),
         |config| {
-            config.http.exact = true;
-            config.http.metrics_path = Some("/m".to_owned());
+            config.answer_as_tfs();
+            config.protocols.tfs.metrics_path = Some("/m".to_owned());
         },
     );
     for method in ["GET", "POST", "PUT", "DELETE"] {

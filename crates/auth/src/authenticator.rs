@@ -11,7 +11,7 @@ use super::check::{Checker, Checking};
 use super::file::{self, Entry, Secret};
 use super::people::People;
 use super::secret::{PasswordHashed, Tagger};
-use super::{Access, Identity, Roles};
+use super::{Identity, Permission, Roles};
 use crate::AuthConfig;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -39,7 +39,7 @@ pub enum Refusal {
     /// Nobody has this password or key.
     Wrong,
     /// They are known, and have not the role for it.
-    Forbidden(Access),
+    Forbidden(Permission),
     /// Too many passwords are being checked.
     Busy,
 }
@@ -128,8 +128,8 @@ impl Authenticator {
 
     /// Whether who sends this `Authorization` header gets `access`.
     #[must_use]
-    pub fn ask(&self, access: Access, authorization: Option<&[u8]>) -> Asked {
-        if access == Access::Open {
+    pub fn ask(&self, access: Permission, authorization: Option<&[u8]>) -> Asked {
+        if access == Permission::Public {
             return Asked::Answered(Ok(Identity::nobody()));
         }
         let Some(authorization) = authorization else {
@@ -166,7 +166,7 @@ impl Authenticator {
 }
 
 /// The identity, if it gets `access`.
-pub(super) fn permit(access: Access, identity: &Identity) -> Result<Identity, Refusal> {
+pub(super) fn permit(access: Permission, identity: &Identity) -> Result<Identity, Refusal> {
     if access.allows(identity.roles()) {
         return Ok(identity.clone());
     }

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::authenticator::permit;
 use super::people::{Password, People};
 use super::secret::Tag;
-use super::{Access, Identity, Refusal};
+use super::{Identity, Permission, Refusal};
 use tensorserve_os as os;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -29,7 +29,7 @@ type Answer = Result<Identity, Refusal>;
 
 /// A check of a password that is under way.
 pub struct Checking {
-    pub(super) access: Access,
+    pub(super) access: Permission,
     pub(super) answer: oneshot::Receiver<Answer>,
 }
 

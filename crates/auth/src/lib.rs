@@ -1,7 +1,7 @@
 //! Who asks, and what they may do.
 //!
 //! [`Authenticator`] knows the users and keys of a file (or the one user of the command line) and
-//! turns the value of an `Authorization` header into an [`Identity`]. An [`Access`] is what a
+//! turns the value of an `Authorization` header into an [`Identity`]. An [`Permission`] is what a
 //! route or a call asks for. Nothing here knows a route, a socket or a protocol: the server asks
 //! once per request, before anything else looks at it.
 //!
@@ -139,11 +139,11 @@ impl Identity {
 
 /// What is asked of whoever wants something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum Permission {
     /// Nothing: it holds no data.
-    Open,
+    Public,
     /// To be somebody, in any role: it shows how the server and its models are.
-    Look,
+    Read,
     /// To run models.
     Infer,
     /// To read metrics.
@@ -151,31 +151,31 @@ pub enum Access {
     /// To change what is served.
     Admin,
     /// The same, for the console: browsers are asked which page it is that sends this.
-    Console,
+    ConsoleAdmin,
 }
 
-impl Access {
+impl Permission {
     /// Whether somebody with these roles gets it.
     #[must_use]
     pub fn allows(self, roles: Roles) -> bool {
         match self {
-            Access::Open => true,
-            Access::Look => roles != Roles::default(),
-            Access::Infer => roles.has(Role::Infer),
-            Access::Metrics => roles.has(Role::Metrics),
-            Access::Admin | Access::Console => roles.has(Role::Admin),
+            Permission::Public => true,
+            Permission::Read => roles != Roles::default(),
+            Permission::Infer => roles.has(Role::Infer),
+            Permission::Metrics => roles.has(Role::Metrics),
+            Permission::Admin | Permission::ConsoleAdmin => roles.has(Role::Admin),
         }
     }
 }
 
-impl fmt::Display for Access {
+impl fmt::Display for Permission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Access::Open => "none",
-            Access::Look => "any",
-            Access::Infer => "infer",
-            Access::Metrics => "metrics",
-            Access::Admin | Access::Console => "admin",
+            Permission::Public => "none",
+            Permission::Read => "any",
+            Permission::Infer => "infer",
+            Permission::Metrics => "metrics",
+            Permission::Admin | Permission::ConsoleAdmin => "admin",
         })
     }
 }
@@ -188,16 +188,22 @@ mod tests {
     fn an_admin_may_do_everything_and_the_others_their_part() {
         let admin = Roles::of(&[Role::Admin]);
         assert_eq!(admin.names(), ["admin", "infer", "metrics"]);
-        for access in [Access::Open, Access::Look, Access::Infer, Access::Metrics, Access::Admin] {
+        for access in [
+            Permission::Public,
+            Permission::Read,
+            Permission::Infer,
+            Permission::Metrics,
+            Permission::Admin,
+        ] {
             assert!(access.allows(admin), "{access}");
-            assert_eq!(access.allows(Roles::default()), access == Access::Open, "{access}");
+            assert_eq!(access.allows(Roles::default()), access == Permission::Public, "{access}");
         }
         let infer = Roles::of(&[Role::Infer]);
-        assert!(Access::Infer.allows(infer) && Access::Look.allows(infer));
-        assert!(!Access::Metrics.allows(infer) && !Access::Admin.allows(infer));
+        assert!(Permission::Infer.allows(infer) && Permission::Read.allows(infer));
+        assert!(!Permission::Metrics.allows(infer) && !Permission::Admin.allows(infer));
         let metrics = Roles::of(&[Role::Metrics]);
-        assert!(Access::Metrics.allows(metrics) && Access::Look.allows(metrics));
-        assert!(!Access::Infer.allows(metrics) && !Access::Admin.allows(metrics));
+        assert!(Permission::Metrics.allows(metrics) && Permission::Read.allows(metrics));
+        assert!(!Permission::Infer.allows(metrics) && !Permission::Admin.allows(metrics));
     }
 
     #[test]

@@ -25,6 +25,28 @@ pub struct EngineConfig {
     pub roots: Vec<PathBuf>,
 }
 
+impl Default for EngineConfig {
+    /// No models, on one thread for each processor.
+    fn default() -> Self {
+        EngineConfig {
+            repository: RepositoryConfig {
+                sources: Vec::new(),
+                common: ModelConfig::default(),
+                poll_interval: None,
+                load_threads: 2,
+                memory_limit: None,
+                max_load_retries: 5,
+                load_retry_interval: Duration::from_secs(5),
+            },
+            batching: BatcherConfig { threads: 1, inline_budget: Duration::from_millis(1) },
+            workers: WorkersConfig::default(),
+            request_timeout: Duration::from_secs(30),
+            max_tensor_bytes: 512 << 20,
+            roots: Vec::new(),
+        }
+    }
+}
+
 /// Which models to serve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RepositoryConfig {

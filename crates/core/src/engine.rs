@@ -9,44 +9,34 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use self::seconds::Seconds;
+use crate::batch::BatchOutput;
 use crate::config::{EngineConfig, RepositoryConfig, SourceConfig};
-use crate::metrics::{InFlight, Metrics};
+use crate::metrics::Metrics;
+use crate::repository::NoFormats;
 use crate::repository::Repository;
 use tensorserve_os::machine;
+use tensorserve_platform::Platforms;
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Code, Error, Result};
 
+mod inference;
 mod operate;
 mod seconds;
 
-pub use self::operate::Facts;
-pub use crate::metrics::{Api, Point, Rates, Tally};
-pub use crate::repository::{
-    Change, Choice, CustomOps, Happening, LoadedModel, ModelHandle, ModelSpec, ModelState, OpRun,
-    REQUEST, State, Times, Unresolved, VersionStatus,
+pub use self::inference::{
+    Call, InferRequest, InferResponse, Inferred, Resolver, RunOutput, SignatureRun,
 };
-pub use crate::request_log::RequestLog;
+pub use self::operate::Facts;
+pub use crate::entry::{EntryPoint, Method};
+pub use crate::metrics::{InFlight, Point, Rates, Tally};
+pub use crate::repository::{
+    Change, Choice, CustomOps, Happening, InputStyle, LoadedModel, ModelHandle, ModelSpec,
+    ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, State, Unresolved, VersionStatus,
+};
+pub use crate::request_log::{LoggedInference, LoggedRun, RecordFormat};
 
 pub use tensorserve_workers::Failure;
 pub use tensorserve_workers::handlers::{Answer as HandlerAnswer, Context, Handlers, ModelAnswer};
-
-/// A request of any protocol, decoded: which signature, with which inputs.
-#[derive(Debug)]
-pub struct InferRequest {
-    /// The signature's number in its model version.
-    pub signature: usize,
-    /// One tensor for each of its inputs, in order.
-    pub inputs: Vec<Tensor>,
-}
-
-/// The answer: one tensor for each output of the signature, in order.
-#[derive(Debug)]
-pub struct InferResponse {
-    /// The outputs.
-    pub outputs: Vec<Tensor>,
-    /// Where its time went.
-    pub times: Times,
-}
 
 /// The core. Cheap to clone.
 #[derive(Clone)]
@@ -83,40 +73,6 @@ pub struct Addresses {
 /// For requests that come before the addresses are known.
 static NO_ADDRESSES: Addresses = Addresses { http: String::new(), grpc_port: None };
 
-/// How an inference went, for the metrics.
-pub struct Served {
-    /// How it was asked for.
-    pub api: Api,
-    /// The version that it reached.
-    pub version: Option<ModelHandle>,
-    /// The number of the signature that it reached there.
-    pub signature: Option<usize>,
-    /// Where the time of its run went; of several, all of it.
-    pub times: Option<Times>,
-    /// How it failed, if it did.
-    pub code: Option<Code>,
-}
-
-impl Served {
-    /// One that has reached nothing yet.
-    #[must_use]
-    pub fn new(api: Api) -> Self {
-        Served { api, version: None, signature: None, times: None, code: None }
-    }
-
-    /// Notes what it has reached.
-    pub fn reach(&mut self, version: &ModelHandle, signature: usize) {
-        self.version = Some(version.clone());
-        self.signature = Some(signature);
-    }
-
-    /// Notes where the time of a run of it went.
-    pub fn took(&mut self, times: Times) {
-        let Times { queue, run } = self.times.unwrap_or_default();
-        self.times = Some(Times { queue: queue + times.queue, run: run + times.run });
-    }
-}
-
 impl Engine {
     /// The core over a repository.
     #[must_use]
@@ -138,6 +94,19 @@ impl Engine {
         }))
     }
 
+    /// An engine without models: for tests of what is built on it.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn without_models() -> Result<Self> {
+        let config = EngineConfig::default();
+        let (metrics, formats) = (Metrics::default(), Arc::new(NoFormats));
+        let platforms = Platforms::new(Vec::new());
+        let repository =
+            Repository::start(&config, platforms, metrics.clone(), formats.clone(), formats)?;
+        Ok(Engine::new(&config, repository, metrics))
+    }
+
     /// The ready version that `spec` means.
     ///
     /// # Errors
@@ -146,49 +115,35 @@ impl Engine {
         self.0.repository.resolve(spec)
     }
 
-    /// Runs `request` on the version `handle` keeps.
+    /// Runs signature number `signature` alone, outside the model's batch queue, and reports what
+    /// every operation did. One such run at a time: what it costs must not be paid by other
+    /// requests.
     ///
     /// # Errors
-    /// What the model reports; [`Code::DeadlineExceeded`] at `deadline`; [`Code::Unavailable`]
-    /// when its queue is full.
-    pub async fn infer(
+    /// What the model reports; [`Code::DeadlineExceeded`] at `deadline`; [`Code::Unimplemented`] if
+    /// the model's runtime has no profiler.
+    async fn profile(
         &self,
-        handle: &ModelHandle,
-        request: InferRequest,
+        version: &ModelHandle,
+        signature: usize,
+        inputs: Vec<Tensor>,
         deadline: Instant,
-    ) -> Result<InferResponse> {
-        let InferRequest { signature, inputs } = request;
-        let ran = handle.infer(signature, inputs, Some(deadline)).await?;
-        Ok(InferResponse { outputs: ran.outputs, times: ran.times })
-    }
-
-    /// The same alone, outside the model's queue, told what every operation did meanwhile. One
-    /// such run at a time: what it costs must not be paid by others' requests.
-    ///
-    /// # Errors
-    /// As [`Engine::infer`]; [`Code::Unimplemented`] if the model's runtime can not tell.
-    pub async fn profile(
-        &self,
-        handle: &ModelHandle,
-        request: InferRequest,
-        deadline: Instant,
-    ) -> Result<(InferResponse, Vec<OpRun>)> {
-        let InferRequest { signature, inputs } = request;
+    ) -> Result<(BatchOutput, Vec<OpRun>)> {
         let arrived = Instant::now();
         let late = |_| Error::new(Code::DeadlineExceeded, "other profiled runs took too long");
         let turn = tokio::time::timeout_at(deadline.into(), self.0.profiling.clone().lock_owned());
         let turn = turn.await.map_err(late)?;
-        let (handle, began) = (handle.clone(), Instant::now());
+        let (version, began) = (version.clone(), Instant::now());
         // The turn ends with the run, also when nobody waits for it any more.
         let work = move || {
             let _turn = turn;
-            handle.profile(signature, &inputs, deadline.saturating_duration_since(began))
+            version.profile(signature, &inputs, deadline.saturating_duration_since(began))
         };
-        let ran = tokio::task::spawn_blocking(work).await;
-        let bug = |e| Error::internal("a profiled run met a bug; see the log").with_source(e);
-        let (outputs, runs) = ran.map_err(bug)??;
-        let times = Times { queue: began - arrived, run: began.elapsed() };
-        Ok((InferResponse { outputs, times }, runs))
+        let done = tokio::task::spawn_blocking(work).await;
+        let failed = |e| Error::internal("a profiled run panicked").with_source(e);
+        let (outputs, operations) = done.map_err(failed)??;
+        let timing = RunTiming { queue_delay: began - arrived, run: began.elapsed() };
+        Ok((BatchOutput { outputs, timing }, operations))
     }
 
     /// The handlers that a request for `model`, or for none, goes through; `None` if it goes to the
@@ -238,6 +193,22 @@ impl Engine {
     #[must_use]
     pub fn addresses(&self) -> &Addresses {
         self.0.addresses.get().unwrap_or(&NO_ADDRESSES)
+    }
+
+    /// What is counted.
+    fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// Where the models are.
+    fn repository(&self) -> &Repository {
+        &self.0.repository
+    }
+
+    /// An inference through `entry` whose head had arrived at `start`.
+    #[must_use]
+    pub fn call(&self, entry: EntryPoint, start: Instant) -> Call {
+        Call { entry, start, deadline: self.deadline(start) }
     }
 
     /// When a request that came in at `start` must be answered.
@@ -361,7 +332,7 @@ impl Engine {
         self.0.repository.workers().stop(time);
     }
 
-    /// Counts a request as in flight until the result is dropped.
+    /// Counts a request as in flight until the value is dropped. Listeners count every request.
     #[must_use]
     pub fn in_flight(&self) -> InFlight {
         self.0.metrics.in_flight()
@@ -373,40 +344,9 @@ impl Engine {
         self.0.metrics.in_flight_count()
     }
 
-    /// Counts an inference that took `time`.
-    pub fn count(&self, served: &Served, time: Duration) {
-        let Served { api, signature, times, code, .. } = *served;
-        let version = served.version.as_ref().map(ModelHandle::version_metrics);
-        let metrics = version.zip(signature).and_then(|(version, index)| version.signature(index));
-        match (metrics, code) {
-            (Some(metrics), None) => {
-                metrics.succeeded(api, time, times.map(|times| times.queue + times.run));
-            }
-            (Some(metrics), Some(code)) => metrics.failed(api, code, time),
-            (None, code) => {
-                let code = code.unwrap_or(Code::Unknown);
-                self.0.metrics.unresolved(api, version, code, time);
-            }
-        }
-    }
-
-    /// Counts a question of TensorFlow Serving's REST API for the status or the metadata of
-    /// `model`, which took `time`.
-    pub fn count_look(&self, model: &str, code: Option<Code>, time: Duration) {
-        let handle = self.resolve(&ModelSpec { name: model, choice: Choice::Latest }).ok();
-        let version = handle.as_ref().map(ModelHandle::version_metrics);
-        self.0.metrics.looked_at(version, code, time);
-    }
-
     /// Counts a caught panic.
     pub fn panicked(&self) {
         self.0.metrics.panicked();
-    }
-
-    /// TensorFlow Serving's own metrics as its text.
-    #[must_use]
-    pub fn tfs_metrics_text(&self) -> String {
-        self.0.metrics.encode_tfs()
     }
 
     /// All metrics as text.

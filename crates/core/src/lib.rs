@@ -10,6 +10,7 @@
 pub mod batch;
 pub mod config;
 pub mod engine;
+pub mod entry;
 pub mod metrics;
 pub mod repository;
 pub mod request_log;

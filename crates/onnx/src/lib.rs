@@ -127,6 +127,10 @@ impl Platform for Onnx {
         "onnx"
     }
 
+    fn title(&self) -> &'static str {
+        "ONNX"
+    }
+
     fn describe(&self) -> Result<String> {
         Ok(format!("ONNX Runtime {}", self.runtime()?.version()))
     }

@@ -25,6 +25,16 @@ pub trait Platform: Send + Sync {
     /// Its name, as shown to users and written in configuration: `tensorflow`, …
     fn name(&self) -> &'static str;
 
+    /// Its name as its makers write it: `TensorFlow`, …
+    fn title(&self) -> &'static str {
+        self.name()
+    }
+
+    /// How clients write down the inputs of its models, where a protocol leaves them a choice.
+    fn input_style(&self) -> InputStyle {
+        InputStyle::Rows
+    }
+
     /// The runtime's own version and kind for `--version` and the start-up lines.
     ///
     /// # Errors
@@ -64,6 +74,38 @@ pub trait Platform: Send + Sync {
     /// # Errors
     /// As [`Platform::inspect`], and whatever the runtime reports.
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded>;
+}
+
+/// How clients write down the inputs of a model, where a protocol leaves them a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputStyle {
+    /// As tensors: one for each input, under its name, of the declared shape.
+    Tensors,
+    /// As rows: one input may go without a name, one row without its dimension, and inputs with a
+    /// default may be left out.
+    Rows,
+    /// As records: rows whose columns have names. Results are objects of their own.
+    Records,
+}
+
+/// What a platform says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlatformInfo {
+    /// [`Platform::name`].
+    pub name: &'static str,
+    /// [`Platform::title`].
+    pub title: &'static str,
+    /// [`Platform::input_style`].
+    pub input_style: InputStyle,
+}
+
+impl PlatformInfo {
+    /// What `platform` says of itself.
+    #[must_use]
+    pub fn of(platform: &dyn Platform) -> Self {
+        let (name, title) = (platform.name(), platform.title());
+        PlatformInfo { name, title, input_style: platform.input_style() }
+    }
 }
 
 /// A library of operations that the user has added to a runtime.

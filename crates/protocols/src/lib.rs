@@ -7,6 +7,8 @@
 )]
 
 pub mod console;
+mod images;
 pub mod sagemaker;
+pub mod sample;
 pub mod simple;
 pub mod tfs;

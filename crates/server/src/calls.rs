@@ -1,5 +1,5 @@
-//! What each gRPC method asks of whoever calls it, and the layer that holds to it. It also sees to
-//! it that messages and answers come in time.
+//! The layer before all gRPC services: it lets calls in by the permission that their method names, and
+//! limits how long messages and responses take.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -8,43 +8,36 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::Either;
+use futures_util::future::{Either, Join, Map, join};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tower_layer::Layer;
 
 use super::arriving::Arriving;
-use super::deadline::Deadline;
+use super::deadline;
 use super::gate::Gate;
-use tensorserve_auth::{Access, Asked, Refusal};
+use crate::api::{OWN_METHODS, ServedApi};
+use tensorserve_auth::{Asked, Permission, Refusal};
+use tensorserve_core::engine::InFlight;
+use tensorserve_protocol::grpc::ClientDeadline;
 
-/// Every method there is. One that is missing here is for admins only.
-pub(super) const CALLS: [(&str, Access); 11] = [
-    ("/tensorflow.serving.PredictionService/Predict", Access::Infer),
-    ("/tensorflow.serving.PredictionService/Classify", Access::Infer),
-    ("/tensorflow.serving.PredictionService/Regress", Access::Infer),
-    ("/tensorflow.serving.PredictionService/MultiInference", Access::Infer),
-    ("/tensorflow.serving.PredictionService/GetModelMetadata", Access::Look),
-    ("/tensorflow.serving.ModelService/GetModelStatus", Access::Look),
-    ("/tensorflow.serving.ModelService/HandleReloadConfigRequest", Access::Admin),
-    // For probes, which have no credentials. It says of the whole server whether it serves.
-    ("/grpc.health.v1.Health/Check", Access::Open),
-    ("/grpc.health.v1.Health/Watch", Access::Open),
-    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Access::Look),
-    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Access::Look),
-];
-
-/// What a call of the method at `path` asks for.
-fn access(path: &str) -> Access {
-    let listed = CALLS.iter().find(|(listed, _)| *listed == path);
-    listed.map_or(Access::Admin, |(_, access)| *access)
+/// What a client must be allowed to in order to call the method at `path`, and whether it is a
+/// protocol's. A method that is not listed is for admins only.
+fn permission(methods: &[(&str, Permission)], path: &str) -> (Permission, bool) {
+    let listed = methods.iter().find(|(listed, _)| *listed == path);
+    if let Some((_, permission)) = listed {
+        return (*permission, true);
+    }
+    let own = OWN_METHODS.iter().find(|(listed, _)| *listed == path);
+    (own.map_or(Permission::Admin, |(_, permission)| *permission), false)
 }
 
 /// Puts the gate before services.
 #[derive(Clone)]
 pub(super) struct GateLayer {
     pub(super) gate: Gate,
+    pub(super) api: ServedApi,
     /// How long the message of a call may take to arrive.
     pub(super) body_timeout: Duration,
 }
@@ -53,7 +46,8 @@ impl<S> Layer<S> for GateLayer {
     type Service = Gated<S>;
 
     fn layer(&self, inner: S) -> Gated<S> {
-        Gated { inner, gate: self.gate.clone(), body_timeout: self.body_timeout }
+        let (gate, api) = (self.gate.clone(), self.api.clone());
+        Gated { inner, gate, api, body_timeout: self.body_timeout }
     }
 }
 
@@ -62,13 +56,17 @@ impl<S> Layer<S> for GateLayer {
 pub(super) struct Gated<S> {
     inner: S,
     gate: Gate,
+    api: ServedApi,
     body_timeout: Duration,
 }
 
 type Response = http::Response<Body>;
-type Checked = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
-/// The service's own answer, or a refusal, or either when credentials have been checked.
-type Passed<F> = Either<F, Either<Ready<Result<Response, Infallible>>, Checked>>;
+type Answer = Result<Response, Infallible>;
+/// The service's own response, counted as in flight until it is there.
+type Counted<F> = Map<Join<F, Ready<InFlight>>, fn((Answer, InFlight)) -> Answer>;
+type Checked = Pin<Box<dyn Future<Output = Answer> + Send>>;
+/// The service's own response, or a refusal, or either when credentials have been checked.
+type Passed<F> = Either<Counted<F>, Either<Ready<Answer>, Checked>>;
 
 impl<S> Service<http::Request<Body>> for Gated<S>
 where
@@ -87,11 +85,11 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        let Some(deadline) = Deadline::of(request.headers()) else {
+        let Some(deadline) = deadline::of(request.headers()) else {
             return Either::Left(self.pass(request));
         };
-        request.extensions_mut().insert(deadline);
-        Either::Right(deadline.end(self.pass(request)).boxed())
+        request.extensions_mut().insert(ClientDeadline(deadline));
+        Either::Right(deadline::end(deadline, self.pass(request)).boxed())
     }
 }
 
@@ -105,23 +103,31 @@ where
 {
     /// Asks the gate, and passes the request on to the service if it may.
     fn pass(&mut self, request: http::Request<Body>) -> Passed<S::Future> {
-        // Reflection is a conversation, which may take as long as it likes.
-        let request = match request.uri().path().starts_with("/tensorflow.serving.") {
+        let (permission, is_protocol) =
+            permission(self.api.protocol_methods(), request.uri().path());
+        // Reflection is a conversation, which has no time limit.
+        let request = match is_protocol {
             true => request.map(|body| Body::new(Arriving::new(body, self.body_timeout))),
             false => request,
         };
         let path = request.uri().path();
         let authorization = request.headers().get(http::header::AUTHORIZATION);
-        match self.gate.ask(access(path), authorization.map(http::HeaderValue::as_bytes)) {
-            Asked::Answered(Ok(_)) => Either::Left(self.inner.call(request)),
+        match self.gate.ask(permission, authorization.map(http::HeaderValue::as_bytes)) {
+            Asked::Answered(Ok(_)) => {
+                let in_flight = ready(self.api.engine().in_flight());
+                let response = join(self.inner.call(request), in_flight);
+                Either::Left(response.map(|(response, _in_flight)| response))
+            }
             Asked::Answered(Err(refusal)) => {
                 Either::Right(Either::Left(ready(Ok(refuse(path, refusal)))))
             }
             Asked::Unknown(checking) => {
-                // The clone may not be ready, what was asked whether it is ready is.
+                // The clone may not be ready; the service that was polled is.
                 let clone = self.inner.clone();
                 let mut inner = std::mem::replace(&mut self.inner, clone);
+                let in_flight = self.api.engine().in_flight();
                 let checked = async move {
+                    let _in_flight = in_flight;
                     match checking.answer().await {
                         Ok(_) => inner.call(request).await,
                         Err(refusal) => Ok(refuse(request.uri().path(), refusal)),
@@ -145,12 +151,10 @@ mod tests {
     use super::*;
     use prost::Message;
     use prost_types::FileDescriptorSet;
-    use tensorserve_proto::DESCRIPTORS;
 
     #[test]
-    fn every_method_is_listed_and_every_listed_method_is_there() {
+    fn every_own_method_is_listed_and_every_listed_method_is_there() {
         let sets = [
-            DESCRIPTORS,
             tonic_health::pb::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
@@ -164,7 +168,7 @@ mod tests {
                 }
             }
         }
-        let mut listed: Vec<_> = CALLS.iter().map(|(path, _)| (*path).to_owned()).collect();
+        let mut listed: Vec<_> = OWN_METHODS.iter().map(|(path, _)| (*path).to_owned()).collect();
         methods.sort();
         methods.dedup();
         listed.sort();
@@ -173,10 +177,13 @@ mod tests {
 
     #[test]
     fn what_is_not_listed_is_for_admins() {
-        assert_eq!(access("/tensorflow.serving.PredictionService/Predict"), Access::Infer);
+        let methods = [("/x.Y/Z", Permission::Infer)];
+        assert_eq!(permission(&methods, "/x.Y/Z"), (Permission::Infer, true));
+        let health = "/grpc.health.v1.Health/Check";
+        assert_eq!(permission(&methods, health), (Permission::Public, false));
         for path in ["", "/", "/tensorflow.serving.SessionService/SessionRun", "/grpc.health.v1/x"]
         {
-            assert_eq!(access(path), Access::Admin, "{path}");
+            assert_eq!(permission(&methods, path), (Permission::Admin, false), "{path}");
         }
     }
 }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tensorserve_auth::AuthConfig;
-use tensorserve_protocols::sagemaker::SagemakerConfig;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// Everything the listeners run on, checked.
@@ -50,31 +49,22 @@ pub struct HttpConfig {
     pub max_connections: usize,
     /// Which requests browsers may make for pages of other origins.
     pub cors: Cors,
-    /// This is Simple TensorFlow Serving: what it shares a path with TensorFlow Serving for is
-    /// answered as it does.
-    pub is_simple: bool,
-    /// Answer TensorFlow Serving's REST API exactly as it does, without our additions.
-    pub exact: bool,
-    /// Where TensorFlow Serving's own metrics are; nowhere without it.
-    pub metrics_path: Option<String>,
-    /// Say with every answer where its time went, and not only when asked.
+    /// Give requests that bring no id one of our own.
+    pub request_ids: bool,
+    /// Send `Server-Timing` with every response, and not only on request.
     pub server_timing: bool,
     /// Encryption of the port; none without it.
     pub tls: Option<TlsConfig>,
-    /// SageMaker's container and service, which every HTTP listener speaks.
-    pub sagemaker: SagemakerConfig,
-    /// The console.
-    pub console: ConsoleConfig,
+    /// Which requests may change what is served.
+    pub admin: AdminAccess,
 }
 
-/// What the console may do.
+/// Which requests of browsers may change what is served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ConsoleConfig {
-    /// There is one: the page for people, what feeds it, and what it changes.
-    pub enabled: bool,
-    /// Change what is served.
-    pub admin: bool,
-    /// Names by which browsers may reach it for that, besides addresses and `localhost`.
+pub struct AdminAccess {
+    /// Any at all.
+    pub allowed: bool,
+    /// Host names by which browsers may send them, besides addresses and `localhost`.
     pub hosts: Vec<String>,
 }
 
@@ -105,11 +95,6 @@ pub struct GrpcConfig {
     pub tls: Option<TlsConfig>,
     /// Offer `grpc.health.v1.Health`.
     pub health_service: bool,
-    /// Let clients change the list of models, and with it name folders of this machine, as
-    /// TensorFlow Serving does.
-    pub reload: bool,
-    /// Send tensors as raw bytes (`tensor_content`) and not as lists of numbers.
-    pub tensor_content: bool,
 }
 
 /// The text of a PEM file.
@@ -152,9 +137,6 @@ pub struct ShutdownConfig {
     /// Requests under way may take so long after that.
     pub timeout: Duration,
 }
-
-/// Where TensorFlow Serving has its metrics, unless it is told otherwise.
-pub const TFS_METRICS_PATH: &str = "/monitoring/prometheus/metrics";
 
 impl Pem {
     /// The file at `path`, which `setting` names.

@@ -10,36 +10,30 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderMap, Response};
 
-/// When the client of a call stops waiting: what carries out the call finds it in the request's
-/// extensions.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Deadline(pub(super) Instant);
+/// The deadline of a call whose head came in now; none without `grpc-timeout`, or with one that
+/// cannot be read.
+pub(super) fn of(headers: &HeaderMap) -> Option<Instant> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    Instant::now().checked_add(time(text)?)
+}
 
-impl Deadline {
-    /// That of a call whose head came in now; none without a time, or without one that can be read.
-    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
-        let text = headers.get("grpc-timeout")?.to_str().ok()?;
-        Instant::now().checked_add(time(text)?).map(Deadline)
-    }
-
-    /// The answer of `call`, or that it came too late.
-    ///
-    /// The gRPC library ends calls at that time, too, but as if the client had cancelled them. It
-    /// wakes the call for that, which is polled first: so nothing here needs a timer.
-    pub(super) async fn end(
-        self,
-        call: impl Future<Output = Result<Response<Body>, Infallible>>,
-    ) -> Result<Response<Body>, Infallible> {
-        let mut call = pin!(call);
-        let ended = poll_fn(|context| match call.as_mut().poll(context) {
-            Poll::Ready(answer) => Poll::Ready(Some(answer)),
-            Poll::Pending if Instant::now() >= self.0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        });
-        match ended.await {
-            Some(answer) => answer,
-            None => Ok(Status::deadline_exceeded("the request's time ran out").into_http()),
-        }
+/// The response of `call`, or `DEADLINE_EXCEEDED` at `deadline`.
+///
+/// The gRPC library ends calls at that time, too, but as if the client had cancelled them. It
+/// wakes the call for that, which is polled first: so nothing here needs a timer.
+pub(super) async fn end(
+    deadline: Instant,
+    call: impl Future<Output = Result<Response<Body>, Infallible>>,
+) -> Result<Response<Body>, Infallible> {
+    let mut call = pin!(call);
+    let ended = poll_fn(|context| match call.as_mut().poll(context) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        Poll::Pending if Instant::now() >= deadline => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    });
+    match ended.await {
+        Some(answer) => answer,
+        None => Ok(Status::deadline_exceeded("the request's time ran out").into_http()),
     }
 }
 

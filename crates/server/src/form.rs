@@ -1,4 +1,4 @@
-//! Reads forms with images (`multipart/form-data`).
+//! Reads forms (`multipart/form-data`).
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,28 +7,25 @@ use actix_multipart::{Multipart, MultipartError};
 use actix_web::dev::Payload;
 use actix_web::error::PayloadError;
 use actix_web::http::header::HeaderMap;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures_util::StreamExt;
 
 use super::body::{BodyError, Limits, check_length, is_gzip, too_slow};
-use tensorserve_protocols::simple::ImageForm;
+use tensorserve_protocol::Form;
 use tensorserve_tensor::error::Code;
 
 /// More parts than any real form has.
 const MOST_PARTS: usize = 1024;
 
-/// Longer than any name or number in a text field.
-const LONGEST_TEXT: usize = 4096;
-
-/// Reads a whole form. Fields we do not know are read over, as the original does.
+/// Reads a whole form.
 pub(super) async fn read(
     headers: &HeaderMap,
     payload: Payload,
     limits: Limits,
-) -> Result<ImageForm, BodyError> {
+) -> Result<Form, BodyError> {
     check_length(headers, limits.bytes)?;
     if is_gzip(headers)? {
-        let message = "forms can not be compressed: images are, and the rest is short";
+        let message = "forms must not be compressed: images are, and the rest is short";
         return Err(BodyError::unsupported(message.to_owned()));
     }
     // Counted before it is taken apart, so that what is in no part counts too.
@@ -48,43 +45,23 @@ pub(super) async fn read(
     }
 }
 
-async fn collect(mut parts: Multipart) -> Result<ImageForm, BodyError> {
-    let mut form = ImageForm::default();
-    let mut images = Vec::new();
-    let mut count = 0;
+async fn collect(mut parts: Multipart) -> Result<Form, BodyError> {
+    let mut form = Form::default();
     while let Some(part) = parts.next().await {
-        count += 1;
-        let mut part = part.map_err(|e| broken(&e, count))?;
-        if count > MOST_PARTS {
+        let number = form.parts.len() + 1;
+        let mut part = part.map_err(|e| broken(&e, number))?;
+        if number > MOST_PARTS {
             return Err(bad(&format!("it has more than {MOST_PARTS} parts")));
         }
         let name = part.name().unwrap_or_default().to_owned();
         let mut content = BytesMut::new();
         while let Some(chunk) = part.next().await {
-            let chunk = chunk.map_err(|e| broken(&e, count))?;
+            let chunk = chunk.map_err(|e| broken(&e, number))?;
             content.extend_from_slice(&chunk);
         }
-        match name.as_str() {
-            "image" => form.images.push(content.freeze()),
-            "images" => images.push(content.freeze()),
-            "model_name" => form.model_name = Some(text(&name, &content)?),
-            "model_version" => form.model_version = Some(text(&name, &content)?),
-            "signature_name" => form.signature_name = Some(text(&name, &content)?),
-            "run_profile" => form.run_profile = Some(text(&name, &content)?),
-            _ => {}
-        }
+        form.parts.push((name, content.freeze()));
     }
-    // Whatever their order in the form, `image` goes first.
-    form.images.append(&mut images);
-    form.images.retain(|image: &Bytes| !image.is_empty());
     Ok(form)
-}
-
-fn text(name: &str, content: &[u8]) -> Result<String, BodyError> {
-    if content.len() > LONGEST_TEXT {
-        return Err(bad(&format!("field {name} is longer than {LONGEST_TEXT} bytes")));
-    }
-    String::from_utf8(content.to_vec()).map_err(|_| bad(&format!("field {name} is no text")))
 }
 
 /// What is wrong with the form at its part number `part`.
@@ -99,7 +76,7 @@ fn broken(error: &MultipartError, part: usize) -> BodyError {
         )),
         MultipartError::Payload(cause) => bad(&format!("it is cut short or broken: {cause}")),
         MultipartError::Parse(cause) => {
-            bad(&format!("the headers of part {part} can not be read: {cause}"))
+            bad(&format!("the headers of part {part} cannot be read: {cause}"))
         }
         MultipartError::BoundaryMissing => bad("its Content-Type names no boundary"),
         other => bad(&other.to_string()),

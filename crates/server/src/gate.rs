@@ -1,62 +1,67 @@
 //! The one place where requests are let in or turned away, before anything else looks at them.
 //!
-//! Routes and gRPC methods say what they ask for ([`super::route`], [`mod@super::calls`]), the
-//! [`Authenticator`] says who asks; here both are put together, in words of HTTP.
+//! Routes and gRPC methods name a [`Permission`], the [`Authenticator`] knows who has it; here both
+//! are put together.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
 
-use super::route::Route;
-use crate::config::ConsoleConfig;
-use tensorserve_auth::{Access, Asked, Authenticator, Identity, Refusal};
+use crate::config::AdminAccess;
+use tensorserve_auth::{Asked, Authenticator, Identity, Permission, Refusal};
 use tensorserve_protocol::{JSON, Reply};
-use tensorserve_protocols::{sagemaker, simple, tfs};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// What clients are told that they can show.
+/// The ways to authenticate, as clients are told.
 const CHALLENGE: &str = "Basic realm=\"tensorserve\", charset=\"UTF-8\", Bearer";
 
 /// Lets requests in. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Gate {
     authenticator: Option<Authenticator>,
-    console: Arc<ConsoleConfig>,
+    admin: Arc<AdminAccess>,
 }
 
 impl Gate {
-    pub(super) fn new(authenticator: Option<Authenticator>, console: &ConsoleConfig) -> Self {
-        Gate { authenticator, console: Arc::new(console.clone()) }
+    pub(super) fn new(authenticator: Option<Authenticator>, admin: &AdminAccess) -> Self {
+        Gate { authenticator, admin: Arc::new(admin.clone()) }
     }
 
-    /// Whether clients have to say who they are.
+    /// Whether clients must authenticate.
     pub(super) fn is_shut(&self) -> bool {
         self.authenticator.is_some()
     }
 
-    /// What is known at once of whoever sends this `Authorization` header and wants `access`.
-    pub(super) fn ask(&self, access: Access, authorization: Option<&[u8]>) -> Asked {
+    /// What is known at once of a client that sends this `Authorization` header and needs
+    /// `permission`.
+    pub(super) fn ask(&self, permission: Permission, authorization: Option<&[u8]>) -> Asked {
         match &self.authenticator {
-            Some(authenticator) => authenticator.ask(access, authorization),
+            Some(authenticator) => authenticator.ask(permission, authorization),
             None => Asked::Answered(Ok(Identity::anyone())),
         }
     }
 
-    /// Lets a request over HTTP in.
-    pub(super) async fn admit(&self, route: Route, headers: &HeaderMap) -> Result<Identity, Reply> {
-        let access = route.access();
-        if access == Access::Console
+    /// Lets a request over HTTP in, if its client has `permission`; otherwise `refuse` writes the
+    /// error.
+    pub(super) async fn admit(
+        &self,
+        permission: Permission,
+        headers: &HeaderMap,
+        refuse: impl Fn(Error, u16) -> Reply,
+    ) -> Result<Identity, Reply> {
+        if permission == Permission::ConsoleAdmin
             && let Err(error) = self.check_console(headers)
         {
-            return Err(refuse(route, error));
+            let status = error.code().http();
+            return Err(refuse(error, status));
         }
         let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-        let answer = match self.ask(access, authorization) {
+        let answer = match self.ask(permission, authorization) {
             Asked::Answered(answer) => answer,
             Asked::Unknown(checking) => checking.answer().await,
         };
-        answer.map_err(|refusal| turn_away(refusal, route, headers))
+        answer.map_err(|refusal| turn_away(refusal, headers, refuse))
     }
 
     /// Whether the console may change what is served, and is what asks. A browser can be made to
@@ -64,16 +69,18 @@ impl Gate {
     /// `Origin` and `Host`, which pages can not change.
     fn check_console(&self, headers: &HeaderMap) -> Result<()> {
         let refused = |text: String| Err(Error::new(Code::PermissionDenied, text));
-        if !self.console.admin {
+        if !self.admin.allowed {
             return refused(
-                "this server does not let the console change what is served: it is open to other \
-                 machines, and asks nobody who they are (auth_file)"
+                "this server does not let the console change what is served: other machines can reach it, \
+                 and clients do not authenticate (auth_file)"
                     .to_owned(),
             );
         }
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let Some(host) = text(HOST).filter(|host| self.is_ours(host)) else {
-            return refused("Host is no name of this server; list it in console_hosts".to_owned());
+            return refused(
+                "Host is not a name of this server; list it in console_hosts".to_owned(),
+            );
         };
         if headers.contains_key(ORIGIN) {
             let origin = text(ORIGIN).and_then(|origin| origin.split_once("://"));
@@ -81,14 +88,14 @@ impl Gate {
                 matches!(scheme, "http" | "https") && authority.eq_ignore_ascii_case(host)
             });
             if !is_same {
-                return refused("this may only be asked for by pages of this server".to_owned());
+                return refused("only pages of this server may request this".to_owned());
             }
         }
         // A form of another page can send other types, without asking first.
         match text(CONTENT_TYPE) {
             Some(kind) if kind.trim_start().to_ascii_lowercase().starts_with(JSON) => Ok(()),
             None if !headers.contains_key(CONTENT_TYPE) && has_no_body(headers) => Ok(()),
-            _ => Err(Error::invalid("this takes application/json only")),
+            _ => Err(Error::invalid("only application/json is accepted")),
         }
     }
 
@@ -99,7 +106,7 @@ impl Gate {
             Some(rest) => rest.split_once(']').map_or(host, |(name, _)| name),
             None => host.rsplit_once(':').map_or(host, |(name, _)| name),
         };
-        let listed = || self.console.hosts.iter().any(|known| known.eq_ignore_ascii_case(name));
+        let listed = || self.admin.hosts.iter().any(|known| known.eq_ignore_ascii_case(name));
         name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok() || listed()
     }
 }
@@ -110,8 +117,10 @@ fn has_no_body(headers: &HeaderMap) -> bool {
 }
 
 /// The refusal of a request over HTTP.
-fn turn_away(refusal: Refusal, route: Route, headers: &HeaderMap) -> Reply {
-    let reply = refuse(route, refusal.error());
+fn turn_away(refusal: Refusal, headers: &HeaderMap, refuse: impl Fn(Error, u16) -> Reply) -> Reply {
+    let error = refusal.error();
+    let status = error.code().http();
+    let reply = refuse(error, status);
     match refusal {
         Refusal::Busy => reply.with_header("retry-after", "1"),
         Refusal::Forbidden(_) => reply,
@@ -126,25 +135,13 @@ fn turn_away(refusal: Refusal, route: Route, headers: &HeaderMap) -> Reply {
     }
 }
 
-/// A failure in the form of the protocol that `route` belongs to.
-fn refuse(route: Route, error: Error) -> Reply {
-    let status = error.code().http();
-    if let Route::Sagemaker(part) = route {
-        return sagemaker::refuse_body(part, error, status);
-    }
-    if matches!(route, Route::TfsLook | Route::TfsInfer | Route::TfsOptions) {
-        return tfs::refuse(error, status);
-    }
-    simple::refuse(error, status)
-}
-
-/// What a probe without credentials is told when something is not well: no more than that.
+/// The response to a probe without credentials when something is wrong: no more than that.
 pub(super) fn hushed(reply: Reply) -> Reply {
     if reply.error.is_none() {
         return reply;
     }
-    let mut short = simple::refuse(Error::unavailable("not ready"), reply.status);
-    // The log is told all.
+    let mut short = Reply::error(Error::unavailable("not ready"), reply.status);
+    // The log has the details.
     short.error = reply.error;
     short
 }
@@ -155,10 +152,7 @@ mod tests {
     use actix_web::http::header::{HeaderName, HeaderValue};
 
     fn gate(admin: bool) -> Gate {
-        Gate::new(
-            None,
-            &ConsoleConfig { enabled: true, admin, hosts: vec!["models.example".to_owned()] },
-        )
+        Gate::new(None, &AdminAccess { allowed: admin, hosts: vec!["models.example".to_owned()] })
     }
 
     fn check(gate: &Gate, headers: &[(&str, &str)]) -> Result<()> {
@@ -226,8 +220,10 @@ mod tests {
     #[test]
     fn an_open_gate_lets_everybody_in() {
         let gate = gate(true);
-        for access in [Access::Look, Access::Infer, Access::Metrics, Access::Admin] {
-            let asked = gate.ask(access, None);
+        for permission in
+            [Permission::Read, Permission::Infer, Permission::Metrics, Permission::Admin]
+        {
+            let asked = gate.ask(permission, None);
             assert!(matches!(asked, Asked::Answered(Ok(who)) if who == Identity::anyone()));
         }
     }

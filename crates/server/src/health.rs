@@ -10,32 +10,33 @@ use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 
-use tensorserve_core::engine::Engine;
+use crate::api::ServedApi;
 
-/// The names that can be asked for: as TensorFlow Serving has them, and in full.
-const NAMES: [&str; 5] = [
-    "",
-    "PredictionService",
-    "ModelService",
-    "tensorflow.serving.PredictionService",
-    "tensorflow.serving.ModelService",
-];
-
-/// How often readiness is looked at for those who watch.
+/// How often readiness is checked for clients that watch.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The service. All names have the state of the whole server.
 pub(super) struct Health {
-    pub(super) engine: Engine,
+    pub(super) api: ServedApi,
     /// True once calls have to end.
     pub(super) ends: watch::Receiver<bool>,
 }
 
-fn status_of(engine: &Engine, name: &str) -> ServingStatus {
-    if !NAMES.contains(&name) {
+/// Whether `name` is that of a service: in full, without its package as TensorFlow Serving has it, or
+/// empty for the whole server.
+fn is_service(api: &ServedApi, name: &str) -> bool {
+    name.is_empty()
+        || api.protocol_methods().iter().any(|(path, _)| {
+            let service = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+            service == name || service.rsplit('.').next() == Some(name)
+        })
+}
+
+fn status_of(api: &ServedApi, name: &str) -> ServingStatus {
+    if !is_service(api, name) {
         return ServingStatus::ServiceUnknown;
     }
-    match engine.readiness() {
+    match api.engine().readiness() {
         Ok(()) => ServingStatus::Serving,
         Err(_) => ServingStatus::NotServing,
     }
@@ -51,7 +52,7 @@ impl health_server::Health for Health {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        let status = status_of(&self.engine, &request.get_ref().service);
+        let status = status_of(&self.api, &request.get_ref().service);
         if status == ServingStatus::ServiceUnknown {
             return Err(Status::not_found("service not registered"));
         }
@@ -60,18 +61,18 @@ impl health_server::Health for Health {
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-    /// Tells the state at once, and then each time it changes.
+    /// Sends the state at once, and then each time it changes.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let (engine, ends) = (self.engine.clone(), self.ends.clone());
+        let (api, ends) = (self.api.clone(), self.ends.clone());
         let watched = (request.into_inner().service, None);
         let changes = unfold(watched, move |(name, told)| {
-            let (engine, ends) = (engine.clone(), ends.clone());
+            let (api, ends) = (api.clone(), ends.clone());
             async move {
                 loop {
-                    let status = status_of(&engine, &name);
+                    let status = status_of(&api, &name);
                     if told != Some(status) {
                         return Some((Ok(response(status)), (name, Some(status))));
                     }

@@ -1,8 +1,8 @@
-//! The listener: binds, serves, drains.
+//! The listeners: they bind, serve and drain.
 //!
-//! [`http`] turns requests into calls of the protocols: [`route`] says which, [`gate`] who may,
-//! [`body`] and [`form`] read what clients send, [`connection`] limits how long they take, [`tls`]
-//! encrypts, [`drain`] knows when it is safe to stop. This module knows no model.
+//! [`api`] puts the protocols together, [`http`] takes a request to its handler, [`gate`] says who may
+//! send it, [`body`] and [`form`] read payloads, [`connection`] limits how long they take, [`tls`]
+//! encrypts, [`drain`] knows when it is safe to stop. No protocol and no model is known here.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -30,12 +30,13 @@ use self::drain::Activity;
 use self::files::Files;
 use self::gate::Gate;
 use self::tls::Certificates;
-use tensorserve_auth::{Access, Authenticator};
-use tensorserve_core::engine::Engine;
+use tensorserve_auth::Authenticator;
 use tensorserve_tensor::error::{Code, Error, Result};
 
+mod api;
 mod arriving;
 mod body;
+mod builtin;
 mod calls;
 pub mod config;
 mod connection;
@@ -50,24 +51,17 @@ mod health;
 mod http;
 mod incoming;
 mod local;
-mod route;
 mod tls;
 mod trace;
 mod watched;
 
+pub use self::api::ServedApi;
 pub use self::config::{GrpcConfig, HttpConfig, ServerConfig, ShutdownConfig};
 pub use self::files::Watcher;
 pub use self::grpc::GrpcListener;
-pub use self::route::registered as routes;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
-
-/// Every gRPC method, and what it asks of whoever calls it.
-#[must_use]
-pub fn calls() -> &'static [(&'static str, Access)] {
-    &calls::CALLS
-}
 
 /// Watches the files that listeners run on.
 ///
@@ -106,15 +100,15 @@ pub struct HttpListener {
 }
 
 impl HttpListener {
-    /// Binds `port`, and of the further ports those that are free, and starts to serve `engine`.
+    /// Binds `port`, and of the further ports those that are free, and starts to serve `api`.
     ///
     /// # Errors
-    /// If the address can not be bound (the message says what to do), the certificates not be
-    /// used, or threads not be started.
+    /// If the address cannot be bound (the message says what to do), the certificates cannot be
+    /// used, or threads cannot be started.
     pub fn start(
         config: &ServerConfig,
         port: u16,
-        engine: &Engine,
+        api: &ServedApi,
         authenticator: Option<&Authenticator>,
     ) -> Result<Self> {
         let tls = config.http.tls.as_ref();
@@ -129,10 +123,10 @@ impl HttpListener {
             }
         }
         let clones = sockets.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
-        let clones = clones.map_err(|e| failed("can not be shared", e))?;
-        let activity = Activity::default();
-        let gate = Gate::new(authenticator.cloned(), &config.http.console);
-        let state = http::State::new(config, engine.clone(), activity.clone(), gate);
+        let clones = clones.map_err(|e| failed("cannot be shared", e))?;
+        let activity = api.activity().clone();
+        let gate = Gate::new(authenticator.cloned(), &config.http.admin);
+        let state = http::State::new(config, api.clone(), gate);
         let (http_config, drain_time) = (config.http.clone(), config.shutdown.timeout);
         let (report, started) = mpsc::channel();
         let (ending, ends) = watch::channel(false);
@@ -242,7 +236,7 @@ fn serve(
     let server = match sockets.into_iter().try_fold(server, listens) {
         Ok(server) => server,
         Err(error) => {
-            let _ = report.send(Err(failed("can not be listened on", error)));
+            let _ = report.send(Err(failed("cannot be listened on", error)));
             return;
         }
     };
@@ -284,7 +278,7 @@ fn bind(host: IpAddr, port: u16, option: &str) -> Result<TcpListener> {
             std::io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges".to_owned(),
             _ => String::new(),
         };
-        let message = format!("{address} can not be bound: {error}{hint}");
+        let message = format!("{address} cannot be bound: {error}{hint}");
         Error::new(Code::Unavailable, message).with_source(error)
     })
 }

@@ -12,7 +12,7 @@ use actix_web::HttpResponseBuilder;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::HttpConfig;
-use tensorserve_core::engine::Times;
+use tensorserve_core::engine::RunTiming;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -35,7 +35,7 @@ pub(super) struct Tracing {
 
 impl Tracing {
     pub(super) fn new(config: &HttpConfig) -> Self {
-        Tracing { makes_ids: !config.exact, timing: config.server_timing }
+        Tracing { makes_ids: config.request_ids, timing: config.server_timing }
     }
 
     /// The trace of a request with these headers.
@@ -75,16 +75,16 @@ impl Trace {
         }
     }
 
-    /// Adds its headers to the answer to a request that began at `start`, of which `times` is the
+    /// Adds its headers to the response to a request that began at `start`, of which `run` is the
     /// part of the model's run.
-    pub(super) fn tell(
+    pub(super) fn report(
         self,
         response: &mut HttpResponseBuilder,
         start: Instant,
-        times: Option<Times>,
+        run: Option<RunTiming>,
     ) {
         if self.timing {
-            response.insert_header((SERVER_TIMING, server_timing(times, start.elapsed())));
+            response.insert_header((SERVER_TIMING, server_timing(run, start.elapsed())));
         }
         if let Some(id) = self.id {
             response.insert_header((REQUEST_ID, id));
@@ -93,16 +93,19 @@ impl Trace {
 }
 
 /// Milliseconds, as browsers show them.
-fn server_timing(times: Option<Times>, total: Duration) -> String {
-    let millis = |time: Duration| time.as_secs_f64() * 1000.0;
+fn server_timing(run: Option<RunTiming>, total: Duration) -> String {
     let total = millis(total);
-    match times {
+    match run {
         None => format!("total;dur={total:.3}"),
-        Some(Times { queue, run }) => {
-            let (queue, run) = (millis(queue), millis(run));
+        Some(RunTiming { queue_delay, run }) => {
+            let (queue, run) = (millis(queue_delay), millis(run));
             format!("queue;dur={queue:.3}, run;dur={run:.3}, total;dur={total:.3}")
         }
     }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
 }
 
 /// Whether an id can go into a header and a line of a log as it is.
@@ -152,8 +155,9 @@ mod tests {
 
     #[test]
     fn times_are_in_milliseconds() {
-        let (queue, run) = (Duration::from_micros(12), Duration::from_millis(3));
-        let text = server_timing(Some(Times { queue, run }), Duration::from_micros(3500));
+        let (queue_delay, run) = (Duration::from_micros(12), Duration::from_millis(3));
+        let run = RunTiming { queue_delay, run };
+        let text = server_timing(Some(run), Duration::from_micros(3500));
         assert_eq!(text, "queue;dur=0.012, run;dur=3.000, total;dur=3.500");
         assert_eq!(server_timing(None, Duration::ZERO), "total;dur=0.000");
     }

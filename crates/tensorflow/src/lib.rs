@@ -20,8 +20,8 @@ use self::graph::StateChanging;
 use tensorserve_os as os;
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
-    Completeness, CustomOps, Executable, Inspection, LoadOptions, Loaded, Place, Platform,
-    Profiled, RunOptions,
+    Completeness, CustomOps, Executable, InputStyle, Inspection, LoadOptions, Loaded, Place,
+    Platform, Profiled, RunOptions,
 };
 use tensorserve_proto::tensorflow::{ConfigProto, GpuOptions, OpList, ThreadPoolOptionProto};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -185,6 +185,14 @@ impl TensorFlow {
 impl Platform for TensorFlow {
     fn name(&self) -> &'static str {
         "tensorflow"
+    }
+
+    fn title(&self) -> &'static str {
+        "TensorFlow"
+    }
+
+    fn input_style(&self) -> InputStyle {
+        InputStyle::Tensors
     }
 
     fn describe(&self) -> Result<String> {

@@ -17,3 +17,15 @@ pub struct WorkersConfig {
     /// Where virtual environments are kept.
     pub environments: PathBuf,
 }
+
+impl Default for WorkersConfig {
+    fn default() -> Self {
+        WorkersConfig {
+            python: "python3".into(),
+            count: 2,
+            timeout: Duration::from_secs(30),
+            memory_limit: None,
+            environments: std::env::temp_dir().join("tensorserve-python"),
+        }
+    }
+}

@@ -63,20 +63,20 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
     let settings = without_clash(settings, &mut notes);
     let console = settings.server.console.unwrap_or(false);
     let mut config = Config::new(settings, environment)?;
-    config.http.console.enabled = console;
+    config.protocols.console = console;
     config.repository.common.batching_file =
         flags.is_set("enable_batching") && flags.is_set("enable_per_model_batching_parameters");
-    config.grpc.reload = true;
+    config.protocols.tfs.reload = true;
     config.grpc.health_service = flags.is_set("enable_grpc_healthcheck_service");
-    config.grpc.tensor_content = flags.is_set("enable_serialization_as_tensor_content");
+    config.protocols.tfs.tensor_content = flags.is_set("enable_serialization_as_tensor_content");
     if flags.is_set("rest_api_enable_cors_support") {
         config.http.cors = Cors::RestApi;
     }
-    config.http.exact = true;
+    config.answer_as_tfs();
     if let Some(path) = flags.text("ssl_config_file") {
         config.grpc.tls = Some(files::tls(Path::new(path))?);
     }
-    config.http.metrics_path = match flags.text("monitoring_config_file") {
+    config.protocols.tfs.metrics_path = match flags.text("monitoring_config_file") {
         Some(path) => files::monitoring(Path::new(path))?,
         None => None,
     };
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(config.grpc.max_message_bytes, LARGEST);
         assert!(
             !config.grpc.health_service
-                && !config.grpc.tensor_content
+                && !config.protocols.tfs.tensor_content
                 && config.http.cors == Cors::Off
         );
         let source = &config.repository.sources[0];
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(config.http.threads, 3);
         assert_eq!(config.http.request_timeout, Duration::from_millis(1500));
         assert_eq!(config.http.cors, Cors::RestApi);
-        assert!(config.grpc.health_service && config.grpc.tensor_content);
+        assert!(config.grpc.health_service && config.protocols.tfs.tensor_content);
         assert_eq!(config.repository.load_threads, 2);
         assert_eq!(config.repository.max_load_retries, 7);
         assert_eq!(config.repository.load_retry_interval, Duration::from_secs(2));

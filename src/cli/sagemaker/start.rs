@@ -41,8 +41,8 @@ pub(super) fn start(
     let config = Config::new(settings.or(&variables.settings), environment)?;
     let report = String::new();
     let mut start = Start { config, notes: variables.notes.clone(), report };
-    start.config.http.sagemaker.is_container = true;
-    start.config.http.console.enabled = server.console.unwrap_or(false);
+    start.config.protocols.sagemaker.is_container = true;
+    start.config.protocols.console = server.console.unwrap_or(false);
     start.ports(&variables, has_grpc_port);
     let given = model_dir.or_else(|| environment.get("SAGEMAKER_MODEL_DIR").map(PathBuf::from));
     if variables.multi_model {
@@ -82,7 +82,7 @@ impl Start {
         let layout = layout::find(root)?;
         self.notes.extend(layout.notes);
         let names: Vec<&str> = layout.bundles.iter().map(|b| b.name.as_str()).collect();
-        let default = match &self.config.http.sagemaker.default_model {
+        let default = match &self.config.protocols.sagemaker.default_model {
             Some(name) if !names.contains(&name.as_str()) => {
                 let (root, names) = (root.display(), names.join(", "));
                 return Err(Error::invalid(format!(
@@ -106,7 +106,7 @@ impl Start {
             "tensorflow serving model config:\n\n{}\n",
             listed(&layout.bundles)
         );
-        self.config.http.sagemaker.default_model = Some(default);
+        self.config.protocols.sagemaker.default_model = Some(default);
         Ok(())
     }
 
@@ -136,7 +136,7 @@ impl Start {
             )));
         }
         let ports = (variables.rest_port, variables.grpc_port);
-        self.config.http.sagemaker.multi_model = Some(MultiModelConfig {
+        self.config.protocols.sagemaker.multi_model = Some(MultiModelConfig {
             root,
             common: common.clone(),
             load_timeout: variables.load_timeout,

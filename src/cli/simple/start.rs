@@ -32,7 +32,7 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
     let pinned = settings.each.version_policy.is_some();
     let mut config = Config::new(settings, environment)?;
     config.http.cors = if flags.enable_cors.0 { Cors::AnyOrigin } else { Cors::Off };
-    config.http.is_simple = true;
+    config.protocols.replaces_simple = true;
     if flags.enable_auth.0 {
         config = config.with_one_user(&flags.auth_username, &flags.auth_password);
     }
@@ -154,7 +154,7 @@ mod tests {
         let Start { config, notes } = started(&[]).expect("valid");
         assert!(config.http.host.is_unspecified() && config.http.host.is_ipv4());
         assert_eq!((config.http.port, config.grpc.port), (Some(8500), None));
-        assert!(config.http.is_simple && config.http.cors == Cors::AnyOrigin);
+        assert!(config.protocols.replaces_simple && config.http.cors == Cors::AnyOrigin);
         let source = &config.repository.sources[0];
         assert_eq!(source.name.as_deref(), Some("default"));
         assert_eq!(source.path, Path::new("./model"));

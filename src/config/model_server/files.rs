@@ -5,12 +5,13 @@ use std::path::Path;
 use prost::Message;
 
 use crate::config::units::List;
-use crate::config::{Pem, Settings, TFS_METRICS_PATH, TlsConfig};
+use crate::config::{Pem, Settings, TlsConfig};
 use tensorserve_proto::serving::{
     MonitoringConfig, PlatformConfigMap, SavedModelBundleSourceAdapterConfig, SessionBundleConfig,
     SslConfig,
 };
 use tensorserve_proto::tensorflow::{ConfigProto, GpuOptions};
+use tensorserve_protocols::tfs::config::METRICS_PATH;
 use tensorserve_protocols::tfs::config::models::PLATFORM;
 use tensorserve_protocols::tfs::config::{batching, text};
 use tensorserve_tensor::error::{Error, Result};
@@ -25,7 +26,7 @@ pub fn monitoring(path: &Path) -> Result<Option<String>> {
         return Ok(None);
     };
     match prometheus.path.as_str() {
-        "" => Ok(Some(TFS_METRICS_PATH.to_owned())),
+        "" => Ok(Some(METRICS_PATH.to_owned())),
         metrics if metrics.starts_with('/') => Ok(Some(metrics.to_owned())),
         metrics => {
             let message = format!("{}: path {metrics:?} must begin with /", path.display());

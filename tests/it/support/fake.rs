@@ -36,6 +36,8 @@ pub struct Model {
     /// A run that meets this value panics.
     pub panics_on: Option<f32>,
     pub read_only: bool,
+    /// It has signatures `classify` and `regress`, too, which take examples.
+    pub takes_examples: bool,
     /// Files without which it is not complete.
     pub files: Vec<String>,
 }
@@ -75,6 +77,7 @@ impl Default for Model {
             fails_on: None,
             panics_on: None,
             read_only: true,
+            takes_examples: false,
             files: Vec::new(),
         }
     }
@@ -248,27 +251,43 @@ fn read(folder: &Path) -> Result<Model> {
     serde_json::from_slice(&bytes).map_err(|_| Error::new(Code::DataLoss, "a damaged marker"))
 }
 
-fn spec(alias: &str) -> TensorSpec {
+fn spec(alias: &str, dtype: DType, rank: usize) -> TensorSpec {
     TensorSpec {
         alias: alias.to_owned(),
         tensor_name: format!("{alias}:0"),
-        dtype_number: DType::Float.number(),
-        shape: DeclaredShape::Dims(vec![(-1, String::new()), (-1, String::new())]),
+        dtype_number: dtype.number(),
+        shape: DeclaredShape::Dims(vec![(-1, String::new()); rank]),
         sparse: None,
     }
 }
 
-fn signatures(model: &Model) -> Vec<Signature> {
-    vec![Signature {
-        name: "serving_default".to_owned(),
-        method_name: "tensorflow/serving/predict".to_owned(),
-        inputs: vec![spec("x")],
-        outputs: vec![spec("y")],
+fn signature(model: &Model, name: &str, method: &str, specs: [TensorSpec; 2]) -> Signature {
+    let [input, output] = specs;
+    Signature {
+        name: name.to_owned(),
+        method_name: format!("tensorflow/serving/{method}"),
+        inputs: vec![input],
+        outputs: vec![output],
         defaults: Vec::new(),
         images: ImageEncoding::Raw,
         takes_images: false,
         read_only: model.read_only,
-    }]
+    }
+}
+
+/// Sorted by name.
+fn signatures(model: &Model) -> Vec<Signature> {
+    let mut all = Vec::new();
+    if model.takes_examples {
+        let examples = || spec("inputs", DType::String, 1);
+        let scores = [examples(), spec("scores", DType::Float, 2)];
+        all.push(signature(model, "classify", "classify", scores));
+        let outputs = [examples(), spec("outputs", DType::Float, 2)];
+        all.push(signature(model, "regress", "regress", outputs));
+    }
+    let matrices = [spec("x", DType::Float, 2), spec("y", DType::Float, 2)];
+    all.push(signature(model, "serving_default", "predict", matrices));
+    all
 }
 
 impl Platform for Fake {
@@ -350,6 +369,10 @@ impl Executable for FakeExecutable {
         let [input] = inputs else {
             return Err(Error::invalid("one input is wanted"));
         };
+        // Examples are as good as a row with a zero each.
+        let examples = input.strings().map(|all| tensor(&[all.len(), 1], vec![0.0; all.len()]));
+        let examples = examples.transpose()?;
+        let input = examples.as_ref().unwrap_or(input);
         let values = input.values::<f32>().expect("floats").to_vec();
         let thread = thread::current().name().unwrap_or_default().to_owned();
         let warms_up = thread == "load";

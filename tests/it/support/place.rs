@@ -10,7 +10,9 @@ use futures_util::FutureExt;
 use serde_json::Value;
 use tempfile::TempDir;
 use tensorserve::config::{Config, Settings};
-use tensorserve_core::engine::{Choice, InferRequest, ModelSpec};
+use tensorserve_core::engine::{
+    Call, Choice, EntryPoint, InferRequest, InferResponse, Method, ModelSpec, SignatureRun,
+};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
 
@@ -171,12 +173,16 @@ impl Place {
         let engine = self.server.engine.clone();
         let spec = ModelSpec { name: "m", choice: Choice::Latest };
         let handle = engine.resolve(&spec).expect("the model is ready");
-        let request = InferRequest { signature: 0, inputs: vec![input] };
+        let (signature, _) = handle.signature("serving_default").expect("a signature");
+        let request = InferRequest::new(handle, SignatureRun::predict(signature, vec![input]));
+        let entry = EntryPoint { protocol: "test", method: Method::Predict };
+        let call = Call { deadline, ..engine.call(entry, Instant::now()) };
         Box::pin(async move {
+            let encode = |(), response: InferResponse| Ok(response.into_single().outputs);
             // A request that is forgotten fails its test, and does not hang it.
-            let response = engine.infer(&handle, request, deadline);
-            let response = tokio::time::timeout(Duration::from_secs(60), response).await;
-            Ok(response.expect("an answer in time")?.outputs)
+            let inferring = engine.infer(call, |_| Ok((request, ())), encode);
+            let inferred = tokio::time::timeout(Duration::from_secs(60), inferring).await;
+            inferred.expect("an answer in time").answer
         })
     }
 }

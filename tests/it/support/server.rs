@@ -11,6 +11,7 @@ use tensorserve::config::units::Port;
 use tensorserve::config::{Config, ModelSettings, Settings};
 use tensorserve_core::engine::Engine;
 use tensorserve_platform::{Platform, Platforms};
+use tensorserve_server::ServedApi;
 
 use super::{client, data};
 
@@ -69,7 +70,7 @@ impl TestServer {
         }
         configure(&mut settings);
         let mut config = config(settings);
-        config.http.sagemaker.is_container = true;
+        config.protocols.sagemaker.is_container = true;
         let server = TestServer::start_configured(&config);
         server.wait_until_started();
         server
@@ -86,6 +87,11 @@ impl TestServer {
             engine: server.engine().clone(),
             server: Some(server),
         }
+    }
+
+    /// Everything that clients can call.
+    pub fn api(&self) -> &ServedApi {
+        self.server.as_ref().map(Server::api).expect("it runs")
     }
 
     pub fn grpc_address(&self) -> SocketAddr {

@@ -140,7 +140,7 @@ fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
     }
 }
 
-/// How far two values may be apart, as a part of the largest: well above what another order of
+/// RunOptions far two values may be apart, as a part of the largest: well above what another order of
 /// summation brings, well below what mixing rows does.
 fn tolerance(dtype: DType) -> f64 {
     match dtype.size() {

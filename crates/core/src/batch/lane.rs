@@ -17,7 +17,7 @@ use std::time::Instant;
 use crossbeam::utils::CachePadded;
 use tokio::sync::oneshot;
 
-use super::{Inner, Ran, Task, Verdict, Waiter, assemble, expired};
+use super::{BatchOutput, Inner, Task, Verdict, Waiter, assemble, expired};
 use tensorserve_tensor::error::{Error, Result};
 
 /// After this many yields in a row that brought no company, most are left out …
@@ -77,7 +77,7 @@ fn this_thread() -> usize {
 }
 
 /// Runs `task` with whatever else has arrived on this thread.
-pub(super) async fn submit(inner: &Inner, task: Task) -> Result<Ran> {
+pub(super) async fn submit(inner: &Inner, task: Task) -> Result<BatchOutput> {
     let index = this_thread();
     let joined = {
         let mut lane = inner.lanes.lane(index);
@@ -109,7 +109,7 @@ pub(super) async fn submit(inner: &Inner, task: Task) -> Result<Ran> {
 }
 
 /// Runs one batch with `own` in it, after handing on the lead.
-fn lead(inner: &Inner, index: usize, own: Task) -> Result<Ran> {
+fn lead(inner: &Inner, index: usize, own: Task) -> Result<BatchOutput> {
     let now = Instant::now();
     let limit = inner.batch_limit(true);
     let mates = {

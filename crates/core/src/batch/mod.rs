@@ -27,6 +27,7 @@ use self::pool::{Pool, Waiting};
 use self::trust::Trust;
 use crate::config::{BatchConfig, BatchMode};
 use crate::metrics::QueueMetrics;
+use tensorserve_platform::RunOptions;
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -43,32 +44,23 @@ pub trait Run: Send + Sync {
     ///
     /// # Errors
     /// What the model's runtime reports.
-    fn run(&self, inputs: &[Tensor], how: How) -> Result<Vec<Tensor>>;
+    fn run(&self, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>>;
 }
 
-/// How one run should go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct How {
-    /// The most threads one operation may use.
-    pub threads: usize,
-    /// Give up after this long; `None` for runs known to be short.
-    pub timeout: Option<Duration>,
-}
-
-/// What a request got, and how long it took.
+/// A request's part of a batch's outputs.
 #[derive(Debug)]
-pub struct Ran {
+pub struct BatchOutput {
     /// The outputs, in order.
     pub outputs: Vec<Tensor>,
-    /// Where its time went.
-    pub times: Times,
+    /// Where the request's time went.
+    pub timing: RunTiming,
 }
 
-/// Where a request's time in a queue went.
+/// Where a request's time in a batch queue went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct RunTiming {
     /// Until its batch began to run.
-    pub queue: Duration,
+    pub queue_delay: Duration,
     /// While its batch ran.
     pub run: Duration,
 }
@@ -82,8 +74,8 @@ struct Spent {
 
 impl Spent {
     /// What this run means for a request that came at `queued`.
-    fn since(self, queued: Instant) -> Times {
-        Times { queue: self.started.saturating_duration_since(queued), run: self.time }
+    fn since(self, queued: Instant) -> RunTiming {
+        RunTiming { queue_delay: self.started.saturating_duration_since(queued), run: self.time }
     }
 }
 
@@ -216,7 +208,7 @@ struct Waiter {
 /// What a waiting task hears.
 enum Verdict {
     /// Its answer.
-    Done(Result<Ran>),
+    Done(Result<BatchOutput>),
     /// It is its turn to run a batch, with itself in it.
     Lead(Task),
 }
@@ -234,7 +226,7 @@ impl Waiter {
         Some(self)
     }
 
-    fn answer(self, answer: Result<Ran>) {
+    fn answer(self, answer: Result<BatchOutput>) {
         // A client that has gone away is no failure.
         let _ = self.reply.send(Verdict::Done(answer));
     }
@@ -251,7 +243,11 @@ impl Queue {
     /// What the model reports for this request; [`Code::DeadlineExceeded`] when `deadline`
     /// passes first; [`Code::Unavailable`] when the queue is full; [`Code::InvalidArgument`] for
     /// more rows than configured batching takes.
-    pub async fn submit(&self, inputs: Vec<Tensor>, deadline: Option<Instant>) -> Result<Ran> {
+    pub async fn submit(
+        &self,
+        inputs: Vec<Tensor>,
+        deadline: Option<Instant>,
+    ) -> Result<BatchOutput> {
         let inner = &self.0;
         let rows = inner.rows_of(&inputs)?;
         inner.metrics.asked(rows);
@@ -296,15 +292,15 @@ impl Queue {
         self.0.cost.predict(rows)
     }
 
-    /// Runs `inputs` now, on this thread, outside the queue: for warming up. How long it takes
+    /// Runs `inputs` now, on this thread, outside the queue: for warming up. RunOptions long it takes
     /// counts for later decisions.
     ///
     /// # Errors
     /// What the model reports.
     pub fn warm(&self, inputs: &[Tensor], timeout: Option<Duration>) -> Result<Vec<Tensor>> {
-        let how = How { threads: self.0.shared.cores, timeout };
+        let options = RunOptions { threads: self.0.shared.cores, timeout };
         let start = Instant::now();
-        let outputs = self.0.run.run(inputs, how)?;
+        let outputs = self.0.run.run(inputs, options)?;
         let rows = assemble::rows_of(inputs).unwrap_or(1);
         self.0.cost.record(rows, start.elapsed());
         Ok(outputs)
@@ -317,7 +313,7 @@ impl Queue {
     }
 
     /// Runs a request of more rows than a batch takes, in pieces.
-    async fn split(&self, task: Task, most: usize) -> Result<Ran> {
+    async fn split(&self, task: Task, most: usize) -> Result<BatchOutput> {
         let mut waiting = Vec::new();
         let mut start = 0;
         while start < task.rows {
@@ -332,15 +328,16 @@ impl Queue {
             start += rows;
         }
         let mut pieces = Vec::with_capacity(waiting.len());
-        let mut times = Times::default();
+        let mut timing = RunTiming::default();
         for piece in waiting {
             let piece = pool::wait(piece, task.deadline).await?;
             // It began with the first piece, and every run was for it.
-            let first = if pieces.is_empty() { piece.times.queue } else { times.queue };
-            times = Times { queue: first, run: times.run + piece.times.run };
+            let of_piece = piece.timing;
+            let first = if pieces.is_empty() { of_piece } else { timing };
+            timing = RunTiming { queue_delay: first.queue_delay, run: timing.run + of_piece.run };
             pieces.push(piece.outputs);
         }
-        Ok(Ran { outputs: assemble::rejoin(&pieces)?, times })
+        Ok(BatchOutput { outputs: assemble::rejoin(&pieces)?, timing })
     }
 }
 
@@ -359,7 +356,7 @@ impl Inner {
         Inner { shared, config, traits, metrics, run, cost, trust, lanes, waiting, present }
     }
 
-    /// How many rows a request brings to a batch; 0 if it must run alone.
+    /// RunOptions many rows a request brings to a batch; 0 if it must run alone.
     fn rows_of(&self, inputs: &[Tensor]) -> Result<usize> {
         if !self.trust.may_join() {
             return Ok(0);
@@ -419,12 +416,12 @@ impl Inner {
         if in_place { self.largest_in_place(rows) } else { rows }
     }
 
-    /// How a run of `rows` rows should go, given what else is under way.
-    fn how(&self, rows: usize, deadline: Option<Instant>, active: usize) -> How {
+    /// RunOptions a run of `rows` rows should go, given what else is under way.
+    fn run_options(&self, rows: usize, deadline: Option<Instant>, active: usize) -> RunOptions {
         let expected = self.cost.predict(rows);
         let short = |limit| expected.is_some_and(|time| time < limit);
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        How {
+        RunOptions {
             threads: if short(WORTH_SPLITTING) {
                 1
             } else {
@@ -444,9 +441,9 @@ impl Inner {
         let active = &self.shared.active;
         // Counted down also when the run panics.
         let _running = Counted::new(active);
-        let how = self.how(rows, deadline, active.load(Relaxed));
+        let options = self.run_options(rows, deadline, active.load(Relaxed));
         let started = Instant::now();
-        let outputs = self.run.run(inputs, how)?;
+        let outputs = self.run.run(inputs, options)?;
         let time = started.elapsed();
         self.cost.record(rows.max(1), time);
         self.metrics.ran(rows.max(1), time);
@@ -461,17 +458,17 @@ impl Inner {
     }
 
     /// Runs one request by itself, on this thread.
-    fn run_alone(&self, task: Task) -> Result<Ran> {
+    fn run_alone(&self, task: Task) -> Result<BatchOutput> {
         let size = assemble::allowed_size(task.rows, &self.config.allowed_batch_sizes);
         if task.rows == 0 || size == task.rows {
             let (outputs, spent) = self.run_once(&task.inputs, task.rows, task.deadline)?;
-            return Ok(Ran { outputs, times: spent.since(task.queued) });
+            return Ok(BatchOutput { outputs, timing: spent.since(task.queued) });
         }
         self.note_padding(task.rows, size);
         let inputs = assemble::assemble(&[&task.inputs], size)?;
         let (outputs, spent) = self.run_once(&inputs, size, task.deadline)?;
         let mut answers = assemble::split(&outputs, &[task.rows], size).unwrap_or_default();
         let outputs = answers.pop().ok_or_else(assemble::unsplittable)?;
-        Ok(Ran { outputs, times: spent.since(task.queued) })
+        Ok(BatchOutput { outputs, timing: spent.since(task.queued) })
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::{Inner, Ran, Shared, Task, Verdict, Waiter, assemble, expired};
+use super::{BatchOutput, Inner, Shared, Task, Verdict, Waiter, assemble, expired};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The ring of queues with something to do.
@@ -76,7 +76,7 @@ pub(super) fn start(shared: &Arc<Shared>, threads: usize) -> Result<()> {
 }
 
 /// Waits for a thread to run `task`.
-pub(super) async fn submit(inner: &Arc<Inner>, task: Task) -> Result<Ran> {
+pub(super) async fn submit(inner: &Arc<Inner>, task: Task) -> Result<BatchOutput> {
     let deadline = task.deadline;
     wait(enqueue(inner, task)?, deadline).await
 }
@@ -139,7 +139,7 @@ fn sweep(state: &mut State, now: Instant) {
 pub(super) async fn wait(
     verdict: oneshot::Receiver<Verdict>,
     deadline: Option<Instant>,
-) -> Result<Ran> {
+) -> Result<BatchOutput> {
     let verdict = match deadline {
         None => verdict.await,
         Some(deadline) => match tokio::time::timeout_at(deadline.into(), verdict).await {
@@ -230,7 +230,7 @@ fn drop_unwanted(state: &mut State, now: Instant) {
     }));
 }
 
-/// How long the queue's next batch may still grow.
+/// RunOptions long the queue's next batch may still grow.
 fn time_to_wait(inner: &Inner, state: &State, limit: usize, now: Instant) -> Duration {
     let timeout = inner.config.timeout;
     let oldest = state.tasks.front().map(|waiter| waiter.task.queued);

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use super::assemble::{allowed_size, assemble, same_answer, split, unsplittable};
-use super::{Inner, Ran, Spent, Task};
+use super::{BatchOutput, Inner, Spent, Task};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
 
-type Answer = Result<Ran>;
+type Answer = Result<BatchOutput>;
 
 const UNSPLITTABLE: &str = "its outputs do not have the batch's 0-th dimension";
 
@@ -26,8 +26,9 @@ impl Inner {
         let batched = match self.run_batch(tasks) {
             Ok(Some((answers, spent))) if !self.trust.must_test(equal) => {
                 let pairs = tasks.iter().zip(answers);
-                let ran = pairs
-                    .map(|(task, outputs)| Ok(Ran { outputs, times: spent.since(task.queued) }));
+                let ran = pairs.map(|(task, outputs)| {
+                    Ok(BatchOutput { outputs, timing: spent.since(task.queued) })
+                });
                 return ran.collect();
             }
             // Running it again could do harm.

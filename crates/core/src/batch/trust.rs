@@ -3,7 +3,7 @@
 //! A model can mix the rows of a batch (normalise over it, sum it up), and then an answer would
 //! depend on who else asked. Where the operator turned batching on, that is their word. In `auto`
 //! mode nobody gave it, so it is tested: the first batches are also run request by request and
-//! compared, again whenever inputs differ for the first times, and now and then later. One wrong
+//! compared, again whenever inputs differ for the first timing, and now and then later. One wrong
 //! answer, which is not given out, ends joining for this signature.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use super::Traits;
 use crate::config::BatchMode;
 
-/// How many agreeing batches count as proof.
+/// RunOptions many agreeing batches count as proof.
 const PROOF: u32 = 3;
 
 /// The most requests in a batch while batches are run twice.

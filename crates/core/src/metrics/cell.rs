@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tensorserve_tensor::error::Code;
 
 /// Upper limits of `N` buckets: `scale`, and each `growth` times the one before it.
-pub(super) const fn exponential<const N: usize>(scale: f64, growth: f64) -> [f64; N] {
+#[must_use]
+pub const fn exponential<const N: usize>(scale: f64, growth: f64) -> [f64; N] {
     let mut limits = [scale; N];
     let mut index = 1;
     while index < N {
@@ -17,7 +18,7 @@ pub(super) const fn exponential<const N: usize>(scale: f64, growth: f64) -> [f64
 
 /// How often values came, by size. They are whole numbers: nanoseconds, microseconds, examples.
 #[derive(Debug)]
-pub(super) struct Histogram {
+pub struct Histogram {
     limits: &'static [f64],
     /// One for each limit, and one for what is above all of them.
     buckets: Box<[AtomicU64]>,
@@ -25,13 +26,16 @@ pub(super) struct Histogram {
 }
 
 impl Histogram {
-    pub(super) fn new(limits: &'static [f64]) -> Self {
+    /// One with these upper limits, ascending; a last bucket is for what is above all of them.
+    #[must_use]
+    pub fn new(limits: &'static [f64]) -> Self {
         let buckets = (0..=limits.len()).map(|_| AtomicU64::new(0)).collect();
         Histogram { limits, buckets, sum: AtomicU64::new(0) }
     }
 
+    /// Adds a value.
     #[allow(clippy::cast_precision_loss)]
-    pub(super) fn observe(&self, value: u64) {
+    pub fn observe(&self, value: u64) {
         let index = self.limits.partition_point(|limit| *limit < value as f64);
         if let Some(bucket) = self.buckets.get(index) {
             bucket.fetch_add(1, Relaxed);
@@ -40,41 +44,49 @@ impl Histogram {
     }
 
     /// Upper limits of its buckets.
-    pub(super) fn limits(&self) -> &'static [f64] {
+    #[must_use]
+    pub fn limits(&self) -> &'static [f64] {
         self.limits
     }
 
     /// How many fell into each bucket so far, in the order of the limits, and what they add up to.
-    pub(super) fn counts(&self) -> (impl Iterator<Item = u64> + '_, u64) {
+    pub fn counts(&self) -> (impl Iterator<Item = u64> + '_, u64) {
         (self.buckets.iter().map(|bucket| bucket.load(Relaxed)), self.sum.load(Relaxed))
     }
 
     /// What was observed so far.
-    pub(super) fn read(&self) -> Reading {
+    #[must_use]
+    pub fn read(&self) -> Reading {
         let counts = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
         Reading { limits: self.limits, counts, sum: self.sum.load(Relaxed) }
     }
 }
 
 /// A histogram at one moment.
-pub(super) struct Reading {
-    pub(super) limits: &'static [f64],
+pub struct Reading {
+    /// Upper limits of the buckets.
+    pub limits: &'static [f64],
     /// One for each limit, and one for what is above all of them.
-    pub(super) counts: Vec<u64>,
-    pub(super) sum: u64,
+    pub counts: Vec<u64>,
+    /// What all values add up to.
+    pub sum: u64,
 }
 
 impl Reading {
-    pub(super) fn empty(limits: &'static [f64]) -> Self {
+    /// Nothing, in buckets of these limits.
+    #[must_use]
+    pub fn empty(limits: &'static [f64]) -> Self {
         Reading { limits, counts: vec![0; limits.len() + 1], sum: 0 }
     }
 
-    pub(super) fn count(&self) -> u64 {
+    /// How many values there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
     /// Adds another one of the same limits.
-    pub(super) fn add(&mut self, other: &Reading) {
+    pub fn add(&mut self, other: &Reading) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
         }
@@ -85,14 +97,14 @@ impl Reading {
 /// How often something ended in which way, by gRPC's number of it: 0 is well, and there are 16
 /// codes of errors.
 #[derive(Default)]
-pub(super) struct Outcomes([AtomicU64; CODES]);
+pub struct Outcomes([AtomicU64; CODES]);
 
 /// gRPC's numbers of outcomes.
 pub(super) const CODES: usize = 17;
 
 impl Outcomes {
     /// Counts one; `None` is one that went well.
-    pub(super) fn count(&self, code: Option<Code>) {
+    pub fn count(&self, code: Option<Code>) {
         let number = code.map_or(0, Code::grpc);
         if let Some(count) = self.0.get(usize::from(number)) {
             count.fetch_add(1, Relaxed);
@@ -105,7 +117,8 @@ impl Outcomes {
     }
 
     /// Those that happened, by the name of their status.
-    pub(super) fn read(&self) -> Vec<(&'static str, u64)> {
+    #[must_use]
+    pub fn read(&self) -> Vec<(&'static str, u64)> {
         let name = |number| if number == 0 { "OK" } else { Code::from_grpc(number).name() };
         let all = (0..).map(name).zip(self.0.iter().map(|count| count.load(Relaxed)));
         all.filter(|(_, count)| *count > 0).collect()

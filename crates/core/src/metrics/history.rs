@@ -322,22 +322,24 @@ fn milliseconds() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Api;
+    use crate::entry::{EntryPoint, Method};
+
+    const PREDICT: EntryPoint = EntryPoint { protocol: "test", method: Method::Predict };
     use super::*;
     use tensorserve_tensor::error::Code;
 
     #[test]
     fn history_has_what_was_counted_once() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         let version = metrics.version("digits", 2, &["serving_default"]);
         metrics.write_history();
         let signature = version.signature(0).expect("one signature");
         for _ in 0..3 {
-            signature.succeeded(Api::TfsPredict, Duration::from_millis(3), None);
+            signature.succeeded(PREDICT, Duration::from_millis(3), None);
         }
-        signature.failed(Api::TfsPredict, Code::InvalidArgument, Duration::from_millis(1));
+        signature.failed(PREDICT, Code::InvalidArgument, Duration::from_millis(1));
         signature.queue().ran(4, Duration::from_millis(2));
-        metrics.unresolved(Api::TfsPredict, None, Code::NotFound, Duration::from_millis(1));
+        metrics.unresolved(PREDICT, None, Code::NotFound, Duration::from_millis(1));
         metrics.write_history();
         let counts = |points: &[Point]| -> Vec<(u64, u64)> {
             points.iter().map(|p| (p.tally.requests(), p.tally.errors())).collect()
@@ -351,7 +353,7 @@ mod tests {
         assert_eq!(rates.rows_per_batch, Some(4.0));
         assert!(rates.last_used.is_some() && rates.p50_ms.is_some_and(|ms| ms > 2.0));
         // What was counted after the last second counts although the version goes.
-        signature.succeeded(Api::TfsPredict, Duration::from_millis(3), None);
+        signature.succeeded(PREDICT, Duration::from_millis(3), None);
         drop(version);
         metrics.write_history();
         metrics.write_history();
@@ -362,10 +364,10 @@ mod tests {
 
     #[test]
     fn a_version_that_is_loaded_anew_is_counted_once() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         let old = metrics.version("m", 1, &["s"]);
         let count = |version: &super::super::VersionMetrics| {
-            version.signature(0).unwrap().succeeded(Api::TfsPredict, Duration::ZERO, None);
+            version.signature(0).unwrap().succeeded(PREDICT, Duration::ZERO, None);
         };
         count(&old);
         metrics.write_history();
@@ -387,7 +389,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_there_is_room_for() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         for _ in 0..POINTS + 5 {
             metrics.write_history();
         }

@@ -1,6 +1,7 @@
 //! Every metric of the server: its name, labels and buckets, declared once.
 //!
-//! Our own are here and in [`version`], TensorFlow Serving's in [`tfs`].
+//! Our own are here and in [`version`]; protocols add others, under their own names, as a
+//! [`MetricsExporter`].
 //!
 //! Label values that come from clients are never used: a request for a model that is not there
 //! counts under empty labels, so nobody can fill the memory with made-up names. The series of a
@@ -19,80 +20,37 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use self::cell::Outcomes;
+use self::exporter::Observers;
 use self::histogram::Histogram;
 use self::history::History;
 use self::tally::{ROW_LIMITS, TIME_LIMITS};
-use self::tfs::Tfs;
 use self::version::SignatureCells;
+use crate::entry::EntryPoint;
 use tensorserve_os::machine;
 use tensorserve_tensor::error::Code;
 
-mod cell;
+pub mod cell;
+mod exporter;
 mod histogram;
 mod history;
 mod tally;
-mod tfs;
 mod version;
 
+pub use self::exporter::{MetricsExporter, ModelObserver};
 pub use self::history::{Load, Point, Rates, Span};
 pub use self::tally::Tally;
-pub use self::tfs::CONTENT_TYPE as TFS_CONTENT_TYPE;
 pub use self::version::{QueueMetrics, SignatureMetrics, VersionMetrics, WarmUp};
 
 /// The content type of [`Metrics::encode`]'s text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// The ways a client can ask for an inference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Api {
-    /// `POST /v1/models/M:predict`.
-    TfsPredict,
-    /// `POST /v1/models/M:classify`.
-    TfsClassify,
-    /// `POST /v1/models/M:regress`.
-    TfsRegress,
-    /// `PredictionService.Predict`.
-    GrpcPredict,
-    /// `PredictionService.Classify`.
-    GrpcClassify,
-    /// `PredictionService.Regress`.
-    GrpcRegress,
-    /// `PredictionService.MultiInference`.
-    GrpcMultiInference,
-    /// `POST /` with JSON.
-    SimpleJson,
-    /// `POST /` with a form of images.
-    SimpleImage,
-}
-
-impl Api {
-    const COUNT: usize = 9;
-
-    fn name(self) -> &'static str {
-        match self {
-            Api::TfsPredict => "tfs_predict",
-            Api::TfsClassify => "tfs_classify",
-            Api::TfsRegress => "tfs_regress",
-            Api::GrpcPredict => "grpc_predict",
-            Api::GrpcClassify => "grpc_classify",
-            Api::GrpcRegress => "grpc_regress",
-            Api::GrpcMultiInference => "grpc_multi_inference",
-            Api::SimpleJson => "simple_json",
-            Api::SimpleImage => "simple_image",
-        }
-    }
-
-    fn index(self) -> usize {
-        self as usize
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
     model: Arc<str>,
     version: Arc<str>,
     signature: Arc<str>,
-    api: &'static str,
+    protocol: &'static str,
+    method: &'static str,
     code: &'static str,
 }
 
@@ -192,7 +150,8 @@ struct Inner {
     cpu: Gauge<f64, AtomicU64>,
     /// How often a version is in memory: twice while one is loaded anew from another place.
     versions: Mutex<HashMap<VersionLabels, usize>>,
-    tfs: Tfs,
+    exporters: Vec<Arc<dyn MetricsExporter>>,
+    unknown_model: Observers,
     /// Failed requests that reached no signature.
     nameless: Outcomes,
     /// Those of signatures that are in memory, and of those that were since history was written.
@@ -215,14 +174,14 @@ impl Inner {
 
 impl Default for Metrics {
     fn default() -> Self {
-        Metrics::new()
+        Metrics::new(Vec::new())
     }
 }
 
 impl Metrics {
-    /// Registers everything.
+    /// Registers everything; `exporters` are told the same.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(exporters: Vec<Arc<dyn MetricsExporter>>) -> Self {
         let mut registry = Registry::with_prefix("tensorserve");
         let r = &mut registry;
         let requests = Family::default();
@@ -265,6 +224,7 @@ impl Metrics {
         r.register("resident_memory_bytes", "Memory the process holds", resident.clone());
         r.register("cpu_seconds", "Processor time the process has used", cpu.clone());
         r.register("build_info", "Constant 1, with the version", build);
+        let unknown_model = Observers::of(&exporters, |exporter| exporter.unknown_model());
         Metrics(Arc::new(Inner {
             registry,
             requests,
@@ -282,7 +242,8 @@ impl Metrics {
             resident,
             cpu,
             versions: Mutex::default(),
-            tfs: Tfs::default(),
+            exporters,
+            unknown_model,
             nameless: Outcomes::default(),
             cells: Mutex::default(),
             history: Mutex::default(),
@@ -311,42 +272,32 @@ impl Metrics {
         VersionMetrics::new(self, labels, signatures)
     }
 
-    /// All metrics of TensorFlow Serving as its text.
-    #[must_use]
-    pub fn encode_tfs(&self) -> String {
-        self.0.tfs.page()
-    }
-
     /// Counts a request that reached no signature, and of models only `version`, if one.
     pub fn unresolved(
         &self,
-        api: Api,
+        entry: EntryPoint,
         version: Option<&VersionMetrics>,
         code: Code,
         time: Duration,
     ) {
-        version.map_or(self.0.tfs.nameless(), VersionMetrics::tfs).failed(api, code);
+        let observers = version.map_or(&self.0.unknown_model, VersionMetrics::observers);
+        observers.each(|observer| observer.failed(entry, code));
         self.0.nameless.count(Some(code));
         let labels = RequestLabels {
             model: "".into(),
             version: "".into(),
             signature: "".into(),
-            api: api.name(),
+            protocol: entry.protocol,
+            method: entry.method.name(),
             code: code.name(),
         };
         self.0.requests.get_or_create(&labels).inc();
         self.0.latency.get_or_create(&labels).observe(nanos(time));
     }
 
-    /// Counts a question of TensorFlow Serving's REST API for a status or for metadata: about
-    /// `version`, or about nothing that is there.
-    pub fn looked_at(&self, version: Option<&VersionMetrics>, code: Option<Code>, time: Duration) {
-        version.map_or(self.0.tfs.nameless(), VersionMetrics::tfs).looked_at(code, time);
-    }
-
     /// Notes that the model in the folder at `path` was loaded in `time`, or could not be.
     pub fn load_ended(&self, path: &str, time: Option<Duration>) {
-        self.0.tfs.load_ended(path, time);
+        self.0.exporters.iter().for_each(|exporter| exporter.load_ended(path, time));
     }
 
     /// Counts a load that failed.
@@ -364,6 +315,13 @@ impl Metrics {
         };
         let labels = LogLabels { model: Arc::clone(model), result };
         self.0.logged.get_or_create(&labels).inc();
+        let code = match outcome {
+            Record::Written => None,
+            Record::Dropped => Some(Code::ResourceExhausted),
+            Record::Failed => Some(Code::Internal),
+        };
+        let observers = Observers::of(&self.0.exporters, |exporter| exporter.model(model));
+        observers.each(|observer| observer.logged(code));
     }
 
     /// Counts a request as in flight until the result is dropped.
@@ -413,22 +371,26 @@ fn process_usage() -> Option<(i64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::Method;
 
     #[test]
     fn series_come_and_go_with_their_version() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
+        let entry = |protocol| EntryPoint { protocol, method: Method::Predict };
         let version = metrics.version("digits", 2, &["serving_default"]);
         let signature = version.signature(0).expect("one signature");
-        signature.succeeded(Api::TfsPredict, Duration::from_millis(1), None);
-        signature.failed(Api::SimpleJson, Code::InvalidArgument, Duration::from_millis(1));
+        signature.succeeded(entry("tfs_rest"), Duration::from_millis(1), None);
+        signature.failed(entry("simple"), Code::InvalidArgument, Duration::from_millis(1));
         signature.queue().ran(8, Duration::from_millis(1));
         version.loaded(100, Duration::from_secs(1));
         let text = metrics.encode().expect("text");
         let labels = "model=\"digits\",version=\"2\",signature=\"serving_default\"";
         for line in [
-            format!("tensorserve_requests_total{{{labels},api=\"tfs_predict\",code=\"OK\"}} 1"),
             format!(
-                "tensorserve_requests_total{{{labels},api=\"simple_json\",code=\"INVALID_ARGUMENT\"}} 1"
+                "tensorserve_requests_total{{{labels},protocol=\"tfs_rest\",method=\"predict\",code=\"OK\"}} 1"
+            ),
+            format!(
+                "tensorserve_requests_total{{{labels},protocol=\"simple\",method=\"predict\",code=\"INVALID_ARGUMENT\"}} 1"
             ),
             format!("tensorserve_batch_rows_sum{{{labels}}} 8.0"),
             "tensorserve_model_bytes{model=\"digits\",version=\"2\"} 100".to_owned(),

@@ -9,13 +9,13 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::MetricConstructor;
 
 use super::cell::Outcomes;
+use super::exporter::Observers;
 use super::histogram::Histogram;
 use super::tally::{Reading, Tally};
-use super::tfs::ModelCells;
 use super::{
-    Api, Cells, LoadLabels, Metrics, ROWS, RequestLabels, SECONDS, SignatureLabels, VersionLabels,
-    nanos,
+    Cells, LoadLabels, Metrics, ROWS, RequestLabels, SECONDS, SignatureLabels, VersionLabels, nanos,
 };
+use crate::entry::EntryPoint;
 use tensorserve_tensor::error::Code;
 
 /// How the recorded requests of a version were run.
@@ -33,23 +33,26 @@ pub struct VersionMetrics {
     warm_up: OnceLock<WarmUp>,
     labels: VersionLabels,
     metrics: Metrics,
-    tfs: Arc<ModelCells>,
+    observers: Observers,
 }
 
 impl VersionMetrics {
     pub(super) fn new(metrics: &Metrics, labels: VersionLabels, signatures: &[&str]) -> Self {
-        let tfs = metrics.0.tfs.model(&labels.model);
-        let of = |&signature: &&str| SignatureMetrics::new(metrics, &labels, signature, &tfs);
+        let observers =
+            Observers::of(&metrics.0.exporters, |exporter| exporter.model(&labels.model));
+        let of = |&signature: &&str| SignatureMetrics::new(metrics, &labels, signature, &observers);
         let signatures = signatures.iter().map(of).collect();
         let (warm_up, metrics) = (OnceLock::new(), metrics.clone());
-        VersionMetrics { signatures, warm_up, labels, metrics, tfs }
+        VersionMetrics { signatures, warm_up, labels, metrics, observers }
     }
 
     /// Notes that `records` recorded requests were read from its folder, at `path`, and run to
     /// warm it up, and how that ended.
     pub fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64) {
         let _ = self.warm_up.set(WarmUp { records, time });
-        self.metrics.0.tfs.warmed_up(path, code, time, records);
+        for exporter in &self.metrics.0.exporters {
+            exporter.warmed_up(path, code, time, records);
+        }
     }
 
     /// How its recorded requests were run, if it has any.
@@ -58,8 +61,8 @@ impl VersionMetrics {
         self.warm_up.get().copied()
     }
 
-    pub(super) fn tfs(&self) -> &ModelCells {
-        &self.tfs
+    pub(super) fn observers(&self) -> &Observers {
+        &self.observers
     }
 
     /// Those of signature number `index`.
@@ -105,7 +108,7 @@ pub struct SignatureMetrics {
     cells: Arc<SignatureCells>,
     /// Whether another one goes on with the series.
     shared: bool,
-    tfs: Arc<ModelCells>,
+    observers: Observers,
 }
 
 #[derive(Clone)]
@@ -114,12 +117,47 @@ struct RequestMetrics {
     latency: Histogram,
 }
 
+impl RequestMetrics {
+    fn record(&self, time: Duration) {
+        self.count.inc();
+        self.latency.observe(nanos(time));
+    }
+}
+
+/// Entry points that a signature keeps handles for.
+const ENTRY_POINTS: usize = 32;
+
+/// Handles for each entry point that was used, so that a request looks nothing up by name.
+#[derive(Default)]
+struct EntryPointMetrics {
+    /// Filled from the front: the few protocols that clients use are found at once.
+    slots: [OnceLock<(EntryPoint, RequestMetrics)>; ENTRY_POINTS],
+}
+
+impl EntryPointMetrics {
+    /// Counts a request of `entry`, with handles from `make` if there are none yet.
+    fn record(&self, entry: EntryPoint, time: Duration, make: impl Fn() -> RequestMetrics) {
+        for slot in &self.slots {
+            let (known, metrics) = slot.get_or_init(|| (entry, make()));
+            if *known == entry {
+                return metrics.record(time);
+            }
+        }
+        // More than anyone has: they are looked up.
+        make().record(time);
+    }
+
+    fn all(&self) -> impl Iterator<Item = &RequestMetrics> {
+        self.slots.iter().filter_map(|slot| Some(&slot.get()?.1))
+    }
+}
+
 /// What is counted for a signature. If its version is in memory twice, both count here.
 pub(super) struct SignatureCells {
     model: Arc<str>,
     version: i64,
-    /// Handles for requests that went well, which are nearly all, by [`Api::index`].
-    ok: [OnceLock<RequestMetrics>; Api::COUNT],
+    /// Handles for requests that succeeded, which are nearly all.
+    ok: EntryPointMetrics,
     /// Requests that did not.
     failures: Outcomes,
     /// Series to remove in the end.
@@ -137,7 +175,7 @@ impl SignatureCells {
         SignatureCells {
             model: Arc::clone(&labels.model),
             version: labels.version.parse().unwrap_or_default(),
-            ok: Default::default(),
+            ok: EntryPointMetrics::default(),
             failures: Outcomes::default(),
             series: Mutex::default(),
             waited: inner.queue.get_or_create_owned(labels),
@@ -168,7 +206,7 @@ impl SignatureCells {
 
     fn read(&self) -> Reading {
         let mut reading = Reading { errors: self.failures.counts(), ..Reading::default() };
-        for metrics in self.ok.iter().filter_map(OnceLock::get) {
+        for metrics in self.ok.all() {
             add(&mut reading.latency, metrics.latency.counts().0);
         }
         let (rows, row_sum) = self.rows.counts();
@@ -206,7 +244,7 @@ impl SignatureMetrics {
         metrics: &Metrics,
         version: &VersionLabels,
         signature: &str,
-        tfs: &Arc<ModelCells>,
+        observers: &Observers,
     ) -> Self {
         let labels = SignatureLabels {
             model: Arc::clone(&version.model),
@@ -226,13 +264,13 @@ impl SignatureMetrics {
                 run: cells.run.clone(),
                 rows: cells.rows.clone(),
                 panics: metrics.0.panics.clone(),
-                tfs: Arc::clone(tfs),
+                observers: observers.clone(),
             },
             metrics: metrics.clone(),
             labels,
             cells,
             shared: false,
-            tfs: Arc::clone(tfs),
+            observers: observers.clone(),
         }
     }
 
@@ -242,41 +280,32 @@ impl SignatureMetrics {
         self.queue.clone()
     }
 
-    /// Counts a request that went well. `runtime` is the time of its runs and of their wait.
-    pub fn succeeded(&self, api: Api, time: Duration, runtime: Option<Duration>) {
-        self.tfs.succeeded(api, time, runtime);
-        if let Some(slot) = self.cells.ok.get(api.index()) {
-            let metrics = slot.get_or_init(|| self.request(api, "OK"));
-            metrics.count.inc();
-            metrics.latency.observe(nanos(time));
-        }
+    /// Counts a request that succeeded after `time`. `runtime` is the time of its runs and their
+    /// queue delay.
+    pub fn succeeded(&self, entry: EntryPoint, time: Duration, runtime: Option<Duration>) {
+        self.observers.each(|observer| observer.succeeded(entry, time, runtime));
+        self.cells.ok.record(entry, time, || self.request(entry, "OK"));
     }
 
-    /// Counts a request that did not.
-    pub fn failed(&self, api: Api, code: Code, time: Duration) {
-        self.tfs.failed(api, code);
+    /// Counts a request that failed after `time`.
+    pub fn failed(&self, entry: EntryPoint, code: Code, time: Duration) {
+        self.observers.each(|observer| observer.failed(entry, code));
         self.cells.failures.count(Some(code));
-        let metrics = self.request(api, code.name());
-        metrics.count.inc();
-        metrics.latency.observe(nanos(time));
+        self.request(entry, code.name()).record(time);
     }
 
     /// Counts the examples of a request for several inferences.
     pub fn examples(&self, count: usize) {
-        self.tfs.examples(count);
+        self.observers.each(|observer| observer.examples(count));
     }
 
-    /// Counts a request that was written to the log of requests, or could not be.
-    pub fn logged(&self, code: Option<Code>) {
-        self.tfs.logged(code);
-    }
-
-    fn request(&self, api: Api, code: &'static str) -> RequestMetrics {
+    fn request(&self, entry: EntryPoint, code: &'static str) -> RequestMetrics {
         let labels = RequestLabels {
             model: Arc::clone(&self.labels.model),
             version: Arc::clone(&self.labels.version),
             signature: Arc::clone(&self.labels.signature),
-            api: api.name(),
+            protocol: entry.protocol,
+            method: entry.method.name(),
             code,
         };
         let inner = &self.metrics.0;
@@ -319,7 +348,7 @@ pub struct QueueMetrics {
     run: Histogram,
     rows: Histogram,
     panics: Counter,
-    tfs: Arc<ModelCells>,
+    observers: Observers,
 }
 
 impl QueueMetrics {
@@ -332,7 +361,7 @@ impl QueueMetrics {
             run: SECONDS.new_metric(),
             rows: ROWS.new_metric(),
             panics: Counter::default(),
-            tfs: Arc::default(),
+            observers: Observers::default(),
         }
     }
 
@@ -344,17 +373,17 @@ impl QueueMetrics {
 
     /// A request of this many rows came; 0 if it can not be joined with others.
     pub fn asked(&self, rows: usize) {
-        self.tfs.asked(rows.max(1));
+        self.observers.each(|observer| observer.enqueued(rows.max(1)));
     }
 
     /// A batch was filled up with this many rows, to this size.
     pub fn padded(&self, rows: usize, size: usize) {
-        self.tfs.padded(rows, size);
+        self.observers.each(|observer| observer.padded(rows, size));
     }
 
     /// A request waited this long for its batch.
     pub fn waited(&self, time: Duration) {
-        self.tfs.waited(time);
+        self.observers.each(|observer| observer.dequeued(time));
         self.waited.observe(nanos(time));
     }
 
@@ -365,7 +394,7 @@ impl QueueMetrics {
 
     /// A batch of this many rows ran for this long.
     pub fn ran(&self, rows: usize, time: Duration) {
-        self.tfs.ran(rows, time);
+        self.observers.each(|observer| observer.ran(rows, time));
         self.rows.observe(rows as u64);
         self.run.observe(nanos(time));
     }

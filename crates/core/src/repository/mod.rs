@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZero;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
@@ -16,15 +17,13 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::oneshot;
 
-use crate::batch::{Batcher, Ran};
+use crate::batch::Batcher;
 use crate::config::{BatchConfig, EngineConfig, ModelConfig, RepositoryConfig, SourceConfig};
-use crate::metrics::{Metrics, SignatureMetrics, VersionMetrics};
-use crate::request_log::{RequestLog, RequestLogs};
+use crate::metrics::Metrics;
+use crate::request_log::{LoggedInference, RecordFormat, RequestLog, RequestLogs};
 use tensorserve_platform::Platforms;
 use tensorserve_tensor::error::Result;
-use tensorserve_tensor::{Signature, Tensor};
 use tensorserve_workers::Workers;
-use tensorserve_workers::handlers::Handlers;
 
 use self::journal::Journal;
 
@@ -42,8 +41,8 @@ use self::step_threads::StepThreads;
 pub use self::journal::{Happening, REQUEST};
 pub use self::servable::Servable;
 pub use self::state::{State, VersionStatus};
-pub use crate::batch::Times;
-pub use tensorserve_platform::{CustomOps, OpRun, Profiled};
+pub use crate::batch::RunTiming;
+pub use tensorserve_platform::{CustomOps, InputStyle, OpRun, PlatformInfo, Profiled};
 
 /// Which model a request means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +75,8 @@ pub enum Unresolved {
     Label,
 }
 
-/// A ready version, kept in memory for as long as this exists.
+/// A ready version, kept in memory for as long as this exists. It is the version, for those who only
+/// read.
 #[derive(Clone)]
 pub struct ModelHandle {
     servable: Arc<Servable>,
@@ -84,135 +84,18 @@ pub struct ModelHandle {
 }
 
 impl ModelHandle {
-    /// The model's name.
-    #[must_use]
-    pub fn model(&self) -> &str {
-        self.servable.model()
-    }
-
-    /// The version's number.
-    #[must_use]
-    pub fn version(&self) -> i64 {
-        self.servable.version()
-    }
-
-    /// Whether it brings functions in Python's marshal format to call before or behind it, which
-    /// are never run.
-    #[must_use]
-    pub fn has_marshalled_hooks(&self) -> bool {
-        self.servable.has_marshalled_hooks()
-    }
-
-    /// The name of the platform that runs it.
-    #[must_use]
-    pub fn platform(&self) -> &'static str {
-        self.servable.platform()
-    }
-
-    /// How long it took to load and warm.
-    #[must_use]
-    pub fn load_time(&self) -> Duration {
-        self.servable.load_time()
-    }
-
-    /// The folder it was loaded from.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        self.servable.folder()
-    }
-
-    /// The size of its files in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.servable.bytes()
-    }
-
-    /// Whether it was to be warmed up when it was loaded.
-    #[must_use]
-    pub fn is_warmed(&self) -> bool {
-        self.servable.is_warmed()
-    }
-
-    /// How its requests are joined.
-    #[must_use]
-    pub fn batching(&self) -> &BatchConfig {
-        self.servable.batching()
-    }
-
-    /// Requests on their way through its queues.
-    #[must_use]
-    pub fn present(&self) -> usize {
-        self.servable.present()
-    }
-
-    /// All signatures, sorted by name.
-    #[must_use]
-    pub fn signatures(&self) -> &[Signature] {
-        self.servable.signatures()
-    }
-
-    /// The number of the signature `name`, and what it declares.
-    #[must_use]
-    pub fn signature(&self, name: &str) -> Option<(usize, &Signature)> {
-        let all = self.servable.signatures().iter().enumerate();
-        all.into_iter().find(|(_, signature)| signature.name == name)
-    }
-
-    /// Its metrics.
-    #[must_use]
-    pub fn version_metrics(&self) -> &VersionMetrics {
-        self.servable.metrics()
-    }
-
-    /// Metrics of signature number `index`.
-    #[must_use]
-    pub fn metrics(&self, index: usize) -> Option<&SignatureMetrics> {
-        self.servable.metrics().signature(index)
-    }
-
     /// Where sampled requests to the model go; `None` if none are logged.
     #[must_use]
     pub fn request_log(&self) -> Option<&RequestLog> {
         self.log.as_deref()
     }
+}
 
-    /// The handlers of its code, if it has any.
-    #[must_use]
-    pub fn handlers(&self) -> Option<&Arc<Handlers>> {
-        self.servable.handlers()
-    }
+impl Deref for ModelHandle {
+    type Target = Servable;
 
-    /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
-    ///
-    /// # Errors
-    /// What [`Queue::submit`](crate::batch::Queue::submit) reports, and
-    /// [`Code::InvalidArgument`](tensorserve_tensor::error::Code::InvalidArgument) for inputs of the wrong
-    /// number or type.
-    pub async fn infer(
-        &self,
-        index: usize,
-        inputs: Vec<Tensor>,
-        deadline: Option<Instant>,
-    ) -> Result<Ran> {
-        self.servable.infer(index, inputs, deadline).await
-    }
-
-    /// The same now, on this thread and outside its queue, so that nobody has to wait for it but
-    /// the caller: for warming up.
-    ///
-    /// # Errors
-    /// Those of the model, and those for inputs of the wrong number or type.
-    pub fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        self.servable.run_now(index, inputs)
-    }
-
-    /// The same for at most `timeout`, told what every operation did meanwhile.
-    ///
-    /// # Errors
-    /// Those of [`ModelHandle::run_now`]; [`Code::Unimplemented`](tensorserve_tensor::error::Code::Unimplemented)
-    /// if the model's runtime can not tell.
-    pub fn profile(&self, index: usize, inputs: &[Tensor], timeout: Duration) -> Result<Profiled> {
-        self.servable.profile(index, inputs, timeout)
+    fn deref(&self) -> &Servable {
+        &self.servable
     }
 }
 
@@ -270,6 +153,25 @@ pub trait VersionFiles: Send + Sync {
     /// # Errors
     /// If there are none, or they are wrong.
     fn batching(&self, folder: &Path) -> Result<BatchConfig>;
+}
+
+/// No protocol's files: nothing is recorded for a version, and nothing is logged.
+pub struct NoFormats;
+
+impl VersionFiles for NoFormats {
+    fn warm_up(&self, _version: &ModelHandle, _folder: &Path, _times: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn batching(&self, _folder: &Path) -> Result<BatchConfig> {
+        Ok(BatchConfig::default())
+    }
+}
+
+impl RecordFormat for NoFormats {
+    fn record(&self, _inference: &LoggedInference) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 /// The models of a server. Cheap to clone.
@@ -334,12 +236,13 @@ impl Repository {
         platforms: Platforms,
         metrics: Metrics,
         files: Arc<dyn VersionFiles>,
+        records: Arc<dyn RecordFormat>,
     ) -> Result<Self> {
         let batching = &config.batching;
         let shared = Arc::new(Shared {
             config: config.repository.clone(),
             platforms,
-            logs: RequestLogs::new(metrics.clone()),
+            logs: RequestLogs::new(metrics.clone(), records),
             metrics,
             batcher: Batcher::new(batching.threads, batching.inline_budget)?,
             files,
@@ -438,7 +341,7 @@ impl Repository {
         let ready = || table.models.values().flat_map(|entry| &entry.ready);
         let in_use = self.0.platforms.iter().filter(|platform| {
             let name = platform.name();
-            ready().any(|servable| servable.platform() == name)
+            ready().any(|servable| servable.platform().name == name)
         });
         in_use.filter_map(|platform| platform.describe().ok()).collect()
     }

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use super::step_threads::StepThreads;
 use super::{ModelHandle, VersionFiles};
-use crate::batch::{Batcher, How, Queue, Ran, Run, Traits, WORTH_SPLITTING};
+use crate::batch::{BatchOutput, Batcher, Queue, Run, Traits, WORTH_SPLITTING};
 use crate::config::{BatchConfig, Images, ModelConfig};
 use crate::metrics::{Metrics, VersionMetrics};
 use tensorserve_platform::{
-    Executable, LoadOptions, Platform, Profiled, RunOptions, has_marshalled_hooks,
+    Executable, LoadOptions, Platform, PlatformInfo, Profiled, RunOptions, has_marshalled_hooks,
 };
 use tensorserve_preprocessing::{self as steps, Chain};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -34,9 +34,9 @@ pub struct Servable {
 struct Loaded {
     model: Arc<str>,
     version: i64,
-    platform: &'static str,
+    platform: PlatformInfo,
     /// What clients see.
-    signatures: Vec<Signature>,
+    signatures: Arc<[Signature]>,
     executable: Arc<dyn Executable>,
     /// For each of them, the steps before and behind the model.
     chains: Vec<Option<Arc<Chain>>>,
@@ -58,8 +58,7 @@ struct SignatureRun {
 }
 
 impl Run for SignatureRun {
-    fn run(&self, inputs: &[Tensor], how: How) -> Result<Vec<Tensor>> {
-        let options = RunOptions { threads: how.threads, timeout: how.timeout };
+    fn run(&self, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         self.executable.run(self.index, inputs, options)
     }
 }
@@ -166,8 +165,8 @@ impl Load<'_> {
         let loaded = Loaded {
             model: Arc::clone(self.model),
             version: self.version,
-            platform: self.platform.name(),
-            signatures: loaded.signatures,
+            platform: PlatformInfo::of(self.platform),
+            signatures: loaded.signatures.into(),
             executable: loaded.executable,
             chains: chains.into_iter().map(|chain| chain.map(Arc::new)).collect(),
             step_threads: self.step_threads.clone(),
@@ -254,8 +253,9 @@ impl Servable {
         self.loaded.metrics.loaded(self.loaded.bytes, time);
     }
 
-    /// The handlers of its code.
-    pub(super) fn handlers(&self) -> Option<&Arc<Handlers>> {
+    /// The handlers of its code, if it has any.
+    #[must_use]
+    pub fn handlers(&self) -> Option<&Arc<Handlers>> {
         self.loaded.handlers.get()
     }
 
@@ -271,45 +271,57 @@ impl Servable {
         &self.loaded.model
     }
 
+    /// The model's name, shared.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.loaded.model
+    }
+
     /// The version's number.
     #[must_use]
     pub fn version(&self) -> i64 {
         self.loaded.version
     }
 
-    /// Whether it brings Python functions that are never run.
-    pub(super) fn has_marshalled_hooks(&self) -> bool {
+    /// Whether it brings functions in Python's marshal format to call before or after it, which are
+    /// never run.
+    #[must_use]
+    pub fn has_marshalled_hooks(&self) -> bool {
         self.loaded.marshalled_hooks
     }
 
-    /// The name of the platform that runs it.
+    /// The platform that runs it.
     #[must_use]
-    pub fn platform(&self) -> &'static str {
+    pub fn platform(&self) -> PlatformInfo {
         self.loaded.platform
     }
 
     /// The folder it was loaded from.
-    pub(super) fn folder(&self) -> &Path {
+    #[must_use]
+    pub fn folder(&self) -> &Path {
         &self.loaded.folder
     }
 
     /// The size of its files in bytes.
-    pub(super) fn bytes(&self) -> u64 {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         self.loaded.bytes
     }
 
     /// Whether it was to be warmed up when it was loaded.
-    pub(super) fn is_warmed(&self) -> bool {
+    #[must_use]
+    pub fn is_warmed(&self) -> bool {
         self.loaded.is_warmed
     }
 
     /// How its requests are joined.
-    pub(super) fn batching(&self) -> &BatchConfig {
+    #[must_use]
+    pub fn batching(&self) -> &BatchConfig {
         &self.batching
     }
 
     /// Requests on their way through its queues.
-    pub(super) fn present(&self) -> usize {
+    #[must_use]
+    pub fn present(&self) -> usize {
         self.queues.iter().map(Queue::present).sum()
     }
 
@@ -319,19 +331,34 @@ impl Servable {
         &self.loaded.signatures
     }
 
+    /// The number of the signature `name`, and what it declares.
+    #[must_use]
+    pub fn signature(&self, name: &str) -> Option<(usize, &Signature)> {
+        self.signatures().iter().enumerate().find(|(_, signature)| signature.name == name)
+    }
+
+    /// The signatures, kept apart from the version.
+    pub(crate) fn shared_signatures(&self) -> Arc<[Signature]> {
+        Arc::clone(&self.loaded.signatures)
+    }
+
     /// Its metrics.
     #[must_use]
-    pub fn metrics(&self) -> &VersionMetrics {
+    pub fn version_metrics(&self) -> &VersionMetrics {
         &self.loaded.metrics
     }
 
     /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
-    pub(super) async fn infer(
+    ///
+    /// # Errors
+    /// What [`Queue::submit`] reports, and [`Code::InvalidArgument`] for inputs of the wrong number
+    /// or type.
+    pub(crate) async fn infer(
         &self,
         index: usize,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
-    ) -> Result<Ran> {
+    ) -> Result<BatchOutput> {
         let queue = self.queue(index, &inputs)?;
         match self.chain(index) {
             None => queue.submit(inputs, deadline).await,
@@ -347,22 +374,25 @@ impl Servable {
         queue: &Queue,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
-    ) -> Result<Ran> {
+    ) -> Result<BatchOutput> {
         let threads = &self.loaded.step_threads;
         let (cost, before) = (chain.cost_before(&inputs), Arc::clone(chain));
         let inputs = threads.run(cost, deadline, move || before.prepare(&inputs)).await?;
-        let Ran { outputs, times } = queue.submit(inputs, deadline).await?;
+        let BatchOutput { outputs, timing } = queue.submit(inputs, deadline).await?;
         let (cost, behind) = (chain.cost_behind(&outputs), Arc::clone(chain));
         let outputs = threads.run(cost, deadline, move || behind.finish(outputs)).await?;
-        Ok(Ran { outputs, times })
+        Ok(BatchOutput { outputs, timing })
     }
 
     fn chain(&self, index: usize) -> Option<&Arc<Chain>> {
         self.loaded.chains.get(index)?.as_ref()
     }
 
-    /// The same now, on this thread and outside its queue. Blocks.
-    pub(super) fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    /// The same now, on this thread and outside its queue: for warming up. Blocks.
+    ///
+    /// # Errors
+    /// Those of the model, and those for inputs of the wrong number or type.
+    pub(crate) fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let queue = self.queue(index, inputs)?;
         let Some(chain) = self.chain(index) else {
             return queue.warm(inputs, None);
@@ -370,8 +400,12 @@ impl Servable {
         chain.finish(queue.warm(&chain.prepare(inputs)?, None)?)
     }
 
-    /// The same, told what every operation did. Blocks, for at most `timeout`.
-    pub(super) fn profile(
+    /// The same for at most `timeout`, with what every operation did meanwhile. Blocks.
+    ///
+    /// # Errors
+    /// Those of [`Servable::run_now`]; [`Code::Unimplemented`] if the model's runtime has no
+    /// profiler.
+    pub(crate) fn profile(
         &self,
         index: usize,
         inputs: &[Tensor],

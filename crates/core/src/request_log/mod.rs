@@ -1,9 +1,9 @@
 //! Sampled requests, written to files as records.
 //!
-//! A request's thread throws the dice, and hands over a closure that will make the record; it never
-//! waits, and what does not fit into the queue is dropped and counted. One thread makes the records
-//! and writes them to the model's file ([`file`](mod@file)). What a record holds only protocols know; where
-//! it goes only the configuration says.
+//! A request's thread draws a random number, and hands over what was asked and answered; it never
+//! waits, and what does not fit into the queue is dropped and counted. One thread encodes the records
+//! ([`RecordFormat`]) and writes them to the model's file ([`file`](mod@file)). What a record looks like is a
+//! protocol's business; where it goes is the configuration's.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -11,14 +11,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crossbeam::channel::{Receiver, Sender, bounded};
 
 use self::file::LogFile;
 use crate::config::LogConfig;
+use crate::entry::Method;
 use crate::metrics::{Metrics, Record};
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{Signature, Tensor};
 
 mod file;
 
@@ -26,12 +28,59 @@ mod file;
 const MOST_WAITING: usize = 1024;
 const MOST_BYTES: usize = 64 << 20;
 
+/// An inference that was sampled, with what it was answered. It does not keep the version in memory.
+pub struct LoggedInference {
+    /// The model's name.
+    pub model: Arc<str>,
+    /// The version's number.
+    pub version: i64,
+    /// The version's signatures.
+    pub signatures: Arc<[Signature]>,
+    /// What was asked for.
+    pub method: Method,
+    /// Its runs, in order.
+    pub runs: Vec<LoggedRun>,
+    /// When it was answered.
+    pub at: SystemTime,
+    /// The part of the requests that is logged, 0 to 1.
+    pub sampling_rate: f64,
+}
+
+/// One run of a logged inference.
+pub struct LoggedRun {
+    /// The signature's number in [`LoggedInference::signatures`].
+    pub signature: usize,
+    /// What it was run for.
+    pub method: Method,
+    /// One tensor for each of its inputs.
+    pub inputs: Vec<Tensor>,
+    /// The outputs that were asked for, by number, in that order; empty for all.
+    pub output_filter: Vec<usize>,
+    /// One tensor for each output that was asked for.
+    pub outputs: Vec<Tensor>,
+}
+
+impl LoggedInference {
+    /// Memory that its tensors keep until the record is written, in bytes.
+    fn kept_len(&self) -> usize {
+        let tensors = self.runs.iter().flat_map(|run| run.inputs.iter().chain(&run.outputs));
+        tensors.map(Tensor::kept_len).fold(0, usize::saturating_add)
+    }
+}
+
+/// How a logged inference is written down.
+pub trait RecordFormat: Send + Sync {
+    /// The bytes of the record; `None` if this format has no record for it.
+    fn record(&self, inference: &LoggedInference) -> Option<Vec<u8>>;
+}
+
 /// The logs of a server's models. Cheap to clone.
 #[derive(Clone)]
 pub struct RequestLogs(Arc<Shared>);
 
 struct Shared {
     metrics: Metrics,
+    format: Arc<dyn RecordFormat>,
     /// To the thread, which is only there once there is something to log.
     queue: Mutex<Option<Queue>>,
     logs: Mutex<BTreeMap<Arc<str>, Arc<RequestLog>>>,
@@ -52,7 +101,7 @@ enum Item {
 
 /// A request that waits to be written.
 struct Waiting {
-    make: Box<dyn FnOnce() -> Vec<u8> + Send>,
+    inference: LoggedInference,
     /// Memory it keeps until then.
     bytes: usize,
     target: Arc<Target>,
@@ -76,8 +125,9 @@ pub struct RequestLog {
 impl RequestLogs {
     /// No log yet.
     #[must_use]
-    pub fn new(metrics: Metrics) -> Self {
-        RequestLogs(Arc::new(Shared { metrics, queue: Mutex::default(), logs: Mutex::default() }))
+    pub fn new(metrics: Metrics, format: Arc<dyn RecordFormat>) -> Self {
+        let (queue, logs) = (Mutex::default(), Mutex::default());
+        RequestLogs(Arc::new(Shared { metrics, format, queue, logs }))
     }
 
     /// The log of `model` with these settings: the one it has if they are as before. `None` if
@@ -138,9 +188,10 @@ impl RequestLogs {
         let (items, received) = bounded(MOST_WAITING);
         let bytes = Arc::new(AtomicUsize::new(0));
         let (kept, metrics) = (Arc::clone(&bytes), self.0.metrics.clone());
+        let format = Arc::clone(&self.0.format);
         let thread = thread::Builder::new().name("request log".to_owned());
         thread
-            .spawn(move || write_all(&received, &kept, &metrics))
+            .spawn(move || write_all(&received, &kept, &*format, &metrics))
             .map_err(|e| Error::internal("a thread could not be started").with_source(e))?;
         let queue = Queue { items, bytes };
         *slot = Some(queue.clone());
@@ -149,17 +200,24 @@ impl RequestLogs {
 }
 
 /// The thread: writes what comes until nobody is left to send.
-fn write_all(items: &Receiver<Item>, kept: &AtomicUsize, metrics: &Metrics) {
+fn write_all(
+    items: &Receiver<Item>,
+    kept: &AtomicUsize,
+    format: &dyn RecordFormat,
+    metrics: &Metrics,
+) {
     for item in items {
         match item {
             Item::Flush(done) => drop(done.send(())),
-            Item::Request(Waiting { make, bytes, target }) => {
-                let record = catch_unwind(AssertUnwindSafe(make));
+            Item::Request(Waiting { inference, bytes, target }) => {
+                let record = catch_unwind(AssertUnwindSafe(|| format.record(&inference)));
+                drop(inference);
                 kept.fetch_sub(bytes, Relaxed);
                 let mut file = target.file.lock().unwrap_or_else(PoisonError::into_inner);
                 let outcome = match record {
-                    Ok(record) if file.write(&record) => Record::Written,
-                    Ok(_) => Record::Failed,
+                    Ok(None) => continue,
+                    Ok(Some(record)) if file.write(&record) => Record::Written,
+                    Ok(Some(_)) => Record::Failed,
                     Err(_) => {
                         metrics.panicked();
                         Record::Failed
@@ -183,14 +241,14 @@ impl RequestLog {
         self.config.sampling_rate
     }
 
-    /// Hands over a request that is logged. `make` makes its record, on another thread, and keeps
-    /// `bytes` bytes of memory until then.
-    pub fn write(&self, bytes: usize, make: impl FnOnce() -> Vec<u8> + Send + 'static) {
+    /// Hands over a request that is logged, to be written by another thread.
+    pub fn write(&self, inference: LoggedInference) {
+        let bytes = inference.kept_len();
         // The largest request must have a chance, too.
         let waiting = self.queue.bytes.fetch_add(bytes, Relaxed);
         let fits = waiting == 0 || waiting.saturating_add(bytes) <= MOST_BYTES;
         let target = Arc::clone(&self.target);
-        let item = Item::Request(Waiting { make: Box::new(make), bytes, target });
+        let item = Item::Request(Waiting { inference, bytes, target });
         if !fits || self.queue.items.try_send(item).is_err() {
             self.queue.bytes.fetch_sub(bytes, Relaxed);
             self.metrics.logged(&self.target.model, Record::Dropped);
@@ -231,9 +289,59 @@ impl Dice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensorserve_tensor::{Shape, StringsBuilder};
+
+    /// Writes what the one input of an inference says: its bytes, after waiting for the gate.
+    struct Bytes(Option<Receiver<()>>);
+
+    impl RecordFormat for Bytes {
+        fn record(&self, inference: &LoggedInference) -> Option<Vec<u8>> {
+            let bytes = inference.runs[0].inputs[0].strings()?.iter().next()?.to_vec();
+            if let (Some(gate), b"first") = (&self.0, &bytes[..]) {
+                let _ = gate.recv();
+            }
+            assert_ne!(bytes, b"a bug");
+            // A large one is only large while it waits.
+            Some(if bytes.len() > 100 { b"large".to_vec() } else { bytes })
+        }
+    }
+
+    fn inference(bytes: &[u8]) -> LoggedInference {
+        let mut strings = StringsBuilder::default();
+        strings.push(bytes);
+        let input = Tensor::from_strings(Shape::vector(1), strings).expect("a tensor");
+        let run = LoggedRun {
+            signature: 0,
+            method: Method::Predict,
+            inputs: vec![input],
+            output_filter: Vec::new(),
+            outputs: Vec::new(),
+        };
+        LoggedInference {
+            model: "m".into(),
+            version: 1,
+            signatures: [].into(),
+            method: Method::Predict,
+            runs: vec![run],
+            at: SystemTime::now(),
+            sampling_rate: 1.0,
+        }
+    }
+
+    fn logs_of(format: Bytes) -> RequestLogs {
+        RequestLogs::new(Metrics::default(), Arc::new(format))
+    }
 
     fn log(rate: f64, folder: &std::path::Path) -> (RequestLogs, Arc<RequestLog>) {
-        let logs = RequestLogs::new(Metrics::new());
+        log_with(rate, folder, Bytes(None))
+    }
+
+    fn log_with(
+        rate: f64,
+        folder: &std::path::Path,
+        format: Bytes,
+    ) -> (RequestLogs, Arc<RequestLog>) {
+        let logs = logs_of(format);
         let prefix = Some(folder.to_owned());
         let config = LogConfig { prefix, sampling_rate: rate, max_file_bytes: 1 << 20 };
         let log = logs.of(&Arc::from("m"), &config).expect("a log");
@@ -260,7 +368,7 @@ mod tests {
 
     #[test]
     fn nothing_is_logged_without_a_place_or_a_rate() {
-        let logs = RequestLogs::new(Metrics::new());
+        let logs = logs_of(Bytes(None));
         let model = Arc::from("m");
         let config = LogConfig { prefix: None, sampling_rate: 1.0, max_file_bytes: 1 };
         assert!(logs.of(&model, &config).is_none());
@@ -286,17 +394,14 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_dropped_and_nobody_waits() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let (logs, log) = log(1.0, folder.path());
         let (open, gate) = bounded::<()>(0);
-        log.write(1, move || {
-            let _ = gate.recv();
-            b"first".to_vec()
-        });
+        let (logs, log) = log_with(1.0, folder.path(), Bytes(Some(gate)));
+        log.write(inference(b"first"));
         // More than may wait, by number and by size.
         for _ in 0..MOST_WAITING + 10 {
-            log.write(1, || b"x".to_vec());
+            log.write(inference(b"x"));
         }
-        log.write(MOST_BYTES, || b"large".to_vec());
+        log.write(inference(&vec![0; MOST_BYTES]));
         drop(open);
         logs.flush(Duration::from_secs(20));
         let text = log.metrics.encode().expect("text");
@@ -311,9 +416,9 @@ mod tests {
         assert_eq!(written(folder.path()), 16 + 5 + 17 * (count("written") - 1));
         assert_eq!(log.queue.bytes.load(Relaxed), 0);
         // There is room again, also for what is larger than all that may wait.
-        log.write(2 * MOST_BYTES, || b"large".to_vec());
+        log.write(inference(&vec![0; 2 * MOST_BYTES]));
         logs.flush(Duration::from_secs(20));
-        log.write(1, || panic!("a bug"));
+        log.write(inference(b"a bug"));
         logs.flush(Duration::from_secs(20));
         assert!(log.metrics.encode().expect("text").contains("result=\"failed\"} 1"));
     }

@@ -54,6 +54,10 @@ impl Platform for MxNet {
         "mxnet"
     }
 
+    fn title(&self) -> &'static str {
+        "MXNet"
+    }
+
     fn describe(&self) -> Result<String> {
         Ok(format!("MXNet by {}", self.onnx.describe()?))
     }

@@ -1,51 +1,104 @@
-//! What admins change.
+//! What admins change: models, labels, batching parameters and readiness.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::audit::cut;
-use super::{Asker, Route, Shared, Target, json as answer, no_model, target, text};
+use super::{LARGEST_BODY, State, no_model, reply, schema_of, text};
+use tensorserve_auth::Permission;
 use tensorserve_core::config::{BatchConfig, BatchMode, BatchParameters};
 use tensorserve_core::engine::{Change, ModelState, REQUEST};
-use tensorserve_protocol::{Head, JSON, Reply};
+use tensorserve_protocol::{
+    Group, JSON, Methods, Params, Reply, Request, RequestHead, Route, media_type,
+};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// Names that are given here are no longer.
+/// The most bytes of a name that is given here.
 const LONGEST_NAME: usize = 255;
 
-/// A load may take this long; it goes on after that, but nobody waits for it.
+/// How long a client waits for a load, which goes on after that.
 const LOAD_TIME: Duration = Duration::from_secs(600);
 
-#[derive(Default, Deserialize)]
+/// Adds the routes.
+pub(super) fn add_routes(group: &mut Group<'_, State>) {
+    let post = Methods::Post;
+    add_change::<LoadBody>(group, post, "/api/v1/models/{model}/load", read_load)
+        .summary("Load a model, or put one back into service");
+    add_change::<EmptyBody>(group, post, "/api/v1/models/{model}/unload", read_unload)
+        .summary("Take a model out of service");
+    let labels = "/api/v1/models/{model}/versions/{version}/labels";
+    add_change::<LabelBody>(group, post, labels, read_label).summary("Assign a label to a version");
+    let label = "/api/v1/models/{model}/versions/{version}/labels/{label}";
+    add_change::<EmptyBody>(group, Methods::Delete, label, read_label_removal)
+        .summary("Remove a label from a version");
+    add_change::<BatchingBody>(group, post, "/api/v1/models/{model}/batching", read_batching)
+        .summary("Change the batching parameters of a model");
+    add_change::<DrainBody>(group, post, "/api/v1/drain", read_drain)
+        .summary("Report that the server is not ready, or stop doing so");
+}
+
+/// Reads what a request asks for.
+type ReadAction = fn(&Params<'_>, &[u8]) -> Result<AdminAction>;
+
+/// Adds a route that changes something, described by the type of its payload.
+fn add_change<'g, B: JsonSchema>(
+    group: &'g mut Group<'_, State>,
+    methods: Methods,
+    path: &'static str,
+    read: ReadAction,
+) -> &'g mut Route {
+    let route = group.route(methods, path, Permission::ConsoleAdmin, move |state, request| {
+        Box::pin(state.change(read, request))
+    });
+    if methods != Methods::Delete {
+        route.request(JSON, schema_of::<B>());
+    }
+    route.response(JSON, schema_of::<Done>()).body_limit(LARGEST_BODY)
+}
+
+/// The change was made.
+#[derive(Serialize, JsonSchema)]
+struct Done {
+    ok: bool,
+}
+
+/// Which model to load; one that is configured without a path.
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Load {
+struct LoadBody {
+    /// The folder of the model.
     path: Option<String>,
 }
 
-#[derive(Deserialize)]
+/// Nothing.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct EmptyBody {}
 
-#[derive(Deserialize)]
+/// A label.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Label {
+struct LabelBody {
     label: String,
 }
 
-#[derive(Deserialize)]
+/// Whether the server reports that it is not ready.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Drain {
+struct DrainBody {
     draining: bool,
 }
 
-/// What is left out stays.
-#[derive(Default, Deserialize)]
+/// Batching parameters. Those that are left out do not change.
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Batching {
+struct BatchingBody {
+    /// `auto`, `on` or `off`.
     batching: Option<String>,
     max_batch_size: Option<usize>,
     batch_timeout_micros: Option<u64>,
@@ -57,54 +110,85 @@ struct Batching {
 }
 
 /// What is asked for, read and checked.
-enum Wish {
+enum AdminAction {
     Load(Option<String>),
     Unload,
     SetLabel(String, i64),
     RemoveLabel(String, i64),
-    Batching(Box<Batching>, Value),
+    SetBatching(Box<BatchingBody>, Value),
     Drain(bool),
 }
 
-impl Shared {
-    /// Changes something, and writes down who did.
-    ///
-    /// # Errors
-    /// What keeps it from being changed.
-    pub(super) async fn change(
-        &self,
-        route: Route,
-        head: &Head<'_>,
-        body: &[u8],
-        asker: &Asker,
-    ) -> Result<Reply> {
-        let target = target(head);
-        let wish = wish(route, head, body, &target)?;
-        let (what, details) = wish.in_words();
-        let model = Some(target.model.as_str()).filter(|_| route != Route::Drain);
-        let pending = self.audit.begin(asker, what, model, details);
-        let by = asker.name.as_deref().map_or(REQUEST.to_owned(), cut);
-        let outcome = self.fulfil(wish, &target.model, &by).await;
+fn read_load(params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
+    let LoadBody { path } = read(body, "{} or {\"path\": \"FOLDER\"}")?;
+    check_name("a model's name", &params.decoded("model"))?;
+    Ok(AdminAction::Load(path))
+}
+
+fn read_unload(_params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
+    let EmptyBody {} = read(body, "{}")?;
+    Ok(AdminAction::Unload)
+}
+
+fn read_label(params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
+    let LabelBody { label } = read(body, "{\"label\": \"NAME\"}")?;
+    check_name("a label", &label)?;
+    Ok(AdminAction::SetLabel(label, version(params)?))
+}
+
+fn read_label_removal(params: &Params<'_>, _body: &[u8]) -> Result<AdminAction> {
+    Ok(AdminAction::RemoveLabel(params.decoded("label"), version(params)?))
+}
+
+fn read_batching(_params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
+    let form = "{\"max_batch_size\": 32, \"batch_timeout_micros\": 1000}";
+    let batching: BatchingBody = read(body, form)?;
+    if batching.allowed_batch_sizes.as_ref().is_some_and(|sizes| sizes.len() > 100) {
+        return Err(Error::invalid("allowed_batch_sizes has more than 100 sizes"));
+    }
+    Ok(AdminAction::SetBatching(Box::new(batching), read(body, form)?))
+}
+
+fn read_drain(_params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
+    let DrainBody { draining } = read(body, "{\"draining\": true}")?;
+    Ok(AdminAction::Drain(draining))
+}
+
+impl State {
+    /// Changes something, and records who did.
+    async fn change(&self, read: ReadAction, mut request: Request<'_>) -> Reply {
+        let body = request.take_bytes();
+        let action = match check_form(&request.head).and_then(|()| read(&request.params, &body)) {
+            Ok(action) => action,
+            Err(error) => return reply(Err::<String, _>(error)),
+        };
+        let (what, details) = action.described();
+        let model = request.params.decoded("model");
+        let about = Some(model.as_str()).filter(|model| !model.is_empty());
+        let client = self.client(&request);
+        let pending = self.audit.begin(&client, what, about, details);
+        let by = client.name.as_deref().map_or(REQUEST.to_owned(), cut);
+        let outcome = self.carry_out(action, &model, &by).await;
         pending.end(&outcome);
-        outcome.map(|()| answer(text(&json!({ "ok": true }))))
+        reply(outcome.map(|()| text(&Done { ok: true })))
     }
 
-    async fn fulfil(&self, wish: Wish, model: &str, by: &str) -> Result<()> {
-        let engine = &self.engine;
-        match wish {
-            Wish::Drain(draining) => {
+    async fn carry_out(&self, action: AdminAction, model: &str, by: &str) -> Result<()> {
+        let engine = self.engine();
+        match action {
+            AdminAction::Drain(draining) => {
                 engine.set_draining(draining);
                 Ok(())
             }
-            Wish::Load(Some(path)) => {
+            AdminAction::Load(Some(path)) => {
                 let source = engine.source_at(model, Path::new(&path))?;
                 engine.load_for(source, Instant::now() + LOAD_TIME, by).await
             }
-            Wish::Load(None) => {
+            AdminAction::Load(None) => {
                 let change = Change::Online(Instant::now() + LOAD_TIME);
                 engine.change(model, change, by).await
             }
-            Wish::Unload => {
+            AdminAction::Unload => {
                 // Its versions must not be held while they leave.
                 let is_asked_for = self.model_of(model)?.is_asked_for;
                 match is_asked_for {
@@ -112,31 +196,29 @@ impl Shared {
                     false => engine.change(model, Change::Offline, by).await,
                 }
             }
-            Wish::SetLabel(label, version) => {
+            AdminAction::SetLabel(label, version) => {
                 engine.change(model, Change::Label(label, Some(version)), by).await
             }
-            Wish::RemoveLabel(label, version) => {
+            AdminAction::RemoveLabel(label, version) => {
                 if self.model_of(model)?.labels.get(&label) != Some(&version) {
                     let message = format!("version {version} of {model} has no label {label:?}");
                     return Err(Error::not_found(message));
                 }
                 engine.change(model, Change::Label(label, None), by).await
             }
-            Wish::Batching(wish, _) => {
+            AdminAction::SetBatching(parameters, _) => {
                 let now = self.batching_of(model)?;
-                let config = Box::new(BatchConfig::new(&wish.over(&now)?)?);
+                let config = Box::new(BatchConfig::new(&parameters.over(&now)?)?);
                 engine.change(model, Change::Batching(config), by).await
             }
         }
     }
-}
 
-impl Shared {
     fn model_of(&self, name: &str) -> Result<ModelState> {
-        self.engine.model(name).ok_or_else(|| no_model(name))
+        self.engine().model(name).ok_or_else(|| no_model(name))
     }
 
-    /// How requests of the model's newest version are joined.
+    /// The batching parameters of the model's newest version.
     fn batching_of(&self, name: &str) -> Result<BatchConfig> {
         let state = self.model_of(name)?;
         let newest = state.versions.iter().find_map(|(_, handle)| handle.as_ref());
@@ -145,93 +227,49 @@ impl Shared {
 }
 
 fn not_ready(model: &str) -> Error {
-    let message = format!("no version of model {model} is available: its batching stays as it is");
+    let message =
+        format!("no version of model {model} is available: its batching parameters do not change");
     Error::new(Code::FailedPrecondition, message)
 }
 
-impl Wish {
+impl AdminAction {
     /// What it is, for the audit.
-    fn in_words(&self) -> (&'static str, Value) {
+    fn described(&self) -> (&'static str, Value) {
         match self {
-            Wish::Load(path) => ("load", json!({ "path": path.as_deref().map(cut) })),
-            Wish::Unload => ("unload", json!({})),
-            Wish::SetLabel(label, version) => {
+            AdminAction::Load(path) => ("load", json!({ "path": path.as_deref().map(cut) })),
+            AdminAction::Unload => ("unload", json!({})),
+            AdminAction::SetLabel(label, version) => {
                 ("set_label", json!({ "label": label, "version": version }))
             }
-            Wish::RemoveLabel(label, version) => {
+            AdminAction::RemoveLabel(label, version) => {
                 ("remove_label", json!({ "label": cut(label), "version": version }))
             }
-            Wish::Batching(_, given) => ("batching", given.clone()),
-            Wish::Drain(draining) => ("drain", json!({ "draining": draining })),
+            AdminAction::SetBatching(_, given) => ("batching", given.clone()),
+            AdminAction::Drain(draining) => ("drain", json!({ "draining": draining })),
         }
-    }
-}
-
-fn wish(route: Route, head: &Head<'_>, body: &[u8], target: &Target) -> Result<Wish> {
-    if route == Route::RemoveLabel {
-        return Ok(Wish::RemoveLabel(target.label.clone(), version(target)?));
-    }
-    check_form(head)?;
-    match route {
-        Route::Load => {
-            let Load { path } = read(body, "{} or {\"path\": \"FOLDER\"}")?;
-            check_name("a model's name", &target.model)?;
-            Ok(Wish::Load(path))
-        }
-        Route::Unload => {
-            let Nothing {} = read(body, "{}")?;
-            Ok(Wish::Unload)
-        }
-        Route::SetLabel => {
-            let Label { label } = read(body, "{\"label\": \"NAME\"}")?;
-            check_name("a label", &label)?;
-            Ok(Wish::SetLabel(label, version(target)?))
-        }
-        Route::Batching => {
-            let form = "{\"max_batch_size\": 32, \"batch_timeout_micros\": 1000}";
-            let batching: Batching = read(body, form)?;
-            if batching.allowed_batch_sizes.as_ref().is_some_and(|sizes| sizes.len() > 100) {
-                return Err(Error::invalid("allowed_batch_sizes has more than 100 sizes"));
-            }
-            Ok(Wish::Batching(Box::new(batching), read(body, form)?))
-        }
-        Route::Drain => {
-            let Drain { draining } = read(body, "{\"draining\": true}")?;
-            Ok(Wish::Drain(draining))
-        }
-        Route::Status
-        | Route::Model
-        | Route::History
-        | Route::Stream
-        | Route::Audit
-        | Route::OpenApi
-        | Route::RemoveLabel
-        | Route::Otherwise => Err(Error::internal("this changes nothing")),
     }
 }
 
 /// Checks what a page of another site could not send without asking first.
-fn check_form(head: &Head<'_>) -> Result<()> {
-    let kind = head.header("content-type").unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    if !kind.eq_ignore_ascii_case(JSON) {
+fn check_form(head: &RequestHead<'_>) -> Result<()> {
+    let kind = media_type(head.header("content-type").unwrap_or_default());
+    if head.method != "DELETE" && kind != JSON {
         return Err(Error::invalid("the body must be JSON, with Content-Type: application/json"));
     }
     Ok(())
 }
 
 fn read<T: DeserializeOwned>(body: &[u8], form: &str) -> Result<T> {
-    // First as an object: a list could stand for one otherwise.
+    // First as an object: a list would otherwise be accepted, too.
     let members: serde_json::Result<Map<String, Value>> = serde_json::from_slice(body);
     let read = members.and_then(|members| serde_json::from_value(members.into()));
-    read.map_err(|error| {
-        Error::invalid(format!("the body is not as it should be, such as {form}: {error}"))
-    })
+    read.map_err(|error| Error::invalid(format!("the body is not of the form {form}: {error}")))
 }
 
-fn version(target: &Target) -> Result<i64> {
-    let number = target.version.parse().ok().filter(|version| *version >= 0);
-    number.ok_or_else(|| Error::invalid(format!("{:?} is no number of a version", target.version)))
+fn version(params: &Params<'_>) -> Result<i64> {
+    let text = params.decoded("version");
+    let number = text.parse().ok().filter(|version| *version >= 0);
+    number.ok_or_else(|| Error::invalid(format!("{text:?} is not a version number")))
 }
 
 /// Checks that clients can say the name in a path.
@@ -245,8 +283,8 @@ fn check_name(what: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-impl Batching {
-    /// These parameters, and where there is none, those of `now`.
+impl BatchingBody {
+    /// These parameters, and those of `now` for the ones that are left out.
     fn over(self, now: &BatchConfig) -> Result<BatchParameters> {
         let mode = match self.batching.as_deref() {
             None => now.mode,
@@ -273,7 +311,7 @@ impl Batching {
         if size.is_none() {
             let splits = splits.unwrap_or(now.enable_large_batch_splitting);
             let most = merged.max_batch_size.unwrap_or(now.max_batch_size);
-            // Without splitting it means nothing, and would only be in the way.
+            // Without splitting it has no meaning.
             merged.max_execution_batch_size =
                 splits.then(|| now.max_execution_batch_size.min(most));
         }

@@ -1,25 +1,24 @@
-//! The files of the dashboard's page and of the reference, which are part of the binary, and the headers they go out
-//! with. They hold no data: what is shown comes from the console's API, which asks who wants it.
+//! The files of the console's page and of the reference of the API, which are part of the binary,
+//! and the headers they are sent with. They hold no data: what they show comes from the console's
+//! API, which authorizes each request.
 //!
-//! The policy lets the page load its own files and talk to its own server, and nothing else; no
-//! script or style may stand in markup, and no text ever becomes markup (`trusted-types 'none'`).
+//! The policy lets the page load its own files and call its own server, and nothing else; no script
+//! or style may stand in markup, and no text ever becomes markup (`trusted-types 'none'`).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::LazyLock;
 
 use bytes::Bytes;
 
-use crate::simple;
-use tensorserve_protocol::{ALLOW, Head, Reply};
+use super::State;
+use tensorserve_auth::Permission;
+use tensorserve_protocol::{Group, JSON, Methods, Reply, RequestHead};
 use tensorserve_tensor::error::Error;
 
 /// What the page may do, for browsers.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     img-src 'self' blob: data:; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; \
     base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
-
-/// Where its files are, but for the page itself, which is at `/`.
-const FOLDER: &str = "/console/";
 
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -79,53 +78,64 @@ static TAG: LazyLock<String> = LazyLock::new(|| {
     format!("\"{:016x}\"", hasher.finish())
 });
 
-/// Whether a request for `/` comes from a browser that wants to show a page: programs ask for
-/// JSON, or for anything.
-#[must_use]
-pub fn wants_page(head: &Head) -> bool {
-    let kinds = head.header("accept").unwrap_or_default();
-    matches!(head.method, "GET" | "HEAD")
-        && kinds.split(',').any(|kind| {
-            let kind = kind.split(';').next().unwrap_or_default();
-            kind.trim().eq_ignore_ascii_case("text/html")
+/// Adds the routes.
+pub(super) fn add_routes(group: &mut Group<'_, State>) {
+    group
+        .immediate(Methods::Get, "/", Permission::Public, |state, request| {
+            root(&request.head, state.config.is_root)
         })
+        .summary("The console's page for browsers, and a sign of life for programs");
+    group
+        .immediate(Methods::Get, "/console/{file}", Permission::Public, |_, request| {
+            asset(&request.head, request.params.raw("file"))
+        })
+        .summary("A file of the console's page");
+    group
+        .immediate(Methods::Get, "/reference", Permission::Public, |_, request| {
+            reference(&request.head)
+        })
+        .summary("A page that shows this description");
 }
 
-/// Whether a path is directly in the folder of the page's files.
-#[must_use]
-pub fn is_asset(path: &str) -> bool {
-    path.strip_prefix(FOLDER).is_some_and(|name| !name.is_empty() && !name.contains('/'))
+/// The page for a browser; a sign of life for every other client.
+fn root(head: &RequestHead<'_>, is_root: bool) -> Reply {
+    if is_root || wants_page(head) {
+        return page(head);
+    }
+    Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]).with_header("vary", "Accept")
+}
+
+/// Whether a request comes from a browser that is to show a page: programs accept JSON, or
+/// anything.
+fn wants_page(head: &RequestHead<'_>) -> bool {
+    let kinds = head.header("accept").unwrap_or_default();
+    kinds.split(',').any(|kind| {
+        let kind = kind.split(';').next().unwrap_or_default();
+        kind.trim().eq_ignore_ascii_case("text/html")
+    })
 }
 
 /// The page.
-#[must_use]
-pub fn page(head: &Head) -> Reply {
-    // What `/` is depends on who asks.
+fn page(head: &RequestHead<'_>) -> Reply {
+    // What `/` is depends on the client.
     send(ASSETS.first(), head).with_header("vary", "Accept")
 }
 
-/// The page that shows what every route takes and gives.
-#[must_use]
-pub fn reference(head: &Head) -> Reply {
+/// The page that shows the payloads and responses of every route.
+fn reference(head: &RequestHead<'_>) -> Reply {
     send(ASSETS.iter().find(|asset| asset.name == "reference.html"), head)
 }
 
 /// One of their files.
-#[must_use]
-pub fn asset(head: &Head) -> Reply {
-    let name = head.path().strip_prefix(FOLDER).unwrap_or_default();
+fn asset(head: &RequestHead<'_>, name: &str) -> Reply {
     let mut files = ASSETS.iter().filter(|asset| asset.content_type != HTML);
     send(files.find(|asset| asset.name == name), head)
 }
 
-fn send(asset: Option<&Asset>, head: &Head) -> Reply {
-    let (method, path) = (head.method, head.path());
-    if !matches!(method, "GET" | "HEAD") {
-        let error = Error::invalid(format!("{method} is not allowed for {path}"));
-        return simple::refuse(error, 405).with_header(ALLOW, "GET, HEAD");
-    }
+fn send(asset: Option<&Asset>, head: &RequestHead<'_>) -> Reply {
     let Some(asset) = asset else {
-        return simple::refuse(Error::not_found(format!("the page has no file {path}")), 404);
+        let message = format!("the page has no file {}", head.path());
+        return Reply::error(Error::not_found(message), 404);
     };
     let known = head.header("if-none-match").is_some_and(|tags| tags.contains(TAG.as_str()));
     let content = if known { Bytes::new() } else { Bytes::from_static(asset.content.as_bytes()) };
@@ -151,8 +161,11 @@ mod tests {
 
     fn ask(target: &str, headers: &[(&'static str, &str)]) -> Reply {
         let headers: HashMap<_, _> = headers.iter().map(|(n, v)| (*n, (*v).to_owned())).collect();
-        let head = Head { method: "GET", target, headers: &headers, exact: false };
-        if wants_page(&head) { page(&head) } else { asset(&head) }
+        let head = RequestHead { method: "GET", target, headers: &headers };
+        match head.path().strip_prefix("/console/") {
+            Some(name) => asset(&head, name),
+            None => root(&head, false),
+        }
     }
 
     fn header<'a>(reply: &'a Reply, name: &str) -> &'a str {
@@ -208,7 +221,7 @@ mod tests {
         assert_eq!(accept("text/html,application/xhtml+xml,*/*;q=0.8").content_type, HTML);
         assert_eq!(accept("application/json, Text/HTML;q=0.5").content_type, HTML);
         for program in ["*/*", "application/json", ""] {
-            assert_eq!(accept(program).status, 404, "{program}");
+            assert_eq!(accept(program).content_type, JSON, "{program}");
         }
     }
 

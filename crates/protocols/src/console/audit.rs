@@ -1,69 +1,95 @@
-//! Who changed what: the last of it in memory, and all of it in the log, under the target `audit`.
+//! Who changed what: the last changes in memory, and all of them in the log, under the target
+//! `audit`.
 //!
-//! Nothing that is written here is a secret: names of users, models and folders, numbers.
+//! Nothing that is recorded here is a secret: names of users, models and folders, numbers.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Asker, status, text};
+use super::{Client, State, add_read, reply, status, text};
+use tensorserve_auth::Permission;
+use tensorserve_protocol::Group;
 use tensorserve_tensor::error::Result;
 
-/// How many changes are remembered.
+/// The most changes that are kept in memory.
 const MOST: usize = 1000;
 
 /// The longest text in a change.
 const LONGEST: usize = 500;
 
-/// The changes that are remembered.
+/// Adds the route that lists the changes.
+pub(super) fn add_routes(group: &mut Group<'_, State>) {
+    let summary = "Who changed what since the server started";
+    add_read::<AuditLog>(group, "/api/v1/audit", Permission::Admin, summary, |state, _| {
+        reply(Ok(state.audit.list()))
+    });
+}
+
+/// The changes that are kept in memory.
 #[derive(Default)]
 pub(super) struct Audit(Mutex<VecDeque<Entry>>);
 
-#[derive(Clone, Serialize)]
+/// The changes, the oldest first.
+#[derive(Serialize, JsonSchema)]
+struct AuditLog {
+    entries: Vec<Entry>,
+}
+
+/// A change.
+#[derive(Clone, Serialize, JsonSchema)]
 struct Entry {
+    /// When it was asked for, in milliseconds since 1970.
     at: u64,
+    /// The user or key that asked for it.
     who: Option<String>,
+    /// The address that the request came from.
     from: Option<String>,
+    /// The kind of change.
     what: &'static str,
+    /// The model that it is about.
     model: Option<String>,
+    /// What was asked for.
     details: Value,
+    /// `ok`, or the reason why nothing changed.
     outcome: String,
 }
 
-/// A change under way. It is written down in the end, also if whoever asked for it goes away.
+/// A change in progress. It is recorded when it ends, also if the client disconnects before.
 pub(super) struct Pending<'a> {
     audit: &'a Audit,
     entry: Entry,
 }
 
 impl Audit {
-    /// Begins to write down a change.
+    /// Begins to record a change.
     pub(super) fn begin(
         &self,
-        asker: &Asker,
+        client: &Client,
         what: &'static str,
         model: Option<&str>,
         details: Value,
     ) -> Pending<'_> {
         let entry = Entry {
             at: status::millis(SystemTime::now()),
-            who: asker.name.as_deref().map(cut),
-            from: asker.from.map(|from| from.to_string()),
+            who: client.name.as_deref().map(cut),
+            from: client.from.map(|from| from.to_string()),
             what,
             model: model.map(cut),
             details,
-            outcome: "whoever asked went away before it was done".to_owned(),
+            outcome: "the client went away before it was done".to_owned(),
         };
         Pending { audit: self, entry }
     }
 
-    /// All that is remembered, the oldest first.
+    /// All that is kept, as JSON.
     pub(super) fn list(&self) -> String {
         let entries: Vec<Entry> = self.lock().iter().cloned().collect();
-        text(&serde_json::json!({ "entries": entries }))
+        text(&AuditLog { entries })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Entry>> {
@@ -72,7 +98,7 @@ impl Audit {
 }
 
 impl Pending<'_> {
-    /// Notes how it went.
+    /// Records the outcome.
     pub(super) fn end(mut self, outcome: &Result<()>) {
         self.entry.outcome = match outcome {
             Ok(()) => "ok".to_owned(),
@@ -106,17 +132,17 @@ mod tests {
 
     #[test]
     fn changes_are_remembered_with_their_outcome_and_not_for_ever() {
-        let (audit, asker) =
-            (Audit::default(), Asker { name: None, roles: Vec::new(), from: None });
+        let (audit, client) =
+            (Audit::default(), Client { name: None, roles: Vec::new(), from: None });
         let model = "x".repeat(10_000);
-        audit.begin(&asker, "load", Some(&model), Value::Null).end(&Err(Error::not_found("no")));
-        drop(audit.begin(&asker, "unload", Some("m"), Value::Null));
+        audit.begin(&client, "load", Some(&model), Value::Null).end(&Err(Error::not_found("no")));
+        drop(audit.begin(&client, "unload", Some("m"), Value::Null));
         let list: Value = serde_json::from_str(&audit.list()).unwrap();
         assert_eq!(list["entries"][0]["outcome"], "no");
         assert_eq!(list["entries"][0]["model"].as_str().unwrap().len(), LONGEST);
         assert!(list["entries"][1]["outcome"].as_str().unwrap().contains("went away"));
         for _ in 0..MOST + 5 {
-            audit.begin(&asker, "drain", None, Value::Null).end(&Ok(()));
+            audit.begin(&client, "drain", None, Value::Null).end(&Ok(()));
         }
         assert_eq!(audit.lock().len(), MOST);
     }

@@ -1,37 +1,40 @@
-//! A description of every route, as OpenAPI 3.1: those that are the same for all models, and
-//! inference of each model that is ready, with what its signatures take and give.
+//! The description of every route as OpenAPI 3.1: from the table of routes, and for each model that is
+//! ready its inference, with what its signatures take and return.
 
 use serde_json::{Map, Value, json};
 
-use super::{Shared, status, text};
+use super::{LARGEST_BODY, State, model, reply, text};
+use tensorserve_auth::{Permission, Role, Roles};
 use tensorserve_core::engine::{Choice, ModelHandle, ModelSpec};
-use tensorserve_protocol::percent_encoded;
+use tensorserve_protocol::url::percent_encoded;
+use tensorserve_protocol::{Group, JSON, Methods, Operation};
 use tensorserve_tensor::{DType, Signature, TensorSpec};
 
-/// Models that are described one by one; of more, the first in the order of their names.
+/// The most models that are described one by one; of more, the first in the order of their names.
 const MOST_MODELS: usize = 200;
 
-/// A method, a path with its parameters in braces, what it is for, and the role it takes.
-#[derive(Clone, Copy, Debug)]
-pub struct Way {
-    /// The method, in capitals; `*` for all.
-    pub method: &'static str,
-    /// The path.
-    pub path: &'static str,
-    /// What whoever asks must be: `open`, `look`, `infer`, `metrics` or `admin`.
-    pub access: &'static str,
+/// Adds the route.
+pub(super) fn add_routes(group: &mut Group<'_, State>) {
+    group
+        .immediate(Methods::Get, "/openapi.json", Permission::Read, |state, _| {
+            reply(Ok(state.describe()))
+        })
+        .summary("This description")
+        .response(JSON, json!({ "type": "object", "description": "OpenAPI 3.1" }))
+        .body_limit(LARGEST_BODY);
 }
 
-impl Shared {
+impl State {
     /// The description.
-    pub(super) fn describe(&self) -> String {
+    fn describe(&self) -> String {
         let mut paths = Map::new();
-        for way in &self.options.ways {
-            add_way(&mut paths, *way);
+        let operations = self.host.operations.get().map_or(&[][..], Vec::as_slice);
+        for operation in operations.iter().filter(|operation| !operation.hidden) {
+            add_operation(&mut paths, operation);
         }
-        for name in self.engine.ready_models().iter().take(MOST_MODELS) {
+        for name in self.engine().ready_models().iter().take(MOST_MODELS) {
             let spec = ModelSpec { name, choice: Choice::Latest };
-            if let Ok(handle) = self.engine.resolve(&spec) {
+            if let Ok(handle) = self.engine().resolve(&spec) {
                 add_model(&mut paths, &handle);
             }
         }
@@ -53,7 +56,7 @@ impl Shared {
                 }},
             },
         });
-        if self.options.auth
+        if self.host.listeners.auth
             && let Value::Object(whole) = &mut whole
         {
             whole.insert("security".to_owned(), json!([{ "basic": [] }, { "bearer": [] }]));
@@ -93,96 +96,74 @@ fn parameter(name: &str) -> Value {
     json!({ "name": name, "in": "path", "required": true, "schema": schema })
 }
 
-fn add_way(paths: &mut Map<String, Value>, way: Way) {
-    let Way { method, path, access } = way;
-    // One that takes every method is shown by those that make sense.
-    let methods = match method {
-        "*" => &["get", "post"][..],
-        "GET" => &["get"],
-        "HEAD" => &["head"],
-        "POST" => &["post"],
-        "PUT" => &["put"],
-        "DELETE" => &["delete"],
-        "OPTIONS" => &["options"],
-        _ => &[],
+/// Adds an operation. The first with a path and a method is the one that answers.
+fn add_operation(paths: &mut Map<String, Value>, operation: &Operation) {
+    let mut described = json!({
+        "summary": operation.summary,
+        "tags": [operation.tag],
+        "responses": responses(response_of(operation)),
+    });
+    let Value::Object(members) = &mut described else {
+        return;
     };
-    let all = operations(paths, path);
-    for method in methods {
-        let mut operation = json!({
-            "summary": summary(path),
-            "tags": [tag(path)],
-            "x-role": access,
-            "responses": responses(json!({ "description": "The answer." })),
-        });
-        if *method == "post"
-            && let Value::Object(operation) = &mut operation
+    match operation.permission {
+        Some(Permission::Public) | None => members.insert("security".to_owned(), json!([])),
+        Some(permission) => members.insert("x-roles".to_owned(), json!(roles(permission))),
+    };
+    if !operation.query.is_empty() {
+        let parameter = |(name, what): &(&str, &str)| {
+            let schema = json!({ "type": "string" });
+            json!({ "name": name, "in": "query", "description": what, "schema": schema })
+        };
+        let parameters: Vec<Value> = operation.query.iter().map(parameter).collect();
+        members.insert("parameters".to_owned(), parameters.into());
+    }
+    let Value::Object(all) = operations(paths, &operation.path) else {
+        return;
+    };
+    // HEAD goes without saying where there is GET.
+    let methods = operation.methods.iter().filter(|method| **method != "HEAD");
+    for method in methods.map(|method| method.to_ascii_lowercase()) {
+        let mut described = described.clone();
+        if method == "post"
+            && let Value::Object(members) = &mut described
         {
-            let content = json!({ "application/json": { "schema": true } });
-            operation.insert("requestBody".to_owned(), json!({ "content": content }));
+            members.insert("requestBody".to_owned(), request_of(operation));
         }
-        if let Value::Object(all) = all {
-            all.insert((*method).to_owned(), operation);
-        }
+        all.entry(method).or_insert(described);
     }
 }
 
-fn responses(well: Value) -> Value {
+/// The names of the roles that have a permission.
+fn roles(permission: Permission) -> Vec<&'static str> {
+    let has = |role: &Role| permission.allows(Roles::of(&[*role]));
+    Role::ALL.into_iter().filter(has).map(Role::name).collect()
+}
+
+fn request_of(operation: &Operation) -> Value {
+    let (media_type, schema) = match &operation.request {
+        Some((media_type, schema)) => (*media_type, schema.clone()),
+        None => (JSON, true.into()),
+    };
+    json!({ "content": { media_type: { "schema": schema } } })
+}
+
+fn response_of(operation: &Operation) -> Value {
+    match &operation.response {
+        Some((media_type, schema)) => {
+            json!({ "description": "Success", "content": { *media_type: { "schema": schema } } })
+        }
+        None => json!({ "description": "Success" }),
+    }
+}
+
+fn responses(success: Value) -> Value {
     let schema = json!({ "$ref": "#/components/schemas/Error" });
     let content = json!({ "application/json": { "schema": schema } });
-    json!({ "200": well, "default": { "description": "What is wrong.", "content": content } })
+    json!({ "200": success, "default": { "description": "Error", "content": content } })
 }
 
-fn tag(path: &str) -> &'static str {
-    if path.starts_with("/api/") || path.starts_with("/console") || path == "/openapi.json" {
-        "console"
-    } else if path.starts_with("/v1/") {
-        "TensorFlow Serving"
-    } else if path == "/" {
-        "Simple TensorFlow Serving"
-    } else if ["/invocations", "/models", "/endpoints", "/tfs", "/ping"]
-        .iter()
-        .any(|start| path.starts_with(start))
-    {
-        "SageMaker"
-    } else {
-        "server"
-    }
-}
-
-fn summary(path: &str) -> &'static str {
-    const SUMMARIES: &[(&str, &str)] = &[
-        ("/", "Inference as Simple TensorFlow Serving has it"),
-        ("/healthz", "Whether the process lives"),
-        ("/readyz", "Whether every model can be used"),
-        ("/metrics", "Metrics for Prometheus"),
-        ("/openapi.json", "This description"),
-        ("/v1/models", "All models"),
-        ("/v1/models/{model}", "The versions of a model"),
-        ("/api/v1/status", "The server and all models"),
-        ("/api/v1/history", "The last fifteen minutes"),
-        ("/api/v1/stream", "Status and history once a second, as events"),
-        ("/api/v1/audit", "Who changed what"),
-        ("/api/v1/drain", "Say that the server is not ready, or no longer do"),
-        ("/api/v1/models/{model}", "One model in detail"),
-        ("/api/v1/models/{model}/load", "Load a model, or put one back into service"),
-        ("/api/v1/models/{model}/unload", "Take a model out of service"),
-        ("/api/v1/models/{model}/batching", "Change how requests are joined"),
-        ("/api/v1/models/{model}/versions/{version}/labels", "Give a label to a version"),
-        ("/api/v1/models/{model}/versions/{version}/labels/{label}", "Take a label away"),
-    ];
-    const ENDS: &[(&str, &str)] = &[
-        (":predict", "Inference"),
-        (":classify", "Classification of examples"),
-        (":regress", "Regression of examples"),
-        ("/metadata", "The signatures of a model"),
-        ("invocations", "Inference as SageMaker has it"),
-    ];
-    let known = SUMMARIES.iter().find(|(known, _)| *known == path);
-    let known = known.or_else(|| ENDS.iter().find(|(end, _)| path.ends_with(end)));
-    known.map_or("See docs/http.md", |(_, summary)| summary)
-}
-
-/// Describes how one model is asked.
+/// Describes the inference of one model.
 fn add_model(paths: &mut Map<String, Value>, handle: &ModelHandle) {
     // Braces would be parameters.
     let name = percent_encoded(handle.model());
@@ -200,22 +181,22 @@ fn add_model(paths: &mut Map<String, Value>, handle: &ModelHandle) {
         if let (Some(example), Value::Object(content)) = (example, &mut content) {
             content.insert("example".to_owned(), example);
         }
-        let well = json!({
-            "description": "Outputs, in the form of the inputs.",
+        let success = json!({
+            "description": "Outputs, in the form of the inputs",
             "content": { "application/json": { "schema": { "anyOf": answers } } },
         });
         let operation = json!({
             "summary": format!("{} version {}", handle.model(), handle.version()),
             "tags": ["models"],
-            "x-role": "infer",
+            "x-roles": roles(Permission::Infer),
             "requestBody": { "required": true, "content": { "application/json": content } },
-            "responses": responses(well),
+            "responses": responses(success),
         });
         paths.insert(format!("/v1/models/{name}:{verb}"), json!({ "post": operation }));
     }
 }
 
-/// What a signature is called with.
+/// The verb in the path of a call of a signature.
 fn verb(signature: &Signature) -> Option<&'static str> {
     match signature.method_name.as_str() {
         "tensorflow/serving/classify" => Some("classify"),
@@ -305,7 +286,7 @@ fn tensor(spec: &TensorSpec, rows: usize) -> Value {
         Some(DType::Complex64 | DType::Complex128) | None => json!({}),
     };
     let Some(sizes) = spec.shape.sizes() else {
-        return json!({ "description": format!("{}, of any shape", status::dtype(spec)) });
+        return json!({ "description": format!("{}, of any shape", model::dtype(spec)) });
     };
     let nest = |inner: Value, size: &i64| match u64::try_from(*size) {
         Ok(size) => json!({ "type": "array", "items": inner, "minItems": size, "maxItems": size }),
@@ -313,20 +294,20 @@ fn tensor(spec: &TensorSpec, rows: usize) -> Value {
     };
     let mut schema = sizes.iter().skip(rows).rev().fold(value, nest);
     if let Value::Object(schema) = &mut schema {
-        let description = format!("{} {}", status::dtype(spec), spec.shape);
+        let description = format!("{} {}", model::dtype(spec), spec.shape);
         schema.insert("description".to_owned(), description.into());
-        schema.insert("x-dtype".to_owned(), status::dtype(spec).into());
+        schema.insert("x-dtype".to_owned(), model::dtype(spec).into());
         schema.insert("x-shape".to_owned(), json!(sizes));
     }
     schema
 }
 
 fn example(signature: &Signature, verb: &str) -> Option<Value> {
-    // An image can not be made up of words.
+    // A text is not an image.
     if verb != "predict" || signature.takes_images {
         return None;
     }
-    let inputs = status::example(signature)?;
+    let inputs = model::sample(signature)?;
     Some(match signature.name.as_str() {
         "serving_default" => json!({ "inputs": inputs }),
         name => json!({ "signature_name": name, "inputs": inputs }),

@@ -4,45 +4,96 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Asker, Shared, no_model, text};
-use crate::simple::example::dims;
-use tensorserve_core::config::{BatchConfig, BatchMode};
+use super::model::ModelDetail;
+use super::{Client, State, add_read, reply, schema_of, text};
+use tensorserve_auth::Permission;
 use tensorserve_core::engine::{
-    CustomOps, Engine, Happening, ModelHandle, ModelState, Point, Rates, State, VersionStatus,
+    CustomOps, ModelHandle, ModelState, Point, Rates, State as VersionState, VersionStatus,
 };
-use tensorserve_protocol::bounded;
-use tensorserve_tensor::error::Result;
-use tensorserve_tensor::{DType, Signature, TensorSpec};
+use tensorserve_protocol::{Group, JSON, bounded};
 
-/// More values than an example should have.
-const MOST_VALUES: usize = 4096;
+/// Adds the routes.
+pub(super) fn add_routes(group: &mut Group<'_, State>) {
+    let summary = "The state of the server and of all models";
+    add_read::<Status>(group, "/api/v1/status", Permission::Read, summary, |state, request| {
+        reply(Ok(state.status(&state.client(&request))))
+    })
+    .response(JSON, status_schema());
+    let (path, summary) = ("/api/v1/models/{model}", "The state of a model in detail");
+    add_read::<ModelDetail>(group, path, Permission::Read, summary, |state, request| {
+        let name = request.params.decoded("model");
+        reply(ModelDetail::of(state.engine(), &name, &state.client(&request)).map(|m| text(&m)))
+    });
+}
 
-#[derive(Serialize)]
-struct Server {
+/// The state of the server and of all models.
+#[derive(Serialize, JsonSchema)]
+struct Status {
+    server: ServerView,
+    models: Vec<ModelView<VersionView>>,
+}
+
+/// The schema of a status, in which [`beginning`] adds who asks.
+fn status_schema() -> Value {
+    let mut schema = schema_of::<Status>();
+    let server = schema.pointer_mut("/properties/server/properties");
+    if let Some(Value::Object(server)) = server {
+        let user = "The user or key that the request came from";
+        server
+            .insert("user".to_owned(), json!({ "type": ["string", "null"], "description": user }));
+        let roles = json!({
+            "type": "array",
+            "items": { "type": "string" },
+            "description": "The roles of the user, or all if the server does not authenticate",
+        });
+        server.insert("roles".to_owned(), roles);
+    }
+    schema
+}
+
+/// The state of the server.
+#[derive(Serialize, JsonSchema)]
+struct ServerView {
     name: &'static str,
     version: &'static str,
+    /// The runtimes of the models that are ready, with their versions.
     runtimes: Vec<String>,
+    /// In milliseconds since 1970.
     started_at: u64,
+    /// In milliseconds since 1970.
     now: u64,
     uptime_seconds: f64,
+    /// Every configured model can be used.
     ready: bool,
+    /// Why the server is not ready.
     reasons: Vec<String>,
+    /// The server is shutting down.
     stopping: bool,
+    /// The server reports that it is not ready, as `/api/v1/drain` asked.
     draining: bool,
+    /// Requests in flight.
     in_flight: i64,
+    /// Requests in the batch queues.
     queued: usize,
+    /// Open HTTP connections.
     connections: usize,
+    /// Resident memory of the process.
     memory_bytes: Option<u64>,
+    /// The memory limit of the container.
     memory_limit_bytes: Option<u64>,
     machine_memory_bytes: Option<u64>,
+    /// Of one core in the last second; 200 is two cores.
     cpu_percent: Option<f64>,
     cores: usize,
     gpus: [(); 0],
     grpc_port: Option<u16>,
+    /// Clients must authenticate.
     auth: bool,
+    /// Libraries of custom operations.
     custom_ops: Vec<Library>,
     requests_per_second: f64,
     errors_per_second: f64,
@@ -50,13 +101,13 @@ struct Server {
     p99_ms: Option<f64>,
 }
 
-/// A library of operations that the user has added.
-#[derive(Serialize)]
+/// A library of custom operations.
+#[derive(Serialize, JsonSchema)]
 struct Library {
-    /// Its file, without the folders: who looks need not know these.
+    /// Its file name, without the folders.
     path: String,
     ops: Vec<String>,
-    /// None ever: a server does not start with one that can not be loaded.
+    /// Always null: a server does not start with a library that cannot be loaded.
     error: Option<String>,
 }
 
@@ -67,60 +118,71 @@ impl Library {
     }
 }
 
-#[derive(Serialize)]
-struct Model {
+/// The state of a model.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ModelView<V> {
     name: String,
     platform: Option<&'static str>,
+    /// `configured`, or `loaded` by request.
     source: &'static str,
+    /// It was taken out of service.
     offline: bool,
+    /// The version that each label stands for.
     labels: BTreeMap<String, i64>,
-    versions: Vec<Version>,
+    /// The highest first.
+    versions: Vec<V>,
 }
 
-#[derive(Serialize)]
-struct Version {
+/// The state of a version, and its traffic in the last minute.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct VersionView {
     version: i64,
+    /// `FOUND`, `LOADING`, `WARMING`, `AVAILABLE`, `UNLOADING`, `END` or `FAILED`.
     state: &'static str,
+    /// Why it failed, or what it waits for.
     error: Option<String>,
+    /// When it came into this state, in milliseconds since 1970.
     since: u64,
     load_ms: Option<f64>,
     memory_bytes: Option<u64>,
+    /// When it last ran, in milliseconds since 1970.
     last_used: Option<u64>,
     requests_per_second: f64,
     errors_per_second: f64,
     error_percent: f64,
     p50_ms: Option<f64>,
     p99_ms: Option<f64>,
+    /// Mean size of a batch.
     rows_per_batch: Option<f64>,
 }
 
-type AllRates = HashMap<(Arc<str>, i64), Rates>;
+pub(super) type VersionRates = HashMap<(Arc<str>, i64), Rates>;
 
-impl Shared {
-    /// The status as `asker` gets it.
-    pub(super) fn status(&self, asker: &Asker) -> String {
-        format!("{}{}", beginning(asker), self.status_for_all())
+impl State {
+    /// The status for `client`.
+    fn status(&self, client: &Client) -> String {
+        format!("{}{}", beginning(client), self.status_for_all())
     }
 
-    /// What [`beginning`] leaves of the status, which is the same for everyone.
+    /// The status without its [`beginning`]: the same for every client.
     pub(super) fn status_for_all(&self) -> String {
-        let engine = &self.engine;
-        let models = engine.models();
-        let server = text(&self.server(&models));
-        let rates = engine.rates_of_versions();
-        let models: Vec<Model> = models.iter().map(|model| shown(model, &rates)).collect();
-        let server = server.strip_prefix('{').unwrap_or_default();
-        format!("{server},\"models\":{}}}", text(&models))
+        let engine = self.engine();
+        let (models, rates) = (engine.models(), engine.rates_of_versions());
+        let server = self.server(&models);
+        let view = |model: &ModelState| ModelView::new(model, &rates, |version, _| version);
+        let status = Status { server, models: models.iter().map(view).collect() };
+        let text = text(&status);
+        text.strip_prefix(BEGINNING).unwrap_or_default().to_owned()
     }
 
-    fn server(&self, models: &[ModelState]) -> Server {
-        let engine = &self.engine;
+    fn server(&self, models: &[ModelState]) -> ServerView {
+        let engine = self.engine();
         let (facts, rates, reasons) = (engine.facts(), engine.rates(), engine.reasons());
         let load = engine.last_second().and_then(|point| point.server);
         let handles = models.iter().flat_map(|model| &model.versions);
         let queued = handles.filter_map(|(_, handle)| Some(handle.as_ref()?.present())).sum();
         let uptime = facts.started_at.elapsed().unwrap_or_default();
-        Server {
+        ServerView {
             name: "tensorserve",
             version: env!("CARGO_PKG_VERSION"),
             runtimes: engine.runtimes(),
@@ -133,7 +195,7 @@ impl Shared {
             draining: engine.is_draining(),
             in_flight: engine.in_flight_count(),
             queued,
-            connections: (self.options.connections)(),
+            connections: (self.host.connections)(),
             memory_bytes: load.map(|load| load.memory),
             memory_limit_bytes: facts.memory_limit,
             machine_memory_bytes: facts.machine_memory,
@@ -141,7 +203,7 @@ impl Shared {
             cores: facts.cores,
             gpus: [],
             grpc_port: engine.addresses().grpc_port,
-            auth: self.options.auth,
+            auth: self.host.listeners.auth,
             custom_ops: engine.custom_ops().into_iter().map(Library::new).collect(),
             requests_per_second: round(rates.requests_per_second),
             errors_per_second: round(rates.errors_per_second),
@@ -151,25 +213,52 @@ impl Shared {
     }
 }
 
-/// The start of a status: who asks for it.
-pub(super) fn beginning(asker: &Asker) -> String {
-    let (user, roles) = (text(&asker.name), text(&asker.roles));
-    format!("{{\"server\":{{\"user\":{user},\"roles\":{roles},")
+/// The start of every status, before what [`beginning`] adds.
+const BEGINNING: &str = "{\"server\":{";
+
+/// The start of a status: the client that it is for.
+pub(super) fn beginning(client: &Client) -> String {
+    let (user, roles) = (text(&client.name), text(&client.roles));
+    format!("{BEGINNING}\"user\":{user},\"roles\":{roles},")
 }
 
-fn shown(model: &ModelState, rates: &AllRates) -> Model {
-    let name: Arc<str> = model.name.as_str().into();
-    let version = |(status, handle): &(VersionStatus, Option<ModelHandle>)| {
-        let rates = rates.get(&(Arc::clone(&name), status.version)).copied().unwrap_or_default();
+impl<V> ModelView<V> {
+    /// The state of a model, with what `of_version` makes of each version.
+    pub(super) fn new(
+        model: &ModelState,
+        rates: &VersionRates,
+        of_version: impl Fn(VersionView, Option<&ModelHandle>) -> V,
+    ) -> Self {
+        let name: Arc<str> = model.name.as_str().into();
+        let platform = model.versions.iter().find_map(|(_, handle)| handle.as_ref());
+        let mut versions = Vec::with_capacity(model.versions.len());
+        for (status, handle) in &model.versions {
+            let key = (Arc::clone(&name), status.version);
+            let rates = rates.get(&key).copied().unwrap_or_default();
+            let version = VersionView::new(status, handle.as_ref(), rates);
+            versions.push(of_version(version, handle.as_ref()));
+        }
+        ModelView {
+            platform: platform.map(|handle| handle.platform().name),
+            source: if model.is_asked_for { "loaded" } else { "configured" },
+            offline: model.is_offline,
+            labels: model.labels.clone(),
+            versions,
+            name: model.name.clone(),
+        }
+    }
+}
+
+impl VersionView {
+    fn new(status: &VersionStatus, handle: Option<&ModelHandle>, rates: Rates) -> Self {
         let (state, error) = state(&status.state);
-        let handle = handle.as_ref();
-        Version {
+        VersionView {
             version: status.version,
             state,
             error,
             since: millis(status.since),
             load_ms: handle.map(|handle| in_millis(handle.load_time())),
-            memory_bytes: handle.map(ModelHandle::bytes),
+            memory_bytes: handle.map(|handle| handle.bytes()),
             last_used: rates.last_used,
             requests_per_second: round(rates.requests_per_second),
             errors_per_second: round(rates.errors_per_second),
@@ -178,180 +267,70 @@ fn shown(model: &ModelState, rates: &AllRates) -> Model {
             p99_ms: rates.p99_ms.map(round),
             rows_per_batch: rates.rows_per_batch.map(round),
         }
-    };
-    let platform = model.versions.iter().find_map(|(_, handle)| Some(handle.as_ref()?.platform()));
-    Model {
-        platform,
-        source: if model.is_asked_for { "loaded" } else { "configured" },
-        offline: model.is_offline,
-        labels: model.labels.clone(),
-        versions: model.versions.iter().map(version).collect(),
-        name: model.name.clone(),
     }
 }
 
-/// A state in a word, and why it failed or what it waits for.
-fn state(state: &State) -> (&'static str, Option<String>) {
+/// The name of a state, and why it failed or what it waits for.
+fn state(state: &VersionState) -> (&'static str, Option<String>) {
     match state {
-        State::Found(waits_for) => ("FOUND", Some(bounded(waits_for).into_owned())),
-        State::Loading => ("LOADING", None),
-        State::Warming => ("WARMING", None),
-        State::Ready => ("AVAILABLE", None),
-        State::Draining => ("UNLOADING", None),
-        State::Gone => ("END", None),
-        State::Failed(error) => ("FAILED", Some(bounded(error.message()).into_owned())),
+        VersionState::Found(waits_for) => ("FOUND", Some(bounded(waits_for).into_owned())),
+        VersionState::Loading => ("LOADING", None),
+        VersionState::Warming => ("WARMING", None),
+        VersionState::Ready => ("AVAILABLE", None),
+        VersionState::Draining => ("UNLOADING", None),
+        VersionState::Gone => ("END", None),
+        VersionState::Failed(error) => ("FAILED", Some(bounded(error.message()).into_owned())),
     }
 }
 
-/// One model in detail.
-///
-/// # Errors
-/// If there is none.
-pub(super) fn model(engine: &Engine, name: &str, asker: &Asker) -> Result<String> {
-    let model = engine.model(name).ok_or_else(|| no_model(name))?;
-    let mut shown = json!(shown(&model, &engine.rates_of_versions()));
-    let versions = shown.get_mut("versions").and_then(Value::as_array_mut);
-    for (version, (_, handle)) in versions.into_iter().flatten().zip(&model.versions) {
-        if let (Value::Object(version), Value::Object(more)) =
-            (version, detail(handle.as_ref(), asker))
-        {
-            version.extend(more);
+/// The traffic of a span of time, and the load of the server at its end.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct PointView {
+    /// Its end, in milliseconds since 1970.
+    at: u64,
+    seconds: f64,
+    requests: u64,
+    errors: u64,
+    errors_by_code: BTreeMap<&'static str, u32>,
+    p50_ms: Option<f64>,
+    p95_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    /// Mean queue delay.
+    queue_ms: Option<f64>,
+    /// Mean time of a run.
+    compute_ms: Option<f64>,
+    in_flight: Option<i64>,
+    memory_bytes: Option<u64>,
+    cpu_percent: Option<f64>,
+    /// Batches by their size: the largest size that is counted there, or `more`.
+    batch_rows: BTreeMap<String, u32>,
+}
+
+impl PointView {
+    pub(super) fn new(point: &Point) -> Self {
+        let Point { span, tally, server } = point;
+        let mut batch_rows = BTreeMap::new();
+        for (most, count) in tally.batches() {
+            let most = most.map_or("more".to_owned(), |most| most.to_string());
+            batch_rows.insert(most, count);
+        }
+        PointView {
+            at: span.at,
+            seconds: round(span.seconds),
+            requests: tally.requests(),
+            errors: tally.errors(),
+            errors_by_code: tally.errors_by_code().collect(),
+            p50_ms: tally.quantile_ms(0.5).map(round),
+            p95_ms: tally.quantile_ms(0.95).map(round),
+            p99_ms: tally.quantile_ms(0.99).map(round),
+            queue_ms: tally.queue_ms().map(round),
+            compute_ms: tally.compute_ms().map(round),
+            in_flight: server.map(|load| load.in_flight),
+            memory_bytes: server.map(|load| load.memory),
+            cpu_percent: server.map(|load| round(load.cpu_percent)),
+            batch_rows,
         }
     }
-    if let Value::Object(shown) = &mut shown {
-        let happenings: Vec<Value> = engine.happenings(name).iter().map(happening).collect();
-        shown.insert("history".to_owned(), happenings.into());
-    }
-    Ok(text(&shown))
-}
-
-fn happening(happening: &Happening) -> Value {
-    let Happening { at, version, what, took, who, error } = happening;
-    json!({
-        "at": millis(*at),
-        "version": version,
-        "what": what,
-        "ms": took.map(in_millis),
-        "who": &**who,
-        "error": error,
-    })
-}
-
-/// What is told of a version only in detail.
-fn detail(handle: Option<&ModelHandle>, asker: &Asker) -> Value {
-    let Some(handle) = handle else {
-        let none: [Value; 0] = [];
-        return json!({ "signatures": none, "batching": null, "path": null, "warm_up": null });
-    };
-    let path = asker.is_admin().then(|| handle.folder().to_string_lossy().into_owned());
-    json!({
-        "path": path,
-        "warm_up": warm_up(handle),
-        "batching": batching(handle.batching()),
-        "signatures": handle.signatures().iter().map(signature).collect::<Vec<_>>(),
-    })
-}
-
-fn warm_up(handle: &ModelHandle) -> Value {
-    let recorded = handle.version_metrics().warm_up();
-    let text = match (handle.is_warmed(), recorded) {
-        (false, _) => "not warmed up (warm_up is false)".to_owned(),
-        (true, None) => "ran made-up inputs; it has no recorded requests".to_owned(),
-        (true, Some(warm_up)) => {
-            let ms = warm_up.time.as_millis();
-            format!("ran made-up inputs, and {} recorded requests in {ms} ms", warm_up.records)
-        }
-    };
-    let records = recorded.map(|warm_up| warm_up.records);
-    json!({ "records": records, "ran": handle.is_warmed(), "text": text })
-}
-
-fn batching(config: &BatchConfig) -> Value {
-    let mode = match config.mode {
-        BatchMode::Off => "off",
-        BatchMode::Auto => "auto",
-        BatchMode::On => "on",
-    };
-    json!({
-        "batching": mode,
-        "max_batch_size": config.max_batch_size,
-        "batch_timeout_micros": u64::try_from(config.timeout.as_micros()).unwrap_or(u64::MAX),
-        "max_enqueued_batches": config.max_enqueued_batches,
-        "allowed_batch_sizes": config.allowed_batch_sizes,
-        "pad_variable_length_inputs": config.pad_variable_length_inputs,
-        "enable_large_batch_splitting": config.enable_large_batch_splitting,
-        "max_execution_batch_size": config.max_execution_batch_size,
-    })
-}
-
-fn signature(signature: &Signature) -> Value {
-    let kind = |spec: &TensorSpec| match spec.dtype() {
-        Some(DType::String) if signature.takes_images => "image",
-        Some(DType::String) => "string",
-        Some(DType::Bool) => "bool",
-        _ => "number",
-    };
-    let input = |spec: &TensorSpec| {
-        let mut shown = tensor(spec);
-        if let Value::Object(shown) = &mut shown {
-            shown.insert("kind".to_owned(), kind(spec).into());
-        }
-        shown
-    };
-    json!({
-        "name": signature.name,
-        "method": signature.method_name,
-        "inputs": signature.inputs.iter().map(input).collect::<Vec<_>>(),
-        "outputs": signature.outputs.iter().map(tensor).collect::<Vec<_>>(),
-        "example": example(signature).map(|data| json!({ "data": data })),
-    })
-}
-
-fn tensor(spec: &TensorSpec) -> Value {
-    json!({
-        "name": spec.alias,
-        "tensor": spec.tensor_name,
-        "dtype": dtype(spec),
-        "shape": spec.shape.sizes(),
-    })
-}
-
-/// The name that NumPy has for the type of a tensor.
-pub(super) fn dtype(spec: &TensorSpec) -> String {
-    match spec.dtype() {
-        Some(dtype) => dtype.python_name().to_owned(),
-        None => format!("type {}", spec.dtype_number),
-    }
-}
-
-/// A value for each input that the signature takes, if they can be sent and are not too large.
-pub(super) fn example(signature: &Signature) -> Option<Value> {
-    let value = |spec: &TensorSpec| Some((spec.alias.clone(), made_up(spec)?));
-    let members = signature.inputs.iter().map(value).collect::<Option<serde_json::Map<_, _>>>()?;
-    Some(members.into())
-}
-
-fn made_up(spec: &TensorSpec) -> Option<Value> {
-    let one = match spec.dtype()? {
-        DType::Float | DType::Double | DType::Half | DType::BFloat16 => json!(1.0),
-        DType::Bool => json!(true),
-        DType::String => json!("text"),
-        DType::Int8
-        | DType::Int16
-        | DType::Int32
-        | DType::Int64
-        | DType::UInt8
-        | DType::UInt16
-        | DType::UInt32
-        | DType::UInt64 => json!(1),
-        DType::Complex64 | DType::Complex128 => return None,
-    };
-    let dims: Vec<usize> = dims(spec, 1).into_iter().map(|size| size.max(1)).collect();
-    if dims.iter().fold(1, |product: usize, &size| product.saturating_mul(size)) > MOST_VALUES {
-        return None;
-    }
-    let nest = |inner: Value, &size: &usize| Value::Array(vec![inner; size]);
-    Some(dims.iter().rev().fold(one, nest))
 }
 
 /// Milliseconds since 1970.
@@ -360,39 +339,11 @@ pub(super) fn millis(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn in_millis(time: Duration) -> f64 {
+pub(super) fn in_millis(time: Duration) -> f64 {
     round(time.as_secs_f64() * 1000.0)
 }
 
-/// To three places behind the point: more is noise.
+/// Rounded to three decimal places: more is noise.
 pub(super) fn round(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
-}
-
-/// A point of the past.
-pub(super) fn point(point: &Point) -> Value {
-    let Point { span, tally, server } = point;
-    let errors: BTreeMap<&str, u32> = tally.errors_by_code().collect();
-    let rows: serde_json::Map<String, Value> = tally
-        .batches()
-        .map(|(most, count)| {
-            (most.map_or("more".to_owned(), |most| most.to_string()), count.into())
-        })
-        .collect();
-    json!({
-        "at": span.at,
-        "seconds": round(span.seconds),
-        "requests": tally.requests(),
-        "errors": tally.errors(),
-        "errors_by_code": errors,
-        "p50_ms": tally.quantile_ms(0.5).map(round),
-        "p95_ms": tally.quantile_ms(0.95).map(round),
-        "p99_ms": tally.quantile_ms(0.99).map(round),
-        "queue_ms": tally.queue_ms().map(round),
-        "compute_ms": tally.compute_ms().map(round),
-        "in_flight": server.map(|load| load.in_flight),
-        "memory_bytes": server.map(|load| load.memory),
-        "cpu_percent": server.map(|load| round(load.cpu_percent)),
-        "batch_rows": rows,
-    })
 }

@@ -1,7 +1,7 @@
 //! Status and history once a second, as events from the server.
 //!
-//! What everybody gets is written once, by the thread that writes history; each listener adds who
-//! they are. A listener who is slow misses seconds and holds no more than one.
+//! What is the same for everyone is written once, by the thread that writes history; each listener
+//! adds who they are. A slow listener misses seconds and holds no more than one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -11,19 +11,33 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use tokio::sync::watch;
 
-use super::status::{self, beginning};
-use super::{Asker, Shared, text};
-use tensorserve_protocol::{Chunks, Reply};
+use super::status::{PointView, beginning};
+use super::{Client, LARGEST_BODY, State, refuse, text, with_headers};
+use tensorserve_auth::Permission;
+use tensorserve_protocol::{Chunks, Group, Methods, Reply};
 use tensorserve_tensor::error::{Error, Result};
 
-/// Listeners at a time.
+/// The most listeners at a time.
 const MOST: usize = 100;
 
-/// Then a listener has to come again, and show anew that they may listen.
+/// After this long a listener must connect again, and be authorized again.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// What comes before the first event: how long to wait before coming again, in milliseconds.
+const EVENTS: &str = "text/event-stream; charset=utf-8";
+
+/// What comes before the first event: how long to wait before reconnecting, in milliseconds.
 const RETRY: &str = "retry: 1000\n\n";
+
+/// Adds the route.
+pub(super) fn add_routes(group: &mut Group<'_, State>) {
+    group
+        .immediate(Methods::GetOnly, "/api/v1/stream", Permission::Read, |state, request| {
+            state.stream(&state.client(&request)).map_or_else(refuse, with_headers)
+        })
+        .summary("Status and history once a second, as server-sent events")
+        .response(EVENTS, serde_json::json!({ "type": "string" }))
+        .body_limit(LARGEST_BODY);
+}
 
 /// Those who listen.
 #[derive(Default)]
@@ -32,7 +46,7 @@ pub(super) struct Streams {
     listeners: Arc<AtomicUsize>,
 }
 
-/// What is sent for one second, but for who it is sent to.
+/// What is sent for one second, without who it is sent to.
 #[derive(Clone, Default)]
 struct Second {
     text: Bytes,
@@ -52,17 +66,18 @@ impl Streams {
     fn enter(&self) -> Result<Listener> {
         let listener = Listener(Arc::clone(&self.listeners));
         if self.listeners.fetch_add(1, SeqCst) >= MOST {
-            let message = format!("{MOST} others listen already; ask for /api/v1/status instead");
+            let message =
+                format!("{MOST} clients are listening already; request /api/v1/status instead");
             return Err(Error::unavailable(message));
         }
         Ok(listener)
     }
 }
 
-impl Shared {
-    /// Tells all listeners how things are. Called once a second, and when the server stops.
-    pub(super) fn tell_streams(&self) {
-        let is_last = self.engine.is_stopping();
+impl State {
+    /// Sends the status to all listeners. Called once a second, and when the server stops.
+    pub(super) fn update_streams(&self) {
+        let is_last = self.engine().is_stopping();
         if self.streams.listeners.load(SeqCst) > 0 || is_last {
             self.streams.seconds.send_replace(Second { text: self.second(), is_last });
         }
@@ -70,36 +85,36 @@ impl Shared {
 
     fn second(&self) -> Bytes {
         let status = self.status_for_all();
-        let point = self.engine.last_second().map(|point| text(&status::point(&point)));
+        let point = self.engine().last_second().map(|point| text(&PointView::new(&point)));
         let point = point.map(|point| format!("event: point\ndata: {point}\n\n"));
         format!("{status}\n\n{}", point.unwrap_or_default()).into()
     }
 
-    /// The answer to `GET /api/v1/stream`.
+    /// The response to `GET /api/v1/stream`.
     ///
     /// # Errors
-    /// If too many listen already.
-    pub(super) fn stream(&self, asker: &Asker) -> Result<Reply> {
+    /// If too many clients listen already.
+    fn stream(&self, client: &Client) -> Result<Reply> {
         let listener = self.streams.enter()?;
         let seconds = self.streams.seconds.subscribe();
-        let who = Bytes::from(format!("event: status\ndata: {}", beginning(asker)));
+        let who = Bytes::from(format!("event: status\ndata: {}", beginning(client)));
         let first = [RETRY.as_bytes(), &who, &self.second()].concat();
-        let mut reply = Reply::ok("text/event-stream; charset=utf-8", first);
-        if !self.engine.is_stopping() {
+        let mut reply = Reply::ok(EVENTS, first);
+        if !self.engine().is_stopping() {
             reply.more = Some(events(seconds, listener, who));
         }
         Ok(reply)
     }
 }
 
-/// What a listener gets after the first events.
+/// The events after the first ones.
 fn events(seconds: watch::Receiver<Second>, listener: Listener, who: Bytes) -> Chunks {
     let end = Instant::now() + LONGEST;
     let state = (seconds, listener, None::<Second>);
     Box::pin(unfold(state, move |(mut seconds, listener, second)| {
         let who = who.clone();
         async move {
-            // Who it is sent to has been said, and what there is to say follows.
+            // The client's own part has been sent, and the common part follows.
             if let Some(second) = second {
                 let ends = second.is_last || Instant::now() >= end;
                 let next = (seconds, listener, None);

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::Compatibility;
-use crate::tfs::Verb;
+use tensorserve_core::engine::Method;
 use tensorserve_tensor::error::{Error, Result};
 
 /// The header, in lower case.
@@ -20,7 +20,7 @@ pub(super) struct Attributes<'h> {
     /// `tfs-model-version`.
     pub(super) version: Option<i64>,
     /// `tfs-method`; `predict` without it.
-    pub(super) verb: Verb,
+    pub(super) method: Method,
 }
 
 impl<'h> Attributes<'h> {
@@ -29,7 +29,7 @@ impl<'h> Attributes<'h> {
     /// # Errors
     /// If a value can be no name, version or method.
     pub(super) fn parse(text: &'h str, compatibility: Compatibility) -> Result<Self> {
-        let mut attributes = Attributes { model: None, version: None, verb: Verb::Predict };
+        let mut attributes = Attributes { model: None, version: None, method: Method::Predict };
         for (key, value) in Pairs(text) {
             let value = value.trim();
             match key {
@@ -41,7 +41,7 @@ impl<'h> Attributes<'h> {
                     ));
                 }
                 "tfs-model-version" => attributes.version = Some(version(value)?),
-                "tfs-method" => attributes.verb = verb(value)?,
+                "tfs-method" => attributes.method = method(value)?,
                 _ => {}
             }
         }
@@ -82,11 +82,11 @@ fn version(digits: &str) -> Result<i64> {
     number.flatten().ok_or_else(|| invalid("tfs-model-version", "must be a positive integer"))
 }
 
-fn verb(word: &str) -> Result<Verb> {
+fn method(word: &str) -> Result<Method> {
     match word {
-        "predict" => Ok(Verb::Predict),
-        "classify" => Ok(Verb::Classify),
-        "regress" => Ok(Verb::Regress),
+        "predict" => Ok(Method::Predict),
+        "classify" => Ok(Method::Classify),
+        "regress" => Ok(Method::Regress),
         _ => Err(invalid("tfs-method", "must be one of predict|classify|regress")),
     }
 }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_is_passed_over() {
-        let plain = Attributes { model: None, version: None, verb: Verb::Predict };
+        let plain = Attributes { model: None, version: None, method: Method::Predict };
         for text in [
             "",
             "c000b4f9-df62-4c85-a0bf-7c525f9104a4",
@@ -185,14 +185,15 @@ mod tests {
         };
         let model = attributes.model.unwrap_or("DEF");
         let version = attributes.version.map_or(String::new(), |v| format!("/versions/{v}"));
-        let verb = format!("{:?}", attributes.verb).to_lowercase();
+        let verb = attributes.method.name();
         format!("/tfs uri: /tfs/v1/models/{model}{version}:{verb}")
     }
 
     #[test]
     fn values_are_found_wherever_they_are() {
         let all = parse("a=b, tfs-model-name=my model ,xtfs-model-version=007,tfs-method=regress");
-        let want = Attributes { model: Some("my model"), version: Some(7), verb: Verb::Regress };
+        let want =
+            Attributes { model: Some("my model"), version: Some(7), method: Method::Regress };
         assert_eq!(all, Ok(want));
         let last = parse("tfs-model-name=x,tfs-model-name=y").map(|a| a.model);
         assert_eq!(last, Ok(Some("y")));

@@ -1,4 +1,4 @@
-//! What SageMaker's front is told.
+//! How SageMaker's API is set up.
 
 use std::path::PathBuf;
 

@@ -1,42 +1,43 @@
 //! `inference.py`: requests that go through a model's handlers.
 //!
 //! Between `input_handler` and `output_handler` the request stays in this process: what the first
-//! returns goes to TensorFlow Serving's API as a call, and that one's answer to the second.
+//! returns is decoded as a payload of TensorFlow Serving's API, and the response of the model goes
+//! to the second.
 
 use std::fmt::Write;
-use std::time::Instant;
 
 use bytes::Bytes;
 
 use super::attributes::{self, Attributes};
 use super::invocation::Invocation;
-use super::{Sagemaker, refuse};
-use crate::tfs::{self, Call, Verb};
+use super::{SagemakerApi, refuse};
+use crate::tfs::rest::RestCall;
+use crate::tfs::{self, TfsAnswer};
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{
-    Choice, Context, Failure, HandlerAnswer, Handlers, ModelAnswer, Served,
+    Call, Choice, Context, Failure, HandlerAnswer, Handlers, Method, ModelAnswer,
 };
-use tensorserve_protocol::{Head, JSON, Reply, bounded};
+use tensorserve_protocol::{ALLOW, JSON, Reply, RequestHead, bounded};
 use tensorserve_tensor::error::Error;
 
-/// Methods that the container's service for handlers knows.
+/// Methods that the container's service for handlers has.
 const ALLOWED: &str = "DELETE, GET, POST, OPTIONS";
 
-/// A request that is to go through handlers.
+/// A request that goes through handlers.
 #[derive(Clone, Copy)]
-pub(super) struct Request<'a> {
+pub(super) struct ScriptCall<'a> {
     pub(super) invocation: &'a Invocation<'a>,
     pub(super) attributes: &'a Attributes<'a>,
     /// The model that it means.
-    pub(super) name: &'a str,
-    /// When its head had come.
-    pub(super) start: Instant,
+    pub(super) call: RestCall<'a>,
+    /// How it is counted, and when it must be answered.
+    pub(super) entry: Call,
 }
 
-impl Sagemaker {
-    /// The answer to a request for `/invocations` with another method than POST, where there are
+impl SagemakerApi {
+    /// The response to a request for `/invocations` with another method than POST, where there are
     /// handlers.
-    pub(super) fn other_method(&self, head: &Head<'_>) -> Option<Reply> {
+    pub(super) fn other_method(&self, head: &RequestHead<'_>) -> Option<Reply> {
         let model = self.default_model();
         if head.method == "POST" || matches!(self.engine.handlers(model.as_deref()), Ok(None)) {
             return None;
@@ -45,24 +46,22 @@ impl Sagemaker {
             return Some(Reply::ok(JSON, &b"{}"[..]));
         }
         let message = format!("{} is not allowed for /invocations", head.method);
-        Some(refuse(Error::invalid(message), 405).with_header("allow", ALLOWED))
+        Some(refuse(Error::invalid(message), 405).with_header(ALLOW, ALLOWED))
     }
 
     /// Answers a request by handlers. The model that it means is not looked at before they ask
     /// for it.
-    pub(super) async fn handled(
+    pub(super) async fn run_handlers(
         &self,
         handlers: &Handlers,
-        request: &Request<'_>,
+        script: &ScriptCall<'_>,
         body: Bytes,
     ) -> Reply {
-        let engine = &self.engine;
-        let Request { invocation, attributes, name, start } = *request;
-        let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
+        let ScriptCall { invocation, attributes, call, entry } = script;
         let given = invocation.attributes.unwrap_or_default();
-        let addresses = engine.addresses();
-        let rest_uri = rest_uri(&addresses.http, name, choice, attributes.verb);
-        let until = engine.deadline(start);
+        let addresses = self.engine.addresses();
+        let rest_uri = rest_uri(&addresses.http, call.name, call.choice, call.method);
+        let until = entry.deadline;
         let context = Context {
             model_name: invocation.model.or(attributes.model),
             model_version: attributes::last(given, "tfs-model-version"),
@@ -74,53 +73,44 @@ impl Sagemaker {
             request_content_type: invocation.content_type.unwrap_or(JSON),
             accept_header: invocation.accept.unwrap_or(JSON),
             content_length: u64::try_from(body.len()).ok(),
-            timeout: until.saturating_duration_since(start).as_secs().max(1),
+            timeout: until.saturating_duration_since(entry.start).as_secs().max(1),
         };
         if handlers.is_single() {
             return written(handlers.handler(&context, &body, until).await);
         }
-        let (asked, begun) = match handlers.input(&context, &body, until).await {
-            Ok(asked) => asked,
+        let (document, begun) = match handlers.input(&context, &body, until).await {
+            Ok(input) => input,
             Err(failure) => return failed(failure),
         };
         drop(body);
-        let (verb, body) = (attributes.verb, &asked);
-        let call = Call { engine, verb, name, choice, body, start, exact: false };
-        let mut served = Served::new(call.api());
-        let model = model_reply(&call, &mut served).await;
+        let inferred = self.engine.infer(
+            *entry,
+            |resolver| call.decode_json(resolver, &document),
+            |form, response| TfsAnswer::read(form, response)?.json(call.exact),
+        );
+        let inferred = inferred.await;
+        let model = match inferred.answer {
+            Ok(body) => Reply::ok(JSON, body),
+            // What a model's error means is up to the script.
+            Err(error) => tfs::failure(error),
+        };
         let model = ModelAnswer {
             status: model.status,
             content_type: &model.content_type,
             body: &model.body,
         };
-        // The model's failure is the script's to tell; its own counts as none of the model's.
-        written(handlers.output(&context, begun, model, until).await).with_served(served)
-    }
-}
-
-/// What TensorFlow Serving's API answers to what `input_handler` returned.
-async fn model_reply(call: &Call<'_>, served: &mut Served) -> Reply {
-    let answer = call.run(served).await;
-    match answer.and_then(|answer| answer.json(call.exact)) {
-        Ok(body) => Reply::ok(JSON, body),
-        Err(error) => {
-            served.code = Some(error.code());
-            tfs::failure(error)
-        }
+        let answer = handlers.output(&context, begun, model, until).await;
+        written(answer).with_timing(inferred.timing)
     }
 }
 
 /// Where the model answers over REST.
-fn rest_uri(base: &str, name: &str, choice: Choice<'_>, verb: Verb) -> String {
+fn rest_uri(base: &str, name: &str, choice: Choice<'_>, method: Method) -> String {
     let mut uri = format!("{base}/v1/models/{name}");
     if let Choice::Version(version) = choice {
         let _ = write!(uri, "/versions/{version}");
     }
-    uri.push_str(match verb {
-        Verb::Predict => ":predict",
-        Verb::Classify => ":classify",
-        Verb::Regress => ":regress",
-    });
+    let _ = write!(uri, ":{}", method.name());
     uri
 }
 
@@ -132,7 +122,7 @@ fn written(answer: Result<HandlerAnswer, Failure>) -> Reply {
     }
 }
 
-/// A failure of a handler in the container's form; one that has a title in that of the web
+/// The failure of a handler in the container's form; one that has a title in the form of the web
 /// framework whose exception it was.
 fn failed(failure: Failure) -> Reply {
     let Failure { status, error, title } = failure;

@@ -1,4 +1,4 @@
-//! Bodies that become tensors without a detour through JSON: numbers in CSV, NumPy's arrays,
+//! Payloads that become tensors without a detour through JSON: numbers in CSV, NumPy's arrays,
 //! images, records of `tf.Example`. They have no place for a signature's name, so the default one
 //! is meant.
 
@@ -6,54 +6,63 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::media::Input;
-use crate::simple;
+use crate::images;
 use crate::tfs::classify::Examples;
-use crate::tfs::{self, Answer, Call, DEFAULT_SIGNATURE, Decoded, Format, Verb};
+use crate::tfs::rest::{Decoded, RestCall, run_of};
+use crate::tfs::{self, DEFAULT_SIGNATURE, Format};
 use tensorserve_codec::{cast, csv, npy, tfrecord};
-use tensorserve_core::engine::{ModelHandle, Served};
+use tensorserve_core::engine::{Method, ModelHandle, Resolver};
 use tensorserve_proto::Example;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
-/// Runs the model on a body of CSV, if it is all numbers and the model takes them; `None` for
-/// what has to become JSON first, also if only to be refused in its words.
-pub(super) async fn csv(call: &Call<'_>, served: &mut Served) -> Option<Result<Answer>> {
-    if call.verb != Verb::Predict {
+/// Decodes CSV, if it is all numbers and the model takes them; `None` for what has to become JSON
+/// first, also if only to be refused in its words.
+pub(super) fn csv(
+    call: &RestCall<'_>,
+    resolver: &mut Resolver<'_>,
+    body: &[u8],
+) -> Option<Decoded> {
+    if call.method != Method::Predict {
         return None;
     }
-    let handle = tfs::resolve(call.engine, call.name, call.choice).ok()?;
-    let (signature, declared) = handle.signature(DEFAULT_SIGNATURE)?;
+    let version = tfs::resolve(resolver, call.name, call.choice).ok()?;
+    let (signature, declared) = version.signature(DEFAULT_SIGNATURE)?;
     let [input] = declared.inputs.as_slice() else {
         return None;
     };
-    let input = csv::numbers(call.body, input.dtype()?, call.engine.max_tensor_bytes())?;
-    let decoded = Decoded { signature, inputs: vec![input], format: Format::Row };
-    Some(call.run_decoded(handle, decoded, served).await)
+    let input = csv::numbers(body, input.dtype()?, call.max_bytes)?;
+    resolver.found_signature(signature);
+    Some(run_of(version, signature, vec![input], Format::Row))
 }
 
-/// Runs the model on a body that is no text.
-pub(super) async fn binary(call: &Call<'_>, input: Input, served: &mut Served) -> Result<Answer> {
-    if call.verb != Verb::Predict {
+/// Decodes a payload that is not text.
+pub(super) fn binary(
+    call: &RestCall<'_>,
+    resolver: &mut Resolver<'_>,
+    input: Input,
+    body: &Bytes,
+) -> Result<Decoded> {
+    if call.method != Method::Predict {
         let examples = match input {
-            Input::Examples => examples(call.body, call.engine.max_tensor_bytes())?,
+            Input::Examples => examples(body, call.max_bytes)?,
             Input::Json | Input::Csv | Input::Npy | Input::Image => {
                 let message = "classify and regress take JSON with examples, or records of \
                                tf.Example as application/x-tfrecord";
                 return Err(Error::invalid(message));
             }
         };
-        return call.on_examples(DEFAULT_SIGNATURE, examples, served).await;
+        return call.on_examples(resolver, DEFAULT_SIGNATURE, examples);
     }
-    let handle = tfs::resolve(call.engine, call.name, call.choice)?;
-    let (signature, declared) = default_signature(&handle)?;
-    let max_bytes = call.engine.max_tensor_bytes();
+    let version = tfs::resolve(resolver, call.name, call.choice)?;
+    let (signature, declared) = default_signature(&version)?;
+    resolver.found_signature(signature);
     let tensor = match input {
-        Input::Npy => array(call.body, declared, max_bytes)?,
-        Input::Image => simple::image_input(declared, std::slice::from_ref(call.body))?,
-        Input::Examples | Input::Json | Input::Csv => records(call.body, declared, max_bytes)?,
+        Input::Npy => array(body, declared, call.max_bytes)?,
+        Input::Image => images::tensor(declared, std::slice::from_ref(body))?,
+        Input::Examples | Input::Json | Input::Csv => records(body, declared, call.max_bytes)?,
     };
-    let decoded = Decoded { signature, inputs: vec![tensor], format: Format::Row };
-    call.run_decoded(handle, decoded, served).await
+    Ok(run_of(version, signature, vec![tensor], Format::Row))
 }
 
 fn default_signature(handle: &ModelHandle) -> Result<(usize, &Signature)> {
@@ -75,8 +84,8 @@ fn only_input<'s>(signature: &'s Signature, what: &str) -> Result<&'s TensorSpec
     }
 }
 
-/// An array as it is, its numbers as the model wants them: clients' are doubles unless they say
-/// otherwise.
+/// An array, its numbers converted to the type of the input: clients send doubles unless they are
+/// told otherwise.
 fn array(body: &[u8], signature: &Signature, max_bytes: usize) -> Result<Tensor> {
     let input = only_input(signature, "an npy array")?;
     let array = npy::read(body, max_bytes)?;

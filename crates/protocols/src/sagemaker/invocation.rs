@@ -1,4 +1,4 @@
-//! One inference through `/invocations`: from the headers to a call, from the body to what a
+//! One inference through `/invocations`: from the headers to a call, from the payload to what a
 //! model takes, and back.
 
 use std::borrow::Cow;
@@ -8,25 +8,26 @@ use bytes::Bytes;
 
 use super::attributes::{self, Attributes};
 use super::convert::{self, Mended};
-use super::handler::Request;
+use super::handler::ScriptCall;
 use super::media::{self, Input, Output};
-use super::{Compatibility, Sagemaker, inputs, outputs, refuse};
-use crate::tfs::{self, Answer, Call};
+use super::{Compatibility, SAGEMAKER, SagemakerApi, inputs, outputs, refuse};
+use crate::tfs::rest::{Decoded, RestCall};
+use crate::tfs::{self, TfsAnswer};
 use tensorserve_codec::npy;
-use tensorserve_core::engine::{Choice, Served};
-use tensorserve_protocol::{Head, JSON, NPY, Reply};
+use tensorserve_core::engine::{Choice, EntryPoint, Resolver};
+use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// What the head of a request says about an inference.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Invocation<'h> {
-    /// What the body is.
+    /// The type of the payload.
     pub(super) content_type: Option<&'h str>,
-    /// What the answer is to be.
+    /// The type of the response.
     pub(super) accept: Option<&'h str>,
     /// The custom attributes, as they were sent.
     pub(super) attributes: Option<&'h str>,
-    /// A model that is named elsewhere, which counts more than the attributes.
+    /// A model that is named elsewhere; it takes precedence over the attributes.
     pub(super) model: Option<&'h str>,
     /// The endpoint that was called. It counts where nothing else says which of several models.
     pub(super) endpoint: Option<&'h str>,
@@ -34,7 +35,7 @@ pub(super) struct Invocation<'h> {
 
 impl<'h> Invocation<'h> {
     /// As the container reads it.
-    pub(super) fn of_container(head: &Head<'h>) -> Self {
+    pub(super) fn of_container(head: &RequestHead<'h>) -> Self {
         Invocation {
             content_type: head.header("content-type"),
             accept: head.header("accept"),
@@ -45,7 +46,7 @@ impl<'h> Invocation<'h> {
     }
 }
 
-impl Sagemaker {
+impl SagemakerApi {
     /// Answers an inference.
     pub(super) async fn invoke(
         &self,
@@ -53,7 +54,7 @@ impl Sagemaker {
         body: Bytes,
         start: Instant,
     ) -> Reply {
-        let compatibility = self.options().compatibility;
+        let compatibility = self.config().compatibility;
         let given = invocation.attributes.unwrap_or_default();
         let attributes = match Attributes::parse(given, compatibility) {
             Ok(attributes) => attributes,
@@ -69,12 +70,18 @@ impl Sagemaker {
             let status = error.code().http();
             return refuse(error, status);
         }
-        // Where there are handlers, the body is theirs, whatever it is.
+        let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
+        let max_bytes = self.engine.max_tensor_bytes();
+        let method = attributes.method;
+        let call = RestCall { name: &name, choice, method, exact: false, max_bytes };
+        let entry = EntryPoint { protocol: SAGEMAKER, method };
+        let entry = self.engine.call(entry, start);
+        // Where there are handlers, the payload is theirs, whatever it is.
         match self.engine.handlers(Some(&name)) {
             Ok(None) => {}
             Ok(Some(handlers)) => {
-                let request = Request { invocation, attributes: &attributes, name: &name, start };
-                return self.handled(&handlers, &request, body).await;
+                let script = ScriptCall { invocation, attributes: &attributes, call, entry };
+                return self.run_handlers(&handlers, &script, body).await;
             }
             Err(error) => return refuse(error, 503),
         }
@@ -82,27 +89,19 @@ impl Sagemaker {
         let Some(input) = Input::of(content_type) else {
             return unsupported(content_type);
         };
-        let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
-        let (engine, verb, name) = (&self.engine, attributes.verb, name.as_ref());
-        let call = Call { engine, verb, name, choice, body: &body, start, exact: false };
-        let mut served = Served::new(call.api());
-        let mut answer = answer(&call, input, &mut served).await;
-        if let Err(error) = &answer
-            && error.code() == Code::InvalidArgument
-            && matches!(input, Input::Json | Input::Csv)
-        {
-            let any = compatibility == Compatibility::Extended;
-            answer = second_look(&call, input, any, &mut served).await.unwrap_or(answer);
-        }
+        let any_kind = compatibility == Compatibility::Extended;
         let output = Output::of(invocation.accept, compatibility);
-        let max_bytes = engine.max_tensor_bytes();
-        match answer.and_then(|answer| write(&answer, &output, max_bytes)) {
-            Ok(reply) => reply.with_served(served),
-            Err(error) => {
-                served.code = Some(error.code());
-                in_form(tfs::failure(error), &output).with_served(served)
-            }
-        }
+        let inferred = self.engine.infer(
+            entry,
+            |resolver| decode(&call, resolver, input, &body, any_kind),
+            |form, response| write(&TfsAnswer::read(form, response)?, &output, max_bytes),
+        );
+        let inferred = inferred.await;
+        let reply = match inferred.answer {
+            Ok(reply) => reply,
+            Err(error) => in_form(tfs::failure(error), &output),
+        };
+        reply.with_timing(inferred.timing)
     }
 
     /// The name of the model that is meant.
@@ -133,33 +132,58 @@ impl Sagemaker {
     }
 }
 
-async fn answer(call: &Call<'_>, input: Input, served: &mut Served) -> Result<Answer> {
-    convert::check_not_blank(call.body)?;
-    let body = match input {
-        Input::Json => {
-            convert::check_is_one(call.body)?;
-            convert::json(call.body)
+/// Decodes a payload. One that is refused is looked at again: perhaps it can be read in another way,
+/// or more can be said of it.
+fn decode(
+    call: &RestCall<'_>,
+    resolver: &mut Resolver<'_>,
+    input: Input,
+    body: &Bytes,
+    any_kind: bool,
+) -> Result<Decoded> {
+    let decoded = decode_as(call, resolver, input, body);
+    let decoded = decoded.inspect_err(|_| resolver.names_model(call.name));
+    match &decoded {
+        Err(error) if error.code() == Code::InvalidArgument => {
+            decode_again(call, resolver, input, body, any_kind).unwrap_or(decoded)
         }
-        Input::Csv => match inputs::csv(call, served).await {
-            Some(answer) => return answer,
-            None => convert::csv(call.body).into(),
-        },
-        Input::Npy | Input::Image | Input::Examples => {
-            return inputs::binary(call, input, served).await;
-        }
-    };
-    Call { body: &body, ..*call }.run(served).await
+        Ok(_) | Err(_) => decoded,
+    }
 }
 
-/// What can be done about, or at least said of, a body that was refused; `None` if its refusal
-/// says it all.
-async fn second_look(
-    call: &Call<'_>,
+fn decode_as(
+    call: &RestCall<'_>,
+    resolver: &mut Resolver<'_>,
     input: Input,
-    of_any_kind: bool,
-    served: &mut Served,
-) -> Option<Result<Answer>> {
-    if convert::is_base64_of_json(call.body) {
+    body: &Bytes,
+) -> Result<Decoded> {
+    convert::check_not_blank(body)?;
+    match input {
+        Input::Json => {
+            convert::check_is_one(body)?;
+            call.decode_json(resolver, &convert::json(body))
+        }
+        Input::Csv => match inputs::csv(call, resolver, body) {
+            Some(decoded) => Ok(decoded),
+            None => call.decode_json(resolver, &convert::csv(body)),
+        },
+        Input::Npy | Input::Image | Input::Examples => inputs::binary(call, resolver, input, body),
+    }
+}
+
+/// What can be done about, or at least said of, a payload that was refused; `None` if its error
+/// says it all.
+fn decode_again(
+    call: &RestCall<'_>,
+    resolver: &mut Resolver<'_>,
+    input: Input,
+    body: &Bytes,
+    any_kind: bool,
+) -> Option<Result<Decoded>> {
+    if !matches!(input, Input::Json | Input::Csv) {
+        return None;
+    }
+    if convert::is_base64_of_json(body) {
         return Some(Err(Error::invalid(
             "The body is base64 of JSON, and not JSON. With version 2 of the AWS CLI give \
              --cli-binary-format raw-in-base64-out",
@@ -168,21 +192,21 @@ async fn second_look(
     if input != Input::Json {
         return None;
     }
-    match convert::mend(call.body, of_any_kind) {
+    match convert::mend(body, any_kind) {
         Mended::Sound => None,
         Mended::Bad(error) => Some(Err(error)),
-        Mended::Values(body) => Some(Call { body: &body, ..*call }.run(served).await),
+        Mended::Values(body) => Some(call.decode_json(resolver, &body)),
     }
 }
 
-/// The refusal of a body of a type that is not known, with the container's words at its start.
+/// The response to a payload of an unknown type, with the container's words at its start.
 fn unsupported(content_type: &str) -> Reply {
     let accepted = media::ACCEPTED;
     let message = format!("Unsupported Media Type: {content_type}; accepted are {accepted}");
     refuse(Error::invalid(message), 415)
 }
 
-fn write(answer: &Answer, output: &Output, max_bytes: usize) -> Result<Reply> {
+fn write(answer: &TfsAnswer, output: &Output, max_bytes: usize) -> Result<Reply> {
     Ok(match output {
         Output::Json | Output::OneLine(_) => in_form(Reply::ok(JSON, answer.json(false)?), output),
         Output::Lines => Reply::ok("application/jsonlines", outputs::lines(answer)?),
@@ -191,7 +215,7 @@ fn write(answer: &Answer, output: &Output, max_bytes: usize) -> Result<Reply> {
     })
 }
 
-fn array(answer: &Answer, max_bytes: usize) -> Result<Vec<u8>> {
+fn array(answer: &TfsAnswer, max_bytes: usize) -> Result<Vec<u8>> {
     match answer.tensors() {
         [output] => npy::write(output, max_bytes),
         outputs => Err(Error::invalid(format!(
@@ -201,7 +225,7 @@ fn array(answer: &Answer, max_bytes: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// An answer in TensorFlow Serving's JSON as `output` has it.
+/// A response of TensorFlow Serving's JSON in the form of `output`.
 fn in_form(mut reply: Reply, output: &Output) -> Reply {
     if let Output::OneLine(name) = output {
         reply.body = media::on_one_line(&reply.body).into();

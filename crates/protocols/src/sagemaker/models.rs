@@ -1,4 +1,4 @@
-//! `/models`: models of a multi-model endpoint come, are listed, are used and go.
+//! `/models`: the models of a multi-model endpoint are loaded, listed, run and unloaded by request.
 //!
 //! Sources: `python_service.py` of `aws/deep-learning-containers`, and "Contract for custom
 //! containers for multi-model endpoints" of AWS's developer guide for paging.
@@ -9,15 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bytes::Bytes;
-
 use super::invocation::Invocation;
 use super::multi_model::{Candidate, MultiModelConfig};
-use super::{Compatibility, Route, Sagemaker, attributes, refuse};
+use super::{Compatibility, SagemakerApi, attributes, not_allowed, refuse};
 use crate::tfs;
+use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{Choice, Engine, ModelSpec};
-use tensorserve_protocol::{Head, JSON, Reply, percent_decoded};
+use tensorserve_protocol::{Group, JSON, Methods, Missing, Reply, Request, RequestHead};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The models of an endpoint: which were used when, and room for more. Cheap to clone.
@@ -99,8 +98,8 @@ impl Models {
         // Archives are unpacked, and folders walked, on a thread of their own.
         let looking = move || models.0.config.candidate(&of.0, &of.1);
         let looked = tokio::task::spawn_blocking(looking).await;
-        let Candidate { source, bytes } = looked
-            .map_err(|e| Error::internal("models can not be looked for").with_source(e))??;
+        let Candidate { source, bytes } =
+            looked.map_err(|e| Error::internal("models cannot be looked for").with_source(e))??;
         let _promise = self.make_room(name, bytes).await?;
         let outcome = self.0.engine.load_model(source, deadline).await;
         if outcome.is_ok() {
@@ -149,23 +148,39 @@ impl Models {
     }
 }
 
-/// The name of a model in the `rest` of a path behind `/models`, and whether an inference with it
-/// is meant.
-fn named(rest: &str) -> (&str, bool) {
-    let name = rest.trim_matches('/');
-    name.strip_suffix("/invoke").map_or((name, false), |name| (name, true))
-}
-
-/// What a request asks for whose path goes on with `rest` behind `/models`.
-pub(super) fn route(method: &str, rest: &str) -> Route {
-    match (method, named(rest)) {
-        ("GET", ("", false)) => Route::ListModels,
-        ("POST", ("", false)) => Route::LoadModel,
-        ("GET", (_, false)) => Route::ShowModel,
-        ("POST", (name, _)) if !name.is_empty() => Route::InvokeModel,
-        ("DELETE", (name, _)) if !name.is_empty() => Route::UnloadModel,
-        _ => Route::ModelsOtherwise,
+/// Adds the routes of a multi-model endpoint.
+pub(super) fn add_routes(group: &mut Group<'_, SagemakerApi>) {
+    for path in ["/models", "/models/"] {
+        let list = group.immediate(Methods::GetOnly, path, Permission::Read, |api, request| {
+            api.with_models(|models| list(models, &request.head, api.config().compatibility))
+        });
+        list.summary("The models that are loaded by request");
+        let load = group.route(Methods::Post, path, Permission::Admin, |api, request| {
+            Box::pin(api.load_model(request))
+        });
+        load.summary("Load a model");
     }
+    for path in ["/models/{model}", "/models/{model}/"] {
+        let show = group.immediate(Methods::GetOnly, path, Permission::Read, |api, request| {
+            api.with_models(|models| show(models, &request.params.decoded("model")))
+        });
+        show.summary("The status of a model that is loaded by request");
+    }
+    for path in ["/models/{model}/invoke", "/models/{model}", "/models/{model}/invoke/"] {
+        let invoke = group.route(Methods::Post, path, Permission::Infer, |api, request| {
+            Box::pin(api.invoke_model(request))
+        });
+        invoke.summary("Run a model");
+        let unload = group.route(Methods::Delete, path, Permission::Admin, |api, request| {
+            Box::pin(api.unload_model(request))
+        });
+        unload.summary("Unload a model");
+    }
+    group.scope("/models", |api, head, missing| match missing {
+        _ if api.models().is_none() => no_multi_model(),
+        Missing::Path => refuse(Error::not_found("Not Found"), 404),
+        Missing::Method(allowed) => not_allowed(head, allowed),
+    });
 }
 
 /// What `POST /models` says.
@@ -175,46 +190,41 @@ struct Load {
     url: String,
 }
 
-impl Sagemaker {
-    /// Answers a request for `/models…`.
-    pub(super) async fn on_models(
-        &self,
-        route: Route,
-        head: &Head<'_>,
-        body: Bytes,
-        start: Instant,
-    ) -> Reply {
-        let Some(models) = self.models() else {
-            let message = "Not Found: this is no multi-model endpoint (SAGEMAKER_MULTI_MODEL)";
-            return refuse(Error::not_found(message), 404);
-        };
-        let rest = head.path().strip_prefix("/models").unwrap_or_default();
-        let (name, _) = named(rest);
-        let name = percent_decoded(name);
-        match route {
-            Route::ListModels => list(models, head, self.options().compatibility).await,
-            Route::LoadModel => load(models, &body).await,
-            Route::ShowModel => show(models, head, &name).await,
-            Route::UnloadModel => unload(models, &name).await,
-            Route::InvokeModel => {
-                let of_container = Invocation::of_container(head);
-                let invocation = Invocation { model: Some(&name), ..of_container };
-                self.invoke(&invocation, body, start).await
-            }
-            Route::ModelsOtherwise
-            | Route::Ping
-            | Route::Invocations
-            | Route::TfsLook
-            | Route::TfsInfer
-            | Route::Invoke
-            | Route::InvokeStream
-            | Route::InvokeLater
-            | Route::NoOperation => {
-                let message = format!("{} is not allowed for {}", head.method, head.path());
-                refuse(Error::invalid(message), 405)
-            }
+impl SagemakerApi {
+    fn with_models(&self, answer: impl FnOnce(&Models) -> Reply) -> Reply {
+        self.models().map_or_else(no_multi_model, answer)
+    }
+
+    async fn load_model(&self, mut request: Request<'_>) -> Reply {
+        let body = request.take_bytes();
+        match self.models() {
+            Some(models) => load(models, &body).await,
+            None => no_multi_model(),
         }
     }
+
+    async fn unload_model(&self, request: Request<'_>) -> Reply {
+        match self.models() {
+            Some(models) => unload(models, &request.params.decoded("model")).await,
+            None => no_multi_model(),
+        }
+    }
+
+    async fn invoke_model(&self, mut request: Request<'_>) -> Reply {
+        if self.models().is_none() {
+            return no_multi_model();
+        }
+        let body = request.take_bytes();
+        let name = request.params.decoded("model");
+        let of_container = Invocation::of_container(&request.head);
+        let invocation = Invocation { model: Some(&name), ..of_container };
+        self.invoke(&invocation, body, request.start).await
+    }
+}
+
+fn no_multi_model() -> Reply {
+    let message = "Not Found: this is not a multi-model endpoint (SAGEMAKER_MULTI_MODEL)";
+    refuse(Error::not_found(message), 404)
 }
 
 async fn load(models: &Models, body: &[u8]) -> Reply {
@@ -250,7 +260,7 @@ async fn load(models: &Models, body: &[u8]) -> Reply {
         }
         Code::DeadlineExceeded => (408, format!("Timed out after {seconds} seconds")),
         Code::ResourceExhausted => (507, error.message().to_owned()),
-        code => (code.http(), format!("Model {name} can not be loaded: {error}")),
+        code => (code.http(), format!("Model {name} cannot be loaded: {error}")),
     };
     log::warn!("{name} was not loaded from {url:?}: {error}");
     refuse(Error::new(error.code(), message).with_source(error), status)
@@ -277,29 +287,21 @@ fn success(text: fmt::Arguments<'_>) -> Reply {
     Reply::ok(JSON, body)
 }
 
-async fn show(models: &Models, head: &Head<'_>, name: &str) -> Reply {
+fn show(models: &Models, name: &str) -> Reply {
     if !models.is_loaded(name) {
         let message = format!("Model {name} is not loaded yet.");
         return refuse(Error::not_found(message), 404);
     }
     let mut body = b"{\"model\": ".to_vec();
-    body.extend_from_slice(&status(models, head, name).await);
+    body.extend_from_slice(&tfs::status(&models.0.engine, name).body);
     body.push(b'}');
     Reply::ok(JSON, body)
 }
 
-/// The status of a model in TensorFlow Serving's form.
-async fn status(models: &Models, head: &Head<'_>, name: &str) -> Bytes {
-    let target = format!("/v1/models/{name}");
-    let head = Head { method: "GET", target: &target, ..*head };
-    let reply = tfs::handle(&models.0.engine, &head, Bytes::new(), Instant::now()).await;
-    reply.body
-}
-
-/// The loaded models: as the container lists them or, if a page is asked for, as AWS has it.
-async fn list(models: &Models, head: &Head<'_>, compatibility: Compatibility) -> Reply {
-    let asked = head.parameters().any(|(name, _)| !name.is_empty());
-    if compatibility == Compatibility::Extended || asked {
+/// The loaded models: as the container lists them or, if a page is asked for, as AWS documents it.
+fn list(models: &Models, head: &RequestHead<'_>, compatibility: Compatibility) -> Reply {
+    let is_page = head.query().any(|(name, _)| !name.is_empty());
+    if compatibility == Compatibility::Extended || is_page {
         return page(models, head).unwrap_or_else(|error| refuse(error, 400));
     }
     let mut body = b"{".to_vec();
@@ -309,16 +311,16 @@ async fn list(models: &Models, head: &Head<'_>, compatibility: Compatibility) ->
         }
         write::string(model.name.as_bytes(), &mut body);
         body.extend_from_slice(b": ");
-        body.extend_from_slice(&status(models, head, &model.name).await);
+        body.extend_from_slice(&tfs::status(&models.0.engine, &model.name).body);
     }
     body.push(b'}');
     Reply::ok(JSON, body)
 }
 
 /// One page of the list. A token is the name that the page before ended with.
-fn page(models: &Models, head: &Head<'_>) -> Result<Reply> {
+fn page(models: &Models, head: &RequestHead<'_>) -> Result<Reply> {
     let (mut after, mut limit) = (String::new(), PAGE);
-    for (key, value) in head.parameters() {
+    for (key, value) in head.query() {
         match &*key {
             "next_page_token" => after = value,
             "limit" => {
@@ -357,26 +359,6 @@ fn page(models: &Models, head: &Head<'_>) -> Result<Reply> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn methods_and_paths() {
-        for (method, rest, meant) in [
-            ("GET", "", Route::ListModels),
-            ("GET", "/", Route::ListModels),
-            ("GET", "/m", Route::ShowModel),
-            ("POST", "", Route::LoadModel),
-            ("POST", "/m", Route::InvokeModel),
-            ("POST", "/m/invoke", Route::InvokeModel),
-            ("POST", "/invoke", Route::InvokeModel),
-            ("DELETE", "/m", Route::UnloadModel),
-            ("DELETE", "/m/invoke", Route::UnloadModel),
-            ("DELETE", "", Route::ModelsOtherwise),
-            ("GET", "/m/invoke", Route::ModelsOtherwise),
-            ("HEAD", "/m", Route::ModelsOtherwise),
-        ] {
-            assert_eq!(route(method, rest), meant, "{method} {rest}");
-        }
-    }
 
     #[test]
     fn names() {

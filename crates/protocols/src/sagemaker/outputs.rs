@@ -1,6 +1,7 @@
-//! Answers by rows: a JSON value a line, or comma-separated values.
+//! Responses by rows: a JSON value a line, or comma-separated values.
 
-use crate::tfs::{Answer, classify::Class};
+use crate::tfs::TfsAnswer;
+use crate::tfs::classify::Class;
 use tensorserve_codec::json::float;
 use tensorserve_codec::json::write::{self, Floats, Layout, Style, Texts};
 use tensorserve_tensor::error::{Error, Result};
@@ -8,7 +9,7 @@ use tensorserve_tensor::{Tensor, TensorSpec};
 
 /// Each row on a line of its own, in JSON without white space: a value if there is one output,
 /// else an object.
-pub(super) fn lines(answer: &Answer) -> Result<Vec<u8>> {
+pub(super) fn lines(answer: &TfsAnswer) -> Result<Vec<u8>> {
     by_rows(answer, &|specs, row, out| {
         if let ([spec], [output]) = (specs, row) {
             return value(output, spec, out);
@@ -26,7 +27,7 @@ pub(super) fn lines(answer: &Answer) -> Result<Vec<u8>> {
 }
 
 /// The values of each row, with commas between them; of several outputs one after the other.
-pub(super) fn csv(answer: &Answer) -> Result<Vec<u8>> {
+pub(super) fn csv(answer: &TfsAnswer) -> Result<Vec<u8>> {
     by_rows(answer, &|specs, row, out| {
         for (index, (spec, output)) in specs.iter().zip(row).enumerate() {
             if index > 0 {
@@ -42,8 +43,8 @@ pub(super) fn csv(answer: &Answer) -> Result<Vec<u8>> {
 type WriteRow<'w> = &'w dyn Fn(&[TensorSpec], &[Tensor], &mut Vec<u8>) -> Result<()>;
 
 /// A line for each row of the outputs; `None` if the answer is no tensors.
-fn by_rows(answer: &Answer, write: WriteRow) -> Result<Option<Vec<u8>>> {
-    let Answer::Outputs { tensors, .. } = answer else {
+fn by_rows(answer: &TfsAnswer, write: WriteRow) -> Result<Option<Vec<u8>>> {
+    let TfsAnswer::Outputs { tensors, .. } = answer else {
         return Ok(None);
     };
     let specs = answer.specs();
@@ -119,17 +120,17 @@ fn field(text: &[u8], out: &mut Vec<u8>) {
 }
 
 /// A line for each example.
-fn examples(answer: &Answer, write: fn(&[Class], &mut Vec<u8>)) -> Vec<u8> {
+fn examples(answer: &TfsAnswer, write: fn(&[Class], &mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     match answer {
-        Answer::Outputs { .. } => {}
-        Answer::Classes(all) => {
+        TfsAnswer::Outputs { .. } => {}
+        TfsAnswer::Classes(all) => {
             for classes in all {
                 write(classes, &mut out);
                 out.push(b'\n');
             }
         }
-        Answer::Numbers(all) => {
+        TfsAnswer::Numbers(all) => {
             for number in all {
                 float::float32(*number, &mut out);
                 out.push(b'\n');
@@ -180,14 +181,14 @@ mod tests {
     #[test]
     fn examples_have_a_line_each() {
         let class = |label: &str, score| Class { label: label.into(), score };
-        let classes = Answer::Classes(vec![vec![class("a", 0.5), class("b,c", 1.0)], vec![]]);
+        let classes = TfsAnswer::Classes(vec![vec![class("a", 0.5), class("b,c", 1.0)], vec![]]);
         let text = |bytes| String::from_utf8(bytes).expect("text");
         assert_eq!(
             lines(&classes).map(text).ok().as_deref(),
             Some("[[\"a\",0.5],[\"b,c\",1.0]]\n[]\n")
         );
         assert_eq!(csv(&classes).map(text).ok().as_deref(), Some("a,0.5,\"b,c\",1.0\n\n"));
-        let numbers = Answer::Numbers(vec![1.0, 2.5]);
+        let numbers = TfsAnswer::Numbers(vec![1.0, 2.5]);
         assert_eq!(lines(&numbers).map(text).ok().as_deref(), Some("1.0\n2.5\n"));
         assert_eq!(csv(&numbers).map(text).ok().as_deref(), Some("1.0\n2.5\n"));
     }

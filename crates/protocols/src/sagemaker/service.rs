@@ -8,81 +8,83 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
 
-use bytes::Bytes;
-
 use super::invocation::Invocation;
-use super::later::Later;
-use super::{Route, Sagemaker, attributes};
+use super::{SagemakerApi, attributes};
+use tensorserve_auth::Permission;
 use tensorserve_codec::event_stream;
 use tensorserve_codec::json::write;
-use tensorserve_protocol::{Head, JSON, Reply, bounded, percent_decoded};
+use tensorserve_protocol::{
+    ALLOW, Group, JSON, Methods, Missing, Reply, Request, RequestHead, bounded,
+};
 use tensorserve_tensor::error::{Code, Error};
 
-/// The call that `rest` of a path behind `/endpoints/` means.
-pub(super) fn route(rest: &str) -> Route {
-    let (_, call) = rest.split_once('/').unwrap_or_default();
-    match call {
-        "invocations" => Route::Invoke,
-        "invocations-response-stream" => Route::InvokeStream,
-        "async-invocations" => Route::InvokeLater,
-        _ => Route::NoOperation,
-    }
-}
-
-/// The endpoint's name in a path of a call.
-fn name_in(path: &str) -> &str {
-    let rest = path.strip_prefix("/endpoints/").unwrap_or_default();
-    rest.split_once('/').map_or(rest, |(name, _)| name)
-}
-
-/// What `OriginalMessage` holds at most, by the service's own model.
+/// The most bytes of `OriginalMessage`, by the service's own model.
 const LONGEST_ORIGINAL: usize = 2048;
 
-impl Sagemaker {
-    /// Answers a call of an endpoint.
-    pub(super) async fn call(
-        &self,
-        route: Route,
-        head: &Head<'_>,
-        body: Bytes,
-        start: Instant,
-    ) -> (Reply, Option<Later>) {
-        if let Some(refused) = refuse_call(route, head) {
-            return (refused, None);
+/// Adds the operations of endpoints. An endpoint's name may be empty.
+pub(super) fn add_routes(group: &mut Group<'_, SagemakerApi>) {
+    for endpoint in ["{endpoint}", ""] {
+        let path = |operation: &str| format!("/endpoints/{endpoint}/{operation}");
+        let invoke = path("invocations");
+        let invoke = group.route(Methods::Post, invoke, Permission::Infer, |api, request| {
+            Box::pin(api.invoke_endpoint(request))
+        });
+        invoke.summary("InvokeEndpoint");
+        let stream = path("invocations-response-stream");
+        let stream = group.route(Methods::Post, stream, Permission::Infer, |api, request| {
+            Box::pin(api.invoke_endpoint_with_response_stream(request))
+        });
+        stream.summary("InvokeEndpointWithResponseStream");
+        let later = path("async-invocations");
+        let later = group.route(Methods::Post, later, Permission::Infer, |api, request| {
+            Box::pin(api.invoke_endpoint_async(request))
+        });
+        later.summary("InvokeEndpointAsync");
+    }
+    group.scope("/endpoints/", |_, head, missing| refuse_call(head, missing));
+}
+
+/// The response to a call that is not an operation of the service.
+fn refuse_call(head: &RequestHead<'_>, missing: &Missing) -> Reply {
+    match missing {
+        Missing::Path => {
+            let message = format!("There is no operation at {}.", head.path());
+            refuse("UnknownOperationException", Error::not_found(message), 404)
         }
-        let name = percent_decoded(name_in(head.path()));
-        if route == Route::InvokeLater {
-            return self.promise(head, &name, body).await;
+        Missing::Method(allowed) => {
+            let message = format!("An endpoint is called with POST, not {}.", head.method);
+            let reply = refuse("ValidationError", Error::invalid(message), 405);
+            reply.with_header(ALLOW, allowed.join(", "))
         }
-        let mut invocation = of_service(head, &name);
-        let is_stream = route == Route::InvokeStream;
-        if is_stream {
-            invocation.accept = head.header("x-amzn-sagemaker-accept");
-        }
-        let reply = self.invoke(&invocation, body, start).await;
-        if reply.status != 200 {
-            return (model_error(reply), None);
-        }
-        let reply = if is_stream { in_events(reply) } else { reply };
-        (signed(reply).with_header("x-amzn-invoked-production-variant", "AllTraffic"), None)
     }
 }
 
-fn refuse_call(route: Route, head: &Head<'_>) -> Option<Reply> {
-    let Head { method, .. } = *head;
-    if route == Route::NoOperation {
-        let message = format!("There is no operation at {}.", head.path());
-        return Some(refuse("UnknownOperationException", Error::not_found(message), 404));
+impl SagemakerApi {
+    async fn invoke_endpoint(&self, mut request: Request<'_>) -> Reply {
+        let body = request.take_bytes();
+        let endpoint = request.params.decoded("endpoint");
+        let invocation = of_service(&request.head, &endpoint);
+        let reply = self.invoke(&invocation, body, request.start).await;
+        if reply.status == 200 { invoked(reply) } else { model_error(reply) }
     }
-    if method != "POST" {
-        let message = format!("An endpoint is called with POST, not {method}.");
-        return Some(refuse("ValidationError", Error::invalid(message), 405));
+
+    async fn invoke_endpoint_with_response_stream(&self, mut request: Request<'_>) -> Reply {
+        let body = request.take_bytes();
+        let endpoint = request.params.decoded("endpoint");
+        let mut invocation = of_service(&request.head, &endpoint);
+        invocation.accept = request.head.header("x-amzn-sagemaker-accept");
+        let reply = self.invoke(&invocation, body, request.start).await;
+        if reply.status == 200 { invoked(in_events(reply)) } else { model_error(reply) }
     }
-    None
 }
 
-/// The headers as the service reads them. It takes a body without a type for JSON.
-fn of_service<'h>(head: &Head<'h>, endpoint: &'h str) -> Invocation<'h> {
+/// A successful response, with the headers of the service.
+fn invoked(reply: Reply) -> Reply {
+    signed(reply).with_header("x-amzn-invoked-production-variant", "AllTraffic")
+}
+
+/// The headers as the service reads them: a payload without a type is JSON.
+fn of_service<'h>(head: &RequestHead<'h>, endpoint: &'h str) -> Invocation<'h> {
     Invocation {
         content_type: Some(head.header("content-type").unwrap_or(JSON)),
         accept: head.header("accept"),
@@ -98,7 +100,7 @@ pub(super) fn model_of(archive: &str) -> &str {
     archive.strip_suffix(".tar.gz").unwrap_or(archive)
 }
 
-/// The answer as the one event, or the few, that clients of a stream expect.
+/// The response as the one event, or the few, that clients of a stream expect.
 fn in_events(mut reply: Reply) -> Reply {
     let name =
         std::mem::replace(&mut reply.content_type, "application/vnd.amazon.eventstream".into());
@@ -106,9 +108,9 @@ fn in_events(mut reply: Reply) -> Reply {
     reply.with_header("x-amzn-sagemaker-content-type", name)
 }
 
-/// The failure of a container in the service's form.
+/// The error response of a container in the service's form.
 fn model_error(reply: Reply) -> Reply {
-    let Reply { status, body, served, error, .. } = reply;
+    let Reply { status, body, timing, error, .. } = reply;
     let is_overload = status == 503;
     let text = String::from_utf8_lossy(&body);
     let start = shortened(&text);
@@ -133,7 +135,7 @@ fn model_error(reply: Reply) -> Reply {
         body.extend_from_slice(format!(",\"OriginalStatusCode\":{status}}}").as_bytes());
         of_type("ModelError", body, 424)
     };
-    (answer.served, answer.error) = (served, error);
+    (answer.timing, answer.error) = (timing, error);
     answer
 }
 
@@ -142,15 +144,15 @@ fn shortened(text: &str) -> &str {
     end.and_then(|end| text.get(..end)).unwrap_or_default()
 }
 
-/// A failure that is no model's, in the service's form.
+/// An error that is not the model's, in the service's form.
 pub(super) fn refuse(kind: &'static str, error: Error, status: u16) -> Reply {
     let mut reply = of_type(kind, object(&[("Message", &bounded(error.message()))]), status);
     reply.error = Some(error);
     reply
 }
 
-/// A failure of the server's own before the call is looked at, in the service's form.
-pub(super) fn refuse_body(error: Error, status: u16) -> Reply {
+/// An error of the server's own before the call is looked at, in the service's form.
+pub(super) fn refuse_early(error: Error, status: u16) -> Reply {
     #[allow(clippy::wildcard_enum_match_arm)] // The others are what they are.
     let kind = match error.code() {
         Code::Unavailable => "ServiceUnavailable",
@@ -200,20 +202,6 @@ pub(super) fn new_id() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_of_endpoints() {
-        assert_eq!(route("e/invocations"), Route::Invoke);
-        assert_eq!(route("/invocations"), Route::Invoke);
-        assert_eq!(route("a%2Fb/invocations-response-stream"), Route::InvokeStream);
-        assert_eq!(route("e/async-invocations"), Route::InvokeLater);
-        assert_eq!(name_in("/endpoints/e/invocations"), "e");
-        assert_eq!(name_in("/endpoints//invocations"), "");
-        assert_eq!(name_in("/endpoints/a%2Fb/invocations-response-stream"), "a%2Fb");
-        for unknown in ["", "e", "e/", "e/invocations/", "e/f/invocations", "e/Invocations"] {
-            assert_eq!(route(unknown), Route::NoOperation, "{unknown}");
-        }
-    }
 
     #[test]
     fn identifiers_are_uuids_of_their_own() {

@@ -9,6 +9,7 @@ use tensorserve_codec::base64::{self, Alphabet};
 use tensorserve_codec::json::dump::dump;
 use tensorserve_codec::json::read::{Fault, ReadOptions, TensorReader};
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
+use tensorserve_core::engine::InputStyle;
 use tensorserve_tensor::error::{Code, Error};
 use tensorserve_tensor::{
     DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec, concat,
@@ -24,16 +25,16 @@ pub(super) struct Data {
 
 /// How to read it.
 #[derive(Clone, Copy)]
-pub(super) struct How {
-    pub(super) options: ReadOptions,
-    /// Strings of serialised examples are base64.
+pub(super) struct DataOptions {
+    /// How to read JSON values.
+    pub(super) read: ReadOptions,
+    /// Strings of serialized examples are base64.
     pub(super) base64_decode: bool,
-    /// The model is TensorFlow's, to which a name and a shape are given for each input, and
-    /// nothing is made up.
-    pub(super) is_graph: bool,
+    /// How clients write down the inputs of the model.
+    pub(super) input_style: InputStyle,
 }
 
-/// Why `data` can not be read.
+/// Why `data` cannot be read.
 pub(super) enum DataFault {
     Syntax(SyntaxError),
     NotObject,
@@ -54,14 +55,14 @@ impl From<SyntaxError> for DataFault {
 pub(super) fn read(
     cursor: &mut Cursor,
     signature: &Signature,
-    how: How,
+    options: DataOptions,
 ) -> Result<Data, DataFault> {
     let specs = &signature.inputs;
     if cursor.peek() != b'{' {
-        let ([spec], false) = (specs.as_slice(), how.is_graph) else {
+        let ([spec], false) = (specs.as_slice(), options.input_style == InputStyle::Tensors) else {
             return Err(DataFault::NotObject);
         };
-        let input = read_value(cursor, 0, spec, how)?;
+        let input = read_value(cursor, 0, spec, options)?;
         check_shape(&input, spec)?;
         return Ok(Data { inputs: vec![input], one_row: false });
     }
@@ -74,7 +75,7 @@ pub(super) fn read(
         let slot = index.and_then(|i| Some((i, specs.get(i)?, inputs.get_mut(i)?)));
         match slot {
             Some((index, spec, slot @ None)) => {
-                *slot = Some(read_value(cursor, index, spec, how)?);
+                *slot = Some(read_value(cursor, index, spec, options)?);
             }
             _ => {
                 others.note(&name, cursor.offset());
@@ -83,8 +84,8 @@ pub(super) fn read(
         }
         more = cursor.next_member()?;
     }
-    if !how.is_graph {
-        return complete(cursor, signature, inputs, &others, how);
+    if options.input_style != InputStyle::Tensors {
+        return complete(cursor, signature, inputs, &others, options);
     }
     let given = |(index, input): (usize, Option<Tensor>)| input.ok_or(DataFault::Missing(index));
     let inputs = inputs.into_iter().enumerate().map(given).collect::<Result<_, _>>()?;
@@ -119,18 +120,18 @@ fn complete(
     signature: &Signature,
     mut inputs: Vec<Option<Tensor>>,
     others: &Others,
-    how: How,
+    options: DataOptions,
 ) -> Result<Data, DataFault> {
     let specs = &signature.inputs;
     let end = cursor.offset();
     let mut one_row = false;
     if let ([slot @ None], [spec]) = (inputs.as_mut_slice(), specs.as_slice()) {
         if let (Some(ids), Some(values)) = (others.ids, others.values) {
-            *slot = Some(read_sparse(cursor, spec, (ids, values, others.max_ids), how)?);
+            *slot = Some(read_sparse(cursor, spec, (ids, values, others.max_ids), options)?);
             one_row = true;
         } else if let Some(at) = others.data {
             cursor.seek(at);
-            *slot = Some(read_value(cursor, 0, spec, how)?);
+            *slot = Some(read_value(cursor, 0, spec, options)?);
         }
         cursor.seek(end);
     }
@@ -170,7 +171,7 @@ fn read_sparse(
     cursor: &mut Cursor,
     spec: &TensorSpec,
     (ids, values, max_ids): (usize, usize, Option<usize>),
-    how: How,
+    options: DataOptions,
 ) -> Result<Tensor, DataFault> {
     let sizes = spec.shape.sizes();
     let (Some(&[_, width]), Some(DType::Double)) = (sizes.as_deref(), spec.dtype()) else {
@@ -178,7 +179,7 @@ fn read_sparse(
     };
     let mut list = |at: usize, dtype| {
         cursor.seek(at);
-        let mut reader = TensorReader::new(dtype, how.options, 0);
+        let mut reader = TensorReader::new(dtype, options.read, 0);
         reader.read(cursor).map_err(|fault| DataFault::Value(0, fault))?;
         reader.finish().map_err(|e| DataFault::Run(e.to_string()))
     };
@@ -211,18 +212,18 @@ fn read_value(
     cursor: &mut Cursor,
     index: usize,
     spec: &TensorSpec,
-    how: How,
+    options: DataOptions,
 ) -> Result<Tensor, DataFault> {
     let dtype = spec.dtype().ok_or(DataFault::Unsendable(index))?;
-    let mut reader = TensorReader::new(dtype, how.options, cursor.remaining());
+    let mut reader = TensorReader::new(dtype, options.read, cursor.remaining());
     let read = reader.read(cursor);
     read.map_err(|fault| DataFault::Value(index, fault))?;
     let tensor = reader.finish().map_err(|e| DataFault::Run(e.to_string()))?;
-    if !how.is_graph {
+    if options.input_style != InputStyle::Tensors {
         return Ok(tensor); // Its shape may still be given a dimension.
     }
     check_shape(&tensor, spec)?;
-    if how.base64_decode && is_example_tensor(spec) {
+    if options.base64_decode && is_example_tensor(spec) {
         return decode_strings(&tensor);
     }
     Ok(tensor)
@@ -274,7 +275,7 @@ fn decode_strings(tensor: &Tensor) -> Result<Tensor, DataFault> {
     Tensor::from_strings(shape, decoded).map_err(|e| DataFault::Run(e.to_string()))
 }
 
-/// What is wrong with a request whose `data`, at `data_at` in `body`, can not be read.
+/// What is wrong with a request whose `data`, at `data_at` in `body`, cannot be read.
 pub(super) fn error(
     fault: &DataFault,
     signature: &Signature,

@@ -1,37 +1,53 @@
-//! What Simple TensorFlow Serving tells of models: the list, the detail of one, and the example of
-//! a request (`gen_json`).
+//! The state of models as Simple TensorFlow Serving reports it: the list, the detail of one, and a
+//! sample of a request (`gen_json`).
 
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
-use super::{example, pages, refuse};
+use super::{SimpleApi, clients, pages, refuse};
+use crate::sample;
+use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Choice, Engine, ModelHandle, ModelSpec, State};
-use tensorserve_protocol::{Head, JSON, Reply, percent_decoded};
+use tensorserve_protocol::{Group, JSON, Methods, Reply, Request};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Signature, TensorSpec};
 
 const TEXT: &str = "text/html; charset=utf-8";
 
-/// Answers `GET` and `HEAD` for a path below `/v1/` that is Simple TensorFlow Serving's; `None` if it is not.
-/// `front` says whether this server goes by that name: only then the list and the detail of models
-/// are its, and not TensorFlow Serving's at the same paths.
-pub fn look(engine: &Engine, head: &Head<'_>, front: bool) -> Option<Reply> {
-    if head.exact {
-        return None;
+/// Adds the routes below `/v1/models`, where TensorFlow Serving has its own: the list and the detail
+/// of models only if this server `replaces_original`.
+pub(super) fn add_routes(replaces_original: bool, group: &mut Group<'_, SimpleApi>) {
+    if replaces_original {
+        for path in ["/v1/models", "/v1/models/"] {
+            group
+                .immediate(Methods::Get, path, Permission::Read, |api, _| list(&api.engine))
+                .cors()
+                .summary("Every model in detail");
+        }
+        group
+            .immediate(Methods::Get, "/v1/models/{model}", Permission::Read, |api, request| {
+                detail(&api.engine, &request.params.decoded("model"))
+            })
+            .accepts(|params| !params.decoded("model").contains(':'))
+            .cors()
+            .summary("A model in detail");
     }
-    let rest = head.path().strip_prefix("/v1/models")?;
-    let mut parts = rest.split('/').skip(1);
-    let (name, what) = (parts.next(), parts.next());
-    if parts.next().is_some() {
-        return None;
-    }
-    let name = name.filter(|name| !name.is_empty()).map(percent_decoded);
-    match (name, what) {
-        (None, None) if front => Some(list(engine)),
-        (Some(name), None) if front && !name.contains(':') => Some(detail(engine, &name)),
-        (Some(name), Some("gen_json")) => Some(gen_json(engine, head, &name)),
-        _ => None,
-    }
+    group
+        .immediate(Methods::Get, "/v1/models/{model}/gen_json", Permission::Read, |api, request| {
+            gen_json(&api.engine, &request)
+        })
+        .cors()
+        .query("signature", "The signature; serving_default without it")
+        .query("version", "The version; the highest without it")
+        .summary("A sample of the data that a signature accepts");
+    group
+        .immediate(Methods::Get, "/v1/models/{model}/gen_client", Permission::Read, clients::route)
+        .cors()
+        .query("language", "The language; bash without it")
+        .query("variant", "The kind of client; the first of the language without it")
+        .query("signature", "The signature; serving_default without it")
+        .query("version", "The version; the highest without it")
+        .summary("The source of a client for a model");
 }
 
 fn list(engine: &Engine) -> Reply {
@@ -45,7 +61,7 @@ fn detail(engine: &Engine, name: &str) -> Reply {
     match latest(engine, name) {
         Some(handle) => Reply::ok(JSON, spaced(&Detail::new(engine, &handle))),
         None => {
-            // In the original's words and as text, for those who look for them.
+            // In the original's words, and as text, for clients that look for them.
             let error = not_found(engine, name);
             let mut reply = Reply::ok(TEXT, pages::escape(error.message())).with_status(404);
             reply.error = Some(error);
@@ -54,30 +70,31 @@ fn detail(engine: &Engine, name: &str) -> Reply {
     }
 }
 
-/// The error for a model that can not be used; why, if it is there at all.
+/// The error for a model that cannot be used, with the reason if it is known at all.
 fn not_found(engine: &Engine, name: &str) -> Error {
     let why = engine.status(name).into_iter().next();
     let why = why.map_or(String::new(), |s| format!(" (version {}: {})", s.version, s.state));
     Error::not_found(format!("Model not found: {name}{why}"))
 }
 
-fn gen_json(engine: &Engine, head: &Head<'_>, name: &str) -> Reply {
-    let version = match head.parameter("version").filter(|text| !text.is_empty()) {
+fn gen_json(engine: &Engine, request: &Request<'_>) -> Reply {
+    let (head, name) = (&request.head, request.params.decoded("model"));
+    let version = match head.query_value("version").filter(|text| !text.is_empty()) {
         None => None,
         Some(text) => match text.parse() {
             Ok(version) => Some(version),
             Err(_) => {
-                let message = format!("Invalid model version: {text} is no whole number");
+                let message = format!("Invalid model version: {text} is not a whole number");
                 return refuse(Error::invalid(message), 400);
             }
         },
     };
     let choice = version.map_or(Choice::Latest, Choice::Version);
-    let Ok(handle) = engine.resolve(&ModelSpec { name, choice }) else {
-        return refuse(not_found(engine, name), 404);
+    let Ok(handle) = engine.resolve(&ModelSpec { name: &name, choice }) else {
+        return refuse(not_found(engine, &name), 404);
     };
-    let wanted = head.parameter("signature").filter(|text| !text.is_empty());
-    match shown(&handle, wanted.as_deref()).and_then(example::data) {
+    let wanted = head.query_value("signature").filter(|text| !text.is_empty());
+    match shown(&handle, wanted.as_deref()).and_then(sample::data) {
         Ok(data) => Reply::ok(JSON, format!("{{\"data\": {data}}}")),
         Err(error) => {
             let status = error.code().http();
@@ -86,19 +103,18 @@ fn gen_json(engine: &Engine, head: &Head<'_>, name: &str) -> Reply {
     }
 }
 
-/// The signature `wanted`, or else the one that stands for the model: `serving_default`,
-/// `predict`, or the last.
+/// The signature `wanted`, or else the one that represents the model: `serving_default`, `predict`,
+/// or the last.
 ///
 /// # Errors
-/// If there is none of that name, or none at all.
-pub fn shown<'a>(handle: &'a ModelHandle, wanted: Option<&str>) -> Result<&'a Signature> {
+/// If the model has no signature of that name, or none at all.
+pub(super) fn shown<'a>(handle: &'a ModelHandle, wanted: Option<&str>) -> Result<&'a Signature> {
     let all = handle.signatures();
     let named = |name: &str| all.iter().find(|signature| signature.name == name);
     if let Some(wanted) = wanted {
         return named(wanted).ok_or_else(|| {
             let names: Vec<&str> = all.iter().map(|signature| signature.name.as_str()).collect();
-            let message = format!("there is no signature {wanted:?}; there is {names:?}");
-            Error::not_found(message)
+            Error::not_found(format!("signature {wanted:?} not found; available: {names:?}"))
         });
     }
     let shown = named("serving_default").or_else(|| named("predict")).or(all.last());
@@ -148,7 +164,7 @@ impl<'a> Detail<'a> {
             model_base_path: base_path(handle),
             model_version_list: versions.iter().map(i64::to_string).collect(),
             model_signature: shown(handle, None).map(Tensors::new).unwrap_or_default(),
-            platform: label(handle.platform()),
+            platform: handle.platform().title,
             model_signatures: signatures.map(|s| (s.name.as_str(), Tensors::new(s))).collect(),
         }
     }
@@ -181,21 +197,7 @@ fn base_path(handle: &ModelHandle) -> String {
     path.display().to_string()
 }
 
-/// The name of a platform as the original writes it.
-fn label(platform: &str) -> &str {
-    match platform {
-        "tensorflow" => "TensorFlow",
-        "mxnet" => "MXNet",
-        "onnx" => "ONNX",
-        "scikitlearn" => "Scikit-learn",
-        "xgboost" => "XGBoost",
-        "pmml" => "PMML",
-        "spark" => "Spark",
-        other => other,
-    }
-}
-
-/// JSON as Python prints it: a blank behind each comma and colon.
+/// JSON as Python prints it: a space after each comma and colon.
 fn spaced(value: &impl Serialize) -> Vec<u8> {
     let mut text = Vec::new();
     // Writing into memory does not fail.

@@ -1,74 +1,174 @@
-//! Simple TensorFlow Serving's `POST /`, as version 0.8.2 means it: JSON with `model_name`,
-//! `model_version`, `signature_name` and `data`, or a form with images.
+//! Simple TensorFlow Serving's HTTP API, as version 0.8.2 means it: `POST /` takes JSON with
+//! `model_name`, `model_version`, `signature_name` and `data`, or a form with images; pages with
+//! forms, samples of requests and generated clients come with it.
 //!
-//! Kept: members, sentences, key order and number format of answers, NumPy's coercion of values.
-//! Mended on purpose: every failure is a JSON error with a proper status, the highest version is
-//! the default, `model_name` counts in forms too, standard base64 is taken beside URL-safe, and
-//! a server with one model takes requests that name none.
+//! Kept: members, sentences, key order and number format of responses, NumPy's coercion of values.
+//! Corrected on purpose: every failure is a JSON error with a proper status, the highest version is
+//! the default, `model_name` counts in forms too, standard base64 is accepted beside URL-safe, and
+//! a server with one model accepts requests that name none.
 
+use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
-
-use self::request::Call;
-use tensorserve_codec::base64;
-use tensorserve_codec::json::write::{self, Floats, Layout, Style, Texts};
+use self::form::ImageForm;
+use tensorserve_auth::Permission;
+use tensorserve_codec::json::write;
 use tensorserve_core::engine::{
-    Api, Choice, Engine, InferRequest, ModelHandle, ModelSpec, Served, Unresolved,
+    Choice, Engine, EntryPoint, InferRequest, Method, ModelHandle, ModelSpec, Resolver, State,
+    Unresolved,
 };
-use tensorserve_protocol::{JSON, Reply, bounded};
+use tensorserve_protocol::{
+    Body, BodyKind, Host, JSON, Listeners, Methods, Protocol, Reply, Request, RequestHead, Routes,
+    bounded,
+};
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{DType, ImageEncoding, Shape, Signature, StringsBuilder, Tensor};
 
 pub mod clients;
 mod data;
-pub mod describe;
-pub mod example;
-pub mod pages;
+mod describe;
+mod encode;
+mod form;
+mod pages;
 mod profile;
 mod request;
-mod route;
 
-pub use self::route::{Page, page};
+/// The protocol's name, as metrics have it.
+pub const SIMPLE: &str = "simple";
 
-/// A form with images, taken apart.
-#[derive(Debug, Default)]
-pub struct ImageForm {
-    /// The files, `image` first, then each `images`.
-    pub images: Vec<Bytes>,
-    /// Field `model_name`.
-    pub model_name: Option<String>,
-    /// Field `model_version`.
-    pub model_version: Option<String>,
-    /// Field `signature_name`.
-    pub signature_name: Option<String>,
-    /// Field `run_profile`.
-    pub run_profile: Option<String>,
+const TAG: &str = "Simple TensorFlow Serving";
+
+/// How Simple TensorFlow Serving's API is set up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SimpleConfig {
+    /// This server stands in for Simple TensorFlow Serving: paths that it shares with TensorFlow
+    /// Serving are answered as it does.
+    pub replaces_original: bool,
+    /// TensorFlow Serving's paths are answered exactly as it does, and so hold nothing of ours.
+    pub exact_tfs: bool,
 }
 
-/// Answers `POST /` with JSON.
-pub async fn json(engine: &Engine, body: &[u8], start: Instant) -> Reply {
-    let mut served = Served::new(Api::SimpleJson);
-    let answer = match request::decode(engine, body) {
-        Ok(call) => run(engine, call, start, &mut served).await,
-        Err(error) => Err(error),
-    };
-    reply(answer, served)
+/// Simple TensorFlow Serving's API.
+pub struct SimpleTensorFlowServing {
+    config: SimpleConfig,
 }
 
-/// Answers `POST /` with a form of images.
-pub async fn images(engine: &Engine, form: ImageForm, start: Instant) -> Reply {
-    let mut served = Served::new(Api::SimpleImage);
-    let answer = match image_call(engine, form) {
-        Ok(call) => run(engine, call, start, &mut served).await,
-        Err(error) => Err(error),
-    };
-    reply(answer, served)
+impl SimpleTensorFlowServing {
+    /// The protocol as `config` says.
+    #[must_use]
+    pub fn new(config: SimpleConfig) -> Self {
+        SimpleTensorFlowServing { config }
+    }
 }
 
-/// A failure outside any inference, in this API's form.
-#[must_use]
-pub fn refuse(error: Error, status: u16) -> Reply {
+impl Protocol for SimpleTensorFlowServing {
+    fn name(&self) -> &'static str {
+        SIMPLE
+    }
+
+    fn routes(&self, host: &Host, routes: &mut Routes) {
+        let state = Arc::new(SimpleApi { engine: host.engine.clone(), listeners: host.listeners });
+        let mut group = routes.group(TAG, &state, refuse);
+        group
+            .route(Methods::Post, "/", Permission::Infer, |api, request| {
+                Box::pin(api.infer(request))
+            })
+            .body(body_kind)
+            .summary("Run a signature on JSON or on a form of images");
+        group
+            .immediate(Methods::Get, "/api/v1/clients", Permission::Read, |_, _| clients::list())
+            .summary("The languages of generated clients, and the kinds of client in each");
+        if !self.config.exact_tfs {
+            describe::add_routes(self.config.replaces_original, &mut group);
+        }
+        pages::add_routes(&mut group);
+    }
+}
+
+/// What the handlers of the API share.
+pub(crate) struct SimpleApi {
+    engine: Engine,
+    listeners: Listeners,
+}
+
+fn body_kind(head: &RequestHead<'_>) -> BodyKind {
+    match content_type(head).starts_with("multipart/form-data") {
+        true => BodyKind::Form,
+        false => BodyKind::Bytes,
+    }
+}
+
+/// What a payload is said to be, in lower case; JSON where nothing is said.
+fn content_type(head: &RequestHead<'_>) -> String {
+    head.header("content-type").unwrap_or(JSON).to_ascii_lowercase()
+}
+
+impl SimpleApi {
+    /// Answers `POST /`.
+    async fn infer(&self, mut request: Request<'_>) -> Reply {
+        let start = request.start;
+        if let Body::Form(form) = request.body {
+            return match ImageForm::of(form) {
+                Ok(form) => self.infer_images(form, start).await,
+                Err(error) => refuse(error, 400),
+            };
+        }
+        let body = request.take_bytes();
+        let kind = content_type(&request.head);
+        // What `curl -d` calls its payload, whatever it is.
+        let is_form = kind.starts_with("application/x-www-form-urlencoded");
+        let is_json =
+            kind.starts_with(JSON) || (is_form && body.trim_ascii_start().starts_with(b"{"));
+        if !is_json {
+            return refuse(Error::invalid("Error, unsupported content type"), 400);
+        }
+        self.infer_json(&body, start).await
+    }
+
+    /// Runs what a JSON document asks for.
+    async fn infer_json(&self, body: &[u8], start: Instant) -> Reply {
+        self.run(start, |resolver| request::decode(&self.engine, resolver, body)).await
+    }
+
+    /// Runs a model on images.
+    async fn infer_images(&self, form: ImageForm, start: Instant) -> Reply {
+        self.run(start, |resolver| form.decode(&self.engine, resolver)).await
+    }
+
+    /// Runs what `decode` returns: a request, and whether it is one row without its dimension.
+    async fn run(
+        &self,
+        start: Instant,
+        decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, bool)>,
+    ) -> Reply {
+        let entry = EntryPoint { protocol: SIMPLE, method: Method::Predict };
+        let is_decoded = Cell::new(false);
+        let decode = |resolver: &mut Resolver<'_>| {
+            let decoded = decode(resolver);
+            is_decoded.set(decoded.is_ok());
+            decoded
+        };
+        let inferred = self.engine.infer(self.engine.call(entry, start), decode, encode::response);
+        let inferred = inferred.await;
+        let reply = match inferred.answer {
+            Ok(body) => Reply::ok(JSON, body),
+            Err(error) if is_decoded.get() => failure(run_error(error)),
+            Err(error) => failure(error),
+        };
+        reply.with_timing(inferred.timing)
+    }
+}
+
+/// The error of an inference. Whatever is wrong with a request is a 400 here, an unknown model
+/// included.
+fn failure(error: Error) -> Reply {
+    let code = error.code();
+    let status = if code == Code::NotFound { 400 } else { code.http() };
+    refuse(error, status)
+}
+
+/// An error as this API writes it.
+pub(crate) fn refuse(error: Error, status: u16) -> Reply {
     let mut body = b"{\"error\":".to_vec();
     write::string(bounded(error.message()).as_bytes(), &mut body);
     body.extend_from_slice(b"}\n");
@@ -77,130 +177,47 @@ pub fn refuse(error: Error, status: u16) -> Reply {
     reply
 }
 
-fn reply(answer: Result<Vec<u8>>, mut served: Served) -> Reply {
-    match answer {
-        Ok(body) => Reply::ok(JSON, body).with_served(served),
-        Err(error) => {
-            let code = error.code();
-            served.code = Some(code);
-            // Whatever is wrong with a request is a 400 here, an unknown model included.
-            let status = if code == Code::NotFound { 400 } else { code.http() };
-            refuse(error, status).with_served(served)
-        }
-    }
-}
-
-async fn run(engine: &Engine, call: Call, start: Instant, served: &mut Served) -> Result<Vec<u8>> {
-    let Call { handle, signature, inputs, one_row, profile } = call;
-    served.reach(&handle, signature);
-    let request = InferRequest { signature, inputs };
-    let deadline = engine.deadline(start);
-    let (answer, profile) = if profile {
-        // In a box: it is rare, and would make the future of every request larger.
-        let answer = Box::pin(engine.profile(&handle, request, deadline)).await;
-        answer.map(|(answer, runs)| (answer, Some(profile::text(&runs))))
-    } else {
-        engine.infer(&handle, request, deadline).await.map(|answer| (answer, None))
-    }
-    .map_err(in_words)?;
-    served.took(answer.times);
-    let declared = handle.signatures().get(signature);
-    let mut outputs = answer.outputs;
-    if one_row {
-        outputs.iter_mut().for_each(|output| *output = output.row(0));
-    }
-    let mut body = Vec::new();
-    if handle.platform() == "pmml" {
-        // As Openscoring answers, which the original asks: with the number that the request
-        // would have in a batch, and the result in an object of its own.
-        body.extend_from_slice(b"{\"id\":null,\"result\":");
-        encode(declared, &outputs, profile.as_deref(), &mut body)?;
-        body.push(b'}');
-    } else {
-        encode(declared, &outputs, profile.as_deref(), &mut body)?;
-    }
-    body.push(b'\n');
-    Ok(body)
-}
-
-/// A failure of the run in this API's words, if it is the request's fault.
-fn in_words(error: Error) -> Error {
-    let is_requests_fault = error.code().http() == 400;
-    if !is_requests_fault {
+/// An error of a run in the original's sentence, if the request is at fault.
+fn run_error(error: Error) -> Error {
+    if error.code().http() != 400 {
         return error;
     }
-    let message = error.message();
-    Error::new(error.code(), run_failed(message))
+    Error::new(error.code(), run_failed(error.message()))
 }
 
-/// The sentence around everything that is wrong with the values of a request.
+/// The original's sentence around everything that is wrong with the values of a request.
 fn run_failed(message: &str) -> String {
     format!("Sess.run() fail because of {message}, please check shape of input")
 }
 
-/// The member of an answer that holds the text of its profile.
-const PROFILE: &str = "__PROFILE__";
-
-/// Outputs as an object: keys sorted, no white space.
-fn encode(
-    signature: Option<&Signature>,
-    outputs: &[Tensor],
-    mut profile: Option<&str>,
-    body: &mut Vec<u8>,
-) -> Result<()> {
-    let style = Style { layout: Layout::Compact, floats: Floats::Python, texts: Texts::Lossy };
-    let specs = signature.map_or(&[][..], |signature| &signature.outputs);
-    body.push(b'{');
-    for (spec, output) in specs.iter().zip(outputs) {
-        if let Some(text) = profile.take_if(|_| spec.alias.as_str() > PROFILE) {
-            member(PROFILE, body);
-            write::string(text.as_bytes(), body);
-        }
-        member(&spec.alias, body);
-        write::tensor(output, style, 0, body).map_err(|write::NoJsonForm(dtype)| {
-            let message =
-                format!("output {:?} is of type {dtype}, which JSON can not hold", spec.alias);
-            Error::new(Code::Unimplemented, message)
-        })?;
-    }
-    if let Some(text) = profile {
-        member(PROFILE, body);
-        write::string(text.as_bytes(), body);
-    }
-    body.push(b'}');
-    Ok(())
-}
-
-/// Begins the next member of the object in `body`.
-fn member(name: &str, body: &mut Vec<u8>) {
-    if body.last() != Some(&b'{') {
-        body.push(b',');
-    }
-    write::string(name.as_bytes(), body);
-    body.push(b':');
-}
-
-/// The model and signature a request means.
+/// The model and signature that a request means.
 fn find(
     engine: &Engine,
+    resolver: &mut Resolver<'_>,
     model: Option<&str>,
     version: Option<i64>,
     signature: Option<&str>,
 ) -> Result<(ModelHandle, usize)> {
-    let handle = find_model(engine, model, version)?;
-    let wanted = signature.unwrap_or("serving_default");
-    let (index, _) = handle.signature(wanted).ok_or_else(|| {
+    let handle = find_model(engine, resolver, model, version)?;
+    let name = signature.unwrap_or("serving_default");
+    let (index, _) = handle.signature(name).ok_or_else(|| {
         Error::invalid(format!(
-            "Fail to request the signature name: {wanted}, please check the request JSON"
+            "Fail to request the signature name: {name}, please check the request JSON"
         ))
     })?;
+    resolver.found_signature(index);
     Ok((handle, index))
 }
 
-fn find_model(engine: &Engine, model: Option<&str>, version: Option<i64>) -> Result<ModelHandle> {
+fn find_model(
+    engine: &Engine,
+    resolver: &mut Resolver<'_>,
+    model: Option<&str>,
+    version: Option<i64>,
+) -> Result<ModelHandle> {
     let choice = version.map_or(Choice::Latest, Choice::Version);
     let name = model.unwrap_or("default");
-    match engine.resolve(&ModelSpec { name, choice }) {
+    match resolver.resolve(&ModelSpec { name, choice }) {
         Ok(handle) => return Ok(handle),
         Err(Unresolved::Version)
             if engine.resolve(&ModelSpec { name, choice: Choice::Latest }).is_ok() =>
@@ -211,74 +228,18 @@ fn find_model(engine: &Engine, model: Option<&str>, version: Option<i64>) -> Res
     }
     let models = engine.ready_models();
     if let (None, [only]) = (model, models.as_slice()) {
-        let found = engine.resolve(&ModelSpec { name: only, choice });
+        let found = resolver.resolve(&ModelSpec { name: only, choice });
         return found.map_err(|_| no_version(engine, only, version));
     }
     Err(Error::not_found(format!("Invalid model name: {name}, available models: {models:?}")))
 }
 
 fn no_version(engine: &Engine, model: &str, version: Option<i64>) -> Error {
-    let ready = engine.status(model);
-    let ready = ready
-        .iter()
-        .filter(|status| matches!(status.state, tensorserve_core::engine::State::Ready));
+    let all = engine.status(model);
+    let ready = all.iter().filter(|status| matches!(status.state, State::Ready));
     let versions: Vec<i64> = ready.map(|status| status.version).collect();
     let version = version.map_or("None".to_owned(), |version| version.to_string());
     Error::not_found(format!(
         "Invalid model version: {version}, available versions of {model}: {versions:?}"
     ))
-}
-
-fn image_call(engine: &Engine, form: ImageForm) -> Result<Call> {
-    if form.images.is_empty() {
-        return Err(Error::invalid(
-            "Invalid form-data: it needs a file in the field image or images",
-        ));
-    }
-    let version = match form.model_version.as_deref().map(str::trim) {
-        None | Some("") => None,
-        Some(text) => Some(text.parse().map_err(|_| {
-            Error::invalid(format!("Invalid model version: {text} is no whole number"))
-        })?),
-    };
-    let named = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
-    let (model, signature) = (named(&form.model_name), named(&form.signature_name));
-    let (handle, index) = find(engine, model.as_deref(), version, signature.as_deref())?;
-    let declared = handle.signatures().get(index);
-    let input = declared.map_or(Err(Error::internal("no such signature")), |declared| {
-        image_input(declared, &form.images)
-    })?;
-    let profile = form.run_profile.as_deref() == Some("true");
-    Ok(Call { handle, signature: index, inputs: vec![input], one_row: false, profile })
-}
-
-/// The images as the signature's one input: a string each.
-pub(super) fn image_input(signature: &Signature, images: &[Bytes]) -> Result<Tensor> {
-    let [spec] = signature.inputs.as_slice() else {
-        let count = signature.inputs.len();
-        return Err(not_for_images(signature, &format!("it has {count} inputs, not one")));
-    };
-    if spec.dtype() != Some(DType::String) {
-        let kind = spec.dtype().map_or("another type", DType::name);
-        return Err(not_for_images(signature, &format!("its input is {kind}, not string")));
-    }
-    let bytes = images.iter().map(Bytes::len).sum();
-    let mut strings = StringsBuilder::with_capacity(images.len(), bytes);
-    for image in images {
-        match signature.images {
-            ImageEncoding::Raw => strings.push(image),
-            ImageEncoding::Base64Url => {
-                let encode = |out: &mut Vec<u8>| {
-                    base64::encode_url_safe(image, out);
-                    Ok::<(), Error>(())
-                };
-                strings.push_with(encode)?;
-            }
-        }
-    }
-    Tensor::from_strings(Shape::vector(images.len()), strings)
-}
-
-fn not_for_images(signature: &Signature, why: &str) -> Error {
-    Error::invalid(format!("signature {:?} takes no images: {why}; send JSON", signature.name))
 }

@@ -1,20 +1,21 @@
-//! Simple TensorFlow Serving's pages with forms, and what their forms are sent to.
+//! Simple TensorFlow Serving's pages with forms, and the targets of these forms.
 //!
-//! They need no script and hold no data but names of models and what was sent; whatever comes from
-//! outside is escaped. A form is answered by the function that answers `POST /`, not by a request
-//! of this server to itself, and no file is written.
-
-use std::time::Instant;
+//! The pages need no script, and show nothing but names of models and what was sent; whatever comes
+//! from outside is escaped. A form is answered by the function that answers `POST /`, not by a
+//! request of this server to itself, and no file is written.
 
 use bytes::Bytes;
 
-use super::{ImageForm, clients, example};
+use super::form::ImageForm;
+use super::{SimpleApi, clients, describe, refuse};
+use crate::sample;
+use tensorserve_auth::Permission;
 use tensorserve_codec::base64;
 use tensorserve_codec::json::scan::Cursor;
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{Choice, Engine, ModelSpec};
-use tensorserve_protocol::form::field;
-use tensorserve_protocol::{Head, Reply, bounded, percent_encoded};
+use tensorserve_protocol::url::field;
+use tensorserve_protocol::{Body, BodyKind, Group, Methods, Reply, Request, bounded};
 use tensorserve_tensor::error::{Error, Result};
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -26,98 +27,111 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self' data:
 const STYLE: &[u8] = include_bytes!("static/simple.css");
 const ICON: &[u8] = include_bytes!("static/favicon.ico");
 
-/// A larger picture is not shown again in the answer.
+/// A larger picture is not shown again in the response.
 const LARGEST_PICTURE: usize = 2 << 20;
 
-/// Answers `GET /static/…`; `None` if nothing is there.
-#[must_use]
-pub fn asset(path: &str) -> Option<Reply> {
-    let (kind, content) = match path {
-        "/static/images/favicon.ico" => ("image/x-icon", ICON),
-        "/static/simple.css" => ("text/css; charset=utf-8", STYLE),
-        _ => return None,
-    };
-    Some(Reply::ok(kind, content).with_header("cache-control", "max-age=3600"))
+/// Adds the routes of the pages, of their forms and of their assets.
+pub(super) fn add_routes(group: &mut Group<'_, SimpleApi>) {
+    let (get, post) = (Methods::Get, Methods::Post);
+    group
+        .immediate(get, "/json_inference", Permission::Infer, |api, _| json_form(&api.engine))
+        .summary("A page with a form for JSON");
+    group
+        .immediate(get, "/image_inference", Permission::Infer, |api, _| image_form(&api.engine))
+        .summary("A page with a form for an image");
+    group
+        .immediate(get, "/generate_clients", Permission::Infer, |api, _| client_form(&api.engine))
+        .summary("A page with a form for a generated client");
+    group
+        .route(post, "/run_json_inference", Permission::Infer, |api, request| {
+            Box::pin(run_json(api, request))
+        })
+        .summary("The target of the form for JSON");
+    group
+        .route(post, "/run_image_inference", Permission::Infer, |api, request| {
+            Box::pin(run_image(api, request))
+        })
+        .body(|_| BodyKind::Form)
+        .summary("The target of the form for an image");
+    group
+        .immediate(post, "/run_generate_clients", Permission::Infer, run_client)
+        .summary("The target of the form for a generated client");
+    group
+        .immediate(get, "/static/images/favicon.ico", Permission::Public, |_, _| {
+            asset("image/x-icon", ICON)
+        })
+        .summary("The icon of the pages");
+    group
+        .immediate(get, "/static/simple.css", Permission::Public, |_, _| {
+            asset("text/css; charset=utf-8", STYLE)
+        })
+        .summary("The style of the pages");
 }
 
-/// Answers `GET /json_inference`.
-#[must_use]
-pub fn json_form(engine: &Engine) -> Reply {
+fn asset(content_type: &'static str, content: &'static [u8]) -> Reply {
+    Reply::ok(content_type, content).with_header("cache-control", "max-age=3600")
+}
+
+fn json_form(engine: &Engine) -> Reply {
     let model = first_model(engine);
-    let data = example_for(engine, &model);
+    let data = sample_for(engine, &model);
     let fields = Fields { model, version: String::new(), signature: "serving_default".to_owned() };
     page("JSON inference", &json_page(engine, &fields, &data, None))
 }
 
-/// Answers `GET /image_inference`.
-#[must_use]
-pub fn image_form(engine: &Engine) -> Reply {
+fn image_form(engine: &Engine) -> Reply {
     let model = first_model(engine);
     let fields = Fields { model, version: String::new(), signature: "serving_default".to_owned() };
     page("Image inference", &image_page(engine, &fields, None, None))
 }
 
-/// Answers `POST /run_json_inference`.
-pub async fn run_json(engine: &Engine, form: &[u8], start: Instant) -> Reply {
-    let fields = Fields {
-        model: field(form, "model_name").unwrap_or_default(),
-        version: field(form, "model_version").unwrap_or_default(),
-        signature: field(form, "signature_name").unwrap_or_default(),
+fn client_form(engine: &Engine) -> Reply {
+    let model = first_model(engine);
+    let fields = Fields { model, version: String::new(), signature: String::new() };
+    page("Generate clients", &client_page(engine, &fields, "bash", None))
+}
+
+async fn run_json(api: &SimpleApi, mut request: Request<'_>) -> Reply {
+    let form = request.take_bytes();
+    let fields = Fields::of(&form);
+    let data = field(&form, "json_data").unwrap_or_default();
+    let answer = match document(&fields, &data) {
+        Ok(body) => api.infer_json(&body, request.start).await,
+        Err(error) => refuse(error, 400),
     };
-    let data = field(form, "json_data").unwrap_or_default();
-    let answer = match request_of(&fields, &data) {
-        Ok(body) => super::json(engine, &body, start).await,
-        Err(error) => super::refuse(error, 400),
-    };
-    let shown = json_page(engine, &fields, &data, Some(&answer.body));
+    let shown = json_page(&api.engine, &fields, &data, Some(&answer.body));
     with_outcome(page("JSON inference", &shown), answer)
 }
 
-/// Answers `POST /run_image_inference`.
-pub async fn run_image(engine: &Engine, form: ImageForm, start: Instant) -> Reply {
+async fn run_image(api: &SimpleApi, request: Request<'_>) -> Reply {
+    let form = match request.body {
+        Body::Form(form) => form,
+        Body::Bytes(_) => Default::default(),
+    };
+    let form = match ImageForm::of(form) {
+        Ok(form) => form,
+        Err(error) => return refuse(error, 400),
+    };
     let fields = Fields {
         model: form.model_name.clone().unwrap_or_default(),
         version: form.model_version.clone().unwrap_or_default(),
         signature: form.signature_name.clone().unwrap_or_default(),
     };
     let picture = form.images.first().cloned();
-    let answer = super::images(engine, form, start).await;
-    let shown = image_page(engine, &fields, picture.as_ref(), Some(&answer.body));
+    let answer = api.infer_images(form, request.start).await;
+    let shown = image_page(&api.engine, &fields, picture.as_ref(), Some(&answer.body));
     with_outcome(page("Image inference", &shown), answer)
 }
 
-/// Answers `GET /generate_clients`.
-#[must_use]
-pub fn client_form(engine: &Engine) -> Reply {
-    let model = first_model(engine);
-    let fields = Fields { model, version: String::new(), signature: String::new() };
-    page("Generate clients", &client_page(engine, &fields, "bash", None))
-}
-
-/// Answers `POST /run_generate_clients`.
-#[must_use]
-pub fn run_client(
-    engine: &Engine,
-    head: &Head<'_>,
-    form: &[u8],
-    listener: clients::Listener,
-) -> Reply {
-    let fields = Fields {
-        model: field(form, "model_name").unwrap_or_default(),
-        version: field(form, "model_version").unwrap_or_default(),
-        signature: field(form, "signature_name").unwrap_or_default(),
-    };
-    let language = field(form, "language").unwrap_or_default();
-    let target = format!(
-        "/v1/models/{}/gen_client?language={}&signature={}&version={}",
-        percent_encoded(&fields.model),
-        percent_encoded(&language),
-        percent_encoded(&fields.signature),
-        percent_encoded(&fields.version)
-    );
-    let answer =
-        clients::source(engine, &Head { method: "GET", target: &target, ..*head }, listener);
-    let shown = client_page(engine, &fields, &language, Some(&answer.body));
+fn run_client(api: &SimpleApi, mut request: Request<'_>) -> Reply {
+    let form = request.take_bytes();
+    let fields = Fields::of(&form);
+    let language = field(&form, "language").unwrap_or_default();
+    let query =
+        [("language", &language), ("signature", &fields.signature), ("version", &fields.version)];
+    let query = query.into_iter().map(|(name, value)| (name.to_owned(), value.clone()));
+    let answer = clients::source(api, &request.head, &fields.model, query);
+    let shown = client_page(&api.engine, &fields, &language, Some(&answer.body));
     with_outcome(page("Generate clients", &shown), answer)
 }
 
@@ -140,7 +154,7 @@ fn client_page(engine: &Engine, fields: &Fields, language: &str, result: Option<
     )
 }
 
-/// What says which model is meant.
+/// The fields that say which model is meant.
 struct Fields {
     model: String,
     version: String,
@@ -148,6 +162,15 @@ struct Fields {
 }
 
 impl Fields {
+    /// The fields of a form that was sent.
+    fn of(form: &[u8]) -> Self {
+        Fields {
+            model: field(form, "model_name").unwrap_or_default(),
+            version: field(form, "model_version").unwrap_or_default(),
+            signature: field(form, "signature_name").unwrap_or_default(),
+        }
+    }
+
     fn html(&self, engine: &Engine) -> String {
         let options: String = engine.ready_models().iter().map(|name| option(name)).collect();
         let input = |name: &str, title: &str, value: &str, more: &str| {
@@ -171,8 +194,8 @@ impl Fields {
     }
 }
 
-/// The request of a form as `POST /` takes it.
-fn request_of(fields: &Fields, data: &str) -> Result<Vec<u8>> {
+/// The JSON document that a form means, as `POST /` takes it.
+fn document(fields: &Fields, data: &str) -> Result<Vec<u8>> {
     let data = data.trim();
     let mut cursor = Cursor::new(data.as_bytes());
     let is_value = cursor.skip_value().is_ok() && cursor.remaining() == 0 && !data.is_empty();
@@ -235,7 +258,7 @@ fn result_html(result: Option<&Bytes>) -> String {
     format!("<h2>Predict result</h2>\n{shown}\n")
 }
 
-/// A picture within the page: what the bytes say they are, and nothing that could hold a script.
+/// A picture within the page: of the type that its bytes have, and never one that can hold a script.
 fn picture_html(image: &Bytes) -> String {
     let kind = match image.get(..12).unwrap_or_default() {
         [0x89, b'P', b'N', b'G', ..] => "png",
@@ -243,7 +266,7 @@ fn picture_html(image: &Bytes) -> String {
         [b'G', b'I', b'F', b'8', ..] => "gif",
         [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P'] => "webp",
         [b'B', b'M', ..] => "bmp",
-        _ => return format!("<p>{} bytes that are no picture.</p>", image.len()),
+        _ => return format!("<p>{} bytes that are not a picture.</p>", image.len()),
     };
     if image.len() > LARGEST_PICTURE {
         return format!("<p>A picture of {} bytes, too large to be shown here.</p>", image.len());
@@ -254,9 +277,9 @@ fn picture_html(image: &Bytes) -> String {
     format!("<img alt=\"The picture that was sent\" src=\"data:image/{kind};base64,{text}\">")
 }
 
-/// The page, with the status of the answer that it shows, and counted as that.
+/// The page, with the status of the response that it shows.
 fn with_outcome(page: Reply, answer: Reply) -> Reply {
-    Reply { status: answer.status, served: answer.served, error: answer.error, ..page }
+    Reply { status: answer.status, timing: answer.timing, error: answer.error, ..page }
 }
 
 fn page(title: &str, content: &str) -> Reply {
@@ -285,11 +308,11 @@ fn first_model(engine: &Engine) -> String {
     default.or(models.first()).map_or("default", String::as_str).to_owned()
 }
 
-/// Data that `model` takes, or a place to write it.
-fn example_for(engine: &Engine, model: &str) -> String {
+/// Data that `model` accepts, or an empty object.
+fn sample_for(engine: &Engine, model: &str) -> String {
     let handle = engine.resolve(&ModelSpec { name: model, choice: Choice::Latest }).ok();
-    let signature = handle.as_ref().and_then(|handle| super::describe::shown(handle, None).ok());
-    signature.and_then(|s| example::data(s).ok()).unwrap_or_else(|| "{}".to_owned())
+    let signature = handle.as_ref().and_then(|handle| describe::shown(handle, None).ok());
+    signature.and_then(|s| sample::data(s).ok()).unwrap_or_else(|| "{}".to_owned())
 }
 
 fn option(value: &str) -> String {
@@ -321,7 +344,7 @@ mod tests {
         let text = escape("<img src=x onerror='a(\"b\")'>&");
         assert_eq!(text, "&lt;img src=x onerror=&#39;a(&quot;b&quot;)&#39;&gt;&amp;");
         let svg = picture_html(&Bytes::from_static(b"<svg onload=alert(1)>"));
-        assert_eq!(svg, "<p>21 bytes that are no picture.</p>");
+        assert_eq!(svg, "<p>21 bytes that are not a picture.</p>");
         let png = picture_html(&Bytes::from_static(b"\x89PNG\"><script>"));
         assert!(png.contains("data:image/png;base64,iVBORyI+PHNjcmlwdD4="), "{png}");
         let large = picture_html(&Bytes::from([b"BM", &[0; LARGEST_PICTURE][..]].concat()));
@@ -335,11 +358,11 @@ mod tests {
             version: "2".to_owned(),
             signature: String::new(),
         };
-        let body = request_of(&fields("a\"b"), " {\"x\": [1]} ").expect("valid");
+        let body = document(&fields("a\"b"), " {\"x\": [1]} ").expect("valid");
         let want = "{\"model_name\":\"a\\\"b\",\"model_version\":\"2\",\"data\":{\"x\": [1]}}";
         assert_eq!(String::from_utf8_lossy(&body), want);
         for wrong in ["", "{", "1}, \"model_name\": \"other\"", "{} {}", "\0"] {
-            assert!(request_of(&fields("m"), wrong).is_err(), "{wrong:?}");
+            assert!(document(&fields("m"), wrong).is_err(), "{wrong:?}");
         }
     }
 }

@@ -1,37 +1,32 @@
 //! The JSON body of `POST /`.
 //!
 //! Values can be read only when the model is known, and members come in any order. One pass
-//! reads a body whose `data` comes behind what it depends on ([`fast`]); any other, and every
+//! reads a body whose `data` comes after what it depends on ([`fast`]); any other, and every
 //! body with a mistake, is looked over first ([`careful`]).
 
 use std::borrow::Cow;
 
-use super::data::{self, Data};
+use super::data::{self, Data, DataOptions};
 use super::find;
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::dump::dump;
 use tensorserve_codec::json::number::Number;
 use tensorserve_codec::json::read::ReadOptions;
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
-use tensorserve_core::engine::{Engine, ModelHandle};
-use tensorserve_tensor::Tensor;
+use tensorserve_core::engine::{Engine, InferRequest, ModelHandle, Resolver, SignatureRun};
 use tensorserve_tensor::error::{Error, Result};
 
-/// A request, ready to run.
-pub(super) struct Call {
-    pub(super) handle: ModelHandle,
-    pub(super) signature: usize,
-    pub(super) inputs: Vec<Tensor>,
-    /// What was sent is one row without its dimension, and so is what is answered.
-    pub(super) one_row: bool,
-    /// Tell which operations take how long.
-    pub(super) profile: bool,
-}
+/// A request, and whether it is one row without its dimension: then so is the response.
+pub(super) type Decoded = (InferRequest, bool);
 
-pub(super) fn decode(engine: &Engine, body: &[u8]) -> Result<Call> {
-    match fast(engine, body) {
-        Some(call) => Ok(call),
-        None => careful(engine, body),
+/// Decodes a body.
+///
+/// # Errors
+/// For what is not JSON, an unknown model, version or signature, and values that do not fit it.
+pub(super) fn decode(engine: &Engine, resolver: &mut Resolver<'_>, body: &[u8]) -> Result<Decoded> {
+    match fast(engine, resolver, body) {
+        Some(decoded) => Ok(decoded),
+        None => careful(engine, resolver, body),
     }
 }
 
@@ -43,7 +38,7 @@ struct Fields {
     signature_name: Option<String>,
     base64_decode: bool,
     profile: bool,
-    /// The functions around the model are asked for.
+    /// The functions before and after the model are asked for.
     hooks: bool,
 }
 
@@ -58,7 +53,7 @@ const FIELDS: [&[u8]; 7] = [
 ];
 
 impl Fields {
-    /// Reads the member `name`, whose value is at `cursor`; a wrong one is told of in words.
+    /// Reads the member `name`, whose value is at `cursor`.
     fn read(&mut self, name: &[u8], cursor: &mut Cursor, body: &[u8]) -> Result<()> {
         let at = cursor.offset();
         let wrong = |what: &str| {
@@ -90,27 +85,30 @@ impl Fields {
         Ok(())
     }
 
-    fn find(&self, engine: &Engine) -> Result<(ModelHandle, usize)> {
+    fn find(&self, engine: &Engine, resolver: &mut Resolver<'_>) -> Result<(ModelHandle, usize)> {
         let (model, signature) = (self.model_name.as_deref(), self.signature_name.as_deref());
-        let found = find(engine, model, self.model_version, signature)?;
+        let found = find(engine, resolver, model, self.model_version, signature)?;
         if self.hooks {
             check_hooks(&found.0)?;
         }
         Ok(found)
     }
 
+    /// The request to run a signature on `data`.
+    fn request(&self, version: ModelHandle, signature: usize, data: Data) -> Decoded {
+        let run = SignatureRun::predict(signature, data.inputs);
+        let mut request = InferRequest::new(version, run);
+        request.profile = self.profile;
+        (request, data.one_row)
+    }
+
     /// How to read `data` for this model.
-    fn how(&self, engine: &Engine, handle: &ModelHandle) -> data::How {
+    fn data_options(&self, engine: &Engine, handle: &ModelHandle) -> DataOptions {
         let max_bytes = engine.max_tensor_bytes();
-        data::How {
-            options: ReadOptions {
-                coerce: true,
-                all_types: true,
-                alphabet: Alphabet::Any,
-                max_bytes,
-            },
+        DataOptions {
+            read: ReadOptions { coerce: true, all_types: true, alphabet: Alphabet::Any, max_bytes },
             base64_decode: self.base64_decode,
-            is_graph: handle.platform() == "tensorflow",
+            input_style: handle.platform().input_style,
         }
     }
 }
@@ -121,9 +119,9 @@ fn check_hooks(handle: &ModelHandle) -> Result<()> {
     let model = handle.model();
     if handle.has_marshalled_hooks() {
         return Err(Error::invalid(format!(
-            "model {model} brings its preprocess or postprocess function in Python's marshal \
-             format, which is code for one version of Python and is never run here; send data \
-             that is ready for the model, without preprocess and postprocess"
+            "model {model} has a preprocess or postprocess function in Python's marshal format, \
+             which is code for one version of Python and is never run here; send data that is \
+             ready for the model, without preprocess and postprocess"
         )));
     }
     log::debug!("model {model} has no function to preprocess or postprocess with");
@@ -160,37 +158,39 @@ pub(super) fn python(value: &str) -> Cow<'_, str> {
     }
 }
 
-fn fast(engine: &Engine, body: &[u8]) -> Option<Call> {
+/// Reads a body in one pass; `None` for one with a mistake, or whose `data` comes too early.
+fn fast(engine: &Engine, resolver: &mut Resolver<'_>, body: &[u8]) -> Option<Decoded> {
     let mut cursor = Cursor::new(body);
     if cursor.skip_space() != b'{' || !cursor.open_object().ok()? {
         return None;
     }
     let mut fields = Fields::default();
-    let mut call: Option<Call> = None;
+    let mut decoded: Option<Decoded> = None;
     loop {
         let name = cursor.name().ok()?;
         if FIELDS.contains(&&*name) {
-            // Behind the data it is too late to be told what it was for.
-            if call.is_some() {
+            // After the data it is too late to learn what it was for.
+            if decoded.is_some() {
                 return None;
             }
             fields.read(&name, &mut cursor, body).ok()?;
-        } else if &*name == b"data" && call.is_none() {
-            let (handle, signature) = fields.find(engine).ok()?;
-            let how = fields.how(engine, &handle);
+        } else if &*name == b"data" && decoded.is_none() {
+            let (handle, signature) = fields.find(engine, resolver).ok()?;
+            let options = fields.data_options(engine, &handle);
             let declared = handle.signatures().get(signature)?;
-            let Data { inputs, one_row } = data::read(&mut cursor, declared, how).ok()?;
-            call = Some(Call { handle, signature, inputs, one_row, profile: fields.profile });
+            let data = data::read(&mut cursor, declared, options).ok()?;
+            decoded = Some(fields.request(handle, signature, data));
         } else {
             cursor.skip_value().ok()?;
         }
         if !cursor.next_member().ok()? {
-            return call;
+            return decoded;
         }
     }
 }
 
-fn careful(engine: &Engine, body: &[u8]) -> Result<Call> {
+/// Reads a body of which the syntax is checked first, and says what is wrong with it.
+fn careful(engine: &Engine, resolver: &mut Resolver<'_>, body: &[u8]) -> Result<Decoded> {
     let data_at = find_data(body)?;
     let mut fields = Fields::default();
     let mut cursor = Cursor::new(body);
@@ -205,18 +205,17 @@ fn careful(engine: &Engine, body: &[u8]) -> Result<Call> {
         }
         more = cursor.next_member().map_err(|e| not_json(body, e))?;
     }
-    let (handle, signature) = fields.find(engine)?;
+    let (handle, signature) = fields.find(engine, resolver)?;
     let Some(data_at) = data_at else {
         return Err(Error::invalid("Inference with empty data, please check the request JSON"));
     };
     let Some(declared) = handle.signatures().get(signature) else {
-        return Err(Error::internal("no such signature"));
+        return Err(Error::internal("the signature does not exist"));
     };
     cursor.seek(data_at);
-    let read = data::read(&mut cursor, declared, fields.how(engine, &handle));
-    let Data { inputs, one_row } =
-        read.map_err(|fault| data::error(&fault, declared, body, data_at))?;
-    Ok(Call { handle, signature, inputs, one_row, profile: fields.profile })
+    let read = data::read(&mut cursor, declared, fields.data_options(engine, &handle));
+    let data = read.map_err(|fault| data::error(&fault, declared, body, data_at))?;
+    Ok(fields.request(handle, signature, data))
 }
 
 /// Checks the syntax of all of `body`; where the value of `data` is.

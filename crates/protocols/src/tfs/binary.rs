@@ -1,16 +1,18 @@
 //! Bodies of `:predict` that are no JSON, which TensorFlow Serving does not have: NumPy's arrays,
 //! and the messages of its gRPC API.
 
+use bytes::Bytes;
 use prost::Message;
 
 use super::predict::Decoded;
-use super::{Call, DEFAULT_SIGNATURE, encode::Format, grpc};
+use super::rest::RestCall;
+use super::{DEFAULT_SIGNATURE, encode::Format, failure, grpc};
 use tensorserve_codec::npy;
-use tensorserve_core::engine::{Choice, ModelHandle, Served};
+use tensorserve_core::engine::{Call, Choice, Engine, ModelHandle, Resolver};
 use tensorserve_proto::serving::model_spec::VersionChoice;
 use tensorserve_proto::serving::{ModelSpec, PredictRequest};
 use tensorserve_proto::{Form, bounded};
-use tensorserve_protocol::{Head, NPY, first_choice, media_type};
+use tensorserve_protocol::{NPY, Reply, RequestHead, first_choice, media_type};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -27,8 +29,8 @@ pub(super) enum Wire {
 impl Wire {
     /// What the body of a request is. What says nothing we know is JSON, as it is for TensorFlow
     /// Serving whatever it says.
-    pub(super) fn of_body(head: &Head) -> Self {
-        let kind = head.header("content-type").filter(|_| !head.exact).unwrap_or_default();
+    pub(super) fn of_body(head: &RequestHead<'_>, exact: bool) -> Self {
+        let kind = head.header("content-type").filter(|_| !exact).unwrap_or_default();
         let kind = media_type(kind);
         match kind.as_str() {
             NPY => Wire::Npy,
@@ -38,8 +40,8 @@ impl Wire {
     }
 
     /// What the answer to such a body is to be.
-    pub(super) fn of_answer(&self, head: &Head) -> Self {
-        let accept = head.header("accept").filter(|_| !head.exact);
+    pub(super) fn of_answer(&self, head: &RequestHead<'_>, exact: bool) -> Self {
+        let accept = head.header("accept").filter(|_| !exact);
         match self {
             Wire::Message(kind) => Wire::Message(kind.clone()),
             Wire::Json | Wire::Npy if accept.is_some_and(prefers_npy) => Wire::Npy,
@@ -91,19 +93,33 @@ pub(super) fn encode(outputs: &[Tensor], max_bytes: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// Answers a `PredictRequest` as gRPC does, with a `PredictResponse`.
-pub(super) async fn predict(call: &Call<'_>, served: &mut Served) -> Result<Vec<u8>> {
-    let mut request: PredictRequest = bounded::decode(call.body.clone()).map_err(|error| {
-        Error::invalid(format!("the body is no tensorflow.serving.PredictRequest: {error}"))
-    })?;
-    request.model_spec = Some(agreed(request.model_spec.take(), call.name, call.choice)?);
-    // Whoever sends raw bytes can read them.
-    let is_raw = request.inputs.values().any(|tensor| !tensor.tensor_content.is_empty());
-    let form = if is_raw { Form::Content } else { Form::Values };
-    let deadline = call.engine.deadline(call.start);
-    let (answer, done) = grpc::predict(call.engine, request, form, deadline).await;
-    *served = Served { api: served.api, ..done };
-    Ok(answer?.encode_to_vec())
+/// Answers a `PredictRequest` as gRPC does, with a `PredictResponse`; `kind` is its client's name
+/// for the media type.
+pub(super) async fn answer(
+    engine: &Engine,
+    call: &RestCall<'_>,
+    entry: Call,
+    body: Bytes,
+    kind: String,
+) -> Reply {
+    let decode = |resolver: &mut Resolver<'_>| {
+        let mut request: PredictRequest = bounded::decode(body).map_err(|error| {
+            let message =
+                format!("the body is not a valid tensorflow.serving.PredictRequest: {error}");
+            Error::invalid(message)
+        })?;
+        request.model_spec = Some(agreed(request.model_spec.take(), call.name, call.choice)?);
+        // Whoever sends raw bytes can read them.
+        let is_raw = request.inputs.values().any(|tensor| !tensor.tensor_content.is_empty());
+        let form = if is_raw { Form::Content } else { Form::Values };
+        grpc::decode_predict(resolver, request, form)
+    };
+    let inferred = engine.infer(entry, decode, grpc::encode_predict).await;
+    let reply = match inferred.answer {
+        Ok(response) => Reply::ok(kind, response.encode_to_vec()),
+        Err(error) => failure(error),
+    };
+    reply.with_timing(inferred.timing)
 }
 
 /// What message and path together ask for. Either may leave out what the other says; what both

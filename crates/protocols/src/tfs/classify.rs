@@ -5,11 +5,9 @@
 //! `regressor.cc` and `util.cc`. Where the reference ends a text with the debug text of the whole
 //! signature, which protocol buffers vary on purpose, the text here ends before it.
 
-use std::time::Instant;
-
+use super::DEFAULT_SIGNATURE;
 use super::fault::type_name;
-use super::{DEFAULT_SIGNATURE, record};
-use tensorserve_core::engine::{Engine, InferRequest, ModelHandle, Served};
+use tensorserve_core::engine::{Method, ModelHandle, SignatureRun};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Shape, Signature, StringsBuilder, Tensor};
 
@@ -20,15 +18,6 @@ const CLASSES: &str = "classes";
 const SCORES: &str = "scores";
 /// The output of a regression.
 const OUTPUTS: &str = "outputs";
-
-/// What is done with examples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// Each gets labels with scores.
-    Classify,
-    /// Each gets a number.
-    Regress,
-}
 
 /// One class that an example may belong to.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,7 +75,7 @@ pub fn check(signature: &Signature, method: Method) -> Result<()> {
         Method::Regress if output(signature, OUTPUTS).is_none() => {
             Err(Error::invalid("No regression outputs found in SignatureDef: "))
         }
-        Method::Classify | Method::Regress => Ok(()),
+        Method::Classify | Method::Regress | Method::Predict | Method::MultiInference => Ok(()),
     }
 }
 
@@ -156,7 +145,7 @@ pub(super) fn too_large() -> Error {
 ///
 /// # Errors
 /// If there is none, or they take more than `max_bytes`
-/// ([`Engine::max_tensor_bytes`]) together.
+/// (`Engine::max_tensor_bytes`) together.
 pub fn examples_tensor<E: AsRef<[u8]>>(
     context: &[u8],
     examples: &[E],
@@ -169,90 +158,10 @@ pub fn examples_tensor<E: AsRef<[u8]>>(
     all.into_tensor()
 }
 
-/// Classifies the examples of a tensor of [`Examples`] with signature number `signature`, which
-/// [`find`] has found. `served` is told how long its run took.
-///
-/// # Errors
-/// Those of [`Engine::infer`] and [`classifications`].
-pub async fn classify(
-    engine: &Engine,
-    handle: &ModelHandle,
-    signature: usize,
-    examples: Tensor,
-    deadline: Instant,
-    served: &mut Served,
-) -> Result<Classifications> {
-    let sampled = record::sample(handle, signature, std::slice::from_ref(&examples));
-    let running = run(engine, handle, signature, examples, deadline, served, classifications);
-    let classes = running.await?;
-    if let Some(sampled) = sampled {
-        sampled.classified(&classes);
-    }
-    Ok(classes)
-}
-
-/// The same for a regression: a number for each example.
-///
-/// # Errors
-/// Those of [`Engine::infer`] and [`regressions`].
-pub async fn regress(
-    engine: &Engine,
-    handle: &ModelHandle,
-    signature: usize,
-    examples: Tensor,
-    deadline: Instant,
-    served: &mut Served,
-) -> Result<Vec<f32>> {
-    let sampled = record::sample(handle, signature, std::slice::from_ref(&examples));
-    let running = run(engine, handle, signature, examples, deadline, served, regressions);
-    let values = running.await?;
-    if let Some(sampled) = sampled {
-        sampled.regressed(&values);
-    }
-    Ok(values)
-}
-
-/// The same for either `method`, now and on this thread, to warm a version up: the answer is only
-/// checked.
-///
-/// # Errors
-/// Those of the model, and those of the check.
-pub fn run_now(
-    handle: &ModelHandle,
-    signature: usize,
-    method: Method,
-    examples: Tensor,
-) -> Result<()> {
-    let count = examples.rows().unwrap_or(0);
-    let outputs = handle.run_now(signature, &[examples])?;
-    let declared = declared(handle, signature)?;
-    match method {
-        Method::Classify => classifications(declared, count, &outputs).map(drop),
-        Method::Regress => regressions(declared, count, &outputs).map(drop),
-    }
-}
-
-/// Runs the signature, and reads from its outputs what `read` makes of them. For a call that is
-/// logged as a whole; others are [`classify`] and [`regress`].
-pub(super) async fn run<T>(
-    engine: &Engine,
-    handle: &ModelHandle,
-    signature: usize,
-    examples: Tensor,
-    deadline: Instant,
-    served: &mut Served,
-    read: impl FnOnce(&Signature, usize, &[Tensor]) -> Result<T>,
-) -> Result<T> {
-    let count = examples.rows().unwrap_or(0);
-    let request = InferRequest { signature, inputs: vec![examples] };
-    let answer = engine.infer(handle, request, deadline).await?;
-    served.took(answer.times);
-    read(declared(handle, signature)?, count, &answer.outputs)
-}
-
-fn declared(handle: &ModelHandle, signature: usize) -> Result<&Signature> {
-    let declared = handle.signatures().get(signature);
-    declared.ok_or_else(|| Error::internal("no such signature number"))
+/// The run of a signature on serialized examples.
+#[must_use]
+pub fn run(signature: usize, method: Method, examples: Tensor) -> SignatureRun {
+    SignatureRun { signature, method, inputs: vec![examples], output_filter: Vec::new() }
 }
 
 /// The classes of `examples` examples, from what `signature` gave for them.

@@ -14,10 +14,7 @@ use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Data, DeclaredShape, Signature, Tensor, TensorSpec};
 
 /// The answer to `GET /v1/models/NAME[/versions/VERSION]`.
-pub(super) fn status(engine: &Engine, name: Option<&str>, version: Option<i64>) -> Result<Reply> {
-    let Some(name) = name else {
-        return Err(Error::invalid("Missing model name in request."));
-    };
+pub(super) fn status(engine: &Engine, name: &str, version: Option<i64>) -> Result<Reply> {
     let versions = versions(engine, name, version)?;
     let all = Statuses { model_version_status: versions.iter().map(Status::of).collect() };
     Ok(Reply::ok(JSON, pretty(&all)))

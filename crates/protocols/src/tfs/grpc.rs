@@ -5,13 +5,13 @@
 //! `model_servers/{prediction,model}_service_impl.cc` of github.com/tensorflow/serving.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use prost::Message;
 
-use super::{DEFAULT_SIGNATURE, record, resolve};
+use super::{DEFAULT_SIGNATURE, not_served, resolve};
 use tensorserve_core::engine::{
-    Api, Choice, Engine, InferRequest, ModelHandle, Served, VersionStatus,
+    Call, Choice, Engine, InferRequest, InferResponse, ModelHandle, ModelSpec, Resolver,
+    SignatureRun, VersionStatus,
 };
 use tensorserve_proto::serving::model_spec::VersionChoice;
 use tensorserve_proto::serving::{
@@ -26,78 +26,97 @@ use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DeclaredShape, Signature, Tensor, TensorSpec};
 
-/// An answer, and how the inference went.
-pub type Answer<T> = (Result<T>, Served);
+/// What has to be known of a Predict call to write its response.
+pub(super) struct PredictForm {
+    signature_name: String,
+    output_filter: Vec<String>,
+    /// How tensors are written.
+    form: Form,
+}
 
 /// `PredictionService.Predict`. Outputs are written in `form`.
+///
+/// # Errors
+/// Those of the reference, and what the model reports.
 pub async fn predict(
     engine: &Engine,
     request: PredictRequest,
     form: Form,
-    deadline: Instant,
-) -> Answer<PredictResponse> {
-    let mut served = Served::new(Api::GrpcPredict);
-    let answer = run_predict(engine, request, form, deadline, &mut served).await;
-    answered(answer, served)
+    call: Call,
+) -> Result<PredictResponse> {
+    let decode = |resolver: &mut Resolver<'_>| decode_predict(resolver, request, form);
+    engine.infer(call, decode, encode_predict).await.answer
 }
 
-/// An answer with how it went noted.
-pub(super) fn answered<T>(answer: Result<T>, mut served: Served) -> Answer<T> {
-    served.code = answer.as_ref().err().map(Error::code);
-    (answer, served)
-}
-
-async fn run_predict(
-    engine: &Engine,
+pub(super) fn decode_predict(
+    resolver: &mut Resolver<'_>,
     request: PredictRequest,
     form: Form,
-    deadline: Instant,
-    served: &mut Served,
-) -> Result<PredictResponse> {
+) -> Result<(InferRequest, PredictForm)> {
+    let version = find(resolver, request.model_spec.as_ref())?;
+    decode_predict_for(resolver, version, request, form)
+}
+
+/// The same for a version that is known.
+pub(super) fn decode_predict_for(
+    resolver: &mut Resolver<'_>,
+    version: ModelHandle,
+    request: PredictRequest,
+    form: Form,
+) -> Result<(InferRequest, PredictForm)> {
     let PredictRequest { model_spec, inputs, output_filter } = request;
-    let handle = find(engine, model_spec.as_ref())?;
-    served.version = Some(handle.clone());
-    let name = signature_name(model_spec.as_ref());
-    let (index, signature) = predict_signature(&handle, name)?;
-    served.signature = Some(index);
+    let signature_name = signature_name(model_spec.as_ref()).to_owned();
+    let (index, signature) = predict_signature(&version, &signature_name)?;
+    resolver.found_signature(index);
     let wanted = wanted_outputs(signature, &output_filter)?;
     let inputs = input_tensors(signature, inputs)?;
-    let sampled = record::sample(&handle, index, &inputs);
-    let request = InferRequest { signature: index, inputs };
-    let answer = engine.infer(&handle, request, deadline).await?;
-    served.took(answer.times);
-    let outputs = answer.outputs;
-    let mut answers = BTreeMap::new();
-    for (at, alias) in &wanted {
-        let output = outputs.get(*at).ok_or_else(|| Error::internal("an output is missing"))?;
-        answers.insert((*alias).to_owned(), tensor_to_proto(output, form));
+    let run = SignatureRun { output_filter: wanted, ..SignatureRun::predict(index, inputs) };
+    Ok((InferRequest::new(version, run), PredictForm { signature_name, output_filter, form }))
+}
+
+pub(super) fn encode_predict(
+    call: PredictForm,
+    response: InferResponse,
+) -> Result<PredictResponse> {
+    let PredictForm { signature_name, output_filter, form } = call;
+    let model_spec = Some(effective_spec(&response.version, &signature_name));
+    let version = response.version.clone();
+    let run = response.into_single();
+    let declared = version.signatures().get(run.signature);
+    let aliases: Vec<String> = match output_filter.is_empty() {
+        false => output_filter,
+        true => declared.into_iter().flat_map(|s| &s.outputs).map(|s| s.alias.clone()).collect(),
+    };
+    if aliases.len() > run.outputs.len() {
+        return Err(Error::internal("an output is missing"));
     }
-    if let Some(sampled) = sampled {
-        let named = |(at, alias): (usize, &str)| Some((alias.to_owned(), outputs.get(at)?.clone()));
-        let outputs = wanted.into_iter().filter_map(named).collect();
-        sampled.predicted(outputs, output_filter.clone());
-    }
-    let spec = effective_spec(&handle, name);
-    Ok(PredictResponse { model_spec: Some(spec), outputs: answers })
+    let outputs = aliases.into_iter().zip(&run.outputs);
+    let outputs = outputs.map(|(alias, output)| (alias, tensor_to_proto(output, form))).collect();
+    Ok(PredictResponse { model_spec, outputs })
 }
 
 /// The signature `name` for a Predict call.
-pub(super) fn predict_signature<'h>(
-    handle: &'h ModelHandle,
-    name: &str,
-) -> Result<(usize, &'h Signature)> {
+fn predict_signature<'h>(handle: &'h ModelHandle, name: &str) -> Result<(usize, &'h Signature)> {
     handle
         .signature(name)
         .ok_or_else(|| Error::precondition(format!("Serving signature key \"{name}\" not found.")))
 }
 
 /// The version that a request means.
-pub(super) fn find(engine: &Engine, spec: Option<&ModelSpecProto>) -> Result<ModelHandle> {
+pub(super) fn find(
+    resolver: &mut Resolver<'_>,
+    spec: Option<&ModelSpecProto>,
+) -> Result<ModelHandle> {
+    let spec = checked(spec)?;
+    resolve(resolver, &spec.name, choice(spec))
+}
+
+fn checked(spec: Option<&ModelSpecProto>) -> Result<&ModelSpecProto> {
     let spec = spec.ok_or_else(|| Error::invalid("Missing ModelSpec"))?;
     if spec.name.is_empty() {
         return Err(Error::invalid("ModelSpec has no name specified."));
     }
-    resolve(engine, &spec.name, choice(spec))
+    Ok(spec)
 }
 
 /// The signature that a request means.
@@ -123,28 +142,21 @@ pub(super) fn effective_spec(handle: &ModelHandle, signature: &str) -> ModelSpec
     }
 }
 
-/// Position and alias of each output that is asked for; all of them without a filter.
-pub(super) fn wanted_outputs<'a>(
-    signature: &'a Signature,
-    filter: &'a [String],
-) -> Result<Vec<(usize, &'a str)>> {
-    let all = || signature.outputs.iter().enumerate();
-    if filter.is_empty() {
-        return Ok(all().map(|(at, spec)| (at, spec.alias.as_str())).collect());
-    }
-    let mut wanted: Vec<(usize, &str)> = Vec::with_capacity(filter.len());
+/// The number of each output that is asked for, in the order of `filter`; nothing without one.
+fn wanted_outputs(signature: &Signature, filter: &[String]) -> Result<Vec<usize>> {
+    let mut wanted: Vec<usize> = Vec::with_capacity(filter.len());
     for alias in filter {
-        let Some((at, _)) = all().find(|(_, spec)| spec.alias == *alias) else {
+        let Some(at) = signature.outputs.iter().position(|spec| spec.alias == *alias) else {
             let known = names(signature.outputs.iter());
             return Err(Error::invalid(format!(
                 "output tensor alias not found in signature: {alias} Outputs expected to be in \
                  the set {known}."
             )));
         };
-        if wanted.iter().any(|(other, _)| *other == at) {
+        if wanted.contains(&at) {
             return Err(Error::invalid(format!("duplicate output tensor alias: {alias}")));
         }
-        wanted.push((at, alias));
+        wanted.push(at);
     }
     Ok(wanted)
 }
@@ -156,7 +168,7 @@ fn names<'a>(specs: impl Iterator<Item = &'a TensorSpec>) -> String {
 }
 
 /// One tensor for each input of the signature, in its order.
-pub(super) fn input_tensors(
+fn input_tensors(
     signature: &Signature,
     mut given: BTreeMap<String, TensorProto>,
 ) -> Result<Vec<Tensor>> {
@@ -238,7 +250,9 @@ pub fn metadata(
     if let Some(other) = request.metadata_field.iter().find(|field| *field != FIELD) {
         return Err(Error::invalid(format!("Metadata field {other} is not supported")));
     }
-    let handle = find(engine, Some(spec))?;
+    let spec = checked(Some(spec))?;
+    let found = engine.resolve(&ModelSpec { name: &spec.name, choice: choice(spec) });
+    let handle = found.map_err(|unresolved| not_served(unresolved, &spec.name, choice(spec)))?;
     let signatures = handle.signatures().iter();
     let signature_def = signatures.map(|s| (s.name.clone(), signature_def(s))).collect();
     let packed = prost_types::Any {

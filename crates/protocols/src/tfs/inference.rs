@@ -3,14 +3,14 @@
 //! Sources: `servables/tensorflow/{classification_service,regression_service,multi_inference}.cc`
 //! of github.com/tensorflow/serving.
 
-use std::time::Instant;
-
 use prost::Message;
 
-use super::classify::{self, Classifications, Method};
-use super::grpc::{Answer, answered, effective_spec, find, signature_name};
-use super::record;
-use tensorserve_core::engine::{Api, Engine, ModelHandle, Served};
+use super::answer::{AnswerForm, TfsAnswer};
+use super::classify::{self, Classifications};
+use super::grpc::{effective_spec, find, signature_name};
+use tensorserve_core::engine::{
+    Call, Engine, InferRequest, InferResponse, Method, ModelHandle, Resolver,
+};
 use tensorserve_proto::serving::inference_result::Result as Outcome;
 use tensorserve_proto::serving::input::Kind;
 use tensorserve_proto::serving::{
@@ -19,122 +19,167 @@ use tensorserve_proto::serving::{
     ModelSpec as ModelSpecProto, MultiInferenceRequest, MultiInferenceResponse, Regression,
     RegressionRequest, RegressionResponse, RegressionResult,
 };
-use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::{Signature, Tensor};
 
 /// `PredictionService.Classify`.
+///
+/// # Errors
+/// Those of the reference, and what the model reports.
 pub async fn classify(
     engine: &Engine,
     request: ClassificationRequest,
-    deadline: Instant,
-) -> Answer<ClassificationResponse> {
-    let mut served = Served::new(Api::GrpcClassify);
-    let answer = run_classify(engine, request, deadline, &mut served).await;
-    answered(answer, served)
-}
-
-async fn run_classify(
-    engine: &Engine,
-    request: ClassificationRequest,
-    deadline: Instant,
-    served: &mut Served,
+    call: Call,
 ) -> Result<ClassificationResponse> {
     let ClassificationRequest { model_spec, input } = request;
-    let spec = model_spec.as_ref();
-    let (run, examples) = prepare(engine, spec, input, Method::Classify, served)?;
-    let result = run.classify(examples, deadline, served).await?;
-    let spec = effective_spec(&run.handle, signature_name(spec));
-    Ok(ClassificationResponse { model_spec: Some(spec), result: Some(result) })
+    let (spec, method) = (model_spec.as_ref(), Method::Classify);
+    let decode = |resolver: &mut Resolver<'_>| {
+        let version = find(resolver, spec)?;
+        decode_examples(resolver, version, spec, input.as_ref(), method, engine.max_tensor_bytes())
+    };
+    let inferred = engine.infer(call, decode, |form, response| {
+        let model_spec = Some(effective_spec(&response.version, signature_name(spec)));
+        let TfsAnswer::Classes(classes) = TfsAnswer::read(form, response)? else {
+            return Err(Error::internal("a classification has no classes"));
+        };
+        Ok(ClassificationResponse { model_spec, result: Some(classification_result(&classes)) })
+    });
+    inferred.await.answer
 }
 
 /// `PredictionService.Regress`.
+///
+/// # Errors
+/// Those of the reference, and what the model reports.
 pub async fn regress(
     engine: &Engine,
     request: RegressionRequest,
-    deadline: Instant,
-) -> Answer<RegressionResponse> {
-    let mut served = Served::new(Api::GrpcRegress);
-    let answer = run_regress(engine, request, deadline, &mut served).await;
-    answered(answer, served)
-}
-
-async fn run_regress(
-    engine: &Engine,
-    request: RegressionRequest,
-    deadline: Instant,
-    served: &mut Served,
+    call: Call,
 ) -> Result<RegressionResponse> {
     let RegressionRequest { model_spec, input } = request;
-    let spec = model_spec.as_ref();
-    let (run, examples) = prepare(engine, spec, input, Method::Regress, served)?;
-    let result = run.regress(examples, deadline, served).await?;
-    let spec = effective_spec(&run.handle, signature_name(spec));
-    Ok(RegressionResponse { model_spec: Some(spec), result: Some(result) })
+    let (spec, method) = (model_spec.as_ref(), Method::Regress);
+    let decode = |resolver: &mut Resolver<'_>| {
+        let version = find(resolver, spec)?;
+        decode_examples(resolver, version, spec, input.as_ref(), method, engine.max_tensor_bytes())
+    };
+    let inferred = engine.infer(call, decode, |form, response| {
+        let model_spec = Some(effective_spec(&response.version, signature_name(spec)));
+        let TfsAnswer::Numbers(numbers) = TfsAnswer::read(form, response)? else {
+            return Err(Error::internal("a regression has no numbers"));
+        };
+        Ok(RegressionResponse { model_spec, result: Some(regression_result(&numbers)) })
+    });
+    inferred.await.answer
 }
 
 /// `PredictionService.MultiInference`: several signatures of one version on the same examples.
+///
+/// # Errors
+/// Those of the reference, and what the model reports.
 pub async fn multi_inference(
     engine: &Engine,
     request: MultiInferenceRequest,
-    deadline: Instant,
-) -> Answer<MultiInferenceResponse> {
-    let mut served = Served::new(Api::GrpcMultiInference);
-    let answer = run_tasks(engine, &request, deadline, &mut served).await;
-    answered(answer, served)
+    call: Call,
+) -> Result<MultiInferenceResponse> {
+    let MultiInferenceRequest { tasks, input } = request;
+    let decode = |resolver: &mut Resolver<'_>| {
+        let first = tasks.first().and_then(|task| task.model_spec.as_ref());
+        // One version for all, pinned once.
+        let version = find(resolver, first)?;
+        decode_tasks(resolver, version, &tasks, input.as_ref(), engine.max_tensor_bytes())
+    };
+    engine.infer(call, decode, encode_tasks).await.answer
 }
 
-async fn run_tasks(
-    engine: &Engine,
-    request: &MultiInferenceRequest,
-    deadline: Instant,
-    served: &mut Served,
-) -> Result<MultiInferenceResponse> {
-    let first = request.tasks.first().and_then(|task| task.model_spec.as_ref());
-    // One version for all, pinned once.
-    let handle = find(engine, first)?;
-    served.version = Some(handle.clone());
-    let tasks = check_tasks(&handle, &request.tasks)?;
-    let examples = tensor_of(request.input.as_ref(), engine.max_tensor_bytes())?;
-    if let Some(metrics) = tasks.first().and_then(|first| handle.metrics(first.signature)) {
-        metrics.examples(examples.rows().unwrap_or(0));
+/// The request that a call for one signature on examples means.
+pub(super) fn decode_examples(
+    resolver: &mut Resolver<'_>,
+    version: ModelHandle,
+    spec: Option<&ModelSpecProto>,
+    input: Option<&Input>,
+    method: Method,
+    max_bytes: usize,
+) -> Result<(InferRequest, AnswerForm)> {
+    let signature = classify::find(&version, signature_name(spec), method)?;
+    resolver.found_signature(signature);
+    let examples = tensor_of(input, max_bytes)?;
+    let form = AnswerForm::examples(method, &examples);
+    Ok((InferRequest::new(version, classify::run(signature, method, examples)), form))
+}
+
+/// What has to be known of a call for several signatures to write its response.
+pub(super) struct TasksForm {
+    /// The method of each task, and the name of its signature.
+    tasks: Vec<(Method, String)>,
+    examples: usize,
+}
+
+/// The request that a call for several signatures on examples means.
+pub(super) fn decode_tasks(
+    resolver: &mut Resolver<'_>,
+    version: ModelHandle,
+    tasks: &[InferenceTask],
+    input: Option<&Input>,
+    max_bytes: usize,
+) -> Result<(InferRequest, TasksForm)> {
+    let tasks = check_tasks(&version, tasks)?;
+    if let Some(first) = tasks.first() {
+        resolver.found_signature(first.signature);
     }
-    let mut results = Vec::with_capacity(tasks.len());
-    for Task { signature, method, name } in tasks {
-        served.signature = Some(signature);
-        let (on, examples) = (&handle, examples.clone());
-        let outcome = match method {
-            Method::Classify => {
-                let read = classify::classifications;
-                let run = classify::run(engine, on, signature, examples, deadline, served, read);
-                Outcome::ClassificationResult(classification_result(&run.await?))
-            }
-            Method::Regress => {
-                let read = classify::regressions;
-                let run = classify::run(engine, on, signature, examples, deadline, served, read);
-                Outcome::RegressionResult(regression_result(&run.await?))
-            }
+    let examples = tensor_of(input, max_bytes)?;
+    let run = |task: &Task<'_>| classify::run(task.signature, task.method, examples.clone());
+    let runs = tasks.iter().map(run).collect();
+    let named = tasks.iter().map(|task| (task.method, task.name.to_owned())).collect();
+    let form = TasksForm { tasks: named, examples: examples.rows().unwrap_or(0) };
+    Ok((InferRequest { version, runs, profile: false }, form))
+}
+
+pub(super) fn encode_tasks(
+    form: TasksForm,
+    response: InferResponse,
+) -> Result<MultiInferenceResponse> {
+    let InferResponse { version, runs, .. } = response;
+    let mut results = Vec::with_capacity(runs.len());
+    for ((method, name), run) in form.tasks.iter().zip(&runs) {
+        let Some(signature) = version.signatures().get(run.signature) else {
+            return Err(Error::internal("the signature does not exist"));
         };
-        let model_spec = Some(effective_spec(&handle, name));
+        let outcome = task_result(*method, signature, form.examples, &run.outputs)?;
+        let model_spec = Some(effective_spec(&version, name));
         results.push(InferenceResult { model_spec, result: Some(outcome) });
     }
-    let response = MultiInferenceResponse { results };
-    record::multi_inference(&handle, request, &response);
-    Ok(response)
+    Ok(MultiInferenceResponse { results })
+}
+
+/// What one task came to, as a message.
+pub(super) fn task_result(
+    method: Method,
+    signature: &Signature,
+    examples: usize,
+    outputs: &[Tensor],
+) -> Result<Outcome> {
+    Ok(match method {
+        Method::Regress => {
+            let numbers = classify::regressions(signature, examples, outputs)?;
+            Outcome::RegressionResult(regression_result(&numbers))
+        }
+        Method::Classify | Method::Predict | Method::MultiInference => {
+            let classes = classify::classifications(signature, examples, outputs)?;
+            Outcome::ClassificationResult(classification_result(&classes))
+        }
+    })
 }
 
 /// One signature that is asked for, checked.
-pub(super) struct Task<'t> {
-    pub(super) signature: usize,
-    pub(super) method: Method,
+struct Task<'t> {
+    signature: usize,
+    method: Method,
     /// Of the signature.
     name: &'t str,
 }
 
 /// What the tasks of a call ask for: different signatures of one model.
-pub(super) fn check_tasks<'t>(
-    handle: &ModelHandle,
-    given: &'t [InferenceTask],
-) -> Result<Vec<Task<'t>>> {
+fn check_tasks<'t>(handle: &ModelHandle, given: &'t [InferenceTask]) -> Result<Vec<Task<'t>>> {
     let model = given.first().map_or("", model_name);
     let mut tasks: Vec<Task> = Vec::with_capacity(given.len());
     for task in given {
@@ -177,53 +222,6 @@ fn check_task<'t>(handle: &ModelHandle, model: &str, task: &'t InferenceTask) ->
     };
     classify::check(signature, method)?;
     Ok(Task { signature: number, method, name })
-}
-
-/// What a call that names one signature asks for: which to run, and on what.
-fn prepare<'e>(
-    engine: &'e Engine,
-    spec: Option<&ModelSpecProto>,
-    input: Option<Input>,
-    method: Method,
-    served: &mut Served,
-) -> Result<(Run<'e>, Tensor)> {
-    let handle = find(engine, spec)?;
-    served.version = Some(handle.clone());
-    let signature = classify::find(&handle, signature_name(spec), method)?;
-    served.signature = Some(signature);
-    let examples = tensor_of(input.as_ref(), engine.max_tensor_bytes())?;
-    Ok((Run { engine, handle, signature }, examples))
-}
-
-/// A signature that was found and checked.
-struct Run<'e> {
-    engine: &'e Engine,
-    handle: ModelHandle,
-    signature: usize,
-}
-
-impl Run<'_> {
-    async fn classify(
-        &self,
-        examples: Tensor,
-        deadline: Instant,
-        served: &mut Served,
-    ) -> Result<ClassificationResult> {
-        let Run { engine, handle, signature } = self;
-        let run = classify::classify(engine, handle, *signature, examples, deadline, served);
-        Ok(classification_result(&run.await?))
-    }
-
-    async fn regress(
-        &self,
-        examples: Tensor,
-        deadline: Instant,
-        served: &mut Served,
-    ) -> Result<RegressionResult> {
-        let Run { engine, handle, signature } = self;
-        let run = classify::regress(engine, handle, *signature, examples, deadline, served);
-        Ok(regression_result(&run.await?))
-    }
 }
 
 /// Classes as a message.

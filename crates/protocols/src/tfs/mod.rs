@@ -1,157 +1,381 @@
-//! TensorFlow Serving's REST API, as `tensorflow_model_server` 2.20 speaks it: routes, order of
-//! checks, texts, number and white-space format. Under our own name it also takes and gives what
-//! the reference has no form for ([`binary`], JSON of half precision).
+//! TensorFlow Serving's REST and gRPC APIs, as `tensorflow_model_server` 2.20 speaks them: routes,
+//! order of checks, texts, number and white-space format. Under our own name the REST API also takes
+//! and gives what the reference has no form for ([`binary`], JSON of half precision).
 //!
 //! Sources: `model_servers/http_rest_api_handler.cc`, `http_rest_api_util.cc`,
 //! `util/json_tensor.cc`, `servables/tensorflow` of github.com/tensorflow/serving.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
-
-use self::binary::Wire;
-use self::path::Request;
+use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
-use tensorserve_core::engine::{Choice, Engine, ModelHandle, ModelSpec, Served, Unresolved};
-use tensorserve_protocol::{ALLOW, Head, JSON, NPY, Reply, bounded};
+use tensorserve_core::engine::{
+    Choice, Engine, Method, ModelHandle, ModelSpec, RecordFormat, Resolver, Unresolved,
+};
+use tensorserve_core::metrics::MetricsExporter;
+use tensorserve_core::repository::VersionFiles;
+use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
+use tensorserve_protocol::{
+    ALLOW, Host, JSON, Methods, Missing, Params, Protocol, Reply, Request, RequestHead, Route,
+    Routes, bounded,
+};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-pub(super) use self::call::{Answer, Call};
-pub(super) use self::encode::Format;
-pub(super) use self::path::Verb;
-pub(super) use self::predict::Decoded;
+use self::files::TfsFiles;
+use self::metrics::TfsMetrics;
+use self::prediction_log::PredictionLogs;
+use self::rest::RestCall;
 
+pub(crate) use self::answer::TfsAnswer;
+pub(crate) use self::encode::Format;
+
+mod answer;
 mod binary;
-mod call;
 pub mod classify;
 pub mod config;
 mod describe;
 mod encode;
 mod examples;
 mod fault;
+mod files;
 pub mod grpc;
 pub mod inference;
+mod metrics;
 mod outline;
-mod path;
 mod predict;
+mod prediction_log;
 pub mod record;
+mod reload;
+pub(crate) mod rest;
+mod service;
 pub mod warm_up;
 
+pub use self::config::TfsConfig;
+
+/// The name of the protocol over REST and over gRPC, as metrics have it.
+pub const REST: &str = "tfs_rest";
+/// See [`REST`].
+pub const GRPC: &str = "tfs_grpc";
+
 /// The signature that a request means which names none.
-pub(super) const DEFAULT_SIGNATURE: &str = "serving_default";
+pub(crate) const DEFAULT_SIGNATURE: &str = "serving_default";
 
-/// Answers a request for a path that starts with `/v1/` in any case. Where answers are to be
-/// exactly the reference's, the query is part of what has to match.
-pub async fn handle(engine: &Engine, head: &Head<'_>, body: Bytes, start: Instant) -> Reply {
-    let target = if head.exact { head.target } else { head.path() };
-    let method = if !head.exact && head.method == "HEAD" { "GET" } else { head.method };
-    let request = match path::parse(method, target) {
-        Ok(request) => request,
-        Err(path::Malformed::Request) => {
-            engine.count_look("", Some(Code::InvalidArgument), start.elapsed());
-            return malformed(head, target);
+/// TensorFlow Serving's protocols.
+pub struct TensorFlowServing {
+    config: TfsConfig,
+    max_tensor_bytes: usize,
+    metrics: Arc<TfsMetrics>,
+}
+
+impl TensorFlowServing {
+    /// The protocols as `config` says. An input of a recorded request may take at most
+    /// `max_tensor_bytes` of memory.
+    #[must_use]
+    pub fn new(config: TfsConfig, max_tensor_bytes: usize) -> Self {
+        TensorFlowServing { config, max_tensor_bytes, metrics: Arc::default() }
+    }
+}
+
+impl Protocol for TensorFlowServing {
+    fn name(&self) -> &'static str {
+        "tfs"
+    }
+
+    fn routes(&self, host: &Host, routes: &mut Routes) {
+        let api = Arc::new(RestApi {
+            engine: host.engine.clone(),
+            exact: self.config.exact,
+            prefix: "",
+            metrics: Arc::clone(&self.metrics),
+        });
+        if let Some(path) = &self.config.metrics_path {
+            let mut group = routes.group(TAG, &api, failure_with_status);
+            group
+                .immediate(Methods::Any, path.clone(), Permission::Metrics, RestApi::metrics)
+                .summary("TensorFlow Serving's metrics, under its names");
         }
-        Err(path::Malformed::Version) => {
-            engine.count_look("", Some(Code::InvalidArgument), start.elapsed());
-            return version_too_large(head);
+        add_routes(&api, routes);
+        // As SageMaker's container has it.
+        let below_tfs = Arc::new(RestApi { prefix: "/tfs", ..RestApi::clone(&api) });
+        add_routes(&below_tfs, routes);
+    }
+
+    fn grpc(&self, host: &Host, limits: GrpcLimits, services: &mut GrpcServices) {
+        service::add(&self.config, &host.engine, limits, services);
+    }
+
+    fn exporter(&self) -> Option<Arc<dyn MetricsExporter>> {
+        Some(Arc::clone(&self.metrics) as Arc<dyn MetricsExporter>)
+    }
+
+    fn version_files(&self) -> Option<Arc<dyn VersionFiles>> {
+        Some(Arc::new(TfsFiles { max_tensor_bytes: self.max_tensor_bytes }))
+    }
+
+    fn record_format(&self) -> Option<Arc<dyn RecordFormat>> {
+        Some(Arc::new(PredictionLogs))
+    }
+}
+
+const TAG: &str = "TensorFlow Serving";
+
+/// The REST API, below a path prefix.
+#[derive(Clone)]
+struct RestApi {
+    engine: Engine,
+    /// Take and give only what the reference does.
+    exact: bool,
+    /// What comes before `/v1/`.
+    prefix: &'static str,
+    metrics: Arc<TfsMetrics>,
+}
+
+/// The ways to name a version behind a model's name.
+const VERSIONS: [&str; 3] = ["", "/versions/{version}", "/labels/{label}"];
+
+/// Adds the REST API's routes. The reference matches regular expressions, case-insensitively and as
+/// a whole: `POST /v1/models/NAME[/versions/DIGITS|/labels/LABEL]:(classify|regress|predict)` and
+/// `GET /v1/models[/NAME][/versions/DIGITS|/labels/LABEL][/metadata]`, where NAME and LABEL are
+/// anything but `/` and `:`.
+fn add_routes(api: &Arc<RestApi>, routes: &mut Routes) {
+    let mut group = routes.group(TAG, api, failure_with_status);
+    let get = if api.exact { Methods::GetOnly } else { Methods::Get };
+    let path = |rest: &str| format!("{}/v1/models{rest}", api.prefix);
+    let common = |route: &mut Route, summary| {
+        route.any_case().accepts(are_names_and_numbers).summary(summary);
+        if api.prefix.is_empty() {
+            route.cors();
         }
     };
-    let (name, result) = match request {
-        Request::Status(spec) if spec.is_for_all() && !head.exact => {
-            (String::new(), Ok(describe::list(engine)))
-        }
-        Request::Status(spec) => {
-            let result = describe::status(engine, spec.name.as_deref(), spec.version());
-            (spec.name.unwrap_or_default(), result)
-        }
-        Request::Metadata(spec) => {
-            let name = spec.name.clone().unwrap_or_default();
-            let result = metadata(engine, &name, spec.choice());
-            (name, result)
-        }
-        Request::Post(verb, spec) => {
-            let name = spec.name.clone().unwrap_or_default();
-            let (choice, body, exact) = (spec.choice(), &body, head.exact);
-            let call = Call { engine, verb, name: &name, choice, body, start, exact };
-            return infer(&call, head).await;
-        }
-    };
-    engine.count_look(&name, result.as_ref().err().map(Error::code), start.elapsed());
-    result.unwrap_or_else(failure)
-}
-
-/// The answer to a version that is no 64-bit number. The reference server fails before it has
-/// written its JSON.
-fn version_too_large(head: &Head<'_>) -> Reply {
-    if head.exact {
-        return Reply::ok(JSON, Bytes::new()).with_status(400);
+    let all = group.immediate(get, path(""), Permission::Read, RestApi::list);
+    common(all, "Every model with the status of its versions");
+    for version in VERSIONS {
+        let model = format!("/{{model}}{version}");
+        let status = group.immediate(get, path(&model), Permission::Read, RestApi::status);
+        common(status, "The status of a model's versions");
+        let metadata = path(&format!("{model}/metadata"));
+        let metadata = group.immediate(get, metadata, Permission::Read, RestApi::metadata);
+        common(metadata, "The signatures of a model");
+        let predict = path(&format!("{model}:predict"));
+        let predict = group.route(Methods::Post, predict, Permission::Infer, |api, request| {
+            Box::pin(api.infer(Method::Predict, request))
+        });
+        common(predict, "Run a signature on tensors");
+        let classify = path(&format!("{model}:classify"));
+        let classify = group.route(Methods::Post, classify, Permission::Infer, |api, request| {
+            Box::pin(api.infer(Method::Classify, request))
+        });
+        common(classify, "Classify examples");
+        let regress = path(&format!("{model}:regress"));
+        let regress = group.route(Methods::Post, regress, Permission::Infer, |api, request| {
+            Box::pin(api.infer(Method::Regress, request))
+        });
+        common(regress, "Regress examples");
     }
-    let message = format!("the version in {} is larger than any can be", head.path());
-    failure(Error::invalid(message))
-}
-
-/// The answer to a path that is none, or not with this method; the reference does not tell one
-/// from the other.
-fn malformed(head: &Head<'_>, target: &str) -> Reply {
-    let Head { method, exact, .. } = *head;
-    let takes = |method| path::parse(method, target).is_ok();
-    let allowed = match (takes("GET"), takes("POST")) {
-        (true, _) => "GET, HEAD",
-        (false, true) => "POST",
-        (false, false) => "",
-    };
-    if exact || allowed.is_empty() {
-        return failure(Error::invalid(format!("Malformed request: {method} {target}")));
-    }
-    let message = format!("{method} is not allowed for {target}; it takes {allowed}");
-    failure(Error::invalid(message)).with_status(405).with_header(ALLOW, allowed)
-}
-
-fn metadata(engine: &Engine, name: &str, choice: Choice) -> Result<Reply> {
-    if name.is_empty() {
-        return Err(Error::invalid("Missing model name in request."));
-    }
-    let handle = resolve(engine, name, choice)?;
-    Ok(Reply::ok(JSON, describe::metadata(&handle)))
-}
-
-async fn infer(call: &Call<'_>, head: &Head<'_>) -> Reply {
-    let mut served = Served::new(call.api());
-    let answer = infer_on_wire(call, head, &mut served).await;
-    let reply = answer.unwrap_or_else(|error| {
-        served.code = Some(error.code());
-        if served.version.is_none() {
-            // The failure counts for the model, if there is one of that name.
-            let spec = ModelSpec { name: call.name, choice: Choice::Latest };
-            served.version = call.engine.resolve(&spec).ok();
-        }
-        failure(error)
+    let prefix = if api.prefix.is_empty() { "/v1/" } else { "/tfs/" };
+    let scope = group.scope(prefix, |api, head, missing| api.missing(head, missing));
+    scope.permission(|method| match method {
+        "GET" | "HEAD" => Permission::Read,
+        // Browsers ask without credentials, and learn nothing about models.
+        "OPTIONS" => Permission::Public,
+        _ => Permission::Infer,
     });
-    reply.with_served(served)
+    if api.prefix.is_empty() {
+        scope.any_case().cors();
+    }
+    if api.exact {
+        scope.with_query();
+    }
 }
 
-async fn infer_on_wire(call: &Call<'_>, head: &Head<'_>, served: &mut Served) -> Result<Reply> {
-    if call.verb != Verb::Predict {
-        return Ok(Reply::ok(JSON, call.run(served).await?.json(call.exact)?));
-    }
-    let wire = Wire::of_body(head);
-    let to = wire.of_answer(head);
-    if let Wire::Message(kind) = to {
-        // In boxes what is rarer: the future of every request is as large as its largest part.
-        return Ok(Reply::ok(kind, Box::pin(binary::predict(call, served)).await?));
-    }
-    let answer = call.predict(&wire, &to, served).await?;
-    if to == Wire::Npy {
-        let array = binary::encode(answer.tensors(), call.engine.max_tensor_bytes())?;
-        return Ok(Reply::ok(NPY, array));
-    }
-    Ok(Reply::ok(JSON, answer.json(call.exact)?))
+/// Whether parameters can be names, and numbers of versions.
+fn are_names_and_numbers(params: &Params<'_>) -> bool {
+    params.iter().all(|(name, value)| match name {
+        "version" => value.bytes().all(|byte| byte.is_ascii_digit()),
+        _ => !value.contains(':'),
+    })
 }
 
-/// The version that is meant.
-pub(super) fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<ModelHandle> {
-    let resolved = engine.resolve(&ModelSpec { name, choice });
-    resolved.map_err(|unresolved| match (unresolved, choice) {
+/// The model that a path names.
+struct PathSpec {
+    name: String,
+    version: Option<i64>,
+    label: Option<String>,
+}
+
+impl PathSpec {
+    /// Reads the parameters of a path; `None` if the version does not fit 64 bits.
+    fn of(params: &Params<'_>) -> Option<Self> {
+        let (version, label) = (params.raw("version"), params.raw("label"));
+        let version = if version.is_empty() { None } else { Some(version.parse().ok()?) };
+        let label = (!label.is_empty()).then(|| params.decoded("label"));
+        Some(PathSpec { name: params.decoded("model"), version, label })
+    }
+
+    fn choice(&self) -> Choice<'_> {
+        match (self.version, &self.label) {
+            (Some(version), _) => Choice::Version(version),
+            (None, Some(label)) => Choice::Label(label),
+            (None, None) => Choice::Latest,
+        }
+    }
+}
+
+impl RestApi {
+    /// Answers `GET /v1/models`, which the reference does not have.
+    fn list(&self, request: Request<'_>) -> Reply {
+        if self.exact {
+            return self.described("", Err(missing_name()), request.start);
+        }
+        self.described("", Ok(describe::list(&self.engine)), request.start)
+    }
+
+    fn status(&self, request: Request<'_>) -> Reply {
+        let Some(spec) = PathSpec::of(&request.params) else {
+            return self.version_too_large(&request.head);
+        };
+        let status = describe::status(&self.engine, &spec.name, spec.version);
+        self.described(&spec.name, status, request.start)
+    }
+
+    fn metadata(&self, request: Request<'_>) -> Reply {
+        // The word matches in any case, but only in lower case does it mean the metadata.
+        if !request.head.path().ends_with("/metadata") {
+            return self.status(request);
+        }
+        let Some(spec) = PathSpec::of(&request.params) else {
+            return self.version_too_large(&request.head);
+        };
+        let found = self.engine.resolve(&ModelSpec { name: &spec.name, choice: spec.choice() });
+        let found = found.map_err(|unresolved| not_served(unresolved, &spec.name, spec.choice()));
+        let metadata = found.map(|version| Reply::ok(JSON, describe::metadata(&version)));
+        self.described(&spec.name, metadata, request.start)
+    }
+
+    /// Counts the request for a status or for metadata that `outcome` answers.
+    fn described(&self, model: &str, outcome: Result<Reply>, start: Instant) -> Reply {
+        let is_served = !model.is_empty()
+            && self.engine.resolve(&ModelSpec { name: model, choice: Choice::Latest }).is_ok();
+        let code = outcome.as_ref().err().map(Error::code);
+        self.metrics.described(is_served.then_some(model), code, start.elapsed());
+        outcome.unwrap_or_else(failure)
+    }
+
+    async fn infer(&self, method: Method, mut request: Request<'_>) -> Reply {
+        let Some(spec) = PathSpec::of(&request.params) else {
+            return self.version_too_large(&request.head);
+        };
+        let body = request.take_bytes();
+        let call = RestCall {
+            name: &spec.name,
+            choice: spec.choice(),
+            method,
+            exact: self.exact,
+            max_bytes: self.engine.max_tensor_bytes(),
+        };
+        rest::answer(&self.engine, &call, &request.head, body, request.start).await
+    }
+
+    /// The reference's metrics, whatever the method, as there.
+    fn metrics(&self, request: Request<'_>) -> Reply {
+        let path = request.head.path();
+        match request.head.target.split_once('?').filter(|_| self.exact) {
+            None => Reply::ok(metrics::CONTENT_TYPE, self.metrics.page()),
+            Some((_, query)) => {
+                let message = format!("Unexpected path: {path}?{query}. Should be {path}");
+                Reply::ok(metrics::CONTENT_TYPE, message).with_status(400)
+            }
+        }
+    }
+
+    /// The response to a version that is not a 64-bit number. The reference server fails before it
+    /// has written its JSON.
+    fn version_too_large(&self, head: &RequestHead<'_>) -> Reply {
+        self.metrics.described(None, Some(Code::InvalidArgument), Default::default());
+        if self.exact {
+            return Reply::ok(JSON, "").with_status(400);
+        }
+        let message = format!("the version in {} does not fit 64 bits", head.path());
+        failure(Error::invalid(message))
+    }
+
+    /// The response to a path that is not one of the API's, or not with this method; the reference
+    /// does not tell one from the other.
+    fn missing(&self, head: &RequestHead<'_>, missing: &Missing) -> Reply {
+        let method = head.method;
+        if method == "OPTIONS" && self.prefix.is_empty() {
+            return options(head);
+        }
+        self.metrics.described(None, Some(Code::InvalidArgument), Default::default());
+        let target = if self.exact { head.target } else { head.path() };
+        let target = target.strip_prefix(self.prefix).unwrap_or(target);
+        if method == "GET" && names_no_model(target) {
+            return failure(missing_name());
+        }
+        let Missing::Method(allowed) = missing else {
+            return failure(malformed(method, target));
+        };
+        if self.exact {
+            return failure(malformed(method, target));
+        }
+        let allowed = allowed.join(", ");
+        let message = format!("{method} is not allowed for {target}; it takes {allowed}");
+        failure(Error::invalid(message)).with_status(405).with_header(ALLOW, allowed)
+    }
+}
+
+fn malformed(method: &str, target: &str) -> Error {
+    Error::invalid(format!("Malformed request: {method} {target}"))
+}
+
+fn missing_name() -> Error {
+    Error::invalid("Missing model name in request.")
+}
+
+/// Whether the reference's expression matches a path of which it takes nothing for the name:
+/// `/v1/models/versions/1`, say.
+fn names_no_model(target: &str) -> bool {
+    let lower = target.to_ascii_lowercase();
+    let Some(rest) = lower.strip_prefix("/v1/models/") else {
+        return false;
+    };
+    let mut parts = rest.strip_suffix("/metadata").unwrap_or(rest).split('/');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some("versions"), Some(digits), None) => {
+            !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+        }
+        (Some("labels"), Some(label), None) => !label.is_empty() && !label.contains(':'),
+        _ => false,
+    }
+}
+
+/// A browser's question before a request to another origin. The reference answers it with an empty
+/// body either way.
+fn options(head: &RequestHead<'_>) -> Reply {
+    let origin = head.header("origin");
+    let is_web = origin.is_some_and(|o| o.contains("http://") || o.contains("https://"));
+    Reply::ok(JSON, "").with_status(if is_web { 200 } else { 400 })
+}
+
+/// The response to `GET /v1/models/NAME`.
+pub(crate) fn status(engine: &Engine, name: &str) -> Reply {
+    describe::status(engine, name, None).unwrap_or_else(failure)
+}
+
+/// The version that a request means.
+pub(crate) fn resolve(
+    resolver: &mut Resolver<'_>,
+    name: &str,
+    choice: Choice<'_>,
+) -> Result<ModelHandle> {
+    let resolved = resolver.resolve(&ModelSpec { name, choice });
+    resolved.map_err(|unresolved| not_served(unresolved, name, choice))
+}
+
+/// The error for a version that is not served.
+fn not_served(unresolved: Unresolved, name: &str, choice: Choice<'_>) -> Error {
+    match (unresolved, choice) {
         (Unresolved::Label, Choice::Label(label)) => {
             Error::invalid(format!("Unrecognized servable version label: {label}"))
         }
@@ -159,22 +383,24 @@ pub(super) fn resolve(engine: &Engine, name: &str, choice: Choice) -> Result<Mod
             Error::not_found(format!("Servable not found for request: Specific({name}, {version})"))
         }
         _ => Error::not_found(format!("Servable not found for request: Latest({name})")),
-    })
+    }
 }
 
 /// The error as this API writes it.
-pub(super) fn failure(error: Error) -> Reply {
+pub(crate) fn failure(error: Error) -> Reply {
+    let status = error.code().http();
+    failure_with_status(error, status)
+}
+
+/// The same with another status than that of its code.
+pub(crate) fn failure_with_status(error: Error, status: u16) -> Reply {
     let mut body = b"{\n    \"error\": ".to_vec();
     write::string(bounded(error.message()).as_bytes(), &mut body);
     body.extend_from_slice(b"\n}");
-    let mut reply = Reply::ok(JSON, body).with_status(error.code().http());
+    let mut reply = Reply::ok(JSON, body).with_status(status);
     reply.error = Some(error);
     reply
 }
 
-/// A failure that shows before the path is looked at (a body that is too large, say), in this
-/// API's form.
-#[must_use]
-pub fn refuse(error: Error, status: u16) -> Reply {
-    failure(error).with_status(status)
-}
+#[cfg(test)]
+mod tests;

@@ -13,10 +13,10 @@ use std::time::Instant;
 use bytes::Bytes;
 use prost::Message;
 
-use super::classify::{self, Method};
-use super::{grpc, inference};
+use super::{TfsAnswer, grpc, inference};
 use tensorserve_codec::tfrecord::Reader;
-use tensorserve_core::engine::ModelHandle;
+use tensorserve_core::engine::{Method, ModelHandle, Resolver};
+use tensorserve_proto::Form;
 use tensorserve_proto::serving::prediction_log::LogType;
 use tensorserve_proto::serving::{InferenceTask, Input, ModelSpec, PredictRequest, PredictionLog};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -171,68 +171,70 @@ fn damaged(error: Error) -> Error {
 /// # Errors
 /// What the request itself would report, and [`Code::Unimplemented`] for kinds that can not be
 /// run.
-pub fn run(handle: &ModelHandle, record: &PredictionLog, max_bytes: usize) -> Result<()> {
-    let unsupported = |kind: u8| {
-        let message = format!("Unsupported log_type for warmup: {kind}");
-        Err(Error::new(Code::Unimplemented, message))
-    };
+pub fn run(version: &ModelHandle, record: &PredictionLog, max_bytes: usize) -> Result<()> {
     match &record.log_type {
         None => Ok(()),
-        Some(LogType::PredictLog(log)) => {
-            predict(handle, log.request.as_ref().unwrap_or(&PredictRequest::default()))
-        }
+        Some(LogType::PredictLog(log)) => predict(version, log.request.as_ref()),
         Some(LogType::ClassifyLog(log)) => {
             let request = log.request.as_ref();
             let spec = request.and_then(|request| request.model_spec.as_ref());
             let input = request.and_then(|request| request.input.as_ref());
-            on_examples(handle, Method::Classify, spec, input, max_bytes)
+            on_examples(version, Method::Classify, spec, input, max_bytes)
         }
         Some(LogType::RegressLog(log)) => {
             let request = log.request.as_ref();
             let spec = request.and_then(|request| request.model_spec.as_ref());
             let input = request.and_then(|request| request.input.as_ref());
-            on_examples(handle, Method::Regress, spec, input, max_bytes)
+            on_examples(version, Method::Regress, spec, input, max_bytes)
         }
         Some(LogType::MultiInferenceLog(log)) => {
             let tasks = log.request.as_ref().map_or(&[][..], |request| &request.tasks);
             let input = log.request.as_ref().and_then(|request| request.input.as_ref());
-            multi_inference(handle, tasks, input, max_bytes)
+            multi_inference(version, tasks, input, max_bytes)
         }
-        Some(LogType::SessionRunLog(_)) => unsupported(5),
-        Some(LogType::PredictStreamedLog(_)) => unsupported(7),
+        Some(LogType::SessionRunLog(_)) => Err(unsupported(5)),
+        Some(LogType::PredictStreamedLog(_)) => Err(unsupported(7)),
     }
 }
 
-fn predict(handle: &ModelHandle, request: &PredictRequest) -> Result<()> {
-    let name = grpc::signature_name(request.model_spec.as_ref());
-    let (number, signature) = grpc::predict_signature(handle, name)?;
-    grpc::wanted_outputs(signature, &request.output_filter)?;
-    let inputs = grpc::input_tensors(signature, request.inputs.clone())?;
-    handle.run_now(number, &inputs).map(drop)
+/// The error for records of the kind with this number in the message.
+fn unsupported(kind: u8) -> Error {
+    let message = format!("Unsupported log_type for warmup: {kind}");
+    Error::new(Code::Unimplemented, message)
+}
+
+fn predict(version: &ModelHandle, request: Option<&PredictRequest>) -> Result<()> {
+    let request = request.cloned().unwrap_or_default();
+    let decode = |resolver: &mut Resolver<'_>| {
+        grpc::decode_predict_for(resolver, version.clone(), request, Form::Content)
+    };
+    version.rehearse(decode, |_, _| Ok(()))
 }
 
 fn on_examples(
-    handle: &ModelHandle,
+    version: &ModelHandle,
     method: Method,
     spec: Option<&ModelSpec>,
     input: Option<&Input>,
     max_bytes: usize,
 ) -> Result<()> {
-    let signature = classify::find(handle, grpc::signature_name(spec), method)?;
-    let examples = inference::tensor_of(input, max_bytes)?;
-    classify::run_now(handle, signature, method, examples)
+    let decode = |resolver: &mut Resolver<'_>| {
+        inference::decode_examples(resolver, version.clone(), spec, input, method, max_bytes)
+    };
+    version.rehearse(decode, |form, response| TfsAnswer::read(form, response).map(drop))
 }
 
 fn multi_inference(
-    handle: &ModelHandle,
+    version: &ModelHandle,
     tasks: &[InferenceTask],
     input: Option<&Input>,
     max_bytes: usize,
 ) -> Result<()> {
-    let tasks = inference::check_tasks(handle, tasks)?;
-    let examples = inference::tensor_of(input, max_bytes)?;
-    for task in tasks {
-        classify::run_now(handle, task.signature, task.method, examples.clone())?;
+    if tasks.is_empty() {
+        return inference::tensor_of(input, max_bytes).map(drop);
     }
-    Ok(())
+    let decode = |resolver: &mut Resolver<'_>| {
+        inference::decode_tasks(resolver, version.clone(), tasks, input, max_bytes)
+    };
+    version.rehearse(decode, |form, response| inference::encode_tasks(form, response).map(drop))
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use self::rows::Scorer;
 use self::xml::Element;
 use tensorserve_platform::{
-    Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, files,
+    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform, files,
 };
 use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -51,6 +51,14 @@ pub struct Pmml;
 impl Platform for Pmml {
     fn name(&self) -> &'static str {
         "pmml"
+    }
+
+    fn title(&self) -> &'static str {
+        "PMML"
+    }
+
+    fn input_style(&self) -> InputStyle {
+        InputStyle::Records
     }
 
     fn describe(&self) -> Result<String> {

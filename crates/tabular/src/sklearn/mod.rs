@@ -85,6 +85,10 @@ impl Platform for ScikitLearn {
         "scikitlearn"
     }
 
+    fn title(&self) -> &'static str {
+        "Scikit-learn"
+    }
+
     fn describe(&self) -> Result<String> {
         Ok("scikit-learn natively".to_owned())
     }

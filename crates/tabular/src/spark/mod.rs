@@ -38,6 +38,10 @@ impl Platform for Spark {
         "spark"
     }
 
+    fn title(&self) -> &'static str {
+        "Spark"
+    }
+
     fn describe(&self) -> Result<String> {
         Ok("Spark natively".to_owned())
     }

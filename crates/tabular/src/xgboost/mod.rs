@@ -71,6 +71,10 @@ impl Platform for XGBoost {
         "xgboost"
     }
 
+    fn title(&self) -> &'static str {
+        "XGBoost"
+    }
+
     fn describe(&self) -> Result<String> {
         Ok("XGBoost natively".to_owned())
     }

@@ -1,4 +1,4 @@
-// Shows /openapi.json: each route, its role, and what goes in and comes out.
+// Shows /openapi.json: each route, its roles, its payload and its response.
 
 import { send } from "./api.js";
 import { el } from "./dom.js";
@@ -13,10 +13,10 @@ function block(title, value) {
 function operation(path, method, said) {
 	const sent = said.requestBody?.content?.["application/json"];
 	const got = said.responses?.["200"]?.content?.["application/json"];
-	const role = said["x-role"] ? el("span.faint", ` ${said["x-role"]}`) : null;
+	const roles = said["x-roles"] ? el("span.faint", ` ${said["x-roles"].join(", ")}`) : null;
 	return el(
 		"section.card.route",
-		el("h3", el("span.code", `${method.toUpperCase()} ${path}`), role),
+		el("h3", el("span.code", `${method.toUpperCase()} ${path}`), roles),
 		el("p", said.summary ?? ""),
 		block("Example", sent?.example),
 		block("Takes", sent?.schema === true ? undefined : sent?.schema),

@@ -4,7 +4,7 @@ use super::notation::Notation;
 
 /// What a client sends, and to which API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Api {
+pub(super) enum ClientApi {
     /// Simple TensorFlow Serving's `POST /`.
     Simple,
     /// TensorFlow Serving's REST API.
@@ -19,7 +19,7 @@ pub(super) enum Api {
 
 /// How a request's body stands in the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum BodyForm {
     /// As a literal of the language, or as JSON in a string that is taken as it is.
     Literal(Notation),
     /// As JSON in a string whose quotes and backslashes need a backslash.
@@ -60,14 +60,14 @@ pub(super) struct Variant {
     pub(super) comment: &'static str,
     /// How it learns of the authority that signed the server's certificate.
     pub(super) trust: &'static [&'static str],
-    pub(super) api: Api,
-    pub(super) form: Form,
+    pub(super) api: ClientApi,
+    pub(super) form: BodyForm,
     pub(super) template: &'static str,
 }
 
-const JSON: Form = Form::Literal(Notation::Json);
-const PYTHON: Form = Form::Literal(Notation::Python);
-const JAVASCRIPT: Form = Form::Literal(Notation::JavaScript);
+const JSON: BodyForm = BodyForm::Literal(Notation::Json);
+const PYTHON: BodyForm = BodyForm::Literal(Notation::Python);
+const JAVASCRIPT: BodyForm = BodyForm::Literal(Notation::JavaScript);
 
 const TRUST: &[&str] =
     &["TENSORSERVE_CA may name a PEM file of the authority that signed the server's certificate."];
@@ -80,7 +80,7 @@ const CURL: Variant = Variant {
     run: "bash client.sh",
     comment: "#",
     trust: TRUST,
-    api: Api::Simple,
+    api: ClientApi::Simple,
     form: JSON,
     template: include_str!("templates/bash.txt"),
 };
@@ -93,7 +93,7 @@ const REQUESTS: Variant = Variant {
     run: "python3 client.py",
     comment: "#",
     trust: TRUST,
-    api: Api::Simple,
+    api: ClientApi::Simple,
     form: PYTHON,
     template: include_str!("templates/python.txt"),
 };
@@ -112,7 +112,7 @@ pub(super) const LANGUAGES: &[Language] = &[
             run: "",
             comment: "",
             trust: &[],
-            api: Api::Data,
+            api: ClientApi::Data,
             form: JSON,
             template: "«body»\n",
         }],
@@ -127,7 +127,7 @@ pub(super) const LANGUAGES: &[Language] = &[
             Variant {
                 id: "rest",
                 name: "TensorFlow Serving REST, with requests",
-                api: Api::Rest,
+                api: ClientApi::Rest,
                 template: include_str!("templates/python_rest.txt"),
                 ..REQUESTS
             },
@@ -135,7 +135,7 @@ pub(super) const LANGUAGES: &[Language] = &[
                 id: "grpc",
                 name: "TensorFlow Serving gRPC, with tensorflow-serving-api",
                 install: "pip install tensorflow-serving-api",
-                api: Api::Grpc,
+                api: ClientApi::Grpc,
                 template: include_str!("templates/python_grpc.txt"),
                 ..REQUESTS
             },
@@ -143,7 +143,7 @@ pub(super) const LANGUAGES: &[Language] = &[
                 id: "boto3",
                 name: "SageMaker, with boto3",
                 install: "pip install boto3",
-                api: Api::Sagemaker,
+                api: ClientApi::Sagemaker,
                 template: include_str!("templates/python_boto3.txt"),
                 ..REQUESTS
             },
@@ -165,7 +165,7 @@ pub(super) const LANGUAGES: &[Language] = &[
                     "Node takes the authority that signed the server's certificate from the PEM file",
                     "that NODE_EXTRA_CA_CERTS names: NODE_EXTRA_CA_CERTS=$TENSORSERVE_CA node client.js",
                 ],
-                api: Api::Simple,
+                api: ClientApi::Simple,
                 form: JAVASCRIPT,
                 template: include_str!("templates/javascript.txt"),
             },
@@ -177,7 +177,7 @@ pub(super) const LANGUAGES: &[Language] = &[
                 run: "",
                 comment: "",
                 trust: &[],
-                api: Api::Simple,
+                api: ClientApi::Simple,
                 form: JAVASCRIPT,
                 template: include_str!("templates/javascript_browser.txt"),
             },
@@ -261,7 +261,7 @@ pub(super) const LANGUAGES: &[Language] = &[
             file: "client.escript",
             run: "escript client.escript",
             comment: "%%",
-            form: Form::Escaped,
+            form: BodyForm::Escaped,
             template: include_str!("templates/erlang.txt"),
             ..CURL
         }],
@@ -290,7 +290,7 @@ pub(super) const LANGUAGES: &[Language] = &[
             file: "Client.java",
             run: "java Client.java",
             comment: "//",
-            form: Form::TextBlocks,
+            form: BodyForm::TextBlocks,
             template: include_str!("templates/java.txt"),
             ..CURL
         }],
@@ -305,7 +305,7 @@ pub(super) const LANGUAGES: &[Language] = &[
             file: "Client.cs",
             run: "dotnet run Client.cs",
             comment: "//",
-            form: Form::DoubledQuotes,
+            form: BodyForm::DoubledQuotes,
             template: include_str!("templates/csharp.txt"),
             ..CURL
         }],

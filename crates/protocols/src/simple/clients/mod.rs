@@ -1,29 +1,29 @@
-//! Clients made to order: the source of a program that asks one signature of one model of this
+//! Generated clients: the source of a program that calls one signature of one model of this
 //! server, in a language of choice.
 //!
 //! A client is a template ([`languages`]) whose blanks are filled with where the server is
-//! ([`place`]) and what to send ([`notation`]). It holds no secret: what shows who it is comes
+//! ([`location`]) and what to send ([`notation`]). It holds no secret: what shows who it is comes
 //! from the environment it runs in. Names of models, signatures and inputs may be anything, and
 //! the source stays ASCII in which they mean nothing but themselves.
 
 use serde_json::{Map, Value, json};
 
-use self::languages::{Api, Form, LANGUAGES, Language, Variant};
+use self::languages::{BodyForm, ClientApi, LANGUAGES, Language, Variant};
+use self::location::{Credentials, ServerLocation};
 use self::notation::{Notation, label};
-use self::place::{Credentials, Place};
 use self::template::Blanks;
-use super::{example, refuse};
+use super::{SimpleApi, refuse};
+use crate::sample;
 use tensorserve_core::engine::{Choice, Engine, ModelHandle, ModelSpec};
-use tensorserve_protocol::{Head, JSON, Reply, percent_decoded, percent_encoded};
+use tensorserve_protocol::url::percent_encoded;
+use tensorserve_protocol::{JSON, Reply, Request, RequestHead};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Signature};
 
 mod languages;
+mod location;
 mod notation;
-mod place;
 mod template;
-
-pub use place::Listener;
 
 /// What requests call the languages, and what people do.
 pub(super) fn all_languages() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -45,36 +45,26 @@ pub fn list() -> Reply {
     Reply::ok(JSON, json!({ "languages": languages }).to_string())
 }
 
-/// The model, percent-encoded, that a client is for which `path` asks for.
-#[must_use]
-pub fn model_of(path: &str) -> Option<&str> {
-    let model = path.strip_prefix("/v1/models/")?.strip_suffix("/gen_client")?;
-    (!model.is_empty() && !model.contains('/')).then_some(model)
-}
-
 /// Answers `GET /v1/models/MODEL/gen_client?language=…&variant=…&signature=…&version=…`: the
 /// source of a client for the model.
-#[must_use]
-pub fn source(engine: &Engine, head: &Head<'_>, listener: Listener) -> Reply {
-    let source = || -> Result<(&'static Variant, String)> {
-        let model = percent_decoded(model_of(head.path()).unwrap_or_default());
-        let model = model.as_str();
-        let wanted = Wanted::of(head)?;
-        let variant = wanted.variant()?;
-        let version = wanted.version.map_or(Choice::Latest, Choice::Version);
-        let handle = engine.resolve(&ModelSpec { name: model, choice: version });
-        let handle = handle.map_err(|_| no_model(engine, model, wanted.version))?;
-        let signature = find_signature(&handle, wanted.signature.as_deref())?;
-        let place = Place::of(head, listener, engine.addresses());
-        let data = serde_json::from_str(&example::data(signature)?)
-            .map_err(|e| Error::internal("an example is no JSON").with_source(e))?;
-        let call = Call { model, version: wanted.version, signature, data };
-        Ok((variant, call.source(variant, &place)?))
-    };
-    match source() {
+pub(super) fn route(api: &SimpleApi, request: Request<'_>) -> Reply {
+    let model = request.params.decoded("model");
+    source(api, &request.head, &model, request.head.query())
+}
+
+/// The source of a client for `model`, as `query` asks for it; `head` says how the server is
+/// reached.
+pub(super) fn source(
+    api: &SimpleApi,
+    head: &RequestHead<'_>,
+    model: &str,
+    query: impl Iterator<Item = (String, String)>,
+) -> Reply {
+    match generate(api, head, model, query) {
         // Never HTML, so that a browser shows a page for browsers, and does not run it.
         Ok((variant, source)) => {
-            let kind = if variant.api == Api::Data { JSON } else { "text/plain; charset=utf-8" };
+            let kind =
+                if variant.api == ClientApi::Data { JSON } else { "text/plain; charset=utf-8" };
             Reply::ok(kind, source).with_header("x-content-type-options", "nosniff")
         }
         Err(error) => {
@@ -84,19 +74,39 @@ pub fn source(engine: &Engine, head: &Head<'_>, listener: Listener) -> Reply {
     }
 }
 
-/// What a request asks for.
+fn generate(
+    api: &SimpleApi,
+    head: &RequestHead<'_>,
+    model: &str,
+    query: impl Iterator<Item = (String, String)>,
+) -> Result<(&'static Variant, String)> {
+    let engine = &api.engine;
+    let query = ClientQuery::of(query)?;
+    let variant = query.variant()?;
+    let choice = query.version.map_or(Choice::Latest, Choice::Version);
+    let handle = engine.resolve(&ModelSpec { name: model, choice });
+    let handle = handle.map_err(|_| no_model(engine, model, query.version))?;
+    let signature = find_signature(&handle, query.signature.as_deref())?;
+    let location = ServerLocation::of(head, api.listeners, engine.addresses());
+    let data = serde_json::from_str(&sample::data(signature)?)
+        .map_err(|e| Error::internal("a sample is not JSON").with_source(e))?;
+    let call = SampleCall { model, version: query.version, signature, data };
+    Ok((variant, call.source(variant, &location)?))
+}
+
+/// The client that a request asks for.
 #[derive(Debug, Default)]
-struct Wanted {
+struct ClientQuery {
     language: Option<String>,
     variant: Option<String>,
     signature: Option<String>,
     version: Option<i64>,
 }
 
-impl Wanted {
-    fn of(head: &Head<'_>) -> Result<Self> {
-        let mut wanted = Wanted::default();
-        for (name, value) in head.parameters().filter(|(_, value)| !value.is_empty()) {
+impl ClientQuery {
+    fn of(query: impl Iterator<Item = (String, String)>) -> Result<Self> {
+        let mut wanted = ClientQuery::default();
+        for (name, value) in query.filter(|(_, value)| !value.is_empty()) {
             match &*name {
                 "language" => wanted.language = Some(value.to_ascii_lowercase()),
                 "variant" => wanted.variant = Some(value.to_ascii_lowercase()),
@@ -118,7 +128,7 @@ impl Wanted {
         let found = LANGUAGES.iter().find(|l| l.id == id || l.aliases.contains(&id));
         let language = found.ok_or_else(|| {
             let all: Vec<&str> = LANGUAGES.iter().map(|language| language.id).collect();
-            Error::invalid(format!("there is no client in {id:?}, but in {}", all.join(", ")))
+            Error::invalid(format!("there is no client in {id:?}; available: {}", all.join(", ")))
         })?;
         let mut variants = language.variants.iter();
         let found = match self.variant.as_deref() {
@@ -128,7 +138,7 @@ impl Wanted {
         found.ok_or_else(|| {
             let all: Vec<&str> = language.variants.iter().map(|variant| variant.id).collect();
             let (id, name) = (self.variant.as_deref().unwrap_or_default(), language.name);
-            Error::invalid(format!("{name} has no client {id:?}, but {}", all.join(", ")))
+            Error::invalid(format!("{name} has no client {id:?}; available: {}", all.join(", ")))
         })
     }
 }
@@ -152,15 +162,15 @@ fn find_signature<'h>(handle: &'h ModelHandle, name: Option<&str>) -> Result<&'h
     found.ok_or_else(|| {
         let all: Vec<&str> = handle.signatures().iter().map(|s| s.name.as_str()).collect();
         let name = name.unwrap_or(DEFAULT);
-        Error::not_found(format!("there is no signature {name:?}, but {all:?}"))
+        Error::not_found(format!("signature {name:?} not found; available: {all:?}"))
     })
 }
 
 /// The signature that requests without a name mean.
 const DEFAULT: &str = "serving_default";
 
-/// What a client is to ask.
-struct Call<'c> {
+/// The call that a client makes.
+struct SampleCall<'c> {
     model: &'c str,
     version: Option<i64>,
     signature: &'c Signature,
@@ -171,19 +181,19 @@ struct Call<'c> {
 /// Beyond it JavaScript's numbers have gaps.
 const LARGEST_NUMBER: u64 = 1 << 53;
 
-impl Call<'_> {
+impl SampleCall<'_> {
     /// The source of a client.
-    fn source(&self, variant: &Variant, place: &Place) -> Result<String> {
-        let grpc = match (&place.grpc, variant.api) {
-            (None, Api::Grpc) => {
-                return Err(Error::invalid("this server has no port for gRPC"));
+    fn source(&self, variant: &Variant, location: &ServerLocation) -> Result<String> {
+        let grpc = match (&location.grpc, variant.api) {
+            (None, ClientApi::Grpc) => {
+                return Err(Error::invalid("this server has no gRPC port"));
             }
             (grpc, _) => grpc.clone().unwrap_or_default(),
         };
-        let auth = place.credentials != Credentials::None;
+        let auth = location.credentials != Credentials::None;
         let blanks = Blanks::default()
-            .value("header", self.header(variant, place))
-            .value("url", &place.url)
+            .value("header", self.header(variant, location))
+            .value("url", &location.url)
             .value("grpc", grpc)
             .value("label", label(self.model))
             .value("body", embed(variant.form, &self.body(variant.api)))
@@ -193,21 +203,21 @@ impl Call<'_> {
             .value("types", self.types())
             .value("version", self.version.unwrap_or_default().to_string())
             .condition("versioned", self.version.is_some())
-            .condition("tls", place.https)
-            .condition("address", place.is_address())
-            .condition("grpc_tls", place.grpc_tls)
-            .condition("basic", place.credentials == Credentials::Basic)
-            .condition("bearer", place.credentials == Credentials::Bearer)
+            .condition("tls", location.https)
+            .condition("address", location.is_address())
+            .condition("grpc_tls", location.grpc_tls)
+            .condition("basic", location.credentials == Credentials::Basic)
+            .condition("bearer", location.credentials == Credentials::Bearer)
             .condition("auth", auth)
             .condition("open", !auth)
-            .condition("settings", auth || place.https)
-            .condition("grpc_settings", auth || place.grpc_tls);
+            .condition("settings", auth || location.https)
+            .condition("grpc_settings", auth || location.grpc_tls);
         let filled = blanks.fill(variant.template);
         filled.map_err(|e| Error::internal(format!("the template of {} is wrong: {e}", variant.id)))
     }
 
-    /// What stands above the program: lines of comment.
-    fn header(&self, variant: &Variant, place: &Place) -> String {
+    /// The comment above the program.
+    fn header(&self, variant: &Variant, location: &ServerLocation) -> String {
         let Variant { install, run, comment, api, .. } = variant;
         let mut lines =
             vec![format!("Asks the model {} and prints its answer.", label(self.model))];
@@ -217,14 +227,14 @@ impl Call<'_> {
         if !run.is_empty() {
             lines.push(format!("Run: {run}"));
         }
-        match place.credentials {
+        match location.credentials {
             Credentials::None => {}
             Credentials::Basic => lines.push(
                 "User and password come from TENSORSERVE_USER and TENSORSERVE_PASSWORD.".to_owned(),
             ),
             Credentials::Bearer => lines.push("The key comes from TENSORSERVE_KEY.".to_owned()),
         }
-        if if *api == Api::Grpc { place.grpc_tls } else { place.https } {
+        if if *api == ClientApi::Grpc { location.grpc_tls } else { location.https } {
             lines.extend(variant.trust.iter().map(|line| (*line).to_owned()));
         }
         let lines: Vec<String> = lines.iter().map(|line| format!("{comment} {line}")).collect();
@@ -232,7 +242,7 @@ impl Call<'_> {
     }
 
     /// The members of the request; for gRPC, its inputs.
-    fn body(&self, api: Api) -> Vec<(&str, Value)> {
+    fn body(&self, api: ClientApi) -> Vec<(&str, Value)> {
         let data = || Value::Object(self.data.clone());
         let name = Some(self.signature.name.as_str()).filter(|name| *name != DEFAULT);
         let signature = name.map(|name| ("signature_name", Value::from(name)));
@@ -242,11 +252,11 @@ impl Call<'_> {
         });
         let model = ("model_name", Value::from(self.model));
         let members = match api {
-            Api::Simple => vec![Some(model), version, signature, Some(("data", data()))],
-            Api::Data => vec![version, signature, Some(("data", data()))],
+            ClientApi::Simple => vec![Some(model), version, signature, Some(("data", data()))],
+            ClientApi::Data => vec![version, signature, Some(("data", data()))],
             // Their versions are told elsewhere.
-            Api::Rest | Api::Sagemaker => vec![signature, Some(("inputs", data()))],
-            Api::Grpc => {
+            ClientApi::Rest | ClientApi::Sagemaker => vec![signature, Some(("inputs", data()))],
+            ClientApi::Grpc => {
                 return self
                     .data
                     .iter()
@@ -281,12 +291,14 @@ const LARGEST_BLOCK: usize = 60_000;
 
 /// A request's body as it stands in the source. Its text has quotes and backslashes, and nothing
 /// else that means something to a language (see [`notation`]).
-fn embed(form: Form, members: &[(&str, Value)]) -> String {
+fn embed(form: BodyForm, members: &[(&str, Value)]) -> String {
     match form {
-        Form::Literal(notation) => notation.body(members),
-        Form::Escaped => Notation::Json.body(members).replace('\\', "\\\\").replace('"', "\\\""),
-        Form::DoubledQuotes => Notation::Json.body(members).replace('"', "\"\""),
-        Form::TextBlocks => text_blocks(&Notation::Json.body(members)),
+        BodyForm::Literal(notation) => notation.body(members),
+        BodyForm::Escaped => {
+            Notation::Json.body(members).replace('\\', "\\\\").replace('"', "\\\"")
+        }
+        BodyForm::DoubledQuotes => Notation::Json.body(members).replace('"', "\"\""),
+        BodyForm::TextBlocks => text_blocks(&Notation::Json.body(members)),
     }
 }
 
@@ -319,6 +331,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use tensorserve_protocol::NoHeaders;
     use tensorserve_tensor::{DeclaredShape, ImageEncoding, TensorSpec};
 
     fn variants() -> impl Iterator<Item = (&'static Language, &'static Variant)> {
@@ -345,17 +358,22 @@ mod tests {
         }
     }
 
-    fn place(credentials: Credentials, https: bool) -> Place {
+    fn location(credentials: Credentials, https: bool) -> ServerLocation {
         let (scheme, grpc) = (if https { "https" } else { "http" }, "127.0.0.1:8501".to_owned());
         let url = format!("{scheme}://127.0.0.1:8500");
-        Place { url, https, grpc: Some(grpc), grpc_tls: https, credentials }
+        ServerLocation { url, https, grpc: Some(grpc), grpc_tls: https, credentials }
     }
 
-    fn source(variant: &Variant, model: &str, signature: &Signature, place: &Place) -> String {
-        let version = (place.credentials == Credentials::Basic).then_some(3);
-        let data = example::data(signature).expect("an example");
+    fn source(
+        variant: &Variant,
+        model: &str,
+        signature: &Signature,
+        location: &ServerLocation,
+    ) -> String {
+        let version = (location.credentials == Credentials::Basic).then_some(3);
+        let data = sample::data(signature).expect("a sample");
         let data = serde_json::from_str(&data).expect("JSON");
-        Call { model, version, signature, data }.source(variant, place).expect(variant.id)
+        SampleCall { model, version, signature, data }.source(variant, location).expect(variant.id)
     }
 
     /// `tests/golden/clients` has every client in the clear, with user and password (for version
@@ -364,18 +382,18 @@ mod tests {
     fn sources_are_those_of_the_golden_files() {
         let (plain, own) = (signature("serving_default", &["x"]), signature("other", &["a", "b"]));
         let situations = [
-            ("clear", &plain, place(Credentials::None, false)),
-            ("user", &own, place(Credentials::Basic, true)),
-            ("key", &plain, place(Credentials::Bearer, true)),
+            ("clear", &plain, location(Credentials::None, false)),
+            ("user", &own, location(Credentials::Basic, true)),
+            ("key", &plain, location(Credentials::Bearer, true)),
         ];
         let root = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut wrong = Vec::new();
         let mut known = BTreeMap::new();
-        for (folder, signature, place) in &situations {
+        for (folder, signature, location) in &situations {
             for (language, variant) in variants() {
                 let name = format!("{}-{}.txt", language.id, variant.id.replace('/', "-"));
                 let path = Path::new("tests/golden/clients").join(folder).join(name);
-                let got = source(variant, "half_plus_two", signature, place);
+                let got = source(variant, "half_plus_two", signature, location);
                 if fs::read_to_string(root.join(&path)).ok().as_deref() != Some(got.as_str()) {
                     let new = root.join("target").join(&path);
                     fs::create_dir_all(new.parent().expect("a folder")).expect("a folder");
@@ -401,12 +419,12 @@ mod tests {
         for (language, variant) in variants() {
             for credentials in [Credentials::None, Credentials::Basic, Credentials::Bearer] {
                 for https in [false, true] {
-                    let source = source(variant, "m", &signature, &place(credentials, https));
+                    let source = source(variant, "m", &signature, &location(credentials, https));
                     assert!(source.is_ascii(), "{}: {source}", language.id);
                     // A client that shows who it is says where it learns that.
                     let asks = ["TENSORSERVE_USER", "TENSORSERVE_KEY", "id=\"user\"", "id=\"key\""];
                     let shows = asks.iter().any(|name| source.contains(name));
-                    let should = credentials != Credentials::None && variant.api != Api::Data;
+                    let should = credentials != Credentials::None && variant.api != ClientApi::Data;
                     assert_eq!(shows, should, "{}: {source}", language.id);
                 }
             }
@@ -436,9 +454,9 @@ mod tests {
             prop_assume!(name != DEFAULT && input != "__proto__");
             for (language, variant) in variants() {
                 for credentials in [Credentials::None, Credentials::Basic] {
-                    let place = place(credentials, true);
-                    let plain = source(variant, "m", &signature("s", &["x"]), &place);
-                    let got = source(variant, &model, &signature(&name, &[&input]), &place);
+                    let location = location(credentials, true);
+                    let plain = source(variant, "m", &signature("s", &["x"]), &location);
+                    let got = source(variant, &model, &signature(&name, &[&input]), &location);
                     prop_assert_eq!(meanings(&got), meanings(&plain), "{}: {}", language.id, got);
                 }
             }
@@ -451,25 +469,18 @@ mod tests {
         let dims = [-1, 300, 300].map(|size| (size, String::new()));
         signature.inputs[0].shape = DeclaredShape::Dims(dims.into());
         let java = LANGUAGES.iter().find(|language| language.id == "java").expect("Java");
-        let source = source(&java.variants[0], "m", &signature, &place(Credentials::None, false));
+        let source =
+            source(&java.variants[0], "m", &signature, &location(Credentials::None, false));
         let blocks: Vec<&str> = source.split("\"\"\"").skip(1).step_by(2).collect();
         assert!(blocks.len() > 5 && blocks.iter().all(|block| block.len() < 65_535));
         let body: Value = serde_json::from_str(&blocks.concat()).expect("JSON");
         assert_eq!(body["data"]["x"][1][299].as_array().map(Vec::len), Some(300));
     }
 
-    struct NoHeaders;
-
-    impl tensorserve_protocol::Headers for NoHeaders {
-        fn get(&self, _: &str) -> Option<&str> {
-            None
-        }
-    }
-
-    fn wanted(query: &str) -> Result<(Wanted, &'static Variant)> {
+    fn wanted(query: &str) -> Result<(ClientQuery, &'static Variant)> {
         let target = format!("/v1/models/m/gen_client{query}");
-        let head = Head { method: "GET", target: &target, headers: &NoHeaders, exact: false };
-        let wanted = Wanted::of(&head)?;
+        let head = RequestHead { method: "GET", target: &target, headers: &NoHeaders };
+        let wanted = ClientQuery::of(head.query())?;
         let variant = wanted.variant()?;
         Ok((wanted, variant))
     }
@@ -491,12 +502,12 @@ mod tests {
         let message = |query| wanted(query).expect_err(query).message().to_owned();
         let unknown = message("?language=cobol%22");
         assert!(
-            unknown.starts_with("there is no client in \"cobol\\\"\", but in json, bash, "),
+            unknown.starts_with("there is no client in \"cobol\\\"\"; available: json, bash, "),
             "{unknown}"
         );
         assert_eq!(
             message("?language=python&variant=soap"),
-            "Python has no client \"soap\", but requests, rest, grpc, boto3"
+            "Python has no client \"soap\"; available: requests, rest, grpc, boto3"
         );
         assert_eq!(message("?version=1.5"), "version must be a whole number, not \"1.5\"");
     }

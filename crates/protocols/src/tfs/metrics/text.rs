@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::super::cell::Reading;
+use tensorserve_core::metrics::cell::Reading;
 
 /// The page, line by line.
 #[derive(Default)]
@@ -97,7 +97,7 @@ fn six_digits(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::cell::Histogram;
+    use tensorserve_core::metrics::cell::Histogram;
 
     #[test]
     fn numbers_are_cut_to_six_digits() {

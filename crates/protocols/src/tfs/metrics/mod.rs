@@ -15,14 +15,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use self::text::Page;
-use super::Api;
-use super::cell::{Histogram, Outcomes, Reading, exponential};
+use super::{GRPC, REST};
+use tensorserve_core::engine::{EntryPoint, Method};
+use tensorserve_core::metrics::cell::{Histogram, Outcomes, Reading, exponential};
+use tensorserve_core::metrics::{MetricsExporter, ModelObserver};
 use tensorserve_tensor::error::Code;
 
 mod text;
 
 /// The content type of the page.
-pub const CONTENT_TYPE: &str = "text/plain";
+pub(super) const CONTENT_TYPE: &str = "text/plain";
 
 /// Microseconds of requests, runs and warm-ups: up to about 20 minutes.
 static MICROS: [f64; 33] = exponential(10.0, 1.8);
@@ -49,17 +51,19 @@ const LOOK: usize = 6;
 /// What runs are done for.
 const RUNS: [&str; 3] = ["Predict", "Classify", "Regress"];
 
-/// Where a call counts: in which of [`CALLS`], and its runs in which of [`RUNS`].
-fn place(api: Api) -> Option<(usize, usize)> {
-    match api {
-        Api::TfsPredict => Some((0, 0)),
-        Api::TfsClassify => Some((1, 1)),
-        Api::TfsRegress => Some((2, 2)),
-        Api::GrpcPredict => Some((3, 0)),
-        Api::GrpcClassify => Some((4, 1)),
-        Api::GrpcRegress => Some((5, 2)),
-        // The first is counted by its examples only, the others are none of its calls.
-        Api::GrpcMultiInference | Api::SimpleJson | Api::SimpleImage => None,
+/// Where a call counts: in which of [`CALLS`], and its runs in which of [`RUNS`]. Of calls for
+/// several inferences only their examples count, and other protocols are not the reference's.
+fn place(entry: EntryPoint) -> Option<(usize, usize)> {
+    let run = match entry.method {
+        Method::Predict => 0,
+        Method::Classify => 1,
+        Method::Regress => 2,
+        Method::MultiInference => return None,
+    };
+    match entry.protocol {
+        REST => Some((run, run)),
+        GRPC => Some((run + 3, run)),
+        _ => None,
     }
 }
 
@@ -72,7 +76,7 @@ type Lazy = OnceLock<Histogram>;
 
 /// What is counted for one model.
 #[derive(Default)]
-pub(super) struct ModelCells {
+struct ModelCells {
     /// By number in [`CALLS`]; those that went well.
     latency: [Lazy; CALLS.len()],
     /// By number in [`RUNS`].
@@ -89,16 +93,15 @@ pub(super) struct ModelCells {
 /// Rows of the last request and batch, of whatever model.
 #[derive(Default)]
 struct Sizes {
-    asked: AtomicU64,
+    enqueued: AtomicU64,
     run: AtomicU64,
     /// Rows that the last batch of each size was filled up with.
     padding: Mutex<BTreeMap<usize, u64>>,
 }
 
-impl ModelCells {
-    /// A call that went well; `runtime` is the time of its runs and of their wait.
-    pub(super) fn succeeded(&self, api: Api, time: Duration, runtime: Option<Duration>) {
-        let Some((call, run)) = place(api) else {
+impl ModelObserver for ModelCells {
+    fn succeeded(&self, entry: EntryPoint, time: Duration, runtime: Option<Duration>) {
+        let Some((call, run)) = place(entry) else {
             return;
         };
         self.answered(call, time);
@@ -107,49 +110,51 @@ impl ModelCells {
         }
     }
 
+    fn failed(&self, entry: EntryPoint, code: Code) {
+        if place(entry).is_some() {
+            self.failures.count(Some(code));
+        }
+    }
+
+    fn examples(&self, count: usize) {
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        self.examples.get_or_init(|| Histogram::new(&EXAMPLES)).observe(count);
+    }
+
+    fn logged(&self, code: Option<Code>) {
+        self.logged.count(code);
+    }
+
+    fn enqueued(&self, rows: usize) {
+        self.sizes.enqueued.store(rows as u64, Relaxed);
+    }
+
+    fn dequeued(&self, delay: Duration) {
+        self.queue.get_or_init(|| Histogram::new(&QUEUE_MICROS)).observe(micros(delay));
+    }
+
+    fn ran(&self, rows: usize, time: Duration) {
+        self.sizes.run.store(rows as u64, Relaxed);
+        self.runs.get_or_init(|| Histogram::new(&GRAPH_MICROS)).observe(micros(time));
+    }
+
+    fn padded(&self, rows: usize, size: usize) {
+        lock(&self.sizes.padding).insert(size, rows as u64);
+    }
+}
+
+impl ModelCells {
     fn answered(&self, call: usize, time: Duration) {
         if let Some(slot) = self.latency.get(call) {
             slot.get_or_init(|| Histogram::new(&MICROS)).observe(micros(time));
         }
     }
 
-    pub(super) fn failed(&self, api: Api, code: Code) {
-        if place(api).is_some() {
-            self.failures.count(Some(code));
-        }
-    }
-
-    pub(super) fn looked_at(&self, code: Option<Code>, time: Duration) {
+    fn described(&self, code: Option<Code>, time: Duration) {
         match code {
             None => self.answered(LOOK, time),
             Some(code) => self.failures.count(Some(code)),
         }
-    }
-
-    pub(super) fn examples(&self, count: usize) {
-        let count = u64::try_from(count).unwrap_or(u64::MAX);
-        self.examples.get_or_init(|| Histogram::new(&EXAMPLES)).observe(count);
-    }
-
-    pub(super) fn logged(&self, code: Option<Code>) {
-        self.logged.count(code);
-    }
-
-    pub(super) fn asked(&self, rows: usize) {
-        self.sizes.asked.store(rows as u64, Relaxed);
-    }
-
-    pub(super) fn waited(&self, time: Duration) {
-        self.queue.get_or_init(|| Histogram::new(&QUEUE_MICROS)).observe(micros(time));
-    }
-
-    pub(super) fn ran(&self, rows: usize, time: Duration) {
-        self.sizes.run.store(rows as u64, Relaxed);
-        self.runs.get_or_init(|| Histogram::new(&GRAPH_MICROS)).observe(micros(time));
-    }
-
-    pub(super) fn padded(&self, rows: usize, size: usize) {
-        lock(&self.sizes.padding).insert(size, rows as u64);
     }
 
     /// Requests by status.
@@ -205,12 +210,12 @@ impl Folders {
     }
 }
 
-/// The metrics of one server.
+/// TensorFlow Serving's metrics of one server.
 #[derive(Default)]
-pub(super) struct Tfs {
+pub(crate) struct TfsMetrics {
     models: Mutex<BTreeMap<Arc<str>, Arc<ModelCells>>>,
-    /// Those for no model that is there.
-    nameless: ModelCells,
+    /// Those for no model that is served.
+    nameless: Arc<ModelCells>,
     folders: Mutex<Folders>,
     sizes: Arc<Sizes>,
 }
@@ -219,21 +224,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Tfs {
-    /// Where requests for `model`, which is there, are counted.
-    pub(super) fn model(&self, model: &Arc<str>) -> Arc<ModelCells> {
+impl TfsMetrics {
+    fn cells(&self, model: &Arc<str>) -> Arc<ModelCells> {
         let mut models = lock(&self.models);
         let new = || ModelCells { sizes: Arc::clone(&self.sizes), ..ModelCells::default() };
         Arc::clone(models.entry(Arc::clone(model)).or_insert_with(|| Arc::new(new())))
     }
+}
 
-    /// Where requests are counted that reached no model.
-    pub(super) fn nameless(&self) -> &ModelCells {
-        &self.nameless
+impl MetricsExporter for TfsMetrics {
+    fn model(&self, model: &Arc<str>) -> Arc<dyn ModelObserver> {
+        self.cells(model)
     }
 
-    /// A load of the folder at `path` ended; it took `time` if it went well.
-    pub(super) fn load_ended(&self, path: &str, time: Option<Duration>) {
+    fn unknown_model(&self) -> Arc<dyn ModelObserver> {
+        Arc::clone(&self.nameless) as Arc<dyn ModelObserver>
+    }
+
+    fn load_ended(&self, path: &str, time: Option<Duration>) {
         let mut folders = lock(&self.folders);
         let folder = folders.of(path);
         let status = if time.is_some() { "success" } else { "fail" };
@@ -241,14 +249,22 @@ impl Tfs {
         folder.load_micros += time.map_or(0, micros);
     }
 
-    /// The recorded requests of the folder at `path` were run.
-    pub(super) fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64) {
+    fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64) {
         let mut folders = lock(&self.folders);
         let warm_ups = &mut folders.of(path).warm_ups;
         let new = || WarmUp { time: Histogram::new(&MICROS), records: 0 };
         let warm_up = warm_ups.entry(code.map_or("OK", Code::name)).or_insert_with(new);
         warm_up.time.observe(micros(time));
         warm_up.records += records;
+    }
+}
+
+impl TfsMetrics {
+    /// Counts a request for the status or the metadata of `model`; of nothing that is served
+    /// without one.
+    pub(super) fn described(&self, model: Option<&str>, code: Option<Code>, time: Duration) {
+        let known = model.and_then(|model| lock(&self.models).get(model).cloned());
+        known.as_ref().unwrap_or(&self.nameless).described(code, time);
     }
 
     /// All of them, in the order of their names.
@@ -259,7 +275,7 @@ impl Tfs {
             .collect();
         let named = models.iter().map(|(name, cells)| (&**name, &**cells));
         let models: Vec<(&str, &ModelCells)> =
-            std::iter::once(("", &self.nameless)).chain(named).collect();
+            std::iter::once(("", &*self.nameless)).chain(named).collect();
         let mut page = Page::default();
         self.write_loads(&mut page);
         write_runs(&mut page, &models);
@@ -295,7 +311,7 @@ impl Tfs {
                 metric.value(&[], value.load(Relaxed));
             }
         };
-        gauge(page, "input_batch_size", &self.sizes.asked);
+        gauge(page, "input_batch_size", &self.sizes.enqueued);
         let mut metric = page.metric(&format!("{PREFIX}/padding_size"), "gauge");
         for (size, rows) in lock(&self.sizes.padding).iter() {
             metric.value(&[("execution_batch_size", &size.to_string())], *rows);

@@ -1,5 +1,5 @@
-//! `InvokeEndpointAsync`: the call is answered at once, and the inference, when it is done,
-//! written to a file.
+//! `InvokeEndpointAsync`: the call is answered at once, and the outcome of the inference is
+//! written to a file when it is known.
 //!
 //! What the service keeps in S3 are files here: input comes from below folders that are
 //! configured, or with the call itself; output goes to a configured folder, under a name of ours.
@@ -13,23 +13,22 @@ use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::invocation::Invocation;
-use super::{Sagemaker, attributes, service};
-use tensorserve_protocol::{Head, JSON, Reply};
+use super::{SagemakerApi, attributes, service};
+use tensorserve_protocol::{JSON, Reply, Request, RequestHead};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The most calls that may wait or run.
-pub(super) const MOST_CALLS: usize = 1000;
+/// The most invocations that may wait or run.
+pub(super) const MOST_WAITING: usize = 1000;
 
-/// The most of them that run at once: they must not be in the way of those that wait for an
-/// answer.
+/// The most of them that run at once: they must not delay requests whose clients wait.
 pub(super) const MOST_RUNNING: usize = 2;
 
-/// An inference that was promised.
-pub struct Later {
-    sagemaker: Sagemaker,
+/// An inference that was accepted.
+struct AsyncInvocation {
+    api: SagemakerApi,
     order: Order,
-    /// Its place among the calls that there may be.
-    _place: OwnedSemaphorePermit,
+    /// Its place among those that may wait.
+    _permit: OwnedSemaphorePermit,
 }
 
 /// What was asked for.
@@ -65,35 +64,32 @@ impl Files {
     }
 }
 
-impl Sagemaker {
-    /// Takes a call to be answered later: says where the answer will be, and what to do for it.
-    pub(super) async fn promise(
-        &self,
-        head: &Head<'_>,
-        endpoint: &str,
-        body: Bytes,
-    ) -> (Reply, Option<Later>) {
-        let order = match self.order(head, endpoint, body).await {
+impl SagemakerApi {
+    /// Accepts an invocation to be carried out later: says where its output will be.
+    pub(super) async fn invoke_endpoint_async(&self, mut request: Request<'_>) -> Reply {
+        let body = request.take_bytes();
+        let (head, endpoint) = (&request.head, request.params.decoded("endpoint"));
+        let order = match self.order(head, &endpoint, body).await {
             Ok(order) => order,
-            Err(error) => return (service::refuse("ValidationError", error, 400), None),
+            Err(error) => return service::refuse("ValidationError", error, 400),
         };
-        let Ok(place) = self.shared.calls.clone().try_acquire_owned() else {
-            let message = format!("{MOST_CALLS} calls wait to be answered later: try again");
-            let error = Error::unavailable(message);
-            return (service::refuse("ServiceUnavailable", error, 503), None);
+        let Ok(permit) = self.shared.waiting.clone().try_acquire_owned() else {
+            let message = format!("{MOST_WAITING} asynchronous invocations are waiting: try again");
+            return service::refuse("ServiceUnavailable", Error::unavailable(message), 503);
         };
         let id = head.header("x-amzn-sagemaker-inference-id");
         let id = id.map_or_else(service::new_id, str::to_owned);
         let body = service::object(&[("InferenceId", &id)]);
-        let reply = service::signed(Reply::ok(JSON, body).with_status(202))
+        let mut reply = service::signed(Reply::ok(JSON, body).with_status(202))
             .with_header("x-amzn-sagemaker-outputlocation", location(&order.files.output))
             .with_header("x-amzn-sagemaker-failurelocation", location(&order.files.failure));
-        let sagemaker = self.clone();
-        (reply, Some(Later { sagemaker, order, _place: place }))
+        let invocation = AsyncInvocation { api: self.clone(), order, _permit: permit };
+        reply.background = Some(Box::pin(invocation.run()));
+        reply
     }
 
-    async fn order(&self, head: &Head<'_>, endpoint: &str, body: Bytes) -> Result<Order> {
-        let config = self.options();
+    async fn order(&self, head: &RequestHead<'_>, endpoint: &str, body: Bytes) -> Result<Order> {
+        let config = self.config();
         let Some(output) = &config.async_output else {
             return Err(Error::invalid(
                 "Asynchronous invocations need a folder for their output: set \
@@ -132,7 +128,7 @@ impl Sagemaker {
     }
 }
 
-fn seconds(head: &Head<'_>, name: &str) -> Result<Option<Duration>> {
+fn seconds(head: &RequestHead<'_>, name: &str) -> Result<Option<Duration>> {
     let Some(text) = head.header(name) else {
         return Ok(None);
     };
@@ -151,7 +147,7 @@ fn location(path: &Path) -> String {
 async fn confined(location: &str, folders: &[PathBuf]) -> Result<PathBuf> {
     let Some(path) = location.strip_prefix("file://") else {
         return Err(Error::invalid(format!(
-            "InputLocation {location:?} can not be read: it must start with file://"
+            "InputLocation {location:?} cannot be read: it must start with file://"
         )));
     };
     let (path, folders) = (PathBuf::from(path), folders.to_owned());
@@ -162,10 +158,11 @@ async fn confined(location: &str, folders: &[PathBuf]) -> Result<PathBuf> {
         };
         (folders.iter().any(is_below) && real.is_file()).then_some(real)
     });
-    // The same whether it is not there or not ours to read: who calls must not learn what is.
+    // The same whether it does not exist or must not be read: clients must not learn which files
+    // exist.
     found.await?.ok_or_else(|| {
         Error::invalid(format!(
-            "InputLocation {location:?} is no file below the folders of sagemaker_async_input"
+            "InputLocation {location:?} is not a file below the folders of sagemaker_async_input"
         ))
     })
 }
@@ -175,24 +172,20 @@ async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'sta
     done.map_err(|error| Error::internal("a file could not be handled").with_source(error))
 }
 
-impl Later {
-    /// Runs the inference and writes down what it came to.
-    pub async fn run(self) {
-        let Later { sagemaker, order, _place } = self;
-        let Ok(_turn) = sagemaker.shared.running.acquire().await else {
+impl AsyncInvocation {
+    /// Runs the inference and writes its outcome to a file.
+    async fn run(self) {
+        let AsyncInvocation { api, order, _permit } = self;
+        let Ok(_turn) = api.shared.running.acquire().await else {
             return;
         };
-        let start = Instant::now();
-        let is_late = order.expires.is_some_and(|expires| expires < start);
+        let is_late = order.expires.is_some_and(|expires| expires < Instant::now());
         let reply = if is_late {
             let message = "The call was not begun within RequestTTLSeconds";
             super::refuse(Error::new(Code::DeadlineExceeded, message), 504)
         } else {
-            sagemaker.answer_order(&order).await
+            api.answer_order(&order).await
         };
-        if let Some(served) = &reply.served {
-            sagemaker.engine.count(served, start.elapsed());
-        }
         let Files { output, failure } = order.files;
         let path = if reply.status == 200 { output } else { failure };
         let written = in_background(move || write(&path, &reply.body));
@@ -204,7 +197,7 @@ impl Later {
     }
 }
 
-impl Sagemaker {
+impl SagemakerApi {
     async fn answer_order(&self, order: &Order) -> Reply {
         let invocation = Invocation {
             content_type: Some(&order.content_type),
@@ -216,7 +209,7 @@ impl Sagemaker {
         let body = match &order.input {
             Input::Inline(body) => Ok(body.clone()),
             Input::File(path) => {
-                let (path, most) = (path.clone(), self.options().max_input_bytes);
+                let (path, most) = (path.clone(), self.config().max_input_bytes);
                 let read = in_background(move || read(&path, most)).await;
                 read.and_then(|body| body)
             }
@@ -239,7 +232,7 @@ impl Sagemaker {
 fn read(path: &Path, most: usize) -> Result<Bytes> {
     let failed = |error: std::io::Error| {
         let code = Code::of_io(&error);
-        Error::new(code, "the file at InputLocation can not be read").with_source(error)
+        Error::new(code, "the file at InputLocation cannot be read").with_source(error)
     };
     let file = File::open(path).map_err(failed)?;
     let mut body = Vec::new();

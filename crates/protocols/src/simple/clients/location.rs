@@ -1,20 +1,9 @@
-//! Where a client finds the server: as the one who asks for it does.
+//! Where a generated client finds the server: where the one who asks for the client did.
 
 use tensorserve_core::engine::Addresses;
-use tensorserve_protocol::Head;
+use tensorserve_protocol::{Listeners, RequestHead};
 
-/// What the settings say of how the server is reached.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Listener {
-    /// HTTP is encrypted.
-    pub https: bool,
-    /// gRPC is encrypted.
-    pub grpc_tls: bool,
-    /// Clients have to say who they are.
-    pub auth: bool,
-}
-
-/// How a client says who it is.
+/// How a client authenticates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Credentials {
     None,
@@ -26,7 +15,7 @@ pub(super) enum Credentials {
 
 /// How a client reaches the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ServerLocation {
     /// The start of its URLs, without a slash at the end. Nothing in it needs to be escaped.
     pub(super) url: String,
     pub(super) https: bool,
@@ -36,27 +25,27 @@ pub(super) struct Place {
     pub(super) credentials: Credentials,
 }
 
-impl Place {
-    /// As the request came here. A host that can be none is passed over, and so nobody's text gets
-    /// into a client this way.
-    pub(super) fn of(head: &Head<'_>, listener: Listener, own: &Addresses) -> Self {
+impl ServerLocation {
+    /// The location that the request itself used. A `Host` header that is not a host name is ignored, so
+    /// that no text of a client gets into the source.
+    pub(super) fn of(head: &RequestHead<'_>, listeners: Listeners, own: &Addresses) -> Self {
         let own_host = own.http.split_once("://").map_or("localhost", |(_, host)| host);
         let host = head.header("host").filter(|host| is_host(host)).unwrap_or(own_host);
-        // Set by a proxy that takes the encryption away.
+        // Set by a proxy that terminates TLS.
         let https = match head.header("x-forwarded-proto") {
             Some("https") => true,
             Some("http") => false,
-            _ => listener.https,
+            _ => listeners.https,
         };
         let scheme = if https { "https" } else { "http" };
         let grpc = own.grpc_port.map(|port| format!("{}:{port}", without_port(host)));
-        let grpc_tls = listener.grpc_tls;
-        let credentials = credentials(head, listener.auth);
-        Place { url: format!("{scheme}://{host}"), https, grpc, grpc_tls, credentials }
+        let grpc_tls = listeners.grpc_tls;
+        let credentials = credentials(head, listeners.auth);
+        ServerLocation { url: format!("{scheme}://{host}"), https, grpc, grpc_tls, credentials }
     }
 }
 
-impl Place {
+impl ServerLocation {
     /// Whether the host is an address, for which certificates are checked in another way.
     pub(super) fn is_address(&self) -> bool {
         let host = self.url.split_once("://").map_or("", |(_, host)| without_port(host));
@@ -64,8 +53,8 @@ impl Place {
     }
 }
 
-/// Who asks with a key gets a client that shows a key.
-fn credentials(head: &Head<'_>, auth: bool) -> Credentials {
+/// A request with an API key gets a client that sends one.
+fn credentials(head: &RequestHead<'_>, auth: bool) -> Credentials {
     let shown = head.header("authorization").unwrap_or_default();
     let is_key = shown.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("bearer "));
     match (auth, is_key) {
@@ -110,18 +99,18 @@ mod tests {
         }
     }
 
-    fn place(headers: &[(&'static str, &'static str)], listener: Listener) -> Place {
+    fn location(headers: &[(&'static str, &'static str)], listeners: Listeners) -> ServerLocation {
         let own = Addresses { http: "http://localhost:8500".to_owned(), grpc_port: Some(8501) };
         let headers = Sent(headers.to_vec());
-        Place::of(
-            &Head { method: "GET", target: "/", headers: &headers, exact: false },
-            listener,
+        ServerLocation::of(
+            &RequestHead { method: "GET", target: "/", headers: &headers },
+            listeners,
             &own,
         )
     }
 
     fn url(headers: &[(&'static str, &'static str)], https: bool) -> String {
-        place(headers, Listener { https, ..Listener::default() }).url
+        location(headers, Listeners { https, ..Listeners::default() }).url
     }
 
     #[test]
@@ -155,7 +144,7 @@ mod tests {
 
     #[test]
     fn grpc_is_on_the_same_host() {
-        let grpc = |host| place(&[("host", host)], Listener::default()).grpc;
+        let grpc = |host| location(&[("host", host)], Listeners::default()).grpc;
         assert_eq!(grpc("h:80").as_deref(), Some("h:8501"));
         assert_eq!(grpc("h").as_deref(), Some("h:8501"));
         assert_eq!(grpc("[::1]:80").as_deref(), Some("[::1]:8501"));
@@ -165,7 +154,7 @@ mod tests {
     #[test]
     fn credentials_are_of_the_kind_that_was_shown() {
         let with = |shown: &[(&'static str, &'static str)], auth| {
-            place(shown, Listener { auth, ..Listener::default() }).credentials
+            location(shown, Listeners { auth, ..Listeners::default() }).credentials
         };
         assert_eq!(with(&[], true), Credentials::Basic);
         assert_eq!(with(&[("authorization", "Basic YTpi")], true), Credentials::Basic);

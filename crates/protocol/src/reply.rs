@@ -1,0 +1,132 @@
+//! What a protocol answers.
+
+use std::borrow::Cow;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use futures_util::Stream;
+
+use tensorserve_core::engine::RunTiming;
+use tensorserve_tensor::error::Error;
+
+/// An HTTP response.
+pub struct Reply {
+    /// Status code.
+    pub status: u16,
+    /// Value of the `Content-Type` header.
+    pub content_type: Cow<'static, str>,
+    /// Further headers, names in lower case.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body.
+    pub body: Bytes,
+    /// Further pieces of the body, as they come; `None` if the body is complete.
+    pub more: Option<Chunks>,
+    /// Where the time of an inference went, for `Server-Timing`.
+    pub timing: Option<RunTiming>,
+    /// The failure that it reports, for the log.
+    pub error: Option<Error>,
+    /// Work that goes on after the response; a graceful shutdown waits for it.
+    pub background: Option<Background>,
+}
+
+/// A body that is sent piece by piece.
+pub type Chunks = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
+
+/// Work that goes on after a response.
+pub type Background = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The content type of most responses.
+pub const JSON: &str = "application/json";
+
+/// The content type of one NumPy array.
+pub const NPY: &str = "application/x-npy";
+
+/// The header that lists the methods of a path, in the response to any other method.
+pub const ALLOW: &str = "allow";
+
+impl Reply {
+    /// A response with this body and status 200.
+    pub fn ok(content_type: impl Into<Cow<'static, str>>, body: impl Into<Bytes>) -> Self {
+        let content_type = content_type.into();
+        Reply {
+            status: 200,
+            content_type,
+            headers: Vec::new(),
+            body: body.into(),
+            more: None,
+            timing: None,
+            error: None,
+            background: None,
+        }
+    }
+
+    /// An error as `{"error":"TEXT"}`, the form of everything that belongs to no protocol of another
+    /// server.
+    #[must_use]
+    pub fn error(error: Error, status: u16) -> Self {
+        let message = serde_json::Value::from(&*bounded(error.message()));
+        let mut reply = Reply::ok(JSON, format!("{{\"error\":{message}}}\n")).with_status(status);
+        reply.error = Some(error);
+        reply
+    }
+
+    /// The same response with one more header, `name` in lower case.
+    #[must_use]
+    pub fn with_header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// The same response with another status.
+    #[must_use]
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// The same response, with where the time of its inference went.
+    #[must_use]
+    pub fn with_timing(mut self, timing: Option<RunTiming>) -> Self {
+        self.timing = timing;
+        self
+    }
+}
+
+/// The most bytes of an error's text that go to a client.
+pub const LONGEST_ERROR: usize = 4096;
+
+/// An error's text as it goes to a client. Errors quote what was sent, which can be a name or a
+/// string of any size. Of a text that is too long the middle is left out: its start says what is
+/// wrong, and its end what to do.
+#[must_use]
+pub fn bounded(message: &str) -> Cow<'_, str> {
+    if message.len() <= LONGEST_ERROR {
+        return Cow::Borrowed(message);
+    }
+    let is_boundary = |at: &usize| message.is_char_boundary(*at);
+    let start = (0..=LONGEST_ERROR / 2).rev().find(is_boundary).unwrap_or(0);
+    let end = message.len() - LONGEST_ERROR / 2;
+    let end = (end..message.len()).find(is_boundary).unwrap_or(message.len());
+    let (head, tail) = (message.get(..start), message.get(end..));
+    let left_out = end - start;
+    let (head, tail) = (head.unwrap_or_default(), tail.unwrap_or_default());
+    Cow::Owned(format!("{head}… ({left_out} bytes left out) …{tail}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_errors_lose_their_middle() {
+        assert_eq!(bounded("short"), "short");
+        let exact = "a".repeat(LONGEST_ERROR);
+        assert_eq!(bounded(&exact), exact);
+        // Characters of three bytes, so that neither cut falls between two of them.
+        let long = format!("start {}end", "€".repeat(100_000));
+        let cut = bounded(&long);
+        assert!(cut.len() < LONGEST_ERROR + 100, "{}", cut.len());
+        assert!(cut.starts_with("start €") && cut.ends_with("€end"), "{cut}");
+        assert!(cut.contains("bytes left out"), "{cut}");
+    }
+}

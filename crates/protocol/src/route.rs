@@ -1,0 +1,383 @@
+//! Routes: which requests a protocol answers, who may send them, and how they are described.
+
+use std::borrow::Cow;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use tensorserve_auth::Permission;
+use tensorserve_tensor::error::Error;
+
+use crate::reply::Reply;
+use crate::request::{Params, Request, RequestHead};
+
+/// A response on its way.
+pub type Answer<'a> = Pin<Box<dyn Future<Output = Reply> + 'a>>;
+
+/// An error with its HTTP status, in the JSON of a protocol.
+pub type Envelope = fn(Error, u16) -> Reply;
+
+/// The methods of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Methods {
+    /// GET, and HEAD, for which the server leaves the body out.
+    Get,
+    /// GET alone.
+    GetOnly,
+    /// POST.
+    Post,
+    /// DELETE.
+    Delete,
+    /// Whatever the method.
+    Any,
+}
+
+impl Methods {
+    /// Whether `method`, in capitals, is one of them.
+    #[must_use]
+    pub fn include(self, method: &str) -> bool {
+        self == Methods::Any || self.names().contains(&method)
+    }
+
+    /// Their names; those that make sense, if any method is taken.
+    #[must_use]
+    pub fn names(self) -> &'static [&'static str] {
+        match self {
+            Methods::Get => &["GET", "HEAD"],
+            Methods::GetOnly => &["GET"],
+            Methods::Post => &["POST"],
+            Methods::Delete => &["DELETE"],
+            Methods::Any => &["GET", "HEAD", "POST"],
+        }
+    }
+}
+
+/// Answers the requests of a route. Cheap to clone.
+#[derive(Clone)]
+pub struct Handler(Arc<dyn Handle>);
+
+trait Handle: Send + Sync {
+    fn call<'a>(&'a self, request: Request<'a>) -> Answer<'a>;
+}
+
+struct Waiting<S, F>(Arc<S>, F);
+
+impl<S, F> Handle for Waiting<S, F>
+where
+    S: Send + Sync,
+    F: for<'a> Fn(&'a S, Request<'a>) -> Answer<'a> + Send + Sync,
+{
+    fn call<'a>(&'a self, request: Request<'a>) -> Answer<'a> {
+        (self.1)(&self.0, request)
+    }
+}
+
+struct Immediate<S, F>(Arc<S>, F);
+
+impl<S, F> Handle for Immediate<S, F>
+where
+    S: Send + Sync,
+    F: for<'a> Fn(&'a S, Request<'a>) -> Reply + Send + Sync,
+{
+    fn call<'a>(&'a self, request: Request<'a>) -> Answer<'a> {
+        Box::pin(ready((self.1)(&self.0, request)))
+    }
+}
+
+impl Handler {
+    /// Calls `function` with `state`.
+    pub fn new<S, F>(state: &Arc<S>, function: F) -> Self
+    where
+        S: Send + Sync + 'static,
+        F: for<'a> Fn(&'a S, Request<'a>) -> Answer<'a> + Send + Sync + 'static,
+    {
+        Handler(Arc::new(Waiting(Arc::clone(state), function)))
+    }
+
+    /// Calls `function`, which waits for nothing, with `state`.
+    pub fn immediate<S, F>(state: &Arc<S>, function: F) -> Self
+    where
+        S: Send + Sync + 'static,
+        F: for<'a> Fn(&'a S, Request<'a>) -> Reply + Send + Sync + 'static,
+    {
+        Handler(Arc::new(Immediate(Arc::clone(state), function)))
+    }
+
+    /// Answers a request.
+    #[must_use]
+    pub fn call<'a>(&'a self, request: Request<'a>) -> Answer<'a> {
+        self.0.call(request)
+    }
+}
+
+/// How a payload is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyKind {
+    /// As bytes.
+    Bytes,
+    /// As a `multipart/form-data` form.
+    Form,
+}
+
+/// A route: one path pattern with its methods.
+pub struct Route {
+    pub(crate) methods: Methods,
+    pub(crate) path: Cow<'static, str>,
+    pub(crate) any_case: bool,
+    pub(crate) accepts: Option<fn(&Params<'_>) -> bool>,
+    pub(crate) permission: Permission,
+    pub(crate) envelope: Envelope,
+    pub(crate) body: fn(&RequestHead<'_>) -> BodyKind,
+    pub(crate) body_limit: Option<usize>,
+    pub(crate) cors: bool,
+    pub(crate) operation: Operation,
+    pub(crate) handler: Handler,
+}
+
+/// How a route is described to its users.
+#[derive(Clone, Debug, Default)]
+pub struct Operation {
+    /// The protocol that it belongs to, in words.
+    pub tag: &'static str,
+    /// What it is for, in a sentence without a full stop.
+    pub summary: &'static str,
+    /// Its path, with parameters in braces.
+    pub path: Cow<'static, str>,
+    /// Its methods.
+    pub methods: &'static [&'static str],
+    /// What a client must be allowed to.
+    pub permission: Option<Permission>,
+    /// Parameters in the query: name, and what it is for.
+    pub query: Vec<(&'static str, &'static str)>,
+    /// The media type of a request's payload, and its JSON Schema.
+    pub request: Option<(&'static str, Value)>,
+    /// The media type of a response, and its JSON Schema.
+    pub response: Option<(&'static str, Value)>,
+    /// It is an alias that clients of another server use, and not worth a line of its own.
+    pub hidden: bool,
+}
+
+fn as_bytes(_: &RequestHead<'_>) -> BodyKind {
+    BodyKind::Bytes
+}
+
+impl Route {
+    /// A route that `handler` answers.
+    pub fn new(
+        methods: Methods,
+        path: impl Into<Cow<'static, str>>,
+        permission: Permission,
+        envelope: Envelope,
+        handler: Handler,
+    ) -> Self {
+        let path = path.into();
+        let operation = Operation {
+            path: path.clone(),
+            methods: methods.names(),
+            permission: Some(permission),
+            ..Operation::default()
+        };
+        Route {
+            methods,
+            path,
+            any_case: false,
+            accepts: None,
+            permission,
+            envelope,
+            body: as_bytes,
+            body_limit: None,
+            cors: false,
+            operation,
+            handler,
+        }
+    }
+
+    /// What it is for, in a sentence without a full stop.
+    pub fn summary(&mut self, summary: &'static str) -> &mut Self {
+        self.operation.summary = summary;
+        self
+    }
+
+    /// A parameter in the query.
+    pub fn query(&mut self, name: &'static str, what: &'static str) -> &mut Self {
+        self.operation.query.push((name, what));
+        self
+    }
+
+    /// The media type of its payload and the JSON Schema of that.
+    pub fn request(&mut self, media_type: &'static str, schema: Value) -> &mut Self {
+        self.operation.request = Some((media_type, schema));
+        self
+    }
+
+    /// The media type of its response and the JSON Schema of that.
+    pub fn response(&mut self, media_type: &'static str, schema: Value) -> &mut Self {
+        self.operation.response = Some((media_type, schema));
+        self
+    }
+
+    /// It is left out of descriptions.
+    pub fn hidden(&mut self) -> &mut Self {
+        self.operation.hidden = true;
+        self
+    }
+
+    /// Letters of whole segments of the path match in any case.
+    pub fn any_case(&mut self) -> &mut Self {
+        self.any_case = true;
+        self
+    }
+
+    /// Matches only where `accepts` accepts the parameters.
+    pub fn accepts(&mut self, accepts: fn(&Params<'_>) -> bool) -> &mut Self {
+        self.accepts = Some(accepts);
+        self
+    }
+
+    /// How its payload is read, which may depend on the headers.
+    pub fn body(&mut self, kind: fn(&RequestHead<'_>) -> BodyKind) -> &mut Self {
+        self.body = kind;
+        self
+    }
+
+    /// The most bytes of a payload, if that is less than the server's limit.
+    pub fn body_limit(&mut self, bytes: usize) -> &mut Self {
+        self.body_limit = Some(bytes);
+        self
+    }
+
+    /// It is part of the REST API that pages of other origins may call, where that is allowed.
+    pub fn cors(&mut self) -> &mut Self {
+        self.cors = true;
+        self
+    }
+
+    /// Its path, with parameters in braces.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// What a client must be allowed to.
+    #[must_use]
+    pub fn permission(&self) -> Permission {
+        self.permission
+    }
+
+    /// An error in the JSON of its protocol.
+    #[must_use]
+    pub fn refuse(&self, error: Error, status: u16) -> Reply {
+        (self.envelope)(error, status)
+    }
+
+    /// How the payload of a request with this head is read.
+    #[must_use]
+    pub fn body_kind(&self, head: &RequestHead<'_>) -> BodyKind {
+        (self.body)(head)
+    }
+
+    /// The most bytes of a payload, by the route and by the server's limit.
+    #[must_use]
+    pub fn max_body_bytes(&self, limit: usize) -> usize {
+        self.body_limit.map_or(limit, |own| own.min(limit))
+    }
+
+    /// Whether pages of other origins may call it, where that is allowed.
+    #[must_use]
+    pub fn is_cors(&self) -> bool {
+        self.cors
+    }
+
+    /// Answers a request.
+    #[must_use]
+    pub fn answer<'a>(&'a self, request: Request<'a>) -> Answer<'a> {
+        self.handler.call(request)
+    }
+}
+
+/// Why no route matches a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The path has other methods: these, sorted.
+    Method(Vec<&'static str>),
+    /// There is no such path.
+    Path,
+}
+
+/// Answers requests below a path prefix that no route matches.
+pub(crate) type MissingHandler = Box<dyn Fn(&RequestHead<'_>, &Missing) -> Reply + Send + Sync>;
+
+/// What is answered below a path prefix where no route matches.
+pub struct Scope {
+    pub(crate) prefix: &'static str,
+    pub(crate) any_case: bool,
+    pub(crate) with_query: bool,
+    pub(crate) cors: bool,
+    pub(crate) permission: fn(&str) -> Permission,
+    pub(crate) envelope: Envelope,
+    pub(crate) missing: MissingHandler,
+}
+
+impl Scope {
+    /// The prefix matches in any case.
+    pub fn any_case(&mut self) -> &mut Self {
+        self.any_case = true;
+        self
+    }
+
+    /// The query is part of what routes below the prefix match.
+    pub fn with_query(&mut self) -> &mut Self {
+        self.with_query = true;
+        self
+    }
+
+    /// Its responses are part of the REST API that pages of other origins may call.
+    pub fn cors(&mut self) -> &mut Self {
+        self.cors = true;
+        self
+    }
+
+    /// What a client must be allowed to, by the method of its request; to read without this.
+    pub fn permission(&mut self, permission: fn(&str) -> Permission) -> &mut Self {
+        self.permission = permission;
+        self
+    }
+
+    /// Whether `path` is the prefix, or below it. A prefix ends with a whole segment.
+    pub(crate) fn covers(&self, path: &str) -> bool {
+        let Some((start, rest)) = path.split_at_checked(self.prefix.len()) else {
+            return false;
+        };
+        let is_prefix = match self.any_case {
+            true => start.eq_ignore_ascii_case(self.prefix),
+            false => start == self.prefix,
+        };
+        is_prefix && (self.prefix.ends_with('/') || rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// Answers a request that no route matches.
+    #[must_use]
+    pub fn answer(&self, head: &RequestHead<'_>, missing: &Missing) -> Reply {
+        (self.missing)(head, missing)
+    }
+
+    /// What a request with this method must be allowed to.
+    #[must_use]
+    pub fn permission_for(&self, method: &str) -> Permission {
+        (self.permission)(method)
+    }
+
+    /// An error in the JSON of its protocol.
+    #[must_use]
+    pub fn refuse(&self, error: Error, status: u16) -> Reply {
+        (self.envelope)(error, status)
+    }
+
+    /// Whether pages of other origins may read its responses, where that is allowed.
+    #[must_use]
+    pub fn is_cors(&self) -> bool {
+        self.cors
+    }
+}

@@ -1,0 +1,404 @@
+//! The one table of routes: it matches requests, says what each requires, and describes them all.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use matchit::Router;
+use smallvec::SmallVec;
+
+use tensorserve_auth::Permission;
+use tensorserve_tensor::error::{Code, Error, Result};
+
+use crate::reply::Reply;
+use crate::request::{Params, Request, RequestHead};
+use crate::route::{Answer, Envelope, Handler, Methods, Missing, Operation, Route, Scope};
+
+/// The routes of a server. Where two have the same methods and path, the first counts.
+#[derive(Default)]
+pub struct RouteTable {
+    routes: Vec<Route>,
+    scopes: Vec<Scope>,
+    /// Below one of the scopes the query counts.
+    with_query: bool,
+    nodes: Vec<Node>,
+    /// Paths as they are written, and numbers of nodes.
+    exact: Router<usize>,
+    /// Paths in lower case, of routes that match in any case.
+    any_case: Router<usize>,
+}
+
+/// The routes with one path, by their numbers.
+#[derive(Default)]
+struct Node {
+    routes: SmallVec<[usize; 2]>,
+    /// One of them matches in any case.
+    any_case: bool,
+}
+
+/// The routes with the path of a request.
+struct Found<'t, 'p> {
+    node: &'t Node,
+    params: Params<'p>,
+    /// The path is written as theirs, and not in another case.
+    exact: bool,
+}
+
+/// What a request leads to.
+pub enum Match<'t, 'p> {
+    /// A route, and what the path names.
+    Route(&'t Route, Params<'p>),
+    /// No route: what the innermost scope answers, and why.
+    Missing(&'t Scope, Missing),
+    /// Not even a scope.
+    Nothing,
+}
+
+impl RouteTable {
+    /// A table of these routes and scopes.
+    ///
+    /// # Errors
+    /// If two paths differ in the name of a parameter only.
+    pub fn new(routes: Routes) -> Result<Self> {
+        let Routes { routes, scopes } = routes;
+        let mut table = RouteTable { routes, scopes, ..RouteTable::default() };
+        let mut nodes: HashMap<String, usize> = HashMap::new();
+        for (index, route) in table.routes.iter().enumerate() {
+            let at = match nodes.get(&*route.path) {
+                Some(at) => *at,
+                None => {
+                    let at = table.nodes.len();
+                    insert(&mut table.exact, &route.path, at)?;
+                    table.nodes.push(Node::default());
+                    nodes.insert(route.path.clone().into_owned(), at);
+                    at
+                }
+            };
+            let Some(node) = table.nodes.get_mut(at) else {
+                continue;
+            };
+            if route.any_case && !node.any_case {
+                insert(&mut table.any_case, &route.path.to_ascii_lowercase(), at)?;
+                node.any_case = true;
+            }
+            node.routes.push(index);
+        }
+        // The innermost first; of equal ones the first that was added.
+        table.scopes.sort_by_key(|scope| std::cmp::Reverse(scope.prefix.len()));
+        table.with_query = table.scopes.iter().any(|scope| scope.with_query);
+        Ok(table)
+    }
+
+    /// What a request leads to.
+    #[must_use]
+    pub fn find<'t, 'p>(&'t self, head: &RequestHead<'p>) -> Match<'t, 'p>
+    where
+        't: 'p,
+    {
+        let scope = || self.scopes.iter().find(|scope| scope.covers(head.path()));
+        let with_query = self.with_query && scope().is_some_and(|scope| scope.with_query);
+        let path = if with_query { head.target } else { head.path() };
+        let mut methods = Vec::new();
+        if let Some(Found { node, params, exact }) = self.node(path) {
+            for route in node.routes.iter().filter_map(|index| self.routes.get(*index)) {
+                let is_other_case = !exact && !route.any_case;
+                if is_other_case || route.accepts.is_some_and(|accepts| !accepts(&params)) {
+                    continue;
+                }
+                if route.methods.include(head.method) {
+                    return Match::Route(route, params);
+                }
+                methods.extend_from_slice(route.methods.names());
+            }
+        }
+        methods.sort_unstable();
+        methods.dedup();
+        let missing = if methods.is_empty() { Missing::Path } else { Missing::Method(methods) };
+        scope().map_or(Match::Nothing, |scope| Match::Missing(scope, missing))
+    }
+
+    /// The routes with this path.
+    fn node<'t, 'p>(&'t self, path: &'p str) -> Option<Found<'t, 'p>>
+    where
+        't: 'p,
+    {
+        if let Ok(found) = self.exact.at(path) {
+            let params = found.params.iter().collect();
+            let node = self.nodes.get(*found.value)?;
+            return Some(Found { node, params: Params(params), exact: true });
+        }
+        let lower = path.to_ascii_lowercase();
+        let found = self.any_case.at(&lower).ok()?;
+        let node = self.nodes.get(*found.value)?;
+        // Lower case has the same length: the same bytes of the path as it was sent.
+        let original = |value: &str| {
+            let start = value.as_ptr().addr() - lower.as_ptr().addr();
+            path.get(start..start + value.len())
+        };
+        let pattern = self.routes.get(*node.routes.first()?).map(|route| &*route.path)?;
+        let names = parameter_names(pattern);
+        let params: Option<SmallVec<[(&str, &str); 2]>> = names
+            .zip(found.params.iter())
+            .map(|(name, (_, value))| Some((name, original(value)?)))
+            .collect();
+        // What follows a parameter within its segment matches as it is written.
+        verbs_match(pattern, path).then_some(())?;
+        Some(Found { node, params: Params(params?), exact: false })
+    }
+
+    /// How every route is described, in the order in which they were added.
+    pub fn operations(&self) -> impl Iterator<Item = &Operation> {
+        self.routes.iter().map(|route| &route.operation)
+    }
+
+    /// Every route with what it requires, for tests that must not forget one.
+    pub fn permissions(&self) -> impl Iterator<Item = (&'static [&'static str], &str, Permission)> {
+        self.routes.iter().map(|route| (route.operation.methods, &*route.path, route.permission))
+    }
+}
+
+fn insert(router: &mut Router<usize>, path: &str, node: usize) -> Result<()> {
+    router.insert(path, node).map_err(|error| {
+        let message = format!("route {path:?} is in conflict with another: {error}");
+        Error::new(Code::AlreadyExists, message)
+    })
+}
+
+/// The names in braces.
+fn parameter_names(pattern: &str) -> impl Iterator<Item = &str> {
+    pattern.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0))
+}
+
+/// Whether what stands behind a parameter, such as `:predict`, is in `path` as in `pattern`.
+fn verbs_match(pattern: &str, path: &str) -> bool {
+    let verb = |segment: &'_ str| segment.split_once('}').map(|(_, verb)| verb.to_owned());
+    let mut pairs = pattern.split('/').zip(path.split('/'));
+    pairs.all(|(pattern, segment)| verb(pattern).is_none_or(|verb| segment.ends_with(&verb)))
+}
+
+/// Routes and scopes, as protocols add them.
+#[derive(Default)]
+pub struct Routes {
+    routes: Vec<Route>,
+    scopes: Vec<Scope>,
+}
+
+impl Routes {
+    /// Routes that share a tag (the protocol in words), a state and the form of errors.
+    pub fn group<'r, S: Send + Sync + 'static>(
+        &'r mut self,
+        tag: &'static str,
+        state: &'r Arc<S>,
+        envelope: Envelope,
+    ) -> Group<'r, S> {
+        Group { routes: self, tag, state, envelope }
+    }
+}
+
+/// Adds routes that have something in common.
+pub struct Group<'r, S> {
+    routes: &'r mut Routes,
+    tag: &'static str,
+    state: &'r Arc<S>,
+    envelope: Envelope,
+}
+
+impl<S: Send + Sync + 'static> Group<'_, S> {
+    /// Adds a route.
+    pub fn route(
+        &mut self,
+        methods: Methods,
+        path: impl Into<std::borrow::Cow<'static, str>>,
+        permission: Permission,
+        function: impl for<'a> Fn(&'a S, Request<'a>) -> Answer<'a> + Send + Sync + 'static,
+    ) -> &mut Route {
+        self.add(methods, path.into(), permission, Handler::new(self.state, function))
+    }
+
+    /// Adds a route whose handler waits for nothing.
+    pub fn immediate(
+        &mut self,
+        methods: Methods,
+        path: impl Into<std::borrow::Cow<'static, str>>,
+        permission: Permission,
+        function: impl for<'a> Fn(&'a S, Request<'a>) -> Reply + Send + Sync + 'static,
+    ) -> &mut Route {
+        self.add(methods, path.into(), permission, Handler::immediate(self.state, function))
+    }
+
+    fn add(
+        &mut self,
+        methods: Methods,
+        path: std::borrow::Cow<'static, str>,
+        permission: Permission,
+        handler: Handler,
+    ) -> &mut Route {
+        let mut route = Route::new(methods, path, permission, self.envelope, handler);
+        route.operation.tag = self.tag;
+        let at = self.routes.routes.len();
+        self.routes.routes.push(route);
+        #[allow(clippy::indexing_slicing)] // It was just pushed.
+        &mut self.routes.routes[at]
+    }
+
+    /// Says what is answered below a path prefix where no route matches.
+    pub fn scope(
+        &mut self,
+        prefix: &'static str,
+        missing: impl Fn(&S, &RequestHead<'_>, &Missing) -> Reply + Send + Sync + 'static,
+    ) -> &mut Scope {
+        let state = Arc::clone(self.state);
+        let answer =
+            move |head: &RequestHead<'_>, why: &Missing| -> Reply { missing(&state, head, why) };
+        let scope = Scope {
+            prefix,
+            any_case: false,
+            with_query: false,
+            cors: false,
+            permission: |_| Permission::Read,
+            envelope: self.envelope,
+            missing: Box::new(answer),
+        };
+        let at = self.routes.scopes.len();
+        self.routes.scopes.push(scope);
+        #[allow(clippy::indexing_slicing)] // It was just pushed.
+        &mut self.routes.scopes[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::NoHeaders;
+
+    fn refuse(error: Error, status: u16) -> Reply {
+        Reply::ok("text/plain", error.message().to_owned()).with_status(status)
+    }
+
+    fn no_colon(params: &Params<'_>) -> bool {
+        params.iter().all(|(_, value)| !value.contains(':'))
+    }
+
+    fn table() -> RouteTable {
+        let (mut routes, state) = (Routes::default(), Arc::new(()));
+        let mut group = routes.group("test", &state, refuse);
+        let get = |group: &mut Group<'_, ()>, path: &'static str| {
+            let route =
+                group.immediate(Methods::Get, path, Permission::Read, |(), _| Reply::ok("", ""));
+            route.any_case().accepts(no_colon).summary("a summary");
+        };
+        get(&mut group, "/v1/models");
+        get(&mut group, "/v1/models/{model}");
+        get(&mut group, "/v1/models/{model}/versions/{version}");
+        let predict = "/v1/models/{model}:predict";
+        let route =
+            group.immediate(Methods::Post, predict, Permission::Infer, |(), _| Reply::ok("", ""));
+        route.any_case().accepts(no_colon);
+        group.immediate(Methods::Get, "/healthz", Permission::Public, |(), _| Reply::ok("", ""));
+        group
+            .immediate(Methods::Any, "/ping{*rest}", Permission::Public, |(), _| Reply::ok("", ""));
+        group.immediate(Methods::Any, "/ping", Permission::Public, |(), _| Reply::ok("", ""));
+        group.scope("/", |(), _, _| Reply::ok("outer", ""));
+        group.scope("/v1/", |(), _, _| Reply::ok("inner", "")).any_case();
+        group.scope("/whole", |(), _, _| Reply::ok("inner", ""));
+        RouteTable::new(routes).expect("no conflict")
+    }
+
+    /// The path of the route that a request leads to with its parameters, or what the scope says.
+    fn find(table: &RouteTable, method: &str, target: &str) -> String {
+        let head = RequestHead { method, target, headers: &NoHeaders };
+        match table.find(&head) {
+            Match::Route(route, params) => {
+                let params: Vec<String> = params.iter().map(|(k, v)| format!("{k}={v}")).collect();
+                format!("{} {}", route.path, params.join(" ")).trim().to_owned()
+            }
+            Match::Missing(scope, Missing::Path) => format!("{} missing", scope.prefix),
+            Match::Missing(scope, Missing::Method(methods)) => {
+                format!("{} allows {}", scope.prefix, methods.join(", "))
+            }
+            Match::Nothing => "nothing".to_owned(),
+        }
+    }
+
+    #[test]
+    fn paths_lead_to_their_routes() {
+        let table = table();
+        for (method, target, want) in [
+            ("GET", "/v1/models", "/v1/models"),
+            ("HEAD", "/v1/models/m?x=1", "/v1/models/{model} model=m"),
+            ("POST", "/v1/models/m%20n:predict", "/v1/models/{model}:predict model=m%20n"),
+            ("POST", "/V1/Models/mN:predict", "/v1/models/{model}:predict model=mN"),
+            (
+                "GET",
+                "/v1/MODELS/M/Versions/7",
+                "/v1/models/{model}/versions/{version} model=M version=7",
+            ),
+            ("DELETE", "/ping", "/ping"),
+            ("GET", "/pingpong/x", "/ping{*rest} rest=pong/x"),
+        ] {
+            assert_eq!(find(&table, method, target), want, "{method} {target}");
+        }
+    }
+
+    #[test]
+    fn what_no_route_matches_is_the_innermost_scopes() {
+        let table = table();
+        for (method, target, want) in [
+            ("POST", "/v1/models/m:Predict", "/v1/ missing"),
+            ("POST", "/V1/models/m:Predict", "/v1/ missing"),
+            ("POST", "/v1/models/a:b:predict", "/v1/ missing"),
+            ("POST", "/v1/models/:predict", "/v1/ missing"),
+            ("PUT", "/v1/models/m", "/v1/ allows GET, HEAD"),
+            ("GET", "/v1/models/m:predict", "/v1/ allows POST"),
+            ("GET", "/v1/models/m/", "/v1/ missing"),
+            ("GET", "/V1/x", "/v1/ missing"),
+            ("POST", "/healthz", "/ allows GET, HEAD"),
+            ("GET", "/HEALTHZ", "/ missing"),
+            ("GET", "/v1", "/ missing"),
+            ("GET", "/whole", "/whole missing"),
+            ("GET", "/whole/x", "/whole missing"),
+            ("GET", "/wholesome", "/ missing"),
+            ("GET", "", "nothing"),
+        ] {
+            assert_eq!(find(&table, method, target), want, "{method} {target}");
+        }
+    }
+
+    #[test]
+    fn routes_of_one_path_may_differ_in_how_they_match() {
+        let (mut routes, state) = (Routes::default(), Arc::new(()));
+        let mut group = routes.group("test", &state, refuse);
+        group.immediate(Methods::Get, "/x/{a}", Permission::Admin, |(), _| Reply::ok("", ""));
+        group
+            .immediate(Methods::Get, "/x/{a}", Permission::Public, |(), _| Reply::ok("", ""))
+            .any_case();
+        let table = RouteTable::new(routes).expect("no conflict");
+        for (target, want) in [("/x/1", Permission::Admin), ("/X/1", Permission::Public)] {
+            let head = RequestHead { method: "GET", target, headers: &NoHeaders };
+            let Match::Route(route, _) = table.find(&head) else { panic!("no route") };
+            assert_eq!(route.permission(), want, "{target}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_equal_routes_counts() {
+        let (mut routes, state) = (Routes::default(), Arc::new(()));
+        let mut group = routes.group("test", &state, refuse);
+        group.immediate(Methods::Any, "/x", Permission::Admin, |(), _| Reply::ok("", ""));
+        group.immediate(Methods::Get, "/x", Permission::Public, |(), _| Reply::ok("", ""));
+        let table = RouteTable::new(routes).expect("no conflict");
+        let head = RequestHead { method: "GET", target: "/x", headers: &NoHeaders };
+        let Match::Route(route, _) = table.find(&head) else { panic!("no route") };
+        assert_eq!(route.permission(), Permission::Admin);
+    }
+
+    #[test]
+    fn names_of_parameters_must_agree() {
+        let (mut routes, state) = (Routes::default(), Arc::new(()));
+        let mut group = routes.group("test", &state, refuse);
+        for path in ["/x/{a}/y", "/x/{b}/y"] {
+            group.immediate(Methods::Get, path, Permission::Read, |(), _| Reply::ok("", ""));
+        }
+        let error = RouteTable::new(routes).err().expect("a conflict");
+        assert!(error.message().contains("/x/{b}/y"), "{error}");
+    }
+}

@@ -1,0 +1,79 @@
+//! Texts in URLs, and forms of text fields as browsers send them
+//! (`application/x-www-form-urlencoded`).
+
+/// Names and values of the fields, decoded, in their order; what is no UTF-8 is replaced.
+pub fn fields(form: &str) -> impl Iterator<Item = (String, String)> {
+    let decoded = |text: &str| percent_decoded(&text.replace('+', " "));
+    let fields = form.split('&').map(|field| field.split_once('=').unwrap_or((field, "")));
+    fields.map(move |(name, value)| (decoded(name), decoded(value)))
+}
+
+/// The first value of field `name`.
+pub fn field(form: &[u8], name: &str) -> Option<String> {
+    let form = String::from_utf8_lossy(form);
+    fields(&form).find(|(key, _)| key == name).map(|(_, value)| value)
+}
+
+/// The text with `%41` as `A`; what is no such escape stays, what is no UTF-8 is replaced.
+pub fn percent_decoded(text: &str) -> String {
+    if !text.contains('%') {
+        return text.to_owned();
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let digit = |byte: &u8| char::from(*byte).to_digit(16);
+        if let (b'%', [high, low, after @ ..]) = (byte, tail)
+            && let (Some(high), Some(low)) = (digit(high), digit(low))
+        {
+            bytes.push(u8::try_from(high * 16 + low).unwrap_or(b'?'));
+            rest = after;
+            continue;
+        }
+        bytes.push(byte);
+        rest = tail;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The text as it may stand in a path or a query: `%41` for every byte that is no letter, digit,
+/// `-`, `.` or `_`.
+pub fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_stands_in_a_path_and_can_be_decoded(text in any::<String>()) {
+            let encoded = percent_encoded(&text);
+            prop_assert!(encoded.bytes().all(|b| b.is_ascii_graphic() && b != b'/'));
+            prop_assert_eq!(percent_decoded(&encoded), text);
+        }
+    }
+
+    #[test]
+    fn fields_are_decoded() {
+        let form = b"a=1+2%2B3&b%5B%5D=%C3%A9&a=later&c&d=%FF&e=%4";
+        let read = |name| field(form, name);
+        assert_eq!(read("a").as_deref(), Some("1 2+3"));
+        assert_eq!(read("b[]").as_deref(), Some("é"));
+        assert_eq!(read("c").as_deref(), Some(""));
+        assert_eq!(read("d").as_deref(), Some("\u{fffd}"));
+        assert_eq!(read("e").as_deref(), Some("%4"));
+        assert_eq!(read("f"), None);
+    }
+}

@@ -1,0 +1,49 @@
+//! How the server was in the last fifteen minutes.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{State, add_read, no_model, reply, status, text};
+use tensorserve_auth::Permission;
+use tensorserve_core::engine::{Engine, Point};
+use tensorserve_protocol::{Group, RequestHead};
+use tensorserve_tensor::error::{Error, Result};
+
+/// The longest step that may be asked for, in seconds.
+const LONGEST_STEP: usize = 60;
+
+/// Adds the route.
+pub(super) fn add_routes(group: &mut Group<'_, State>) {
+    let (path, summary) =
+        ("/api/v1/history", "The last fifteen minutes of the server or of a model");
+    add_read::<History>(group, path, Permission::Read, summary, |state, request| {
+        reply(history(state.engine(), &request.head))
+    })
+    .query("model", "The model; the whole server without it")
+    .query("step", "The seconds that a point covers, from 1 to 60; only for the whole server");
+}
+
+/// The last fifteen minutes, the oldest point first.
+#[derive(Serialize, JsonSchema)]
+struct History {
+    /// The seconds that a point covers.
+    step_seconds: u64,
+    points: Vec<status::PointView>,
+}
+
+fn history(engine: &Engine, head: &RequestHead<'_>) -> Result<String> {
+    if let Some(model) = head.query_value("model") {
+        engine.model(&model).ok_or_else(|| no_model(&model))?;
+        return Ok(points(engine.model_step(), &engine.past_of(&model)));
+    }
+    let step = head.query_value("step").map_or(Ok(1), |step| step.parse::<usize>());
+    let step = step.ok().filter(|step| (1..=LONGEST_STEP).contains(step));
+    let step = step.ok_or_else(|| {
+        Error::invalid(format!("step is a number of seconds, from 1 to {LONGEST_STEP}"))
+    })?;
+    Ok(points(step as u64, &engine.past(step)))
+}
+
+fn points(step_seconds: u64, points: &[Point]) -> String {
+    text(&History { step_seconds, points: points.iter().map(status::PointView::new).collect() })
+}

@@ -1,0 +1,277 @@
+//! One model in detail.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::status::{ModelView, VersionView, in_millis, millis};
+use super::{Client, no_model};
+use crate::sample::dims;
+use tensorserve_core::config::{BatchConfig, BatchMode};
+use tensorserve_core::engine::{Engine, Happening, ModelHandle};
+use tensorserve_tensor::error::Result;
+use tensorserve_tensor::{DType, Signature, TensorSpec};
+
+/// The most values of a sample.
+const MOST_VALUES: usize = 4096;
+
+/// The state of a model in detail.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ModelDetail {
+    #[serde(flatten)]
+    model: ModelView<VersionDetail>,
+    /// What happened to its versions, the newest first.
+    history: Vec<EventView>,
+}
+
+/// A version in detail.
+#[derive(Serialize, JsonSchema)]
+struct VersionDetail {
+    #[serde(flatten)]
+    version: VersionView,
+    /// Its folder, for admins.
+    path: Option<String>,
+    warm_up: Option<WarmUpView>,
+    batching: Option<BatchingView>,
+    signatures: Vec<SignatureView>,
+}
+
+/// A change of a version's state.
+#[derive(Serialize, JsonSchema)]
+struct EventView {
+    /// In milliseconds since 1970.
+    at: u64,
+    version: Option<i64>,
+    /// What happened.
+    what: &'static str,
+    /// How long it took.
+    ms: Option<f64>,
+    /// Who asked for it.
+    who: String,
+    error: Option<String>,
+}
+
+/// How a version was warmed up.
+#[derive(Serialize, JsonSchema)]
+struct WarmUpView {
+    /// How many recorded requests it ran.
+    records: Option<u64>,
+    /// Whether it ran synthetic inputs.
+    ran: bool,
+    text: String,
+}
+
+/// The batching parameters of a version.
+#[derive(Serialize, JsonSchema)]
+struct BatchingView {
+    /// `off`, `auto` or `on`.
+    batching: &'static str,
+    max_batch_size: usize,
+    batch_timeout_micros: u64,
+    max_enqueued_batches: usize,
+    allowed_batch_sizes: Vec<usize>,
+    pad_variable_length_inputs: bool,
+    enable_large_batch_splitting: bool,
+    max_execution_batch_size: usize,
+}
+
+/// A signature.
+#[derive(Serialize, JsonSchema)]
+struct SignatureView {
+    name: String,
+    method: String,
+    inputs: Vec<TensorView>,
+    outputs: Vec<TensorView>,
+    /// A request that it accepts.
+    example: Option<Sample>,
+}
+
+/// The data of a request.
+#[derive(Serialize, JsonSchema)]
+struct Sample {
+    data: Map<String, Value>,
+}
+
+/// An input or output of a signature.
+#[derive(Serialize, JsonSchema)]
+struct TensorView {
+    name: String,
+    tensor: String,
+    /// As NumPy names it.
+    dtype: String,
+    /// Sizes of dimensions, -1 where any size is accepted; null for any rank.
+    shape: Option<Vec<i64>>,
+    /// Of inputs: `image`, `string`, `bool` or `number`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+}
+
+impl ModelDetail {
+    /// The detail of model `name` for `client`.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub(super) fn of(engine: &Engine, name: &str, client: &Client) -> Result<Self> {
+        let state = engine.model(name).ok_or_else(|| no_model(name))?;
+        let rates = engine.rates_of_versions();
+        let detail = |version, handle: Option<&ModelHandle>| {
+            VersionDetail::new(version, handle, client.is_admin())
+        };
+        let model = ModelView::new(&state, &rates, detail);
+        Ok(ModelDetail {
+            model,
+            history: engine.happenings(name).iter().map(EventView::new).collect(),
+        })
+    }
+}
+
+impl VersionDetail {
+    fn new(version: VersionView, handle: Option<&ModelHandle>, is_admin: bool) -> Self {
+        let Some(handle) = handle else {
+            let signatures = Vec::new();
+            return VersionDetail {
+                version,
+                path: None,
+                warm_up: None,
+                batching: None,
+                signatures,
+            };
+        };
+        VersionDetail {
+            version,
+            path: is_admin.then(|| handle.folder().to_string_lossy().into_owned()),
+            warm_up: Some(WarmUpView::new(handle)),
+            batching: Some(BatchingView::new(handle.batching())),
+            signatures: handle.signatures().iter().map(SignatureView::new).collect(),
+        }
+    }
+}
+
+impl EventView {
+    fn new(event: &Happening) -> Self {
+        let Happening { at, version, what, took, who, error } = event;
+        EventView {
+            at: millis(*at),
+            version: *version,
+            what,
+            ms: took.map(in_millis),
+            who: who.to_string(),
+            error: error.clone(),
+        }
+    }
+}
+
+impl WarmUpView {
+    fn new(handle: &ModelHandle) -> Self {
+        let recorded = handle.version_metrics().warm_up();
+        let text = match (handle.is_warmed(), recorded) {
+            (false, _) => "not warmed up (warm_up is false)".to_owned(),
+            (true, None) => "ran synthetic inputs; it has no recorded requests".to_owned(),
+            (true, Some(warm_up)) => {
+                let ms = warm_up.time.as_millis();
+                format!(
+                    "ran synthetic inputs, and {} recorded requests in {ms} ms",
+                    warm_up.records
+                )
+            }
+        };
+        WarmUpView {
+            records: recorded.map(|warm_up| warm_up.records),
+            ran: handle.is_warmed(),
+            text,
+        }
+    }
+}
+
+impl BatchingView {
+    fn new(config: &BatchConfig) -> Self {
+        BatchingView {
+            batching: match config.mode {
+                BatchMode::Off => "off",
+                BatchMode::Auto => "auto",
+                BatchMode::On => "on",
+            },
+            max_batch_size: config.max_batch_size,
+            batch_timeout_micros: u64::try_from(config.timeout.as_micros()).unwrap_or(u64::MAX),
+            max_enqueued_batches: config.max_enqueued_batches,
+            allowed_batch_sizes: config.allowed_batch_sizes.clone(),
+            pad_variable_length_inputs: config.pad_variable_length_inputs,
+            enable_large_batch_splitting: config.enable_large_batch_splitting,
+            max_execution_batch_size: config.max_execution_batch_size,
+        }
+    }
+}
+
+impl SignatureView {
+    fn new(signature: &Signature) -> Self {
+        let mut inputs: Vec<TensorView> = signature.inputs.iter().map(TensorView::new).collect();
+        for (view, spec) in inputs.iter_mut().zip(&signature.inputs) {
+            view.kind = Some(match spec.dtype() {
+                Some(DType::String) if signature.takes_images => "image",
+                Some(DType::String) => "string",
+                Some(DType::Bool) => "bool",
+                _ => "number",
+            });
+        }
+        SignatureView {
+            name: signature.name.clone(),
+            method: signature.method_name.clone(),
+            inputs,
+            outputs: signature.outputs.iter().map(TensorView::new).collect(),
+            example: sample(signature).map(|data| Sample { data }),
+        }
+    }
+}
+
+impl TensorView {
+    fn new(spec: &TensorSpec) -> Self {
+        TensorView {
+            name: spec.alias.clone(),
+            tensor: spec.tensor_name.clone(),
+            dtype: dtype(spec),
+            shape: spec.shape.sizes(),
+            kind: None,
+        }
+    }
+}
+
+/// NumPy's name for the type of a tensor.
+pub(super) fn dtype(spec: &TensorSpec) -> String {
+    match spec.dtype() {
+        Some(dtype) => dtype.python_name().to_owned(),
+        None => format!("type {}", spec.dtype_number),
+    }
+}
+
+/// A value for each input that the signature accepts, if clients can send them and they are not too
+/// large.
+pub(super) fn sample(signature: &Signature) -> Option<Map<String, Value>> {
+    let mut members = Map::new();
+    for spec in &signature.inputs {
+        members.insert(spec.alias.clone(), sample_value(spec)?);
+    }
+    Some(members)
+}
+
+fn sample_value(spec: &TensorSpec) -> Option<Value> {
+    let one: Value = match spec.dtype()? {
+        DType::Float | DType::Double | DType::Half | DType::BFloat16 => 1.0.into(),
+        DType::Bool => true.into(),
+        DType::String => "text".into(),
+        DType::Int8
+        | DType::Int16
+        | DType::Int32
+        | DType::Int64
+        | DType::UInt8
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64 => 1.into(),
+        DType::Complex64 | DType::Complex128 => return None,
+    };
+    let dims: Vec<usize> = dims(spec, 1).into_iter().map(|size| size.max(1)).collect();
+    if dims.iter().fold(1, |product: usize, &size| product.saturating_mul(size)) > MOST_VALUES {
+        return None;
+    }
+    let nest = |inner: Value, &size: &usize| Value::Array(vec![inner; size]);
+    Some(dims.iter().rev().fold(one, nest))
+}

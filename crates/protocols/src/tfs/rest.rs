@@ -1,0 +1,152 @@
+//! An inference over REST: from the payload to a request, and from a response to a payload.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::answer::{AnswerForm, TfsAnswer};
+use super::binary::{self, Wire};
+use super::encode::Format;
+use super::{REST, classify, examples, failure, predict, resolve};
+use tensorserve_core::engine::{
+    Choice, Engine, EntryPoint, InferRequest, Method, ModelHandle, Resolver, SignatureRun,
+};
+use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
+use tensorserve_tensor::Tensor;
+use tensorserve_tensor::error::Result;
+
+/// What a path asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct RestCall<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) choice: Choice<'a>,
+    pub(crate) method: Method,
+    /// Take and give only what the reference does.
+    pub(crate) exact: bool,
+    /// The most memory that one input may take.
+    pub(crate) max_bytes: usize,
+}
+
+/// A request, and what has to be known of it to read its response.
+pub(crate) type Decoded = (InferRequest, AnswerForm);
+
+/// Answers `POST …:predict`, `:classify` and `:regress`.
+pub(super) async fn answer(
+    engine: &Engine,
+    call: &RestCall<'_>,
+    head: &RequestHead<'_>,
+    body: Bytes,
+    start: Instant,
+) -> Reply {
+    let entry = engine.call(EntryPoint { protocol: REST, method: call.method }, start);
+    let from = match call.method {
+        Method::Predict => Wire::of_body(head, call.exact),
+        Method::Classify | Method::Regress | Method::MultiInference => Wire::Json,
+    };
+    let to = from.of_answer(head, call.exact);
+    if let Wire::Message(kind) = to {
+        // In a box what is rarer: the future of every request is as large as its largest part.
+        return Box::pin(binary::answer(engine, call, entry, body, kind)).await;
+    }
+    let decode = |resolver: &mut Resolver<'_>| call.decode(resolver, &body, &from, &to);
+    let inferred = engine.infer(entry, decode, |form, response| {
+        let answer = TfsAnswer::read(form, response)?;
+        match to {
+            Wire::Npy => Ok((NPY, binary::encode(answer.tensors(), call.max_bytes)?)),
+            Wire::Json | Wire::Message(_) => Ok((JSON, answer.json(call.exact)?)),
+        }
+    });
+    let inferred = inferred.await;
+    let reply = match inferred.answer {
+        Ok((content_type, body)) => Reply::ok(content_type, body),
+        Err(error) => failure(error),
+    };
+    reply.with_timing(inferred.timing)
+}
+
+impl RestCall<'_> {
+    /// Decodes a payload of JSON.
+    pub(crate) fn decode_json(&self, resolver: &mut Resolver<'_>, body: &[u8]) -> Result<Decoded> {
+        match self.method {
+            Method::Predict | Method::MultiInference => {
+                self.decode_predict(resolver, body, &Wire::Json, &Wire::Json)
+            }
+            Method::Classify | Method::Regress => {
+                let decoded = examples::decode(body, self.max_bytes);
+                let decoded = decoded.inspect_err(|_| resolver.names_model(self.name))?;
+                self.on_examples(resolver, &decoded.signature_name, decoded.examples)
+            }
+        }
+    }
+
+    fn decode(
+        &self,
+        resolver: &mut Resolver<'_>,
+        body: &[u8],
+        from: &Wire,
+        to: &Wire,
+    ) -> Result<Decoded> {
+        match self.method {
+            Method::Predict => self.decode_predict(resolver, body, from, to),
+            Method::Classify | Method::Regress | Method::MultiInference => {
+                self.decode_json(resolver, body)
+            }
+        }
+    }
+
+    /// Decodes a payload that is `from`, for an answer that is to be `to`.
+    fn decode_predict(
+        &self,
+        resolver: &mut Resolver<'_>,
+        body: &[u8],
+        from: &Wire,
+        to: &Wire,
+    ) -> Result<Decoded> {
+        let version = match resolve(resolver, self.name, self.choice) {
+            Ok(version) => version,
+            // What is wrong with a body's form is reported before a model that is not there.
+            Err(error) => {
+                if *from == Wire::Json {
+                    predict::check_form(body)?;
+                }
+                return Err(error);
+            }
+        };
+        let decoded = match from {
+            Wire::Npy => binary::decode(body, &version, self.max_bytes)?,
+            Wire::Json | Wire::Message(_) => {
+                predict::decode(body, &version, self.max_bytes, self.exact)?
+            }
+        };
+        if *to == Wire::Npy {
+            binary::check_outputs(&version, decoded.signature)?;
+        }
+        Ok(run_of(version, decoded.signature, decoded.inputs, decoded.format))
+    }
+
+    /// The request to classify or regress serialized examples.
+    pub(crate) fn on_examples(
+        &self,
+        resolver: &mut Resolver<'_>,
+        signature_name: &str,
+        examples: Tensor,
+    ) -> Result<Decoded> {
+        let version = resolve(resolver, self.name, self.choice)?;
+        let signature = classify::find(&version, signature_name, self.method)?;
+        resolver.found_signature(signature);
+        let form = AnswerForm::examples(self.method, &examples);
+        let run = classify::run(signature, self.method, examples);
+        Ok((InferRequest::new(version, run), form))
+    }
+}
+
+/// The request to run a signature on tensors.
+pub(crate) fn run_of(
+    version: ModelHandle,
+    signature: usize,
+    inputs: Vec<Tensor>,
+    format: Format,
+) -> Decoded {
+    let run = SignatureRun::predict(signature, inputs);
+    (InferRequest::new(version, run), AnswerForm::outputs(format))
+}

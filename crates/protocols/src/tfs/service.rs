@@ -1,0 +1,179 @@
+//! TensorFlow Serving's gRPC services: each method unwraps its message, makes the call, and wraps the
+//! response.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tonic::codec::CompressionEncoding;
+use tonic::{Request, Response, Status};
+
+use super::reload::{self, Reload};
+use super::{GRPC, TfsConfig, grpc, inference};
+use tensorserve_auth::Permission;
+use tensorserve_core::engine::{Call, Engine, EntryPoint, Method};
+use tensorserve_proto::serving::model_service_server::{ModelService, ModelServiceServer};
+use tensorserve_proto::serving::prediction_service_server::{
+    PredictionService, PredictionServiceServer,
+};
+use tensorserve_proto::serving::{
+    ClassificationRequest, ClassificationResponse, GetModelMetadataRequest,
+    GetModelMetadataResponse, GetModelStatusRequest, GetModelStatusResponse, MultiInferenceRequest,
+    MultiInferenceResponse, PredictRequest, PredictResponse, RegressionRequest, RegressionResponse,
+    ReloadConfigRequest, ReloadConfigResponse, StatusProto,
+};
+use tensorserve_proto::{DESCRIPTORS, Form};
+use tensorserve_protocol::grpc::{ClientDeadline, GrpcLimits, GrpcServices, status};
+use tensorserve_tensor::error::{Error, Result};
+
+/// Every method, and what a client must be allowed to.
+const METHODS: [(&str, Permission); 7] = [
+    ("/tensorflow.serving.PredictionService/Predict", Permission::Infer),
+    ("/tensorflow.serving.PredictionService/Classify", Permission::Infer),
+    ("/tensorflow.serving.PredictionService/Regress", Permission::Infer),
+    ("/tensorflow.serving.PredictionService/MultiInference", Permission::Infer),
+    ("/tensorflow.serving.PredictionService/GetModelMetadata", Permission::Read),
+    ("/tensorflow.serving.ModelService/GetModelStatus", Permission::Read),
+    ("/tensorflow.serving.ModelService/HandleReloadConfigRequest", Permission::Admin),
+];
+
+/// Adds the services.
+pub(super) fn add(
+    config: &TfsConfig,
+    engine: &Engine,
+    limits: GrpcLimits,
+    services: &mut GrpcServices,
+) {
+    let most = limits.max_message_bytes;
+    let form = if config.tensor_content { Form::Content } else { Form::Values };
+    let reload = config.reload.then(|| Arc::new(Reload::new(engine.repository_config())));
+    let service = Service { engine: engine.clone(), form, reload };
+    let predictions = PredictionServiceServer::new(service.clone())
+        .accept_compressed(CompressionEncoding::Gzip)
+        .max_decoding_message_size(most)
+        .max_encoding_message_size(most);
+    let models = ModelServiceServer::new(service)
+        .max_decoding_message_size(most)
+        .max_encoding_message_size(most);
+    services.services.add_service(predictions).add_service(models);
+    services.methods.extend(METHODS);
+    services.descriptors.push(DESCRIPTORS);
+}
+
+#[derive(Clone)]
+struct Service {
+    engine: Engine,
+    /// How tensors are written.
+    form: Form,
+    /// Present if clients may change the list of models.
+    reload: Option<Arc<Reload>>,
+}
+
+impl Service {
+    /// An inference that begins now: due at the client's deadline or at ours, whichever is earlier.
+    fn call<Q>(&self, method: Method, request: &Request<Q>) -> Call {
+        let call = self.engine.call(EntryPoint { protocol: GRPC, method }, Instant::now());
+        match request.extensions().get() {
+            Some(ClientDeadline(theirs)) => Call { deadline: call.deadline.min(*theirs), ..call },
+            None => call,
+        }
+    }
+}
+
+/// A response, or an error of the method `name`, as gRPC has it.
+fn wrapped<T>(name: &str, answer: Result<T>) -> Result<Response<T>, Status> {
+    answer.map(Response::new).map_err(|error| status(name, &error))
+}
+
+#[tonic::async_trait]
+impl PredictionService for Service {
+    async fn predict(
+        &self,
+        request: Request<PredictRequest>,
+    ) -> Result<Response<PredictResponse>, Status> {
+        let call = self.call(Method::Predict, &request);
+        let answer = grpc::predict(&self.engine, request.into_inner(), self.form, call).await;
+        wrapped("Predict", answer)
+    }
+
+    async fn classify(
+        &self,
+        request: Request<ClassificationRequest>,
+    ) -> Result<Response<ClassificationResponse>, Status> {
+        let call = self.call(Method::Classify, &request);
+        let answer = inference::classify(&self.engine, request.into_inner(), call).await;
+        wrapped("Classify", answer)
+    }
+
+    async fn regress(
+        &self,
+        request: Request<RegressionRequest>,
+    ) -> Result<Response<RegressionResponse>, Status> {
+        let call = self.call(Method::Regress, &request);
+        let answer = inference::regress(&self.engine, request.into_inner(), call).await;
+        wrapped("Regress", answer)
+    }
+
+    async fn multi_inference(
+        &self,
+        request: Request<MultiInferenceRequest>,
+    ) -> Result<Response<MultiInferenceResponse>, Status> {
+        let call = self.call(Method::MultiInference, &request);
+        let answer = inference::multi_inference(&self.engine, request.into_inner(), call).await;
+        wrapped("MultiInference", answer)
+    }
+
+    async fn get_model_metadata(
+        &self,
+        request: Request<GetModelMetadataRequest>,
+    ) -> Result<Response<GetModelMetadataResponse>, Status> {
+        wrapped("GetModelMetadata", grpc::metadata(&self.engine, request.get_ref()))
+    }
+}
+
+#[tonic::async_trait]
+impl ModelService for Service {
+    async fn get_model_status(
+        &self,
+        request: Request<GetModelStatusRequest>,
+    ) -> Result<Response<GetModelStatusResponse>, Status> {
+        wrapped("GetModelStatus", grpc::status(&self.engine, request.get_ref()))
+    }
+
+    /// Returns when the models are there. Metrics are not reported on.
+    async fn handle_reload_config_request(
+        &self,
+        request: Request<ReloadConfigRequest>,
+    ) -> Result<Response<ReloadConfigResponse>, Status> {
+        let config = request.get_ref().config.as_ref();
+        let changed: Result<(), Error> = match &self.reload {
+            Some(reload) => reload.apply(&self.engine, config).await,
+            None => Err(reload::refusal()),
+        };
+        let ok = StatusProto { error_code: 0, error_message: String::new() };
+        let response = ReloadConfigResponse { status: Some(ok), metric: Vec::new() };
+        wrapped("HandleReloadConfigRequest", changed.map(|()| response))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+    use prost_types::FileDescriptorSet;
+
+    use super::*;
+
+    #[test]
+    fn every_method_is_listed_and_every_listed_method_is_there() {
+        let mut methods = Vec::new();
+        for file in FileDescriptorSet::decode(DESCRIPTORS).unwrap().file {
+            for service in &file.service {
+                let name = format!("/{}.{}/", file.package(), service.name());
+                methods.extend(service.method.iter().map(|m| format!("{name}{}", m.name())));
+            }
+        }
+        let mut listed: Vec<_> = METHODS.iter().map(|(path, _)| (*path).to_owned()).collect();
+        methods.sort();
+        listed.sort();
+        assert_eq!(methods, listed);
+    }
+}

@@ -1,0 +1,109 @@
+//! What the listeners serve: the routes and gRPC services of all protocols, and the server's own.
+
+use std::sync::{Arc, OnceLock};
+
+use tonic::service::RoutesBuilder;
+
+use crate::builtin::Builtin;
+use crate::config::ServerConfig;
+use crate::drain::Activity;
+use tensorserve_auth::Permission;
+use tensorserve_core::engine::Engine;
+use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
+use tensorserve_protocol::{Host, Listeners, Protocol, RouteTable, Routes};
+use tensorserve_tensor::error::Result;
+
+/// Everything that clients can call. Cheap to clone.
+#[derive(Clone)]
+pub struct ServedApi(Arc<Inner>);
+
+struct Inner {
+    engine: Engine,
+    /// Connections and requests of the HTTP listener.
+    activity: Activity,
+    routes: RouteTable,
+    grpc: GrpcServices,
+}
+
+/// The gRPC methods that the server itself adds.
+pub(crate) const OWN_METHODS: [(&str, Permission); 4] = [
+    // For probes, which have no credentials. It says of the whole server whether it is ready.
+    ("/grpc.health.v1.Health/Check", Permission::Public),
+    ("/grpc.health.v1.Health/Watch", Permission::Public),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Permission::Read),
+    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Permission::Read),
+];
+
+impl ServedApi {
+    /// The API of these protocols over `engine`. Where two have the same route, the first one's
+    /// counts; the server's own come last.
+    ///
+    /// # Errors
+    /// If two paths differ in nothing but the name of a parameter.
+    pub fn new(
+        config: &ServerConfig,
+        engine: &Engine,
+        protocols: &[Arc<dyn Protocol>],
+    ) -> Result<Self> {
+        let activity = Activity::default();
+        let (connections, operations) = (activity.clone(), Arc::new(OnceLock::new()));
+        let listeners = Listeners {
+            https: config.http.tls.is_some(),
+            grpc_tls: config.grpc.tls.is_some(),
+            auth: config.auth.is_some(),
+        };
+        let host = Host {
+            engine: engine.clone(),
+            listeners,
+            connections: Arc::new(move || connections.connections()),
+            operations: Arc::clone(&operations),
+        };
+        let limits = GrpcLimits { max_message_bytes: config.grpc.max_message_bytes };
+        let (mut routes, mut grpc) = (Routes::default(), GrpcServices::default());
+        for protocol in protocols {
+            protocol.routes(&host, &mut routes);
+            protocol.grpc(&host, limits, &mut grpc);
+        }
+        Builtin.routes(&host, &mut routes);
+        let routes = RouteTable::new(routes)?;
+        let _ = operations.set(routes.operations().cloned().collect());
+        Ok(ServedApi(Arc::new(Inner { engine: engine.clone(), activity, routes, grpc })))
+    }
+
+    /// Every route: its methods, its path with parameters in braces, and what a client must be
+    /// allowed to.
+    pub fn routes(&self) -> impl Iterator<Item = (&'static [&'static str], &str, Permission)> {
+        self.0.routes.permissions()
+    }
+
+    /// Every gRPC method, and what a client must be allowed to.
+    pub fn grpc_methods(&self) -> impl Iterator<Item = (&'static str, Permission)> {
+        self.0.grpc.methods.iter().copied().chain(OWN_METHODS)
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.0.activity
+    }
+
+    pub(crate) fn table(&self) -> &RouteTable {
+        &self.0.routes
+    }
+
+    /// The methods of the protocols.
+    pub(crate) fn protocol_methods(&self) -> &[(&'static str, Permission)] {
+        &self.0.grpc.methods
+    }
+
+    pub(crate) fn services(&self) -> RoutesBuilder {
+        self.0.grpc.services.clone()
+    }
+
+    /// The descriptions of the services, as encoded `FileDescriptorSet`s.
+    pub(crate) fn descriptors(&self) -> &[&'static [u8]] {
+        &self.0.grpc.descriptors
+    }
+}

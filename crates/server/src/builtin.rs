@@ -1,0 +1,85 @@
+//! The server's own routes: probes, metrics, and what is answered where there is nothing.
+
+use std::sync::Arc;
+
+use tensorserve_auth::Permission;
+use tensorserve_core::engine::Engine;
+use tensorserve_core::metrics::CONTENT_TYPE;
+use tensorserve_protocol::{
+    ALLOW, Host, JSON, Methods, Missing, Protocol, Reply, RequestHead, Routes,
+};
+use tensorserve_tensor::error::Error;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// The server's own routes.
+pub(crate) struct Builtin;
+
+impl Protocol for Builtin {
+    fn name(&self) -> &'static str {
+        "server"
+    }
+
+    fn routes(&self, host: &Host, routes: &mut Routes) {
+        let engine = Arc::new(host.engine.clone());
+        let mut group = routes.group("server", &engine, Reply::error);
+        group
+            .immediate(Methods::Get, "/", Permission::Public, |_, _| {
+                Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..])
+            })
+            .summary("A sign of life");
+        group
+            .immediate(Methods::Get, "/healthz", Permission::Public, |_, _| {
+                Reply::ok(TEXT, &b"ok\n"[..])
+            })
+            .summary("Whether the process is alive")
+            .response(TEXT, serde_json::json!({ "const": "ok\n" }));
+        group
+            .immediate(Methods::Get, "/health", Permission::Public, |_, _| {
+                Reply::ok("text/html; charset=utf-8", &b"healthy"[..])
+            })
+            .summary("Whether the process is alive, as Simple TensorFlow Serving says it")
+            .response(TEXT, serde_json::json!({ "const": "healthy" }));
+        group
+            .immediate(Methods::Get, "/readyz", Permission::Public, |engine, _| readiness(engine))
+            .summary("Whether every configured model is available")
+            .response(TEXT, serde_json::json!({ "const": "ok\n" }));
+        group
+            .immediate(Methods::Get, "/metrics", Permission::Metrics, |engine, _| metrics(engine))
+            .summary("Metrics for Prometheus")
+            .response(TEXT, serde_json::json!({ "type": "string" }));
+        group.scope("/", |_, head, missing| not_found(head, missing));
+    }
+}
+
+fn readiness(engine: &Engine) -> Reply {
+    match engine.readiness() {
+        Ok(()) => Reply::ok(TEXT, &b"ok\n"[..]),
+        Err(error) => Reply::error(error, 503),
+    }
+}
+
+fn metrics(engine: &Engine) -> Reply {
+    match engine.metrics_text() {
+        Ok(text) => Reply::ok(CONTENT_TYPE, text),
+        Err(error) => Reply::error(error, 500),
+    }
+}
+
+/// The response to a path that no protocol has, or not with this method.
+pub(crate) fn not_found(head: &RequestHead<'_>, missing: &Missing) -> Reply {
+    let path = head.path();
+    match missing {
+        Missing::Path => {
+            let message = format!(
+                "there is nothing at {path}; models are at /v1/models/NAME:predict and POST /"
+            );
+            Reply::error(Error::invalid(message), 404)
+        }
+        Missing::Method(allowed) => {
+            let message = format!("{} is not allowed for {path}", head.method);
+            let reply = Reply::error(Error::invalid(message), 405);
+            reply.with_header(ALLOW, allowed.join(", "))
+        }
+    }
+}

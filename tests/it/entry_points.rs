@@ -1,0 +1,267 @@
+//! Every way to an inference, over HTTP and gRPC: each is logged, counted under its own protocol and
+//! method, refused when its queue is full, and given up at its deadline. The ways come from the
+//! server's own tables, so that a new one without a request below fails these tests.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use serde_json::json;
+use tensorserve::config::{ModelSettings, MultiModelConfig};
+use tensorserve_auth::Permission;
+use tensorserve_proto::serving::input::Kind;
+use tensorserve_proto::serving::{
+    ClassificationRequest, ExampleList, InferenceTask, Input, ModelSpec, MultiInferenceRequest,
+    PredictRequest, RegressionRequest,
+};
+use tensorserve_proto::{Example, Form, tensor_to_proto};
+
+use crate::support::client::{post_form, request};
+use crate::support::fake::Model;
+use crate::support::grpc::Caller;
+use crate::support::place::{Place, matrix, values};
+
+/// What is sent to an entry point.
+enum Sent {
+    /// A payload, with its type.
+    Payload(&'static str, String),
+    /// A form with an image.
+    Form,
+    /// A message of gRPC.
+    Message(Vec<u8>),
+}
+
+/// A request, and what it is counted under.
+struct EntryRequest {
+    sent: Sent,
+    protocol: &'static str,
+    method: &'static str,
+    signature: &'static str,
+}
+
+const JSON: &str = "application/json";
+const FORM: &str = "application/x-www-form-urlencoded";
+
+fn predict(protocol: &'static str, content_type: &'static str, payload: String) -> EntryRequest {
+    let sent = Sent::Payload(content_type, payload);
+    EntryRequest { sent, protocol, method: "predict", signature: "serving_default" }
+}
+
+/// A request for a route below which models are run; `None` for one that runs none.
+fn route_request(path: &str) -> Option<EntryRequest> {
+    let examples = |method: &'static str| {
+        let payload = json!({"signature_name": method, "examples": [{"x": 1.0}]}).to_string();
+        let sent = Sent::Payload(JSON, payload);
+        EntryRequest { sent, protocol: "tfs_rest", method, signature: method }
+    };
+    let rows = || json!({"instances": [[1.0]]}).to_string();
+    let simple = || json!({"model_name": "m", "data": {"x": [[1.0]]}}).to_string();
+    Some(match path {
+        "/" => predict("simple", JSON, simple()),
+        "/run_json_inference" => {
+            predict("simple", FORM, "model_name=m&json_data=%7B%22x%22:[[1.0]]%7D".to_owned())
+        }
+        "/run_image_inference" => EntryRequest {
+            sent: Sent::Form,
+            protocol: "simple",
+            method: "predict",
+            signature: "classify",
+        },
+        "/json_inference" | "/image_inference" | "/generate_clients" | "/run_generate_clients" => {
+            return None;
+        }
+        "/invocations" | "/invocations/x" => predict("sagemaker", JSON, rows()),
+        _ if path.starts_with("/models/") || path.starts_with("/endpoints/") => {
+            predict("sagemaker", JSON, rows())
+        }
+        _ if path.ends_with(":classify") => examples("classify"),
+        _ if path.ends_with(":regress") => examples("regress"),
+        _ if path.ends_with(":predict") => predict("tfs_rest", JSON, rows()),
+        _ => panic!("{path} is a new way to an inference: add a request for it here"),
+    })
+}
+
+/// A message for a gRPC method that runs models.
+fn message(path: &str) -> EntryRequest {
+    let spec = |signature: &str| {
+        let (name, signature_name) = ("m".to_owned(), signature.to_owned());
+        Some(ModelSpec { name, signature_name, version_choice: None })
+    };
+    let examples = vec![Example::default()];
+    let input = Some(Input { kind: Some(Kind::ExampleList(ExampleList { examples })) });
+    let (message, method, signature) = match path.rsplit('/').next().unwrap_or_default() {
+        "Predict" => {
+            let x = tensor_to_proto(&matrix(&[&[1.0]]), Form::Values);
+            let inputs = [("x".to_owned(), x)].into();
+            let request = PredictRequest { model_spec: spec(""), inputs, output_filter: vec![] };
+            (request.encode_to_vec(), "predict", "serving_default")
+        }
+        "Classify" => {
+            let request = ClassificationRequest { model_spec: spec("classify"), input };
+            (request.encode_to_vec(), "classify", "classify")
+        }
+        "Regress" => {
+            let request = RegressionRequest { model_spec: spec("regress"), input };
+            (request.encode_to_vec(), "regress", "regress")
+        }
+        "MultiInference" => {
+            let method_name = "tensorflow/serving/regress".to_owned();
+            let tasks = vec![InferenceTask { model_spec: spec("regress"), method_name }];
+            let request = MultiInferenceRequest { tasks, input };
+            (request.encode_to_vec(), "multi_inference", "regress")
+        }
+        _ => panic!("{path} is a new way to an inference: add a message for it here"),
+    };
+    EntryRequest { sent: Sent::Message(message), protocol: "tfs_grpc", method, signature }
+}
+
+/// Every way to an inference of the model `m`, with a request for it.
+fn entry_points(place: &Place) -> Vec<(String, EntryRequest)> {
+    let api = place.server.api();
+    let mut all = Vec::new();
+    for (methods, path, permission) in api.routes() {
+        if permission != Permission::Infer {
+            continue;
+        }
+        let path = path.replace("{model}", "m").replace("{endpoint}", "m");
+        let path = path.replace("{version}", "1").replace("{label}", "stable");
+        let path = path.replace("{*rest}", "/x");
+        let request = route_request(&path);
+        assert!(request.is_none() || methods.contains(&"POST"), "{path} takes no POST");
+        all.extend(request.map(|request| (path, request)));
+    }
+    for (path, _) in api.grpc_methods().filter(|(_, needs)| *needs == Permission::Infer) {
+        all.push((path.to_owned(), message(path)));
+    }
+    assert!(all.len() > 25, "only {} entry points", all.len());
+    all
+}
+
+/// A server of the model `m`, which takes tensors and examples, with all protocols and a log.
+fn serve(model: &Model, timeout: &str) -> Place {
+    let model = Model { takes_examples: true, ..model.clone() };
+    let place = Place::configured(
+        &[("models/m/1", model)],
+        |settings, root| {
+            settings.each.request_log = Some(root.join("logs/"));
+            settings.models.push(ModelSettings {
+                name: Some("m".to_owned()),
+                path: Some(root.join("models/m")),
+                labels: [("stable".to_owned(), 1)].into(),
+                ..ModelSettings::default()
+            });
+            settings.server.sagemaker_async_output = Some(root.to_owned());
+            settings.server.request_timeout = Some(timeout.parse().expect("a time"));
+            settings.server.num_batch_threads = Some(1);
+            settings.server.inline_budget_micros = Some(0);
+            settings.batching.batching = Some("on".to_owned());
+            settings.batching.max_batch_size = Some(1);
+            settings.batching.max_enqueued_batches = Some(1);
+        },
+        |config| {
+            config.protocols.sagemaker.multi_model = Some(MultiModelConfig {
+                root: config.repository.sources[0].path.clone(),
+                common: config.repository.common.clone(),
+                load_timeout: Duration::from_secs(60),
+                ports: (8501, 9000),
+                memory_limit: None,
+                evict: false,
+                load_on_use: false,
+            });
+        },
+    );
+    place.server.wait_until_started();
+    place
+}
+
+fn send(place: &Place, path: &str, sent: &Sent) {
+    let address = place.server.address;
+    match sent {
+        Sent::Payload(content_type, payload) => {
+            let headers = [
+                ("Content-Type", *content_type),
+                ("X-Amzn-SageMaker-Custom-Attributes", "tfs-model-name=m"),
+            ];
+            request(address, "POST", path, &headers, payload);
+        }
+        Sent::Form => {
+            let fields = [
+                ("model_name", None, &b"m"[..]),
+                ("signature_name", None, b"classify"),
+                ("image", Some("a.png"), b"bytes"),
+            ];
+            post_form(address, path, &fields);
+        }
+        Sent::Message(message) => {
+            let caller = Caller::connect(place.server.grpc_address()).expect("connects");
+            // The path lives as long as this test runs.
+            let path: &'static str = Box::leak(path.to_owned().into_boxed_str());
+            let _ = caller.call(path, message.clone());
+        }
+    }
+}
+
+/// How often a request of this entry point came to `code`.
+fn count(place: &Place, entry: &EntryRequest, code: &str) -> u64 {
+    let EntryRequest { protocol, method, signature, .. } = entry;
+    let series = format!(
+        "tensorserve_requests_total{{model=\"m\",version=\"1\",signature=\"{signature}\",\
+         protocol=\"{protocol}\",method=\"{method}\",code=\"{code}\"}}"
+    );
+    whole(place.metric(&series))
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // It counts.
+fn whole(value: Option<f64>) -> u64 {
+    value.unwrap_or(0.0) as u64
+}
+
+/// How many requests were logged.
+fn logged(place: &Place) -> u64 {
+    place.server.engine.flush_logs(Duration::from_secs(20));
+    whole(place.metric("tensorserve_logged_requests_total{model=\"m\",result=\"written\"}"))
+}
+
+fn wait_for(what: &str, path: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{path}: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn every_entry_point_is_logged_and_counted_under_its_own_name() {
+    let place = serve(&Model::default(), "30s");
+    for (path, entry) in entry_points(&place) {
+        let (counted, written) = (count(&place, &entry, "OK"), logged(&place));
+        send(&place, &path, &entry.sent);
+        wait_for("it is not counted once", &path, || count(&place, &entry, "OK") == counted + 1);
+        wait_for("it is not logged once", &path, || logged(&place) == written + 1);
+    }
+}
+
+#[tokio::test]
+async fn every_entry_point_sheds_load_and_keeps_deadlines() {
+    let place = serve(&Model::gated(), "500ms");
+    for (path, entry) in entry_points(&place) {
+        let before = ["UNAVAILABLE", "DEADLINE_EXCEEDED"].map(|code| count(&place, &entry, code));
+        // One run holds the one batch thread, one batch may wait, and there are three requests.
+        let gate = place.fake.runs_gate();
+        let running = place.enqueue(&[&[1.0]]);
+        place.wait_for_runs_at_gate(1);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| send(&place, &path, &entry.sent));
+            }
+            for (code, before) in ["UNAVAILABLE", "DEADLINE_EXCEEDED"].into_iter().zip(before) {
+                wait_for(code, &path, || count(&place, &entry, code) > before);
+            }
+        });
+        gate.open();
+        assert_eq!(values(running.await), [1.0], "{path}: what runs is not disturbed");
+        gate.close();
+    }
+    // Of each entry point only the run before it was answered.
+    assert_eq!(logged(&place), entry_points(&place).len() as u64);
+}
