@@ -1,15 +1,21 @@
 # One command per chore; CI runs the same ones.
 #
 #   make run            serve models/ on http://127.0.0.1:8500      (DEVICE=gpu for CUDA)
-#   make test           all tests
+#   make test           the tests: Rust, then real clients          (CLIENTS=all for all of them)
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo
 #   make check          what CI runs: tests, lints, documentation, Dockerfiles, licences
 #
 # Needs Rust, gcc, make and Python 3 with pip. libtensorflow and ONNX Runtime are fetched into lib/,
 # once; `make clean` leaves them there.
+#
+# CLIENTS selects the clients that are tested. `core`, the default, takes those that pip installs, in
+# virtual environments below target/, and changes nothing on the system. `all` adds the generated
+# clients and the dashboard in a browser; as root it installs the Debian packages these need (languages,
+# Chromium), after printing their names. CI tests all.
 
 DEVICE ?= cpu
 ARGS ?=
+CLIENTS ?= core
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -34,11 +40,11 @@ test: lib rust-test client-test
 rust-test: lib
 	$(CARGO) test --workspace --locked $(ARGS)
 
-# The clients that users have, from PyPI, in a virtual environment of their own below target/.
+# The clients that users have. CLIENTS selects them, as described above.
 client-test: lib
 	@# Built as for the other tests, and so not twice.
 	$(CARGO) test --locked --no-run --test it
-	PYTHON=$(PYTHON) tests/clients/run.sh "$(abspath $(TARGET)/debug/tensorserve)"
+	CLIENTS=$(CLIENTS) PYTHON=$(PYTHON) tests/clients/run.sh "$(abspath $(TARGET)/debug/tensorserve)"
 
 bench: lib
 	$(CARGO) bench --locked --bench serve -- $(ARGS)
@@ -79,4 +85,4 @@ clean:
 	$(CARGO) clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile

@@ -1,47 +1,58 @@
 #!/bin/sh
 # Runs real clients against the server: tests/clients/run.sh BINARY [FOLDER…]
 #
-# Each folder of tests has a virtual environment of its own below target/, with what its
-# requirements.txt says; it is made once, all of them at a time.
+# Without FOLDERs the variable CLIENTS selects them:
+#   core  the default: the clients that pip installs from PyPI; nothing is installed on the system
+#   all   also the generated clients and the dashboard in a browser. These need Debian packages,
+#         which packages.sh installs if this runs as root
+#
+# Each folder has a virtual environment of its own below target/, with the packages of its
+# requirements.txt. They are created once, all in parallel.
 set -eu
 binary=$1
 shift
 here=$(cd "$(dirname "$0")" && pwd)
-home=${CARGO_TARGET_DIR:-$here/../../target}/clients
-[ $# -gt 0 ] || set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi generated browser
+root=$(cd "$here/../.." && pwd)
+home=${CARGO_TARGET_DIR:-$root/target}/clients
+if [ $# -eq 0 ]; then
+    set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi
+    case ${CLIENTS:-core} in
+    core) echo "CLIENTS=core: without the generated clients and the browser (CLIENTS=all)" ;;
+    all) set -- "$@" generated browser ;;
+    *)
+        echo "CLIENTS=$CLIENTS is not valid; use core or all" >&2
+        exit 2
+        ;;
+    esac
+fi
 
-# What a folder's tests run in: of its own, unless they need the same as another's.
+# The folder whose virtual environment a folder's tests run in: its own, unless it needs the same.
 environment_of() {
     case $1 in
-        custom_ops) echo tensorflow_serving ;;
-        *) echo "$1" ;;
+    custom_ops) echo tensorflow_serving ;;
+    *) echo "$1" ;;
     esac
 }
 
 install() {
-    wanted=$here/$1/requirements.txt
+    requirements=$here/$1/requirements.txt
     place=$home/$1
-    cmp -s "$wanted" "$place/installed.txt" && return
-    echo "installing the clients of $1 into $place"
+    cmp -s "$requirements" "$place/installed.txt" && return
+    echo "Installing the Python packages of tests/clients/$1 into $place"
     mkdir -p "$place"
     "${PYTHON:-python3}" -m venv --clear "$place/venv"
     pip="$place/venv/bin/pip --quiet --disable-pip-version-check"
-    $pip install -r "$wanted"
+    $pip install -r "$requirements"
     # Without their dependencies, which would bring a second TensorFlow.
     [ "$1" != tensorflow_serving ] ||
         $pip install --no-deps tensorflow-serving-api==2.21.0 tensorflow-text==2.21.1
-    cp "$wanted" "$place/installed.txt"
+    cp "$requirements" "$place/installed.txt"
 }
 
-# Not in a virtual environment: languages.
-case " $* " in
-*" generated "*) "$here/generated/packages.sh" & languages=$! ;;
-*) languages= ;;
-esac
-
-running=$languages
-for folder in $(for folder; do environment_of "$folder"; done | sort -u); do
-    install "$folder" &
+"$here/packages.sh" "$@" &
+running=$!
+for environment in $(for folder; do environment_of "$folder"; done | sort -u); do
+    install "$environment" &
     running="$running $!"
 done
 for process in $running; do
