@@ -93,9 +93,9 @@ async function unload(model) {
 }
 
 async function label(model) {
-	const versions = [...model.versions]
+	const versions = model.versions
 		.filter(({ state }) => state === "AVAILABLE")
-		.sort((a, b) => b.version - a.version);
+		.toSorted((a, b) => b.version - a.version);
 	const now = Object.entries(model.labels ?? {})
 		.map(([name, version]) => `${name} is version ${version}`)
 		.join(", ");
@@ -209,8 +209,8 @@ async function audit() {
 		const said = JSON.stringify(entries);
 		if (place.dataset.said === said) return;
 		place.dataset.said = said;
-		const rows = [...entries]
-			.sort((a, b) => b.at - a.at)
+		const rows = entries
+			.toSorted((a, b) => b.at - a.at)
 			.slice(0, 100)
 			.map(entry);
 		replace(place, rows.length ? rows : el("tr", el("td", { colspan: 5, class: "faint" }, "Nothing was changed yet.")));

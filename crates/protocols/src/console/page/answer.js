@@ -106,7 +106,7 @@ function bars(text) {
 function topOf(row, names, title) {
 	const best = row
 		.map((value, i) => ({ value, name: names?.[i] ?? String(i) }))
-		.sort((a, b) => b.value - a.value)
+		.toSorted((a, b) => b.value - a.value)
 		.slice(0, TOP);
 	const line = ({ value, name }, i) => {
 		const bar = el("span", { class: `bar ${i === 0 ? "c1" : "c0"}` });

@@ -65,8 +65,8 @@ export function url(path) {
 }
 
 /** One segment of a path. */
-export function segment(text) {
-	return encodeURIComponent(text);
+export function segment(name) {
+	return encodeURIComponent(name);
 }
 
 /** Sends a request as it is; a failure to get any answer is a `Failure` too. */

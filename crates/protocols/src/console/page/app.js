@@ -43,8 +43,8 @@ function go(name, model) {
 /** Shows the panel that the address names. */
 function show() {
 	if (!feed.status) return;
-	let { name, model } = place();
-	if (name === "admin" && !admin.mayChange()) name = "overview";
+	const { name: named, model } = place();
+	const name = named === "admin" && !admin.mayChange() ? "overview" : named;
 	const isNew = panel !== name;
 	panel = name;
 	for (const one of PANELS) {

@@ -236,7 +236,7 @@ export class TimeChart extends Chart {
 						? svg("path", { class: `line ${color}`, d: `M${high.join("L")}` })
 						: svg("circle", { class: `dot ${color}`, r: 2, cx: this.x(one[0].at), cy: this.y(one[0].high) });
 				if (!this.area && !this.stacked) return [stroke];
-				const outline = `M${high.join("L")}L${line("low").reverse().join("L")}Z`;
+				const outline = `M${high.join("L")}L${line("low").toReversed().join("L")}Z`;
 				return [svg("path", { class: `area ${color}`, d: outline }), stroke];
 			});
 	}
@@ -245,7 +245,7 @@ export class TimeChart extends Chart {
 		const steps = this.points
 			.slice(1)
 			.map((point, i) => point.at - this.points[i].at)
-			.sort((a, b) => a - b);
+			.toSorted((a, b) => a - b);
 		return steps[Math.floor(steps.length / 2)] ?? 5000;
 	}
 

@@ -18,7 +18,7 @@ export function start() {
 	arrowKeys(
 		byId("clients-languages"),
 		() => [...byId("clients-languages").children],
-		tab => tab.click(),
+		one => one.click(),
 	);
 	feed.addEventListener("status", listModels);
 }
@@ -100,7 +100,8 @@ async function choose(name) {
 
 async function write() {
 	if (!state.model || !state.language) return;
-	const turn = (state.turn += 1);
+	state.turn += 1;
+	const { turn } = state;
 	const query = new URLSearchParams({ language: state.language.id });
 	if (state.variant) query.set("variant", state.variant);
 	const variant = state.language.variants?.find(({ id }) => id === state.variant);

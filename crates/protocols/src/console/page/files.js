@@ -27,8 +27,10 @@ export async function picture(file) {
 	image.src = URL.createObjectURL(file);
 	try {
 		await new Promise((resolve, reject) => {
-			image.onload = resolve;
-			image.onerror = () => reject(new Error(`${file.name} is not an image that this browser can read.`));
+			image.addEventListener("load", resolve);
+			image.addEventListener("error", () => {
+				reject(new Error(`${file.name} is not an image that this browser can read.`));
+			});
 		});
 		if (image.naturalWidth * image.naturalHeight > MOST_PIXELS) {
 			throw new Error(
@@ -46,8 +48,10 @@ export async function picture(file) {
 export function base64(file) {
 	return new Promise((resolve, reject) => {
 		const reader = new FileReader();
-		reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
-		reader.onerror = () => reject(new Error(`${file.name} cannot be read: ${reader.error.message}`));
+		reader.addEventListener("load", () => resolve(reader.result.slice(reader.result.indexOf(",") + 1)));
+		reader.addEventListener("error", () => {
+			reject(new Error(`${file.name} cannot be read: ${reader.error.message}`));
+		});
 		reader.readAsDataURL(file);
 	});
 }

@@ -70,10 +70,10 @@ function update() {
 function makeRow(name) {
 	const element = byId("model-row").content.firstElementChild.cloneNode(true);
 	const [title, under] = element.querySelector(".name").children;
-	const [versions, rate, p50, p99, errors, fill, memory, used] = element.querySelectorAll(".cell:not(.name)");
+	const [versions, rate, p50, p99, errors, rowsPerBatch, memory, used] = element.querySelectorAll(".cell:not(.name)");
 	const [line, figure] = rate.children;
 	title.firstElementChild.textContent = name;
-	const cells = { versions, p50, p99, errors, fill, memory, used };
+	const cells = { versions, p50, p99, errors, rowsPerBatch, memory, used };
 	const row = { name, element, title, under, cells, line, figure, rates: [], said: "", search: "", isOpen: false };
 	rowOf.set(element, row);
 	return row;
@@ -105,7 +105,7 @@ function together(versions, now) {
 		p50: most("p50_ms"),
 		p99: most("p99_ms"),
 		errors: rate > 0 ? (100 * errors) / rate : most("error_percent"),
-		fill: most("rows_per_batch"),
+		rowsPerBatch: most("rows_per_batch"),
 		memory: known("memory_bytes").length ? sum("memory_bytes") : null,
 		used: ago(most("last_used"), now),
 	};
@@ -121,7 +121,7 @@ function fill(row, model) {
 	setText(cells.p99, millis(all.p99));
 	setText(cells.errors, percent(all.errors));
 	cells.errors.classList.toggle("bad-text", isMuch(all.errors));
-	setText(cells.fill, number(all.fill));
+	setText(cells.rowsPerBatch, number(all.rowsPerBatch));
 	setText(cells.memory, bytes(all.memory));
 	setText(cells.used, all.used);
 	drawRate(row, all.rate);
@@ -148,10 +148,12 @@ function drawRate(row, rate) {
 
 function versionChips(model) {
 	const labels = Object.entries(model.labels ?? {});
-	return [...model.versions]
-		.sort((a, b) => b.version - a.version)
+	return model.versions
+		.toSorted((a, b) => b.version - a.version)
 		.flatMap(version => {
-			const names = labels.filter(([, number]) => number === version.version).map(([name]) => el("span.label", name));
+			const names = labels
+				.filter(([, labelled]) => labelled === version.version)
+				.map(([name]) => el("span.label", name));
 			const error = version.error ? el("span.version-error", version.error) : null;
 			return [el("span.version", chip(version.state, `v${version.version}`), names, error)];
 		});
@@ -214,13 +216,13 @@ async function describe(row) {
 
 /** Those that can be used, the newest first. */
 export function available(versions) {
-	return versions.filter(({ state }) => state === "AVAILABLE").sort((a, b) => b.version - a.version);
+	return versions.filter(({ state }) => state === "AVAILABLE").toSorted((a, b) => b.version - a.version);
 }
 
 /** The signatures that someone would call, the usual one first. */
 export function signaturesOf(version) {
 	const all = (version?.signatures ?? []).filter(({ name }) => !name.startsWith("__saved_model_"));
-	return all.sort((a, b) => (b.name === "serving_default") - (a.name === "serving_default"));
+	return all.toSorted((a, b) => (b.name === "serving_default") - (a.name === "serving_default"));
 }
 
 function failures(model) {
@@ -267,8 +269,8 @@ function warmUp(warm) {
 
 function batching(settings) {
 	if (!settings || settings.batching === "off") return "off";
-	const { max_batch_size: rows, batch_timeout_micros: wait } = settings;
-	return `${settings.batching ?? "on"}, up to ${count(rows, "row")}, waits ${millis((wait ?? 0) / 1000)}`;
+	const { max_batch_size: size, batch_timeout_micros: wait } = settings;
+	return `${settings.batching ?? "on"}, up to ${count(size, "row")}, waits ${millis((wait ?? 0) / 1000)}`;
 }
 
 function signatureTable(signature) {
@@ -321,6 +323,6 @@ function historyOf({ history = [] }) {
 	return el(
 		"section.version-detail",
 		el("h3", "History"),
-		el("ol.history", [...history].reverse().slice(0, 30).map(line)),
+		el("ol.history", history.toReversed().slice(0, 30).map(line)),
 	);
 }

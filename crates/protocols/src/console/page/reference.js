@@ -33,7 +33,7 @@ async function show() {
 		const { paths } = await answer.json();
 		const groups = new Map();
 		for (const [path, item] of Object.entries(paths)) {
-			for (const method of METHODS.filter((method) => item[method])) {
+			for (const method of METHODS.filter(one => item[one])) {
 				const group = item[method].tags?.[0] ?? "server";
 				if (!groups.has(group)) groups.set(group, []);
 				groups.get(group).push(operation(path, method, item[method]));

@@ -52,11 +52,11 @@ const batches = new BarChart({
 	unit: number,
 	color: "c2",
 	empty: "No batch was run in this time.",
-	describe: (bars, chosen) => {
-		const total = bars.reduce((sum, [, many]) => sum + many, 0);
+	describe: (sizes, chosen) => {
+		const total = sizes.reduce((sum, [, many]) => sum + many, 0);
 		if (chosen === null) return { name: "batches", value: number(total) };
-		const many = bars[chosen][1];
-		return { name: rowsOf(bars, chosen), value: `${count(many, "time")} (${percent((100 * many) / (total || 1))})` };
+		const many = sizes[chosen][1];
+		return { name: rowsOf(sizes, chosen), value: `${count(many, "time")} (${percent((100 * many) / (total || 1))})` };
 	},
 });
 const errors = new TimeChart({
@@ -69,13 +69,11 @@ const errors = new TimeChart({
 		const codes = new Set(all.flatMap(p => Object.keys(p.errors_by_code)));
 		const colors = ["c5", "c4", "c3", "c2", "c1"];
 		if (!codes.size) return [{ name: "errors", color: "c5", value: p => perSecond(p.errors, p) }];
-		return [...codes]
-			.sort()
-			.map((code, i) => ({
-				name: code,
-				color: colors[i % colors.length],
-				value: p => perSecond(p.errors_by_code[code] ?? 0, p),
-			}));
+		return [...codes].toSorted().map((code, i) => ({
+			name: code,
+			color: colors[i % colors.length],
+			value: p => perSecond(p.errors_by_code[code] ?? 0, p),
+		}));
 	},
 });
 const machine = new TimeChart({
@@ -151,7 +149,8 @@ function listModels() {
 /** Asks for the points of one model, if one is chosen. */
 async function ask() {
 	const model = byId("charts-model").value;
-	const turn = (asking += 1);
+	asking += 1;
+	const turn = asking;
 	if (model === "") return;
 	try {
 		const history = await json(`/api/v1/history?model=${segment(model)}`);
@@ -214,14 +213,14 @@ function bars(all) {
 		counts.set(rows, (counts.get(rows) ?? 0) + many);
 	}
 	const size = ([rows]) => (rows === "more" ? Infinity : Number(rows));
-	const sorted = [...counts].sort((a, b) => size(a) - size(b));
+	const sorted = [...counts].toSorted((a, b) => size(a) - size(b));
 	return sorted.slice(0, sorted.findLastIndex(([, many]) => many > 0) + 1);
 }
 
 /** What a bar counts: those that are larger than the bar before it. */
-function rowsOf(bars, index) {
-	const [rows] = bars[index];
-	const before = index > 0 ? Number(bars[index - 1][0]) : 0;
+function rowsOf(sizes, index) {
+	const [rows] = sizes[index];
+	const before = index > 0 ? Number(sizes[index - 1][0]) : 0;
 	if (rows === "more") return `over ${before} rows`;
 	return Number(rows) === before + 1 ? count(Number(rows), "row") : `${before + 1} to ${rows} rows`;
 }

@@ -90,15 +90,16 @@ function listModels() {
 	options(byId("try-model"), names);
 	byId("try-none").hidden = names.length > 0;
 	byId("try-form").hidden = names.length === 0;
-	// The one that was chosen may have gone.
-	const chosen = byId("try-model").value;
-	if (state.model && chosen && chosen !== state.model) choose(chosen);
+	// The model that was selected may have been unloaded.
+	const model = byId("try-model").value;
+	if (state.model && model && model !== state.model) choose(model);
 }
 
 async function choose(name) {
 	state.model = name;
 	byId("try-model").value = name;
-	const turn = (state.turn += 1);
+	state.turn += 1;
+	const { turn } = state;
 	try {
 		const detail = await json(`/api/v1/models/${segment(name)}`);
 		if (turn !== state.turn) return;
@@ -277,7 +278,7 @@ function draw() {
 		box.dataset.whole = whole;
 		const shown = whole.replace(
 			/"([\w+/=-]{80})[\w+/=-]{200,}"/g,
-			(all, start) => `"${start}… (${all.length - 2} characters)"`,
+			(all, head) => `"${head}… (${all.length - 2} characters)"`,
 		);
 		const cut = shown.length > MOST_SHOWN;
 		replace(
