@@ -21,5 +21,3 @@ def boot(modules, settings):
         sys.modules[name] = module
         exec(compile(text, file, "exec"), module.__dict__)
     sys.modules["tensorserve_worker"].run(settings)
-
-

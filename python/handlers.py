@@ -55,7 +55,9 @@ os.register_at_fork(after_in_child=forget_channels)
 
 def context_of(fields):
     """The context, and the fields behind it."""
-    name, version, method, uri, port, is_int, attributes, kind, accept, length, timeout = fields[:11]
+    name, version, method, uri, port, is_int, attributes, kind, accept, length, timeout = fields[
+        :11
+    ]
     # Whoever unpacks the tuple has the channel only if grpcio is in use already.
     channel = channel_to(uri, port) if "grpc" in sys.modules else None
     return Context(

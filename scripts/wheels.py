@@ -516,4 +516,3 @@ def megabytes(size):
 
 def say(text):
     print(text, flush=True)
-

@@ -1,6 +1,6 @@
 """Writes npy.json: arrays as NumPy itself saves them, and what they hold.
 
-    pip install numpy ml_dtypes; python tests/cases/npy.py > tests/cases/npy.json
+pip install numpy ml_dtypes; python tests/cases/npy.py > tests/cases/npy.json
 """
 
 import base64
@@ -39,9 +39,19 @@ def case(name, array, dtype, version=None, same=True):
 
 def cases():
     numbers = {
-        "f2": "half", "f4": "float", "f8": "double", "i1": "int8", "i2": "int16", "i4": "int32",
-        "i8": "int64", "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64",
-        "c8": "complex64", "c16": "complex128",
+        "f2": "half",
+        "f4": "float",
+        "f8": "double",
+        "i1": "int8",
+        "i2": "int16",
+        "i4": "int32",
+        "i8": "int64",
+        "u1": "uint8",
+        "u2": "uint16",
+        "u4": "uint32",
+        "u8": "uint64",
+        "c8": "complex64",
+        "c16": "complex128",
     }
     for code, dtype in numbers.items():
         values = np.arange(-3 if code[0] in "ifc" else 250, 256)[:6].reshape(2, 3)

@@ -26,15 +26,23 @@ def numbers(array):
 
 def resizes():
     shapes = [
-        ((2, 2, 1), (4, 4)), ((4, 4, 1), (2, 2)), ((3, 5, 3), (7, 2)), ((5, 7, 1), (3, 3)),
-        ((8, 8, 3), (5, 11)), ((1, 1, 3), (3, 2)), ((16, 9, 1), (4, 28)), ((2, 3, 1), (2, 3)),
+        ((2, 2, 1), (4, 4)),
+        ((4, 4, 1), (2, 2)),
+        ((3, 5, 3), (7, 2)),
+        ((5, 7, 1), (3, 3)),
+        ((8, 8, 3), (5, 11)),
+        ((1, 1, 3), (3, 2)),
+        ((16, 9, 1), (4, 28)),
+        ((2, 3, 1), (2, 3)),
         ((33, 17, 3), (10, 10)),
     ]
     for shape, size in shapes:
         image = rng.integers(0, 256, shape, dtype=np.uint8)
         legacy = tf.compat.v1.image.resize_bilinear(image[None], size)[0]
         yield {
-            "shape": shape, "size": size, "bytes": image.ravel().tolist(),
+            "shape": shape,
+            "size": size,
+            "bytes": image.ravel().tolist(),
             "bilinear": numbers(tf.image.resize(image, size)),
             "bilinear_legacy": numbers(legacy),
             "nearest": numbers(tf.image.resize(image, size, method="nearest")),
@@ -80,8 +88,11 @@ def files(all_files, decode):
     for name, file in all_files:
         colour, grey = decode(file, channels=3).numpy(), decode(file, channels=1).numpy()
         yield {
-            "name": name, "file": base64.b64encode(file).decode(), "shape": colour.shape[:2],
-            "rgb": colour.ravel().tolist(), "grey": grey.ravel().tolist(),
+            "name": name,
+            "file": base64.b64encode(file).decode(),
+            "shape": colour.shape[:2],
+            "rgb": colour.ravel().tolist(),
+            "grey": grey.ravel().tolist(),
         }
 
 
@@ -95,17 +106,23 @@ def scales():
     std = np.array([58.395, 57.12, 57.375], dtype=np.float32)
     factor, offset = np.float32(1 / 127.5), np.float32(-1)
     yield {
-        "text": f"mean = {mean.tolist()}\nstd = {std.tolist()}", "shape": values.shape,
-        "values": numbers(values), "scaled": numbers((values - mean) / std),
+        "text": f"mean = {mean.tolist()}\nstd = {std.tolist()}",
+        "shape": values.shape,
+        "values": numbers(values),
+        "scaled": numbers((values - mean) / std),
     }
     yield {
-        "text": f"scale = {float(factor)}\noffset = -1", "shape": values.shape,
-        "values": numbers(values), "scaled": numbers(values * factor + offset),
+        "text": f"scale = {float(factor)}\noffset = -1",
+        "shape": values.shape,
+        "values": numbers(values),
+        "scaled": numbers(values * factor + offset),
     }
     four = np.arange(4, dtype=np.float32)
     yield {
-        "text": "offset = [0, 1, 2, 3]\naxis = 1", "shape": values.shape,
-        "values": numbers(values), "scaled": numbers(values + four[None, :, None]),
+        "text": "offset = [0, 1, 2, 3]\naxis = 1",
+        "shape": values.shape,
+        "values": numbers(values),
+        "scaled": numbers(values + four[None, :, None]),
     }
 
 
@@ -115,7 +132,10 @@ def tops():
         values = rng.integers(0, 20, shape).astype(np.float32) / 8
         top = tf.math.top_k(values, k)
         yield {
-            "shape": shape, "k": k, "values": numbers(values), "top": numbers(top.values),
+            "shape": shape,
+            "k": k,
+            "values": numbers(values),
+            "top": numbers(top.values),
             "indices": top.indices.numpy().ravel().tolist(),
         }
 
@@ -126,7 +146,10 @@ def line(name, cases):
 
 
 parts = [
-    line("resize", resizes()), line("png", files(pngs(), tf.io.decode_png)),
-    line("jpeg", files(jpegs(), decode_jpeg)), line("scale", scales()), line("top_k", tops()),
+    line("resize", resizes()),
+    line("png", files(pngs(), tf.io.decode_png)),
+    line("jpeg", files(jpegs(), decode_jpeg)),
+    line("scale", scales()),
+    line("top_k", tops()),
 ]
 print("{\n" + ",\n".join(parts) + "\n}")

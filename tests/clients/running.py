@@ -11,7 +11,8 @@ BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/t
 def environment():
     """Ours without settings of whoever runs the tests."""
     return {
-        name: value for name, value in os.environ.items()
+        name: value
+        for name, value in os.environ.items()
         if not name.startswith(("TENSORSERVE_", "TF_"))
     }
 
@@ -28,7 +29,8 @@ class Running:
     def __init__(self, arguments, env, may_be_unready=False, **options):
         self.url = self.grpc = None
         self.process = subprocess.Popen(
-            [BINARY, *arguments], stdout=subprocess.PIPE, text=True, env=env, **options)
+            [BINARY, *arguments], stdout=subprocess.PIPE, text=True, env=env, **options
+        )
         for line in self.process.stdout:
             said = line.strip().removeprefix("listening on ")
             if said.startswith("http"):

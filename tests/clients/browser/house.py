@@ -29,7 +29,8 @@ def chromium():
         if found:
             return found
     raise RuntimeError(
-        "the dashboard's tests need Chromium: apt-get install chromium, or set CHROMIUM")
+        "the dashboard's tests need Chromium: apt-get install chromium, or set CHROMIUM"
+    )
 
 
 class Server:
@@ -51,8 +52,17 @@ class Server:
 
     def start(self):
         command = [
-            "serve", self.folder, "--http-port", str(self.port), "--grpc-port", "0",
-            "--poll-interval", "300ms", "--log-level", "error", *self.options,
+            "serve",
+            self.folder,
+            "--http-port",
+            str(self.port),
+            "--grpc-port",
+            "0",
+            "--poll-interval",
+            "300ms",
+            "--log-level",
+            "error",
+            *self.options,
         ]
         self.running = Running(command, environment(), may_be_unready=True)
 
@@ -100,7 +110,10 @@ class PageTest(unittest.TestCase):
     def open(self, **context):
         """A new page, watched; not yet at any address."""
         options = {
-            "viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce", **context}
+            "viewport": {"width": 1440, "height": 900},
+            "reduced_motion": "reduce",
+            **context,
+        }
         context = self.browser.new_context(**options)
         self.addCleanup(context.close)
         page = context.new_page()
@@ -120,8 +133,12 @@ class PageTest(unittest.TestCase):
         return page
 
     def check(self, said, asked):
-        wrong = [line for line in said if line.startswith(("error", "warning"))
-                 and not any(part in line for part in self.expected)]
+        wrong = [
+            line
+            for line in said
+            if line.startswith(("error", "warning"))
+            and not any(part in line for part in self.expected)
+        ]
         self.assertEqual(wrong, [], "the console of the browser")
         ours = (self.server.url, f"blob:{self.server.url}", "data:")
         self.assertEqual([url for url in asked if not url.startswith(ours)], [])
@@ -138,7 +155,8 @@ class PageTest(unittest.TestCase):
     def row(self, name):
         """The row of a model."""
         return self.page.locator(".model").filter(
-            has=self.page.locator(".model-name", has_text=name))
+            has=self.page.locator(".model-name", has_text=name)
+        )
 
     def eventually(self, check, what):
         until = time.monotonic() + PATIENCE / 1000

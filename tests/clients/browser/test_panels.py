@@ -36,7 +36,8 @@ class Panels(PageTest):
 
     def chart(self, title):
         return self.page.locator(".chart-card").filter(
-            has=self.page.get_by_role("heading", name=title, exact=True))
+            has=self.page.get_by_role("heading", name=title, exact=True)
+        )
 
     def test_charts_move(self):
         self.load()
@@ -72,7 +73,8 @@ class Panels(PageTest):
         self.show("api")
         self.page.get_by_role("link", name="Reference").click()
         route = self.page.locator(".route").filter(
-            has=self.page.get_by_role("heading", name="POST /v1/models/half_plus_two:predict"))
+            has=self.page.get_by_role("heading", name="POST /v1/models/half_plus_two:predict")
+        )
         route.get_by_text("Example").click()
         expect(route.locator("pre").first).to_contain_text("inputs")
         self.page.get_by_role("link", name="the dashboard").click()
@@ -83,7 +85,8 @@ class Panels(PageTest):
         expect(self.row("digits")).to_be_visible()
         press = self.page.keyboard.press
         focused = lambda what: self.eventually(
-            lambda: self.page.evaluate("what => document.activeElement.matches(what)", what), what)
+            lambda: self.page.evaluate("what => document.activeElement.matches(what)", what), what
+        )
         press("Tab")
         focused(".skip")
         press("Tab")
@@ -115,8 +118,12 @@ class Panels(PageTest):
         expect(self.page.locator("#try-answer .chip.good")).to_contain_text("200")
 
     def test_a_restart_is_told_and_survived(self):
-        self.expected += ["ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "ERR_CONNECTION_RESET",
-                          "ERR_EMPTY_RESPONSE"]
+        self.expected += [
+            "ERR_CONNECTION_REFUSED",
+            "ERR_INCOMPLETE_CHUNKED",
+            "ERR_CONNECTION_RESET",
+            "ERR_EMPTY_RESPONSE",
+        ]
         self.show()
         expect(self.page.locator("#connection")).to_have_attribute("data-state", "live")
         self.server.stop()
@@ -154,10 +161,12 @@ class Panels(PageTest):
             self.page.goto(self.server.url)
             self.page.reload()
             self.eventually(lambda: self.page.evaluate("window.rendered > 0"), "all are rendered")
-            times.append(self.page.evaluate("""
+            times.append(
+                self.page.evaluate("""
                 window.rendered - performance.getEntriesByType("resource")
                     .find(({name}) => name.endsWith("/api/v1/status")).responseEnd
-            """))
+            """)
+            )
         print("1,000 models:", *(f"{took:.0f} ms" for took in times))
         self.assertLess(min(times), 1000)
         expect(self.page.locator("#models-count")).to_have_text("1,000 models")

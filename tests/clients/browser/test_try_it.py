@@ -62,7 +62,8 @@ class TryIt(PageTest):
         self.page.get_by_label("x, row 2").fill("0.1")
         for wire, path, answer in (
             ("TensorFlow Serving", "/v1/models/half_plus_two:predict", "outputs"),
-            ("Simple", "/", "y"), ("SageMaker", "/invocations", "outputs"),
+            ("Simple", "/", "y"),
+            ("SageMaker", "/invocations", "outputs"),
         ):
             with self.subTest(wire):
                 self.wire(wire)
@@ -73,8 +74,10 @@ class TryIt(PageTest):
         expect(self.page.locator(".waterfall")).to_contain_text("run")
 
     def test_models_of_other_platforms(self):
-        for name, file in (("forest", "scikitlearn_iris/model.pkl"),
-                           ("tree", "pmml_iris/DecisionTreeIris.pmml")):
+        for name, file in (
+            ("forest", "scikitlearn_iris/model.pkl"),
+            ("tree", "pmml_iris/DecisionTreeIris.pmml"),
+        ):
             folder = os.path.join(self.server.folder, name, "1")
             os.makedirs(folder)
             shutil.copy(os.path.join(SIMPLE, file), folder)
@@ -95,8 +98,12 @@ class TryIt(PageTest):
                 self.assertIn("0.34285714", text)
         self.model("tree")
         self.rows(1)
-        for field, value in (("Petal_Length", "1.4"), ("Petal_Width", "0.2"),
-                             ("Sepal_Length", "5.1"), ("Sepal_Width", "3.5")):
+        for field, value in (
+            ("Petal_Length", "1.4"),
+            ("Petal_Width", "0.2"),
+            ("Sepal_Length", "5.1"),
+            ("Sepal_Width", "3.5"),
+        ):
             self.page.get_by_label(f"{field}, row 1").fill(value)
         for wire in ("TensorFlow Serving", "Simple", "SageMaker"):
             with self.subTest(wire):
@@ -140,7 +147,8 @@ class TryIt(PageTest):
         with open(IMAGE, "rb") as file:
             text = base64.b64encode(file.read()).decode()
         plain = self.server.ask_json(
-            "/v1/models/digits:predict", {"inputs": {"image_bytes": [{"b64": text}]}})["outputs"]
+            "/v1/models/digits:predict", {"inputs": {"image_bytes": [{"b64": text}]}}
+        )["outputs"]
         for wire in ("TensorFlow Serving", "SageMaker", "Simple"):
             with self.subTest(wire):
                 self.wire(wire)
@@ -174,7 +182,8 @@ class TryIt(PageTest):
         # The head of a PNG that claims 65,500 pixels a side.
         head = bytes.fromhex("89504e470d0a1a0a0000000d49484452") + (65500).to_bytes(4, "big") * 2
         chooser.set_input_files(
-            {"name": "huge.png", "mimeType": "image/png", "buffer": head + b"\x08\x00\0\0\0"})
+            {"name": "huge.png", "mimeType": "image/png", "buffer": head + b"\x08\x00\0\0\0"}
+        )
         expect(self.page.locator(".input .field-error")).to_contain_text("huge.png")
         expect(self.page.locator(".thumb")).to_have_count(0)
 
@@ -182,14 +191,16 @@ class TryIt(PageTest):
         self.model("half_plus_two")
         chooser = self.page.locator("#try-file")
         chooser.set_input_files(
-            {"name": "x.csv", "mimeType": "text/csv", "buffer": b"x\n3\n4\n\"8\"\n"})
+            {"name": "x.csv", "mimeType": "text/csv", "buffer": b'x\n3\n4\n"8"\n'}
+        )
         expect(self.page.get_by_label("x, row 3")).to_have_value("8")
         self.assertEqual(json.loads(self.send())["outputs"], [3.5, 4.0, 6.0])
         header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }"
         header = header.ljust(117) + "\n"
         array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
         chooser.set_input_files(
-            {"name": "x.npy", "mimeType": "", "buffer": array + b"\x00\x00\x80\x3f"})
+            {"name": "x.npy", "mimeType": "", "buffer": array + b"\x00\x00\x80\x3f"}
+        )
         expect(self.page.locator("#try-request")).to_contain_text("application/x-npy")
         self.assertRegex(self.send(), re.compile(r"2\.5"))
 

@@ -110,9 +110,7 @@ class OfOurOwn(unittest.TestCase):
     def test_without_it_the_model_says_what_to_do(self):
         command = [BINARY, "serve", os.path.dirname(self.model)]
         command += ["--http-port", "0", "--grpc-port", "0"]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env=environment()
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
         self.addCleanup(process.stdout.close)
         text = ""
         for line in process.stdout:
@@ -126,9 +124,18 @@ class OfOurOwn(unittest.TestCase):
 
     def test_under_simple_tensorflow_servings_name(self):
         process = subprocess.Popen(
-            [BINARY, "stfs", "--port=0", "--model_base_path", os.path.dirname(self.model),
-             "--custom_op_paths", os.path.dirname(self.library)],
-            stdout=subprocess.PIPE, text=True, env=environment(),
+            [
+                BINARY,
+                "stfs",
+                "--port=0",
+                "--model_base_path",
+                os.path.dirname(self.model),
+                "--custom_op_paths",
+                os.path.dirname(self.library),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
         )
         self.addCleanup(process.stdout.close)
         address = None
@@ -216,8 +223,10 @@ class FromPyPI(unittest.TestCase):
         server = Server({"tokens": os.path.join(folder.name, "tokens")}, f"--custom-op-paths={ops}")
         self.addCleanup(server.close)
         sentences = ["one two  three", "für immer"]
-        want = [[word.decode() for word in row] for row in
-                tokenize(tf.constant(sentences))["tokens"].numpy().tolist()]
+        want = [
+            [word.decode() for word in row]
+            for row in tokenize(tf.constant(sentences))["tokens"].numpy().tolist()
+        ]
         self.assertEqual(want, [["one", "two", "three"], ["für", "immer", ""]])
         self.assertEqual(rest(server, "tokens", sentences), want)
         answer = rpc(server, "tokens", text=sentences)["tokens"].tolist()

@@ -44,8 +44,14 @@ class Language:
         """What the client printed, and its exit code."""
         for step in self.command(folder, file):
             done = subprocess.run(
-                step, cwd=folder, env=environment, stdin=subprocess.DEVNULL, text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300,
+                step,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                timeout=300,
             )
             if done.returncode:
                 break

@@ -20,13 +20,14 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 from running import BINARY, ROOT, Running  # noqa: E402
 
 # Quotes and the like, for clients that put them together with shells and strings.
-USER, PASSWORD = "ana", "it's \"s3cret\" $HOME: \\ 100%"
+USER, PASSWORD = "ana", 'it\'s "s3cret" $HOME: \\ 100%'
 
 
 def environment(**more):
     """Ours without settings of whoever runs the tests, and plain enough for any tool."""
     kept = {
-        name: value for name, value in os.environ.items()
+        name: value
+        for name, value in os.environ.items()
         if not name.startswith("TENSORSERVE_") and not name.lower().endswith("_proxy")
     }
     return {**kept, **more}
@@ -42,13 +43,21 @@ class Authority:
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
         constraints = x509.BasicConstraints(ca=True, path_length=0)
         usage = x509.KeyUsage(
-            digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False,
-            key_encipherment=False, data_encipherment=False, key_agreement=False,
-            encipher_only=False, decipher_only=False)
+            digital_signature=True,
+            key_cert_sign=True,
+            crl_sign=True,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
         ca = self.builder(ca_name, ca_name, ca_key).add_extension(constraints, critical=True)
         ca = ca.add_extension(usage, critical=True).sign(ca_key, hashes.SHA256())
-        alternatives = x509.SubjectAlternativeName([
-            x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        alternatives = x509.SubjectAlternativeName(
+            [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        )
         for_servers = x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
         certificate = self.builder(name, ca_name, key).add_extension(alternatives, critical=False)
@@ -58,8 +67,11 @@ class Authority:
         pem = serialization.Encoding.PEM
         self.ca = write(folder, "ca.pem", ca.public_bytes(pem))
         self.certificate = write(folder, "server.pem", certificate.public_bytes(pem))
-        self.key = write(folder, "server.key", key.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+        self.key = write(
+            folder,
+            "server.key",
+            key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+        )
 
     @staticmethod
     def builder(name, issuer, key):
@@ -98,7 +110,8 @@ class Server:
         config = write(self.folder.name, "tensorserve.toml", "\n".join(lines).encode())
         command = ["serve", "--config", config, "--http-port", "0", "--grpc-port", "0"]
         libraries = {
-            name: value for name, value in os.environ.items()
+            name: value
+            for name, value in os.environ.items()
             if name in ("TENSORSERVE_LIB_DIR", "TENSORSERVE_LIBTENSORFLOW")
         }
         self.running = Running(command + ["--log-level", "warn"], environment(**libraries))
@@ -119,8 +132,14 @@ class Server:
     @staticmethod
     def auth(*arguments, text=""):
         return subprocess.run(
-            [BINARY, "auth", *arguments], input=text, check=True, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()).stdout
+            [BINARY, "auth", *arguments],
+            input=text,
+            check=True,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+        ).stdout
 
     def source(self, model, with_key=False, **query):
         """The source of a client for `model`, asked for with the user's password or with a key."""
@@ -143,8 +162,12 @@ class Server:
         if not self.authority:
             return environment()
         return environment(
-            TENSORSERVE_USER=USER, TENSORSERVE_PASSWORD=PASSWORD, TENSORSERVE_KEY=self.key,
-            TENSORSERVE_CA=self.authority.ca, NODE_EXTRA_CA_CERTS=self.authority.ca)
+            TENSORSERVE_USER=USER,
+            TENSORSERVE_PASSWORD=PASSWORD,
+            TENSORSERVE_KEY=self.key,
+            TENSORSERVE_CA=self.authority.ca,
+            NODE_EXTRA_CA_CERTS=self.authority.ca,
+        )
 
     def close(self):
         self.running.stop()

@@ -75,13 +75,15 @@ class Generated(unittest.TestCase):
                 server.key = key
                 name = names[language.id, language.variant]
                 code, out, *_ = ask(
-                    server, language, name, "half_plus_two", True, {}, environment=wrong_key)
+                    server, language, name, "half_plus_two", True, {}, environment=wrong_key
+                )
                 self.assertNotEqual(code, 0, out)
                 self.assertNotIn("2.5", out)
                 stranger = server.environment()
                 del stranger["TENSORSERVE_CA"], stranger["NODE_EXTRA_CA_CERTS"]
                 code, out, *_ = ask(
-                    server, language, name, "half_plus_two", True, {}, environment=stranger)
+                    server, language, name, "half_plus_two", True, {}, environment=stranger
+                )
                 self.assertNotEqual(code, 0, out)
                 self.assertNotIn("2.5", out)
 
@@ -95,7 +97,14 @@ class Generated(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             calls = {
                 language: pool.submit(
-                    ask, server, language, names[language.id, language.variant], model, with_key, query)
+                    ask,
+                    server,
+                    language,
+                    names[language.id, language.variant],
+                    model,
+                    with_key,
+                    query,
+                )
                 for language in here
             }
         for language, call in calls.items():
@@ -113,7 +122,8 @@ def files(server):
     languages = json.loads(server.get("/api/v1/clients"))["languages"]
     return {
         (language["id"], variant["id"]): variant["file"]
-        for language in languages for variant in language["variants"]
+        for language in languages
+        for variant in language["variants"]
     }
 
 
@@ -129,7 +139,7 @@ def ask(server, language, file, model, with_key, query, environment=None):
 def prediction(text):
     """The one list of numbers in an answer: `{"y": […]}`, `{"outputs": […]}` or gRPC's `y […]`."""
     start, end = text.rindex("["), text.rindex("]")
-    return json.loads(text[start:end + 1])
+    return json.loads(text[start : end + 1])
 
 
 if __name__ == "__main__":

@@ -29,9 +29,10 @@ def environment(**more):
     """Ours, without settings of whoever runs the tests."""
     foreign = ("SAGEMAKER_", "AWS_")
     kept = {
-        name: value for name, value in os.environ.items()
-        if not name.startswith(foreign) and (
-            not name.startswith("TENSORSERVE_") or name == "TENSORSERVE_LIBTENSORFLOW")
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(foreign)
+        and (not name.startswith("TENSORSERVE_") or name == "TENSORSERVE_LIBTENSORFLOW")
     }
     return {**kept, **more}
 

@@ -15,10 +15,12 @@ from serving import Server
 class BinaryBodies(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server({
-            "half_plus_two": "models/half_plus_two",
-            "text_normalizer": "models/text_normalizer",
-        })
+        cls.server = Server(
+            {
+                "half_plus_two": "models/half_plus_two",
+                "text_normalizer": "models/text_normalizer",
+            }
+        )
 
     @classmethod
     def tearDownClass(cls):
@@ -36,8 +38,10 @@ class BinaryBodies(unittest.TestCase):
             file = io.BytesIO()
             np.save(file, array)
             kind, body = self.post(
-                "half_plus_two", file.getvalue(),
-                Content_Type="application/x-npy", Accept="application/x-npy",
+                "half_plus_two",
+                file.getvalue(),
+                Content_Type="application/x-npy",
+                Accept="application/x-npy",
             )
             self.assertEqual(kind, "application/x-npy")
             y = np.load(io.BytesIO(body))

@@ -6,7 +6,11 @@ import unittest
 import grpc
 import tensorflow as tf
 from tensorflow_serving.apis import (
-    classification_pb2, inference_pb2, input_pb2, prediction_service_pb2_grpc, regression_pb2,
+    classification_pb2,
+    inference_pb2,
+    input_pb2,
+    prediction_service_pb2_grpc,
+    regression_pb2,
 )
 
 from serving import DATA, Server
@@ -42,11 +46,13 @@ def examples(*made, context=None):
 class Examples(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server({
-            "half_plus_two": os.path.join(UPSTREAM, "saved_model_half_plus_two_cpu"),
-            "three": os.path.join(GENERATED, "classify_three"),
-            "features": os.path.join(GENERATED, "regress_features"),
-        })
+        cls.server = Server(
+            {
+                "half_plus_two": os.path.join(UPSTREAM, "saved_model_half_plus_two_cpu"),
+                "three": os.path.join(GENERATED, "classify_three"),
+                "features": os.path.join(GENERATED, "regress_features"),
+            }
+        )
         cls.channel = cls.server.channel()
         cls.stub = prediction_service_pb2_grpc.PredictionServiceStub(cls.channel)
 
@@ -97,8 +103,14 @@ class Examples(unittest.TestCase):
         good = examples(example(x=[2.0]))
         self.assert_fails(invalid, "Input is empty.", self.regress, "features", examples())
         self.assert_fails(invalid, "Input is empty.", self.regress, "features", input_pb2.Input())
-        self.assert_fails(invalid, "No signature was found with the name: none",
-                          self.classify, "three", good, "none")
+        self.assert_fails(
+            invalid,
+            "No signature was found with the name: none",
+            self.classify,
+            "three",
+            good,
+            "none",
+        )
         self.assert_fails(invalid, "Expected one output Tensor.", self.regress, "three", good)
         self.assert_fails(grpc.StatusCode.NOT_FOUND, "Latest(none)", self.classify, "none", good)
         self.assert_fails(invalid, "", self.classify, "three", examples(example(x=[b"text"])))
@@ -111,8 +123,10 @@ class Examples(unittest.TestCase):
         return self.stub.MultiInference(request, timeout=30)
 
     def test_multi_inference(self):
-        answer = self.multi(("half_plus_two", "regress_x_to_y", REGRESS),
-                            ("half_plus_two", "classify_x_to_y", CLASSIFY))
+        answer = self.multi(
+            ("half_plus_two", "regress_x_to_y", REGRESS),
+            ("half_plus_two", "classify_x_to_y", CLASSIFY),
+        )
         regression, classification = answer.results
         self.assertEqual(regression.regression_result.regressions[0].value, 3.0)
         self.assertEqual(regression.model_spec.signature_name, "regress_x_to_y")
@@ -122,17 +136,39 @@ class Examples(unittest.TestCase):
     def test_multi_inference_mistakes(self):
         invalid, model = grpc.StatusCode.INVALID_ARGUMENT, "half_plus_two"
         regress = (model, "regress_x_to_y", REGRESS)
-        self.assert_fails(invalid, "Duplicate evaluation of signature: regress_x_to_y",
-                          self.multi, regress, regress)
         self.assert_fails(
-            invalid, "All ModelSpecs in a MultiInferenceRequest must access the same model name.",
-            self.multi, regress, ("three", "", CLASSIFY))
-        self.assert_fails(invalid, "Found ModelSpec with an empty model name.",
-                          self.multi, regress, ("", "", CLASSIFY))
-        self.assert_fails(grpc.StatusCode.UNIMPLEMENTED, "Unsupported signature method_name: other",
-                          self.multi, (model, "regress_x_to_y", "other"))
-        self.assert_fails(invalid, "Requested signature not found in model graph: none",
-                          self.multi, (model, "none", REGRESS))
+            invalid,
+            "Duplicate evaluation of signature: regress_x_to_y",
+            self.multi,
+            regress,
+            regress,
+        )
+        self.assert_fails(
+            invalid,
+            "All ModelSpecs in a MultiInferenceRequest must access the same model name.",
+            self.multi,
+            regress,
+            ("three", "", CLASSIFY),
+        )
+        self.assert_fails(
+            invalid,
+            "Found ModelSpec with an empty model name.",
+            self.multi,
+            regress,
+            ("", "", CLASSIFY),
+        )
+        self.assert_fails(
+            grpc.StatusCode.UNIMPLEMENTED,
+            "Unsupported signature method_name: other",
+            self.multi,
+            (model, "regress_x_to_y", "other"),
+        )
+        self.assert_fails(
+            invalid,
+            "Requested signature not found in model graph: none",
+            self.multi,
+            (model, "none", REGRESS),
+        )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tensorflow_serving.apis import (
-    get_model_status_pb2, model_management_pb2, model_service_pb2_grpc, predict_pb2,
+    get_model_status_pb2,
+    model_management_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
     prediction_service_pb2_grpc,
 )
 
@@ -32,8 +35,8 @@ def ask(channel, value=2.0, model="default"):
 
 def pem(key):
     return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption())
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def certificate(name, issuer=None):
@@ -44,12 +47,16 @@ def certificate(name, issuer=None):
     now = datetime.datetime.now(datetime.timezone.utc)
     addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     builder = (
-        x509.CertificateBuilder().subject_name(subject).issuer_name(issuer_name)
-        .public_key(key.public_key()).serial_number(x509.random_serial_number())
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer_name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=2))
         .add_extension(x509.SubjectAlternativeName(addresses), False)
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), True))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), True)
+    )
     return key, builder.sign(issuer_key, hashes.SHA256())
 
 
@@ -119,7 +126,8 @@ class Models(unittest.TestCase):
         request = model_management_pb2.ReloadConfigRequest()
         for name, path in paths.items():
             request.config.model_config_list.config.add(
-                name=name, base_path=path, model_platform="tensorflow")
+                name=name, base_path=path, model_platform="tensorflow"
+            )
         return self.models.HandleReloadConfigRequest(request, timeout=60)
 
     def test_values_are_lists_as_there(self):
@@ -145,11 +153,13 @@ class Models(unittest.TestCase):
         self.refused("Only ModelConfigList is currently supported", request)
         for _ in range(2):
             request.config.model_config_list.config.add(
-                name="twice", base_path=TWO, model_platform="tensorflow")
+                name="twice", base_path=TWO, model_platform="tensorflow"
+            )
         self.refused("Illegal to list model twice multiple times in config list", request)
         request = model_management_pb2.ReloadConfigRequest()
         request.config.model_config_list.config.add(
-            name="m", base_path="relative/path", model_platform="tensorflow")
+            name="m", base_path="relative/path", model_platform="tensorflow"
+        )
         self.refused("absolute path", request)
         self.assertEqual(tf.make_ndarray(ask(self.channel)), [[3.0]])
 

@@ -14,8 +14,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow_serving.apis import (
-    get_model_metadata_pb2, get_model_status_pb2, model_management_pb2, model_service_pb2_grpc,
-    predict_pb2, prediction_service_pb2_grpc,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_management_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
 )
 
 from serving import DATA, Server
@@ -79,10 +83,19 @@ class Predict(Case):
 
     def test_every_type_both_ways(self):
         types = {
-            "float32": np.float32, "float64": np.float64, "int8": np.int8, "int16": np.int16,
-            "int32": np.int32, "int64": np.int64, "uint8": np.uint8, "uint32": np.uint32,
-            "uint64": np.uint64, "bool": np.bool_, "float16": np.float16,
-            "bfloat16": tf.bfloat16.as_numpy_dtype, "complex64": np.complex64,
+            "float32": np.float32,
+            "float64": np.float64,
+            "int8": np.int8,
+            "int16": np.int16,
+            "int32": np.int32,
+            "int64": np.int64,
+            "uint8": np.uint8,
+            "uint32": np.uint32,
+            "uint64": np.uint64,
+            "bool": np.bool_,
+            "float16": np.float16,
+            "bfloat16": tf.bfloat16.as_numpy_dtype,
+            "complex64": np.complex64,
         }
         for name, dtype in types.items():
             with self.subTest(name):
@@ -119,7 +132,8 @@ class Predict(Case):
 
     def test_several_inputs_and_a_filter(self):
         inputs = {
-            "user_id": np.array([7], np.int64), "item_id": np.array([42], np.int64),
+            "user_id": np.array([7], np.int64),
+            "item_id": np.array([42], np.int64),
             "features": np.zeros((1, 13), np.float32),
         }
         self.assertEqual(list(self.predict("recommender", **inputs).outputs), ["score"])
@@ -128,13 +142,17 @@ class Predict(Case):
         self.assertEqual(list(self.predictions.Predict(message).outputs), ["score"])
         message.output_filter.append("score")
         self.assert_fails(
-            grpc.StatusCode.INVALID_ARGUMENT, "duplicate output tensor alias: score",
-            lambda: self.predictions.Predict(message))
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "duplicate output tensor alias: score",
+            lambda: self.predictions.Predict(message),
+        )
         message.output_filter[:] = ["nothing"]
         self.assert_fails(
             grpc.StatusCode.INVALID_ARGUMENT,
             "output tensor alias not found in signature: nothing Outputs expected to be in the "
-            "set {score}.", lambda: self.predictions.Predict(message))
+            "set {score}.",
+            lambda: self.predictions.Predict(message),
+        )
 
     def test_the_unix_socket(self):
         with grpc.insecure_channel(f"unix:{self.socket}") as channel:
@@ -144,7 +162,8 @@ class Predict(Case):
 
     def test_compressed_calls(self):
         answer = self.predictions.Predict(
-            request("half_plus_two", x=[1.0] * 1000), compression=grpc.Compression.Gzip)
+            request("half_plus_two", x=[1.0] * 1000), compression=grpc.Compression.Gzip
+        )
         self.assertEqual(len(tf.make_ndarray(answer.outputs["y"])), 1000)
 
 
@@ -156,8 +175,12 @@ def fill(proto, name, values):
         proto.scomplex_val.extend(float(part) for part in flat.view(np.float32))
     else:
         field = {
-            "float32": "float_val", "float64": "double_val", "int64": "int64_val",
-            "uint32": "uint32_val", "uint64": "uint64_val", "bool": "bool_val",
+            "float32": "float_val",
+            "float64": "double_val",
+            "int64": "int64_val",
+            "uint32": "uint32_val",
+            "uint64": "uint64_val",
+            "bool": "bool_val",
         }.get(name, "int_val")
         getattr(proto, field).extend(flat.tolist())
 
@@ -169,21 +192,40 @@ class Mistakes(Case):
     def test_what_is_not_there(self):
         code = grpc.StatusCode
         self.fails(code.NOT_FOUND, "Servable not found for request: Latest(none)", "none", x=[1.0])
-        self.fails(code.NOT_FOUND, "Specific(half_plus_two, 9)", "half_plus_two", version=9, x=[1.0])
+        self.fails(
+            code.NOT_FOUND, "Specific(half_plus_two, 9)", "half_plus_two", version=9, x=[1.0]
+        )
         self.fails(code.INVALID_ARGUMENT, "ModelSpec has no name specified.", "", x=[1.0])
-        self.fails(code.FAILED_PRECONDITION, 'Serving signature key "none" not found.',
-                   "half_plus_two", "none", x=[1.0])
-        self.assert_fails(code.INVALID_ARGUMENT, "Missing ModelSpec",
-                          lambda: self.predictions.Predict(predict_pb2.PredictRequest()))
+        self.fails(
+            code.FAILED_PRECONDITION,
+            'Serving signature key "none" not found.',
+            "half_plus_two",
+            "none",
+            x=[1.0],
+        )
+        self.assert_fails(
+            code.INVALID_ARGUMENT,
+            "Missing ModelSpec",
+            lambda: self.predictions.Predict(predict_pb2.PredictRequest()),
+        )
         message = request("half_plus_two", x=[1.0])
         message.model_spec.version_label = "canary"
-        self.assert_fails(code.INVALID_ARGUMENT, "Unrecognized servable version label: canary",
-                          lambda: self.predictions.Predict(message))
+        self.assert_fails(
+            code.INVALID_ARGUMENT,
+            "Unrecognized servable version label: canary",
+            lambda: self.predictions.Predict(message),
+        )
 
     def test_inputs_that_do_not_match(self):
         invalid = grpc.StatusCode.INVALID_ARGUMENT
-        self.fails(invalid, "input size does not match signature: 2!=1 len({a,x}) != len({x}). "
-                   "Sent extra: {a}. Missing but required: {}.", "half_plus_two", x=[1.0], a=[1.0])
+        self.fails(
+            invalid,
+            "input size does not match signature: 2!=1 len({a,x}) != len({x}). "
+            "Sent extra: {a}. Missing but required: {}.",
+            "half_plus_two",
+            x=[1.0],
+            a=[1.0],
+        )
         self.fails(invalid, "input size does not match signature: 0!=1", "half_plus_two")
         self.fails(invalid, "Signature input alias: x(feed name: ", "half_plus_two", z=[1.0])
         self.fails(invalid, "x", "half_plus_two", x=[b"text"])
@@ -204,16 +246,22 @@ class Mistakes(Case):
         }
         for name, tensor in lies.items():
             with self.subTest(name):
-                self.fails(grpc.StatusCode.INVALID_ARGUMENT, "tensor parsing error: x",
-                           "echo_float32", x=tensor)
+                self.fails(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    "tensor parsing error: x",
+                    "echo_float32",
+                    x=tensor,
+                )
         self.test_still_serves()
 
     def test_a_message_over_the_limit(self):
         values = np.zeros(48 * MIB, np.float32)
         with self.assertRaises(grpc.RpcError) as caught:
             self.predict("echo_float32", x=values)
-        self.assertIn(caught.exception.code(), (
-            grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.RESOURCE_EXHAUSTED))
+        self.assertIn(
+            caught.exception.code(),
+            (grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        )
         self.test_still_serves()
 
     def test_a_deadline(self):
@@ -221,8 +269,10 @@ class Mistakes(Case):
         self.predict("slow", x=rows)
         start = time.monotonic()
         self.assert_fails(
-            grpc.StatusCode.DEADLINE_EXCEEDED, "",
-            lambda: self.predictions.Predict(request("slow", x=rows), timeout=0.02))
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            "",
+            lambda: self.predictions.Predict(request("slow", x=rows), timeout=0.02),
+        )
         self.assertLess(time.monotonic() - start, 5)
         self.test_still_serves()
 
@@ -239,7 +289,8 @@ class Mistakes(Case):
 
     def test_still_serves(self):
         self.assertEqual(
-            tf.make_ndarray(self.predict("half_plus_two", x=[2.0]).outputs["y"]), [3.0])
+            tf.make_ndarray(self.predict("half_plus_two", x=[2.0]).outputs["y"]), [3.0]
+        )
 
     def test_many_at_once_get_their_own_answers(self):
         wrong = []
@@ -279,12 +330,21 @@ class Descriptions(Case):
 
     def test_metadata_mistakes(self):
         invalid = grpc.StatusCode.INVALID_ARGUMENT
-        self.assert_fails(invalid, "must specify at least one metadata_field",
-                          lambda: self.metadata("recommender"))
-        self.assert_fails(invalid, "Metadata field other is not supported",
-                          lambda: self.metadata("recommender", "other"))
-        self.assert_fails(grpc.StatusCode.NOT_FOUND, "Latest(none)",
-                          lambda: self.metadata("none", "signature_def"))
+        self.assert_fails(
+            invalid,
+            "must specify at least one metadata_field",
+            lambda: self.metadata("recommender"),
+        )
+        self.assert_fails(
+            invalid,
+            "Metadata field other is not supported",
+            lambda: self.metadata("recommender", "other"),
+        )
+        self.assert_fails(
+            grpc.StatusCode.NOT_FOUND,
+            "Latest(none)",
+            lambda: self.metadata("none", "signature_def"),
+        )
 
     def test_status(self):
         message = get_model_status_pb2.GetModelStatusRequest()
@@ -294,15 +354,22 @@ class Descriptions(Case):
         self.assertEqual((status.version, status.state), (1, available))
         self.assertEqual(status.status.error_code, 0)
         message.model_spec.name = "none"
-        self.assert_fails(grpc.StatusCode.NOT_FOUND, "Could not find any versions of model none",
-                          lambda: self.models.GetModelStatus(message))
+        self.assert_fails(
+            grpc.StatusCode.NOT_FOUND,
+            "Could not find any versions of model none",
+            lambda: self.models.GetModelStatus(message),
+        )
 
     def test_clients_do_not_choose_models_of_our_own_front(self):
         request = model_management_pb2.ReloadConfigRequest()
         request.config.model_config_list.config.add(
-            name="m", base_path="/etc", model_platform="tensorflow")
-        self.assert_fails(grpc.StatusCode.PERMISSION_DENIED, "tensorflow_model_server",
-                          lambda: self.models.HandleReloadConfigRequest(request))
+            name="m", base_path="/etc", model_platform="tensorflow"
+        )
+        self.assert_fails(
+            grpc.StatusCode.PERMISSION_DENIED,
+            "tensorflow_model_server",
+            lambda: self.models.HandleReloadConfigRequest(request),
+        )
 
     def test_health(self):
         stub = health_pb2_grpc.HealthStub(self.channel)

@@ -41,13 +41,17 @@ class Local(unittest.TestCase):
     def test_deploy_predict_and_transform(self):
         port = free_port()
         models, inputs, outputs = (
-            os.path.join(self.folder.name, name) for name in ("models", "in", "out"))
+            os.path.join(self.folder.name, name) for name in ("models", "in", "out")
+        )
         for folder in (models, inputs, outputs):
             os.mkdir(folder)
         model = TensorFlowModel(
-            model_data="file://" + pack(models, HALF_PLUS_THREE), role=ROLE,
-            image_uri="tensorflow-inference:2.18-cpu", framework_version="2.18",
-            sagemaker_session=self.session(port))
+            model_data="file://" + pack(models, HALF_PLUS_THREE),
+            role=ROLE,
+            image_uri="tensorflow-inference:2.18-cpu",
+            framework_version="2.18",
+            sagemaker_session=self.session(port),
+        )
         predictor = model.deploy(initial_instance_count=1, instance_type="local")
         try:
             answer = predictor.predict({"instances": [1.0, 2.0, 5.0]})
@@ -58,11 +62,17 @@ class Local(unittest.TestCase):
         with open(os.path.join(inputs, "rows.csv"), "w", encoding="utf-8") as file:
             file.write("1.0\n2.0\n5.0\n")
         transformer = model.transformer(
-            instance_count=1, instance_type="local", output_path="file://" + outputs,
-            strategy="MultiRecord", assemble_with="Line", accept="application/json")
+            instance_count=1,
+            instance_type="local",
+            output_path="file://" + outputs,
+            strategy="MultiRecord",
+            assemble_with="Line",
+            accept="application/json",
+        )
         # It is done when this returns; to wait would be to ask AWS for its log.
         transformer.transform(
-            "file://" + inputs, content_type="text/csv", split_type="Line", wait=False)
+            "file://" + inputs, content_type="text/csv", split_type="Line", wait=False
+        )
         files = [os.path.join(at, name) for at, _, names in os.walk(outputs) for name in names]
         self.assertEqual([os.path.basename(path) for path in files], ["rows.csv.out"])
         with open(files[0], encoding="utf-8") as file:
@@ -75,7 +85,8 @@ class Local(unittest.TestCase):
         with open(os.path.join(DATA, "inputs/test.csv"), "rb") as file:
             body = file.read()
         answer = client.invoke_endpoint(
-            Body=body, EndpointName="any", ContentType="text/csv", Accept="application/json")
+            Body=body, EndpointName="any", ContentType="text/csv", Accept="application/json"
+        )
         self.assertEqual(len(json.loads(answer["Body"].read())["predictions"]), 10)
         # It never looks at the status.
         answer = client.invoke_endpoint(Body="", EndpointName="any", ContentType="text/csv")

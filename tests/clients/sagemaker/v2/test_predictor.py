@@ -10,11 +10,16 @@ from container import HALF_PLUS_THREE, HALF_PLUS_TWO, WIDE_MLP, Container, use_a
 
 use_aws()
 import numpy
-import sagemaker
 from sagemaker.deserializers import BytesDeserializer, JSONDeserializer, NumpyDeserializer
 from sagemaker.serializers import (
-    CSVSerializer, IdentitySerializer, JSONLinesSerializer, NumpySerializer)
+    CSVSerializer,
+    IdentitySerializer,
+    JSONLinesSerializer,
+    NumpySerializer,
+)
 from sagemaker.tensorflow import TensorFlowPredictor
+
+import sagemaker
 
 # Nothing is told to anyone.
 SILENT = {
@@ -27,8 +32,11 @@ class Predictor(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.container = Container(
-            HALF_PLUS_THREE, HALF_PLUS_TWO, WIDE_MLP,
-            SAGEMAKER_TFS_DEFAULT_MODEL_NAME="half_plus_three")
+            HALF_PLUS_THREE,
+            HALF_PLUS_TWO,
+            WIDE_MLP,
+            SAGEMAKER_TFS_DEFAULT_MODEL_NAME="half_plus_three",
+        )
         use_aws(cls.container.url)
         cls.session = sagemaker.Session(sagemaker_config=SILENT)
 
@@ -65,7 +73,9 @@ class Predictor(unittest.TestCase):
         predictor = self.predictor(model_name="half_plus_two")
         self.assertEqual(predictor.predict({"instances": [1.0]}), {"predictions": [2.5]})
         predictor = self.predictor(model_name="half_plus_three", model_version="7")
-        with self.assertRaises(self.session.sagemaker_runtime_client.exceptions.ModelError) as raised:
+        with self.assertRaises(
+            self.session.sagemaker_runtime_client.exceptions.ModelError
+        ) as raised:
             predictor.predict({"instances": [1.0]})
         self.assertEqual(raised.exception.response["OriginalStatusCode"], 404)
 
@@ -77,17 +87,18 @@ class Predictor(unittest.TestCase):
 
     def test_json_lines(self):
         predictor = self.predictor(
-            serializer=JSONLinesSerializer(), deserializer=JSONDeserializer())
+            serializer=JSONLinesSerializer(), deserializer=JSONDeserializer()
+        )
         answer = predictor.predict([[1.0, 2.0], [3.0, 4.0]])
         self.assertEqual(answer, {"predictions": [[3.5, 4.0], [4.5, 5.0]]})
         predictor = self.predictor(
-            serializer=IdentitySerializer("application/jsons"), deserializer=BytesDeserializer())
+            serializer=IdentitySerializer("application/jsons"), deserializer=BytesDeserializer()
+        )
         answer = predictor.predict('{"x": 1.0}\n{"x": 2.0}')
         self.assertEqual(json.loads(answer), {"predictions": [3.5, 4.0]})
 
     def test_numpy(self):
-        predictor = self.predictor(
-            serializer=NumpySerializer(), deserializer=NumpyDeserializer())
+        predictor = self.predictor(serializer=NumpySerializer(), deserializer=NumpyDeserializer())
         answer = predictor.predict(numpy.array([1.0, 2.0, 5.0], dtype=numpy.float32))
         self.assertEqual((answer.dtype, answer.tolist()), (numpy.float32, [3.5, 4.0, 5.5]))
         # Numbers of another type become the model's, and lists become arrays.
@@ -97,8 +108,10 @@ class Predictor(unittest.TestCase):
         # Several dimensions each way, the same as through JSON.
         rows = numpy.random.default_rng(7).random((5, 784), dtype=numpy.float32)
         predictor = self.predictor(
-            model_name="wide_mlp", serializer=NumpySerializer(dtype="float32"),
-            deserializer=NumpyDeserializer())
+            model_name="wide_mlp",
+            serializer=NumpySerializer(dtype="float32"),
+            deserializer=NumpyDeserializer(),
+        )
         answer = predictor.predict(rows)
         self.assertEqual((answer.dtype, answer.shape), (numpy.float32, (5, 10)))
         json_answer = self.predictor(model_name="wide_mlp").predict({"instances": rows})
@@ -106,8 +119,11 @@ class Predictor(unittest.TestCase):
 
     def test_numpy_of_a_wrong_shape(self):
         predictor = self.predictor(
-            model_name="wide_mlp", serializer=NumpySerializer(), deserializer=NumpyDeserializer())
-        with self.assertRaises(self.session.sagemaker_runtime_client.exceptions.ModelError) as raised:
+            model_name="wide_mlp", serializer=NumpySerializer(), deserializer=NumpyDeserializer()
+        )
+        with self.assertRaises(
+            self.session.sagemaker_runtime_client.exceptions.ModelError
+        ) as raised:
             predictor.predict(numpy.zeros((2, 3), dtype=numpy.float32))
         self.assertEqual(raised.exception.response["OriginalStatusCode"], 400)
 

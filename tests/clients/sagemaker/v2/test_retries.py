@@ -62,8 +62,11 @@ class Retries(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.container = Container(
-            WIDE_MLP, TENSORSERVE_NUM_BATCH_THREADS="1", TENSORSERVE_MAX_ENQUEUED_BATCHES="1",
-            TENSORSERVE_INLINE_BUDGET_MICROS="0")
+            WIDE_MLP,
+            TENSORSERVE_NUM_BATCH_THREADS="1",
+            TENSORSERVE_MAX_ENQUEUED_BATCHES="1",
+            TENSORSERVE_INLINE_BUDGET_MICROS="0",
+        )
         use_aws(cls.container.url)
 
     @classmethod
@@ -77,7 +80,8 @@ class Retries(unittest.TestCase):
         self.addCleanup(client.close)
         sent = []
         client.meta.events.register(
-            "before-send.sagemaker-runtime.*", lambda **_: sent.append(time.monotonic()))
+            "before-send.sagemaker-runtime.*", lambda **_: sent.append(time.monotonic())
+        )
         return client, sent
 
     def failures(self, code):
@@ -85,7 +89,8 @@ class Retries(unittest.TestCase):
         with urllib.request.urlopen(self.container.url + "/metrics", timeout=60) as answer:
             text = answer.read().decode()
         lines = re.findall(
-            r'^tensorserve_requests_total\{.*code="' + code + r'".*\} (\d+)', text, re.MULTILINE)
+            r'^tensorserve_requests_total\{.*code="' + code + r'".*\} (\d+)', text, re.MULTILINE
+        )
         return sum(map(int, lines))
 
     def test_a_full_queue_is_tried_again(self):
@@ -106,7 +111,8 @@ class Retries(unittest.TestCase):
                 self.assertLess(time.monotonic(), end, "the queue is never full")
                 del sent[:]
                 answer = client.invoke_endpoint(
-                    EndpointName="e", Body=npy(1), ContentType="application/x-npy")
+                    EndpointName="e", Body=npy(1), ContentType="application/x-npy"
+                )
                 self.assertIn("predictions", json.load(answer["Body"]))
             self.assertEqual(answer["ResponseMetadata"]["RetryAttempts"], len(sent) - 1, mode)
             self.assertGreaterEqual(self.failures("UNAVAILABLE") - before, len(sent) - 1)
@@ -118,8 +124,8 @@ class Retries(unittest.TestCase):
             before = self.failures("INVALID_ARGUMENT")
             with self.assertRaises(client.exceptions.ModelError) as raised:
                 client.invoke_endpoint(
-                    EndpointName="e", Body=b'{"instances": ["a"]}',
-                    ContentType="application/json")
+                    EndpointName="e", Body=b'{"instances": ["a"]}', ContentType="application/json"
+                )
             answer = raised.exception.response
             self.assertEqual(answer["ResponseMetadata"]["HTTPStatusCode"], 424)
             self.assertEqual(answer["OriginalStatusCode"], 400)

@@ -25,7 +25,8 @@ class Runtime(unittest.TestCase):
         os.mkdir(cls.input)
         os.mkdir(cls.output)
         cls.container = Container(
-            HALF_PLUS_THREE, HALF_PLUS_TWO,
+            HALF_PLUS_THREE,
+            HALF_PLUS_TWO,
             SAGEMAKER_TFS_DEFAULT_MODEL_NAME="half_plus_three",
             TENSORSERVE_SAGEMAKER_ASYNC_INPUT=cls.input,
             TENSORSERVE_SAGEMAKER_ASYNC_OUTPUT=cls.output,
@@ -71,7 +72,8 @@ class Runtime(unittest.TestCase):
 
     def test_a_response_stream(self):
         answer = self.client.invoke_endpoint_with_response_stream(
-            EndpointName="endpoint", Body=BODY, ContentType="application/json")
+            EndpointName="endpoint", Body=BODY, ContentType="application/json"
+        )
         parts = [event["PayloadPart"]["Bytes"] for event in answer["Body"]]
         self.assertEqual(json.loads(b"".join(parts)), {"predictions": [3.5, 4.0, 5.5]})
 
@@ -80,8 +82,11 @@ class Runtime(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as file:
             file.write(BODY)
         answer = self.client.invoke_endpoint_async(
-            EndpointName="endpoint", InputLocation=f"file://{path}",
-            ContentType="application/json", InferenceId="of-a-test")
+            EndpointName="endpoint",
+            InputLocation=f"file://{path}",
+            ContentType="application/json",
+            InferenceId="of-a-test",
+        )
         self.assertEqual(answer["ResponseMetadata"]["HTTPStatusCode"], 202)
         self.assertEqual(answer["InferenceId"], "of-a-test")
         location = answer["OutputLocation"].removeprefix("file://")

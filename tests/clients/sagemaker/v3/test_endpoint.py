@@ -15,9 +15,11 @@ class Invoke(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.container = Container(
-            HALF_PLUS_THREE, HALF_PLUS_TWO, SAGEMAKER_TFS_DEFAULT_MODEL_NAME="half_plus_three")
+            HALF_PLUS_THREE, HALF_PLUS_TWO, SAGEMAKER_TFS_DEFAULT_MODEL_NAME="half_plus_three"
+        )
         use_aws(cls.container.url)
         from sagemaker.core.resources import Endpoint
+
         cls.endpoint = Endpoint(endpoint_name="endpoint")
 
     @classmethod
@@ -26,14 +28,18 @@ class Invoke(unittest.TestCase):
 
     def test_json(self):
         answer = self.endpoint.invoke(
-            body=json.dumps({"instances": [1.0, 2.0]}), content_type="application/json",
-            accept="application/json")
+            body=json.dumps({"instances": [1.0, 2.0]}),
+            content_type="application/json",
+            accept="application/json",
+        )
         self.assertEqual(json.load(answer.body), {"predictions": [3.5, 4.0]})
 
     def test_attributes(self):
         answer = self.endpoint.invoke(
-            body="1.0\n2.0", content_type="text/csv",
-            custom_attributes="tfs-model-name=half_plus_two")
+            body="1.0\n2.0",
+            content_type="text/csv",
+            custom_attributes="tfs-model-name=half_plus_two",
+        )
         self.assertEqual(json.load(answer.body), {"predictions": [2.5, 3.0]})
 
     def test_an_error(self):

@@ -73,19 +73,53 @@ def node(name, test, counts, *children, default=""):
 def big_tree(leaf):
     """A tree with every kind of predicate; leaf(i) gives counts or a score."""
     return node(
-        "0", "<True/>", leaf(0),
+        "0",
+        "<True/>",
+        leaf(0),
         node(
-            "1", simple("x", "lessThan", 0.25), leaf(1),
-            node("2", within("colour", ["red", "blue"]), leaf(2), default="",),
-            node("3", either("or", simple("z", "greaterThan", 0.5), simple("size", "equal", "big")), leaf(3)),
+            "1",
+            simple("x", "lessThan", 0.25),
+            leaf(1),
+            node(
+                "2",
+                within("colour", ["red", "blue"]),
+                leaf(2),
+                default="",
+            ),
+            node(
+                "3",
+                either("or", simple("z", "greaterThan", 0.5), simple("size", "equal", "big")),
+                leaf(3),
+            ),
             node("4", simple("n", "notEqual", 3), leaf(4)),
             default="3",
         ),
         node(
-            "5", simple("x", "greaterOrEqual", 0.25), leaf(5),
-            node("6", either("surrogate", simple("z", "lessOrEqual", -0.3), simple("n", "greaterThan", 4), "<False/>"), leaf(6)),
-            node("7", either("and", simple("z", "greaterThan", 0.4), within("colour", ["green"], "isNotIn")), leaf(7)),
-            node("8", either("or", simple("z", "lessThan", -0.1), simple("size", "notEqual", "big")), leaf(8)),
+            "5",
+            simple("x", "greaterOrEqual", 0.25),
+            leaf(5),
+            node(
+                "6",
+                either(
+                    "surrogate",
+                    simple("z", "lessOrEqual", -0.3),
+                    simple("n", "greaterThan", 4),
+                    "<False/>",
+                ),
+                leaf(6),
+            ),
+            node(
+                "7",
+                either(
+                    "and", simple("z", "greaterThan", 0.4), within("colour", ["green"], "isNotIn")
+                ),
+                leaf(7),
+            ),
+            node(
+                "8",
+                either("or", simple("z", "lessThan", -0.1), simple("size", "notEqual", "big")),
+                leaf(8),
+            ),
             node("9", simple("colour", "isMissing", "").replace(' value=""', ""), leaf(9)),
             default="8",
         ),
@@ -144,7 +178,10 @@ def regression_classes(method, names="abc", kind="categorical"):
     scale = 0.1 if method in ("none", "simplemax") else 1
     body = "".join(table(c, scale) for c in names)
     if len(names) == 2:
-        body = table("a", scale if scale == 1 else 0.05, 0.5) + '<RegressionTable intercept="0" targetCategory="b"/>'
+        body = (
+            table("a", scale if scale == 1 else 0.05, 0.5)
+            + '<RegressionTable intercept="0" targetCategory="b"/>'
+        )
     return (
         f'<RegressionModel functionName="classification" normalizationMethod="{method}">{schema("class")}'
         f"{output(CLASS)}{body}</RegressionModel>"
@@ -185,13 +222,20 @@ def chain():
     )
     body = segments("modelChain", [first, last])
     return f'<MiningModel functionName="classification">{schema("class")}{body}</MiningModel>'.replace(
-        f'<OutputField name="p_c" feature="probability" value="c" optype="continuous" dataType="double"/>', ""
+        f'<OutputField name="p_c" feature="probability" value="c" optype="continuous" dataType="double"/>',
+        "",
     )
 
 
 def first():
-    models = [tree_model(counts, 'missingValueStrategy="lastPrediction"', inner="yes") for _ in range(3)]
-    tests = [simple("colour", "equal", "red"), simple("z", "greaterThan", 0), simple("size", "equal", "big")]
+    models = [
+        tree_model(counts, 'missingValueStrategy="lastPrediction"', inner="yes") for _ in range(3)
+    ]
+    tests = [
+        simple("colour", "equal", "red"),
+        simple("z", "greaterThan", 0),
+        simple("size", "equal", "big"),
+    ]
     body = segments("selectFirst", models, predicates=tests)
     return f'<MiningModel functionName="classification">{schema("class")}{output(CLASS)}{body}</MiningModel>'
 
@@ -203,13 +247,17 @@ def scorecard():
     body = (
         '<Characteristic name="cx" baselineScore="10">'
         + attribute(simple("x", "isMissing", "").replace(' value=""', ""), 3, "X0")
-        + attribute(simple("x", "lessThan", 0), 5, "X1") + attribute(simple("x", "greaterOrEqual", 0), 17, "X2")
+        + attribute(simple("x", "lessThan", 0), 5, "X1")
+        + attribute(simple("x", "greaterOrEqual", 0), 17, "X2")
         + '</Characteristic><Characteristic name="cc" baselineScore="8">'
-        + attribute(within("colour", ["red"]), 11, "C1") + attribute("<True/>", 2, "C2")
+        + attribute(within("colour", ["red"]), 11, "C1")
+        + attribute("<True/>", 2, "C2")
         + '</Characteristic><Characteristic name="cn" baselineScore="4">'
-        + '<Attribute reasonCode="N1">' + simple("n", "lessThan", 3)
+        + '<Attribute reasonCode="N1">'
+        + simple("n", "lessThan", 3)
         + '<ComplexPartialScore><Apply function="+"><FieldRef field="n"/><Constant>2</Constant></Apply></ComplexPartialScore></Attribute>'
-        + attribute("<True/>", 7, "N2") + "</Characteristic>"
+        + attribute("<True/>", 7, "N2")
+        + "</Characteristic>"
     )
     return (
         '<Scorecard functionName="regression" initialScore="1.5" useReasonCodes="false">'
@@ -223,8 +271,10 @@ def derived(name, expression, kind=NUMBER):
 
 def apply(function, *arguments, attributes=""):
     inside = "".join(
-        a if str(a).startswith("<")
-        else f'<FieldRef field="{a}"/>' if isinstance(a, str)
+        a
+        if str(a).startswith("<")
+        else f'<FieldRef field="{a}"/>'
+        if isinstance(a, str)
         else f'<Constant dataType="double">{a}</Constant>'
         for a in arguments
     )
@@ -250,10 +300,25 @@ EXPRESSIONS = {
     "total": apply("sum", "x", "z", "n"),
     "root": apply("sqrt", apply("abs", "x")),
     "logs": apply("+", apply("ln", apply("exp", "x")), apply("log10", apply("pow", 10.0, "z"))),
-    "rounds": apply("+", apply("round", apply("*", "x", 10.0)), apply("-", apply("floor", "z"), apply("ceil", "x"))),
+    "rounds": apply(
+        "+",
+        apply("round", apply("*", "x", 10.0)),
+        apply("-", apply("floor", "z"), apply("ceil", "x")),
+    ),
     "threshold": apply("threshold", "d_norm", 0.2),
-    "given": apply("if", apply("isMissing", "x"), -1.0, apply("if", apply("greaterThan", "x", "z"), "x", "z")),
-    "logic": apply("if", apply("or", apply("equal", "colour", text("red")), apply("and", apply("isNotMissing", "size"), apply("lessOrEqual", "z", 0.3))), 1.0, 0.0),
+    "given": apply(
+        "if", apply("isMissing", "x"), -1.0, apply("if", apply("greaterThan", "x", "z"), "x", "z")
+    ),
+    "logic": apply(
+        "if",
+        apply(
+            "or",
+            apply("equal", "colour", text("red")),
+            apply("and", apply("isNotMissing", "size"), apply("lessOrEqual", "z", 0.3)),
+        ),
+        1.0,
+        0.0,
+    ),
     "among": apply("if", apply("isIn", "colour", text("red"), text("green")), 1.0, 2.0),
     "negated": apply("if", apply("not", apply("notEqual", "colour", text("red"))), 1.0, 2.0),
     "replaced": apply("+", "x", "z", attributes='mapMissingTo="42"'),
@@ -293,18 +358,24 @@ def treatments():
 
 
 TWO = lambda text: text.replace('<Value value="c"/>', "").replace(
-    '<OutputField name="p_c" feature="probability" value="c" optype="continuous" dataType="double"/>', ""
+    '<OutputField name="p_c" feature="probability" value="c" optype="continuous" dataType="double"/>',
+    "",
 )
 
 
 def clusters(measure):
-    fields = "".join(f'<ClusteringField field="{n}" fieldWeight="{w}"/>' for n, w in (("x", 1), ("z", 2), ("n", 0.1)))
+    fields = "".join(
+        f'<ClusteringField field="{n}" fieldWeight="{w}"/>'
+        for n, w in (("x", 1), ("z", 2), ("n", 0.1))
+    )
     centres = ((0.5, -0.5, 1), (-0.5, 0.3, 5), (0.1, 0.9, 3))
     body = "".join(
         f'<Cluster id="k{i}" name="cluster {i}"><Array type="real" n="3">{" ".join(map(str, c))}</Array></Cluster>'
         for i, c in enumerate(centres)
     )
-    shown = '<OutputField name="nearest" feature="entityId" optype="categorical" dataType="string"/>'
+    shown = (
+        '<OutputField name="nearest" feature="entityId" optype="categorical" dataType="string"/>'
+    )
     active = "".join(f'<MiningField name="{n}"/>' for n in ("x", "z", "n"))
     return document(
         f'<ClusteringModel functionName="clustering" modelClass="centerBased" numberOfClusters="3"><MiningSchema>{active}</MiningSchema>'
@@ -316,18 +387,25 @@ def network(activation, is_class, normalization="softmax"):
     def inputs():
         parts = [
             '<NormContinuous field="x"><LinearNorm orig="-1" norm="0"/><LinearNorm orig="1" norm="1"/></NormContinuous>',
-            '<FieldRef field="z"/>', '<NormDiscrete field="colour" value="red"/>', '<FieldRef field="n"/>',
+            '<FieldRef field="z"/>',
+            '<NormDiscrete field="colour" value="red"/>',
+            '<FieldRef field="n"/>',
         ]
         return "".join(
-            f'<NeuralInput id="i{i}"><DerivedField {NUMBER}>{p}</DerivedField></NeuralInput>' for i, p in enumerate(parts)
+            f'<NeuralInput id="i{i}"><DerivedField {NUMBER}>{p}</DerivedField></NeuralInput>'
+            for i, p in enumerate(parts)
         )
 
     def layer(name, size, before, attributes=""):
         neurons = ""
         for index in range(size):
-            weights = "".join(f'<Con from="{b}" weight="{round(random.uniform(-1, 1), 3)}"/>' for b in before)
+            weights = "".join(
+                f'<Con from="{b}" weight="{round(random.uniform(-1, 1), 3)}"/>' for b in before
+            )
             neurons += f'<Neuron id="{name}{index}" bias="{round(random.uniform(-1, 1), 3)}">{weights}</Neuron>'
-        return f"<NeuralLayer {attributes}>{neurons}</NeuralLayer>", [f"{name}{i}" for i in range(size)]
+        return f"<NeuralLayer {attributes}>{neurons}</NeuralLayer>", [
+            f"{name}{i}" for i in range(size)
+        ]
 
     first, names = layer("h", 4, [f"i{i}" for i in range(4)])
     if is_class:
@@ -350,19 +428,33 @@ def network(activation, is_class, normalization="softmax"):
 
 def general(kind, link="", categories=()):
     names = ["p0", "p1", "p2", "p3", "p4", "p5"]
-    cells = [("p1", "x", 1), ("p2", "z", 2), ("p3", "colour", "red"), ("p4", "colour", "blue"), ("p5", "x", 1), ("p5", "colour", "red")]
-    body = "".join(f'<PPCell value="{v}" predictorName="{f}" parameterName="{p}"/>' for p, f, v in cells)
+    cells = [
+        ("p1", "x", 1),
+        ("p2", "z", 2),
+        ("p3", "colour", "red"),
+        ("p4", "colour", "blue"),
+        ("p5", "x", 1),
+        ("p5", "colour", "red"),
+    ]
+    body = "".join(
+        f'<PPCell value="{v}" predictorName="{f}" parameterName="{p}"/>' for p, f, v in cells
+    )
     betas = ""
     for category in categories or [None]:
         target = f'targetCategory="{category}"' if category else ""
-        betas += "".join(f'<PCell {target} parameterName="{p}" beta="{round(random.uniform(0.1, 0.9), 3)}" df="1"/>' for p in names)
-    function, target, shown = ("classification", "class", CLASS) if categories else ("regression", "y", NUMBER)
+        betas += "".join(
+            f'<PCell {target} parameterName="{p}" beta="{round(random.uniform(0.1, 0.9), 3)}" df="1"/>'
+            for p in names
+        )
+    function, target, shown = (
+        ("classification", "class", CLASS) if categories else ("regression", "y", NUMBER)
+    )
     more = 'targetReferenceCategory="b"' if categories else ""
     link = f'linkFunction="{link}"' if link else ""
     parameters = "".join(f'<Parameter name="{p}"/>' for p in names)
     return document(
         f'<GeneralRegressionModel functionName="{function}" modelType="{kind}" {link} {more}>{schema(target)}{output(shown)}'
-        f"<ParameterList>{parameters}</ParameterList><FactorList><Predictor name=\"colour\"/></FactorList>"
+        f'<ParameterList>{parameters}</ParameterList><FactorList><Predictor name="colour"/></FactorList>'
         f'<CovariateList><Predictor name="x"/><Predictor name="z"/></CovariateList><PPMatrix>{body}</PPMatrix>'
         f"<ParamMatrix>{betas}</ParamMatrix></GeneralRegressionModel>"
     )
@@ -373,7 +465,21 @@ FILES["general_linear"] = general("generalLinear")
 for link in ("identity", "log", "logc", "logit", "probit", "cloglog", "loglog"):
     FILES[f"general_{link}"] = general("generalizedLinear", link)
 FILES["general_classes"] = general("multinomialLogistic", "", "ac")
-for function in ("logistic", "tanh", "identity", "exponential", "square", "Gauss", "sine", "cosine", "Elliott", "arctan", "rectifier", "threshold", "reciprocal"):
+for function in (
+    "logistic",
+    "tanh",
+    "identity",
+    "exponential",
+    "square",
+    "Gauss",
+    "sine",
+    "cosine",
+    "Elliott",
+    "arctan",
+    "rectifier",
+    "threshold",
+    "reciprocal",
+):
     FILES[f"network_{function}"] = network(function, False)
 FILES["network_classes"] = network("tanh", True)
 for measure in ("squaredEuclidean", "euclidean", "cityBlock", "chebychev"):
@@ -381,7 +487,9 @@ for measure in ("squaredEuclidean", "euclidean", "cityBlock", "chebychev"):
 for strategy in ("none", "lastPrediction", "nullPrediction", "defaultChild"):
     FILES[f"tree_{strategy}"] = document(tree_model(counts, f'missingValueStrategy="{strategy}"'))
 FILES["tree_keeps_last"] = document(tree_model(score, 'noTrueChildStrategy="returnLastPrediction"'))
-FILES["tree_number"] = document(tree_model(score, 'missingValueStrategy="defaultChild"'), version="3.2")
+FILES["tree_number"] = document(
+    tree_model(score, 'missingValueStrategy="defaultChild"'), version="3.2"
+)
 for method in ("none", "softmax", "logit", "exp", "probit", "cloglog", "cauchit"):
     FILES[f"regression_{method}"] = document(regression(method))
 for method in ("none", "softmax", "simplemax"):
@@ -389,15 +497,25 @@ for method in ("none", "softmax", "simplemax"):
 for method in ("none", "softmax", "logit", "probit", "cloglog", "cauchit"):
     FILES[f"two_classes_{method}"] = TWO(document(regression_classes(method, "ab")))
 for method in ("sum", "average", "weightedAverage", "median"):
-    FILES[f"forest_{method}"] = document(forest(method, score, tree_attributes='missingValueStrategy="defaultChild"'))
+    FILES[f"forest_{method}"] = document(
+        forest(method, score, tree_attributes='missingValueStrategy="defaultChild"')
+    )
 for method in ("average", "weightedAverage", "majorityVote", "weightedMajorityVote"):
     FILES[f"forest_classes_{method}"] = document(
-        forest(method, counts, tree_attributes='missingValueStrategy="lastPrediction" noTrueChildStrategy="returnLastPrediction"')
+        forest(
+            method,
+            counts,
+            tree_attributes='missingValueStrategy="lastPrediction" noTrueChildStrategy="returnLastPrediction"',
+        )
     )
 FILES["forest_with_gaps"] = document(forest("average", score))
 FILES["boosted"] = document(
-    forest("sum", score, tree_attributes='noTrueChildStrategy="returnLastPrediction"',
-           targets='<Targets><Target field="y" rescaleConstant="0.5" rescaleFactor="0.1"/></Targets>')
+    forest(
+        "sum",
+        score,
+        tree_attributes='noTrueChildStrategy="returnLastPrediction"',
+        targets='<Targets><Target field="y" rescaleConstant="0.5" rescaleFactor="0.1"/></Targets>',
+    )
 )
 FILES["chain"] = TWO(document(chain()))
 FILES["first"] = document(first())
@@ -460,4 +578,8 @@ if __name__ == "__main__":
             cases.append([row, answer])
         expected[name] = cases
     with open(os.path.join(HERE, "expected.json"), "w") as file:
-        file.write("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in expected.items()) + "\n}\n")
+        file.write(
+            "{\n"
+            + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in expected.items())
+            + "\n}\n"
+        )

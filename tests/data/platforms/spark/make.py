@@ -13,8 +13,7 @@ from pyspark.ml.regression import LinearRegression
 from pyspark.mllib.classification import LogisticRegressionModel as OldLogistic
 from pyspark.mllib.classification import LogisticRegressionWithLBFGS, SVMWithSGD
 from pyspark.mllib.linalg import Vectors as OldVectors
-from pyspark.mllib.regression import LabeledPoint
-from pyspark.mllib.regression import LinearRegressionWithSGD
+from pyspark.mllib.regression import LabeledPoint, LinearRegressionWithSGD
 from pyspark.sql import SparkSession
 
 random.seed(7)
@@ -38,13 +37,17 @@ expected = {}
 
 
 def frame(rows, labels):
-    return spark.createDataFrame([(y, Vectors.dense(x)) for x, y in zip(rows, labels)], ["label", "features"])
+    return spark.createDataFrame(
+        [(y, Vectors.dense(x)) for x, y in zip(rows, labels)], ["label", "features"]
+    )
 
 
 def keep(name, save):
     shutil.rmtree(name, ignore_errors=True)
     save(os.path.abspath(name))
-    for path in glob.glob(f"{name}/**/.*.crc", recursive=True) + glob.glob(f"{name}/**/_SUCCESS", recursive=True):
+    for path in glob.glob(f"{name}/**/.*.crc", recursive=True) + glob.glob(
+        f"{name}/**/_SUCCESS", recursive=True
+    ):
         os.remove(path)
 
 
@@ -53,7 +56,11 @@ def ml(name, estimator, labels, rows=ROWS, asked=ASKED):
     keep(name, lambda path: model.write().overwrite().save(path))
     answers = model.transform(frame(asked, [0.0] * len(asked))).collect()
     expected[name] = [
-        {"features": x, "prediction": a.prediction, "probabilities": [float(p) for p in a.probability] if "probability" in a else []}
+        {
+            "features": x,
+            "prediction": a.prediction,
+            "probabilities": [float(p) for p in a.probability] if "probability" in a else [],
+        }
         for x, a in zip(asked, answers)
     ]
 
@@ -65,7 +72,13 @@ ml("ml_binary", LogisticRegression(threshold=0.3), two)
 ml("ml_binary_thresholds", LogisticRegression(thresholds=[0.2, 0.7]), two)
 ml("ml_multinomial", LogisticRegression(family="multinomial"), three)
 ml("ml_multinomial_thresholds", LogisticRegression(thresholds=[0.2, 0.7, 0.4]), three)
-ml("ml_sparse", LogisticRegression(family="multinomial", regParam=0.05, elasticNetParam=1.0), three, WIDE, WIDE[:8])
+ml(
+    "ml_sparse",
+    LogisticRegression(family="multinomial", regParam=0.05, elasticNetParam=1.0),
+    three,
+    WIDE,
+    WIDE[:8],
+)
 ml("ml_linear", LinearRegression(), number)
 ml("ml_svc", LinearSVC(threshold=0.2), two)
 
@@ -74,7 +87,11 @@ def mllib(name, model, probabilities=False):
     keep(name, lambda path: model.save(spark.sparkContext, path))
     answers = []
     for row in ASKED:
-        answer = {"features": row, "prediction": float(model.predict(OldVectors.dense(row))), "probabilities": []}
+        answer = {
+            "features": row,
+            "prediction": float(model.predict(OldVectors.dense(row))),
+            "probabilities": [],
+        }
         if probabilities:
             model._threshold, threshold = None, model._threshold
             second = model.predict(OldVectors.dense(row))
@@ -89,8 +106,14 @@ def points(labels):
 
 
 mllib("mllib_binary", LogisticRegressionWithLBFGS.train(points(two), intercept=True), True)
-mllib("mllib_multinomial", LogisticRegressionWithLBFGS.train(points(three), intercept=True, numClasses=3))
-mllib("mllib_multinomial_without_intercept", LogisticRegressionWithLBFGS.train(points(three), numClasses=3))
+mllib(
+    "mllib_multinomial",
+    LogisticRegressionWithLBFGS.train(points(three), intercept=True, numClasses=3),
+)
+mllib(
+    "mllib_multinomial_without_intercept",
+    LogisticRegressionWithLBFGS.train(points(three), numClasses=3),
+)
 mllib("mllib_svm", SVMWithSGD.train(points(two), iterations=20, intercept=True))
 mllib("mllib_linear", LinearRegressionWithSGD.train(points(number), iterations=50, intercept=True))
 

@@ -183,7 +183,9 @@ def wrappers():
         model.save_model(os.path.join(FOLDER, f"wrapped.{ending}"))
     with open(os.path.join(FOLDER, "wrapped.pkl"), "wb") as file:
         pickle.dump(model, file)
-    note("wrapped", ["wrapped.json", "wrapped.ubj", "wrapped.pkl"], asked, model.predict_proba(asked))
+    note(
+        "wrapped", ["wrapped.json", "wrapped.ubj", "wrapped.pkl"], asked, model.predict_proba(asked)
+    )
 
     booster = model.get_booster()
     with open(os.path.join(FOLDER, "unwrapped.pkl"), "wb") as file:

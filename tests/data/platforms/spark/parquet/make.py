@@ -12,14 +12,37 @@ row = {
     "half": 0.5,
     "name": "text",
 }
-schema = pa.schema([
-    ("v", pa.struct([("type", pa.int8()), ("size", pa.int32()), ("values", pa.list_(pa.float64())), ("indices", pa.list_(pa.int32()))])),
-    ("yes", pa.bool_()), ("flags", pa.list_(pa.bool_())), ("count", pa.int64()), ("half", pa.float32()), ("name", pa.string()),
-])
+schema = pa.schema(
+    [
+        (
+            "v",
+            pa.struct(
+                [
+                    ("type", pa.int8()),
+                    ("size", pa.int32()),
+                    ("values", pa.list_(pa.float64())),
+                    ("indices", pa.list_(pa.int32())),
+                ]
+            ),
+        ),
+        ("yes", pa.bool_()),
+        ("flags", pa.list_(pa.bool_())),
+        ("count", pa.int64()),
+        ("half", pa.float32()),
+        ("name", pa.string()),
+    ]
+)
 table = pa.Table.from_pylist([row], schema)
 for version in ("1.0", "2.0"):
     for name, packing in (("plain", "none"), ("packed", "snappy")):
         for dictionary in (True, False):
-            pq.write_table(table, f"{name}_{version[0]}{'_dictionary' if dictionary else ''}.parquet", compression=packing,
-                           use_dictionary=dictionary, data_page_version=version, data_page_size=1024, write_batch_size=64)
+            pq.write_table(
+                table,
+                f"{name}_{version[0]}{'_dictionary' if dictionary else ''}.parquet",
+                compression=packing,
+                use_dictionary=dictionary,
+                data_page_version=version,
+                data_page_size=1024,
+                write_batch_size=64,
+            )
 pq.write_table(table, "gzip.parquet", compression="gzip")
