@@ -15,7 +15,7 @@ def boot(modules, settings):
         del sys.path[0]
     for name, text in modules.items():
         module = types.ModuleType(name)
-        file = "<%s>" % name
+        file = f"<{name}>"
         # For tracebacks.
         linecache.cache[file] = (len(text), None, text.splitlines(True), file)
         sys.modules[name] = module

@@ -41,7 +41,7 @@ def channel_to(rest_uri, port):
         except ImportError:
             return None
         host = rest_uri.split("//", 1)[1].split("/", 1)[0].rsplit(":", 1)[0]
-        channels[port] = grpc.insecure_channel("%s:%s" % (host, port))
+        channels[port] = grpc.insecure_channel(f"{host}:{port}")
     return channels.get(port)
 
 
@@ -151,7 +151,7 @@ class Response:
         if self.ok:
             return
         side = "Client" if self.status_code < 500 else "Server"
-        message = "%d %s Error: %s for url: %s" % (self.status_code, side, self.reason, self.url)
+        message = f"{self.status_code} {side} Error: {self.reason} for url: {self.url}"
         # What a script catches that has imported it.
         requests = sys.modules.get("requests")
         kind = requests.HTTPError if requests else HTTPError
@@ -162,7 +162,8 @@ class Response:
         step = chunk_size or max(len(data), 1)
         return (data[at : at + step] for at in range(0, len(data), step))
 
-    def iter_lines(self, chunk_size=512, decode_unicode=False, delimiter=None):
+    # The arguments are those of requests.
+    def iter_lines(self, chunk_size=512, decode_unicode=False, delimiter=None):  # noqa: ARG002
         data = self.text if decode_unicode else self.content
         return iter(data.split(delimiter) if delimiter else data.splitlines())
 
@@ -184,7 +185,7 @@ class Response:
         pass
 
     def __repr__(self):
-        return "<Response [%s]>" % self.status_code
+        return f"<Response [{self.status_code}]>"
 
 
 def bytes_of(value, what):
@@ -199,7 +200,7 @@ def bytes_of(value, what):
         return value.encode()
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    raise TypeError("%s must be str, bytes or None, not %s" % (what, type(value).__name__))
+    raise TypeError(f"{what} must be str, bytes or None, not {type(value).__name__}")
 
 
 def answer_of(result, who):
@@ -207,18 +208,18 @@ def answer_of(result, who):
     if not isinstance(result, (tuple, list)):
         kind = type(result).__name__
         raise ValueError(
-            "too many values to unpack (expected 2): %s returned %s and not "
-            "(body, content_type)" % (who, kind)
+            f"too many values to unpack (expected 2): {who} returned {kind} and not "
+            "(body, content_type)"
         )
     if len(result) > 2:
         raise ValueError("too many values to unpack (expected 2)")
     if len(result) < 2:
-        raise ValueError("not enough values to unpack (expected 2, got %d)" % len(result))
+        raise ValueError(f"not enough values to unpack (expected 2, got {len(result)})")
     body, kind = result
     if kind is not None and not isinstance(kind, str):
         name = type(kind).__name__
-        raise TypeError("the content type that %s returned must be str, not %s" % (who, name))
-    return (kind,), bytes_of(body, "the body that %s returned" % who)
+        raise TypeError(f"the content type that {who} returned must be str, not {name}")
+    return (kind,), bytes_of(body, f"the body that {who} returned")
 
 
 def request_of(result):

@@ -29,7 +29,7 @@ LARGEST_IN_FRAME = 64 << 10
 CHUNK = 1 << 30
 
 
-class Gone(Exception):
+class SocketClosedError(Exception):
     """The server has closed the socket."""
 
 
@@ -46,7 +46,7 @@ class Channel:
         os.close(nothing)
         os.dup2(2, 1)
         self.buffer = bytearray(80 << 10)
-        self.lengths = [struct.Struct("<%di" % count) for count in range(32)]
+        self.lengths = [struct.Struct(f"<{count}i") for count in range(32)]
 
     def close(self):
         self.socket.close()
@@ -81,7 +81,7 @@ class Channel:
         while have < want:
             count = self.socket.recv_into(view[have:])
             if count == 0:
-                raise Gone
+                raise SocketClosedError
             have += count
         return have
 
@@ -94,7 +94,7 @@ class Channel:
         while have < size:
             part = os.pread(self.memory, min(size - have, CHUNK), have)
             if not part:
-                raise Gone
+                raise SocketClosedError
             parts.append(part)
             have += len(part)
         return b"".join(parts)
@@ -134,7 +134,7 @@ def guard_forks(channel):
     """Keeps what is ours from processes that a handler forks, and ends them with this one."""
 
     def in_child():
-        global forked
+        global forked  # noqa: PLW0603 - one flag for the process
         forked = True
         channel.close()
         end_with_parent(None)
@@ -174,7 +174,9 @@ def run(settings):
     guard_forks(channel)
     sys.argv = [settings["name"]]
     # It was made for a file, and is a pipe now.
-    sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stdout = open(  # noqa: SIM115 - open for as long as the process runs
+        1, "w", buffering=1, errors="backslashreplace", closefd=False
+    )
     sys.__stdout__ = sys.stdout
     module = sys.modules[settings["module"]]
     try:
@@ -185,7 +187,7 @@ def run(settings):
     channel.send(READY, about)
     try:
         serve(channel, functions, module.describe)
-    except (Gone, ConnectionError):
+    except (SocketClosedError, ConnectionError):
         pass
 
 

@@ -60,14 +60,14 @@ LICENCES = re.compile(
 CHUNK = 1 << 20
 
 
-class Failure(Exception):
+class FetchError(Exception):
     """Something the user has to know; printed without a traceback."""
 
 
 def main(package):
     try:
         run(package)
-    except (Failure, OSError) as error:
+    except (FetchError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("error: interrupted; nothing half-made was left.")
@@ -135,12 +135,12 @@ def choose(package, device, machine):
     if choice:
         return choice
     if machine in MACHINES:
-        raise Failure(
+        raise FetchError(
             f"{package.maker} {package.version} has no {device.upper()} wheel for {machine}: the "
             "wheels with CUDA are for x86_64 only. Use --device cpu, or build "
             f"{package.maker} from source and point {package.variable} at it."
         )
-    raise Failure(
+    raise FetchError(
         f"{package.maker} {package.version} has no Linux wheel for {machine}. "
         f"To fetch for another machine use --machine {{{','.join(MACHINES)}}}."
     )
@@ -193,9 +193,9 @@ def verify(dest, what):
     try:
         _, files = read_stamp(dest)
     except FileNotFoundError:
-        raise Failure(f"{what} is not in {dest}: run this script without --verify.") from None
+        raise FetchError(f"{what} is not in {dest}: run this script without --verify.") from None
     except ValueError:
-        raise Failure(f"{dest}/{STAMP} is damaged: delete {dest} and fetch again.") from None
+        raise FetchError(f"{dest}/{STAMP} is damaged: delete {dest} and fetch again.") from None
     bad = []
     for name, (_, expected) in files.items():
         path = os.path.join(dest, name)
@@ -203,7 +203,7 @@ def verify(dest, what):
         if got != expected:
             bad.append(f"  {name}\n    expected {expected}\n    got      {got}")
     if bad:
-        raise Failure(
+        raise FetchError(
             "these files have changed since they were unpacked:\n"
             + "\n".join(bad)
             + f"\nDelete {dest} and fetch again."
@@ -240,7 +240,7 @@ def fetch(package, dest, choice, what, args):
         files.update(make_links(package, tree, files))
         missing = [name for name in package.needed if name not in files]
         if missing:
-            raise Failure(f"the wheel does not contain {' and '.join(missing)}.")
+            raise FetchError(f"the wheel does not contain {' and '.join(missing)}.")
         write_stamp(package, tree, choice.wheels, files)
         put_in_place(tree, dest, work)
     finally:
@@ -271,9 +271,11 @@ def refuse_foreign_folder(dest):
     if not os.path.lexists(dest) or os.path.exists(os.path.join(dest, STAMP)):
         return
     if not os.path.isdir(dest) or os.listdir(dest):
-        raise Failure(f"{dest} exists and was not made by this script: choose another --dest.")
+        raise FetchError(f"{dest} exists and was not made by this script: choose another --dest.")
     if os.path.ismount(dest):
-        raise Failure(f"{dest} is a mount point, which cannot be replaced: add a folder to --dest.")
+        raise FetchError(
+            f"{dest} is a mount point, which cannot be replaced: add a folder to --dest."
+        )
 
 
 def check_space(work, choice, wheel_dir):
@@ -282,7 +284,7 @@ def check_space(work, choice, wheel_dir):
     needed = choice.unpacked + largest
     free = shutil.disk_usage(work).free
     if free < needed:
-        raise Failure(
+        raise FetchError(
             f"the disk of {os.path.dirname(work)} has {megabytes(free)} free; this needs "
             f"{megabytes(needed)}. Free some space or choose another --dest."
         )
@@ -297,7 +299,7 @@ def require_all(wheels, wheel_dir):
     files = [wheel.file for wheel in wheels]
     missing = [file for file in files if not os.path.isfile(os.path.join(wheel_dir, file))]
     if missing:
-        raise Failure(
+        raise FetchError(
             f"not in {wheel_dir}:\n  " + "\n  ".join(missing) + "\n"
             "To get them, run this script with the same --device and --machine, and with "
             "--keep-wheel, on a machine with network: they are then in DEST/wheels."
@@ -306,7 +308,7 @@ def require_all(wheels, wheel_dir):
 
 def pip_command(wheel, folder):
     """Names the wheel fully, so that neither this Python nor this machine decides which one."""
-    name, version, tag, abi, platforms = wheel.file[: -len(".whl")].split("-")
+    name, version, _, abi, platforms = wheel.file[: -len(".whl")].split("-")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--python-version", "3.12", "--implementation", "cp"]
     command += ["--abi", "cp312" if abi == "none" else abi]
@@ -320,7 +322,7 @@ def download(wheel, work):
     import subprocess
 
     if importlib.util.find_spec("pip") is None:
-        raise Failure(
+        raise FetchError(
             f"{sys.executable} has no pip. Install it (on Debian and Ubuntu: apt install "
             "python3-pip), or run this script with a Python that has it, or get the wheels in "
             "some other way and pass --wheel-dir DIR."
@@ -352,7 +354,7 @@ def download(wheel, work):
         raise
     path = os.path.join(folder, wheel.file)
     if status != 0 or not os.path.isfile(path):
-        raise Failure(why_pip_failed(wheel, status, folder))
+        raise FetchError(why_pip_failed(wheel, status, folder))
     return path
 
 
@@ -378,7 +380,7 @@ def why_pip_failed(wheel, status, folder):
 def check_wheel(path, wheel):
     got = sha256_of(path)
     if got != wheel.sha256:
-        raise Failure(
+        raise FetchError(
             f"{path} is not the file this script expects; nothing of it was unpacked.\n"
             f"  expected {wheel.sha256} ({wheel.size} bytes)\n"
             f"  got      {got} ({os.stat(path).st_size} bytes)\n"

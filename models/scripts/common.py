@@ -58,8 +58,8 @@ def fit(loss_of, variables, columns, *, epochs, batch, rate, decay=0.0, seed=0):
             loss = loss_of(*[tf.gather(column, chosen) for column in columns])
         gradients = tape.gradient(loss, variables)
         now = rate * 0.5 * (1.0 + tf.cos(math.pi * step / total))
-        for v, m, s, g in zip(variables, first, second, gradients):
-            g = tf.convert_to_tensor(g)  # embedding gradients arrive sparse
+        for v, m, s, gradient in zip(variables, first, second, gradients, strict=True):
+            g = tf.convert_to_tensor(gradient)  # embedding gradients arrive sparse
             m.assign(0.9 * m + 0.1 * g)
             s.assign(0.999 * s + 0.001 * g * g)
             m_hat = m / (1.0 - tf.pow(0.9, step + 1.0))

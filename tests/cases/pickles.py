@@ -131,10 +131,11 @@ if __name__ == "__main__":
         for name, (value, text) in OBJECTS.items():
             if name == "slotted" and protocol < 2:
                 continue
-            if name == "function" and protocol < 3:
-                text = text.replace("builtins", "__builtin__")
-            cases.append([f"{name} {protocol}", pickle.dumps(value, protocol), text])
-    cases = [dict(name=n, file=base64.b64encode(f).decode(), shown=s) for n, f, s in cases]
+            # Python 2's name of the module.
+            is_old = name == "function" and protocol < 3
+            expected = text.replace("builtins", "__builtin__") if is_old else text
+            cases.append([f"{name} {protocol}", pickle.dumps(value, protocol), expected])
+    cases = [{"name": n, "file": base64.b64encode(f).decode(), "shown": s} for n, f, s in cases]
     folder = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(folder, "pickles.json"), "w") as out:
         out.write("[\n" + ",\n".join(json.dumps(c, ensure_ascii=False) for c in cases) + "\n]\n")

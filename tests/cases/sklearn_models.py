@@ -25,16 +25,66 @@ from sklearn.discriminant_analysis import (
     QuadraticDiscriminantAnalysis,
 )
 from sklearn.dummy import DummyClassifier, DummyRegressor
-from sklearn.ensemble import *
-from sklearn.feature_selection import *
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    AdaBoostRegressor,
+    BaggingClassifier,
+    BaggingRegressor,
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    IsolationForest,
+    RandomForestClassifier,
+    RandomForestRegressor,
+    VotingClassifier,
+    VotingRegressor,
+)
+from sklearn.feature_selection import (
+    RFE,
+    SelectFdr,
+    SelectFpr,
+    SelectFromModel,
+    SelectFwe,
+    SelectKBest,
+    SelectPercentile,
+    VarianceThreshold,
+)
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import *
+from sklearn.linear_model import (
+    BayesianRidge,
+    ElasticNet,
+    GammaRegressor,
+    HuberRegressor,
+    Lasso,
+    LinearRegression,
+    LogisticRegression,
+    Perceptron,
+    PoissonRegressor,
+    Ridge,
+    RidgeClassifier,
+    SGDClassifier,
+    SGDRegressor,
+    TweedieRegressor,
+)
 from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import BernoulliNB, ComplementNB, GaussianNB, MultinomialNB
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import *
+from sklearn.preprocessing import (
+    Binarizer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    RobustScaler,
+    StandardScaler,
+)
 from sklearn.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR
 from sklearn.tree import (
     DecisionTreeClassifier,
@@ -63,8 +113,8 @@ def logistic(**settings):
     return LogisticRegression(max_iter=300, **settings)
 
 
-few = dict(n_estimators=3, random_state=0)
-shallow = dict(max_depth=3, random_state=0)
+few = {"n_estimators": 3, "random_state": 0}
+shallow = {"max_depth": 3, "random_state": 0}
 
 CLASSIFIERS = [
     logistic(),
@@ -181,7 +231,7 @@ IMPUTERS = [
 
 
 KINDS = np.column_stack([X[:, :2], random.randint(0, 4, 75), random.randint(0, 3, 75) * 10])
-STRANGE = np.concatenate([KINDS[::9], KINDS[:2] + [0, 0, 9, 0]])
+STRANGE = np.concatenate([KINDS[::9], np.add(KINDS[:2], [0, 0, 9, 0])])
 
 
 def by_columns():
@@ -231,7 +281,7 @@ def models():
         yield RandomForestClassifier(max_depth=3, **few), HOLES, Y, HOLES[::7]
         nested = Pipeline([("y", PCA(3)), ("z", "passthrough"), ("s", StandardScaler())])
         yield Pipeline([("a", nested), ("b", logistic())]), X, Y, ROWS
-    for settings in dict(), dict(max_features=2, contamination=0.2):
+    for settings in {}, {"max_features": 2, "contamination": 0.2}:
         forest = IsolationForest(n_estimators=3, max_samples=20, random_state=0, **settings)
         yield forest, X, None, ROWS
     for kind in KMeans, MiniBatchKMeans:
@@ -262,7 +312,7 @@ def case(number, estimator, x, y, rows):
         expected[function] = plain(answer.tolist())
     name = " ".join(str(estimator).split())
     packed = base64.b64encode(gzip.compress(file.getvalue(), 9, mtime=0)).decode()
-    return dict(name=name, file=packed, rows=plain(rows.tolist()), expected=expected)
+    return {"name": name, "file": packed, "rows": plain(rows.tolist()), "expected": expected}
 
 
 if __name__ == "__main__":

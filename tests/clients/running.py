@@ -37,7 +37,7 @@ class Running:
                 self.url = said
             if said.startswith("grpc://"):
                 self.grpc = said.removeprefix("grpc://")
-            if line.startswith("ready after") or may_be_unready and line.startswith("not ready"):
+            if line.startswith("ready after") or (may_be_unready and line.startswith("not ready")):
                 return
             if line.startswith("not ready"):
                 raise RuntimeError(line)

@@ -12,7 +12,7 @@ import urllib.request
 from playwright.sync_api import expect, sync_playwright
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from running import BINARY, ROOT, Running, environment, free_port  # noqa: E402, F401
+from running import BINARY, ROOT, Running, environment, free_port  # noqa: F401
 
 MODELS = os.path.join(ROOT, "models")
 IMAGES = os.path.join(ROOT, "examples/images/digits")

@@ -1,5 +1,6 @@
 """Charts that move, the links; and the page as a whole."""
 
+import contextlib
 import json
 import os
 import threading
@@ -24,10 +25,8 @@ class Panels(PageTest):
                 turn += 1
                 rows = [1.0] * (1 + turn % 8)
                 body = {"inputs": {"x": ["wrong"] if turn % 20 == 0 else rows}}
-                try:
+                with contextlib.suppress(OSError):
                     self.server.ask_json("/v1/models/half_plus_two:predict", body)
-                except OSError:
-                    pass
 
         thread = threading.Thread(target=send)
         thread.start()
@@ -39,6 +38,10 @@ class Panels(PageTest):
             has=self.page.get_by_role("heading", name=title, exact=True)
         )
 
+    def moves(self, line):
+        before = line.get_attribute("d")
+        self.eventually(lambda: line.get_attribute("d") != before, "the line moves")
+
     def test_charts_move(self):
         self.load()
         self.show("charts")
@@ -47,8 +50,7 @@ class Panels(PageTest):
             with self.subTest(title):
                 line = self.chart(title).locator("path.line").first
                 expect(line).to_be_attached()
-                before = line.get_attribute("d")
-                self.eventually(lambda: line.get_attribute("d") != before, "the line moves")
+                self.moves(line)
         expect(self.chart("Batch sizes").locator("rect.bar").first).to_be_attached()
         expect(self.chart("Errors").locator(".legend")).to_contain_text("INVALID_ARGUMENT")
 
@@ -84,9 +86,11 @@ class Panels(PageTest):
         self.page.goto(self.server.url)
         expect(self.row("digits")).to_be_visible()
         press = self.page.keyboard.press
-        focused = lambda what: self.eventually(
-            lambda: self.page.evaluate("what => document.activeElement.matches(what)", what), what
-        )
+
+        def focused(what):
+            matches = "what => document.activeElement.matches(what)"
+            self.eventually(lambda: self.page.evaluate(matches, what), what)
+
         press("Tab")
         focused(".skip")
         press("Tab")
@@ -143,7 +147,10 @@ class Panels(PageTest):
         one = status["models"][0]
         status["models"] = [{**one, "name": f"model_{i:04}"} for i in range(1000)]
         body = json.dumps(status)
-        answer = lambda route: route.fulfill(content_type="application/json", body=body)
+
+        def answer(route):
+            route.fulfill(content_type="application/json", body=body)
+
         self.page.route("**/api/v1/status", answer)
         # Without a stream the page asks for the status again and again.
         self.page.route("**/api/v1/stream", lambda route: route.fulfill(status=404, body=""))

@@ -155,7 +155,8 @@ class TryIt(PageTest):
                 answer = json.loads(self.send())
                 answer = answer.get("outputs", answer)
                 self.assertEqual(answer["classes"], plain["classes"])
-                for ours, theirs in zip(answer["probabilities"][0], plain["probabilities"][0]):
+                pairs = zip(answer["probabilities"][0], plain["probabilities"][0], strict=True)
+                for ours, theirs in pairs:
                     self.assertAlmostEqual(ours, theirs, places=6)
                 best = self.page.locator("section.likely li").first
                 expect(best.locator(".name")).to_have_text("3")

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../tensorflow_serving"))
-from serving import BINARY, Server, environment  # noqa: E402
+from serving import BINARY, Server, environment
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.join(HERE, "zero_out.cc")
@@ -68,7 +68,7 @@ def refused(*paths):
         command = [BINARY, "serve", empty, "--http-port", "0", "--grpc-port", "0"]
         command.append("--custom-op-paths=" + ",".join(paths))
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=120, env=environment()
+            command, capture_output=True, check=False, text=True, timeout=120, env=environment()
         )
     assert ended.returncode == 1, (ended.returncode, ended.stderr)
     return ended.stderr
@@ -208,7 +208,8 @@ class FromPyPI(unittest.TestCase):
     """tensorflow-text: its libraries know nothing of us, and are built for this version."""
 
     def test_its_libraries_serve_a_model(self):
-        import tensorflow_text as text
+        # It registers its operations when it is imported; only this test may have them.
+        import tensorflow_text as text  # noqa: PLC0415
 
         tokenizer = text.WhitespaceTokenizer()
 

@@ -28,8 +28,8 @@ debug = false
 class Language:
     """A kind of client: its name, the programs it needs, and how to run `file` in `folder`."""
 
-    def __init__(self, id, variant, programs, command):
-        self.id, self.variant = id, variant
+    def __init__(self, language, variant, programs, command):
+        self.id, self.variant = language, variant
         self.programs, self.command = programs, command
 
     @property
@@ -45,12 +45,12 @@ class Language:
         for step in self.command(folder, file):
             done = subprocess.run(
                 step,
+                capture_output=True,
+                check=False,
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 text=True,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
                 timeout=300,
             )
             if done.returncode:
@@ -59,10 +59,10 @@ class Language:
 
 
 def interpreted(*command):
-    return lambda folder, file: [[*command, file]]
+    return lambda _folder, file: [[*command, file]]
 
 
-def mono(folder, file):
+def mono(_folder, file):
     return [["mcs", "-out:client.exe", "-r:System.Net.Http.dll", file], ["mono", "client.exe"]]
 
 

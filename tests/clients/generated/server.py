@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from running import BINARY, ROOT, Running  # noqa: E402
+from running import BINARY, ROOT, Running
 
 # Quotes and the like, for clients that put them together with shells and strings.
 USER, PASSWORD = "ana", 'it\'s "s3cret" $HOME: \\ 100%'
@@ -75,7 +75,7 @@ class Authority:
 
     @staticmethod
     def builder(name, issuer, key):
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = datetime.datetime.now(datetime.UTC)
         builder = x509.CertificateBuilder().subject_name(name).issuer_name(issuer)
         builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
         builder = builder.not_valid_before(now - datetime.timedelta(hours=1))
@@ -103,9 +103,9 @@ class Server:
         else:
             self.authority = None
         for name, path in models.items():
-            path = os.path.join(ROOT, path)
             # A string of JSON is one of TOML, too.
-            lines += ["[[models]]", f"name = {quoted(name)}", f"path = {quoted(path)}"]
+            lines += ["[[models]]", f"name = {quoted(name)}"]
+            lines += [f"path = {quoted(os.path.join(ROOT, path))}"]
             lines += ['version_policy = "all"']
         config = write(self.folder.name, "tensorserve.toml", "\n".join(lines).encode())
         command = ["serve", "--config", config, "--http-port", "0", "--grpc-port", "0"]
@@ -114,7 +114,7 @@ class Server:
             for name, value in os.environ.items()
             if name in ("TENSORSERVE_LIB_DIR", "TENSORSERVE_LIBTENSORFLOW")
         }
-        self.running = Running(command + ["--log-level", "warn"], environment(**libraries))
+        self.running = Running([*command, "--log-level", "warn"], environment(**libraries))
         self.url = self.running.url
 
     def security(self):

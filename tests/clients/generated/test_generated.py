@@ -35,14 +35,15 @@ class Generated(unittest.TestCase):
         if "CI" not in os.environ:
             self.skipTest("not in CI")
         wanted = [language for language in LANGUAGES if language.id not in MAY_BE_MISSING]
-        missing = {l.name: self.missing[l.name] for l in wanted if self.missing[l.name]}
+        missing = {one.name: self.missing[one.name] for one in wanted if self.missing[one.name]}
         self.assertEqual(missing, {})
 
     def test_every_client_of_the_server_is_tested(self):
         server = Server({"half_plus_two": HALF_PLUS_TWO})
         self.addCleanup(server.close)
         listed = set(files(server))
-        self.assertEqual(listed - {("json", "data")}, {(l.id, l.variant) for l in LANGUAGES})
+        tested = {(language.id, language.variant) for language in LANGUAGES}
+        self.assertEqual(listed - {("json", "data")}, tested)
 
     def test_in_the_clear(self):
         self.check(secure=False, model="half_plus_two")

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from running import ROOT, Running, environment  # noqa: E402
+from running import ROOT, Running, environment
 
 NAMES = {
     "half_plus_two": "models/half_plus_two",
@@ -27,11 +27,11 @@ class Server:
         self.folder = tempfile.TemporaryDirectory()
         config = os.path.join(self.folder.name, "tensorserve.toml")
         with open(config, "w", encoding="utf-8") as file:
-            for name, path in NAMES.items():
-                path = os.path.join(ROOT, path)
+            for name, model in NAMES.items():
+                path = os.path.join(ROOT, model)
                 file.write(f"[[models]]\nname = {json.dumps(name)}\npath = {json.dumps(path)}\n")
         command = ["serve", "--config", config, "--http-port", "0", "--grpc-port", "off"]
-        self.running = Running(command + ["--log-level", "warn"], environment())
+        self.running = Running([*command, "--log-level", "warn"], environment())
         self.url = self.running.url
 
     def ask(self, path, body=None):

@@ -8,7 +8,7 @@ import tempfile
 import grpc
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from running import BINARY, ROOT, Running, environment, free_port  # noqa: E402, F401
+from running import BINARY, ROOT, Running, environment, free_port  # noqa: F401
 
 DATA = os.path.join(ROOT, "tests/data/tensorflow-serving")
 
@@ -22,11 +22,11 @@ class Server:
         self.folder = tempfile.TemporaryDirectory()
         config = os.path.join(self.folder.name, "tensorserve.toml")
         with open(config, "w", encoding="utf-8") as file:
-            for name, path in models.items():
-                path = os.path.join(ROOT, path)
+            for name, model in models.items():
+                path = os.path.join(ROOT, model)
                 file.write(f'[[models]]\nname = "{name}"\npath = "{path}"\n')
         command = ["serve", "--config", config, "--http-port", "0", "--grpc-port", "0"]
-        self.running = Running(command + ["--log-level", "warn", *options], environment())
+        self.running = Running([*command, "--log-level", "warn", *options], environment())
         self.address = self.running.grpc
         self.http = self.running.url.removeprefix("http://")
 

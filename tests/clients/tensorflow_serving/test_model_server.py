@@ -44,7 +44,7 @@ def certificate(name, issuer=None):
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     issuer_key, issuer_name = (issuer[0], issuer[1].subject) if issuer else (key, subject)
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     builder = (
         x509.CertificateBuilder()
@@ -93,9 +93,11 @@ class Encryption(unittest.TestCase):
     def test_tls(self):
         server = self.serve(verify=False)
         self.assertEqual(tf.make_ndarray(ask(self.channel(server))), [[3.0]])
-        with grpc.insecure_channel(server.address) as channel:
-            with self.assertRaises(grpc.RpcError) as caught:
-                ask(channel)
+        with (
+            grpc.insecure_channel(server.address) as channel,
+            self.assertRaises(grpc.RpcError) as caught,
+        ):
+            ask(channel)
         self.assertEqual(caught.exception.code(), grpc.StatusCode.UNAVAILABLE)
 
     def test_mutual_tls(self):

@@ -34,8 +34,8 @@ class Local(unittest.TestCase):
     def session(self, port):
         session = LocalSession(boto_session=boto3.Session(), sagemaker_config=SILENT)
         session.config = {"local": {"local_code": True, "serving_port": port}}
-        # Else it asks S3 whether there is one.
-        session._default_bucket = "bucket"
+        # Otherwise the session asks S3 for it; there is no public way to set it.
+        session._default_bucket = "bucket"  # noqa: SLF001
         return session
 
     def test_deploy_predict_and_transform(self):

@@ -101,7 +101,7 @@ class Retries(unittest.TestCase):
             before = self.failures("UNAVAILABLE")
 
             # It was refused once: now there is room.
-            def on_retry(**_):
+            def on_retry(sent=sent, flood=flood, **_):
                 if len(sent) > 1:
                     flood.ends.set()
 

@@ -64,7 +64,8 @@ def node(name, test, counts, *children, default=""):
     if isinstance(counts, tuple):
         best = "abc"[counts.index(max(counts))]
         parts = "".join(
-            f'<ScoreDistribution value="{c}" recordCount="{n}"/>' for c, n in zip("abc", counts)
+            f'<ScoreDistribution value="{c}" recordCount="{n}"/>'
+            for c, n in zip("abc", counts, strict=True)
         )
         return f'<Node id="{name}" score="{best}" recordCount="{sum(counts)}"{default}>{test}{parts}{"".join(children)}</Node>'
     return f'<Node id="{name}" score="{counts}"{default}>{test}{"".join(children)}</Node>'
@@ -156,7 +157,10 @@ def tree_model(leaf, attributes="", inner="", active=ACTIVE):
 
 def table(target="", scale=1.0, intercept=None):
     target = f' targetCategory="{target}"' if target else ""
-    c = lambda: round(random.uniform(-1, 1) * scale, 4)
+
+    def c():
+        return round(random.uniform(-1, 1) * scale, 4)
+
     return (
         f'<RegressionTable intercept="{c() if intercept is None else intercept}"{target}>'
         f'<NumericPredictor name="x" coefficient="{c()}"/><NumericPredictor name="z" exponent="2" coefficient="{c()}"/>'
@@ -174,7 +178,7 @@ def regression(method):
     )
 
 
-def regression_classes(method, names="abc", kind="categorical"):
+def regression_classes(method, names="abc"):
     scale = 0.1 if method in ("none", "simplemax") else 1
     body = "".join(table(c, scale) for c in names)
     if len(names) == 2:
@@ -222,7 +226,7 @@ def chain():
     )
     body = segments("modelChain", [first, last])
     return f'<MiningModel functionName="classification">{schema("class")}{body}</MiningModel>'.replace(
-        f'<OutputField name="p_c" feature="probability" value="c" optype="continuous" dataType="double"/>',
+        '<OutputField name="p_c" feature="probability" value="c" optype="continuous" dataType="double"/>',
         "",
     )
 
@@ -357,10 +361,11 @@ def treatments():
     return document(body)
 
 
-TWO = lambda text: text.replace('<Value value="c"/>', "").replace(
-    '<OutputField name="p_c" feature="probability" value="c" optype="continuous" dataType="double"/>',
-    "",
-)
+def two_classes(text):
+    return text.replace('<Value value="c"/>', "").replace(
+        '<OutputField name="p_c" feature="probability" value="c" optype="continuous" dataType="double"/>',
+        "",
+    )
 
 
 def clusters(measure):
@@ -413,7 +418,7 @@ def network(activation, is_class, normalization="softmax"):
         last, names = layer("o", 3, names, f'activationFunction="identity" {method}')
         outputs = "".join(
             f'<NeuralOutput outputNeuron="{n}"><DerivedField {CLASS}><NormDiscrete field="class" value="{c}"/></DerivedField></NeuralOutput>'
-            for n, c in zip(names, "abc")
+            for n, c in zip(names, "abc", strict=True)
         )
         function, target, kind = "classification", "class", CLASS
     else:
@@ -495,7 +500,7 @@ for method in ("none", "softmax", "logit", "exp", "probit", "cloglog", "cauchit"
 for method in ("none", "softmax", "simplemax"):
     FILES[f"classes_{method}"] = document(regression_classes(method))
 for method in ("none", "softmax", "logit", "probit", "cloglog", "cauchit"):
-    FILES[f"two_classes_{method}"] = TWO(document(regression_classes(method, "ab")))
+    FILES[f"two_classes_{method}"] = two_classes(document(regression_classes(method, "ab")))
 for method in ("sum", "average", "weightedAverage", "median"):
     FILES[f"forest_{method}"] = document(
         forest(method, score, tree_attributes='missingValueStrategy="defaultChild"')
@@ -517,7 +522,7 @@ FILES["boosted"] = document(
         targets='<Targets><Target field="y" rescaleConstant="0.5" rescaleFactor="0.1"/></Targets>',
     )
 )
-FILES["chain"] = TWO(document(chain()))
+FILES["chain"] = two_classes(document(chain()))
 FILES["first"] = document(first())
 FILES["scorecard"] = document(scorecard())
 FILES["transformations"] = transformations()
@@ -565,14 +570,14 @@ if __name__ == "__main__":
             file.write(content)
         try:
             model = Model.load(path)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of any kind, from Java
             print(name, "can not be loaded:", str(error)[:300])
             continue
         cases = []
         for row in rows(name):
             try:
                 answer = {k: plain(v) for k, v in model.predict(dict(row)).items()}
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - as above
                 print(name, "fails for", row, str(error)[:200])
                 continue
             cases.append([row, answer])

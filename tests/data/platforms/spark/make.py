@@ -10,7 +10,6 @@ import shutil
 from pyspark.ml.classification import LinearSVC, LogisticRegression
 from pyspark.ml.linalg import Vectors
 from pyspark.ml.regression import LinearRegression
-from pyspark.mllib.classification import LogisticRegressionModel as OldLogistic
 from pyspark.mllib.classification import LogisticRegressionWithLBFGS, SVMWithSGD
 from pyspark.mllib.linalg import Vectors as OldVectors
 from pyspark.mllib.regression import LabeledPoint, LinearRegressionWithSGD
@@ -31,14 +30,14 @@ ROWS = [[round(random.uniform(-1, 1), 3) for _ in range(WIDTH)] for _ in range(2
 ASKED = [[round(random.uniform(-2, 2), 3) for _ in range(WIDTH)] for _ in range(12)]
 # Three features that are hardly ever there, for a sparse model.
 WIDE = [[0.0] * 40 for _ in range(200)]
-for wide, row in zip(WIDE, ROWS):
+for wide, row in zip(WIDE, ROWS, strict=True):
     wide[3], wide[17], wide[38] = row[0], row[1], row[2]
 expected = {}
 
 
 def frame(rows, labels):
     return spark.createDataFrame(
-        [(y, Vectors.dense(x)) for x, y in zip(rows, labels)], ["label", "features"]
+        [(y, Vectors.dense(x)) for x, y in zip(rows, labels, strict=True)], ["label", "features"]
     )
 
 
@@ -61,7 +60,7 @@ def ml(name, estimator, labels, rows=ROWS, asked=ASKED):
             "prediction": a.prediction,
             "probabilities": [float(p) for p in a.probability] if "probability" in a else [],
         }
-        for x, a in zip(asked, answers)
+        for x, a in zip(asked, answers, strict=True)
     ]
 
 
@@ -93,16 +92,19 @@ def mllib(name, model, probabilities=False):
             "probabilities": [],
         }
         if probabilities:
-            model._threshold, threshold = None, model._threshold
+            threshold = model.threshold
+            model.clearThreshold()
             second = model.predict(OldVectors.dense(row))
-            model._threshold = threshold
+            model.setThreshold(threshold)
             answer["probabilities"] = [1 - second, second]
         answers.append(answer)
     expected[name] = answers
 
 
 def points(labels):
-    return spark.sparkContext.parallelize([LabeledPoint(y, x) for x, y in zip(ROWS, labels)], 1)
+    return spark.sparkContext.parallelize(
+        [LabeledPoint(y, x) for x, y in zip(ROWS, labels, strict=True)], 1
+    )
 
 
 mllib("mllib_binary", LogisticRegressionWithLBFGS.train(points(two), intercept=True), True)

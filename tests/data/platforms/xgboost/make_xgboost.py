@@ -55,7 +55,7 @@ def note(name, files, rows, answer):
 def save(name, booster, rows=asked, **matrix):
     files = []
     for ending in ("json", "ubj", "deprecated"):
-        if ending == "ubj" and VERSION < (1, 6) or ending == "deprecated" and VERSION >= (3, 0):
+        if (ending == "ubj" and VERSION < (1, 6)) or (ending == "deprecated" and VERSION >= (3, 0)):
             continue
         try:
             booster.save_model(os.path.join(FOLDER, f"{name}.{ending}"))
@@ -77,7 +77,7 @@ def make(name, parameters, labels, rounds=ROUNDS, rows=asked, data=seen, **matri
     try:
         training = xgb.DMatrix(data, labels, missing=np.nan, **matrix)
         booster = xgb.train(parameters, training, rounds)
-    except Exception as error:  # Not known to this version.
+    except Exception as error:  # noqa: BLE001 - Not known to this version.
         print("not made", name, str(error).splitlines()[0])
         return
     save(name, booster, rows, **matrix)
