@@ -3,7 +3,8 @@
 #   make run            serve models/ on http://127.0.0.1:8500      (DEVICE=gpu for CUDA)
 #   make test           the tests: Rust, then real clients          (CLIENTS=all for all of them)
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo
-#   make check          what CI runs: tests, lints, documentation, Dockerfiles, licences
+#   make lint           Rust, Python and JavaScript: findings and format; `make format` formats all
+#   make check          what CI runs: test, lint, documentation, Dockerfiles, licences
 #
 # Needs Rust, gcc, make and Python 3 with pip. libtensorflow and ONNX Runtime are fetched into lib/,
 # once; `make clean` leaves them there.
@@ -22,13 +23,16 @@ CARGO ?= cargo
 FETCH = $(PYTHON) scripts/fetch_libtensorflow.py --device $(DEVICE)
 FETCH_ONNX = $(PYTHON) scripts/fetch_onnxruntime.py
 DENY = target/tools/bin/cargo-deny
+# ruff, oxlint and oxfmt.
+LINTERS = target/tools/linters
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BINARY = $(TARGET)/release/tensorserve
 
 # When make was called: the server prints how long it took from here to ready.
 CALLED_AT := $(shell date +%s%N)
 
-.PHONY: run test rust-test client-test bench check lib build lint format doc deny dockerfiles clean help
+.PHONY: run test rust-test client-test bench check lib build lint lint-rust lint-python \
+	lint-javascript format doc deny dockerfiles clean help
 
 run: lib build
 	@TENSORSERVE_CALLED_AT=$(CALLED_AT) \
@@ -58,12 +62,27 @@ lib:
 build:
 	@$(CARGO) build --release --locked --bin tensorserve
 
-lint:
+lint: lint-rust lint-python lint-javascript
+
+lint-rust:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --locked --all-targets -- --deny warnings
 
-format:
+# Configured in ruff.toml.
+lint-python: $(LINTERS)/installed
+	$(LINTERS)/bin/ruff check
+	$(LINTERS)/bin/ruff format --check
+
+# Configured in .oxlintrc.json and .oxfmtrc.json.
+lint-javascript: $(LINTERS)/installed
+	$(LINTERS)/bin/oxlint --deny-warnings --report-unused-disable-directives
+	$(LINTERS)/bin/oxfmt --check '**/*.js'
+
+format: $(LINTERS)/installed
 	$(CARGO) fmt --all
+	$(LINTERS)/bin/ruff check --fix --select I
+	$(LINTERS)/bin/ruff format
+	$(LINTERS)/bin/oxfmt '**/*.js'
 
 doc:
 	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" $(CARGO) doc --workspace --locked --no-deps --document-private-items
@@ -77,6 +96,13 @@ deny: $(DENY)
 # The list of known holes is fetched from GitHub, so this is not part of `make check`.
 audit: $(DENY)
 	$(DENY) check advisories
+
+$(LINTERS)/installed: scripts/linters.txt
+	rm -rf $(LINTERS)
+	@# The warning about running as root is about system directories; this one is not.
+	PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps \
+		--only-binary=:all: --require-hashes --target $(LINTERS) --requirement $<
+	touch $@
 
 $(DENY):
 	$(CARGO) install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
