@@ -1,4 +1,4 @@
-"""A server of the built binary, Debian's Chromium, and a page in it that is watched."""
+"""A server of the built binary, Debian's Chromium, and a page that is checked for errors."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from running import BINARY, ROOT, Running, environment, free_port  # noqa: F401
 MODELS = os.path.join(ROOT, "models")
 IMAGES = os.path.join(ROOT, "examples/images/digits")
 
-#: Generous: the machine may be building something else.
+#: Generous, for machines that build at the same time.
 PATIENCE = 20_000
 expect.set_options(timeout=PATIENCE)
 
@@ -74,7 +74,7 @@ class Server:
         self.home.cleanup()
 
     def ask(self, path, body=None, headers=None):
-        """What a plain client gets: the text of the answer."""
+        """Sends a request; returns the text of the response."""
         request = urllib.request.Request(self.url + path, data=body, headers=headers or {})
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.read().decode()
@@ -85,9 +85,9 @@ class Server:
 
 
 class PageTest(unittest.TestCase):
-    """A page on a server. At its end nothing may have gone wrong in the browser unseen."""
+    """A page of a server. Every error in the browser that a test does not expect fails it."""
 
-    #: What the server of all tests of the class serves, and its further options.
+    #: The models and the options of the server of all tests of the class.
     models = ("digits", "half_plus_two", "recommender")
     options = ()
 
@@ -103,12 +103,12 @@ class PageTest(unittest.TestCase):
         cls.addClassCleanup(cls.browser.close)
 
     def setUp(self):
-        #: Messages of the console that the test expects: parts of their text.
+        #: Parts of the console messages that the test expects.
         self.expected = []
         self.page = self.open()
 
     def open(self, **context):
-        """A new page, watched; not yet at any address."""
+        """A new page, without an address yet."""
         options = {
             "viewport": {"width": 1440, "height": 900},
             "reduced_motion": "reduce",
@@ -128,7 +128,7 @@ class PageTest(unittest.TestCase):
             addEventListener("unhandledrejection", (event) =>
                 console.error("unhandled: " + event.reason));
         """)
-        # Run first, while the page is still there.
+        # Runs before the page closes.
         self.addCleanup(self.check, said, asked)
         return page
 
@@ -164,4 +164,4 @@ class PageTest(unittest.TestCase):
             if check():
                 return
             self.page.wait_for_timeout(100)
-        self.fail(f"it never came to it: {what}")
+        self.fail(f"timed out: {what}")

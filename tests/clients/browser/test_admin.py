@@ -1,4 +1,4 @@
-"""What an admin changes from the page, and that each change is asked about and written down."""
+"""Changes by an admin: each one is confirmed first, and recorded in the audit log."""
 
 import unittest
 
@@ -36,7 +36,7 @@ class Admin(PageTest):
         unload = row.get_by_role("button", name="Unload…")
         unload.click()
         dialog = self.page.get_by_role("dialog")
-        expect(dialog).to_contain_text("taken out of service")
+        expect(dialog).to_contain_text("stop serving")
         self.page.keyboard.press("Escape")
         expect(dialog).to_be_hidden()
         expect(row.locator(".wide .chip.good")).to_be_visible()
@@ -56,7 +56,7 @@ class Admin(PageTest):
         self.show("admin")
         form = self.page.locator("#load-form")
         form.get_by_label("Name").fill("elsewhere")
-        form.get_by_label("Folder on the server").fill("/no/such/folder")
+        form.get_by_label("Path on the server").fill("/no/such/folder")
         form.get_by_role("button", name="Load…").click()
         self.expected += ["400", "403", "404"]
         self.confirm("Load")
@@ -67,14 +67,14 @@ class Admin(PageTest):
         row.get_by_role("button", name="Labels…").click()
         dialog = self.page.get_by_role("dialog")
         dialog.get_by_label("Label").fill("steady")
-        dialog.get_by_label("Is").select_option("2")
+        dialog.get_by_label("Version").select_option("2")
         self.confirm("Apply")
         expect(row.locator(".label")).to_have_text("steady")
         status = self.server.ask_json("/v1/models/digits/labels/steady")
         self.assertEqual(status["model_version_status"][0]["version"], "2")
         row.get_by_role("button", name="Labels…").click()
-        expect(dialog).to_contain_text("steady is version 2")
-        dialog.get_by_label("Is").select_option("removed")
+        expect(dialog).to_contain_text("steady (version 2)")
+        dialog.get_by_label("Version").select_option("None (remove)")
         self.confirm("Apply")
         expect(row.locator(".label")).to_have_count(0)
         self.audited("label")
@@ -83,13 +83,13 @@ class Admin(PageTest):
         row = self.open_row("digits")
         row.get_by_role("button", name="Batching…").click()
         dialog = self.page.get_by_role("dialog")
-        dialog.get_by_label("Most rows in a batch").fill("7")
-        dialog.get_by_label("Longest wait").fill("2000")
+        dialog.get_by_label("Maximum batch size").fill("7")
+        dialog.get_by_label("Maximum queue delay").fill("2000")
         self.confirm("Apply")
-        expect(row.locator(".facts").first).to_contain_text("up to 7 rows, waits 2 ms")
+        expect(row.locator(".facts").first).to_contain_text("at most 7 rows, 2 ms queue delay")
         self.audited("batching")
 
-    def test_draining_is_told_and_taken_back(self):
+    def test_draining_is_reported_and_stopped(self):
         self.show("admin")
         self.page.locator("#drain").click()
         self.confirm("Drain")
@@ -98,7 +98,7 @@ class Admin(PageTest):
         answer = self.server.ask_json("/v1/models/half_plus_two:predict", {"instances": [2.0]})
         self.assertEqual(answer, {"predictions": [3.0]})
         self.page.locator("#drain").click()
-        self.confirm("Take back")
+        self.confirm("Stop draining")
         expect(self.page.locator("#ready-text")).to_have_text("Ready")
 
 

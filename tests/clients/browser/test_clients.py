@@ -1,4 +1,4 @@
-"""Clients that the server writes: shown for the chosen model, and copied."""
+"""Generated clients: shown for the selected model, and copied."""
 
 import unittest
 
@@ -19,7 +19,7 @@ class Clients(PageTest):
         for index in range(languages.count()):
             languages.nth(index).click()
             expect(code).to_contain_text("user_id")
-            # All but the data of a request, which is no program.
+            # All but the data of a request, which is not a program.
             if languages.nth(index).inner_text() != "JSON":
                 expect(code).to_contain_text("recommender")
                 expect(code).to_contain_text(str(self.server.port))

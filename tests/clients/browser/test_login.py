@@ -1,4 +1,4 @@
-"""A server that asks who you are: the page is open, and everything in it is not."""
+"""A server that requires credentials: the page itself is open, and everything in it is not."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from house import BINARY, PageTest
 
 
 def auth(file, *arguments, said=None):
-    """Runs `tensorserve auth`; what it prints."""
+    """Runs `tensorserve auth`; returns its output."""
     command = [BINARY, "auth", *arguments, "--file", file]
     done = subprocess.run(command, input=said, capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -32,7 +32,7 @@ class Login(PageTest):
 
     def setUp(self):
         super().setUp()
-        # What the browser says of an answer that is a 401.
+        # The browser's message for a response with status 401.
         self.expected.append("401")
 
     def test_a_user_logs_in_and_out(self):
@@ -69,7 +69,7 @@ class Login(PageTest):
     def test_a_key_sees_what_its_role_may(self):
         page = self.page
         page.goto(self.server.url)
-        page.get_by_label("Key").fill(self.key)
+        page.get_by_label("API key").fill(self.key)
         page.get_by_role("button", name="Log in").click()
         row = self.row("half_plus_two")
         row.locator(".model-name").click()

@@ -1,4 +1,4 @@
-"""The models: going live, failing, filtering, opening; and names that are markup."""
+"""The models: becoming ready, failing, filtering, opening; and names that are markup."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ class Overview(PageTest):
     def test_a_version_goes_live_and_another_fails(self):
         self.show()
         row = self.row("half_plus_two")
-        expect(row.locator(".wide .chip.good")).to_have_text("v1available")
+        expect(row.locator(".wide .chip.good")).to_have_text("v1ready")
         folder = os.path.join(self.server.folder, "half_plus_two")
         shutil.copytree(os.path.join(MODELS, "half_plus_two/1"), os.path.join(folder, "2"))
         expect(row.locator(".wide .chip.good", has_text="v2")).to_be_visible()
@@ -42,7 +42,7 @@ class Overview(PageTest):
         expect(self.page.locator("#tiles")).to_contain_text(f"of {told['cores']} core")
         expect(self.page.locator("#connection")).to_have_attribute("data-state", "live")
 
-    def test_rows_open_and_tell_the_signature(self):
+    def test_rows_open_and_show_the_signature(self):
         self.show()
         row = self.row("digits")
         name = row.locator(".model-name")
@@ -51,7 +51,7 @@ class Overview(PageTest):
         table = row.locator("table.signature").first
         for word in ("serving_default", "image_bytes", "string", "[?]", "probabilities"):
             expect(table).to_contain_text(word)
-        expect(row.locator(".history")).to_contain_text("available")
+        expect(row.locator(".history")).to_contain_text("ready")
         expect(row.locator(".facts").first).to_contain_text("Batching")
         name.press("Escape")
         expect(name).to_have_attribute("aria-expanded", "false")
@@ -59,11 +59,11 @@ class Overview(PageTest):
     def test_the_filter_narrows_the_models(self):
         self.show()
         expect(self.row("digits")).to_be_visible()
-        self.page.get_by_label("Filter the models").fill("half available")
+        self.page.get_by_label("Filter models").fill("half ready")
         expect(self.row("half_plus_two")).to_be_visible()
         expect(self.row("digits")).to_be_hidden()
         expect(self.page.locator("#models-count")).to_contain_text("1 of")
-        self.page.get_by_label("Filter the models").fill("no such thing")
+        self.page.get_by_label("Filter models").fill("no such model")
         expect(self.page.locator("#models-none")).to_be_visible()
 
     def test_names_that_are_markup_are_text(self):

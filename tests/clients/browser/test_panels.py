@@ -1,4 +1,4 @@
-"""Charts that move, the links; and the page as a whole."""
+"""Charts, links, and the page as a whole."""
 
 import contextlib
 import json
@@ -10,13 +10,13 @@ from playwright.sync_api import expect
 
 from house import PageTest
 
-#: Where pictures of every panel go, for someone to look at.
+#: Directory for screenshots of every panel, if set.
 PICTURES = os.environ.get("TENSORSERVE_PICTURES")
 
 
 class Panels(PageTest):
     def load(self):
-        """Keeps sending requests, some of them wrong, until the test ends."""
+        """Sends requests, some of them invalid, until the test ends."""
         over = threading.Event()
 
         def send():
@@ -46,7 +46,7 @@ class Panels(PageTest):
         self.load()
         self.show("charts")
         self.page.get_by_role("radio", name="1 min").click()
-        for title in ("Throughput", "Latency", "Queue against compute", "Errors", "Memory"):
+        for title in ("Throughput", "Latency", "Queue delay and compute", "Errors", "Memory"):
             with self.subTest(title):
                 line = self.chart(title).locator("path.line").first
                 expect(line).to_be_attached()
@@ -77,7 +77,7 @@ class Panels(PageTest):
         route = self.page.locator(".route").filter(
             has=self.page.get_by_role("heading", name="POST /v1/models/half_plus_two:predict")
         )
-        route.get_by_text("Example").click()
+        route.get_by_text("Example request").click()
         expect(route.locator("pre").first).to_contain_text("inputs")
         self.page.get_by_role("link", name="the dashboard").click()
         expect(self.row("digits")).to_be_visible()
@@ -121,7 +121,7 @@ class Panels(PageTest):
         self.page.keyboard.press("Control+Enter")
         expect(self.page.locator("#try-answer .chip.good")).to_contain_text("200")
 
-    def test_a_restart_is_told_and_survived(self):
+    def test_a_restart_is_shown_and_survived(self):
         self.expected += [
             "ERR_CONNECTION_REFUSED",
             "ERR_INCOMPLETE_CHUNKED",
@@ -132,10 +132,10 @@ class Panels(PageTest):
         expect(self.page.locator("#connection")).to_have_attribute("data-state", "live")
         self.server.stop()
         banner = self.page.locator("#banner")
-        expect(banner).to_contain_text("Trying again")
+        expect(banner).to_contain_text("Retrying")
         self.server.start()
         expect(banner).to_be_hidden()
-        expect(self.page.locator("#toasts")).to_contain_text("The server is back")
+        expect(self.page.locator("#toasts")).to_contain_text("Reconnected to the server")
         expect(self.page.locator("#connection")).to_have_attribute("data-state", "live")
         self.show("try")
         self.page.locator("#try-model").select_option("half_plus_two")
@@ -152,7 +152,7 @@ class Panels(PageTest):
             route.fulfill(content_type="application/json", body=body)
 
         self.page.route("**/api/v1/status", answer)
-        # Without a stream the page asks for the status again and again.
+        # Without a stream the page polls the status.
         self.page.route("**/api/v1/stream", lambda route: route.fulfill(status=404, body=""))
         self.expected.append("404")
         self.page.add_init_script("""
@@ -163,7 +163,7 @@ class Panels(PageTest):
             requestAnimationFrame(look);
         """)
         times = []
-        # Whatever else the machine does takes its time too: the best of a few counts.
+        # The best of a few runs: other processes take time, too.
         while len(times) < 5 and min(times, default=1000) >= 1000:
             self.page.goto(self.server.url)
             self.page.reload()
@@ -179,7 +179,7 @@ class Panels(PageTest):
         expect(self.page.locator("#models-count")).to_have_text("1,000 models")
         expect(self.page.locator("#connection")).to_have_attribute("data-state", "polling")
 
-    def test_no_panel_is_wider_than_a_phone_and_colours_can_be_told_apart(self):
+    def test_no_panel_is_wider_than_a_phone_and_texts_have_contrast(self):
         self.load()
         for width in (360, 1440):
             for scheme in ("light", "dark"):
@@ -199,14 +199,14 @@ class Panels(PageTest):
         self.show()
         ground = "getComputedStyle(document.body).backgroundColor"
         before = self.page.evaluate(ground)
-        self.page.get_by_role("button", name="Dark colours").click()
+        self.page.get_by_role("button", name="Dark mode").click()
         after = self.page.evaluate(ground)
         self.assertNotEqual(before, after)
         self.page.reload()
         self.assertEqual(self.page.evaluate(ground), after)
 
 
-#: Texts that stand out from what is behind them less than WCAG's AA asks: 4.5, or 3 if large.
+#: Texts with less contrast than WCAG's AA requires: 4.5, or 3 for large text.
 LOW_CONTRAST = """() => {
     const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
     const rgba = (color) => {

@@ -1,4 +1,4 @@
-"""Trying models: what the page gets is what a plain client gets."""
+"""Trying models: the page gets the same response as any other client."""
 
 import base64
 import json
@@ -21,10 +21,18 @@ class TryIt(PageTest):
     def model(self, name):
         self.show("try")
         self.page.locator("#try-model").select_option(name)
-        expect(self.page.locator("#try-inputs legend").first).to_be_visible()
+        # The form of the model that was selected before stays until that of this one is complete.
+        legend = self.page.locator("#try-inputs legend .code").first
+        expect(legend).to_have_text(self.first_input(name))
+
+    def first_input(self, name):
+        versions = self.server.ask_json(f"/api/v1/models/{name}")["versions"]
+        signatures = [one for version in versions for one in version.get("signatures") or []]
+        default = next(one for one in signatures if one["name"] == "serving_default")
+        return default["inputs"][0]["name"]
 
     def send(self):
-        # What was answered before must not be taken for the answer to this.
+        # Removes the response to an earlier request.
         self.page.locator("#try-answer").evaluate("place => place.replaceChildren()")
         self.page.locator("#try-send").click()
         expect(self.page.locator("#try-answer .chip.good")).to_contain_text("200")
@@ -33,9 +41,9 @@ class TryIt(PageTest):
     def rows(self, wanted):
         shown = self.page.locator(".rows-control output")
         while int(shown.inner_text()) < wanted:
-            self.page.get_by_role("button", name="One row more").click()
+            self.page.get_by_role("button", name="Add a row").click()
         while int(shown.inner_text()) > wanted:
-            self.page.get_by_role("button", name="One row less").click()
+            self.page.get_by_role("button", name="Remove a row").click()
 
     def wire(self, name):
         self.page.get_by_role("radio", name=name, exact=True).click()
@@ -44,11 +52,11 @@ class TryIt(PageTest):
         return self.page.locator("#try-request").inner_text()
 
     def shown_text(self):
-        """The body of the request, as it is written for copying."""
+        """The body of the request, as the page copies it."""
         return self.page.locator("#try-request").get_attribute("data-whole").split("\n\n", 1)[1]
 
     def sent_again(self):
-        """What a plain client gets for exactly the request that is shown."""
+        """The response that another client gets for the request that is shown."""
         head, body = self.shown_request().split("\n\n", 1)
         first, *lines = head.split("\n")
         path = first.split(" ")[1]
@@ -180,7 +188,7 @@ class TryIt(PageTest):
         chooser = self.page.locator(".drop input")
         chooser.set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"no image"})
         expect(self.page.locator(".input .field-error")).to_contain_text("x.png is not an image")
-        # The head of a PNG that claims 65,500 pixels a side.
+        # The header of a PNG that declares 65,500 pixels per side.
         head = bytes.fromhex("89504e470d0a1a0a0000000d49484452") + (65500).to_bytes(4, "big") * 2
         chooser.set_input_files(
             {"name": "huge.png", "mimeType": "image/png", "buffer": head + b"\x08\x00\0\0\0"}

@@ -1,13 +1,14 @@
-// What an admin may change. Each change is asked about first, and what came of it is told.
+// The changes that the admin role allows. Each is confirmed first, and its result is shown.
 
 import { change, json, segment } from "./api.js";
 import { confirm, toast } from "./dialogs.js";
 import { button, byId, el, replace, setText } from "./dom.js";
 import { feed } from "./feed.js";
 import { ago, clock, number } from "./format.js";
+import { available } from "./models.js";
 
-/** The log is asked for again this often while it is looked at. */
-const EVERY = 4000;
+/** Milliseconds between updates of the audit log while it is shown. */
+const INTERVAL = 4000;
 
 let shown = false;
 
@@ -21,23 +22,23 @@ export function start() {
 	});
 	byId("drain").addEventListener("click", drain);
 	feed.addEventListener("status", update);
-	setInterval(() => shown && feed.isRunning && audit(), EVERY);
+	setInterval(() => shown && feed.isRunning && audit(), INTERVAL);
 }
 
-/** Called when the panel comes and goes. */
-export function show(is) {
-	shown = is;
-	if (is) audit();
+/** Called when the panel is shown or hidden. */
+export function show(isShown) {
+	shown = isShown;
+	if (shown) audit();
 }
 
-/** Whether whoever looks may change things. */
-export function mayChange() {
+/** Whether the user has the admin role. */
+export function isAdmin() {
 	return feed.status.server.roles.includes("admin");
 }
 
 /** The buttons for a model. */
 export function actions(model) {
-	if (!mayChange()) return [];
+	if (!isAdmin()) return [];
 	if (model.offline) return [button("Load…", { icon: "play", onclick: () => load(model.name, "") })];
 	return [
 		button("Labels…", { icon: "label", onclick: () => label(model) }),
@@ -46,32 +47,32 @@ export function actions(model) {
 	];
 }
 
-/** Does what was agreed to, which can take as long as a load does, and says how it went. */
-async function apply(words, ask) {
-	const gone = toast("The server is at it…", "busy");
+/** Makes a change, which can take as long as a load, and shows its result. */
+async function apply(success, request) {
+	const dismiss = toast("Applying the change…", "busy");
 	try {
-		await ask();
-		toast(words);
+		await request();
+		toast(success);
 	} catch (error) {
 		toast(error.message, "bad");
 	}
-	gone();
+	dismiss();
 	try {
 		await feed.refresh();
 	} catch {
-		// The banner tells when the server is away.
+		// The banner shows a lost connection.
 	}
 	if (shown) audit();
 }
 
 async function load(name, path) {
-	const from = path ? `from the folder ${path}, which the server reads` : "from where it was before it was unloaded";
+	const from = path || "its configured path";
 	const yes = await confirm({
 		title: `Load ${name}?`,
 		action: "Load",
 		explains: [
-			`The server loads ${name} ${from}. Requests for it are answered as soon as a version is ready.`,
-			"A model is a program: load only what you trust.",
+			`The server loads ${name} from ${from}. It serves requests as soon as a version is ready.`,
+			"A model is a program: load only models you trust.",
 		],
 	});
 	if (!yes) return;
@@ -79,33 +80,28 @@ async function load(name, path) {
 }
 
 async function unload(model) {
-	const busy = model.versions.reduce((sum, version) => sum + version.requests_per_second, 0);
+	const rate = model.versions.reduce((sum, version) => sum + version.requests_per_second, 0);
 	const yes = await confirm({
 		title: `Unload ${model.name}?`,
 		action: "Unload",
 		danger: true,
 		explains: [
-			`Every version of ${model.name} is taken out of service. Requests that have begun are finished; new ones are told that there is no such model.`,
-			busy > 0 ? `It gets ${number(busy)} requests per second now.` : "It gets no requests now.",
+			`All versions of ${model.name} stop serving. Requests in flight complete; new requests get “not found”.`,
+			`It now receives ${rate > 0 ? number(rate) : "no"} requests per second.`,
 		],
 	});
 	if (yes) await apply(`${model.name} is unloaded.`, () => change(`/api/v1/models/${segment(model.name)}/unload`));
 }
 
 async function label(model) {
-	const versions = model.versions
-		.filter(({ state }) => state === "AVAILABLE")
-		.toSorted((a, b) => b.version - a.version);
-	const now = Object.entries(model.labels ?? {})
-		.map(([name, version]) => `${name} is version ${version}`)
+	const versions = available(model.versions);
+	const current = Object.entries(model.labels ?? {})
+		.map(([name, version]) => `${name} (version ${version})`)
 		.join(", ");
 	const answer = await confirm({
 		title: `Labels of ${model.name}`,
 		action: "Apply",
-		explains: [
-			now ? `Now ${now}.` : "It has no labels yet.",
-			"Requests for a label go to its version from then on. “Remove” takes the label away.",
-		],
+		explains: [`Labels: ${current || "none"}.`, "Requests that name this label use this version."],
 		fields: [
 			{
 				name: "label",
@@ -116,57 +112,57 @@ async function label(model) {
 			},
 			{
 				name: "version",
-				label: "Is",
-				choices: [...versions.map(({ version }) => [version, `version ${version}`]), ["", "removed"]],
+				label: "Version",
+				choices: [...versions.map(({ version }) => [version, `Version ${version}`]), ["", "None (remove)"]],
 			},
 		],
 	});
 	if (!answer) return;
 	const base = `/api/v1/models/${segment(model.name)}/versions`;
 	if (answer.version) {
-		await apply(`${answer.label} is version ${answer.version} of ${model.name}.`, () =>
+		await apply(`Label ${answer.label} of ${model.name} is set to version ${answer.version}.`, () =>
 			change(`${base}/${answer.version}/labels`, { label: answer.label }),
 		);
 		return;
 	}
 	const version = model.labels?.[answer.label];
 	if (version === undefined) return toast(`${model.name} has no label ${answer.label}.`, "bad");
-	await apply(`${answer.label} is removed from ${model.name}.`, () =>
+	await apply(`Label ${answer.label} of ${model.name} is removed.`, () =>
 		change(`${base}/${version}/labels/${segment(answer.label)}`, {}, "DELETE"),
 	);
 }
 
 async function batching(model) {
-	let now = {};
+	let current = {};
 	try {
 		const detail = await json(`/api/v1/models/${segment(model.name)}`);
-		now = detail.versions.find(({ batching: settings }) => settings)?.batching ?? {};
+		current = detail.versions.find(({ batching: settings }) => settings)?.batching ?? {};
 	} catch {
-		// The fields then start with common values.
+		// The fields then start with defaults.
 	}
 	const answer = await confirm({
 		title: `Batching of ${model.name}`,
 		action: "Apply",
 		explains:
-			"Requests that come at the same time are joined into one batch, up to this many rows; the first of them waits no longer than this. It counts from the next batch on, for all versions.",
+			"A batch runs when it has this many rows, or when its first request has waited this long. Applies to all versions, from the next batch on.",
 		fields: [
 			{
 				name: "rows",
-				label: "Most rows in a batch",
+				label: "Maximum batch size, in rows",
 				type: "number",
 				min: 1,
 				max: 65536,
 				required: true,
-				value: now.max_batch_size ?? 32,
+				value: current.max_batch_size ?? 32,
 			},
 			{
 				name: "wait",
-				label: "Longest wait, in microseconds",
+				label: "Maximum queue delay, in microseconds",
 				type: "number",
 				min: 0,
 				max: 10_000_000,
 				required: true,
-				value: now.batch_timeout_micros ?? 0,
+				value: current.batch_timeout_micros ?? 0,
 			},
 		],
 	});
@@ -184,38 +180,38 @@ function isDraining() {
 async function drain() {
 	const draining = !isDraining();
 	const yes = await confirm({
-		title: draining ? "Drain this server?" : "Take it back into service?",
-		action: draining ? "Drain" : "Take back",
+		title: draining ? "Drain this server?" : "Stop draining?",
+		action: draining ? "Drain" : "Stop draining",
 		explains: draining
-			? "It tells load balancers that it is not ready, so that they send new requests elsewhere. What still comes is served as before. Nothing is stopped."
-			: "It tells load balancers again that it is ready.",
+			? "The server reports not ready, so that load balancers send new requests elsewhere. It still serves every request that arrives."
+			: "The server reports ready again as soon as every model is ready.",
 	});
 	if (yes)
-		await apply(draining ? "The server is draining." : "The server is back in service.", () =>
+		await apply(draining ? "The server is draining." : "Draining has stopped.", () =>
 			change("/api/v1/drain", { draining }),
 		);
 }
 
 function update() {
 	const draining = isDraining();
-	setText(byId("drain").querySelector("span"), draining ? "Take back into service…" : "Drain…");
-	setText(byId("drain-state"), draining ? "Draining: load balancers are told to go elsewhere." : "In service.");
+	setText(byId("drain").querySelector("span"), draining ? "Stop draining…" : "Drain…");
+	setText(byId("drain-state"), draining ? "Draining: the server reports not ready." : "Not draining.");
 }
 
 async function audit() {
 	const place = byId("audit");
 	try {
 		const { entries } = await json("/api/v1/audit");
-		const said = JSON.stringify(entries);
-		if (place.dataset.said === said) return;
-		place.dataset.said = said;
+		const content = JSON.stringify(entries);
+		if (place.dataset.shown === content) return;
+		place.dataset.shown = content;
 		const rows = entries
 			.toSorted((a, b) => b.at - a.at)
 			.slice(0, 100)
 			.map(entry);
-		replace(place, rows.length ? rows : el("tr", el("td", { colspan: 5, class: "faint" }, "Nothing was changed yet.")));
+		replace(place, rows.length ? rows : el("tr", el("td", { colspan: 5, class: "faint" }, "No changes yet.")));
 	} catch (error) {
-		place.dataset.said = "";
+		place.dataset.shown = "";
 		replace(place, el("tr", el("td", { colspan: 5, class: "bad-text" }, error.message)));
 	}
 }
@@ -226,7 +222,7 @@ function entry({ at, who, from, what, model, details, outcome }) {
 	return el(
 		"tr",
 		el("td", { title: ago(at, feed.status.server.now) }, el("time", clock(at))),
-		el("td", who ?? "anyone", el("span.faint", from ? ` ${from}` : "")),
+		el("td", who ?? "anonymous", el("span.faint", from ? ` ${from}` : "")),
 		el("td", what),
 		el("td", model ?? "", el("span.faint.code", more)),
 		el("td", { class: good ? "good-text" : "bad-text" }, outcome),

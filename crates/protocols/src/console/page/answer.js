@@ -1,15 +1,15 @@
-// An answer to a request that was tried: its text as it came, and what can be seen in it.
+// A response: its text, its timing, and bars for probabilities in it.
 
 import { copyButton, el, highlighted, replace } from "./dom.js";
 import { bytes, millis, percent } from "./format.js";
 
-/** Rows and classes that are drawn. */
+/** The rows and classes that are drawn. */
 const MOST_ROWS = 4;
 const TOP = 5;
-/** Longer text is cut in the page; the copy has it all. */
+/** Longer text is cut in the page, not in the copy. */
 const MOST_TEXT = 60_000;
 
-/** Shows an answer: `{status, statusText, text, timing, took}`. */
+/** Shows a response: `{status, statusText, text, timing, took}`. */
 export function show(place, answer) {
 	const isGood = answer.status >= 200 && answer.status < 300;
 	const status = el(
@@ -37,7 +37,7 @@ function timings(header) {
 	return Object.fromEntries(parts.filter(Boolean).map(([, name, time]) => [name, Number(time)]));
 }
 
-/** Where the time in the server went, and how long it took from here. */
+/** The phases of a request in the server, and its time in the browser. */
 function waterfall({ timing, took }) {
 	const { total, queue = 0, run = 0 } = timings(timing);
 	if (total === undefined) return null;
@@ -53,19 +53,19 @@ function waterfall({ timing, took }) {
 	};
 	const parts = [
 		["decode and encode", rest, "c2"],
-		["queue", queue, "c4"],
+		["queue delay", queue, "c4"],
 		["run", run, "c1"],
 	];
-	const words = ` ${millis(total)} in the server, ${millis(took)} from here`;
-	return el("section.waterfall", el("h3", "Time", el("span.faint", words)), el("ol", parts.map(line)));
+	const words = ` ${millis(total)} in the server, ${millis(took)} in the browser`;
+	return el("section.waterfall", el("h3", "Timing", el("span.faint", words)), el("ol", parts.map(line)));
 }
 
-/** One bar with its name before and its value behind it. */
+/** A bar between its name and its value. */
 function barLine(name, bar, value) {
 	return el("li", el("span.name", name), el("span.track", bar), el("span.time", value));
 }
 
-/** The outputs of an answer by name, whichever protocol gave it. */
+/** The outputs of a response by name, for each protocol. */
 function outputs(text) {
 	try {
 		const answer = JSON.parse(text);
@@ -82,7 +82,7 @@ function outputs(text) {
 const isShare = value => typeof value === "number" && value >= 0 && value <= 1;
 const isShares = row => Array.isArray(row) && row.length > 1 && row.length <= 2000 && row.every(isShare);
 
-/** The likeliest classes of each row, where an output reads as probabilities. */
+/** The classes with the highest values in each row, if an output looks like probabilities. */
 function bars(text) {
 	const all = outputs(text);
 	if (typeof all !== "object" || all === null) return null;
@@ -100,7 +100,7 @@ function bars(text) {
 		.slice(0, MOST_ROWS)
 		.map((row, i) => topOf(row, names?.[i], rows.length > 1 ? `Row ${i + 1}` : null));
 	const more = rows.length > MOST_ROWS ? el("p.faint", `and ${rows.length - MOST_ROWS} more rows`) : null;
-	return el("section.likely", el("h3", "Likeliest ", el("span.code", name)), shown, more);
+	return el("section.likely", el("h3", "Highest ", el("span.code", name)), shown, more);
 }
 
 function topOf(row, names, title) {

@@ -1,11 +1,11 @@
-// Asks the server, as whoever has logged in.
+// Requests to the server, with the user's credentials.
 
 const KEPT_AS = "tensorserve.authorization";
 
-/** Said with every request: the server then leaves logging in to this page. */
-const ASKED_BY = { "X-Requested-With": "tensorserve" };
+/** In every request: the server then sends no `WWW-Authenticate`, so that this page asks. */
+const FROM_PAGE = { "X-Requested-With": "tensorserve" };
 
-/** An answer that is a failure; `status` is 0 if there was no answer. */
+/** A failed request; `status` is 0 if there was no response. */
 class Failure extends Error {
 	constructor(message, status) {
 		super(message);
@@ -13,7 +13,7 @@ class Failure extends Error {
 	}
 }
 
-/** Credentials, for as long as the tab is open. They go nowhere but into the header. */
+/** Credentials, kept while the tab is open and sent in the header only. */
 class Session {
 	#authorization = null;
 
@@ -21,7 +21,7 @@ class Session {
 		try {
 			this.#authorization = sessionStorage.getItem(KEPT_AS);
 		} catch {
-			// Storage is switched off: then they last until the page is left.
+			// Storage is disabled: they last until the page is closed.
 		}
 	}
 
@@ -43,7 +43,7 @@ class Session {
 	}
 
 	get headers() {
-		return this.#authorization ? { ...ASKED_BY, Authorization: this.#authorization } : ASKED_BY;
+		return this.#authorization ? { ...FROM_PAGE, Authorization: this.#authorization } : FROM_PAGE;
 	}
 
 	#keep(authorization) {
@@ -59,28 +59,28 @@ class Session {
 
 export const session = new Session();
 
-/** Where a path of the server is, also behind a proxy that puts a prefix before it. */
+/** The URL of a path of the server, also behind a proxy that adds a prefix. */
 export function url(path) {
 	return new URL(path.replace(/^\//, ""), document.baseURI).href;
 }
 
-/** One segment of a path. */
+/** A name as a segment of a path. */
 export function segment(name) {
 	return encodeURIComponent(name);
 }
 
-/** Sends a request as it is; a failure to get any answer is a `Failure` too. */
+/** Sends a request; throws a `Failure` if there is no response. */
 export async function send(path, init = {}) {
 	const headers = { ...session.headers, ...init.headers };
 	try {
 		return await fetch(url(path), { cache: "no-store", ...init, headers });
 	} catch (error) {
 		if (error.name === "AbortError") throw error;
-		throw new Failure(`The server does not answer (${error.message}).`, 0);
+		throw new Failure(`The server does not respond (${error.message}).`, 0);
 	}
 }
 
-/** The text of an answer; its error as a `Failure` if it is one. */
+/** The text of a response; throws a `Failure` with the message of an error. */
 export async function text(path, init = {}) {
 	const answer = await send(path, init);
 	const body = await answer.text();
@@ -88,17 +88,17 @@ export async function text(path, init = {}) {
 	return body;
 }
 
-/** The JSON of an answer. */
+/** The JSON of a response. */
 export async function json(path, init = {}) {
 	const body = await text(path, init);
 	try {
 		return JSON.parse(body);
 	} catch {
-		throw new Failure(`What ${path} answered is not JSON.`, 200);
+		throw new Failure(`The response of ${path} is not valid JSON.`, 200);
 	}
 }
 
-/** Asks for a change. */
+/** Sends a change. */
 export function change(path, body = {}, method = "POST") {
 	const headers = { "Content-Type": "application/json" };
 	return json(path, { method, headers, body: JSON.stringify(body) });
@@ -109,7 +109,7 @@ function reason(body, answer) {
 		const { error } = JSON.parse(body);
 		if (typeof error === "string" && error) return error;
 	} catch {
-		// Not ours.
+		// Not an error of this server.
 	}
 	return body.slice(0, 500) || `${answer.status} ${answer.statusText}`;
 }

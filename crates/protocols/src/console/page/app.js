@@ -1,4 +1,4 @@
-// The page: its panels, who is logged in, whether the server answers, light or dark.
+// The page: panels, login, connection state, light and dark mode.
 
 import * as admin from "./admin.js";
 import { session, send, url } from "./api.js";
@@ -11,7 +11,7 @@ import * as overview from "./overview.js";
 import * as traffic from "./traffic.js";
 import * as tryit from "./tryit.js";
 
-/** Name, title and picture of each. */
+/** Name, title and icon of each. */
 const TABS = [
 	["overview", "Overview", "gauge"],
 	["charts", "Charts", "chart"],
@@ -24,14 +24,14 @@ const PANELS = TABS.map(([name]) => name);
 
 let panel = null;
 
-/** Where the address points: `#try/digits`. */
+/** The panel and model of the address: `#try/digits`. */
 function place() {
 	const [name, ...rest] = location.hash.slice(1).split("/");
 	let model = null;
 	try {
 		model = rest.length ? decodeURIComponent(rest.join("/")) : null;
 	} catch {
-		// Not one of ours.
+		// Not an address of this page.
 	}
 	return { name: PANELS.includes(name) ? name : "overview", model };
 }
@@ -44,7 +44,7 @@ function go(name, model) {
 function show() {
 	if (!feed.status) return;
 	const { name: named, model } = place();
-	const name = named === "admin" && !admin.mayChange() ? "overview" : named;
+	const name = named === "admin" && !admin.isAdmin() ? "overview" : named;
 	const isNew = panel !== name;
 	panel = name;
 	for (const one of PANELS) {
@@ -71,8 +71,8 @@ function tabs() {
 	addEventListener("hashchange", show);
 }
 
-/** The server answers for the first time, or again. */
-function arrived() {
+/** The server responds, for the first time or again. */
+function connected() {
 	byId("loading").hidden = true;
 	byId("login").hidden = true;
 	byId("main").hidden = false;
@@ -82,9 +82,9 @@ function arrived() {
 	byId("logout").hidden = !session.isLoggedIn || !auth;
 	byId("logout").title = user ? `Log out ${user}` : "Log out";
 	setText(byId("user"), auth && user ? user : "");
-	const mayChange = admin.mayChange();
-	byId("tab-admin").hidden = !mayChange;
-	if (panel === null || (panel === "admin" && !mayChange)) show();
+	const isAdmin = admin.isAdmin();
+	byId("tab-admin").hidden = !isAdmin;
+	if (panel === null || (panel === "admin" && !isAdmin)) show();
 }
 
 function locked() {
@@ -96,13 +96,13 @@ function locked() {
 	panel = null;
 }
 
-/** The state of the connection, as a dot and, when it is bad, as a banner. */
+/** Shows the state of the connection: a dot, and a banner while it is lost. */
 function connection() {
 	const { state, why } = feed;
 	if (state === "locked") return locked();
 	const dot = byId("connection");
 	dot.dataset.state = state;
-	const words = { live: "Live", polling: "Polling", lost: "No connection", connecting: "Connecting" }[state];
+	const words = { live: "Live", polling: "Polling", lost: "Disconnected", connecting: "Connecting" }[state];
 	dot.title = words;
 	setText(byId("connection-text"), words);
 	const banner = byId("banner");
@@ -112,10 +112,10 @@ function connection() {
 		setText(
 			byId("banner-text"),
 			feed.status
-				? `The connection to the server is lost. Trying again… ${why}`
-				: `The server does not answer yet. Trying again… ${why}`,
+				? `Connection to the server lost. Retrying… ${why}`
+				: `The server does not respond yet. Retrying… ${why}`,
 		);
-	if (was && state !== "lost" && feed.status) toast("The server is back.");
+	if (was && state !== "lost" && feed.status) toast("Reconnected to the server.");
 }
 
 function login() {
@@ -130,7 +130,7 @@ function login() {
 	});
 	byId("logout").addEventListener("click", () => {
 		session.forget();
-		// Nothing that was told to the one who goes stays for the next.
+		// Removes everything that the user has seen.
 		location.reload();
 	});
 }
@@ -139,24 +139,24 @@ function theme() {
 	const root = document.documentElement;
 	const isDark = () =>
 		root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-	const tell = () => {
+	const update = () => {
 		byId("theme").setAttribute("aria-pressed", String(isDark()));
-		byId("theme").title = isDark() ? "Switch to light" : "Switch to dark";
+		byId("theme").title = `Switch to ${isDark() ? "light" : "dark"} mode`;
 	};
 	byId("theme").addEventListener("click", () => {
 		root.dataset.theme = isDark() ? "light" : "dark";
 		try {
 			localStorage.setItem("tensorserve.theme", root.dataset.theme);
 		} catch {
-			// It then lasts until the page is left.
+			// Storage is disabled: the choice lasts until the page is closed.
 		}
-		tell();
+		update();
 	});
-	matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
-	tell();
+	matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
+	update();
 }
 
-/** Links to what needs credentials: a browser that follows a link sends none. */
+/** Fetches what links point to: a browser that follows a link sends no credentials. */
 function links() {
 	for (const link of document.querySelectorAll("a[data-path]")) {
 		link.href = url(link.dataset.path);
@@ -200,7 +200,7 @@ traffic.start();
 tryit.start();
 clients.start();
 admin.start();
-feed.addEventListener("status", arrived);
+feed.addEventListener("status", connected);
 feed.addEventListener("state", connection);
 document.addEventListener("visibilitychange", () => {
 	if (feed.state === "locked") return;

@@ -1,7 +1,7 @@
-// Charts over time and of counts, drawn as SVG. They know numbers and names, nothing of servers.
+// Charts over time and of counts, drawn as SVG.
 //
-// A chart is read with the pointer, or with the arrow keys once it has the focus: its legend then
-// shows the values of that moment instead of the newest ones.
+// The pointer, or the arrow keys while a chart has the focus, select a moment: the legend then shows
+// its values instead of the latest.
 
 import { el, replace, setText, svg } from "./dom.js";
 import { clock } from "./format.js";
@@ -15,14 +15,14 @@ function nice(value) {
 	return [1, 2, 2.5, 5, 10].find(step => step * power >= value * 0.999) * power;
 }
 
-/** Where the lines of a grid are, from 0 to at least `most`; round numbers of `unit`. */
+/** The values of the grid's lines, from 0 to at least `most`: round multiples of `unit`. */
 function ticks(most, unit) {
 	const step = nice(most / 3 / unit) * unit;
 	const lines = Math.max(1, Math.ceil(most / step - 0.001));
 	return Array.from({ length: lines + 1 }, (_, i) => i * step);
 }
 
-/** The frame all charts share: a heading, a legend and a drawing as wide as there is room. */
+/** The base of all charts: a heading, a legend and a drawing of the available width. */
 class Chart {
 	constructor({ title, note, unit, round = 1 }) {
 		this.unit = unit;
@@ -52,7 +52,7 @@ class Chart {
 		this.plot.addEventListener("keydown", event => this.key(event));
 	}
 
-	/** Where a value is drawn. */
+	/** The vertical position of a value. */
 	y(value) {
 		return HEIGHT - EDGE.bottom - (value / this.top) * (HEIGHT - EDGE.top - EDGE.bottom);
 	}
@@ -61,7 +61,7 @@ class Chart {
 		return Math.max(EDGE.left + 1, this.width - EDGE.right);
 	}
 
-	/** How many moments or bars there are to choose from. */
+	/** The number of moments or bars. */
 	get length() {
 		return 0;
 	}
@@ -102,8 +102,8 @@ class Chart {
 		);
 	}
 
-	/** Shows the legend, and says it to those who listen. */
-	tell(entries, when, index) {
+	/** Updates the legend, also for screen readers. */
+	setLegend(entries, when, index) {
 		const same = this.legend.children.length === entries.length;
 		if (!same) {
 			replace(
@@ -124,8 +124,8 @@ class Chart {
 		this.plot.setAttribute("aria-valuenow", Math.max(0, index));
 	}
 
-	/** Says why there is nothing to draw; null if there is. */
-	nothing(why) {
+	/** Shows why the chart is empty; null if it is not. */
+	setEmpty(why) {
 		this.empty.hidden = why === null;
 		setText(this.empty, why ?? "");
 		this.element.classList.toggle("is-empty", why !== null);
@@ -139,13 +139,13 @@ export class TimeChart extends Chart {
 		Object.assign(this, { series, stacked, area, why: empty, points: [], from: 0, to: 1 });
 	}
 
-	/** Takes the points to draw; they end at `to`, and the axis is `span` milliseconds long. */
+	/** Draws these points on an axis of `span` milliseconds that ends at `to`. */
 	update(points, to, span) {
 		const chosen = this.chosen === null ? null : this.points[this.chosen]?.at;
 		this.points = points.filter(point => point.at >= to - span);
 		this.from = to - span;
 		this.to = to;
-		// The same moment stays chosen while the chart moves on.
+		// The same moment stays selected while the chart moves.
 		const index = this.points.findIndex(point => point.at === chosen);
 		this.chosen = index < 0 ? null : index;
 		this.draw();
@@ -186,7 +186,7 @@ export class TimeChart extends Chart {
 		const series = typeof this.series === "function" ? this.series(this.points) : this.series;
 		const layers = this.layers(series);
 		const most = Math.max(0, ...layers.flat().map(pair => pair?.[1] ?? 0));
-		this.nothing(this.why && most === 0 ? this.why : null);
+		this.setEmpty(this.why && most === 0 ? this.why : null);
 		const parts = this.grid(most);
 		parts.push(...this.times());
 		layers.forEach((layer, i) => parts.push(...this.layer(layer, series[i].color)));
@@ -209,10 +209,10 @@ export class TimeChart extends Chart {
 			color,
 			value: this.unit(point ? value(point) : null),
 		}));
-		this.tell(entries, point && this.chosen !== null ? clock(point.at) : "now", index);
+		this.setLegend(entries, point && this.chosen !== null ? clock(point.at) : "now", index);
 	}
 
-	/** One series: its pieces between gaps. */
+	/** One series, in pieces between gaps. */
 	layer(layer, color) {
 		const pieces = [];
 		let piece = [];
@@ -249,7 +249,7 @@ export class TimeChart extends Chart {
 		return steps[Math.floor(steps.length / 2)] ?? 5000;
 	}
 
-	/** The times below. */
+	/** The labels of the time axis. */
 	times() {
 		const minute = 60_000;
 		const span = this.to - this.from;
@@ -292,7 +292,7 @@ export class BarChart extends Chart {
 	draw() {
 		if (!this.width) return;
 		const total = this.bars.reduce((sum, [, many]) => sum + many, 0);
-		this.nothing(total === 0 ? this.why : null);
+		this.setEmpty(total === 0 ? this.why : null);
 		const parts = this.grid(Math.max(0, ...this.bars.map(([, many]) => many)));
 		this.bars.forEach(([name, many], i) => {
 			const [x, y] = [EDGE.left + i * this.step, this.y(many)];
@@ -316,11 +316,11 @@ export class BarChart extends Chart {
 		});
 		this.drawing.setAttribute("width", this.width);
 		replace(this.drawing, parts);
-		this.tell([{ color: this.color, ...this.describe(this.bars, this.chosen) }], "", this.chosen ?? 0);
+		this.setLegend([{ color: this.color, ...this.describe(this.bars, this.chosen) }], "", this.chosen ?? 0);
 	}
 }
 
-/** A line without any axis, `values` from old to new. */
+/** A line without axes; `values` are oldest first. */
 export function sparkline(values, { width = 120, height = 28, most = 0 } = {}) {
 	const top = Math.max(most, ...values) || 1;
 	const step = width / Math.max(1, values.length - 1);

@@ -1,4 +1,4 @@
-// Clients for the models that are there, written by the server.
+// Generated clients for the models.
 
 import { json, segment, text } from "./api.js";
 import { arrowKeys, byId, copyButton, el, highlighted, options, replace, setText } from "./dom.js";
@@ -23,7 +23,7 @@ export function start() {
 	feed.addEventListener("status", listModels);
 }
 
-/** Called when the panel is shown; `model` if one is meant. */
+/** Called when the panel is shown, with the model of the address if it has one. */
 export async function show(model) {
 	listModels();
 	if (!state.languages) {
@@ -32,7 +32,7 @@ export async function show(model) {
 		} catch (error) {
 			return say(error.message);
 		}
-		// What is no program comes last.
+		// The data of a request comes after the programs.
 		state.languages.sort((a, b) => (a.id === "json") - (b.id === "json"));
 		replace(byId("clients-languages"), state.languages.map(tab));
 		pick(state.languages[0]);
@@ -105,7 +105,7 @@ async function write() {
 	const query = new URLSearchParams({ language: state.language.id });
 	if (state.variant) query.set("variant", state.variant);
 	const variant = state.language.variants?.find(({ id }) => id === state.variant);
-	// How it is run, after what it needs.
+	// The commands that install what it needs and run it.
 	setText(byId("clients-hint"), [variant?.install, variant?.run].filter(Boolean).join(" && "));
 	if (byId("clients-signature").value) query.set("signature", byId("clients-signature").value);
 	try {

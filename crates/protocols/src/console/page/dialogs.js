@@ -1,12 +1,12 @@
-// Questions before a change, and short messages after it.
+// Confirmations before a change, and messages after it.
 
 import { byId, button, el, icon, replace } from "./dom.js";
 
-const LASTS = 6000;
+const TOAST_TIME = 6000;
 
 /**
- * Asks before a change. `explains` says what will happen; `fields` are form controls by name.
- * Gives their values, or null if the answer is no. Esc is no.
+ * Confirms a change. `explains` describes it; `fields` are form controls by name.
+ * Returns their values, or null if the user cancels, also with Esc.
  */
 export function confirm({ title, explains, fields = [], action, danger = false }) {
 	const dialog = byId("confirm");
@@ -36,7 +36,7 @@ export function confirm({ title, explains, fields = [], action, danger = false }
 	});
 }
 
-/** A labelled input or, with `choices`, select. */
+/** A labelled input, or a select of `choices`. */
 function field({ name, label, hint, choices, ...attributes }) {
 	const control = choices
 		? el(
@@ -48,7 +48,7 @@ function field({ name, label, hint, choices, ...attributes }) {
 	return el("label.field", el("span", label), control, hint ? el("small", hint) : null);
 }
 
-/** A message in the corner, read out to those who do not see it; what it gives takes it away. */
+/** Shows a message in the corner, also to screen readers; returns a function that removes it. */
 export function toast(text, kind = "good") {
 	const close = el("button", { type: "button", class: "icon-button", "aria-label": "Dismiss" }, icon("close"));
 	const message = el(
@@ -58,10 +58,10 @@ export function toast(text, kind = "good") {
 		el("p", text),
 		close,
 	);
-	const gone = () => message.remove();
-	close.addEventListener("click", gone);
+	const dismiss = () => message.remove();
+	close.addEventListener("click", dismiss);
 	byId("toasts").append(message);
-	// What failed stays until it has been read.
-	if (kind === "good") setTimeout(gone, LASTS);
-	return gone;
+	// Errors stay until they are dismissed.
+	if (kind === "good") setTimeout(dismiss, TOAST_TIME);
+	return dismiss;
 }

@@ -1,5 +1,5 @@
-// Builds elements. Whatever a server or a model says becomes text, never markup: nothing here, nor
-// anywhere else in the page, parses HTML, and the content security policy forbids it too.
+// Builds elements. Text from the server becomes text, never markup: nothing in the page parses HTML,
+// and the content security policy forbids it.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -17,26 +17,26 @@ function fill(element, classes, parts) {
 	return element;
 }
 
-/** An element: `el("p.note", {id: "it"}, "text", child)`. Classes and properties may be missing. */
+/** An element: `el("p.note", {id: "x"}, "text", child)`; classes and properties are optional. */
 export function el(kind, ...parts) {
 	const [tag, ...classes] = kind.split(".");
 	return fill(document.createElement(tag), classes, parts);
 }
 
-/** The same, of SVG. */
+/** The same, for SVG. */
 export function svg(kind, ...parts) {
 	const [tag, ...classes] = kind.split(".");
 	return fill(document.createElementNS(SVG, tag), classes, parts);
 }
 
-/** A picture out of the sprite in index.html. */
+/** An icon of the sprite in index.html. */
 export function icon(name) {
 	const picture = svg("svg.icon", { "aria-hidden": "true" });
 	picture.append(svg("use", { href: `#icon-${name}` }));
 	return picture;
 }
 
-/** A button; `properties.icon` names its picture. */
+/** A button; `properties.icon` names its icon. */
 export function button(text, properties = {}) {
 	const { icon: picture, ...others } = properties;
 	const parts = picture ? [icon(picture), el("span", text)] : [text];
@@ -48,17 +48,17 @@ export function byId(id) {
 	return document.getElementById(id);
 }
 
-/** Sets the text of an element, only if it differs: an update of a thousand rows touches few. */
+/** Sets the text of an element if it differs, so that an update of many rows touches few. */
 export function setText(element, text) {
 	if (element.textContent !== text) element.textContent = text;
 }
 
-/** Makes `children` the only ones. */
+/** Replaces all children. */
 export function replace(element, ...children) {
 	element.replaceChildren(...children.flat(Infinity).filter(child => child !== null));
 }
 
-/** A `<select>` of `[value, text]` pairs, or the same one with others; keeps what is chosen. */
+/** Sets the options of a `<select>` to `[value, text]` pairs; keeps the selection. */
 export function options(select, pairs) {
 	const before = select.value;
 	const same =
@@ -72,16 +72,16 @@ export function options(select, pairs) {
 	if (pairs.some(([value]) => String(value) === before)) select.value = before;
 }
 
-/** Buttons of which one is pressed: `[value, text]` pairs; tells `chosen(value)`. */
+/** A radio group of `[value, text]` pairs; calls `chosen(value)`. */
 export function segments(label, pairs, chosen) {
 	const group = el("div.segments", { role: "radiogroup", "aria-label": label });
-	const pick = (value, tell) => {
+	const pick = (value, isUser) => {
 		for (const one of group.children) {
 			const is = one.dataset.value === value;
 			one.setAttribute("aria-checked", String(is));
 			one.tabIndex = is ? 0 : -1;
 		}
-		if (tell) chosen(value);
+		if (isUser) chosen(value);
 	};
 	for (const [value, text] of pairs) {
 		const one = el("button", { type: "button", role: "radio", onclick: () => pick(value, true) }, text);
@@ -118,14 +118,14 @@ export function arrowKeys(element, items, moved) {
 	});
 }
 
-/** Puts text on the clipboard, also where the page is not served safely enough for the new way. */
+/** Copies text to the clipboard, also in pages without a secure context. */
 export async function copy(text) {
 	if (navigator.clipboard && window.isSecureContext) {
 		try {
 			await navigator.clipboard.writeText(text);
 			return true;
 		} catch {
-			// Refused: the old way may still work.
+			// Refused: execCommand may still work.
 		}
 	}
 	const area = el("textarea.offscreen", { "aria-hidden": "true", readonly: true });
@@ -139,7 +139,7 @@ export async function copy(text) {
 	return copied;
 }
 
-/** A button that copies what `text()` gives, and says so. */
+/** A button that copies the result of `text()`. */
 export function copyButton(text, label = "Copy") {
 	const words = el("span", { role: "status" }, label);
 	const self = el("button", { type: "button", class: "button quiet small" }, icon("copy"), words);
@@ -152,7 +152,7 @@ export function copyButton(text, label = "Copy") {
 	return self;
 }
 
-// Strings, comments, numbers and words that most languages share: enough to read code by.
+// Strings, comments, numbers and keywords that most languages share.
 const TOKENS = new RegExp(
 	[
 		/("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`)/,
@@ -165,7 +165,7 @@ const TOKENS = new RegExp(
 	"g",
 );
 
-/** Code as text with spans around its parts; long text stays plain. */
+/** Code with spans around its tokens; long text stays plain. */
 export function highlighted(text) {
 	if (text.length > 30_000) return [text];
 	const parts = [];

@@ -1,21 +1,20 @@
-// What the server tells of itself, once a second: its event stream while that works, else by asking.
+// The status and history of the server, once a second: from its event stream, else by polling.
 //
-// `EventSource` cannot send headers, so the stream is read with `fetch`. A hidden page asks for
-// nothing.
+// `EventSource` cannot send headers, so the stream is read with `fetch`. A hidden page sends nothing.
 
 import { json, send } from "./api.js";
 
-/** The server keeps as much. */
+/** Milliseconds of history, as in the server. */
 const KEPT = 15 * 60 * 1000;
-/** What it kept comes as points of so many seconds; those of the stream are of one. */
+/** Seconds per point of the history; those of the stream are of one. */
 const STEP = 5;
-/** Without a point for longer than this, some were missed. */
+/** Milliseconds without a point after which some were missed. */
 const GAP = 3 * STEP * 1000;
 const POLL = 2000;
-/** After so many polls the stream is tried again. */
+/** Polls before the stream is tried again. */
 const POLLS = 15;
-const LONGEST_WAIT = 5000;
-/** Its stream says something every second: after this long it is gone without a word. */
+const MAX_BACKOFF = 5000;
+/** Milliseconds after which a silent stream counts as lost; it has an event every second. */
 const SILENCE = 8000;
 
 class Feed extends EventTarget {
@@ -25,11 +24,11 @@ class Feed extends EventTarget {
 	points = [];
 	/** `connecting`, `live`, `polling`, `lost` or `locked`. */
 	state = "connecting";
-	/** Why it is lost or locked. */
+	/** The error, if it is lost or locked. */
 	why = "";
 	#run = null;
 
-	/** Starts anew, as after logging in. */
+	/** Starts again, as after a login. */
 	start() {
 		this.#run?.abort();
 		this.#run = new AbortController();
@@ -37,7 +36,7 @@ class Feed extends EventTarget {
 		this.#keep(this.#run.signal);
 	}
 
-	/** Takes the newest status now, as after a change. */
+	/** Fetches the status now, as after a change. */
 	async refresh() {
 		this.#take(await json("/api/v1/status"));
 	}
@@ -51,7 +50,7 @@ class Feed extends EventTarget {
 		return this.#run !== null;
 	}
 
-	/** On for as long as the page is looked at. */
+	/** Runs while the page is visible. */
 	async #keep(signal) {
 		let wait = 500;
 		while (!signal.aborted) {
@@ -69,11 +68,11 @@ class Feed extends EventTarget {
 				this.#be("lost", error.message);
 			}
 			await sleep(wait, signal);
-			wait = Math.min(wait * 1.6, LONGEST_WAIT);
+			wait = Math.min(wait * 1.6, MAX_BACKOFF);
 		}
 	}
 
-	/** Reads the stream until it ends, as it does every few minutes; false if there is none. */
+	/** Reads the stream until it ends, as it does every few minutes; false if it is not served. */
 	async #stream(signal) {
 		const silence = new AbortController();
 		const either = AbortSignal.any([signal, silence.signal]);
@@ -144,7 +143,7 @@ class Feed extends EventTarget {
 		this.dispatchEvent(new Event("status"));
 	}
 
-	/** Adds points; the newest one is told again while it grows. */
+	/** Adds points; the newest one is repeated while it grows. */
 	#add(points) {
 		for (const point of points.filter(({ seconds }) => seconds > 0)) {
 			const last = this.points.at(-1);
@@ -167,7 +166,7 @@ class Feed extends EventTarget {
 
 export const feed = new Feed();
 
-/** Waits; a stop ends it at once. */
+/** Waits, until the signal at the latest. */
 function sleep(time, signal) {
 	return new Promise(resolve => {
 		const done = () => {

@@ -1,11 +1,11 @@
-// What people drop: pictures, tables and arrays, checked before anything is done with them.
+// Files that users drop: images, CSV and arrays, checked before use.
 
-/** More is refused here; what is sent has the server's own limit too. */
+/** The limit of this page; the server has its own. */
 const MOST_BYTES = 32 * 1024 * 1024;
-/** A file of a few bytes can claim to be billions of pixels. */
+/** A file of a few bytes can declare billions of pixels. */
 const MOST_PIXELS = 50_000_000;
 
-/** What kind of file it is: `image`, `csv`, `npy` or `other`. */
+/** The kind of a file: `image`, `csv`, `npy` or `other`. */
 export function kindOf(file) {
 	const name = file.name.toLowerCase();
 	if (name.endsWith(".npy")) return "npy";
@@ -13,14 +13,14 @@ export function kindOf(file) {
 	return file.type.startsWith("image/") ? "image" : "other";
 }
 
-/** Fails with words for the user if a file is too large to read. */
+/** Throws if a file is too large to read. */
 export function checkSize(file) {
 	if (file.size > MOST_BYTES) {
-		throw new Error(`${file.name} has ${(file.size / 1024 / 1024).toFixed(0)} MiB; this page reads up to 32 MiB.`);
+		throw new Error(`${file.name} has ${(file.size / 1024 / 1024).toFixed(0)} MiB; this page reads at most 32 MiB.`);
 	}
 }
 
-/** The picture in a file, not decoded yet, and checked to be one of a sane size. */
+/** The image in a file, not decoded yet; throws if it is invalid or too large. */
 export async function picture(file) {
 	checkSize(file);
 	const image = new Image();
@@ -29,12 +29,12 @@ export async function picture(file) {
 		await new Promise((resolve, reject) => {
 			image.addEventListener("load", resolve);
 			image.addEventListener("error", () => {
-				reject(new Error(`${file.name} is not an image that this browser can read.`));
+				reject(new Error(`${file.name} is not an image that this browser can decode.`));
 			});
 		});
 		if (image.naturalWidth * image.naturalHeight > MOST_PIXELS) {
 			throw new Error(
-				`${file.name} has ${image.naturalWidth} × ${image.naturalHeight} pixels; at most 50 million can be sent from here.`,
+				`${file.name} has ${image.naturalWidth} × ${image.naturalHeight} pixels; this page sends at most 50 million.`,
 			);
 		}
 		return image;
@@ -56,7 +56,7 @@ export function base64(file) {
 	});
 }
 
-/** How a pixel of 0 to 255 becomes a number. */
+/** The ranges that pixels of 0 to 255 are scaled to. */
 export const SCALES = [
 	["unit", "0 to 1"],
 	["signed", "−1 to 1"],
@@ -69,7 +69,7 @@ const SCALE = {
 	byte: value => Math.round(value),
 };
 
-/** What an input with these sizes takes, if it may be a picture: rows, columns, channels, nesting. */
+/** The image that an input of this shape accepts: height, width, channels, nesting; null for none. */
 export function pictureShape(sizes) {
 	if (!sizes) return null;
 	const at = (height, width, channels, form) =>
@@ -80,7 +80,7 @@ export function pictureShape(sizes) {
 	return Number.isInteger(side) && side >= 8 ? at(side, side, 1, "flat") : null;
 }
 
-/** A picture as numbers, in the nesting that the input has; resized to it. */
+/** An image as numbers, resized and nested as the input declares. */
 export function pixels(image, target, scale) {
 	const width = target.width > 0 ? target.width : Math.min(image.naturalWidth, 512);
 	const height = target.height > 0 ? target.height : Math.min(image.naturalHeight, 512);
@@ -101,7 +101,7 @@ export function pixels(image, target, scale) {
 	return target.form === "rows" ? grey : grey.flat();
 }
 
-/** The fields of comma-separated text, quotes and all. */
+/** The fields of CSV text; they may be quoted. */
 export function parseCsv(text) {
 	const rows = [];
 	let [row, field, quoted] = [[], "", false];

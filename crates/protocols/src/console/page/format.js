@@ -1,11 +1,11 @@
-// Numbers, sizes and times as people read them.
+// Formats numbers, sizes and times.
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-/** What stands where there is nothing to tell. */
+/** Stands for an unknown value. */
 export const NONE = "–";
 
-/** A number with about three digits that count. */
+/** A number with about three significant digits. */
 export function number(value) {
 	if (value === null || value === undefined || Number.isNaN(value)) return NONE;
 	const size = Math.abs(value);
@@ -32,14 +32,14 @@ export function bytes(value) {
 	return `${size.toFixed(digits)} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB"][unit]}`;
 }
 
-/** A share of a hundred. */
+/** A percentage. */
 export function percent(value) {
 	if (value === null || value === undefined) return NONE;
 	if (value > 0 && value < 0.1) return "<0.1 %";
 	return `${value >= 10 ? value.toFixed(0) : trim(value.toFixed(1))} %`;
 }
 
-/** Whether so many of a hundred requests failed that someone should look. */
+/** Whether this percentage of errors is highlighted. */
 export function isMuch(errors) {
 	return errors >= 1;
 }
@@ -54,7 +54,7 @@ export function duration(seconds) {
 	return minutes ? `${minutes} min ${total % 60} s` : `${total} s`;
 }
 
-/** How long ago a time was. */
+/** The time since `at`. */
 export function ago(at, now) {
 	if (at === null || at === undefined) return "never";
 	const seconds = (now - at) / 1000;
@@ -70,7 +70,7 @@ export function clock(at, withSeconds = true) {
 	return new Date(at).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...seconds });
 }
 
-/** A shape as people write it: `[?, 28, 28]`. */
+/** A shape: `[?, 28, 28]`. */
 export function shape(sizes) {
 	if (!sizes) return "any shape";
 	return `[${sizes.map(size => (size < 0 ? "?" : size)).join(", ")}]`;

@@ -1,15 +1,15 @@
-// Controls for the inputs of a signature. Each knows its type and shape, and gives JSON text: numbers
-// go to the server as they were typed, not as JavaScript would round them.
+// Controls for the inputs of a signature. Each returns JSON text: numbers go to the server as typed,
+// not as JavaScript would round them.
 
 import { button, el, icon, options, replace } from "./dom.js";
 import { base64, picture, pictureShape, pixels, SCALES } from "./files.js";
 import { shape } from "./format.js";
 
-/** Wider rows are written as JSON. */
+/** Wider rows are edited as JSON. */
 const MOST_COLUMNS = 24;
 export const MOST_ROWS = 200;
 
-/** A value that cannot be sent, and the control that has it. */
+/** A value that cannot be sent, with its control. */
 export class Invalid extends Error {
 	constructor(message, control) {
 		super(message);
@@ -24,7 +24,7 @@ export function editor(spec, example, changed) {
 	return columns === null ? new Area(spec, example, changed) : new Cells(spec, columns, example, changed);
 }
 
-/** How many cells a row has; 0 for a scalar, null where cells are no help. */
+/** The cells of a row; 0 for a scalar, null for what is edited as JSON. */
 function columnsOf(sizes) {
 	if (!sizes) return null;
 	if (sizes.length === 0) return 0;
@@ -37,11 +37,9 @@ function columnsOf(sizes) {
 /** The JSON of one value as it was typed. */
 function scalar(text, spec, control) {
 	const typed = text.trim();
-	const wrong = wants => {
-		throw new Invalid(
-			`${spec.name}: ${typed === "" ? "nothing" : `“${typed.slice(0, 40)}”`} is not ${wants}.`,
-			control,
-		);
+	const wrong = expected => {
+		const got = typed === "" ? "an empty value" : `“${typed.slice(0, 40)}”`;
+		throw new Invalid(`${spec.name}: ${got} is not ${expected}.`, control);
 	};
 	if (spec.dtype === "string") return JSON.stringify(text);
 	if (spec.dtype === "bool") return /^(true|false)$/i.test(typed) ? typed.toLowerCase() : wrong("true or false");
@@ -144,7 +142,7 @@ class Cells {
 	}
 }
 
-/** JSON text, for what has no rows and columns; a picture can fill it. */
+/** JSON text, for tensors without rows and columns; an image can fill it. */
 class Area {
 	constructor(spec, example, changed) {
 		Object.assign(this, { spec, changed, hasRows: false, files: [] });
@@ -155,7 +153,7 @@ class Area {
 			"aria-label": `${spec.name}, as JSON`,
 			oninput: changed,
 		});
-		this.area.value = compact(example ?? made(spec));
+		this.area.value = compact(example ?? synthetic(spec));
 		const parts = [this.area];
 		if (this.target) parts.unshift(this.fromPicture());
 		this.element = frame(spec, parts);
@@ -163,7 +161,7 @@ class Area {
 
 	fromPicture() {
 		this.scale = el("select", {
-			"aria-label": `How pixels become numbers for ${this.spec.name}`,
+			"aria-label": `Pixel values of ${this.spec.name}`,
 			onchange: () => this.draw(),
 		});
 		options(this.scale, SCALES);
@@ -172,17 +170,17 @@ class Area {
 		this.error = el("p.field-error", { role: "alert" });
 		const { height, width, channels } = this.target;
 		const size = side => (side > 0 ? side : "any");
-		const words = `Drop an image: ${size(height)} × ${size(width)}, ${channels === 1 ? "grey" : channels === 3 ? "RGB" : "RGBA"}`;
+		const words = `Drop an image here: ${size(height)} × ${size(width)}, ${channels === 1 ? "greyscale" : channels === 3 ? "RGB" : "RGBA"}`;
 		return el(
 			"div",
 			dropZone(words, "image/*", files => this.take(files)),
 			this.thumb,
 			this.error,
-			el("label.inline", el("span", "Pixels become"), this.scale),
+			el("label.inline", el("span", "Pixel values"), this.scale),
 		);
 	}
 
-	/** Whether it takes this kind of file. */
+	/** Whether it accepts this kind of file. */
 	takes(kind) {
 		return kind === "image" && this.target !== null;
 	}
@@ -211,13 +209,13 @@ class Area {
 		try {
 			JSON.parse(text.replace(/(?<![\w"])-?(NaN|Infinity)(?![\w"])/g, "0"));
 		} catch (error) {
-			throw new Invalid(`${this.spec.name}: this is not JSON (${error.message}).`, this.area);
+			throw new Invalid(`${this.spec.name}: invalid JSON (${error.message}).`, this.area);
 		}
 		return text;
 	}
 }
 
-/** Pictures as files, for an input of strings. */
+/** Image files, for an input of strings. */
 class Images {
 	constructor(spec, changed) {
 		Object.assign(this, { spec, changed, hasRows: false, files: [], texts: [] });
@@ -267,8 +265,8 @@ class Images {
 
 	json() {
 		if (!this.texts.length)
-			throw new Invalid(`${this.spec.name}: drop an image, or choose one.`, this.zone.querySelector("input"));
-		// A graph that decodes base64 itself wants it as text, in the alphabet for addresses.
+			throw new Invalid(`${this.spec.name}: an image is missing.`, this.zone.querySelector("input"));
+		// A graph that decodes base64 itself takes URL-safe text.
 		const own = text => JSON.stringify(text.replaceAll("+", "-").replaceAll("/", "_"));
 		const value = ({ text }) => (this.spec.encoding === "base64" ? own(text) : `{"b64": "${text}"}`);
 		const all = this.texts.map(value).join(", ");
@@ -276,7 +274,7 @@ class Images {
 	}
 }
 
-/** A place to drop files on, which is also the label of a file chooser. */
+/** A drop target, which is also the label of a file chooser. */
 function dropZone(words, accept, taken, multiple = false) {
 	const chooser = el("input", { type: "file", accept, multiple });
 	const zone = el("label.drop", icon("image"), el("span", words, el("small", "or choose a file")), chooser);
@@ -305,8 +303,8 @@ function preview(image, file, ...more) {
 	return el("figure.thumb", image, el("figcaption", el("span", file.name), el("small", size)), more);
 }
 
-/** A value of the right shape where the server gave none. */
-function made(spec) {
+/** A value of the declared shape, for signatures without an example. */
+function synthetic(spec) {
 	const one = spec.dtype === "string" ? "" : spec.dtype === "bool" ? true : 1;
 	const level = ([size, ...rest]) => {
 		if (size === undefined) return one;
@@ -321,7 +319,7 @@ function compact(value) {
 		.replace(/,(?=[\d-])/g, ", ");
 }
 
-/** Sets how many rows all inputs have that may have any number. */
+/** Sets the number of rows of all inputs whose 0-th dimension is open. */
 export function rowsControl(editors, changed) {
 	const those = editors.filter(one => one.hasRows);
 	if (!those.length) return null;
@@ -334,8 +332,8 @@ export function rowsControl(editors, changed) {
 	return el(
 		"div.rows-control",
 		el("span", "Rows"),
-		button("−", { class: "button small square", "aria-label": "One row less", onclick: by(-1) }),
+		button("−", { class: "button small square", "aria-label": "Remove a row", onclick: by(-1) }),
 		shown,
-		button("+", { class: "button small square", "aria-label": "One row more", onclick: by(1) }),
+		button("+", { class: "button small square", "aria-label": "Add a row", onclick: by(1) }),
 	);
 }

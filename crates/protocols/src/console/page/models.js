@@ -1,4 +1,4 @@
-// The models: one row each, which opens. A thousand of them are no more work than what has changed.
+// The models: one row each, which opens. An update touches only the rows that have changed.
 
 import { json, segment } from "./api.js";
 import { sparkline } from "./charts.js";
@@ -6,27 +6,27 @@ import { byId, el, icon, replace, setText } from "./dom.js";
 import { feed } from "./feed.js";
 import { ago, bytes, clock, count, isMuch, millis, NONE, number, percent, shape } from "./format.js";
 
-/** What chips say, and whether it is good news. */
+/** The name of each state of the API, and the kind of its chip. */
 const STATES = {
-	FOUND: ["waiting", "busy"],
+	FOUND: ["found", "busy"],
 	LOADING: ["loading", "busy"],
 	WARMING: ["warming", "busy"],
-	AVAILABLE: ["available", "good"],
-	UNLOADING: ["unloading", "busy"],
+	AVAILABLE: ["ready", "good"],
+	UNLOADING: ["draining", "busy"],
 	FAILED: ["failed", "bad"],
-	END: ["gone", "off"],
+	END: ["unloaded", "off"],
 };
-/** The values that a row's line shows. */
+/** Number of values in a row's sparkline. */
 const RECENT = 40;
-/** An opened row asks again this often, so that its history moves. */
-const EVERY = 3000;
+/** Milliseconds between updates of an open row. */
+const INTERVAL = 3000;
 
 const rows = new Map();
 const rowOf = new WeakMap();
 let actions = () => [];
 let turn = 0;
 
-/** Puts the panel together; `makeActions(model)` gives the buttons of an opened row. */
+/** Builds the panel; `makeActions(model)` returns the buttons of an open row. */
 export function start(makeActions) {
 	actions = makeActions;
 	byId("models-filter").addEventListener("input", filter);
@@ -35,10 +35,10 @@ export function start(makeActions) {
 	feed.addEventListener("restart", () => rows.forEach(row => row.isOpen && describe(row)));
 	setInterval(() => {
 		if (feed.isRunning) rows.forEach(row => row.isOpen && describe(row));
-	}, EVERY);
+	}, INTERVAL);
 }
 
-/** A chip for a state; `text` stands before its name. */
+/** A chip for a state, with `text` before its name. */
 export function chip(state, text = "") {
 	const [name, kind] = STATES[state] ?? [String(state).toLowerCase(), "off"];
 	return el("span", { class: `chip ${kind}` }, text ? el("b", text) : null, name);
@@ -74,12 +74,12 @@ function makeRow(name) {
 	const [line, figure] = rate.children;
 	title.firstElementChild.textContent = name;
 	const cells = { versions, p50, p99, errors, rowsPerBatch, memory, used };
-	const row = { name, element, title, under, cells, line, figure, rates: [], said: "", search: "", isOpen: false };
+	const row = { name, element, title, under, cells, line, figure, rates: [], shown: "", search: "", isOpen: false };
 	rowOf.set(element, row);
 	return row;
 }
 
-/** A click anywhere on the line of a model opens it; Esc closes it. */
+/** A click anywhere on a row opens it; Esc closes it. */
 function listen(list) {
 	const row = event => rowOf.get(event.target.closest(".model"));
 	list.addEventListener("click", event => {
@@ -93,8 +93,8 @@ function listen(list) {
 	});
 }
 
-/** Of all versions together: what is sent to them, and the slowest and fullest of them. */
-function together(versions, now) {
+/** The figures of all versions: sums of rates and memory, and maxima of the rest. */
+function totals(versions, now) {
 	const sum = name => versions.reduce((total, version) => total + (version[name] ?? 0), 0);
 	const known = name => versions.map(version => version[name]).filter(value => value !== null && value !== undefined);
 	const most = name => (known(name).length ? Math.max(...known(name)) : null);
@@ -114,7 +114,7 @@ function together(versions, now) {
 function fill(row, model) {
 	const now = feed.status.server.now;
 	row.model = model;
-	const all = together(model.versions, now);
+	const all = totals(model.versions, now);
 	const { cells } = row;
 	setText(row.figure, `${number(all.rate)}/s`);
 	setText(cells.p50, millis(all.p50));
@@ -125,15 +125,19 @@ function fill(row, model) {
 	setText(cells.memory, bytes(all.memory));
 	setText(cells.used, all.used);
 	drawRate(row, all.rate);
-	const said = JSON.stringify([
+	const content = JSON.stringify([
 		model.labels,
 		model.source,
 		model.versions.map(({ version, state, error }) => [version, state, error]),
 	]);
-	if (row.said === said) return;
-	row.said = said;
-	row.search = `${model.name} ${model.platform} ${said}`.toLowerCase();
-	setText(row.under, [model.platform, model.source === "loaded" ? "loaded by hand" : null].filter(Boolean).join(" · "));
+	if (row.shown === content) return;
+	row.shown = content;
+	const states = model.versions.map(({ state }) => STATES[state]?.[0]);
+	row.search = `${model.name} ${model.platform} ${states} ${content}`.toLowerCase();
+	setText(
+		row.under,
+		[model.platform, model.source === "loaded" ? "loaded at run time" : null].filter(Boolean).join(" · "),
+	);
 	replace(cells.versions, versionChips(model));
 	if (row.isOpen) describe(row);
 }
@@ -172,9 +176,7 @@ function filter() {
 	byId("models-none").hidden = shown > 0;
 	setText(
 		byId("models-none"),
-		all
-			? "No model matches the filter."
-			: "There is no model yet. Put one into the folder that is served, or load one by its path.",
+		all ? "No model matches the filter." : "No models. Add one to a served directory, or load one by its path.",
 	);
 }
 
@@ -192,14 +194,14 @@ async function toggle(row) {
 	if (row.isOpen) await describe(row);
 }
 
-/** Fills an opened row, if anything in it has changed. */
+/** Fills an open row, if anything in it has changed. */
 async function describe(row) {
 	const place = row.detail;
 	try {
 		const answer = await json(`/api/v1/models/${segment(row.name)}`);
-		const said = JSON.stringify([answer, row.said, feed.status.server.roles]);
-		if (row.described === said) return;
-		row.described = said;
+		const content = JSON.stringify([answer, row.shown, feed.status.server.roles]);
+		if (row.shownDetail === content) return;
+		row.shownDetail = content;
 		const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
 		replace(
 			place,
@@ -210,16 +212,16 @@ async function describe(row) {
 		);
 		if (focused) [...place.querySelectorAll("button")].find(one => one.textContent === focused)?.focus();
 	} catch (error) {
-		if (!row.described) replace(place, el("p.note.bad-text", error.message));
+		if (!row.shownDetail) replace(place, el("p.note.bad-text", error.message));
 	}
 }
 
-/** Those that can be used, the newest first. */
+/** The versions that are ready, the latest first. */
 export function available(versions) {
 	return versions.filter(({ state }) => state === "AVAILABLE").toSorted((a, b) => b.version - a.version);
 }
 
-/** The signatures that someone would call, the usual one first. */
+/** The signatures for clients, the default one first. */
 export function signaturesOf(version) {
 	const all = (version?.signatures ?? []).filter(({ name }) => !name.startsWith("__saved_model_"));
 	return all.toSorted((a, b) => (b.name === "serving_default") - (a.name === "serving_default"));
@@ -234,7 +236,7 @@ function failures(model) {
 				icon("alert"),
 				el(
 					"div",
-					el("strong", `Version ${version.version} ${version.state === "FAILED" ? "failed" : "waits"}`),
+					el("strong", `Version ${version.version} ${version.state === "FAILED" ? "failed" : "is waiting"}`),
 					el("p", version.error),
 				),
 			),
@@ -264,13 +266,13 @@ function versionDetail(version) {
 function warmUp(warm) {
 	if (!warm) return NONE;
 	if (warm.text) return warm.text;
-	return warm.ran ? count(warm.records ?? 0, "record") : "none";
+	return warm.ran ? count(warm.records ?? 0, "recorded request") : "none";
 }
 
 function batching(settings) {
 	if (!settings || settings.batching === "off") return "off";
 	const { max_batch_size: size, batch_timeout_micros: wait } = settings;
-	return `${settings.batching ?? "on"}, up to ${count(size, "row")}, waits ${millis((wait ?? 0) / 1000)}`;
+	return `${settings.batching ?? "on"}, at most ${count(size, "row")}, ${millis((wait ?? 0) / 1000)} queue delay`;
 }
 
 function signatureTable(signature) {
@@ -314,7 +316,7 @@ function historyOf({ history = [] }) {
 			el("time", clock(at)),
 			el(
 				"span",
-				version === null ? what : `v${version} ${what}`,
+				version === null ? what : `v${version} ${STATES[what.toUpperCase()]?.[0] ?? what}`,
 				ms ? el("span.faint", ` in ${millis(ms)}`) : null,
 				who ? el("span.faint", ` · ${who}`) : null,
 				error ? el("p", error) : null,

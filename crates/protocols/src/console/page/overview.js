@@ -1,16 +1,16 @@
-// The server at a glance: the line on top, and the figures above the models.
+// The header, and the server's figures above the models.
 
 import { sparkline } from "./charts.js";
 import { byId, el, icon, replace, setText } from "./dom.js";
 import { feed } from "./feed.js";
 import { bytes, count, duration, isMuch, millis, number, percent } from "./format.js";
 
-/** The points that a figure's line shows. */
+/** Number of points in a figure's sparkline. */
 const RECENT = 60;
 
 const tiles = {};
 
-/** Puts the figures together. */
+/** Builds the figures. */
 export function start() {
 	for (const [id, label] of [
 		["requests", "Requests"],
@@ -18,7 +18,7 @@ export function start() {
 		["errors", "Errors"],
 		["flight", "In flight"],
 		["memory", "Memory"],
-		["cpu", "Processor"],
+		["cpu", "CPU"],
 	]) {
 		tiles[id] = tile(label);
 		byId("tiles").append(tiles[id].element);
@@ -40,7 +40,7 @@ function tile(label) {
 	return { element, value, unit, note, line };
 }
 
-function tell(id, figure, unit, note) {
+function setTile(id, figure, unit, note) {
 	setText(tiles[id].value, figure);
 	setText(tiles[id].unit, unit);
 	setText(tiles[id].note, note);
@@ -57,9 +57,9 @@ function header() {
 	const reasons = server.ready ? [] : server.reasons;
 	const box = byId("reasons");
 	box.hidden = reasons.length === 0;
-	const said = reasons.join("\n");
-	if (box.dataset.said === said) return;
-	box.dataset.said = said;
+	const content = reasons.join("\n");
+	if (box.dataset.shown === content) return;
+	box.dataset.shown = content;
 	replace(
 		box,
 		icon("alert"),
@@ -77,20 +77,20 @@ function header() {
 
 function figures() {
 	const { server } = feed.status;
-	tell(
+	setTile(
 		"requests",
 		number(server.requests_per_second),
 		"/s",
 		server.connections === null ? "" : count(server.connections, "connection"),
 	);
 	const [p50, unit] = split(millis(server.p50_ms));
-	tell("latency", p50, unit, `p99 ${millis(server.p99_ms)}`);
-	tell("errors", number(server.errors_per_second), "/s", `${percent(share(server))} of requests`);
-	tell("flight", number(server.in_flight), "", `${number(server.queued)} queued`);
+	setTile("latency", p50, unit, `p99 ${millis(server.p99_ms)}`);
+	setTile("errors", number(server.errors_per_second), "/s", `${percent(share(server))} of requests`);
+	setTile("flight", number(server.in_flight), "", `${number(server.queued)} queued`);
 	const [size, of] = split(bytes(server.memory_bytes));
 	const limit = server.memory_limit_bytes ?? server.machine_memory_bytes;
-	tell("memory", size, of, `of ${bytes(limit)}${server.memory_limit_bytes ? " limit" : ""}`);
-	tell("cpu", number(server.cpu_percent), "%", `of ${count(server.cores, "core")}`);
+	setTile("memory", size, of, `of ${bytes(limit)}${server.memory_limit_bytes ? " limit" : ""}`);
+	setTile("cpu", number(server.cpu_percent), "%", `of ${count(server.cores, "core")}`);
 	tiles.errors.element.classList.toggle("alarm", isMuch(share(server)));
 }
 
@@ -122,7 +122,7 @@ function lines() {
 	draw("cpu", p => p.cpu_percent, 100);
 }
 
-/** What does not move: runtimes, ports, graphics cards, custom ops. */
+/** What rarely changes: runtimes, ports, GPUs, custom operations. */
 function facts() {
 	const { server } = feed.status;
 	const list = [
@@ -130,12 +130,12 @@ function facts() {
 		...server.gpus.map(gpu => ["GPU", gpuText(gpu)]),
 		...(server.gpus.length ? [] : [["GPU", "none"]]),
 		["gRPC", server.grpc_port === null ? "off" : `port ${server.grpc_port}`],
-		["Access", server.auth ? "needs credentials" : "open to everyone"],
+		["Access", server.auth ? "credentials required" : "no authentication"],
 	];
-	const said = JSON.stringify([list, server.custom_ops]);
+	const content = JSON.stringify([list, server.custom_ops]);
 	const box = byId("facts");
-	if (box.dataset.said === said) return;
-	box.dataset.said = said;
+	if (box.dataset.shown === content) return;
+	box.dataset.shown = content;
 	replace(
 		box,
 		list.map(([name, value]) => el("div", el("dt", name), el("dd", value))),
@@ -151,6 +151,6 @@ function gpuText(gpu) {
 
 function customOps({ path, ops, error }) {
 	const file = path.split("/").at(-1);
-	const text = error ?? (ops.length ? ops.join(", ") : "no ops of its own");
+	const text = error ?? (ops.length ? ops.join(", ") : "no custom operations");
 	return el("div", { class: error ? "bad-text" : null, title: path }, el("dt", `Custom ops · ${file}`), el("dd", text));
 }

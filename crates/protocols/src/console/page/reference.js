@@ -1,4 +1,4 @@
-// Shows /openapi.json: each route, its roles, its payload and its response.
+// Shows /openapi.json: each route with its roles, request and response.
 
 import { send } from "./api.js";
 import { el } from "./dom.js";
@@ -10,17 +10,17 @@ function block(title, value) {
 	return el("details", el("summary", title), el("pre.code-box", { tabindex: "0" }, JSON.stringify(value, null, 2)));
 }
 
-function operation(path, method, said) {
-	const sent = said.requestBody?.content?.["application/json"];
-	const got = said.responses?.["200"]?.content?.["application/json"];
-	const roles = said["x-roles"] ? el("span.faint", ` ${said["x-roles"].join(", ")}`) : null;
+function operation(path, method, route) {
+	const request = route.requestBody?.content?.["application/json"];
+	const response = route.responses?.["200"]?.content?.["application/json"];
+	const roles = route["x-roles"] ? el("span.faint", ` ${route["x-roles"].join(", ")}`) : null;
 	return el(
 		"section.card.route",
 		el("h3", el("span.code", `${method.toUpperCase()} ${path}`), roles),
-		el("p", said.summary ?? ""),
-		block("Example", sent?.example),
-		block("Takes", sent?.schema === true ? undefined : sent?.schema),
-		block("Gives", got?.schema),
+		el("p", route.summary ?? ""),
+		block("Example request", request?.example),
+		block("Request schema", request?.schema === true ? undefined : request?.schema),
+		block("Response schema", response?.schema),
 	);
 }
 
@@ -29,7 +29,7 @@ async function show() {
 	try {
 		const answer = await send("/openapi.json");
 		if (answer.status === 401) throw new Error("Log in on the dashboard first.");
-		if (!answer.ok) throw new Error(`The server answers ${answer.status}.`);
+		if (!answer.ok) throw new Error(`The server responded with status ${answer.status}.`);
 		const { paths } = await answer.json();
 		const groups = new Map();
 		for (const [path, item] of Object.entries(paths)) {

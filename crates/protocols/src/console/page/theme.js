@@ -1,7 +1,7 @@
-// Runs before anything is drawn, so that a chosen theme does not flash.
+// Runs before the first paint, so that the other theme does not flash.
 try {
 	const chosen = localStorage.getItem("tensorserve.theme");
 	if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 } catch {
-	// Storage is switched off: the system's theme it is.
+	// Storage is disabled: the page follows the system's theme.
 }

@@ -1,4 +1,4 @@
-// The charts of what the server does: which there are, of which model, and of how long.
+// The charts: throughput, latency and resources of the server or of one model.
 
 import { json, segment } from "./api.js";
 import { BarChart, TimeChart } from "./charts.js";
@@ -7,8 +7,8 @@ import { feed } from "./feed.js";
 import { bytes, count, millis, number, percent } from "./format.js";
 
 const MINUTE = 60_000;
-/** One model's points are asked for this often; those of all models come by themselves. */
-const EVERY = 2500;
+/** Milliseconds between updates of one model's points; the feed has those of all models. */
+const INTERVAL = 2500;
 
 let span = 5 * MINUTE;
 let shown = false;
@@ -26,9 +26,9 @@ const throughput = new TimeChart({
 });
 const latency = new TimeChart({
 	title: "Latency",
-	note: "from the request to its answer",
+	note: "from request to response",
 	unit: millis,
-	empty: "No request was answered in this time.",
+	empty: "No requests in this time range.",
 	series: [
 		{ name: "p99", color: "c3", value: p => p.p99_ms },
 		{ name: "p95", color: "c2", value: p => p.p95_ms },
@@ -36,27 +36,27 @@ const latency = new TimeChart({
 	],
 });
 const work = new TimeChart({
-	title: "Queue against compute",
-	note: "mean time of a request in each",
+	title: "Queue delay and compute",
+	note: "mean time of a request",
 	unit: millis,
 	stacked: true,
-	empty: "No request was run in this time.",
+	empty: "No runs in this time range.",
 	series: [
 		{ name: "compute", color: "c1", value: p => p.compute_ms },
-		{ name: "queue", color: "c4", value: p => p.queue_ms },
+		{ name: "queue delay", color: "c4", value: p => p.queue_ms },
 	],
 });
 const batches = new BarChart({
 	title: "Batch sizes",
-	note: "batches by their number of rows",
+	note: "batches by number of rows",
 	unit: number,
 	color: "c2",
-	empty: "No batch was run in this time.",
+	empty: "No batches in this time range.",
 	describe: (sizes, chosen) => {
 		const total = sizes.reduce((sum, [, many]) => sum + many, 0);
 		if (chosen === null) return { name: "batches", value: number(total) };
 		const many = sizes[chosen][1];
-		return { name: rowsOf(sizes, chosen), value: `${count(many, "time")} (${percent((100 * many) / (total || 1))})` };
+		return { name: rowsOf(sizes, chosen), value: `${number(many)} (${percent((100 * many) / (total || 1))})` };
 	},
 });
 const errors = new TimeChart({
@@ -64,7 +64,7 @@ const errors = new TimeChart({
 	note: "failed requests per second, by code",
 	unit: number,
 	stacked: true,
-	empty: "No request failed in this time.",
+	empty: "No errors in this time range.",
 	series: all => {
 		const codes = new Set(all.flatMap(p => Object.keys(p.errors_by_code)));
 		const colors = ["c5", "c4", "c3", "c2", "c1"];
@@ -77,15 +77,15 @@ const errors = new TimeChart({
 	},
 });
 const machine = new TimeChart({
-	title: "Processor",
-	note: "of one core",
+	title: "CPU",
+	note: "100 % is one core",
 	unit: percent,
 	area: true,
 	series: [{ name: "CPU", color: "c2", value: p => p.cpu_percent }],
 });
 const memory = new TimeChart({
 	title: "Memory",
-	note: "of the whole process",
+	note: "of the server process",
 	unit: bytes,
 	round: 1024 * 1024,
 	area: true,
@@ -93,19 +93,19 @@ const memory = new TimeChart({
 });
 const flight = new TimeChart({
 	title: "In flight",
-	note: "requests at one time",
+	note: "concurrent requests",
 	unit: number,
 	area: true,
 	series: [{ name: "in flight", color: "c1", value: p => p.in_flight }],
 });
-/** Those that there are not of one model. */
+/** Those that exist for the whole server only. */
 const ofServer = [flight, machine, memory];
 const charts = [throughput, latency, work, batches, errors, flight, machine, memory];
 
-/** Puts the panel together. */
+/** Builds the panel. */
 export function start() {
 	const spans = segments(
-		"How long",
+		"Time range",
 		[
 			["1", "1 min"],
 			["5", "5 min"],
@@ -122,22 +122,22 @@ export function start() {
 	byId("charts-model").addEventListener("change", () => {
 		points = [];
 		draw();
-		ask();
+		fetchPoints();
 	});
 	feed.addEventListener("points", () => {
 		if (byId("charts-model").value === "") draw();
 	});
 	feed.addEventListener("status", listModels);
-	setInterval(() => shown && feed.isRunning && ask(), EVERY);
+	setInterval(() => shown && feed.isRunning && fetchPoints(), INTERVAL);
 }
 
-/** Called when the panel comes and goes. */
-export function show(is) {
-	shown = is;
-	if (!is) return;
+/** Called when the panel is shown or hidden. */
+export function show(isShown) {
+	shown = isShown;
+	if (!shown) return;
 	listModels();
 	draw();
-	ask();
+	fetchPoints();
 }
 
 function listModels() {
@@ -146,8 +146,8 @@ function listModels() {
 	options(byId("charts-model"), [["", "All models"], ...names]);
 }
 
-/** Asks for the points of one model, if one is chosen. */
-async function ask() {
+/** Fetches the points of one model, if one is selected. */
+async function fetchPoints() {
 	const model = byId("charts-model").value;
 	asking += 1;
 	const turn = asking;
@@ -158,7 +158,7 @@ async function ask() {
 		points = history.points;
 		draw();
 	} catch {
-		// The banner says when the server is away; the charts stay as they are.
+		// The banner shows a lost connection; the charts stay as they are.
 	}
 }
 
@@ -167,7 +167,7 @@ function draw() {
 	const together = byId("charts-model").value === "";
 	const to = Math.max(feed.points.at(-1)?.at ?? 0, feed.status?.server.now ?? 0);
 	const all = (together ? feed.points : points).filter(point => point.at >= to - span);
-	// About sixty points, whatever the time they are of.
+	// About sixty points for any time range.
 	const folded = fold(all, span / MINUTE);
 	for (const chart of charts) {
 		if (chart !== batches) chart.update(folded, to, span);
@@ -176,7 +176,7 @@ function draw() {
 	for (const chart of ofServer) chart.element.hidden = !together;
 }
 
-/** Points of at least `seconds` each, out of shorter ones. */
+/** Joins points into points of at least `seconds` each. */
 function fold(all, seconds) {
 	const groups = new Map();
 	for (const point of all) {
@@ -206,7 +206,7 @@ function joined(group) {
 	return point;
 }
 
-/** Batches of all points by their rows, up to the largest there was: `[[most rows, count], …]`. */
+/** Counts of batches by size, up to the largest: `[[maximum rows, count], …]`. */
 function bars(all) {
 	const counts = new Map();
 	for (const [rows, many] of all.flatMap(point => Object.entries(point.batch_rows ?? {}))) {
@@ -217,10 +217,10 @@ function bars(all) {
 	return sorted.slice(0, sorted.findLastIndex(([, many]) => many > 0) + 1);
 }
 
-/** What a bar counts: those that are larger than the bar before it. */
+/** The batch sizes that a bar counts: larger than those of the bar before it. */
 function rowsOf(sizes, index) {
 	const [rows] = sizes[index];
 	const before = index > 0 ? Number(sizes[index - 1][0]) : 0;
-	if (rows === "more") return `over ${before} rows`;
+	if (rows === "more") return `more than ${before} rows`;
 	return Number(rows) === before + 1 ? count(Number(rows), "row") : `${before + 1} to ${rows} rows`;
 }

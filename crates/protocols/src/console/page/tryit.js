@@ -1,4 +1,4 @@
-// Tries a model: a form from its signature, the exact request in the words of a protocol, the answer.
+// Tries a model: a form for its signature, the request in the chosen protocol, and the response.
 
 import { json, segment, send, session } from "./api.js";
 import { show as showAnswer } from "./answer.js";
@@ -9,7 +9,7 @@ import { checkSize, kindOf, parseCsv } from "./files.js";
 import { editor, Invalid, MOST_ROWS, rowsControl } from "./inputs.js";
 import { asText, request, WIRES } from "./wires.js";
 
-/** With every request that is tried. */
+/** A header of every request. */
 const ASKS_TIMING = { "X-Server-Timing": "1" };
 const MOST_SHOWN = 6000;
 
@@ -37,7 +37,7 @@ export function start() {
 	});
 	byId("try-wire").append(wires.element);
 	modes = segments(
-		"How to write the request",
+		"Request format",
 		[
 			["form", "Form"],
 			["json", "JSON"],
@@ -76,7 +76,7 @@ export function start() {
 	feed.addEventListener("restart", () => state.model && choose(state.model));
 }
 
-/** Called when the panel is shown; `model` if one is meant. */
+/** Called when the panel is shown, with the model of the address if it has one. */
 export function show(model) {
 	listModels();
 	if (model && model !== state.model) choose(model);
@@ -109,17 +109,17 @@ async function choose(name) {
 		return say(error.message);
 	}
 	const versions = available(state.detail.versions);
-	replace(byId("try-answer"), el("p.faint", "The answer comes here, with its times."));
-	const labels = Object.keys(state.detail.labels ?? {}).map(label => [`label:${label}`, `label ${label}`]);
+	replace(byId("try-answer"), el("p.faint", "The response and its timing appear here."));
+	const labels = Object.keys(state.detail.labels ?? {}).map(label => [`label:${label}`, `Label ${label}`]);
 	options(byId("try-version"), [
-		["", "Highest version"],
+		["", "Latest version"],
 		...versions.map(({ version }) => [String(version), `Version ${version}`]),
 		...labels,
 	]);
 	chooseSignature();
 }
 
-/** The version that is meant, as the server would choose it. */
+/** The selected version, resolved as the server does. */
 function chosenVersion() {
 	const versions = available(state.detail.versions);
 	const choice = byId("try-version").value;
@@ -167,7 +167,7 @@ function makeForm() {
 	);
 }
 
-/** A file dropped anywhere on the form goes to the input that can take it. */
+/** A file dropped anywhere on the form goes to an input that accepts it. */
 function dropAnywhere(form) {
 	form.addEventListener("dragover", event => event.preventDefault());
 	form.addEventListener("drop", event => {
@@ -189,8 +189,7 @@ async function takeFiles(files) {
 		if (kind === "npy") return takeArray(files[0]);
 		if (kind === "csv") return takeCsv(await files[0].text());
 		const one = state.editors.find(each => each.takes?.(kind));
-		if (!one)
-			throw new Error(`No input of this signature takes ${files[0].name}. Images, CSV and .npy files are read.`);
+		if (!one) throw new Error(`No input of this signature accepts ${files[0].name}. Supported: images, CSV, .npy.`);
 		state.mode = "form";
 		modes.pick("form");
 		await one.take(files);
@@ -201,28 +200,28 @@ async function takeFiles(files) {
 
 function takeArray(file) {
 	if (state.wire === "simple")
-		throw new Error("Simple TensorFlow Serving's protocol has no form for NumPy files; choose another one.");
+		throw new Error("Simple TensorFlow Serving's protocol does not support .npy files; select another one.");
 	state.array = file;
 	draw();
 }
 
-/** Rows of numbers fill the inputs: by the names in the first line, else from left to right. */
+/** Fills the inputs: by the names in the first line, else from left to right. */
 function takeCsv(text) {
 	let rows = parseCsv(text);
 	const inputs = state.editors.filter(one => one.columns);
-	if (!inputs.length) throw new Error("No input of this signature has rows and columns for a CSV file.");
+	if (!inputs.length) throw new Error("No input of this signature accepts a CSV file.");
 	const header = rows[0]?.map(name => name.replace(/\[\d+\]$/, ""));
 	const byName = header && inputs.every(one => header.includes(one.spec.name));
 	const areNumbers = inputs.every(one => one.spec.dtype !== "string");
 	if (byName || (areNumbers && header?.some(name => Number.isNaN(Number(name))))) rows = rows.slice(1);
 	if (!rows.length || rows.length > MOST_ROWS) {
-		throw new Error(`The CSV file has ${rows.length} rows; from 1 to ${MOST_ROWS} fit into the form.`);
+		throw new Error(`The CSV file has ${rows.length} rows; the form takes 1 to ${MOST_ROWS}.`);
 	}
 	let left = 0;
 	for (const one of inputs) {
 		const from = byName ? header.indexOf(one.spec.name) : left;
 		if (from + one.columns > rows[0].length)
-			throw new Error(`The CSV file has too few columns: ${one.columns} are missing for ${one.spec.name}.`);
+			throw new Error(`The CSV file has too few columns: ${one.spec.name} needs ${one.columns}.`);
 		one.set(rows.map(row => row.slice(from, from + one.columns)));
 		left += one.columns;
 	}
@@ -230,22 +229,22 @@ function takeCsv(text) {
 	draw();
 }
 
-/** The model, version and signature that are chosen. */
+/** The selected model, version and signature. */
 function chosen() {
 	const choice = byId("try-version").value;
 	const label = choice.startsWith("label:") ? choice.slice(6) : null;
 	const base = { model: state.model, signature: state.signature.name, version: choice };
 	if (!label) return base;
-	// Only TensorFlow Serving's protocol has labels; the others get the version behind it.
+	// Only TensorFlow Serving's protocol has labels; the others get the label's version.
 	return { ...base, ...(state.wire === "tfs" ? { label, version: "" } : { version: chosenVersion().version }) };
 }
 
-/** The form's inputs; fails with what is wrong in them. */
+/** The form's inputs; throws `Invalid`. */
 function filled() {
 	return { ...chosen(), inputs: state.editors.map(one => ({ name: one.spec.name, json: one.json() })) };
 }
 
-/** The call as it stands. */
+/** The call as the user has entered it. */
 function call() {
 	if (state.mode === "json") return { ...chosen(), text: byId("try-text").value };
 	if (state.array) return { ...chosen(), array: state.array };
@@ -253,7 +252,7 @@ function call() {
 	return { ...filled(), files: only };
 }
 
-/** Puts the form's request into the JSON text, unless that has been edited. */
+/** Writes the form's request into the JSON text, unless that has been edited. */
 function fillText() {
 	if (state.isOwnText || !state.signature) return;
 	let inputs;
@@ -265,7 +264,7 @@ function fillText() {
 	byId("try-text").value = request(state.wire, { ...chosen(), inputs }).body;
 }
 
-/** Shows the exact request, or what is still wrong with it. */
+/** Shows the HTTP request, or what is invalid in it. */
 function draw() {
 	byId("try-inputs").hidden = state.mode !== "form";
 	byId("try-json").hidden = state.mode !== "json";

@@ -1,10 +1,10 @@
-// One call in the words of each protocol: the exact request that goes out.
+// The HTTP request of a call, in each protocol.
 
 import { segment } from "./api.js";
 
 const JSON_TYPE = { "Content-Type": "application/json" };
 
-/** The protocols, in the order they are offered. */
+/** The protocols, in the order of the menu. */
 export const WIRES = [
 	["tfs", "TensorFlow Serving"],
 	["simple", "Simple"],
@@ -13,7 +13,7 @@ export const WIRES = [
 
 /**
  * The request for `call`: `{model, version, label, signature, inputs: [{name, json}], files}`.
- * `text` in place of the inputs is a body as it stands; `array` is a NumPy file.
+ * `text` is a complete body in place of the inputs; `array` is a NumPy file.
  */
 export function request(wire, call) {
 	return { tfs: tensorflowServing, simple, sagemaker }[wire](call);
@@ -74,7 +74,7 @@ function simple(call) {
 	return { path: "/", headers: JSON_TYPE, body: object(members) };
 }
 
-/** A form, as its clients upload pictures, and how it reads. */
+/** A multipart form, as clients upload images, and its text to show. */
 function imageForm(call, isDefault) {
 	const fields = [["model_name", call.model]];
 	if (call.version) fields.push(["model_version", String(call.version)]);
@@ -93,13 +93,13 @@ function imageForm(call, isDefault) {
 	return { body, shown: `multipart/form-data\n\n${shown.join("\n")}` };
 }
 
-/** The request as text, as it goes over the wire. */
+/** The request as text. */
 export function asText({ path, headers, body, shown }, always) {
 	const lines = [`POST ${path} HTTP/1.1`];
 	for (const [name, value] of Object.entries({ ...headers, ...always })) {
 		lines.push(`${name}: ${name === "Authorization" ? `${value.split(" ")[0]} …` : value}`);
 	}
 	if (shown) return `${lines.join("\n")}\nContent-Type: ${shown}`;
-	const text = body instanceof Blob ? `(${body.size} bytes of a NumPy file)` : body;
+	const text = body instanceof Blob ? `(NumPy file of ${body.size} bytes)` : body;
 	return `${lines.join("\n")}\n\n${text}`;
 }
