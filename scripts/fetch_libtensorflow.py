@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Gets libtensorflow, the C library of TensorFlow that tensorserve loads at run time.
+"""Fetches libtensorflow, the C library of TensorFlow that tensorserve loads at run time.
 
 TensorFlow publishes a current libtensorflow only inside its Python package. This script
 downloads that package with pip, checks it against the SHA-256 below and unpacks only the libraries
 (wheels.py says how):
 
     DEST/tensorflow/libtensorflow_cc.so.2         the library, with the whole TF_* C API
-    DEST/tensorflow/libtensorflow_framework.so.2  which it needs, and finds beside itself
+    DEST/tensorflow/libtensorflow_framework.so.2  its dependency, which it finds beside itself
     DEST/nvidia/*/lib/*.so*                       with --device gpu: the CUDA libraries
     DEST/licenses/                                their licence texts
     DEST/FETCHED.json                             what was unpacked, written last
 
-The folders lie as they do in Python's site-packages, because the GPU build looks for the CUDA
-libraries at ../nvidia relative to its own place.
+The layout is that of Python's site-packages, because the GPU build looks for the CUDA libraries in
+../nvidia, relative to its own directory.
 """
 
 import re
@@ -110,7 +110,7 @@ CHOICES = {
     ("gpu", "x86_64"): Choice((TENSORFLOW_GPU_X86_64, *CUDA_X86_64), 5358000000),
 }
 
-# ptxas and libdevice are no libraries, but models compiled with XLA (jit_compile=True) need them.
+# ptxas and libdevice are not libraries, but models compiled with XLA (jit_compile=True) need them.
 LIBRARIES = re.compile(
     r"tensorflow/libtensorflow_(cc|framework)\.so\.2"
     r"|nvidia/\w+/lib/[^/]+\.so[^/]*"
@@ -118,8 +118,8 @@ LIBRARIES = re.compile(
     r"|nvidia/cuda_nvcc/nvvm/libdevice/libdevice\.10\.bc"
 )
 # TensorFlow opens every CUDA library from libtensorflow_framework, whose own search path (RUNPATH)
-# lacks the folder of cuSOLVER; without it TensorFlow registers no GPU at all and only logs
-# "Cannot dlopen some GPU libraries". So it is linked into a folder that is searched.
+# lacks the directory of cuSOLVER; without it TensorFlow registers no GPU at all and only logs
+# "Cannot dlopen some GPU libraries". So it is linked into a directory that is searched.
 LINKS = {"nvidia/cusparse/lib/libcusolver.so.11": "nvidia/cusolver/lib/libcusolver.so.11"}
 
 PACKAGE = Package(

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Gets ONNX Runtime, the C library that tensorserve runs ONNX and MXNet models with.
+"""Fetches ONNX Runtime, the C library that tensorserve runs ONNX and MXNet models with.
 
-It comes out of Microsoft's Python package, which is downloaded with pip, checked against the
-SHA-256 below (wheels.py says how), and of which only the library is unpacked:
+It is part of Microsoft's Python package. This script downloads that package with pip, checks it
+against the SHA-256 below (wheels.py says how), and unpacks only the library:
 
     DEST/onnxruntime/capi/libonnxruntime.so.VERSION
     DEST/licenses/
     DEST/FETCHED.json
 
-A server without such models never opens it.
+A server without such models does not load it.
 """
 
 import re

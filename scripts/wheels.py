@@ -1,16 +1,16 @@
-"""Gets the native libraries that tensorserve loads at run time out of Python packages.
+"""Fetches the native libraries that tensorserve loads at run time from Python packages.
 
-Their makers publish them only inside their Python packages. What is here downloads such a package
-(a "wheel", a zip file) with pip, so that your pip mirror and proxy settings are used, checks it
-against a SHA-256 and unpacks only the libraries:
+Their publishers ship them only inside Python packages. This module downloads such a package (a
+"wheel", a zip file) with pip, so that your pip mirror and proxy settings apply, checks it against a
+SHA-256 and unpacks only the libraries:
 
-    DEST/PACKAGE/...      the libraries, as they lie in Python's site-packages
+    DEST/PACKAGE/...      the libraries, laid out as in Python's site-packages
     DEST/licenses/        their licence texts
     DEST/FETCHED.json     what was unpacked, written last
 
-Which packages and libraries is in fetch_libtensorflow.py and fetch_onnxruntime.py. Needs Python 3.8
-or later and pip, nothing else; the version of this Python does not matter, no Python code of a
-wheel is used.
+fetch_libtensorflow.py and fetch_onnxruntime.py declare the packages and the libraries. Requires
+Python 3.8 or later and pip, nothing else: no Python code of a wheel is used, so that its Python
+version does not matter.
 
 To move to another version, let pip download each wheel, and take its file name, size and SHA-256
 from the file. pip checks the file against the hash that the package index publishes for it:
@@ -32,21 +32,20 @@ import time
 from collections import namedtuple
 
 # The heavier modules (hashlib, zipfile, subprocess, ...) are imported where they are used: most
-# runs find everything in place and should end at once.
+# runs find everything in place and must end at once.
 
 STAMP = "FETCHED.json"
 MACHINES = ("x86_64", "aarch64")
 
 Wheel = namedtuple("Wheel", "file size sha256")
 
-# What a device and machine download, and how many bytes it takes unpacked (for the free-space
-# check).
+# The wheels of a device and machine, and their unpacked size in bytes, for the free-space check.
 Choice = namedtuple("Choice", "wheels unpacked")
 
-# name: the library's, for people; maker: of its wheels, for people; folder: what that in lib/
-# starts with; variable: of the environment, which names another library; needed: files that must
-# be there, the library first; choices: {(device, machine): Choice}; libraries: what to unpack, as
-# a regular expression; links: {link: target}.
+# name: the library's, for messages; maker: the publisher of its wheels, for messages; folder: the
+# prefix of its directory in lib/; variable: the environment variable that names another library;
+# needed: required files, the library first; choices: {(device, machine): Choice}; libraries: the
+# files to unpack, as a regular expression; links: {link: target}.
 Package = namedtuple("Package", "name maker version folder variable needed choices libraries links")
 
 LICENCES = re.compile(
@@ -61,7 +60,7 @@ CHUNK = 1 << 20
 
 
 class FetchError(Exception):
-    """Something the user has to know; printed without a traceback."""
+    """An error for the user, printed without a traceback."""
 
 
 def main(package):
@@ -70,7 +69,7 @@ def main(package):
     except (FetchError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("error: interrupted; nothing half-made was left.")
+        sys.exit("error: interrupted; no partial files remain.")
 
 
 def run(package):
@@ -90,7 +89,7 @@ def run(package):
         return
     on_termination_clean_up()
     with only_run_for(dest):
-        # Another run may have finished the work while this one waited.
+        # Another run may have fetched the files while this one waited.
         problem = shortcoming(dest, choice.wheels)
         if problem is None:
             say(f"{what} is now in {dest}")
@@ -102,10 +101,10 @@ def run(package):
 
 def arguments(package):
     parser = argparse.ArgumentParser(
-        description=f"Gets {package.name} {package.version} from its Python wheel, through pip.",
-        epilog="TENSORSERVE_LIB_DIR=DIR puts the default folder below DIR instead of lib/, so "
+        description=f"Fetches {package.name} {package.version} from its Python wheel with pip.",
+        epilog="TENSORSERVE_LIB_DIR=DIR moves the default directory below DIR instead of lib/, so "
         "that several checkouts can share one copy. pip's own settings (PIP_INDEX_URL, "
-        "PIP_PROXY, pip.conf, ...) and HTTPS_PROXY are honoured.",
+        "PIP_PROXY, pip.conf, ...) and HTTPS_PROXY apply.",
     )
     devices = sorted({device for device, _ in package.choices})
     parser.add_argument("--device", choices=devices, default="cpu")
@@ -116,10 +115,10 @@ def arguments(package):
         help="where to unpack; default: "
         f"lib/{package.folder}-{package.version}-DEVICE-MACHINE in the repository",
     )
-    parser.add_argument("--print-dest", action="store_true", help="print that folder and exit")
+    parser.add_argument("--print-dest", action="store_true", help="print that directory and exit")
     parser.add_argument("--verify", action="store_true", help="check the unpacked files by hash")
     parser.add_argument(
-        "--wheel-dir", metavar="DIR", help="take the wheels from DIR; no network is used"
+        "--wheel-dir", metavar="DIR", help="read the wheels from DIR instead of the network"
     )
     parser.add_argument("--keep-wheel", action="store_true", help="keep the wheels in DEST/wheels")
     return parser.parse_args()
@@ -155,19 +154,19 @@ def destination(package, dest, device, machine):
     return os.path.realpath(os.path.expanduser(dest))
 
 
-# --- what is there already -------------------------------------------------------------------
+# --- what is already fetched -------------------------------------------------------------------
 
 
 def shortcoming(dest, wheels):
-    """Says what is wrong with the files in dest; None if they are all there, by size."""
+    """The problem with the files in dest; None if all are present, with the right size."""
     try:
         unpacked_from, files = read_stamp(dest)
     except FileNotFoundError:
-        return "nothing was fetched yet"
+        return "no files were fetched yet"
     except ValueError:
         return f"{STAMP} is damaged"
     if unpacked_from != {wheel.file: wheel.sha256 for wheel in wheels}:
-        return "these files are not from the wheels that this version of the script asks for"
+        return "the files are from other wheels than this version of the script requires"
     for name, (expected, _) in files.items():
         try:
             size = os.stat(os.path.join(dest, name)).st_size
@@ -220,9 +219,9 @@ def fetch(package, dest, choice, what, args):
     if args.wheel_dir:
         require_all(choice.wheels, args.wheel_dir)
     announce(dest, choice, what, args.wheel_dir)
-    # Everything, pip's temporary files too, goes into one folder beside dest: on the same disk,
-    # so that the last step is a rename, and easy to remove whatever happens. A fixed name (only
-    # the holder of the lock uses it) lets this run clear what a killed one left.
+    # Everything, including pip's temporary files, goes into one directory beside dest: on the same
+    # disk, so that the last step is a rename, and easy to remove after any failure. Its name is fixed
+    # (only the holder of the lock uses it), so that this run clears what a killed one left.
     work = beside(dest, "part")
     shutil.rmtree(work, ignore_errors=True)
     tree = os.path.join(work, "tree")
@@ -267,14 +266,16 @@ def announce(dest, choice, what, wheel_dir):
 
 
 def refuse_foreign_folder(dest):
-    """dest is going to be replaced as a whole, so it has to be ours, or empty, or absent."""
+    """Replacing dest as a whole requires that this script created it, or that it is empty or absent."""
     if not os.path.lexists(dest) or os.path.exists(os.path.join(dest, STAMP)):
         return
     if not os.path.isdir(dest) or os.listdir(dest):
-        raise FetchError(f"{dest} exists and was not made by this script: choose another --dest.")
+        raise FetchError(
+            f"{dest} exists and was not created by this script: choose another --dest."
+        )
     if os.path.ismount(dest):
         raise FetchError(
-            f"{dest} is a mount point, which cannot be replaced: add a folder to --dest."
+            f"{dest} is a mount point, which cannot be replaced: append a directory to --dest."
         )
 
 
@@ -285,7 +286,7 @@ def check_space(work, choice, wheel_dir):
     free = shutil.disk_usage(work).free
     if free < needed:
         raise FetchError(
-            f"the disk of {os.path.dirname(work)} has {megabytes(free)} free; this needs "
+            f"the disk of {os.path.dirname(work)} has {megabytes(free)} free; this requires "
             f"{megabytes(needed)}. Free some space or choose another --dest."
         )
 
@@ -295,19 +296,19 @@ def obtain(wheel, work, wheel_dir):
 
 
 def require_all(wheels, wheel_dir):
-    """Says at once what is not in wheel_dir, before minutes go into unpacking the rest."""
+    """Reports every file that wheel_dir lacks, before anything is unpacked."""
     files = [wheel.file for wheel in wheels]
     missing = [file for file in files if not os.path.isfile(os.path.join(wheel_dir, file))]
     if missing:
         raise FetchError(
             f"not in {wheel_dir}:\n  " + "\n  ".join(missing) + "\n"
-            "To get them, run this script with the same --device and --machine, and with "
-            "--keep-wheel, on a machine with network: they are then in DEST/wheels."
+            "To obtain them, run this script with the same --device and --machine, and with "
+            "--keep-wheel, on a machine with a network: it keeps them in DEST/wheels."
         )
 
 
 def pip_command(wheel, folder):
-    """Names the wheel fully, so that neither this Python nor this machine decides which one."""
+    """The command for exactly this wheel, independent of this Python and this machine."""
     name, version, _, abi, platforms = wheel.file[: -len(".whl")].split("-")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--python-version", "3.12", "--implementation", "cp"]
@@ -324,8 +325,8 @@ def download(wheel, work):
     if importlib.util.find_spec("pip") is None:
         raise FetchError(
             f"{sys.executable} has no pip. Install it (on Debian and Ubuntu: apt install "
-            "python3-pip), or run this script with a Python that has it, or get the wheels in "
-            "some other way and pass --wheel-dir DIR."
+            "python3-pip), or run this script with a Python that has it, or obtain the wheels in "
+            "another way and pass --wheel-dir DIR."
         )
     folder = os.path.join(work, "wheels")
     temporary = os.path.join(work, "tmp")
@@ -344,7 +345,7 @@ def download(wheel, work):
         errors="replace",
     )
     try:
-        # Shown as it comes: pip tells here that it cannot connect, and then tries for minutes.
+        # Shown at once: pip reports here that it cannot connect, and then retries for minutes.
         for line in pip.stderr:
             sys.stderr.write(f"  pip: {line}")
         status = pip.wait()
@@ -361,19 +362,19 @@ def download(wheel, work):
 def why_pip_failed(wheel, status, folder):
     if status == 0:
         found = ", ".join(os.listdir(folder)) if os.path.isdir(folder) else "nothing"
-        happened = f"pip was asked for {wheel.file} and brought {found}."
+        happened = f"pip was asked for {wheel.file} and downloaded {found}."
     else:
         happened = (
-            f"pip could not get {wheel.file} (exit status {status}); its last words are above."
+            f"pip could not download {wheel.file} (exit status {status}); its messages are above."
         )
     return (
         f"{happened}\n"
-        "What may help:\n"
+        "Possible fixes:\n"
         "  behind a proxy:  HTTPS_PROXY=http://HOST:PORT, or pip config set global.proxy URL\n"
         "  with a mirror:   PIP_INDEX_URL=URL, or pip config set global.index-url URL\n"
         "  slow network:    PIP_DEFAULT_TIMEOUT=120 PIP_RETRIES=10\n"
-        "  no network:      run this script with --keep-wheel on another machine, bring the\n"
-        "                   folder DEST/wheels here and pass it as --wheel-dir"
+        "  no network:      run this script with --keep-wheel on another machine, copy its\n"
+        "                   directory DEST/wheels here and pass it as --wheel-dir"
     )
 
 
@@ -381,10 +382,10 @@ def check_wheel(path, wheel):
     got = sha256_of(path)
     if got != wheel.sha256:
         raise FetchError(
-            f"{path} is not the file this script expects; nothing of it was unpacked.\n"
+            f"{path} is not the file that this script expects; it was not unpacked.\n"
             f"  expected {wheel.sha256} ({wheel.size} bytes)\n"
             f"  got      {got} ({os.stat(path).st_size} bytes)\n"
-            "The download may be damaged (try again), or a mirror serves another file."
+            "The download may be damaged (retry), or a mirror serves another file."
         )
 
 
@@ -419,7 +420,7 @@ def copy_member(archive, member, path):
             digest.update(block)
             target.write(block)
     if os.path.basename(path) == "ptxas":
-        os.chmod(path, 0o755)  # the one program; zipfile does not keep permissions
+        os.chmod(path, 0o755)  # the only program; zipfile does not keep permissions
     return {"size": member.file_size, "sha256": digest.hexdigest()}
 
 
@@ -436,7 +437,7 @@ def make_links(package, tree, files):
 
 def dispose(path, tree, keep):
     if not keep:
-        os.remove(path)  # at once: the next wheel can use the space
+        os.remove(path)  # now, so that the next wheel can use the space
         return
     kept = os.path.join(tree, "wheels")
     os.makedirs(kept, exist_ok=True)
@@ -476,12 +477,12 @@ def beside(dest, suffix):
 
 @contextlib.contextmanager
 def only_run_for(dest):
-    """Lets one run at a time work on dest. The lock ends with the process, however it ends."""
+    """Lets one run at a time change dest. The lock ends with the process."""
     import fcntl
 
     path = beside(dest, "lock")
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    # The file stays: removing it would let a third run lock a new one beside a waiting run.
+    # The file stays: if it were removed, a third run could lock a new one while another waits.
     with open(path, "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -492,7 +493,7 @@ def only_run_for(dest):
 
 
 def on_termination_clean_up():
-    """Makes a CI timeout or a closed terminal end the run as Ctrl-C does, through `finally`."""
+    """Makes SIGTERM and SIGHUP end the run as Ctrl-C does, through `finally`."""
     import signal
 
     def stop(_signal, _frame):

@@ -1,7 +1,7 @@
 """Checks every claim that models/README.md makes about the models, and prints a table.
 
     python check_models.py             check the models in the repository
-    python check_models.py --rebuild   also make them again and compare the predictions
+    python check_models.py --rebuild   also build them again and compare the predictions
 
 Each model is opened in a fresh process with each loader of TensorFlow: `eager`
 is tf.saved_model.load, `graph` the loader of TensorFlow 1, a plain session.
@@ -94,7 +94,7 @@ def describe(tensors):
 
 
 def require_no_devices(graph):
-    """Nothing is tied to a device, except to the CPU what saves and restores checkpoints."""
+    """No node is placed on a device, except that checkpoints are saved and restored on the CPU."""
     savers = ("__inference__traced_save", "__inference__traced_restore")
     scopes = [("graph", graph.node)]
     scopes += [(f.signature.name, f.node_def) for f in graph.library.function]
@@ -107,7 +107,7 @@ def require_no_devices(graph):
 
 
 def require_plain_layers(graph):
-    """wide_mlp computes with dense layers only; the rest passes values on."""
+    """wide_mlp computes with dense layers only; other nodes forward values."""
     layers = {"MatMul", "BiasAdd", "Relu", "Softmax"}
     found = set()
     for function in graph.library.function:
@@ -117,7 +117,7 @@ def require_plain_layers(graph):
 
 
 def check_files(model):
-    """What can be read off the files: tag, signature, devices, variables, size."""
+    """Checks the files: tag, signature, devices, variables, size."""
     folder = MODELS / model
     saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     require(len(saved.meta_graphs) == 1, f"{model}: one graph")
@@ -134,7 +134,7 @@ def check_files(model):
     require(size_of(folder) <= EXPECTED[model]["limit"] * KILOBYTE, f"{model}: size")
 
 
-# --- the behaviour; each returns what is worth a line in the table ----------
+# --- the behaviour; each returns the measurements for the table ----------
 
 
 def check_half_plus_two(predict, _model):
@@ -167,7 +167,7 @@ def check_samples(predict, version):
 
 
 def check_shrinking(predict):
-    """Eight pixels for one, or one for one, comes out the same: the average is exact."""
+    """Images enlarged by 8 give the same result as the originals: the average is exact."""
     images = digits_data.load_grey()[0][digits_data.split()[1][:50]]
     blocks = [np.kron(image, np.ones((8, 8), np.uint8)) for image in images]
     plain, large = (
@@ -178,7 +178,7 @@ def check_shrinking(predict):
 
 
 def check_other_images(predict):
-    """Colour, transparency, odd and large sizes are all fine; a broken file is an error."""
+    """Colour, transparency, odd and large sizes are valid; a broken file is an error."""
     encoded = []
     for mode, size in [("RGB", (20, 30)), ("RGBA", (8, 8)), ("1", (1, 1)), ("L", (2000, 1500))]:
         buffer = io.BytesIO()
@@ -279,7 +279,7 @@ def check_any_bytes(predict):
 
 
 def probe(name):
-    """Some varied input for a model, 32 rows."""
+    """Varied inputs for a model, 32 rows."""
     images, _ = digits_data.load_grey()
     images = images[digits_data.split()[1][:32]]
     if name == "half_plus_two":
@@ -299,7 +299,7 @@ def cut(inputs, rows):
 
 
 def check_batches(predict, model):
-    """No rows, one row, and a batch that gives what its rows give one by one."""
+    """No rows, one row, and a batch with the same results as its rows one by one."""
     inputs = probe(model.split("/")[0])
     whole = predict(**inputs)
     for name, (dtype, shape) in EXPECTED[model]["outputs"].items():
@@ -320,7 +320,7 @@ def difference(one, other):
     return 0.0 if np.array_equal(one, other) else np.inf
 
 
-# --- running it all -----------------------------------------------------------
+# --- all checks -----------------------------------------------------------
 
 
 def load_graph(folder):
@@ -341,7 +341,7 @@ LOADERS = {"eager": load, "graph": load_graph}
 
 
 def check_one(model, loader):
-    """One model with one loader, in this process; prints what it measured as JSON."""
+    """One model with one loader, in this process; prints the measurements as JSON."""
     predict = LOADERS[loader](MODELS / model)
     check = globals()["check_" + model.split("/")[0]]
     measured = check(predict, model)
@@ -352,7 +352,7 @@ def check_one(model, loader):
 def run_script(script, *options):
     """The output of a script of this folder, in a process of its own."""
     command = [sys.executable, str(SCRIPTS / script), *options]
-    # A locale whose own rules for lower case must not show in text_normalizer.
+    # A locale whose rules for lower case must not affect text_normalizer.
     environment = os.environ | {"LC_ALL": "tr_TR.UTF-8", "PYTHONUTF8": "1"}
     done = subprocess.run(command, capture_output=True, check=False, text=True, env=environment)
     require(done.returncode == 0, f"{script} {' '.join(options)} passes:\n{done.stderr}")
@@ -360,7 +360,7 @@ def run_script(script, *options):
 
 
 def check_readme(model, measured):
-    """Every number measured also stands in the model's row of the table."""
+    """Every measured number is in the model's row of the table."""
     name, version = model.split("/")
     lines = (MODELS / "README.md").read_text().splitlines()
     row = [line for line in lines if line.startswith(f"| `{name}/{version}`")]
@@ -370,7 +370,7 @@ def check_readme(model, measured):
 
 
 def check_rebuilt():
-    """Makes all models again elsewhere; they have to predict what the ones here do."""
+    """Builds all models again elsewhere; their predictions must equal those of the ones here."""
     with tempfile.TemporaryDirectory() as scratch:
         for name in sorted({model.split("/")[0] for model in EXPECTED}):
             run_script(f"make_{name}.py", "--out", scratch)
@@ -403,7 +403,7 @@ def check_all():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "LOADER"), help=argparse.SUPPRESS)
-    parser.add_argument("--rebuild", action="store_true", help="also make every model again")
+    parser.add_argument("--rebuild", action="store_true", help="also build every model again")
     options = parser.parse_args()
     if options.one:
         check_one(*options.one)

@@ -1,4 +1,4 @@
-"""What the make_*.py scripts share: options, layers, training and export."""
+"""Shared by the make_*.py scripts: options, layers, training and export."""
 
 import argparse
 import math
@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def output_root():
-    """The folder that receives models/ and examples/: the repository, or --out."""
+    """The directory that receives models/ and examples/: the repository, or --out."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=REPOSITORY)
     return parser.parse_args().out
@@ -81,7 +81,7 @@ def export(module, folder):
     tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
     assets = folder / "assets"
     if assets.is_dir() and not any(assets.iterdir()):
-        assets.rmdir()  # git would drop the empty folder anyway
+        assets.rmdir()  # git does not keep an empty directory
 
 
 def load(folder):

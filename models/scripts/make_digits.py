@@ -1,4 +1,4 @@
-"""digits: tells which digit a PNG or JPEG image shows; version 1 an MLP, 2 a convnet.
+"""digits: recognizes the digit in a PNG or JPEG image; version 1 is an MLP, 2 a convnet.
 
 Also writes the sample images in examples/images/digits/.
 """
@@ -69,7 +69,7 @@ class Convnet(Classifier):
 
     def logits(self, images):
         rows = tf.shape(images)[0]
-        # oneDNN's fused convolution fails on an empty batch: lend it an image.
+        # oneDNN's fused convolution fails on an empty batch: add an image.
         lent = tf.cast(tf.equal(rows, 0), tf.int32)
         images = tf.pad(images, [[0, lent], [0, 0], [0, 0], [0, 0]])
         x = self.second(self.first(images))
@@ -85,7 +85,7 @@ def files(images, size=8, kind="PNG"):
 
 
 def train(model, encoded, labels, epochs):
-    """Trains on what the graph itself decodes, so both see the same pixels."""
+    """Trains on images that the graph decodes, so that both use the same pixels."""
 
     def loss_of(x, y):
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, model.logits(x)))
@@ -95,7 +95,7 @@ def train(model, encoded, labels, epochs):
 
 
 def build(version, images, labels):
-    """A trained model; it sees every image as it is, enlarged, and as an enlarged JPEG."""
+    """A trained model; its data is every image as it is, enlarged, and as an enlarged JPEG."""
     make_repeatable(20 + version)
     model = Mlp() if version == 1 else Convnet()
     encoded = files(images) + files(images, 64) + files(images, 64, "JPEG")
@@ -110,7 +110,7 @@ def report(name, predict, images, labels):
 
 
 def recognised(held_out, images, labels, predictors):
-    """The held-out indices, in order, whose enlarged image every version gets right."""
+    """The held-out indices, in order, whose enlarged image every version classifies correctly."""
     ordered = np.sort(held_out)
     encoded = files(images[ordered], 64)
     right = [p(image_bytes=encoded)["classes"] == labels[ordered] for p in predictors.values()]
@@ -132,7 +132,7 @@ def expectation(data, label, predictors):
 
 
 def write_samples(folder, images, labels, chosen, predictors):
-    """64 x 64 PNGs of the chosen images, two of them also as JPEG, and what to expect."""
+    """64 x 64 PNGs of the chosen images, two of them also as JPEG, and the expected results."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     wanted = [(index, "PNG", "png") for index in chosen]

@@ -34,7 +34,7 @@ class Recommender(tf.Module):
 
     def logits(self, user_id, item_id, features):
         user, item = self.users(user_id), self.items(item_id)
-        # The product lets so small a network find how well a user and an item match.
+        # With the product, a network this small can learn how well a user and an item match.
         x = tf.concat([user, item, user * item, features], axis=1)
         return tf.squeeze(self.last(self.second(self.first(x))), axis=1)
 

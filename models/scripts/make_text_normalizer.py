@@ -1,4 +1,4 @@
-"""text_normalizer: tidies text, counts its words and hashes it; takes any bytes."""
+"""text_normalizer: normalizes text, counts its words and hashes it; accepts any bytes."""
 
 import tensorflow as tf
 
@@ -8,7 +8,7 @@ from common import export, load, output_root
 def normalise(text):
     # Bytes that are not UTF-8 become U+FFFD; the ops below need valid text.
     text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
-    # Control characters count as blanks. NUL has to go: lower() would stop at it.
+    # Control characters count as blanks. NUL is removed: lower() would stop at it.
     text = tf.strings.regex_replace(text, r"[\pZ\p{Cc}]+", " ")
     text = tf.strings.strip(text)
     # The Unicode op follows the locale of the process (a Turkish one turns I into

@@ -1,4 +1,4 @@
-"""Writes npy.json: arrays as NumPy itself saves them, and what they hold.
+"""Writes npy.json: arrays as NumPy saves them, and their values.
 
 pip install numpy ml_dtypes; python tests/cases/npy.py > tests/cases/npy.json
 """
@@ -30,9 +30,9 @@ def case(name, array, dtype, version=None, same=True):
         "file": base64.b64encode(file.getvalue()).decode(),
         "dtype": dtype,
         "shape": list(array.shape),
-        # In hexadecimal, by rows: each string, or all numbers in little endian.
+        # Hexadecimal, in row-major order: each string, or all numbers in little endian.
         "values": values,
-        # Whether the array, once read, is written as the same file.
+        # Whether writing the array again gives the same file.
         "same": same,
     }
 

@@ -1,4 +1,4 @@
-"""Writes pickles.json: values as Python and NumPy pickle them, and what each holds, in words.
+"""Writes pickles.json: values as Python and NumPy pickle them, and the text of each value.
 
 Run with NumPy 2; the pickles of Python 2 and of joblib in tests/data are real files.
 """

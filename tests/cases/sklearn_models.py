@@ -1,5 +1,5 @@
-"""Writes sklearn-VERSION.json: small fitted models of the scikit-learn that is installed, and what
-it predicts with them.
+"""Writes sklearn-VERSION.json: small fitted models of the installed version of scikit-learn, and
+its predictions with them.
 
     pip install scikit-learn==1.9.1 && python tests/cases/sklearn_models.py
     pip install scikit-learn==1.2.2 "numpy<2" && python tests/cases/sklearn_models.py

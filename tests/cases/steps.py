@@ -1,5 +1,5 @@
-"""Makes steps.json: what TensorFlow and NumPy make of images and numbers, for the tests of the steps
-before and behind models (src/steps).
+"""Writes steps.json: results of TensorFlow and NumPy for images and numbers, for the tests of
+pre-processing and post-processing (crates/preprocessing).
 
     pip install tensorflow-cpu==2.21.0 pillow==13.0.0
     python tests/cases/steps.py > tests/cases/steps.json
@@ -20,7 +20,7 @@ rng = np.random.default_rng(20261121)
 
 
 def numbers(array):
-    """Floats that are read back as the same."""
+    """Floats that survive a round trip through JSON."""
     return [float(number) for number in np.asarray(array, dtype=np.float32).ravel()]
 
 
@@ -56,7 +56,7 @@ def saved(image, kind, **options):
 
 
 def smooth(height, width, channels):
-    """A picture that JPEG does not have to guess at."""
+    """A smooth image, which JPEG encodes with little loss."""
     y, x = np.mgrid[0:height, 0:width]
     planes = [128 + 90 * np.sin(x / (3 + c) + y / (5 - c)) for c in range(channels)]
     return np.stack(planes, axis=-1).astype(np.uint8)
@@ -128,7 +128,7 @@ def scales():
 
 def tops():
     for shape, k in [((3, 10), 4), ((2, 3, 5), 5), ((1, 1000), 7), ((4,), 1)]:
-        # Few different ones, so that some are equal.
+        # Few distinct values, so that some are equal.
         values = rng.integers(0, 20, shape).astype(np.float32) / 8
         top = tf.math.top_k(values, k)
         yield {

@@ -9,7 +9,7 @@ BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/t
 
 
 def environment():
-    """Ours without settings of whoever runs the tests."""
+    """The environment without the settings of the user who runs the tests."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -24,7 +24,7 @@ def free_port():
 
 
 class Running:
-    """A server that has started. `url` is where its HTTP is, `grpc` its address for gRPC."""
+    """A started server. `url` is its base URL, `grpc` its address for gRPC."""
 
     def __init__(self, arguments, env, may_be_unready=False, **options):
         self.url = self.grpc = None
@@ -32,11 +32,11 @@ class Running:
             [BINARY, *arguments], stdout=subprocess.PIPE, text=True, env=env, **options
         )
         for line in self.process.stdout:
-            said = line.strip().removeprefix("listening on ")
-            if said.startswith("http"):
-                self.url = said
-            if said.startswith("grpc://"):
-                self.grpc = said.removeprefix("grpc://")
+            text = line.strip().removeprefix("listening on ")
+            if text.startswith("http"):
+                self.url = text
+            if text.startswith("grpc://"):
+                self.grpc = text.removeprefix("grpc://")
             if line.startswith("ready after") or (may_be_unready and line.startswith("not ready")):
                 return
             if line.startswith("not ready"):

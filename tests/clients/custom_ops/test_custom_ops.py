@@ -1,5 +1,5 @@
-"""Models with operations of their own: one library built here against TensorFlow's headers, and
-those of tensorflow-text as they come from PyPI; and libraries that can not be loaded."""
+"""Models with custom operations: a library built here against TensorFlow's headers, those of
+tensorflow-text from PyPI, and libraries that cannot be loaded."""
 
 import hashlib
 import json
@@ -21,8 +21,8 @@ SOURCE = os.path.join(HERE, "zero_out.cc")
 
 
 def built():
-    """The library of zero_out.cc. It takes a minute to build, so that it is kept beside the
-    virtual environment."""
+    """The library of zero_out.cc. It takes a minute to build, so it is kept in the virtual
+    environment."""
     with open(SOURCE, "rb") as file:
         what = file.read() + tf.version.VERSION.encode()
     folder = os.path.join(sys.prefix, "custom_ops", hashlib.sha256(what).hexdigest()[:16])
@@ -63,7 +63,7 @@ def rpc(server, name, **inputs):
 
 
 def refused(*paths):
-    """What is said when these libraries can not be loaded."""
+    """The error for libraries that cannot be loaded."""
     with tempfile.TemporaryDirectory() as empty:
         command = [BINARY, "serve", empty, "--http-port", "0", "--grpc-port", "0"]
         command.append("--custom-op-paths=" + ",".join(paths))
@@ -93,7 +93,7 @@ class OfOurOwn(unittest.TestCase):
         cls.folder.cleanup()
 
     def test_a_library_serves_a_model(self):
-        # Twice, as a file and in its folder: it is loaded once.
+        # Given as a file and through its directory, it is loaded once.
         paths = f"{self.library},{os.path.dirname(self.library)}"
         server = Server({"zero_out": os.path.dirname(self.model)}, f"--custom-op-paths={paths}")
         self.addCleanup(server.close)
@@ -187,7 +187,7 @@ class ThatCanNotBeLoaded(unittest.TestCase):
         self.assertIn("/no/such/ops.so: No such file", told)
 
     def test_another_abi_names_the_symbol_and_the_version(self):
-        # As a library does that was built against another version, or another C++ ABI.
+        # Like a library that was built against another version, or another C++ ABI.
         symbol = "_ZN10tensorflow8OpKernel7ComputeEPNS_9OldKernelE"
         source = f"void {symbol}(void);\n"
         source += f"__attribute__((constructor)) static void start(void) {{ {symbol}(); }}\n"
@@ -205,10 +205,10 @@ class ThatCanNotBeLoaded(unittest.TestCase):
 
 
 class FromPyPI(unittest.TestCase):
-    """tensorflow-text: its libraries know nothing of us, and are built for this version."""
+    """The libraries of tensorflow-text, which are built for this version of TensorFlow."""
 
     def test_its_libraries_serve_a_model(self):
-        # It registers its operations when it is imported; only this test may have them.
+        # The import registers its operations, which only this test needs.
         import tensorflow_text as text  # noqa: PLC0415
 
         tokenizer = text.WhitespaceTokenizer()

@@ -1,11 +1,11 @@
-"""How each generated client is run: by language and variant, what it takes and what to call."""
+"""How to run the generated client of each language and variant: programs and commands."""
 
 import os
 import shutil
 import subprocess
 import sys
 
-# The virtual environments of all real clients.
+# The directory of the virtual environments of all clients.
 HOME = os.environ.get("CLIENTS_HOME", "")
 
 CARGO_TOML = """\
@@ -26,7 +26,7 @@ debug = false
 
 
 class Language:
-    """A kind of client: its name, the programs it needs, and how to run `file` in `folder`."""
+    """A kind of client: its name, the programs it needs, and the commands that run `file`."""
 
     def __init__(self, language, variant, programs, command):
         self.id, self.variant = language, variant
@@ -37,11 +37,11 @@ class Language:
         return f"{self.id} ({self.variant})"
 
     def missing(self):
-        """Which of its programs are not here."""
+        """Its programs that are not installed."""
         return [program for program in self.programs if not shutil.which(program)]
 
     def run(self, folder, file, environment):
-        """What the client printed, and its exit code."""
+        """Runs the client; returns its exit code, output and errors."""
         for step in self.command(folder, file):
             done = subprocess.run(
                 step,
@@ -67,7 +67,7 @@ def mono(_folder, file):
 
 
 def cargo(folder, file):
-    """A crate of it; all share what is built of others."""
+    """Runs it as a crate; all crates share their built dependencies."""
     os.makedirs(os.path.join(folder, "src"), exist_ok=True)
     shutil.copy(os.path.join(folder, file), os.path.join(folder, "src/main.rs"))
     with open(os.path.join(folder, "Cargo.toml"), "w", encoding="utf-8") as manifest:
@@ -107,5 +107,5 @@ LANGUAGES = [
     Language("swift", "urlsession", ["swift"], interpreted("swift")),
 ]
 
-# What need not be on every machine that runs the tests.
+# Languages that CI may lack.
 MAY_BE_MISSING = {"swift"}

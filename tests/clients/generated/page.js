@@ -1,9 +1,9 @@
-// Runs the script of a page made for browsers, as far as that can be done without one: fills its
-// fields in, sends its form, and prints what it shows.
+// Runs the script of a page for browsers in Node: fills in its fields, submits its form, and prints
+// the text that it shows.
 const fs = require("fs");
 
 const page = fs.readFileSync(process.argv[2], "utf8");
-// A script ends at the first of these, whatever stands around it.
+// A script ends at the first end tag, also within a string.
 const script = page.slice(page.indexOf("<script>") + "<script>".length).split("</script>")[0];
 const elements = {};
 const element = id =>

@@ -1,4 +1,4 @@
-"""A server of the built binary with its own authority, for tests."""
+"""A server of the built binary with its own certificate authority, for tests."""
 
 import base64
 import datetime
@@ -19,12 +19,12 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 from running import BINARY, ROOT, Running
 
-# Quotes and the like, for clients that put them together with shells and strings.
+# Characters that a client must quote in shells and strings.
 USER, PASSWORD = "ana", 'it\'s "s3cret" $HOME: \\ 100%'
 
 
 def environment(**more):
-    """Ours without settings of whoever runs the tests, and plain enough for any tool."""
+    """The environment without the settings of the user who runs the tests, and without proxies."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -37,7 +37,7 @@ class Authority:
     """Signs the certificate of a server. `ca`, `certificate` and `key` are its files."""
 
     def __init__(self, folder):
-        # RSA, for Mono knows no other keys.
+        # RSA, because Mono supports no other keys.
         ca_key, key = (rsa.generate_private_key(65537, 2048) for _ in range(2))
         ca_name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "an authority")])
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
@@ -103,7 +103,7 @@ class Server:
         else:
             self.authority = None
         for name, path in models.items():
-            # A string of JSON is one of TOML, too.
+            # A JSON string is a TOML string, too.
             lines += ["[[models]]", f"name = {quoted(name)}"]
             lines += [f"path = {quoted(os.path.join(ROOT, path))}"]
             lines += ['version_policy = "all"']
@@ -142,7 +142,7 @@ class Server:
         ).stdout
 
     def source(self, model, with_key=False, **query):
-        """The source of a client for `model`, asked for with the user's password or with a key."""
+        """The source of a client for `model`, requested with the user's password or with a key."""
         path = f"/v1/models/{urllib.parse.quote(model, safe='')}/gen_client"
         return self.get(path, with_key, **query)
 
@@ -158,7 +158,7 @@ class Server:
             return answer.read().decode()
 
     def environment(self):
-        """What a client finds in its own."""
+        """The environment of a client."""
         if not self.authority:
             return environment()
         return environment(

@@ -1,4 +1,4 @@
-"""Every generated client whose language is here asks a server, and prints what it answers."""
+"""Runs every generated client whose language is installed, and checks the response that it prints."""
 
 import concurrent.futures
 import json
@@ -11,7 +11,7 @@ from languages import LANGUAGES, MAY_BE_MISSING
 from server import PASSWORD, Server
 
 HALF_PLUS_TWO = "models/half_plus_two"
-# half_plus_two, whose signature and whose input have names like that.
+# half_plus_two with hostile names of its signature and its input.
 HOSTILE = "tests/data/clients/hostile_names"
 HOSTILE_NAME = """it's "a" $HOME `id` #{x} %s <img onerror=alert(1)> é"""
 HOSTILE_SIGNATURE = """it's "a" signature: \\u000a \n${HOME}#{x} </script>"""
@@ -28,10 +28,10 @@ class Generated(unittest.TestCase):
         print("\ngenerated clients that ran:", ", ".join(sorted(cls.ran)))
         for name, programs in cls.missing.items():
             if programs:
-                print(f"not run: {name}: there is no {' and no '.join(programs)} here")
+                print(f"not run: {name}: not installed: {' '.join(programs)}")
 
     def test_every_language_that_should_be_here_is(self):
-        """CI has what packages.sh installs; other machines may lack some."""
+        """CI has every package of packages.sh; other machines may lack some."""
         if "CI" not in os.environ:
             self.skipTest("not in CI")
         wanted = [language for language in LANGUAGES if language.id not in MAY_BE_MISSING]
@@ -61,12 +61,12 @@ class Generated(unittest.TestCase):
         self.check(secure=True, model=HOSTILE_NAME, signature=HOSTILE_SIGNATURE)
 
     def test_an_error_is_printed_and_is_the_exit_code(self):
-        """With a wrong key, and without the authority."""
+        """With a wrong key, and without the certificate authority."""
         server = Server({"half_plus_two": HALF_PLUS_TWO}, secure=True)
         self.addCleanup(server.close)
         names = files(server)
         for language in LANGUAGES:
-            # One of gRPC takes seconds to start, boto3 fails as any program of Python does, and a
+            # The gRPC client takes seconds to start, boto3 fails as any Python program does, and a
             # page has no exit code.
             if self.missing[language.name] or language.variant in ("grpc", "boto3", "browser"):
                 continue
@@ -89,7 +89,7 @@ class Generated(unittest.TestCase):
                 self.assertNotIn("2.5", out)
 
     def check(self, secure, model, with_key=False, **query):
-        """Asks `model` through a client in every language. It adds 2 to the half of 1, twice."""
+        """Runs a client of `model` in every language, for two rows of half_plus_two."""
         models = {"half_plus_two": HALF_PLUS_TWO, HOSTILE_NAME: HOSTILE}
         server = Server(models, secure)
         self.addCleanup(server.close)
@@ -119,7 +119,7 @@ class Generated(unittest.TestCase):
 
 
 def files(server):
-    """What the files of clients are called, by language and variant."""
+    """The file names of the clients, by language and variant."""
     languages = json.loads(server.get("/api/v1/clients"))["languages"]
     return {
         (language["id"], variant["id"]): variant["file"]
@@ -129,7 +129,7 @@ def files(server):
 
 
 def ask(server, language, file, model, with_key, query, environment=None):
-    """Exit code, output and errors of a client, and its source."""
+    """Runs a client; returns its exit code, output, errors and source."""
     source = server.source(model, with_key, language=language.id, variant=language.variant, **query)
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, file), "w", encoding="utf-8") as client:
@@ -138,7 +138,7 @@ def ask(server, language, file, model, with_key, query, environment=None):
 
 
 def prediction(text):
-    """The one list of numbers in an answer: `{"y": […]}`, `{"outputs": […]}` or gRPC's `y […]`."""
+    """The list of numbers in a response: `{"y": […]}`, `{"outputs": […]}` or gRPC's `y […]`."""
     start, end = text.rindex("["), text.rindex("]")
     return json.loads(text[start : end + 1])
 

@@ -1,4 +1,4 @@
-"""/openapi.json is valid OpenAPI, and what it says of models is true of them."""
+"""/openapi.json is valid OpenAPI, and its schemas match the requests and responses of models."""
 
 import json
 import os
@@ -81,7 +81,7 @@ class Description(unittest.TestCase):
                 continue
             request.validate(example)
             if path.startswith("/v1/models/classify_three"):
-                continue  # Its strings are messages, which no schema tells of.
+                continue  # Its strings are messages, which no schema describes.
             with self.subTest(path):
                 answer = self.server.ask(path, example)
                 Draft202012Validator(given).validate(answer)

@@ -14,19 +14,19 @@ HALF_PLUS_THREE = os.path.join(DATA, "models/half_plus_three")
 HALF_PLUS_TWO = os.path.join(DATA, "mme/half_plus_two")
 WIDE_MLP = os.path.join(ROOT, "models/wide_mlp")
 
-# What AWS's clients want before they send anything.
+# The settings that AWS's clients require.
 AWS = {
     "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
     "AWS_SECRET_ACCESS_KEY": "secret",
     "AWS_DEFAULT_REGION": "us-west-2",
-    # Nobody on this network is asked for anything.
+    # No request to the metadata service.
     "AWS_EC2_METADATA_DISABLED": "true",
     "SAGEMAKER_SUPPRESS_V2_WARNING": "1",
 }
 
 
 def environment(**more):
-    """Ours, without settings of whoever runs the tests."""
+    """The environment without the settings of the user who runs the tests."""
     foreign = ("SAGEMAKER_", "AWS_")
     kept = {
         name: value
@@ -38,9 +38,9 @@ def environment(**more):
 
 
 def use_aws(url=None):
-    """Sets this process up as a user of SageMaker would, with our address."""
+    """Sets the environment of a SageMaker user, with the server's address."""
     for name in list(os.environ):
-        # The last is ours, and no setting: docker's stand-in would complain of it.
+        # The last is not a setting of the server, and docker-shim would reject it.
         if name.startswith(("AWS_", "SAGEMAKER_")) or name == "TENSORSERVE_BINARY":
             del os.environ[name]
     os.environ.update(AWS)
@@ -49,7 +49,7 @@ def use_aws(url=None):
 
 
 def pack(folder, *models):
-    """A model.tar.gz in `folder`, with these folders."""
+    """Writes a model.tar.gz with these directories into `folder`."""
     path = os.path.join(folder, "model.tar.gz")
     with tarfile.open(path, "w:gz") as archive:
         for model in models:

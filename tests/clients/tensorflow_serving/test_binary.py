@@ -1,4 +1,4 @@
-"""NumPy's arrays and gRPC's messages as bodies of :predict, from the libraries themselves."""
+"""Bodies of :predict as NumPy and Protocol Buffers write them."""
 
 import io
 import unittest

@@ -1,4 +1,4 @@
-"""The binary as tensorflow_model_server: its files, encryption, and its list of models by RPC."""
+"""The binary as tensorflow_model_server: its files, TLS, and its list of models over gRPC."""
 
 import datetime
 import ipaddress
@@ -40,7 +40,7 @@ def pem(key):
 
 
 def certificate(name, issuer=None):
-    """A key and a certificate, signed by issuer's key or its own."""
+    """A key and a certificate, signed by the issuer's key or self-signed."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     issuer_key, issuer_name = (issuer[0], issuer[1].subject) if issuer else (key, subject)

@@ -1,4 +1,4 @@
-"""PredictionService.Predict and what describes models, through tensorflow-serving-api."""
+"""PredictionService.Predict and the metadata of models, through tensorflow-serving-api."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""SageMaker's SDK 2 in local mode: our binary is its docker."""
+"""SageMaker's SDK 2 in local mode, with the binary as its docker."""
 
 import json
 import os
@@ -69,7 +69,7 @@ class Local(unittest.TestCase):
             assemble_with="Line",
             accept="application/json",
         )
-        # It is done when this returns; to wait would be to ask AWS for its log.
+        # The job is done when this returns; wait() would request its log from AWS.
         transformer.transform(
             "file://" + inputs, content_type="text/csv", split_type="Line", wait=False
         )
@@ -88,7 +88,7 @@ class Local(unittest.TestCase):
             Body=body, EndpointName="any", ContentType="text/csv", Accept="application/json"
         )
         self.assertEqual(len(json.loads(answer["Body"].read())["predictions"]), 10)
-        # It never looks at the status.
+        # The SDK ignores the status.
         answer = client.invoke_endpoint(Body="", EndpointName="any", ContentType="text/csv")
         self.assertIn("error", json.loads(answer["Body"].read()))
 

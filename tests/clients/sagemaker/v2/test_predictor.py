@@ -1,4 +1,4 @@
-"""SageMaker's SDK 2: TensorFlowPredictor over the service's dialect."""
+"""SageMaker's SDK 2: TensorFlowPredictor over the service's API."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from sagemaker.tensorflow import TensorFlowPredictor
 
 import sagemaker
 
-# Nothing is told to anyone.
+# No telemetry.
 SILENT = {
     "SchemaVersion": "1.0",
     "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}},
@@ -101,11 +101,11 @@ class Predictor(unittest.TestCase):
         predictor = self.predictor(serializer=NumpySerializer(), deserializer=NumpyDeserializer())
         answer = predictor.predict(numpy.array([1.0, 2.0, 5.0], dtype=numpy.float32))
         self.assertEqual((answer.dtype, answer.tolist()), (numpy.float32, [3.5, 4.0, 5.5]))
-        # Numbers of another type become the model's, and lists become arrays.
+        # Numbers are converted to the model's dtype, and lists to arrays.
         self.assertEqual(predictor.predict(numpy.arange(3)).tolist(), [3.0, 3.5, 4.0])
         self.assertEqual(predictor.predict([1.0, 2.0]).tolist(), [3.5, 4.0])
 
-        # Several dimensions each way, the same as through JSON.
+        # Several dimensions in both directions, with the same result as JSON.
         rows = numpy.random.default_rng(7).random((5, 784), dtype=numpy.float32)
         predictor = self.predictor(
             model_name="wide_mlp",

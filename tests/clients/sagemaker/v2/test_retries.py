@@ -1,7 +1,7 @@
-"""What boto3 sends again by itself: what was refused because the queue was full, and nothing else.
+"""boto3 retries requests that load shedding refused, and no others.
 
-Both sides count: the client its attempts, by an event of botocore's, and the server the failures, in
-its metrics.
+Both sides are counted: the client's attempts by an event of botocore, the server's refusals by its
+metrics.
 """
 
 import io
@@ -34,7 +34,7 @@ def npy(rows):
 
 
 class Flood:
-    """Others, who keep one thread and the one place in its queue taken until told to stop."""
+    """Other clients, which occupy the only thread and the only place in its queue until stopped."""
 
     def __init__(self, url):
         self.url, self.body = url + "/invocations", npy(1500)
@@ -74,7 +74,7 @@ class Retries(unittest.TestCase):
         cls.container.close()
 
     def client(self, mode):
-        """A client, and the times at which it sent something."""
+        """A client, and the times at which it sent requests."""
         retries = {"mode": mode, "total_max_attempts": 8}
         client = boto3.client("sagemaker-runtime", config=Config(retries=retries))
         self.addCleanup(client.close)
@@ -85,7 +85,7 @@ class Retries(unittest.TestCase):
         return client, sent
 
     def failures(self, code):
-        """How many requests the server has refused with `code`."""
+        """The number of requests that the server has refused with `code`."""
         with urllib.request.urlopen(self.container.url + "/metrics", timeout=60) as answer:
             text = answer.read().decode()
         lines = re.findall(
@@ -100,7 +100,7 @@ class Retries(unittest.TestCase):
             self.addCleanup(flood.stop)
             before = self.failures("UNAVAILABLE")
 
-            # It was refused once: now there is room.
+            # Refused once; the queue now has room for the retry.
             def on_retry(sent=sent, flood=flood, **_):
                 if len(sent) > 1:
                     flood.ends.set()
@@ -136,7 +136,7 @@ class Retries(unittest.TestCase):
     def test_a_wrong_call_is_not(self):
         for mode in MODES:
             client, sent = self.client(mode)
-            # There is no folder for answers.
+            # No directory for results is configured.
             with self.assertRaises(ClientError) as raised:
                 client.invoke_endpoint_async(EndpointName="e", InputLocation="file:///x")
             answer = raised.exception.response

@@ -1,4 +1,4 @@
-"""boto3's sagemaker-runtime against our endpoint, with nothing but its address changed."""
+"""boto3's sagemaker-runtime against the server, with only its endpoint URL changed."""
 
 import json
 import os

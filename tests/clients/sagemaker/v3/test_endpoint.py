@@ -1,4 +1,4 @@
-"""SageMaker's SDK 3: Endpoint.invoke, with nothing but the address changed."""
+"""SageMaker's SDK 3: Endpoint.invoke, with only its endpoint URL changed."""
 
 import json
 import os
