@@ -17,7 +17,7 @@ home=${CARGO_TARGET_DIR:-$root/target}/clients
 if [ $# -eq 0 ]; then
     set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi
     case ${CLIENTS:-core} in
-    core) echo "CLIENTS=core: without the generated clients and the browser (CLIENTS=all)" ;;
+    core) echo "CLIENTS=core: leaves out the generated clients and the browser; CLIENTS=all tests them" ;;
     all) set -- "$@" generated browser ;;
     *)
         echo "CLIENTS=$CLIENTS is not valid; use core or all" >&2
