@@ -1,12 +1,12 @@
-# One command per chore; CI runs the same ones.
+# One command per task; CI runs the same ones.
 #
 #   make run            serve models/ on http://127.0.0.1:8500      (DEVICE=gpu for CUDA)
 #   make test           the tests: Rust, then real clients          (CLIENTS=all for all of them)
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo
 #   make lint           Rust, Python and JavaScript: findings and format; `make format` formats all
-#   make check          what CI runs: test, lint, documentation, Dockerfiles, licences
+#   make check          test, lint, documentation, Dockerfiles, licences; CI runs it with CLIENTS=all
 #
-# Needs Rust, gcc, make and Python 3 with pip. libtensorflow and ONNX Runtime are fetched into lib/,
+# Requires Rust, gcc, make and Python 3 with pip. libtensorflow and ONNX Runtime are fetched into lib/,
 # once; `make clean` leaves them there.
 #
 # CLIENTS selects the clients that are tested. `core`, the default, takes those that pip installs, in
@@ -32,7 +32,7 @@ BINARY = $(TARGET)/release/tensorserve
 CALLED_AT := $(shell date +%s%N)
 
 .PHONY: run test rust-test client-test bench check lib build lint lint-rust lint-python \
-	lint-javascript format doc deny dockerfiles clean help
+	lint-javascript format doc deny audit dockerfiles clean help
 
 run: lib build
 	@TENSORSERVE_CALLED_AT=$(CALLED_AT) \
@@ -46,7 +46,7 @@ rust-test: lib
 
 # The clients that users have. CLIENTS selects them, as described above.
 client-test: lib
-	@# Built as for the other tests, and so not twice.
+	@# The same build as for the other tests, so that it is not compiled twice.
 	$(CARGO) test --locked --no-run --test it
 	CLIENTS=$(CLIENTS) PYTHON=$(PYTHON) tests/clients/run.sh "$(abspath $(TARGET)/debug/tensorserve)"
 
@@ -93,7 +93,7 @@ dockerfiles:
 deny: $(DENY)
 	$(DENY) check bans licenses sources
 
-# The list of known holes is fetched from GitHub, so this is not part of `make check`.
+# Fetches the list of known vulnerabilities from GitHub, so it is not part of `make check`.
 audit: $(DENY)
 	$(DENY) check advisories
 

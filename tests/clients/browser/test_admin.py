@@ -23,7 +23,7 @@ class Admin(PageTest):
         dialog.get_by_role("button", name=action, exact=True).click()
         expect(dialog).to_be_hidden()
 
-    def told(self, text):
+    def toast(self, text):
         expect(self.page.locator("#toasts")).to_contain_text(text)
 
     def audited(self, what):
@@ -42,7 +42,7 @@ class Admin(PageTest):
         expect(row.locator(".wide .chip.good")).to_be_visible()
         unload.click()
         self.confirm("Unload")
-        self.told("half_plus_two is unloaded.")
+        self.toast("half_plus_two is unloaded.")
         expect(row.locator(".wide .chip.good")).to_have_count(0)
         self.audited("unload")
         row = self.open_row("half_plus_two")

@@ -35,11 +35,11 @@ class Overview(PageTest):
 
     def test_figures_are_those_of_the_server(self):
         self.show()
-        told = self.server.ask_json("/api/v1/status")["server"]
-        expect(self.page.locator("#version")).to_have_text(told["version"])
+        status = self.server.ask_json("/api/v1/status")["server"]
+        expect(self.page.locator("#version")).to_have_text(status["version"])
         expect(self.page.locator("#uptime")).to_contain_text("up ")
-        expect(self.page.locator("#facts")).to_contain_text(told["runtimes"][0])
-        expect(self.page.locator("#tiles")).to_contain_text(f"of {told['cores']} core")
+        expect(self.page.locator("#facts")).to_contain_text(status["runtimes"][0])
+        expect(self.page.locator("#tiles")).to_contain_text(f"of {status['cores']} core")
         expect(self.page.locator("#connection")).to_have_attribute("data-state", "live")
 
     def test_rows_open_and_show_the_signature(self):
