@@ -30,8 +30,9 @@ pub use self::operate::Facts;
 pub use crate::entry::{EntryPoint, Method};
 pub use crate::metrics::{InFlight, Point, Rates, Tally};
 pub use crate::repository::{
-    Change, Choice, CustomOps, Happening, InputStyle, LoadedModel, ModelHandle, ModelSpec,
-    ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, State, Unresolved, VersionStatus,
+    ChangeRequest, Choice, CustomOps, InputStyle, LifecycleEvent, LoadedModel, ModelHandle,
+    ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, State, Unresolved,
+    VersionStatus,
 };
 pub use crate::request_log::{LoggedInference, LoggedRun, RecordFormat};
 

@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime};
 use super::{Engine, stopping};
 use crate::config::{RepositoryConfig, SourceConfig};
 use crate::metrics::{Point, Rates};
-use crate::repository::{Change, Happening, ModelState};
+use crate::repository::{ChangeRequest, LifecycleEvent, ModelState};
 use tensorserve_os::machine;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -63,10 +63,10 @@ impl Engine {
         self.0.repository.models(Some(name)).pop()
     }
 
-    /// What happened to a model lately, the oldest first.
+    /// The latest lifecycle events of a model, the oldest first.
     #[must_use]
-    pub fn happenings(&self, model: &str) -> Vec<Happening> {
-        self.0.repository.happenings(model)
+    pub fn lifecycle_events(&self, model: &str) -> Vec<LifecycleEvent> {
+        self.0.repository.lifecycle_events(model)
     }
 
     /// Why the server is not ready; nothing if it is.
@@ -125,7 +125,7 @@ impl Engine {
     /// [`Code::FailedPrecondition`] if it can not be changed so, [`Code::AlreadyExists`] for a
     /// model that is not out of service, [`Code::DeadlineExceeded`] for one that is not back in
     /// time, and what its load reports.
-    pub async fn change(&self, model: &str, change: Change, by: &str) -> Result<()> {
+    pub async fn change(&self, model: &str, change: ChangeRequest, by: &str) -> Result<()> {
         let outcome = self.0.repository.change(model, change, by).await;
         outcome.unwrap_or_else(|_| Err(stopping()))
     }

@@ -1,52 +1,52 @@
-//! What happened to models, for people: the last of it for each.
+//! The history of models for operators: the latest lifecycle events of each.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// How much is remembered of a model.
-const MOST: usize = 32;
+/// Events that are kept of one model.
+const MOST_EVENTS: usize = 32;
 
-/// Of how many models; of more, those to which nothing happened for longest are forgotten.
+/// Models whose events are kept. Of more, the model whose latest event is oldest is forgotten.
 const MOST_MODELS: usize = 2000;
 
-/// The longest text of an error that is remembered.
+/// Bytes of an error message that are kept.
 const LONGEST_ERROR: usize = 1000;
 
-/// Something that happened to a model.
+/// One entry of a model's history.
 #[derive(Clone, Debug)]
-pub struct Happening {
-    /// When.
+pub struct LifecycleEvent {
+    /// When it happened.
     pub at: SystemTime,
-    /// To which of its versions; `None` for all of them.
+    /// The version that it concerns; `None` for all versions.
     pub version: Option<i64>,
-    /// What it was.
+    /// Its kind, such as `loading`, `available`, `unload` or `label`.
     pub what: &'static str,
-    /// How long it took.
+    /// How long the load or unload took that ended with it.
     pub took: Option<Duration>,
-    /// Who wanted it: a user, or [`WATCH`] or [`REQUEST`].
+    /// Who requested it: a user, [`WATCH`] or [`REQUEST`].
     pub who: Arc<str>,
-    /// Why it failed.
+    /// Why the load failed.
     pub error: Option<String>,
 }
 
-/// The one who looks at the sources.
+/// [`LifecycleEvent::who`] of what follows from a scan of the sources.
 pub(super) const WATCH: &str = "watch";
 
-/// A client without a name that asked for it.
+/// [`LifecycleEvent::who`] of a request by a client without a name.
 pub const REQUEST: &str = "request";
 
-/// The journal of all models.
+/// The latest lifecycle events of all models.
 #[derive(Default)]
-pub(super) struct Journal(Mutex<HashMap<String, VecDeque<Happening>>>);
+pub(super) struct Journal(Mutex<HashMap<String, VecDeque<LifecycleEvent>>>);
 
 impl Journal {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<Happening>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<LifecycleEvent>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn note(&self, model: &str, mut happening: Happening) {
-        if let Some(error) = &mut happening.error {
+    pub(super) fn record(&self, model: &str, mut event: LifecycleEvent) {
+        if let Some(error) = &mut event.error {
             let is_boundary = |at: &usize| error.is_char_boundary(*at);
             let end = (0..=LONGEST_ERROR.min(error.len())).rev().find(is_boundary).unwrap_or(0);
             error.truncate(end);
@@ -59,14 +59,14 @@ impl Journal {
             }
         }
         let own = all.entry(model.to_owned()).or_default();
-        if own.len() >= MOST {
+        if own.len() >= MOST_EVENTS {
             own.pop_front();
         }
-        own.push_back(happening);
+        own.push_back(event);
     }
 
-    /// What happened to a model, the oldest first.
-    pub(super) fn of(&self, model: &str) -> Vec<Happening> {
+    /// The latest events of a model, the oldest first.
+    pub(super) fn events_of(&self, model: &str) -> Vec<LifecycleEvent> {
         self.lock().get(model).into_iter().flatten().cloned().collect()
     }
 }
@@ -75,25 +75,25 @@ impl Journal {
 mod tests {
     use super::*;
 
-    fn happening(at: u64, error: Option<String>) -> Happening {
+    fn event(at: u64, error: Option<String>) -> LifecycleEvent {
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(at);
         let who = WATCH.into();
-        Happening { at, version: Some(1), what: "failed", took: None, who, error }
+        LifecycleEvent { at, version: Some(1), what: "failed", took: None, who, error }
     }
 
     #[test]
     fn no_more_is_remembered_than_there_is_room_for() {
         let journal = Journal::default();
         for at in 0..100 {
-            journal.note("m", happening(at, Some("€".repeat(1000))));
+            journal.record("m", event(at, Some("€".repeat(1000))));
         }
-        let all = journal.of("m");
-        assert_eq!(all.len(), MOST);
+        let all = journal.events_of("m");
+        assert_eq!(all.len(), MOST_EVENTS);
         assert_eq!(all.last().unwrap().at, SystemTime::UNIX_EPOCH + Duration::from_secs(99));
         assert_eq!(all[0].error.as_deref().unwrap().len(), 999);
         for number in 0..MOST_MODELS as u64 {
-            journal.note(&format!("n{number}"), happening(1000 + number, None));
+            journal.record(&format!("n{number}"), event(1000 + number, None));
         }
-        assert!(journal.of("m").is_empty() && journal.of("n0").len() == 1);
+        assert!(journal.events_of("m").is_empty() && journal.events_of("n0").len() == 1);
     }
 }

@@ -1,8 +1,8 @@
 //! The one thread that changes which versions are loaded.
 //!
-//! It wakes up to look at the sources ([`look`]), when they are changed ([`reload`]), when a model
-//! is asked for by itself ([`asked`]), when a load ends, and while versions drain. Loads and
-//! unloads run on threads of their own ([`work`]) and report back as [`Event`]s, so a slow load
+//! It wakes up to look at the sources ([`scan`]), when they are changed ([`reload`]), when a model
+//! is asked for by itself ([`requested`]), when a load ends, and while versions drain. Loads and
+//! unloads run on threads of their own ([`work`]) and report back as [`ManagerEvent`]s, so a slow load
 //! never holds up a swap of another model.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,26 +12,29 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use tokio::sync::oneshot;
 
-use self::asked::{Leaving, Origin};
 use self::changes::{Changed, Returning};
+use self::control::{Completion, ManagerEvent};
+use self::requested::{Leaving, Origin};
 use super::policy::{self, Action, Snapshot};
 use super::servable::Servable;
-use super::source::Found;
+use super::source::DiscoveredModel;
 use super::version::{LONGEST_RETRY, Version, become_state};
-use super::{Answer, Change, Shared, State, VersionStatus};
+use super::{Shared, State, VersionStatus};
 use crate::config::{ModelConfig, SourceConfig};
 use tensorserve_os as os;
 use tensorserve_tensor::error::{Error, Result};
 
-mod asked;
 mod batching;
 mod changes;
-mod look;
+mod control;
 mod memory;
 mod reload;
+mod requested;
+mod scan;
 mod work;
+
+pub(super) use self::control::Control;
 
 /// How often a draining version is looked at.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
@@ -48,20 +51,9 @@ const TRIM_EVERY: Duration = Duration::from_millis(500);
 /// How often files are looked at when the sources are not.
 const FILES_POLL: Duration = Duration::from_secs(1);
 
-/// What a loading or unloading thread reports, and what others ask for.
-enum Event {
-    Warming(Key),
-    Loaded(Key, Result<Arc<Servable>>, Duration),
-    Unloaded(Key),
-    Sources(Vec<SourceConfig>, Answer),
-    Load(Box<SourceConfig>, Instant, Arc<str>, Answer),
-    Unload(String, Arc<str>, Answer),
-    Change(String, Change, Arc<str>, Answer),
-}
-
 /// A version in one life of its model.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct VersionKey {
     model: Arc<str>,
     version: i64,
     life: u64,
@@ -78,7 +70,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(found: &Found, life: u64) -> Self {
+    fn new(found: &DiscoveredModel, life: u64) -> Self {
         let (source, config) = (found.source.clone(), found.config.clone());
         let (origin, versions) = (Origin::Sources, BTreeMap::new());
         Model { origin, source, life, config, versions }
@@ -94,7 +86,7 @@ impl Model {
     }
 }
 
-struct Manager {
+struct LifecycleManager {
     shared: Arc<Shared>,
     sources: Vec<SourceConfig>,
     /// Whether the sources are to be looked at when it is time to look.
@@ -104,11 +96,11 @@ struct Manager {
     /// Lives of models so far.
     lives: u64,
     /// What serves for models that have come to another source and are not ready from there.
-    predecessors: BTreeMap<Arc<str>, Vec<(Key, Arc<Servable>)>>,
+    predecessors: BTreeMap<Arc<str>, Vec<(VersionKey, Arc<Servable>)>>,
     /// What is no longer served, but still held by requests.
-    parting: Vec<(Key, Arc<Servable>)>,
+    parting: Vec<(VersionKey, Arc<Servable>)>,
     /// Who waits for a change of the sources.
-    reload: Option<Answer>,
+    reload: Option<Completion>,
     /// Who waits for models to be out of memory.
     leaving: Vec<Leaving>,
     /// Who waits for models to be back in service.
@@ -117,12 +109,12 @@ struct Manager {
     offline: BTreeSet<Arc<str>>,
     /// What was changed of models of sources.
     changed: BTreeMap<Arc<str>, Changed>,
-    events: Receiver<Event>,
-    report: Sender<Event>,
+    events: Receiver<ManagerEvent>,
+    report: Sender<ManagerEvent>,
     /// Loads and unloads under way.
     working: usize,
     /// What every version in memory takes there, in bytes, by estimate.
-    memory: BTreeMap<Key, u64>,
+    memory: BTreeMap<VersionKey, u64>,
     /// Threads within an operation that suited a model from a source, whether or not it is there.
     threads: BTreeMap<(Arc<str>, PathBuf), usize>,
     /// Lines that were logged, not to be repeated at every look.
@@ -132,54 +124,11 @@ struct Manager {
     trimmed_at: Instant,
 }
 
-/// Tells the thread what to do.
-#[derive(Clone)]
-pub(super) struct Control(Sender<Event>);
-
-impl Control {
-    /// Serves these sources from now on. The answer comes when that is done, or has failed; none
-    /// comes from a repository that has stopped.
-    pub(super) fn set_sources(&self, sources: Vec<SourceConfig>) -> oneshot::Receiver<Result<()>> {
-        self.ask(|answer| Event::Sources(sources, answer))
-    }
-
-    /// Loads one more model. The answer comes when it is ready, has failed, or at `deadline`.
-    pub(super) fn load(
-        &self,
-        source: SourceConfig,
-        deadline: Instant,
-        by: Arc<str>,
-    ) -> oneshot::Receiver<Result<()>> {
-        self.ask(|answer| Event::Load(Box::new(source), deadline, by, answer))
-    }
-
-    /// Takes one of those away. The answer comes when nothing of it is in memory.
-    pub(super) fn unload(&self, name: String, by: Arc<str>) -> oneshot::Receiver<Result<()>> {
-        self.ask(|answer| Event::Unload(name, by, answer))
-    }
-
-    /// Changes something of a model. The answer comes when that is done.
-    pub(super) fn change(
-        &self,
-        model: String,
-        change: Change,
-        by: Arc<str>,
-    ) -> oneshot::Receiver<Result<()>> {
-        self.ask(|answer| Event::Change(model, change, by, answer))
-    }
-
-    fn ask(&self, event: impl FnOnce(Answer) -> Event) -> oneshot::Receiver<Result<()>> {
-        let (answer, outcome) = oneshot::channel();
-        let _ = self.0.send(event(answer));
-        outcome
-    }
-}
-
 /// Starts the thread.
 pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<Control> {
     let (report, events) = unbounded();
-    let control = Control(report.clone());
-    let mut manager = Manager {
+    let control = Control::new(report.clone());
+    let mut manager = LifecycleManager {
         shared,
         sources,
         looks: true,
@@ -210,13 +159,13 @@ pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<C
     Ok(control)
 }
 
-impl Manager {
+impl LifecycleManager {
     fn run(&mut self) {
         let poll_interval = self.shared.config.poll_interval;
         while !self.shared.board().stopped {
             if Instant::now() >= self.next_look {
                 if self.looks {
-                    self.look();
+                    self.scan_sources();
                 }
                 self.check_files();
                 self.looks = poll_interval.is_some();
@@ -311,14 +260,14 @@ impl Manager {
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: ManagerEvent) {
         match event {
-            Event::Warming(key) => {
+            ManagerEvent::Warming(key) => {
                 if let Some(version) = self.version(&key) {
                     become_state(version, State::Warming);
                 }
             }
-            Event::Unloaded(key) => {
+            ManagerEvent::Unloaded(key) => {
                 self.working -= 1;
                 self.free(&key);
                 if let Some(version) = self.version(&key) {
@@ -332,33 +281,37 @@ impl Manager {
                 log::info!("{} version {}: unloaded", key.model, key.version);
                 self.left(&key);
             }
-            Event::Loaded(key, Ok(servable), time) => {
+            ManagerEvent::Loaded(key, Ok(servable), time) => {
                 self.working -= 1;
                 self.loaded(&key, servable, time);
             }
-            Event::Loaded(key, Err(error), _) => {
+            ManagerEvent::Loaded(key, Err(error), _) => {
                 self.working -= 1;
                 self.free(&key);
                 self.shared.metrics.load_failed(&key.model);
                 self.fail(&key, error);
                 self.left(&key);
             }
-            Event::Sources(sources, answer) => self.set_sources(sources, answer),
-            Event::Load(source, deadline, by, answer) => {
-                self.ask_for(&source, deadline, &by, answer);
+            ManagerEvent::SetSources(sources, completion) => self.set_sources(sources, completion),
+            ManagerEvent::LoadModel(source, deadline, by, completion) => {
+                self.ask_for(&source, deadline, &by, completion);
             }
-            Event::Unload(name, by, answer) => self.take_back(&name, &by, answer),
-            Event::Change(name, change, by, answer) => self.change(&name, change, &by, answer),
+            ManagerEvent::UnloadModel(name, by, completion) => {
+                self.take_back(&name, &by, completion)
+            }
+            ManagerEvent::ChangeModel(name, change, by, completion) => {
+                self.change(&name, change, &by, completion)
+            }
         }
     }
 
     /// The version, unless its model has begun another life.
-    fn version(&mut self, key: &Key) -> Option<&mut Version> {
+    fn version(&mut self, key: &VersionKey) -> Option<&mut Version> {
         let model = self.models.get_mut(&key.model).filter(|model| model.life == key.life)?;
         model.versions.get_mut(&key.version)
     }
 
-    fn loaded(&mut self, key: &Key, servable: Arc<Servable>, time: Duration) {
+    fn loaded(&mut self, key: &VersionKey, servable: Arc<Servable>, time: Duration) {
         let threads = servable.threads();
         let Some(version) = self.version(key) else {
             self.parting.push((key.clone(), servable));
@@ -374,7 +327,7 @@ impl Manager {
         log::info!("{name} version {}: ready after {} ms", key.version, time.as_millis());
     }
 
-    fn fail(&mut self, key: &Key, error: Error) {
+    fn fail(&mut self, key: &VersionKey, error: Error) {
         let (name, number) = (&key.model, key.version);
         let serving = self
             .models
@@ -435,8 +388,8 @@ impl Manager {
             let shown = board.models.entry(name.to_string()).or_default();
             shown.retain(|number, _| model.versions.contains_key(number));
             for (&number, version) in &mut model.versions {
-                for happening in version.take_happened(number) {
-                    self.shared.journal.note(name, happening);
+                for event in version.take_events(number) {
+                    self.shared.journal.record(name, event);
                 }
                 let (state, since) = (version.state.clone(), version.since);
                 shown.insert(number, VersionStatus { version: number, state, since });

@@ -38,7 +38,7 @@ mod version;
 
 use self::step_threads::StepThreads;
 
-pub use self::journal::{Happening, REQUEST};
+pub use self::journal::{LifecycleEvent, REQUEST};
 pub use self::servable::Servable;
 pub use self::state::{State, VersionStatus};
 pub use crate::batch::RunTiming;
@@ -108,36 +108,33 @@ pub struct LoadedModel {
     pub path: PathBuf,
 }
 
-/// What someone changes of a model while the server runs.
+/// A change of one model that an operator requests while the server runs.
 #[derive(Clone, Debug)]
-pub enum Change {
-    /// A model that a source has is taken out of service, until it is put back.
-    Offline,
-    /// It is put back; whoever asks waits for it until then.
-    Online(Instant),
-    /// A label is given to a version, or (`None`) is no more.
-    Label(String, Option<i64>),
-    /// How its requests are joined.
-    Batching(Box<BatchConfig>),
+pub enum ChangeRequest {
+    /// Unload a model that a source has, and keep it unloaded until it is returned to service.
+    TakeOutOfService,
+    /// Load it again; the request waits for that until this deadline.
+    ReturnToService(Instant),
+    /// Set a label to a version, or (`None`) remove the label.
+    SetLabel(String, Option<i64>),
+    /// Replace the batching parameters of all versions.
+    SetBatching(Box<BatchConfig>),
 }
 
-/// A model as people see it.
+/// A model and its versions as the console shows them.
 #[derive(Clone)]
 pub struct ModelState {
     /// Its name.
     pub name: String,
-    /// It was loaded by a request of its own, and not because a source has it.
-    pub is_asked_for: bool,
-    /// It was taken out of service.
-    pub is_offline: bool,
-    /// Names of versions.
+    /// Whether it was loaded by a request of its own, and not because a source has it.
+    pub is_requested: bool,
+    /// Whether an operator has taken it out of service.
+    pub is_out_of_service: bool,
+    /// The version that each label means.
     pub labels: BTreeMap<String, i64>,
-    /// Its versions, highest number first, each with itself if it is ready.
+    /// Its versions, highest number first, each with a handle if it is ready.
     pub versions: Vec<(VersionStatus, Option<ModelHandle>)>,
 }
-
-/// Where the outcome of what was asked for goes.
-type Answer = oneshot::Sender<Result<()>>;
 
 /// Files in a version's folder that are not the model's, and whose form only protocols know.
 pub trait VersionFiles: Send + Sync {
@@ -279,38 +276,43 @@ impl Repository {
         deadline: Instant,
         by: &str,
     ) -> oneshot::Receiver<Result<()>> {
-        self.1.load(source, deadline, by.into())
+        self.1.load_model(source, deadline, by.into())
     }
 
     /// Takes away a model that [`Repository::load_model`] brought. The answer comes when its last
     /// request is done and its memory is the system's; none if the repository is stopped before.
     #[must_use]
     pub fn unload_model(&self, name: &str, by: &str) -> oneshot::Receiver<Result<()>> {
-        self.1.unload(name.to_owned(), by.into())
+        self.1.unload_model(name.to_owned(), by.into())
     }
 
-    /// Changes something of a model, because `by` asks for it. The answer comes when that is done;
-    /// none if the repository is stopped before.
+    /// Changes a model at the request of the user `by`. The outcome is sent when the change is
+    /// done; nothing is sent if the repository is stopped before.
     #[must_use]
-    pub fn change(&self, model: &str, change: Change, by: &str) -> oneshot::Receiver<Result<()>> {
-        self.1.change(model.to_owned(), change, by.into())
+    pub fn change(
+        &self,
+        model: &str,
+        change: ChangeRequest,
+        by: &str,
+    ) -> oneshot::Receiver<Result<()>> {
+        self.1.change_model(model.to_owned(), change, by.into())
     }
 
-    /// What happened to a model lately, the oldest first.
+    /// The latest lifecycle events of a model, the oldest first.
     #[must_use]
-    pub fn happenings(&self, model: &str) -> Vec<Happening> {
-        self.0.journal.of(model)
+    pub fn lifecycle_events(&self, model: &str) -> Vec<LifecycleEvent> {
+        self.0.journal.events_of(model)
     }
 
-    /// The model as people see it, or all models, sorted by name.
+    /// The state of the model `name`, or of all models, sorted by name.
     #[must_use]
     pub fn models(&self, name: Option<&str>) -> Vec<ModelState> {
         let board = self.0.board();
         let shown = board.models.iter().filter(|(model, _)| name.is_none_or(|name| name == *model));
         let state = |(name, versions): (&String, &BTreeMap<i64, VersionStatus>)| ModelState {
             name: name.clone(),
-            is_asked_for: board.asked.contains_key(name),
-            is_offline: board.offline.contains(name),
+            is_requested: board.asked.contains_key(name),
+            is_out_of_service: board.offline.contains(name),
             labels: BTreeMap::new(),
             versions: versions.values().rev().map(|status| (status.clone(), None)).collect(),
         };

@@ -14,7 +14,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 
 /// A model that is there.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Found {
+pub(super) struct DiscoveredModel {
     pub(super) name: String,
     /// The path of the source it comes from.
     pub(super) source: PathBuf,
@@ -26,7 +26,7 @@ pub(super) struct Found {
 /// What one look at a source brought.
 #[derive(Debug, Default)]
 pub(super) struct Discovery {
-    pub(super) models: Vec<Found>,
+    pub(super) models: Vec<DiscoveredModel>,
     /// Names of folders that may be models, but can not be read.
     pub(super) unreadable: BTreeSet<String>,
     /// Names of folders that hold no version: models that were emptied, or no models at all.
@@ -89,7 +89,7 @@ impl Discovery {
             return;
         }
         let (config, source) = (source.model.clone(), source.path.clone());
-        self.models.push(Found { name, source, versions, config });
+        self.models.push(DiscoveredModel { name, source, versions, config });
     }
 }
 
@@ -312,7 +312,7 @@ mod tests {
             let (path, name) = (self.root.path().join(path), name.map(str::to_owned));
             let source = SourceConfig { path, name, model: ModelConfig::default() };
             let found = discover(&source, &self.platforms).expect("readable");
-            let brief = |found: Found| (found.name, found.versions.into_keys().collect());
+            let brief = |found: DiscoveredModel| (found.name, found.versions.into_keys().collect());
             found.models.into_iter().map(brief).collect()
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::State;
-use super::journal::{Happening, WATCH};
+use super::journal::{LifecycleEvent, WATCH};
 use super::policy::Phase;
 use super::servable::Servable;
 use super::source::Fingerprint;
@@ -28,7 +28,7 @@ pub(super) struct Version {
     /// When its last load or unload began.
     began: Instant,
     /// What happened to it and is in no journal yet.
-    happened: Vec<Happening>,
+    unreported: Vec<LifecycleEvent>,
     /// Its files were still changing at the last look.
     pub(super) changing: bool,
     /// All its files are there and no longer change.
@@ -51,7 +51,7 @@ impl Version {
             since: SystemTime::now(),
             by: WATCH.into(),
             began: Instant::now(),
-            happened: Vec::new(),
+            unreported: Vec::new(),
             changing: false,
             complete: false,
             seen: None,
@@ -72,9 +72,9 @@ impl Version {
     }
 
     /// What happened to it since this was last asked, with its number, for the journal.
-    pub(super) fn take_happened(&mut self, number: i64) -> impl Iterator<Item = Happening> {
-        let happened = mem::take(&mut self.happened).into_iter();
-        happened.map(move |happening| Happening { version: Some(number), ..happening })
+    pub(super) fn take_events(&mut self, number: i64) -> impl Iterator<Item = LifecycleEvent> {
+        let happened = mem::take(&mut self.unreported).into_iter();
+        happened.map(move |event| LifecycleEvent { version: Some(number), ..event })
     }
 
     fn happens(&mut self, what: &'static str) {
@@ -85,7 +85,7 @@ impl Version {
         let took = ends.then(|| self.began.elapsed());
         let (at, who) = (self.since, Arc::clone(&self.by));
         let error = self.failure().map(|error| error.message().to_owned());
-        self.happened.push(Happening { at, version: None, what, took, who, error });
+        self.unreported.push(LifecycleEvent { at, version: None, what, took, who, error });
     }
 
     /// Whether it serves.

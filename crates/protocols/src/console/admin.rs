@@ -12,7 +12,7 @@ use super::audit::cut;
 use super::{LARGEST_BODY, State, no_model, reply, schema_of, text};
 use tensorserve_auth::Permission;
 use tensorserve_core::config::{BatchConfig, BatchMode, BatchParameters};
-use tensorserve_core::engine::{Change, ModelState, REQUEST};
+use tensorserve_core::engine::{ChangeRequest, ModelState, REQUEST};
 use tensorserve_protocol::{
     Group, JSON, Methods, Params, Reply, Request, RequestHead, Route, media_type,
 };
@@ -185,31 +185,31 @@ impl State {
                 engine.load_for(source, Instant::now() + LOAD_TIME, by).await
             }
             AdminAction::Load(None) => {
-                let change = Change::Online(Instant::now() + LOAD_TIME);
+                let change = ChangeRequest::ReturnToService(Instant::now() + LOAD_TIME);
                 engine.change(model, change, by).await
             }
             AdminAction::Unload => {
                 // Its versions must not be held while they leave.
-                let is_asked_for = self.model_of(model)?.is_asked_for;
-                match is_asked_for {
+                let is_requested = self.model_of(model)?.is_requested;
+                match is_requested {
                     true => engine.unload_for(model, by).await,
-                    false => engine.change(model, Change::Offline, by).await,
+                    false => engine.change(model, ChangeRequest::TakeOutOfService, by).await,
                 }
             }
             AdminAction::SetLabel(label, version) => {
-                engine.change(model, Change::Label(label, Some(version)), by).await
+                engine.change(model, ChangeRequest::SetLabel(label, Some(version)), by).await
             }
             AdminAction::RemoveLabel(label, version) => {
                 if self.model_of(model)?.labels.get(&label) != Some(&version) {
                     let message = format!("version {version} of {model} has no label {label:?}");
                     return Err(Error::not_found(message));
                 }
-                engine.change(model, Change::Label(label, None), by).await
+                engine.change(model, ChangeRequest::SetLabel(label, None), by).await
             }
             AdminAction::SetBatching(parameters, _) => {
                 let now = self.batching_of(model)?;
                 let config = Box::new(BatchConfig::new(&parameters.over(&now)?)?);
-                engine.change(model, Change::Batching(config), by).await
+                engine.change(model, ChangeRequest::SetBatching(config), by).await
             }
         }
     }

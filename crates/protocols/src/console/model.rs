@@ -8,7 +8,7 @@ use super::status::{ModelView, VersionView, in_millis, millis};
 use super::{Client, no_model};
 use crate::sample::dims;
 use tensorserve_core::config::{BatchConfig, BatchMode};
-use tensorserve_core::engine::{Engine, Happening, ModelHandle};
+use tensorserve_core::engine::{Engine, LifecycleEvent, ModelHandle};
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{DType, Signature, TensorSpec};
 
@@ -120,7 +120,7 @@ impl ModelDetail {
         let model = ModelView::new(&state, &rates, detail);
         Ok(ModelDetail {
             model,
-            history: engine.happenings(name).iter().map(EventView::new).collect(),
+            history: engine.lifecycle_events(name).iter().map(EventView::new).collect(),
         })
     }
 }
@@ -148,8 +148,8 @@ impl VersionDetail {
 }
 
 impl EventView {
-    fn new(event: &Happening) -> Self {
-        let Happening { at, version, what, took, who, error } = event;
+    fn new(event: &LifecycleEvent) -> Self {
+        let LifecycleEvent { at, version, what, took, who, error } = event;
         EventView {
             at: millis(*at),
             version: *version,

@@ -240,8 +240,8 @@ impl<V> ModelView<V> {
         }
         ModelView {
             platform: platform.map(|handle| handle.platform().name),
-            source: if model.is_asked_for { "loaded" } else { "configured" },
-            offline: model.is_offline,
+            source: if model.is_requested { "loaded" } else { "configured" },
+            offline: model.is_out_of_service,
             labels: model.labels.clone(),
             versions,
             name: model.name.clone(),

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Manager, Model};
+use super::{LifecycleManager, Model};
 
-impl Manager {
+impl LifecycleManager {
     /// Gives versions whose batching parameters are others by now queues with these. Nothing is
     /// loaded, and requests under way go on in the queues they are in.
     pub(super) fn apply_batching(&mut self) {

@@ -7,12 +7,13 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use super::asked::Leaving;
-use super::{Manager, Model};
+use super::control::Completion;
+use super::requested::Leaving;
+use super::{LifecycleManager, Model};
 use crate::config::{BatchConfig, ModelConfig};
-use crate::repository::journal::Happening;
+use crate::repository::journal::LifecycleEvent;
 use crate::repository::version::Version;
-use crate::repository::{Answer, Change, State};
+use crate::repository::{ChangeRequest, State};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// Labels that one model can be given.
@@ -56,24 +57,32 @@ fn set_label(config: &mut ModelConfig, label: &str, version: Option<i64>) {
 pub(super) struct Returning {
     model: Arc<str>,
     pub(super) deadline: Instant,
-    answer: Answer,
+    completion: Completion,
 }
 
-impl Manager {
+impl LifecycleManager {
     /// Changes something of a model, because `by` wants it.
-    pub(super) fn change(&mut self, name: &str, change: Change, by: &Arc<str>, answer: Answer) {
+    pub(super) fn change(
+        &mut self,
+        name: &str,
+        change: ChangeRequest,
+        by: &Arc<str>,
+        completion: Completion,
+    ) {
         let Some((name, _)) = self.models.get_key_value(name) else {
-            let _ = answer.send(Err(Error::not_found(format!("there is no model {name}"))));
+            completion.finish(Err(Error::not_found(format!("there is no model {name}"))));
             return;
         };
         let name = Arc::clone(name);
         let outcome = match change {
-            Change::Offline => return self.take_out(&name, by, answer),
-            Change::Online(deadline) => return self.put_back(&name, deadline, by, answer),
-            Change::Label(label, version) => self.label(&name, &label, version, by),
-            Change::Batching(batching) => self.rebatch(&name, *batching, by),
+            ChangeRequest::TakeOutOfService => return self.take_out(&name, by, completion),
+            ChangeRequest::ReturnToService(deadline) => {
+                return self.put_back(&name, deadline, by, completion);
+            }
+            ChangeRequest::SetLabel(label, version) => self.label(&name, &label, version, by),
+            ChangeRequest::SetBatching(batching) => self.rebatch(&name, *batching, by),
         };
-        let _ = answer.send(outcome);
+        completion.finish(outcome);
     }
 
     pub(super) fn note_change(
@@ -84,16 +93,16 @@ impl Manager {
         by: &Arc<str>,
     ) {
         let (at, who) = (SystemTime::now(), Arc::clone(by));
-        let happening = Happening { at, version, what, took: None, who, error: None };
-        self.shared.journal.note(model, happening);
+        let event = LifecycleEvent { at, version, what, took: None, who, error: None };
+        self.shared.journal.record(model, event);
     }
 
-    /// Takes a model that a source has out of service. `answer` is given when nothing of it is in
+    /// Takes a model that a source has out of service. `completion` is given when nothing of it is in
     /// memory.
-    fn take_out(&mut self, name: &Arc<str>, by: &Arc<str>, answer: Answer) {
+    fn take_out(&mut self, name: &Arc<str>, by: &Arc<str>, completion: Completion) {
         let Some(model) = self.models.get_mut(name).filter(|model| model.is_of_sources()) else {
             let message = format!("model {name} was loaded by request, and is no source's");
-            let _ = answer.send(Err(Error::new(Code::FailedPrecondition, message)));
+            completion.finish(Err(Error::new(Code::FailedPrecondition, message)));
             return;
         };
         let mut versions = 0;
@@ -106,7 +115,7 @@ impl Manager {
             }
         }
         let life = model.life;
-        self.leaving.push(Leaving::new(life, versions, answer));
+        self.leaving.push(Leaving::new(life, versions, completion));
         self.offline.insert(Arc::clone(name));
         self.shared.board().offline.insert(name.to_string());
         self.fail_returns(name);
@@ -127,15 +136,21 @@ impl Manager {
                 continue;
             }
             let message = format!("model {name} was unloaded before it was ready");
-            let _ = returning.answer.send(Err(Error::new(Code::Aborted, message)));
+            returning.completion.finish(Err(Error::new(Code::Aborted, message)));
         }
     }
 
-    /// Puts back what was taken out of service. `answer` is given when it is ready.
-    fn put_back(&mut self, name: &Arc<str>, deadline: Instant, by: &Arc<str>, answer: Answer) {
+    /// Puts back what was taken out of service. `completion` is given when it is ready.
+    fn put_back(
+        &mut self,
+        name: &Arc<str>,
+        deadline: Instant,
+        by: &Arc<str>,
+        completion: Completion,
+    ) {
         if !self.offline.remove(name) {
             let message = format!("model {name} is there already");
-            let _ = answer.send(Err(Error::new(Code::AlreadyExists, message)));
+            completion.finish(Err(Error::new(Code::AlreadyExists, message)));
             return;
         }
         self.shared.board().offline.remove(&**name);
@@ -145,7 +160,7 @@ impl Manager {
         // The sources say which of its versions are wanted.
         self.looks = true;
         self.next_look = Instant::now();
-        self.returning.push(Returning { model: Arc::clone(name), deadline, answer });
+        self.returning.push(Returning { model: Arc::clone(name), deadline, completion });
         self.note_change(name, None, "load", by);
         log::info!("{name}: put back into service");
     }
@@ -157,7 +172,7 @@ impl Manager {
         for returning in mem::take(&mut self.returning) {
             let model = self.models.get(&returning.model);
             match outcome(&returning.model, model, now >= returning.deadline) {
-                Some(outcome) => drop(returning.answer.send(outcome)),
+                Some(outcome) => returning.completion.finish(outcome),
                 None => self.returning.push(returning),
             }
         }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Key, Manager};
+use super::{LifecycleManager, VersionKey};
 use crate::config::VersionTransition;
 use crate::repository::{State, source};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-impl Manager {
+impl LifecycleManager {
     /// Notes what a version will take in memory, if there is room for it. False if there will be
     /// when what is leaving has left.
     ///
@@ -22,7 +22,7 @@ impl Manager {
             return Ok(false);
         };
         let bytes = *version.bytes.get_or_insert_with(|| estimate(&version.folder));
-        let key = Key { model: Arc::clone(name), version: number, life: model.life };
+        let key = VersionKey { model: Arc::clone(name), version: number, life: model.life };
         if let Some(limit) = self.shared.config.memory_limit {
             let used: u64 = self.memory.values().sum();
             let leaving = self.memory.iter().filter(|(key, _)| self.is_leaving(key));
@@ -55,7 +55,7 @@ impl Manager {
     }
 
     /// Whether a version in memory will go by itself.
-    fn is_leaving(&self, key: &Key) -> bool {
+    fn is_leaving(&self, key: &VersionKey) -> bool {
         let model = self.models.get(&key.model).filter(|model| model.life == key.life);
         match model.and_then(|model| model.versions.get(&key.version)) {
             Some(version) => matches!(version.state, State::Draining),
@@ -63,13 +63,13 @@ impl Manager {
         }
     }
 
-    fn is_predecessor(&self, key: &Key) -> bool {
+    fn is_predecessor(&self, key: &VersionKey) -> bool {
         let mut all = self.predecessors.get(&key.model).into_iter().flatten();
         all.any(|(other, _)| other == key)
     }
 
     /// Notes that a version is out of memory, and that what had no room may have some now.
-    pub(super) fn free(&mut self, key: &Key) {
+    pub(super) fn free(&mut self, key: &VersionKey) {
         self.freed = true;
         self.memory.remove(key);
         let now = Instant::now();

@@ -7,34 +7,35 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Key, Manager};
+use super::control::Completion;
+use super::{LifecycleManager, VersionKey};
 use crate::config::SourceConfig;
+use crate::repository::State;
 use crate::repository::servable::Servable;
-use crate::repository::source::Found;
-use crate::repository::{Answer, State};
+use crate::repository::source::DiscoveredModel;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-impl Manager {
-    /// Serves these sources from now on, instead of those before. `answer` is given when what is
+impl LifecycleManager {
+    /// Serves these sources from now on, instead of those before. `completion` is given when what is
     /// new is ready or has failed.
-    pub(super) fn set_sources(&mut self, sources: Vec<SourceConfig>, answer: Answer) {
+    pub(super) fn set_sources(&mut self, sources: Vec<SourceConfig>, completion: Completion) {
         log::info!("the list of models has changed");
         self.sources = sources;
         self.looks = true;
         self.next_look = Instant::now();
         self.noted.clear();
         self.shared.board().problems.clear();
-        if let Some(earlier) = self.reload.replace(answer) {
+        if let Some(earlier) = self.reload.replace(completion) {
             let message = "another list of models came before this one was loaded";
-            let _ = earlier.send(Err(Error::new(Code::Aborted, message)));
+            earlier.finish(Err(Error::new(Code::Aborted, message)));
         }
     }
 
     /// Tells whoever waits for a reload how it went, when nothing is left to do for it.
     pub(super) fn answer_reload(&mut self) {
         let settled = self.versions().filter(|version| version.aspired).all(|v| v.is_settled());
-        if settled && let Some(answer) = self.reload.take() {
-            let _ = answer.send(self.outcome());
+        if settled && let Some(completion) = self.reload.take() {
+            completion.finish(self.outcome());
         }
     }
 
@@ -66,7 +67,7 @@ impl Manager {
     }
 
     /// Takes over what was found of a model: its settings, and where it comes from.
-    pub(super) fn adopt(&mut self, name: &Arc<str>, found: &Found) {
+    pub(super) fn adopt(&mut self, name: &Arc<str>, found: &DiscoveredModel) {
         let Some(model) = self.models.get_mut(name) else {
             self.lives += 1;
             let model = super::Model::new(found, self.lives);
@@ -86,7 +87,7 @@ impl Manager {
                 let Some(servable) = version.servable else {
                     continue;
                 };
-                let key = Key { model: Arc::clone(name), version: number, life: old.life };
+                let key = VersionKey { model: Arc::clone(name), version: number, life: old.life };
                 if serves {
                     let name = Arc::clone(name);
                     self.predecessors.entry(name).or_default().push((key, servable));
@@ -116,7 +117,7 @@ impl Manager {
         let all = std::mem::take(&mut self.parting).into_iter();
         let (free, held) = all.partition(|(_, servable)| servable.is_idle());
         self.parting = held;
-        let free: Vec<(Key, Arc<Servable>)> = free;
+        let free: Vec<(VersionKey, Arc<Servable>)> = free;
         for (key, servable) in free {
             self.unload(key, servable);
         }

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use super::{Event, Key, Manager};
+use super::control::ManagerEvent;
+use super::{LifecycleManager, VersionKey};
 use crate::repository::State;
 use crate::repository::servable::{Load, Servable};
 use crate::repository::version::become_state;
 use tensorserve_tensor::error::Error;
 
-impl Manager {
+impl LifecycleManager {
     /// Begins to load a version. False if that has to wait.
     pub(super) fn start_load(&mut self, name: &Arc<str>, number: i64) -> bool {
         match self.admit(name, number) {
@@ -33,7 +34,7 @@ impl Manager {
         version.attempts += 1;
         let (folder, config) = (version.folder.clone(), model.config.clone());
         let threads = self.threads.get(&(Arc::clone(name), model.source.clone())).copied();
-        let key = Key { model: Arc::clone(name), version: number, life: model.life };
+        let key = VersionKey { model: Arc::clone(name), version: number, life: model.life };
         let (name, report) = (Arc::clone(name), self.report.clone());
         log::debug!("{name} version {number}: loading from {}", folder.display());
         let load = move || {
@@ -55,7 +56,7 @@ impl Manager {
                     threads,
                     files: &*shared.files,
                 };
-                let warming = || drop(report.send(Event::Warming(key.clone())));
+                let warming = || drop(report.send(ManagerEvent::Warming(key.clone())));
                 load.run(warming)
             }));
             let loaded = loaded.unwrap_or_else(|_| {
@@ -64,7 +65,7 @@ impl Manager {
             });
             let time = loaded.is_ok().then(|| start.elapsed());
             shared.metrics.load_ended(&folder.to_string_lossy(), time);
-            let _ = report.send(Event::Loaded(key, loaded, start.elapsed()));
+            let _ = report.send(ManagerEvent::Loaded(key, loaded, start.elapsed()));
         };
         self.working += 1;
         self.spawn("load", load);
@@ -79,7 +80,7 @@ impl Manager {
         if let Some(version) = model.versions.get_mut(&number) {
             version.attempts += 1;
         }
-        let key = Key { model: Arc::clone(name), version: number, life: model.life };
+        let key = VersionKey { model: Arc::clone(name), version: number, life: model.life };
         self.shared.metrics.load_failed(name);
         self.fail(&key, error);
     }
@@ -120,7 +121,8 @@ impl Manager {
             for (&number, version) in &mut model.versions {
                 let draining = matches!(version.state, State::Draining);
                 if draining && version.servable.as_ref().is_some_and(Servable::is_idle) {
-                    let key = Key { model: Arc::clone(name), version: number, life: model.life };
+                    let key =
+                        VersionKey { model: Arc::clone(name), version: number, life: model.life };
                     free.extend(version.servable.take().map(|servable| (key, servable)));
                 }
             }
@@ -131,12 +133,12 @@ impl Manager {
     }
 
     /// Unloads a version that nobody else holds.
-    pub(super) fn unload(&mut self, key: Key, servable: Arc<Servable>) {
+    pub(super) fn unload(&mut self, key: VersionKey, servable: Arc<Servable>) {
         let report = self.report.clone();
         self.working += 1;
         self.spawn("unload", move || {
             drop(servable);
-            let _ = report.send(Event::Unloaded(key));
+            let _ = report.send(ManagerEvent::Unloaded(key));
         });
     }
 }

@@ -9,11 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Key, Manager, Model};
+use super::control::Completion;
+use super::{LifecycleManager, Model, VersionKey};
 use crate::config::{SourceConfig, VersionPolicy};
-use crate::repository::source::{self, Found};
+use crate::repository::source::{self, DiscoveredModel};
 use crate::repository::version::{Version, become_state};
-use crate::repository::{Answer, LoadedModel, State, policy};
+use crate::repository::{LoadedModel, State, policy};
 use tensorserve_platform::{Completeness, Platforms};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -22,7 +23,7 @@ pub(super) enum Origin {
     /// A source has it.
     Sources,
     /// It was asked for by someone who waits for it, at most until then.
-    Awaited(Answer, Instant),
+    Awaited(Completion, Instant),
     /// It was asked for, and came.
     Asked,
 }
@@ -32,12 +33,12 @@ pub(super) struct Leaving {
     life: u64,
     /// Versions that are loading, held by requests, or being unloaded.
     versions: usize,
-    answer: Answer,
+    completion: Completion,
 }
 
 impl Leaving {
-    pub(super) fn new(life: u64, versions: usize, answer: Answer) -> Self {
-        Leaving { life, versions, answer }
+    pub(super) fn new(life: u64, versions: usize, completion: Completion) -> Self {
+        Leaving { life, versions, completion }
     }
 
     pub(super) fn has_left(&self) -> bool {
@@ -45,14 +46,14 @@ impl Leaving {
     }
 }
 
-impl Manager {
+impl LifecycleManager {
     /// Begins to load a model that was asked for.
     pub(super) fn ask_for(
         &mut self,
         source: &SourceConfig,
         deadline: Instant,
         by: &Arc<str>,
-        answer: Answer,
+        completion: Completion,
     ) {
         let model = self.find(source).and_then(|found| {
             let name = Arc::from(found.name.as_str());
@@ -74,15 +75,15 @@ impl Manager {
                 let (shown, path) = (name.to_string(), model.source.clone());
                 let loaded = LoadedModel { name: shown.clone(), path };
                 self.shared.board().asked.insert(shown, (loaded, false));
-                model.origin = Origin::Awaited(answer, deadline);
+                model.origin = Origin::Awaited(completion, deadline);
                 self.models.insert(name, model);
             }
-            Err(error) => drop(answer.send(Err(error))),
+            Err(error) => completion.finish(Err(error)),
         }
     }
 
     /// The one model that `source` means.
-    fn find(&self, source: &SourceConfig) -> Result<Found> {
+    fn find(&self, source: &SourceConfig) -> Result<DiscoveredModel> {
         let mut discovery = source::discover(source, &self.shared.platforms)?;
         let path = source.path.display();
         match (discovery.models.pop(), discovery.models.len()) {
@@ -124,14 +125,14 @@ impl Manager {
             }
         }
         for (name, outcome) in known {
-            if let Some(answer) = self.settle(&name, outcome.is_ok()) {
-                let _ = answer.send(outcome);
+            if let Some(completion) = self.settle(&name, outcome.is_ok()) {
+                completion.finish(outcome);
             }
         }
     }
 
     /// Keeps a model that is ready, takes any other away, and returns who waits for it.
-    fn settle(&mut self, name: &str, is_ready: bool) -> Option<Answer> {
+    fn settle(&mut self, name: &str, is_ready: bool) -> Option<Completion> {
         let origin = if is_ready {
             if let Some((_, shown)) = self.shared.board().asked.get_mut(name) {
                 *shown = true;
@@ -141,7 +142,7 @@ impl Manager {
             self.take_away(name)?.0.origin
         };
         match origin {
-            Origin::Awaited(answer, _) => Some(answer),
+            Origin::Awaited(completion, _) => Some(completion),
             Origin::Sources | Origin::Asked => None,
         }
     }
@@ -155,22 +156,22 @@ impl Manager {
         deadlines.chain(self.returning.iter().map(|returning| returning.deadline)).min()
     }
 
-    /// Takes a model that was asked for away. `answer` is given when nothing of it is in memory.
-    pub(super) fn take_back(&mut self, name: &str, by: &Arc<str>, answer: Answer) {
+    /// Takes a model that was asked for away. `completion` is given when nothing of it is in memory.
+    pub(super) fn take_back(&mut self, name: &str, by: &Arc<str>, completion: Completion) {
         let is_asked = |model: &Model| !model.is_of_sources();
         let Some((model, versions)) =
             self.models.get(name).is_some_and(is_asked).then(|| self.take_away(name)).flatten()
         else {
             let message = format!("no model {name} was loaded by request");
-            let _ = answer.send(Err(Error::not_found(message)));
+            completion.finish(Err(Error::not_found(message)));
             return;
         };
-        if let Origin::Awaited(answer, _) = model.origin {
+        if let Origin::Awaited(completion, _) = model.origin {
             let message = format!("model {name} was unloaded before it was ready");
-            let _ = answer.send(Err(Error::new(Code::Aborted, message)));
+            completion.finish(Err(Error::new(Code::Aborted, message)));
         }
         self.note_change(name, None, "unload", by);
-        self.leaving.push(Leaving { life: model.life, versions, answer });
+        self.leaving.push(Leaving { life: model.life, versions, completion });
     }
 
     /// Takes a model off the list, and returns it with the number of its versions that are in
@@ -189,7 +190,8 @@ impl Manager {
                 State::Found(_) | State::Gone | State::Failed(_) => {}
             }
             if let Some(servable) = version.servable.take() {
-                let key = Key { model: Arc::clone(&name), version: number, life: model.life };
+                let key =
+                    VersionKey { model: Arc::clone(&name), version: number, life: model.life };
                 self.parting.push((key, servable));
             }
         }
@@ -197,7 +199,7 @@ impl Manager {
     }
 
     /// Notes that a version is out of memory.
-    pub(super) fn left(&mut self, key: &Key) {
+    pub(super) fn left(&mut self, key: &VersionKey) {
         for leaving in self.leaving.iter_mut().filter(|leaving| leaving.life == key.life) {
             leaving.versions = leaving.versions.saturating_sub(1);
         }
@@ -210,13 +212,13 @@ impl Manager {
         self.leaving = leaving;
         let left: Vec<Leaving> = left;
         for leaving in left {
-            let _ = leaving.answer.send(Ok(()));
+            leaving.completion.finish(Ok(()));
         }
     }
 }
 
 /// The versions to load of those that were found.
-fn wanted(found: &Found) -> Result<BTreeSet<i64>> {
+fn wanted(found: &DiscoveredModel) -> Result<BTreeSet<i64>> {
     let there: BTreeSet<i64> = found.versions.keys().copied().collect();
     let wanted = policy::aspired(&there, &found.config.policy);
     let (name, path) = (&found.name, found.source.display());

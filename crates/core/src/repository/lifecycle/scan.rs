@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Manager, Model};
+use super::{LifecycleManager, Model};
 use crate::config::VersionPolicy;
 use crate::repository::journal::WATCH;
-use crate::repository::source::{self, Discovery, Fingerprint, Found};
+use crate::repository::source::{self, DiscoveredModel, Discovery, Fingerprint};
 use crate::repository::version::{Version, become_state, check_completeness};
 use crate::repository::{State, policy};
 
@@ -29,12 +29,12 @@ impl Unknown {
     }
 }
 
-impl Manager {
+impl LifecycleManager {
     /// Looks at all sources.
-    pub(super) fn look(&mut self) {
+    pub(super) fn scan_sources(&mut self) {
         self.has_looked = true;
         let shared = Arc::clone(&self.shared);
-        let mut there: BTreeMap<String, Found> = BTreeMap::new();
+        let mut there: BTreeMap<String, DiscoveredModel> = BTreeMap::new();
         let mut unknown = Unknown::default();
         for source in &self.sources.clone() {
             let path = &source.path;
@@ -60,8 +60,12 @@ impl Manager {
                 let model = self.models.get(name.as_str());
                 if model.is_some_and(|model| model.source == *path) {
                     let (config, versions) = (source.model.clone(), BTreeMap::new());
-                    let found =
-                        Found { name: name.clone(), source: path.clone(), versions, config };
+                    let found = DiscoveredModel {
+                        name: name.clone(),
+                        source: path.clone(),
+                        versions,
+                        config,
+                    };
                     there.entry(name).or_insert(found);
                 }
             }
@@ -71,7 +75,7 @@ impl Manager {
     }
 
     /// Adds what one source has; a model that an earlier one has too counts there.
-    fn add(&mut self, models: Vec<Found>, there: &mut BTreeMap<String, Found>) {
+    fn add(&mut self, models: Vec<DiscoveredModel>, there: &mut BTreeMap<String, DiscoveredModel>) {
         for found in models {
             if there.contains_key(&found.name) {
                 self.note(format!("model {:?} is there twice; the first counts", found.name));
@@ -95,7 +99,7 @@ impl Manager {
     }
 
     /// Brings the list of models and versions up to date with what is there.
-    fn update(&mut self, there: BTreeMap<String, Found>, unknown: &Unknown) {
+    fn update(&mut self, there: BTreeMap<String, DiscoveredModel>, unknown: &Unknown) {
         let mut unwanted = Vec::new();
         for (name, model) in &mut self.models {
             let wanted = there.contains_key(&**name) || unknown.covers(name, model);
