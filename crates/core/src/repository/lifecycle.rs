@@ -6,29 +6,28 @@
 //! never holds up a swap of another model.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 
-use self::changes::{Changed, Returning};
 use self::control::{Completion, ManagerEvent};
-use self::requested::{Leaving, Origin};
+use self::entry::{FormerStage, ModelEntry};
 use super::policy::{self, Action, Snapshot};
 use super::servable::Servable;
-use super::source::DiscoveredModel;
 use super::version::{LONGEST_RETRY, Version, become_state};
 use super::{Shared, State, VersionStatus};
-use crate::config::{ModelConfig, SourceConfig};
+use crate::config::SourceConfig;
 use tensorserve_os as os;
 use tensorserve_tensor::error::{Error, Result};
 
 mod batching;
-mod changes;
+mod change;
 mod control;
+mod entry;
 mod memory;
+mod overrides;
 mod reload;
 mod requested;
 mod scan;
@@ -42,8 +41,8 @@ const DRAIN_POLL: Duration = Duration::from_millis(5);
 /// How many versions that are gone stay on the board.
 const HISTORY: usize = 16;
 
-/// Of so many models it is remembered what suited them.
-const MOST_KNOWN: usize = 10_000;
+/// Models that are not there any more, and of which it is remembered what suited them.
+const MOST_REMEMBERED: usize = 10_000;
 
 /// Freed memory is given back to the system at most this often: it stops the allocator.
 const TRIM_EVERY: Duration = Duration::from_millis(500);
@@ -51,75 +50,31 @@ const TRIM_EVERY: Duration = Duration::from_millis(500);
 /// How often files are looked at when the sources are not.
 const FILES_POLL: Duration = Duration::from_secs(1);
 
-/// A version in one life of its model.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// A version in one incarnation of its model.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct VersionKey {
     model: Arc<str>,
+    incarnation: u64,
     version: i64,
-    life: u64,
-}
-
-struct Model {
-    origin: Origin,
-    /// The path of its source.
-    source: PathBuf,
-    /// Another one after it came from another source.
-    life: u64,
-    config: ModelConfig,
-    versions: BTreeMap<i64, Version>,
-}
-
-impl Model {
-    fn new(found: &DiscoveredModel, life: u64) -> Self {
-        let (source, config) = (found.source.clone(), found.config.clone());
-        let (origin, versions) = (Origin::Sources, BTreeMap::new());
-        Model { origin, source, life, config, versions }
-    }
-
-    fn is_of_sources(&self) -> bool {
-        matches!(self.origin, Origin::Sources)
-    }
-
-    /// Whether anything of it is in memory, or should be.
-    fn is_alive(&self) -> bool {
-        self.versions.values().any(|v| v.aspired || !matches!(v.state, State::Gone))
-    }
 }
 
 struct LifecycleManager {
     shared: Arc<Shared>,
+    models: BTreeMap<Arc<str>, ModelEntry>,
     sources: Vec<SourceConfig>,
-    /// Whether the sources are to be looked at when it is time to look.
-    looks: bool,
-    next_look: Instant,
-    models: BTreeMap<Arc<str>, Model>,
-    /// Lives of models so far.
-    lives: u64,
-    /// What serves for models that have come to another source and are not ready from there.
-    predecessors: BTreeMap<Arc<str>, Vec<(VersionKey, Arc<Servable>)>>,
-    /// What is no longer served, but still held by requests.
-    parting: Vec<(VersionKey, Arc<Servable>)>,
-    /// Who waits for a change of the sources.
+    has_scanned: bool,
+    /// Whether the sources, and not only files of versions that wait, are due at `next_scan`.
+    scans_sources: bool,
+    next_scan: Instant,
+    /// The request that has changed the sources.
     reload: Option<Completion>,
-    /// Who waits for models to be out of memory.
-    leaving: Vec<Leaving>,
-    /// Who waits for models to be back in service.
-    returning: Vec<Returning>,
-    /// Models of sources that are out of service.
-    offline: BTreeSet<Arc<str>>,
-    /// What was changed of models of sources.
-    changed: BTreeMap<Arc<str>, Changed>,
     events: Receiver<ManagerEvent>,
     report: Sender<ManagerEvent>,
     /// Loads and unloads under way.
     working: usize,
-    /// What every version in memory takes there, in bytes, by estimate.
-    memory: BTreeMap<VersionKey, u64>,
-    /// Threads within an operation that suited a model from a source, whether or not it is there.
-    threads: BTreeMap<(Arc<str>, PathBuf), usize>,
-    /// Lines that were logged, not to be repeated at every look.
-    noted: BTreeSet<String>,
-    has_looked: bool,
+    /// Lines that were logged, and are not to be repeated at every scan.
+    logged: BTreeSet<String>,
+    /// Memory has been freed since it was given back to the system.
     freed: bool,
     trimmed_at: Instant,
 }
@@ -130,25 +85,16 @@ pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<C
     let control = Control::new(report.clone());
     let mut manager = LifecycleManager {
         shared,
-        sources,
-        looks: true,
-        next_look: Instant::now(),
         models: BTreeMap::new(),
-        lives: 0,
-        predecessors: BTreeMap::new(),
-        parting: Vec::new(),
+        sources,
+        has_scanned: false,
+        scans_sources: true,
+        next_scan: Instant::now(),
         reload: None,
-        leaving: Vec::new(),
-        returning: Vec::new(),
-        offline: BTreeSet::new(),
-        changed: BTreeMap::new(),
         events,
         report,
         working: 0,
-        memory: BTreeMap::new(),
-        threads: BTreeMap::new(),
-        noted: BTreeSet::new(),
-        has_looked: false,
+        logged: BTreeSet::new(),
         freed: false,
         trimmed_at: Instant::now(),
     };
@@ -163,21 +109,21 @@ impl LifecycleManager {
     fn run(&mut self) {
         let poll_interval = self.shared.config.poll_interval;
         while !self.shared.board().stopped {
-            if Instant::now() >= self.next_look {
-                if self.looks {
+            if Instant::now() >= self.next_scan {
+                if self.scans_sources {
                     self.scan_sources();
                 }
                 self.check_files();
-                self.looks = poll_interval.is_some();
-                self.next_look = Instant::now() + poll_interval.unwrap_or(FILES_POLL);
+                self.scans_sources = poll_interval.is_some();
+                self.next_scan = Instant::now() + poll_interval.unwrap_or(FILES_POLL);
             }
             self.finish_drains();
-            self.finish_partings();
+            self.unload_former();
             self.act();
-            self.answer_loads();
-            self.answer_returns();
+            self.complete_loads();
+            self.complete_returns();
             self.tell();
-            self.answer_reload();
+            self.complete_reload();
             self.trim();
             if let Ok(event) = self.events.recv_timeout(self.time_to_wait()) {
                 self.handle(event);
@@ -194,27 +140,38 @@ impl LifecycleManager {
         let mut wait = Duration::from_millis(100);
         let draining = self.models.values().flat_map(|model| model.versions.values());
         let draining = draining.into_iter().any(|v| matches!(v.state, State::Draining));
-        if draining || !self.parting.is_empty() {
+        let former = self.models.values().flat_map(|entry| &entry.former);
+        let former = former.into_iter().any(|f| matches!(f.stage, FormerStage::Draining(_)));
+        if draining || former {
             wait = DRAIN_POLL;
         }
-        let next = self.next_deadline().map_or(self.next_look, |at| at.min(self.next_look));
+        let next = self.next_deadline().map_or(self.next_scan, |at| at.min(self.next_scan));
         wait.min(next.saturating_duration_since(Instant::now()))
     }
 
+    /// The next moment when a request gives up waiting for a model.
+    fn next_deadline(&self) -> Option<Instant> {
+        let waiters = |entry: &ModelEntry| {
+            let waiters = [entry.load_waiter.as_ref(), entry.return_waiter.as_ref()];
+            waiters.into_iter().flatten().map(|waiter| waiter.deadline).min()
+        };
+        self.models.values().filter_map(waiters).min()
+    }
+
     /// The versions of models that the sources have.
-    fn versions(&self) -> impl Iterator<Item = &Version> {
-        let models = self.models.values().filter(|model| model.is_of_sources());
+    fn configured_versions(&self) -> impl Iterator<Item = &Version> {
+        let models = self.models.values().filter(|entry| entry.is_configured());
         models.flat_map(|model| model.versions.values())
     }
 
     /// Logs a line, once.
-    fn note(&mut self, line: String) {
-        if self.noted.len() > 1000 {
-            self.noted.clear();
+    fn log_once(&mut self, line: String) {
+        if self.logged.len() > 1000 {
+            self.logged.clear();
         }
-        if !self.noted.contains(&line) {
+        if !self.logged.contains(&line) {
             log::warn!("{line}");
-            self.noted.insert(line);
+            self.logged.insert(line);
         }
     }
 
@@ -274,12 +231,11 @@ impl LifecycleManager {
                     become_state(version, State::Gone);
                     if version.aspired {
                         // It was wanted again while it drained.
-                        self.looks = true;
-                        self.next_look = Instant::now();
+                        self.scans_sources = true;
+                        self.next_scan = Instant::now();
                     }
                 }
                 log::info!("{} version {}: unloaded", key.model, key.version);
-                self.left(&key);
             }
             ManagerEvent::Loaded(key, Ok(servable), time) => {
                 self.working -= 1;
@@ -290,38 +246,46 @@ impl LifecycleManager {
                 self.free(&key);
                 self.shared.metrics.load_failed(&key.model);
                 self.fail(&key, error);
-                self.left(&key);
             }
             ManagerEvent::SetSources(sources, completion) => self.set_sources(sources, completion),
             ManagerEvent::LoadModel(source, deadline, by, completion) => {
-                self.ask_for(&source, deadline, &by, completion);
+                self.load_model(&source, deadline, &by, completion);
             }
             ManagerEvent::UnloadModel(name, by, completion) => {
-                self.take_back(&name, &by, completion)
+                self.unload_model(&name, &by, completion);
             }
             ManagerEvent::ChangeModel(name, change, by, completion) => {
-                self.change(&name, change, &by, completion)
+                self.change_model(&name, change, &by, completion)
             }
         }
     }
 
-    /// The version, unless its model has begun another life.
+    /// The version, unless its model has begun another incarnation.
     fn version(&mut self, key: &VersionKey) -> Option<&mut Version> {
-        let model = self.models.get_mut(&key.model).filter(|model| model.life == key.life)?;
-        model.versions.get_mut(&key.version)
+        self.models.get_mut(&key.model)?.version_mut(key)
+    }
+
+    /// The entry of a model; a new one if there is none.
+    fn entry(&mut self, name: &Arc<str>) -> &mut ModelEntry {
+        let new = || ModelEntry::new(Arc::clone(name));
+        self.models.entry(Arc::clone(name)).or_insert_with(new)
     }
 
     fn loaded(&mut self, key: &VersionKey, servable: Arc<Servable>, time: Duration) {
-        let threads = servable.threads();
-        let Some(version) = self.version(key) else {
-            self.parting.push((key.clone(), servable));
+        let (name, threads) = (&key.model, servable.threads());
+        let Some(entry) = self.models.get_mut(name) else {
+            return;
+        };
+        let Some(version) = entry.version_mut(key) else {
+            if let Some(former) = entry.former.iter_mut().find(|former| former.key == *key) {
+                former.stage = FormerStage::Draining(servable);
+            }
             return;
         };
         version.servable = Some(servable);
         version.attempts = 0;
         become_state(version, State::Ready);
-        let name = &key.model;
-        self.suited(name, threads);
+        entry.remember_threads(threads);
         self.apply_batching();
         self.publish(name);
         log::info!("{name} version {}: ready after {} ms", key.version, time.as_millis());
@@ -329,11 +293,8 @@ impl LifecycleManager {
 
     fn fail(&mut self, key: &VersionKey, error: Error) {
         let (name, number) = (&key.model, key.version);
-        let serving = self
-            .models
-            .get(name)
-            .is_some_and(|model| model.versions.values().any(|v| matches!(v.state, State::Ready)));
-        let serving = serving || self.predecessors.contains_key(name);
+        let serves = |entry: &ModelEntry| entry.has_ready_version() || entry.has_predecessors();
+        let serving = self.models.get(name).is_some_and(serves);
         let consequence = if serving { "; the version that serves stays" } else { "" };
         log::error!("{name} version {number}: could not be loaded{consequence}: {error}");
         if let Some(cause) = std::error::Error::source(&error) {
@@ -348,42 +309,25 @@ impl LifecycleManager {
         }
     }
 
-    /// Notes how many threads within an operation suited a version, for the next one.
-    fn suited(&mut self, name: &Arc<str>, threads: usize) {
-        let Some(model) = self.models.get(name) else {
-            return;
-        };
-        if self.threads.len() >= MOST_KNOWN {
-            self.threads.clear();
-        }
-        self.threads.insert((Arc::clone(name), model.source.clone()), threads);
-    }
-
-    /// Shows requests the versions of `name` that are ready now.
+    /// Shows requests what serves for `name` now.
     fn publish(&mut self, name: &Arc<str>) {
-        let Some(model) = self.models.get(name) else {
+        let Some(entry) = self.models.get_mut(name) else {
             return;
         };
-        let ready = model.versions.values().filter(|v| matches!(v.state, State::Ready));
-        let mut ready: Vec<_> = ready.filter_map(|version| version.servable.clone()).collect();
-        let is_own = !ready.is_empty();
-        if !is_own {
-            ready = self.stand_ins(name);
-        }
-        self.shared.publish(name, ready, &model.config);
-        if is_own {
-            self.part_with_predecessors(name);
+        self.shared.publish(name, entry.servables(), &entry.config);
+        if entry.has_ready_version() {
+            entry.drain_predecessors();
         }
     }
 
     /// Puts the state of everything on the board.
     fn tell(&mut self) {
-        let settled = self.versions().all(Version::is_settled);
+        let settled = self.configured_versions().all(Version::is_settled);
         let mut board = self.shared.board();
-        let started = board.started || (settled && self.working == 0 && self.has_looked);
+        let started = board.started || (settled && self.working == 0 && self.has_scanned);
         let newly_started = started && !board.started;
         board.started = started;
-        for (name, model) in &mut self.models {
+        for (name, model) in self.models.iter_mut().filter(|(_, entry)| !entry.is_removed()) {
             forget_history(&mut model.versions);
             let shown = board.models.entry(name.to_string()).or_default();
             shown.retain(|number, _| model.versions.contains_key(number));
@@ -401,15 +345,24 @@ impl LifecycleManager {
         }
     }
 
+    /// Drops the entries of models of which nothing is left.
+    fn forget_removed(&mut self) {
+        let remembered = self.models.values().filter(|entry| entry.is_dormant()).count();
+        let has_room = remembered <= MOST_REMEMBERED;
+        self.models.retain(|_, entry| !entry.is_dormant() || entry.is_remembered(has_room));
+    }
+
     /// Gives freed memory back to the system.
     fn trim(&mut self) {
-        let awaited = self.leaving.iter().any(Leaving::has_left);
+        let mut waiters = self.models.values().flat_map(|entry| &entry.unload_waiters);
+        let awaited = waiters.any(|waiter| waiter.remaining.is_empty());
         if self.freed && (awaited || self.trimmed_at.elapsed() >= TRIM_EVERY) {
             os::release_memory();
             self.freed = false;
             self.trimmed_at = Instant::now();
         }
-        self.answer_unloads();
+        self.complete_unloads();
+        self.forget_removed();
     }
 }
 

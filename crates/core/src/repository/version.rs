@@ -88,6 +88,14 @@ impl Version {
         self.unreported.push(LifecycleEvent { at, version: None, what, took, who, error });
     }
 
+    /// Whether it is in memory, or on its way there.
+    pub(super) fn is_in_memory(&self) -> bool {
+        match self.state {
+            State::Loading | State::Warming | State::Ready | State::Draining => true,
+            State::Found(_) | State::Failed(_) | State::Gone => false,
+        }
+    }
+
     /// Whether it serves.
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready)

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{LifecycleManager, Model};
+use super::LifecycleManager;
+use super::entry::ModelEntry;
 
 impl LifecycleManager {
     /// Gives versions whose batching parameters are others by now queues with these. Nothing is
@@ -12,7 +13,7 @@ impl LifecycleManager {
         let shared = Arc::clone(&self.shared);
         let (mut changed, mut notes) = (BTreeSet::new(), Vec::new());
         // The files of those that were asked for were looked at then.
-        let may_change = |model: &Model| model.is_of_sources() || !model.config.batching_file;
+        let may_change = |model: &ModelEntry| model.is_configured() || !model.config.batching_file;
         for (name, model) in self.models.iter_mut().filter(|(_, model)| may_change(model)) {
             for (number, version) in &mut model.versions {
                 if !version.is_ready() {
@@ -34,7 +35,7 @@ impl LifecycleManager {
         }
         changed.iter().for_each(|name| self.publish(name));
         for note in notes {
-            self.note(format!("{note}; its batching stays as it is"));
+            self.log_once(format!("{note}; its batching stays as it is"));
         }
     }
 }

@@ -22,11 +22,8 @@ impl LifecycleManager {
             return Ok(false);
         };
         let bytes = *version.bytes.get_or_insert_with(|| estimate(&version.folder));
-        let key = VersionKey { model: Arc::clone(name), version: number, life: model.life };
         if let Some(limit) = self.shared.config.memory_limit {
-            let used: u64 = self.memory.values().sum();
-            let leaving = self.memory.iter().filter(|(key, _)| self.is_leaving(key));
-            let stays = used - leaving.map(|(_, bytes)| bytes).sum::<u64>();
+            let (used, stays) = self.memory_in_use(None);
             if stays.saturating_add(bytes) > limit {
                 return Err(self.no_room(name, number, bytes, stays, limit));
             }
@@ -34,7 +31,6 @@ impl LifecycleManager {
                 return Ok(false);
             }
         }
-        self.memory.insert(key, bytes);
         Ok(true)
     }
 
@@ -46,39 +42,44 @@ impl LifecycleManager {
             Shown(used),
             Shown(limit)
         );
-        let own = self.memory.iter().filter(|(key, _)| key.model == *name);
-        let own: u64 = own.map(|(_, bytes)| bytes).sum();
+        let (own, _) = self.memory_in_use(Some(name));
         if own > 0 && (used - own.min(used)).saturating_add(bytes) <= limit {
             message.push_str("; version_transition = \"resource_preserving\" would make room");
         }
         Error::new(Code::ResourceExhausted, message)
     }
 
-    /// Whether a version in memory will go by itself.
-    fn is_leaving(&self, key: &VersionKey) -> bool {
-        let model = self.models.get(&key.model).filter(|model| model.life == key.life);
-        match model.and_then(|model| model.versions.get(&key.version)) {
-            Some(version) => matches!(version.state, State::Draining),
-            None => !self.is_predecessor(key),
+    /// The memory of all models, or of one, in bytes: all that is in use, and the part of it that
+    /// will not be released without another step.
+    fn memory_in_use(&self, name: Option<&Arc<str>>) -> (u64, u64) {
+        let (mut used, mut stays) = (0u64, 0u64);
+        for entry in self.models.values().filter(|entry| name.is_none_or(|n| *n == entry.name)) {
+            for (_, version) in entry.in_memory() {
+                let bytes = version.bytes.unwrap_or(0);
+                used += bytes;
+                stays += if matches!(version.state, State::Draining) { 0 } else { bytes };
+            }
+            for former in &entry.former {
+                used += former.bytes;
+                stays += if former.is_predecessor() { former.bytes } else { 0 };
+            }
         }
-    }
-
-    fn is_predecessor(&self, key: &VersionKey) -> bool {
-        let mut all = self.predecessors.get(&key.model).into_iter().flatten();
-        all.any(|(other, _)| other == key)
+        (used, stays)
     }
 
     /// Notes that a version is out of memory, and that what had no room may have some now.
     pub(super) fn free(&mut self, key: &VersionKey) {
         self.freed = true;
-        self.memory.remove(key);
+        if let Some(entry) = self.models.get_mut(&key.model) {
+            entry.version_released(key);
+        }
         let now = Instant::now();
-        for model in self.models.values_mut().filter(|model| model.is_of_sources()) {
+        for model in self.models.values_mut().filter(|model| model.is_configured()) {
             for version in model.versions.values_mut().filter(|version| version.aspired) {
                 let failure = version.failure().map(Error::code);
                 if failure == Some(Code::ResourceExhausted) {
                     (version.attempts, version.retry_at) = (0, now);
-                    self.next_look = now;
+                    self.next_scan = now;
                 }
             }
         }
@@ -87,18 +88,17 @@ impl LifecycleManager {
     /// Sees to it that what a model had from another place has gone before it is loaded from the
     /// new one, where memory counts more than that it can be used. False while that takes.
     pub(super) fn makes_way(&mut self, name: &Arc<str>) -> bool {
-        let Some(model) = self.models.get(name) else {
+        let Some(model) = self.models.get_mut(name) else {
             return false;
         };
         if model.config.transition == VersionTransition::AvailabilityPreserving {
             return true;
         }
-        let life = model.life;
-        if self.predecessors.contains_key(name) {
-            self.part_with_predecessors(name);
+        if model.drain_predecessors() {
             self.publish(name);
+            return false;
         }
-        !self.memory.keys().any(|key| key.model == *name && key.life != life)
+        model.former.is_empty()
     }
 }
 

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::LifecycleManager;
 use super::control::Completion;
-use super::{LifecycleManager, VersionKey};
+use super::entry::{FormerStage, Origin};
 use crate::config::SourceConfig;
 use crate::repository::State;
-use crate::repository::servable::Servable;
 use crate::repository::source::DiscoveredModel;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -21,9 +21,9 @@ impl LifecycleManager {
     pub(super) fn set_sources(&mut self, sources: Vec<SourceConfig>, completion: Completion) {
         log::info!("the list of models has changed");
         self.sources = sources;
-        self.looks = true;
-        self.next_look = Instant::now();
-        self.noted.clear();
+        self.scans_sources = true;
+        self.next_scan = Instant::now();
+        self.logged.clear();
         self.shared.board().problems.clear();
         if let Some(earlier) = self.reload.replace(completion) {
             let message = "another list of models came before this one was loaded";
@@ -32,8 +32,9 @@ impl LifecycleManager {
     }
 
     /// Tells whoever waits for a reload how it went, when nothing is left to do for it.
-    pub(super) fn answer_reload(&mut self) {
-        let settled = self.versions().filter(|version| version.aspired).all(|v| v.is_settled());
+    pub(super) fn complete_reload(&mut self) {
+        let settled =
+            self.configured_versions().filter(|version| version.aspired).all(|v| v.is_settled());
         if settled && let Some(completion) = self.reload.take() {
             completion.finish(self.outcome());
         }
@@ -43,7 +44,7 @@ impl LifecycleManager {
     /// words.
     fn outcome(&self) -> Result<()> {
         let mut failures = Vec::new();
-        for (name, model) in self.models.iter().filter(|(_, model)| model.is_of_sources()) {
+        for (name, model) in self.models.iter().filter(|(_, model)| model.is_configured()) {
             let mut wanted = model.versions.iter().rev().filter(|(_, version)| version.aspired);
             if wanted.clone().any(|(_, version)| matches!(version.state, State::Ready)) {
                 continue;
@@ -66,59 +67,40 @@ impl LifecycleManager {
         Err(Error::new(Code::Unknown, message))
     }
 
-    /// Takes over what was found of a model: its settings, and where it comes from.
+    /// Takes over what a source has of a model: its settings, and where it comes from.
     pub(super) fn adopt(&mut self, name: &Arc<str>, found: &DiscoveredModel) {
-        let Some(model) = self.models.get_mut(name) else {
-            self.lives += 1;
-            let model = super::Model::new(found, self.lives);
-            self.models.insert(Arc::clone(name), model);
+        let entry = self.entry(name);
+        if !entry.is_configured() {
+            entry.begin_incarnation(Origin::Source, found.source.clone(), found.config.clone());
             return;
-        };
-        let relabelled = model.config.labels != found.config.labels;
-        let relogged = model.config.log != found.config.log;
-        let moved = model.source != found.source;
-        model.config = found.config.clone();
+        }
+        let relabelled = entry.config.labels != found.config.labels;
+        let relogged = entry.config.log != found.config.log;
+        let moved = entry.source != found.source;
         if moved {
-            self.lives += 1;
-            // What still loads from the old place reports to the old life, and is dropped then.
-            let old = std::mem::replace(model, super::Model::new(found, self.lives));
-            for (number, version) in old.versions {
-                let serves = matches!(version.state, State::Ready);
-                let Some(servable) = version.servable else {
-                    continue;
-                };
-                let key = VersionKey { model: Arc::clone(name), version: number, life: old.life };
-                if serves {
-                    let name = Arc::clone(name);
-                    self.predecessors.entry(name).or_default().push((key, servable));
-                } else {
-                    self.parting.push((key, servable));
-                }
-            }
+            entry.begin_incarnation(Origin::Source, found.source.clone(), found.config.clone());
+        } else {
+            entry.config = found.config.clone();
         }
         if moved || relabelled || relogged {
             self.publish(name);
         }
     }
 
-    /// What serves in place of a model that has no ready version of its own yet.
-    pub(super) fn stand_ins(&self, name: &Arc<str>) -> Vec<Arc<Servable>> {
-        let all = self.predecessors.get(name).into_iter().flatten();
-        all.map(|(_, servable)| Arc::clone(servable)).collect()
-    }
-
-    /// No request gets the predecessors of `name` any more.
-    pub(super) fn part_with_predecessors(&mut self, name: &Arc<str>) {
-        self.parting.extend(self.predecessors.remove(name).into_iter().flatten());
-    }
-
-    /// Unloads those that no request holds any more.
-    pub(super) fn finish_partings(&mut self) {
-        let all = std::mem::take(&mut self.parting).into_iter();
-        let (free, held) = all.partition(|(_, servable)| servable.is_idle());
-        self.parting = held;
-        let free: Vec<(VersionKey, Arc<Servable>)> = free;
-        for (key, servable) in free {
+    /// Unloads versions of earlier incarnations that no request holds any more.
+    pub(super) fn unload_former(&mut self) {
+        let mut idle = Vec::new();
+        for entry in self.models.values_mut() {
+            for former in &mut entry.former {
+                if former.can_be_unloaded()
+                    && let FormerStage::Draining(servable) =
+                        std::mem::replace(&mut former.stage, FormerStage::Unloading)
+                {
+                    idle.push((former.key.clone(), servable));
+                }
+            }
+        }
+        for (key, servable) in idle {
             self.unload(key, servable);
         }
     }

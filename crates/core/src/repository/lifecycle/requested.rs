@@ -3,14 +3,14 @@
 //! Their files are looked at once, when they are asked for, and their versions stay as they were
 //! loaded. Either all that was asked for becomes ready, or nothing of it stays.
 
-use std::collections::BTreeSet;
-use std::mem;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::LifecycleManager;
 use super::control::Completion;
-use super::{LifecycleManager, Model, VersionKey};
+use super::entry::{ModelEntry, Origin, Waiter};
 use crate::config::{SourceConfig, VersionPolicy};
 use crate::repository::source::{self, DiscoveredModel};
 use crate::repository::version::{Version, become_state};
@@ -18,76 +18,53 @@ use crate::repository::{LoadedModel, State, policy};
 use tensorserve_platform::{Completeness, Platforms};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// Why a model is there.
-pub(super) enum Origin {
-    /// A source has it.
-    Sources,
-    /// It was asked for by someone who waits for it, at most until then.
-    Awaited(Completion, Instant),
-    /// It was asked for, and came.
-    Asked,
-}
-
-/// A model that was taken away, and of which something is in memory still.
-pub(super) struct Leaving {
-    life: u64,
-    /// Versions that are loading, held by requests, or being unloaded.
-    versions: usize,
-    completion: Completion,
-}
-
-impl Leaving {
-    pub(super) fn new(life: u64, versions: usize, completion: Completion) -> Self {
-        Leaving { life, versions, completion }
-    }
-
-    pub(super) fn has_left(&self) -> bool {
-        self.versions == 0
-    }
-}
-
 impl LifecycleManager {
-    /// Begins to load a model that was asked for.
-    pub(super) fn ask_for(
+    /// Begins to load a model at the request of the user `by`.
+    pub(super) fn load_model(
         &mut self,
         source: &SourceConfig,
         deadline: Instant,
         by: &Arc<str>,
         completion: Completion,
     ) {
-        let model = self.find(source).and_then(|found| {
-            let name = Arc::from(found.name.as_str());
-            self.claim(&name)?;
-            let wanted = wanted(&found)?;
-            self.lives += 1;
-            let mut model = Model::new(&found, self.lives);
-            for number in wanted {
-                let folder = found.versions.get(&number).cloned().unwrap_or_default();
-                check(&folder, &self.shared.platforms, found.config.platform)?;
-                let mut version = Version::new(folder);
-                version.by = Arc::clone(by);
-                model.versions.insert(number, loadable(version));
-            }
-            Ok((name, model))
-        });
-        match model {
-            Ok((name, mut model)) => {
-                let (shown, path) = (name.to_string(), model.source.clone());
-                let loaded = LoadedModel { name: shown.clone(), path };
-                self.shared.board().asked.insert(shown, (loaded, false));
-                model.origin = Origin::Awaited(completion, deadline);
-                self.models.insert(name, model);
-            }
+        match self.begin_load_of_model(source, by) {
+            Ok(entry) => entry.load_waiter = Some(Waiter { deadline, completion }),
             Err(error) => completion.finish(Err(error)),
         }
     }
 
+    fn begin_load_of_model(
+        &mut self,
+        source: &SourceConfig,
+        by: &Arc<str>,
+    ) -> Result<&mut ModelEntry> {
+        let discovered = self.discover_one(source)?;
+        let name: Arc<str> = discovered.name.as_str().into();
+        if self.models.get(&name).is_some_and(ModelEntry::is_in_use) {
+            let message = format!("model {name} is there already");
+            return Err(Error::new(Code::AlreadyExists, message));
+        }
+        let mut versions = BTreeMap::new();
+        for number in requested_versions(&discovered)? {
+            let folder = discovered.versions.get(&number).cloned().unwrap_or_default();
+            check(&folder, &self.shared.platforms, discovered.config.platform)?;
+            versions.insert(number, loadable(folder, by));
+        }
+        let (shown, path) = (name.to_string(), discovered.source.clone());
+        let loaded = LoadedModel { name: shown.clone(), path };
+        self.shared.board().asked.insert(shown, (loaded, false));
+        let entry = self.entry(&name);
+        entry.begin_incarnation(Origin::Request, discovered.source, discovered.config);
+        entry.versions = versions;
+        Ok(entry)
+    }
+
     /// The one model that `source` means.
-    fn find(&self, source: &SourceConfig) -> Result<DiscoveredModel> {
+    fn discover_one(&self, source: &SourceConfig) -> Result<DiscoveredModel> {
         let mut discovery = source::discover(source, &self.shared.platforms)?;
         let path = source.path.display();
         match (discovery.models.pop(), discovery.models.len()) {
-            (Some(found), 0) => Ok(found),
+            (Some(discovered), 0) => Ok(discovered),
             (Some(_), others) => {
                 let count = others + 1;
                 Err(Error::invalid(format!("{path} holds {count} models; name the folder of one")))
@@ -99,126 +76,70 @@ impl LifecycleManager {
         }
     }
 
-    /// Sees to it that no model has that name.
-    fn claim(&mut self, name: &Arc<str>) -> Result<()> {
-        let Some(model) = self.models.get(name) else {
-            return Ok(());
-        };
-        let is_taken = model.is_alive() || self.offline.contains(name);
-        if is_taken || self.predecessors.contains_key(name) {
-            let message = format!("model {name} is there already");
-            return Err(Error::new(Code::AlreadyExists, message));
-        }
-        self.models.remove(name);
-        Ok(())
-    }
-
-    /// Tells those who asked for models how that went, where it is known.
-    pub(super) fn answer_loads(&mut self) {
+    /// Completes requests that load models, where the outcome is known.
+    pub(super) fn complete_loads(&mut self) {
         let now = Instant::now();
-        let mut known = Vec::new();
-        for (name, model) in &self.models {
-            if let Origin::Awaited(_, deadline) = model.origin
-                && let Some(outcome) = outcome(name, model, now >= deadline)
-            {
-                known.push((Arc::clone(name), outcome));
+        let awaited = self.models.values().filter(|entry| entry.load_waiter.is_some());
+        let names: Vec<Arc<str>> = awaited.map(|entry| Arc::clone(&entry.name)).collect();
+        for name in names {
+            let Some(entry) = self.models.get_mut(&name) else {
+                continue;
+            };
+            let Some(waiter) = entry.load_waiter.take() else {
+                continue;
+            };
+            let Some(outcome) = load_outcome(entry, now >= waiter.deadline) else {
+                entry.load_waiter = Some(waiter);
+                continue;
+            };
+            if outcome.is_err() {
+                self.remove(&name);
+            } else if let Some((_, is_ready)) = self.shared.board().asked.get_mut(&*name) {
+                *is_ready = true;
             }
-        }
-        for (name, outcome) in known {
-            if let Some(completion) = self.settle(&name, outcome.is_ok()) {
-                completion.finish(outcome);
-            }
-        }
-    }
-
-    /// Keeps a model that is ready, takes any other away, and returns who waits for it.
-    fn settle(&mut self, name: &str, is_ready: bool) -> Option<Completion> {
-        let origin = if is_ready {
-            if let Some((_, shown)) = self.shared.board().asked.get_mut(name) {
-                *shown = true;
-            }
-            mem::replace(&mut self.models.get_mut(name)?.origin, Origin::Asked)
-        } else {
-            self.take_away(name)?.0.origin
-        };
-        match origin {
-            Origin::Awaited(completion, _) => Some(completion),
-            Origin::Sources | Origin::Asked => None,
+            waiter.completion.finish(outcome);
         }
     }
 
-    /// The next moment when someone gives up waiting for a model.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let deadlines = self.models.values().filter_map(|model| match model.origin {
-            Origin::Awaited(_, deadline) => Some(deadline),
-            Origin::Sources | Origin::Asked => None,
-        });
-        deadlines.chain(self.returning.iter().map(|returning| returning.deadline)).min()
-    }
-
-    /// Takes a model that was asked for away. `completion` is given when nothing of it is in memory.
-    pub(super) fn take_back(&mut self, name: &str, by: &Arc<str>, completion: Completion) {
-        let is_asked = |model: &Model| !model.is_of_sources();
-        let Some((model, versions)) =
-            self.models.get(name).is_some_and(is_asked).then(|| self.take_away(name)).flatten()
-        else {
+    /// Unloads a model that was loaded by request. Done when nothing of it is in memory.
+    pub(super) fn unload_model(&mut self, name: &str, by: &Arc<str>, completion: Completion) {
+        let requested = self.models.get_mut(name).filter(|entry| entry.origin == Origin::Request);
+        let Some(entry) = requested else {
             let message = format!("no model {name} was loaded by request");
             completion.finish(Err(Error::not_found(message)));
             return;
         };
-        if let Origin::Awaited(completion, _) = model.origin {
-            let message = format!("model {name} was unloaded before it was ready");
-            completion.finish(Err(Error::new(Code::Aborted, message)));
-        }
-        self.note_change(name, None, "unload", by);
-        self.leaving.push(Leaving { life: model.life, versions, completion });
+        entry.abort_waiters();
+        entry.wait_for_unload(completion);
+        let name = Arc::clone(&entry.name);
+        self.remove(&name);
+        self.record_change(&name, None, "unload", by);
     }
 
-    /// Takes a model off the list, and returns it with the number of its versions that are in
-    /// memory still.
-    fn take_away(&mut self, name: &str) -> Option<(Model, usize)> {
-        let (name, mut model) = self.models.remove_entry(name)?;
-        self.shared.publish(&name, Vec::new(), &model.config);
+    /// Takes a requested model away: its name is free at once.
+    fn remove(&mut self, name: &Arc<str>) {
+        let Some(entry) = self.models.get_mut(name) else {
+            return;
+        };
+        entry.remove();
+        self.publish(name);
         let mut board = self.shared.board();
-        board.models.remove(&*name);
-        board.asked.remove(&*name);
-        drop(board);
-        let mut in_memory = 0;
-        for (&number, version) in &mut model.versions {
-            match version.state {
-                State::Loading | State::Warming | State::Ready | State::Draining => in_memory += 1,
-                State::Found(_) | State::Gone | State::Failed(_) => {}
-            }
-            if let Some(servable) = version.servable.take() {
-                let key =
-                    VersionKey { model: Arc::clone(&name), version: number, life: model.life };
-                self.parting.push((key, servable));
-            }
-        }
-        Some((model, in_memory))
+        board.models.remove(&**name);
+        board.asked.remove(&**name);
     }
 
-    /// Notes that a version is out of memory.
-    pub(super) fn left(&mut self, key: &VersionKey) {
-        for leaving in self.leaving.iter_mut().filter(|leaving| leaving.life == key.life) {
-            leaving.versions = leaving.versions.saturating_sub(1);
-        }
-    }
-
-    /// Tells those who took models away that these have left.
-    pub(super) fn answer_unloads(&mut self) {
-        let all = mem::take(&mut self.leaving).into_iter();
-        let (left, leaving) = all.partition(Leaving::has_left);
-        self.leaving = leaving;
-        let left: Vec<Leaving> = left;
-        for leaving in left {
-            leaving.completion.finish(Ok(()));
+    /// Completes requests that unload models, where nothing of them is in memory any more.
+    pub(super) fn complete_unloads(&mut self) {
+        for entry in self.models.values_mut() {
+            for waiter in entry.unload_waiters.extract_if(.., |w| w.remaining.is_empty()) {
+                waiter.completion.finish(Ok(()));
+            }
         }
     }
 }
 
-/// The versions to load of those that were found.
-fn wanted(found: &DiscoveredModel) -> Result<BTreeSet<i64>> {
+/// The versions to load of those that are there.
+fn requested_versions(found: &DiscoveredModel) -> Result<BTreeSet<i64>> {
     let there: BTreeSet<i64> = found.versions.keys().copied().collect();
     let wanted = policy::aspired(&there, &found.config.policy);
     let (name, path) = (&found.name, found.source.display());
@@ -249,24 +170,27 @@ fn check(folder: &Path, platforms: &Platforms, named: Option<&str>) -> Result<()
     }
 }
 
-fn loadable(mut version: Version) -> Version {
+/// A version whose files have been checked.
+fn loadable(folder: PathBuf, by: &Arc<str>) -> Version {
+    let mut version = Version::new(folder);
+    version.by = Arc::clone(by);
     version.aspired = true;
     version.complete = true;
     become_state(&mut version, State::Found("to be loaded".to_owned()));
     version
 }
 
-/// How the load of a model went; nothing while it is under way.
-fn outcome(name: &str, model: &Model, is_late: bool) -> Option<Result<()>> {
-    let mut versions = model.versions.values();
+/// How the load of a requested model went; nothing while it is under way.
+fn load_outcome(entry: &ModelEntry, is_late: bool) -> Option<Result<()>> {
+    let mut versions = entry.versions.values();
     if let Some(error) = versions.clone().find_map(Version::failure) {
         return Some(Err(error.duplicate()));
     }
-    if versions.all(|version| matches!(version.state, State::Ready)) {
+    if versions.all(Version::is_ready) {
         return Some(Ok(()));
     }
     is_late.then(|| {
-        let message = format!("model {name} was not loaded in the time there was");
+        let message = format!("model {} was not loaded in the time there was", entry.name);
         Err(Error::new(Code::DeadlineExceeded, message))
     })
 }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{LifecycleManager, Model};
+use super::LifecycleManager;
+use super::entry::{ModelEntry, Origin};
+use super::overrides::Overrides;
 use crate::config::VersionPolicy;
 use crate::repository::journal::WATCH;
 use crate::repository::source::{self, DiscoveredModel, Discovery, Fingerprint};
@@ -24,7 +26,7 @@ struct Unknown {
 }
 
 impl Unknown {
-    fn covers(&self, name: &str, model: &Model) -> bool {
+    fn covers(&self, name: &str, model: &ModelEntry) -> bool {
         self.models.contains(name) || self.sources.contains(&model.source)
     }
 }
@@ -32,7 +34,7 @@ impl Unknown {
 impl LifecycleManager {
     /// Looks at all sources.
     pub(super) fn scan_sources(&mut self) {
-        self.has_looked = true;
+        self.has_scanned = true;
         let shared = Arc::clone(&self.shared);
         let mut there: BTreeMap<String, DiscoveredModel> = BTreeMap::new();
         let mut unknown = Unknown::default();
@@ -45,13 +47,13 @@ impl LifecycleManager {
                         Some(name) => drop(unknown.models.insert(name.clone())),
                         None => drop(unknown.sources.insert(path.clone())),
                     }
-                    self.note(format!("{error}; what is loaded from it stays"));
+                    self.log_once(format!("{error}; what is loaded from it stays"));
                     self.problem(path, Some(error.to_string()));
                     continue;
                 }
             };
             let Discovery { models, unreadable, empty, notes } = discovery;
-            notes.into_iter().for_each(|note| self.note(note));
+            notes.into_iter().for_each(|note| self.log_once(note));
             unknown.models.extend(unreadable);
             let nothing = models.iter().all(|found| found.versions.is_empty());
             self.problem(path, nothing.then(|| "no model is there".to_owned()));
@@ -78,7 +80,7 @@ impl LifecycleManager {
     fn add(&mut self, models: Vec<DiscoveredModel>, there: &mut BTreeMap<String, DiscoveredModel>) {
         for found in models {
             if there.contains_key(&found.name) {
-                self.note(format!("model {:?} is there twice; the first counts", found.name));
+                self.log_once(format!("model {:?} is there twice; the first counts", found.name));
                 continue;
             }
             there.insert(found.name.clone(), found);
@@ -88,7 +90,8 @@ impl LifecycleManager {
     /// Puts a source's problem on the board, or takes it off. A source whose models still serve
     /// has none.
     fn problem(&mut self, path: &Path, problem: Option<String>) {
-        let mut serving = self.versions().filter(|version| matches!(version.state, State::Ready));
+        let mut serving =
+            self.configured_versions().filter(|version| matches!(version.state, State::Ready));
         let stays = problem.is_some() && serving.any(|version| version.folder.starts_with(path));
         let path = path.display().to_string();
         let mut board = self.shared.board();
@@ -103,34 +106,37 @@ impl LifecycleManager {
         let mut unwanted = Vec::new();
         for (name, model) in &mut self.models {
             let wanted = there.contains_key(&**name) || unknown.covers(name, model);
-            if model.is_of_sources() && !wanted {
+            if model.is_configured() && !wanted {
                 model.versions.values_mut().for_each(|version| version.aspired = false);
                 unwanted.push(Arc::clone(name));
             }
         }
         for name in &unwanted {
-            self.offline.remove(name);
-            self.changed.remove(name);
+            let Some(entry) = self.models.get_mut(name) else {
+                continue;
+            };
+            entry.is_out_of_service = false;
+            entry.overrides = Overrides::default();
+            let must_publish = entry.drain_predecessors();
             self.shared.board().offline.remove(&**name);
-            if self.predecessors.contains_key(name) {
-                self.part_with_predecessors(name);
+            if must_publish {
                 self.publish(name);
             }
         }
         for (name, mut found) in there {
             let name: Arc<str> = name.into();
-            if self.models.get(&name).is_some_and(|model| !model.is_of_sources()) {
-                self.note(format!("model {name} was loaded by request, and that one stays"));
+            if self.models.get(&name).is_some_and(|entry| entry.origin == Origin::Request) {
+                self.log_once(format!("model {name} was loaded by request, and that one stays"));
                 continue;
             }
             if self.models.get(&name).is_some_and(|model| {
-                model.source != found.source && unknown.sources.contains(&model.source)
+                model.is_configured()
+                    && model.source != found.source
+                    && unknown.sources.contains(&model.source)
             }) {
                 continue; // It may still be in the source that can not be read.
             }
-            if let Some(changed) = self.changed.get_mut(&name) {
-                changed.apply(&mut found.config);
-            }
+            self.entry(&name).overrides.apply(&mut found.config);
             self.adopt(&name, &found);
             let Some(model) = self.models.get_mut(&name) else {
                 continue;
@@ -138,12 +144,12 @@ impl LifecycleManager {
             let ready = model.versions.values().any(|v| matches!(v.state, State::Ready));
             if found.versions.is_empty() && ready {
                 // An emptied folder looks like a mistake, or like storage that went away.
-                self.note(format!(
+                self.log_once(format!(
                     "model {name} has no version on disk any more; the loaded one stays"
                 ));
                 continue;
             }
-            if self.offline.contains(&name) {
+            if model.is_out_of_service {
                 continue;
             }
             update_versions(model, found.versions);
@@ -152,18 +158,18 @@ impl LifecycleManager {
                     wanted.iter().filter(|v| !model.versions.get(v).is_some_and(|v| v.aspired));
                 let missing: Vec<String> = missing.map(i64::to_string).collect();
                 if !missing.is_empty() {
-                    self.note(format!("model {name}: version {} is not there", missing.join(", ")));
+                    self.log_once(format!(
+                        "model {name}: version {} is not there",
+                        missing.join(", ")
+                    ));
                 }
             }
         }
-        self.models.retain(|name, model| {
-            let has_reason = self.offline.contains(name) || self.predecessors.contains_key(name);
-            let stays = model.is_alive() || has_reason;
-            if !stays {
-                self.shared.board().models.remove(&**name);
-            }
-            stays
-        });
+        let unused = |entry: &&mut ModelEntry| entry.is_configured() && !entry.is_in_use();
+        for entry in self.models.values_mut().filter(unused) {
+            entry.remove();
+            self.shared.board().models.remove(&*entry.name);
+        }
     }
 
     /// Finds out, of versions that wait or have failed, whether they can be loaded now.
@@ -171,7 +177,7 @@ impl LifecycleManager {
         let shared = Arc::clone(&self.shared);
         let now = Instant::now();
         // The files of those that were asked for were looked at then.
-        for model in self.models.values_mut().filter(|model| model.is_of_sources()) {
+        for model in self.models.values_mut().filter(|model| model.is_configured()) {
             let named = model.config.platform;
             for version in model.versions.values_mut().filter(|v| v.aspired) {
                 let waits = matches!(version.state, State::Found(_));
@@ -201,7 +207,7 @@ impl LifecycleManager {
 }
 
 /// Adds new versions, notes vanished ones, and marks those that should be served.
-fn update_versions(model: &mut Model, found: BTreeMap<i64, PathBuf>) {
+fn update_versions(model: &mut ModelEntry, found: BTreeMap<i64, PathBuf>) {
     let there: BTreeSet<i64> = found.keys().copied().collect();
     let aspired = policy::aspired(&there, &model.config.policy);
     for (number, folder) in found {

@@ -32,9 +32,9 @@ impl LifecycleManager {
         };
         become_state(version, State::Loading);
         version.attempts += 1;
-        let (folder, config) = (version.folder.clone(), model.config.clone());
-        let threads = self.threads.get(&(Arc::clone(name), model.source.clone())).copied();
-        let key = VersionKey { model: Arc::clone(name), version: number, life: model.life };
+        let folder = version.folder.clone();
+        let config = model.config.clone();
+        let (threads, key) = (model.thread_hint(), model.key(number));
         let (name, report) = (Arc::clone(name), self.report.clone());
         log::debug!("{name} version {number}: loading from {}", folder.display());
         let load = move || {
@@ -80,7 +80,7 @@ impl LifecycleManager {
         if let Some(version) = model.versions.get_mut(&number) {
             version.attempts += 1;
         }
-        let key = VersionKey { model: Arc::clone(name), version: number, life: model.life };
+        let key = model.key(number);
         self.shared.metrics.load_failed(name);
         self.fail(&key, error);
     }
@@ -117,13 +117,14 @@ impl LifecycleManager {
     /// Unloads draining versions that no request holds any more.
     pub(super) fn finish_drains(&mut self) {
         let mut free = Vec::new();
-        for (name, model) in &mut self.models {
-            for (&number, version) in &mut model.versions {
-                let draining = matches!(version.state, State::Draining);
-                if draining && version.servable.as_ref().is_some_and(Servable::is_idle) {
-                    let key =
-                        VersionKey { model: Arc::clone(name), version: number, life: model.life };
-                    free.extend(version.servable.take().map(|servable| (key, servable)));
+        for entry in self.models.values_mut() {
+            let incarnation = entry.incarnation;
+            for (&version, it) in &mut entry.versions {
+                let draining = matches!(it.state, State::Draining);
+                if draining && it.servable.as_ref().is_some_and(Servable::is_idle) {
+                    let model = Arc::clone(&entry.name);
+                    let key = VersionKey { model, incarnation, version };
+                    free.extend(it.servable.take().map(|servable| (key, servable)));
                 }
             }
         }
