@@ -1,6 +1,7 @@
 //! Which versions to serve, and what to do next to get there. Pure functions.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::config::{VersionPolicy, VersionTransition};
 
@@ -16,46 +17,90 @@ pub(super) fn aspired(there: &BTreeSet<i64>, policy: &VersionPolicy) -> BTreeSet
     }
 }
 
-/// What matters of a version for the next step.
+/// What decides about the next step of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Snapshot {
+pub(super) struct VersionSnapshot {
     pub(super) version: i64,
     /// It should be served.
     pub(super) aspired: bool,
     pub(super) phase: Phase,
+    /// What it takes in memory once it is loaded, in bytes, by estimate.
+    pub(super) bytes: u64,
 }
 
-/// Where a version is in its life, as far as the next step goes.
+/// Where a version is in its lifecycle, as far as the next step goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Could be loaded now.
+    /// Its files have not been checked yet, or are still changing.
+    Unchecked,
+    /// Some of its files are missing.
+    Incomplete,
+    /// It could be loaded now.
     Loadable,
-    /// Not in memory, and nothing to be done about it: waiting for files, failed, gone.
-    Waiting,
-    /// On its way into memory or out of it.
-    Moving,
-    /// Serving.
+    /// It is being loaded or warmed up.
+    Loading,
+    /// It serves.
     Ready,
+    /// It gets no new requests, and some are still in flight.
+    Draining,
+    /// It gets no new requests, and none is in flight.
+    Drained,
+    /// Its memory is being released.
+    Unloading,
+    /// It could not be loaded.
+    Failed,
+    /// It is not in memory any more.
+    Unloaded,
 }
 
-/// The next step for one model.
+impl Phase {
+    /// Whether it is in memory, or on its way there.
+    pub(super) fn is_in_memory(self) -> bool {
+        match self {
+            Phase::Loading | Phase::Ready => true,
+            Phase::Draining | Phase::Drained | Phase::Unloading => true,
+            Phase::Unchecked | Phase::Incomplete | Phase::Loadable => false,
+            Phase::Failed | Phase::Unloaded => false,
+        }
+    }
+
+    /// Whether its memory will be released without another decision.
+    pub(super) fn is_leaving(self) -> bool {
+        matches!(self, Phase::Draining | Phase::Drained | Phase::Unloading)
+    }
+
+    /// Whether a version in this phase stays in it until its files change.
+    pub(super) fn is_settled(self, aspired: bool) -> bool {
+        match self {
+            Phase::Ready | Phase::Failed | Phase::Incomplete => true,
+            // One that became aspired again while it drained is loaded again.
+            Phase::Unchecked | Phase::Loadable | Phase::Unloaded => !aspired,
+            Phase::Loading | Phase::Draining | Phase::Drained | Phase::Unloading => false,
+        }
+    }
+}
+
+/// The next step from one version of a model to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum TransitionStep {
     /// Load this version.
     Load(i64),
     /// Stop serving this version.
-    Unload(i64),
+    Drain(i64),
 }
 
-/// The next step, if there is one now. A new version is loaded highest first, an old one unloaded
+/// The next step, if there is one now. A new version is loaded highest first, an old one drained
 /// lowest first.
 ///
-/// * Availability-preserving: a version that should go is unloaded only when one that should stay
+/// * Availability-preserving: a version that should go is drained only when one that should stay
 ///   is serving (or none should), so that the model is available throughout.
-/// * Resource-preserving: versions that should go are unloaded as soon as one that should come
-///   could be loaded, and that one is loaded when they have gone, so that old and new are never
+/// * Resource-preserving: versions that should go are drained as soon as one that should come
+///   could be loaded, and that one is loaded when they are unloaded, so that old and new are never
 ///   in memory together.
-pub(super) fn next_action(versions: &[Snapshot], transition: VersionTransition) -> Option<Action> {
+pub(super) fn next_transition_step(
+    versions: &[VersionSnapshot],
+    transition: VersionTransition,
+) -> Option<TransitionStep> {
     let frugal = transition == VersionTransition::ResourcePreserving;
     let aspired = |phase| versions.iter().filter(move |v| v.aspired && v.phase == phase);
     let any_aspired = versions.iter().any(|v| v.aspired);
@@ -63,13 +108,22 @@ pub(super) fn next_action(versions: &[Snapshot], transition: VersionTransition) 
     let outgoing = versions.iter().filter(|v| !v.aspired && v.phase == Phase::Ready);
     let may_go = aspired(Phase::Ready).next().is_some() || !any_aspired || makes_way;
     if may_go && let Some(lowest) = outgoing.map(|v| v.version).min() {
-        return Some(Action::Unload(lowest));
+        return Some(TransitionStep::Drain(lowest));
     }
-    let leaves = |v: &Snapshot| !v.aspired && v.phase == Phase::Moving;
+    let leaves = |v: &VersionSnapshot| !v.aspired && v.phase.is_in_memory();
     if frugal && versions.iter().any(leaves) {
         return None;
     }
-    aspired(Phase::Loadable).map(|v| v.version).max().map(Action::Load)
+    aspired(Phase::Loadable).map(|v| v.version).max().map(TransitionStep::Load)
+}
+
+/// The delay between attempts at a failed load doubles up to this, unless it begins longer.
+pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(60);
+
+/// How long to wait after the load has failed `attempts` times, if the first delay is `first`.
+pub(super) fn retry_delay(attempts: u32, first: Duration) -> Duration {
+    let doubled = first * 2u32.saturating_pow(attempts.saturating_sub(1).min(8));
+    doubled.min(LONGEST_RETRY.max(first))
 }
 
 #[cfg(test)]
@@ -80,16 +134,20 @@ mod tests {
         versions.iter().copied().collect()
     }
 
-    fn next_by(transition: VersionTransition, versions: &[(i64, bool, Phase)]) -> Option<Action> {
-        let snapshot = |&(version, aspired, phase)| Snapshot { version, aspired, phase };
-        next_action(&versions.iter().map(snapshot).collect::<Vec<_>>(), transition)
+    fn next_by(
+        transition: VersionTransition,
+        versions: &[(i64, bool, Phase)],
+    ) -> Option<TransitionStep> {
+        let snapshot =
+            |&(version, aspired, phase)| VersionSnapshot { version, aspired, phase, bytes: 0 };
+        next_transition_step(&versions.iter().map(snapshot).collect::<Vec<_>>(), transition)
     }
 
-    fn next(versions: &[(i64, bool, Phase)]) -> Option<Action> {
+    fn next(versions: &[(i64, bool, Phase)]) -> Option<TransitionStep> {
         next_by(VersionTransition::AvailabilityPreserving, versions)
     }
 
-    fn frugal(versions: &[(i64, bool, Phase)]) -> Option<Action> {
+    fn frugal(versions: &[(i64, bool, Phase)]) -> Option<TransitionStep> {
         next_by(VersionTransition::ResourcePreserving, versions)
     }
 
@@ -108,80 +166,97 @@ mod tests {
     fn nothing_to_do() {
         assert_eq!(next(&[]), None);
         assert_eq!(next(&[(1, true, Phase::Ready)]), None);
-        assert_eq!(next(&[(1, true, Phase::Waiting)]), None);
+        for phase in [Phase::Unchecked, Phase::Incomplete, Phase::Failed, Phase::Unloaded] {
+            assert_eq!(next(&[(1, true, phase)]), None, "{phase:?}");
+        }
     }
 
     #[test]
     fn the_highest_new_version_is_loaded_first() {
         let versions =
-            [(1, true, Phase::Loadable), (3, true, Phase::Loadable), (2, true, Phase::Waiting)];
-        assert_eq!(next(&versions), Some(Action::Load(3)));
+            [(1, true, Phase::Loadable), (3, true, Phase::Loadable), (2, true, Phase::Incomplete)];
+        assert_eq!(next(&versions), Some(TransitionStep::Load(3)));
     }
 
     #[test]
     fn the_old_version_stays_until_the_new_one_serves() {
-        let loading = [(1, false, Phase::Ready), (2, true, Phase::Moving)];
+        let loading = [(1, false, Phase::Ready), (2, true, Phase::Loading)];
         assert_eq!(next(&loading), None);
         let loadable = [(1, false, Phase::Ready), (2, true, Phase::Loadable)];
-        assert_eq!(next(&loadable), Some(Action::Load(2)));
+        assert_eq!(next(&loadable), Some(TransitionStep::Load(2)));
         let ready = [(1, false, Phase::Ready), (2, true, Phase::Ready)];
-        assert_eq!(next(&ready), Some(Action::Unload(1)));
+        assert_eq!(next(&ready), Some(TransitionStep::Drain(1)));
     }
 
     #[test]
     fn the_lowest_old_version_goes_first() {
         let versions =
             [(2, false, Phase::Ready), (1, false, Phase::Ready), (3, true, Phase::Ready)];
-        assert_eq!(next(&versions), Some(Action::Unload(1)));
+        assert_eq!(next(&versions), Some(TransitionStep::Drain(1)));
     }
 
     #[test]
     fn a_failing_new_version_leaves_the_old_one_alone() {
-        assert_eq!(next(&[(1, false, Phase::Ready), (2, true, Phase::Waiting)]), None);
+        assert_eq!(next(&[(1, false, Phase::Ready), (2, true, Phase::Failed)]), None);
     }
 
     #[test]
     fn without_any_aspired_version_all_go() {
-        assert_eq!(next(&[(1, false, Phase::Ready)]), Some(Action::Unload(1)));
+        assert_eq!(next(&[(1, false, Phase::Ready)]), Some(TransitionStep::Drain(1)));
     }
 
     #[test]
     fn unloading_comes_before_loading() {
         let versions =
             [(1, false, Phase::Ready), (2, true, Phase::Ready), (3, true, Phase::Loadable)];
-        assert_eq!(next(&versions), Some(Action::Unload(1)));
+        assert_eq!(next(&versions), Some(TransitionStep::Drain(1)));
     }
 
     #[test]
     fn to_save_memory_the_old_version_goes_first() {
         let loadable = [(1, false, Phase::Ready), (2, true, Phase::Loadable)];
-        assert_eq!(frugal(&loadable), Some(Action::Unload(1)));
-        assert_eq!(frugal(&[(1, false, Phase::Moving), (2, true, Phase::Loadable)]), None);
-        let gone = [(1, false, Phase::Waiting), (2, true, Phase::Loadable)];
-        assert_eq!(frugal(&gone), Some(Action::Load(2)));
-        assert_eq!(frugal(&[(1, false, Phase::Waiting), (2, true, Phase::Moving)]), None);
+        assert_eq!(frugal(&loadable), Some(TransitionStep::Drain(1)));
+        for phase in [Phase::Draining, Phase::Drained, Phase::Unloading] {
+            assert_eq!(frugal(&[(1, false, phase), (2, true, Phase::Loadable)]), None, "{phase:?}");
+        }
+        let gone = [(1, false, Phase::Unloaded), (2, true, Phase::Loadable)];
+        assert_eq!(frugal(&gone), Some(TransitionStep::Load(2)));
+        assert_eq!(frugal(&[(1, false, Phase::Unloaded), (2, true, Phase::Loading)]), None);
     }
 
     #[test]
     fn to_save_memory_all_that_should_go_go_before_anything_comes() {
         let two = [(1, false, Phase::Ready), (2, false, Phase::Ready), (3, true, Phase::Loadable)];
-        assert_eq!(frugal(&two), Some(Action::Unload(1)));
-        let one = [(1, false, Phase::Moving), (2, false, Phase::Ready), (3, true, Phase::Loadable)];
-        assert_eq!(frugal(&one), Some(Action::Unload(2)));
+        assert_eq!(frugal(&two), Some(TransitionStep::Drain(1)));
+        let one =
+            [(1, false, Phase::Draining), (2, false, Phase::Ready), (3, true, Phase::Loadable)];
+        assert_eq!(frugal(&one), Some(TransitionStep::Drain(2)));
         // A rollback in the middle of a load waits for that to end.
-        let back = [(1, true, Phase::Loadable), (2, false, Phase::Moving)];
+        let back = [(1, true, Phase::Loadable), (2, false, Phase::Loading)];
         assert_eq!(frugal(&back), None);
     }
 
     #[test]
     fn to_save_memory_nothing_goes_for_what_can_not_be_loaded() {
-        assert_eq!(frugal(&[(1, false, Phase::Ready), (2, true, Phase::Waiting)]), None);
-        assert_eq!(frugal(&[(1, false, Phase::Ready)]), Some(Action::Unload(1)));
+        assert_eq!(frugal(&[(1, false, Phase::Ready), (2, true, Phase::Incomplete)]), None);
+        assert_eq!(frugal(&[(1, false, Phase::Ready), (2, true, Phase::Failed)]), None);
+        assert_eq!(frugal(&[(1, false, Phase::Ready)]), Some(TransitionStep::Drain(1)));
     }
 
     #[test]
     fn to_save_memory_what_stays_does_not_wait() {
         let more = [(1, true, Phase::Ready), (2, true, Phase::Loadable)];
-        assert_eq!(frugal(&more), Some(Action::Load(2)));
+        assert_eq!(frugal(&more), Some(TransitionStep::Load(2)));
+    }
+
+    #[test]
+    fn the_delay_between_attempts_doubles_up_to_a_minute() {
+        let delays = |first| {
+            let delay = |attempts| retry_delay(attempts, Duration::from_secs(first)).as_secs();
+            [1, 2, 3, 4, 5, 100, u32::MAX].map(delay)
+        };
+        assert_eq!(delays(5), [5, 10, 20, 40, 60, 60, 60]);
+        assert_eq!(delays(100), [100; 7], "it begins longer");
+        assert_eq!(retry_delay(0, Duration::from_secs(5)).as_secs(), 5);
     }
 }

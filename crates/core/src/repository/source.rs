@@ -160,22 +160,24 @@ fn versions_among(
     versions
 }
 
-/// What a folder's files look like at one moment.
+/// What the files of a version look like at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     hash: u64,
     /// The latest change of any of them.
     newest: SystemTime,
+    /// The size of all files, without folders.
+    pub(super) bytes: u64,
 }
 
 impl Fingerprint {
-    /// Looks at all files of the version at `path`; unreadable ones count as missing.
+    /// Reads the metadata of all files of the version at `path`; unreadable ones count as missing.
     pub(super) fn of(path: &Path) -> Self {
-        let mut hasher = DefaultHasher::new();
-        let mut newest = SystemTime::UNIX_EPOCH;
-        look(files_of(path), 0, &mut hasher, &mut newest);
-        let hash = hasher.finish();
-        Fingerprint { hash, newest }
+        let mut walk =
+            Walk { hasher: DefaultHasher::new(), newest: SystemTime::UNIX_EPOCH, bytes: 0 };
+        walk.visit(files_of(path), 0);
+        let Walk { hasher, newest, bytes } = walk;
+        Fingerprint { hash: hasher.finish(), newest, bytes }
     }
 
     /// Whether nothing has changed for `time`: then no copy is under way, and there is no need
@@ -184,11 +186,6 @@ impl Fingerprint {
         let since = SystemTime::now().duration_since(self.newest);
         since.is_ok_and(|since| since >= time)
     }
-}
-
-/// Bytes of all files of the model at `path`; unreadable ones count as nothing.
-pub(super) fn size_of(path: &Path) -> u64 {
-    size_of_level(files_of(path), 0)
 }
 
 /// What makes up the model at `path`: what is in its folder, its one file, or, where several files
@@ -218,34 +215,33 @@ fn inside(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-fn size_of_level(paths: Vec<PathBuf>, depth: usize) -> u64 {
-    let sizes = paths.into_iter().filter_map(|path| {
-        let meta = fs::metadata(&path).ok()?;
-        match meta.is_dir() {
-            true if depth < DEEPEST => Some(size_of_level(inside(&path), depth + 1)),
-            true => None,
-            false => Some(meta.len()),
-        }
-    });
-    sizes.fold(0, u64::saturating_add)
-}
-
 /// Deep enough for any model, and an end for links in a circle.
 const DEEPEST: usize = 16;
 
-fn look(paths: Vec<PathBuf>, depth: usize, hasher: &mut DefaultHasher, newest: &mut SystemTime) {
-    for path in paths {
-        let Ok(meta) = fs::metadata(&path) else {
-            continue;
-        };
-        path.hash(hasher);
-        let changed = (meta.ctime(), meta.ctime_nsec(), meta.mtime(), meta.mtime_nsec());
-        (meta.len(), changed).hash(hasher);
-        // The change time and not the modification time, which a copy may set to the past.
-        let seconds = Duration::from_secs(u64::try_from(meta.ctime()).unwrap_or(0));
-        *newest = (SystemTime::UNIX_EPOCH + seconds).max(*newest);
-        if meta.is_dir() && depth < DEEPEST {
-            look(inside(&path), depth + 1, hasher, newest);
+/// What is known of the files that a walk has visited.
+struct Walk {
+    hasher: DefaultHasher,
+    newest: SystemTime,
+    bytes: u64,
+}
+
+impl Walk {
+    fn visit(&mut self, paths: Vec<PathBuf>, depth: usize) {
+        for path in paths {
+            let Ok(meta) = fs::metadata(&path) else {
+                continue;
+            };
+            path.hash(&mut self.hasher);
+            let changed = (meta.ctime(), meta.ctime_nsec(), meta.mtime(), meta.mtime_nsec());
+            (meta.len(), changed).hash(&mut self.hasher);
+            // The change time and not the modification time, which a copy may set to the past.
+            let seconds = Duration::from_secs(u64::try_from(meta.ctime()).unwrap_or(0));
+            self.newest = (SystemTime::UNIX_EPOCH + seconds).max(self.newest);
+            if !meta.is_dir() {
+                self.bytes = self.bytes.saturating_add(meta.len());
+            } else if depth < DEEPEST {
+                self.visit(inside(&path), depth + 1);
+            }
         }
     }
 }
@@ -359,5 +355,9 @@ mod tests {
         assert!(!before.is_settled(Duration::from_secs(60)));
         fs::write(folder.join("more"), "y").expect("file");
         assert_ne!(before, Fingerprint::of(&folder));
+        // Folders have no size of their own.
+        fs::create_dir(folder.join("variables")).expect("folder");
+        fs::write(folder.join("variables/data"), "1234").expect("file");
+        assert_eq!((before.bytes, Fingerprint::of(&folder).bytes), (1, 6));
     }
 }

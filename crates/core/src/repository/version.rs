@@ -3,18 +3,15 @@
 use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use super::State;
 use super::journal::{LifecycleEvent, WATCH};
-use super::policy::Phase;
+use super::policy::{LONGEST_RETRY, Phase, VersionSnapshot};
 use super::servable::Servable;
 use super::source::Fingerprint;
 use tensorserve_platform::{Completeness, Platform};
 use tensorserve_tensor::error::Error;
-
-/// The wait between tries of a failed load doubles up to this, unless it begins longer.
-pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 pub(super) struct Version {
     pub(super) folder: PathBuf,
@@ -35,8 +32,6 @@ pub(super) struct Version {
     pub(super) complete: bool,
     /// What its files looked like at the last look.
     pub(super) seen: Option<Fingerprint>,
-    /// What it takes in memory, by estimate.
-    pub(super) bytes: Option<u64>,
     pub(super) servable: Option<Arc<Servable>>,
     pub(super) attempts: u32,
     pub(super) retry_at: Instant,
@@ -55,29 +50,52 @@ impl Version {
             changing: false,
             complete: false,
             seen: None,
-            bytes: None,
             servable: None,
             attempts: 0,
             retry_at: Instant::now(),
         }
     }
 
+    /// Where it is in its lifecycle, as far as the next step goes.
     pub(super) fn phase(&self) -> Phase {
-        match self.state {
+        let in_use = |servable: &Arc<Servable>| !servable.is_idle();
+        match &self.state {
             State::Found(_) if self.complete => Phase::Loadable,
+            // Files are missing where a check of all files has found so.
+            State::Found(_) if self.seen.is_some() && !self.changing => Phase::Incomplete,
+            State::Found(_) => Phase::Unchecked,
+            State::Loading | State::Warming => Phase::Loading,
             State::Ready => Phase::Ready,
-            State::Loading | State::Warming | State::Draining => Phase::Moving,
-            State::Found(_) | State::Gone | State::Failed(_) => Phase::Waiting,
+            State::Draining => match &self.servable {
+                Some(servable) if in_use(servable) => Phase::Draining,
+                Some(_) => Phase::Drained,
+                None => Phase::Unloading,
+            },
+            State::Failed(_) => Phase::Failed,
+            State::Gone => Phase::Unloaded,
         }
     }
 
-    /// What happened to it since this was last asked, with its number, for the journal.
-    pub(super) fn take_events(&mut self, number: i64) -> impl Iterator<Item = LifecycleEvent> {
-        let happened = mem::take(&mut self.unreported).into_iter();
-        happened.map(move |event| LifecycleEvent { version: Some(number), ..event })
+    /// What decides about its next step.
+    pub(super) fn snapshot(&self, version: i64) -> VersionSnapshot {
+        let bytes = self.memory_estimate();
+        VersionSnapshot { version, aspired: self.aspired, phase: self.phase(), bytes }
     }
 
-    fn happens(&mut self, what: &'static str) {
+    /// What it takes in memory, in bytes, as TensorFlow Serving estimates it: a fifth more than
+    /// its files.
+    pub(super) fn memory_estimate(&self) -> u64 {
+        let files = self.seen.map_or(0, |seen| seen.bytes);
+        files.saturating_add(files / 5)
+    }
+
+    /// Its lifecycle events since the last call, with its number.
+    pub(super) fn take_events(&mut self, number: i64) -> impl Iterator<Item = LifecycleEvent> {
+        let events = mem::take(&mut self.unreported).into_iter();
+        events.map(move |event| LifecycleEvent { version: Some(number), ..event })
+    }
+
+    fn add_event(&mut self, what: &'static str) {
         if matches!(self.state, State::Loading | State::Draining) {
             self.began = Instant::now();
         }
@@ -114,17 +132,28 @@ impl Version {
         }
     }
 
-    /// Whether it will not change by itself before the files do.
+    /// Whether it stays in its state until its files change.
     pub(super) fn is_settled(&self) -> bool {
+        self.phase().is_settled(self.aspired)
+    }
+
+    /// Puts it into its next state.
+    pub(super) fn set_state(&mut self, next: State) {
+        debug_assert!(self.state.may_become(&next), "{} cannot become {next}", self.state);
+        let is_news = mem::discriminant(&self.state) != mem::discriminant(&next);
+        self.state = next;
+        if !is_news {
+            return;
+        }
+        self.since = SystemTime::now();
         match self.state {
-            State::Ready | State::Failed(_) => true,
-            // One that was wanted again while it drained is loaded again.
-            State::Gone => !self.aspired,
-            // One that waits for files, but not one that waits to be seen twice or to be loaded.
-            State::Found(_) => {
-                !self.aspired || (self.seen.is_some() && !self.changing && !self.complete)
-            }
-            State::Loading | State::Warming | State::Draining => false,
+            State::Found(_) => {}
+            State::Loading => self.add_event("loading"),
+            State::Warming => self.add_event("warming"),
+            State::Ready => self.add_event("available"),
+            State::Draining => self.add_event("unloading"),
+            State::Gone => self.add_event("end"),
+            State::Failed(_) => self.add_event("failed"),
         }
     }
 }
@@ -136,10 +165,9 @@ pub(super) fn check_completeness(version: &mut Version, platform: Option<&dyn Pl
         None => Completeness::Missing("a model of a known kind, such as saved_model.pb".to_owned()),
     };
     version.complete = matches!(completeness, Completeness::Complete);
-    version.bytes = None;
     match completeness {
         Completeness::Complete => {
-            become_state(version, State::Found("to be loaded".to_owned()));
+            version.set_state(State::Found("to be loaded".to_owned()));
         }
         Completeness::Missing(what) => {
             let reason = format!("{what} is missing");
@@ -147,7 +175,7 @@ pub(super) fn check_completeness(version: &mut Version, platform: Option<&dyn Pl
             if is_news {
                 log::warn!("{}: not loaded yet: {reason}", version.folder.display());
             }
-            become_state(version, State::Found(reason));
+            version.set_state(State::Found(reason));
         }
         Completeness::Broken(error) => {
             let message = error.message();
@@ -158,26 +186,7 @@ pub(super) fn check_completeness(version: &mut Version, platform: Option<&dyn Pl
             }
             version.attempts += 1;
             version.retry_at = Instant::now() + LONGEST_RETRY;
-            become_state(version, State::Failed(error));
+            version.set_state(State::Failed(error));
         }
-    }
-}
-
-pub(super) fn become_state(version: &mut Version, next: State) {
-    debug_assert!(version.state.may_become(&next), "{} can not become {next}", version.state);
-    let is_news = mem::discriminant(&version.state) != mem::discriminant(&next);
-    version.state = next;
-    if !is_news {
-        return;
-    }
-    version.since = SystemTime::now();
-    match version.state {
-        State::Found(_) => {}
-        State::Loading => version.happens("loading"),
-        State::Warming => version.happens("warming"),
-        State::Ready => version.happens("available"),
-        State::Draining => version.happens("unloading"),
-        State::Gone => version.happens("end"),
-        State::Failed(_) => version.happens("failed"),
     }
 }

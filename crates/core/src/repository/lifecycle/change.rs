@@ -2,12 +2,13 @@
 //! batching.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use super::LifecycleManager;
 use super::control::Completion;
 use super::entry::{ModelEntry, Waiter};
 use super::overrides::set_label;
+use super::plan::ReturnOutcome;
 use crate::config::BatchConfig;
 use crate::repository::ChangeRequest;
 use crate::repository::journal::LifecycleEvent;
@@ -71,13 +72,10 @@ impl LifecycleManager {
             version.by = Arc::clone(by);
         }
         entry.is_out_of_service = true;
-        entry.abort_waiters();
         entry.wait_for_unload(completion);
-        let must_publish = entry.drain_predecessors();
+        entry.drain_predecessors();
+        self.abort_waiters(name);
         self.shared.board().offline.insert(name.to_string());
-        if must_publish {
-            self.publish(name);
-        }
         self.record_change(name, None, "unload", by);
         log::info!("{name}: taken out of service");
     }
@@ -92,27 +90,38 @@ impl LifecycleManager {
         entry.is_out_of_service = false;
         entry.versions.values_mut().for_each(|version| version.by = Arc::clone(by));
         entry.return_waiter = Some(waiter);
+        entry.awaits_scan = true;
         self.shared.board().offline.remove(&**name);
-        // The sources say which of its versions are aspired.
-        self.scans_sources = true;
-        self.next_scan = Instant::now();
+        self.schedule.scan_sources_now();
         self.record_change(name, None, "load", by);
         log::info!("{name}: put back into service");
     }
 
-    /// Completes requests that return models to service, where the outcome is known. Called after
-    /// the sources were scanned.
-    pub(super) fn complete_returns(&mut self) {
-        let now = Instant::now();
-        for entry in self.models.values_mut() {
-            let Some(waiter) = entry.return_waiter.take() else {
-                continue;
-            };
-            match return_outcome(entry, now >= waiter.deadline) {
-                Some(outcome) => waiter.completion.finish(outcome),
-                None => entry.return_waiter = Some(waiter),
+    /// Completes the request that returns a model to service.
+    pub(super) fn complete_return(&mut self, name: &Arc<str>, outcome: ReturnOutcome) {
+        let Some(entry) = self.models.get_mut(name) else {
+            return;
+        };
+        let Some(Waiter { completion, .. }) = entry.return_waiter.take() else {
+            return;
+        };
+        let outcome = match outcome {
+            ReturnOutcome::Ready => Ok(()),
+            ReturnOutcome::NoVersion => {
+                Err(Error::not_found(format!("no source has a version of model {name}")))
             }
-        }
+            ReturnOutcome::Failed(number) => Err(entry.failure(number)),
+            ReturnOutcome::Incomplete(number) => {
+                let state = entry.versions.get(&number).map(|version| version.state.to_string());
+                let state = state.unwrap_or_default();
+                Err(Error::unavailable(format!("model {name}: {state}")))
+            }
+            ReturnOutcome::Late => {
+                let message = format!("model {name} is still being loaded");
+                Err(Error::new(Code::DeadlineExceeded, message))
+            }
+        };
+        self.outcomes.push((completion, outcome));
     }
 
     fn set_label(
@@ -130,7 +139,8 @@ impl LifecycleManager {
             entry.overrides.set_label(&entry.config, label, version);
         }
         set_label(&mut entry.config, label, version);
-        self.publish(name);
+        entry.publish_later();
+        self.carry_out_actions(std::slice::from_ref(name));
         self.record_change(name, version, "label", by);
         Ok(())
     }
@@ -148,7 +158,8 @@ impl LifecycleManager {
             entry.overrides.set_batching(&entry.config, batching);
         }
         (entry.config.batching, entry.config.batching_file) = (batching.clone(), false);
-        self.apply_batching();
+        self.apply_batching(name);
+        self.carry_out_actions(std::slice::from_ref(name));
         self.record_change(name, None, "batching", by);
         Ok(())
     }
@@ -169,28 +180,4 @@ fn check_label(entry: &ModelEntry, label: &str, version: Option<i64>) -> Result<
         return Err(Error::new(Code::ResourceExhausted, message));
     }
     Ok(())
-}
-
-/// How the return of a model to service went; nothing while it is under way.
-fn return_outcome(entry: &ModelEntry, is_late: bool) -> Option<Result<()>> {
-    let name = &entry.name;
-    let aspired = || entry.versions.values().filter(|version| version.aspired);
-    if aspired().next().is_none() {
-        return Some(Err(Error::not_found(format!("no source has a version of model {name}"))));
-    }
-    if !aspired().all(Version::is_settled) {
-        return is_late.then(|| {
-            let message = format!("model {name} is still being loaded");
-            Err(Error::new(Code::DeadlineExceeded, message))
-        });
-    }
-    if aspired().any(Version::is_ready) {
-        return Some(Ok(()));
-    }
-    let failure = aspired().find_map(Version::failure).map(Error::duplicate);
-    let waits = || {
-        let state = aspired().next().map_or(String::new(), |version| version.state.to_string());
-        Error::unavailable(format!("model {name}: {state}"))
-    };
-    Some(Err(failure.unwrap_or_else(waits)))
 }

@@ -9,11 +9,13 @@ use std::time::Instant;
 use super::VersionKey;
 use super::control::Completion;
 use super::overrides::Overrides;
+use super::plan::ModelSnapshot;
 use crate::config::ModelConfig;
 use crate::repository::State;
+use crate::repository::policy::{Phase, VersionSnapshot};
 use crate::repository::servable::Servable;
 use crate::repository::version::Version;
-use tensorserve_tensor::error::{Code, Error};
+use tensorserve_tensor::error::Error;
 
 /// Sources of one model whose thread counts are remembered.
 const MOST_HINTS: usize = 16;
@@ -48,12 +50,16 @@ pub(super) struct ModelEntry {
     pub(super) versions: BTreeMap<i64, Version>,
     /// Versions of earlier incarnations, until their memory is released.
     pub(super) former: Vec<FormerVersion>,
+    /// Requests do not get yet what it serves now.
+    must_publish: bool,
     /// The request that loads it.
     pub(super) load_waiter: Option<Waiter>,
     /// The request that returns it to service.
     pub(super) return_waiter: Option<Waiter>,
+    /// The sources have to be scanned before its aspired versions are known again.
+    pub(super) awaits_scan: bool,
     /// Requests that unload it.
-    pub(super) unload_waiters: Vec<UnloadWaiter>,
+    unload_waiters: Vec<UnloadWaiter>,
     /// How many threads within an operation suited its versions, by source.
     thread_hints: BTreeMap<PathBuf, usize>,
 }
@@ -84,12 +90,16 @@ impl FormerVersion {
         matches!(self.stage, FormerStage::Serving(_))
     }
 
-    /// Whether it drains, and no request holds it any more.
-    pub(super) fn can_be_unloaded(&self) -> bool {
-        match &self.stage {
-            FormerStage::Draining(servable) => servable.is_idle(),
-            FormerStage::Loading | FormerStage::Serving(_) | FormerStage::Unloading => false,
-        }
+    fn snapshot(&self) -> VersionSnapshot {
+        let phase = match &self.stage {
+            FormerStage::Loading => Phase::Loading,
+            FormerStage::Serving(_) => Phase::Ready,
+            FormerStage::Draining(servable) if servable.is_idle() => Phase::Drained,
+            FormerStage::Draining(_) => Phase::Draining,
+            FormerStage::Unloading => Phase::Unloading,
+        };
+        let (version, bytes) = (self.key.version, self.bytes);
+        VersionSnapshot { version, aspired: false, phase, bytes }
     }
 }
 
@@ -100,9 +110,9 @@ pub(super) struct Waiter {
 }
 
 /// A request that waits until versions are out of memory.
-pub(super) struct UnloadWaiter {
-    pub(super) remaining: BTreeSet<VersionKey>,
-    pub(super) completion: Completion,
+struct UnloadWaiter {
+    remaining: BTreeSet<VersionKey>,
+    completion: Completion,
 }
 
 impl ModelEntry {
@@ -118,11 +128,45 @@ impl ModelEntry {
             is_out_of_service: false,
             versions: BTreeMap::new(),
             former: Vec::new(),
+            must_publish: false,
             load_waiter: None,
             return_waiter: None,
+            awaits_scan: false,
             unload_waiters: Vec::new(),
             thread_hints: BTreeMap::new(),
         }
+    }
+
+    /// What decides about the next action on it.
+    pub(super) fn snapshot(&self) -> ModelSnapshot {
+        let versions = self.versions.iter().map(|(&number, version)| version.snapshot(number));
+        let is_done = |waiter: &UnloadWaiter| waiter.remaining.is_empty();
+        let returns = self.return_waiter.as_ref().filter(|_| !self.awaits_scan);
+        ModelSnapshot {
+            transition: self.config.transition,
+            versions: versions.collect(),
+            former: self.former.iter().map(FormerVersion::snapshot).collect(),
+            must_publish: self.must_publish,
+            load_deadline: self.load_waiter.as_ref().map(|waiter| waiter.deadline),
+            return_deadline: returns.map(|waiter| waiter.deadline),
+            unload_is_done: self.unload_waiters.iter().any(is_done),
+        }
+    }
+
+    /// The next moment when a request gives up waiting for it.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let waiters = [self.load_waiter.as_ref(), self.return_waiter.as_ref()];
+        waiters.into_iter().flatten().map(|waiter| waiter.deadline).min()
+    }
+
+    /// Takes over what a source has of it: its settings, and where its versions come from.
+    pub(super) fn adopt(&mut self, source: PathBuf, config: ModelConfig) {
+        if !self.is_configured() || self.source != source {
+            return self.begin_incarnation(Origin::Source, source, config);
+        }
+        // Both are published with the versions.
+        self.must_publish |= self.config.labels != config.labels || self.config.log != config.log;
+        self.config = config;
     }
 
     /// Begins another incarnation, without versions. Ready versions of the one before stay as
@@ -133,6 +177,7 @@ impl ModelEntry {
         source: PathBuf,
         config: ModelConfig,
     ) {
+        self.must_publish |= !self.servables().is_empty();
         self.retire_versions();
         self.incarnation += 1;
         self.origin = origin;
@@ -147,9 +192,18 @@ impl ModelEntry {
         self.drain_predecessors();
     }
 
+    /// No source has it any more: none of its versions is aspired.
+    pub(super) fn withdraw(&mut self) {
+        self.versions.values_mut().for_each(|version| version.aspired = false);
+        self.is_out_of_service = false;
+        self.overrides = Overrides::default();
+        self.drain_predecessors();
+    }
+
     /// Makes every version in memory one of an earlier incarnation, and drops the others.
     fn retire_versions(&mut self) {
         for (number, version) in mem::take(&mut self.versions) {
+            let (key, bytes) = (self.key(number), version.memory_estimate());
             let stage = match (version.state, version.servable) {
                 (State::Loading | State::Warming, _) => FormerStage::Loading,
                 (State::Ready, Some(servable)) => FormerStage::Serving(servable),
@@ -159,26 +213,93 @@ impl ModelEntry {
                     continue;
                 }
             };
-            let (key, bytes) = (self.key(number), version.bytes.unwrap_or(0));
+
             self.former.push(FormerVersion { key, bytes, stage });
         }
     }
 
-    /// No new request gets the predecessors. False if there are none.
-    pub(super) fn drain_predecessors(&mut self) -> bool {
-        let mut any = false;
+    /// No new request gets the predecessors.
+    pub(super) fn drain_predecessors(&mut self) {
+        // Requests get them only where the present incarnation has nothing of its own.
+        let are_published = !self.has_ready_version();
         for former in &mut self.former {
             if let FormerStage::Serving(servable) = &former.stage {
                 former.stage = FormerStage::Draining(Arc::clone(servable));
-                any = true;
+                self.must_publish |= are_published;
             }
         }
-        any
+    }
+
+    /// What requests get from now on: see [`ModelEntry::servables`].
+    pub(super) fn publish(&mut self) -> Vec<Arc<Servable>> {
+        self.must_publish = false;
+        self.servables()
+    }
+
+    /// Its labels or its servables have changed.
+    pub(super) fn publish_later(&mut self) {
+        self.must_publish = true;
+    }
+
+    /// A version gets no new requests.
+    pub(super) fn drain(&mut self, number: i64) {
+        if let Some(version) = self.versions.get_mut(&number) {
+            version.set_state(State::Draining);
+            self.must_publish = true;
+        }
+    }
+
+    /// A version that is not in memory is not wanted there.
+    pub(super) fn discard(&mut self, number: i64) {
+        if let Some(version) = self.versions.get_mut(&number) {
+            version.set_state(State::Gone);
+        }
+    }
+
+    /// Gives a drained version away, to be unloaded.
+    pub(super) fn take_drained(&mut self, number: i64) -> Option<(VersionKey, Arc<Servable>)> {
+        let servable = self.versions.get_mut(&number)?.servable.take()?;
+        Some((self.key(number), servable))
+    }
+
+    /// Gives a drained version of an earlier incarnation away, to be unloaded.
+    pub(super) fn take_former(&mut self, index: usize) -> Option<(VersionKey, Arc<Servable>)> {
+        let former = self.former.get_mut(index)?;
+        let FormerStage::Draining(servable) = &former.stage else {
+            return None;
+        };
+        let servable = Arc::clone(servable);
+        former.stage = FormerStage::Unloading;
+        Some((former.key.clone(), servable))
+    }
+
+    /// A version is about to be loaded, or refused.
+    pub(super) fn load_attempted(&mut self, number: i64) {
+        if let Some(version) = self.versions.get_mut(&number) {
+            version.attempts += 1;
+        }
+    }
+
+    /// A version is loaded. It serves from now on, unless (false) it is of an earlier incarnation.
+    pub(super) fn version_loaded(&mut self, key: &VersionKey, servable: Arc<Servable>) -> bool {
+        let threads = servable.threads();
+        let Some(version) = self.version_mut(key) else {
+            if let Some(former) = self.former.iter_mut().find(|former| former.key == *key) {
+                former.stage = FormerStage::Draining(servable);
+            }
+            return false;
+        };
+        version.servable = Some(servable);
+        version.attempts = 0;
+        version.set_state(State::Ready);
+        self.must_publish = true;
+        self.remember_threads(threads);
+        true
     }
 
     /// What requests get: its ready versions, ascending, or as long as there are none, the
     /// predecessors.
-    pub(super) fn servables(&self) -> Vec<Arc<Servable>> {
+    fn servables(&self) -> Vec<Arc<Servable>> {
         let ready = self.versions.values().filter(|version| version.is_ready());
         let ready: Vec<_> = ready.filter_map(|version| version.servable.clone()).collect();
         if !ready.is_empty() {
@@ -199,6 +320,19 @@ impl ModelEntry {
     /// Whether a version of the present incarnation serves.
     pub(super) fn has_ready_version(&self) -> bool {
         self.versions.values().any(Version::is_ready)
+    }
+
+    /// Whether requests may still hold a version that is to be unloaded.
+    pub(super) fn is_draining(&self) -> bool {
+        let drains = |v: &Version| matches!(v.state, State::Draining) && v.servable.is_some();
+        let former = |former: &FormerVersion| matches!(former.stage, FormerStage::Draining(_));
+        self.versions.values().any(drains) || self.former.iter().any(former)
+    }
+
+    /// Every version of it that is in memory, or on its way there.
+    pub(super) fn memory(&self) -> impl Iterator<Item = VersionSnapshot> {
+        let former = self.former.iter().map(FormerVersion::snapshot);
+        self.in_memory().map(|(number, version)| version.snapshot(number)).chain(former)
     }
 
     /// Whether a source has it.
@@ -245,6 +379,13 @@ impl ModelEntry {
         self.versions.get_mut(&key.version)
     }
 
+    /// Why a version has failed.
+    pub(super) fn failure(&self, number: i64) -> Error {
+        let failure = self.versions.get(&number).and_then(Version::failure);
+        let unknown = || Error::internal(format!("model {} version {number} failed", self.name));
+        failure.map_or_else(unknown, Error::duplicate)
+    }
+
     /// Versions of the present incarnation that are in memory, or on their way there.
     pub(super) fn in_memory(&self) -> impl Iterator<Item = (i64, &Version)> {
         let versions = self.versions.iter().map(|(&number, version)| (number, version));
@@ -257,12 +398,16 @@ impl ModelEntry {
         self.unload_waiters.push(UnloadWaiter { remaining, completion });
     }
 
-    /// A request that waits for it to be ready waits in vain, because it is unloaded.
-    pub(super) fn abort_waiters(&mut self) {
-        for waiter in self.load_waiter.take().into_iter().chain(self.return_waiter.take()) {
-            let message = format!("model {} was unloaded before it was ready", self.name);
-            waiter.completion.finish(Err(Error::new(Code::Aborted, message)));
-        }
+    /// Requests that wait for it to be ready.
+    pub(super) fn take_ready_waiters(&mut self) -> impl Iterator<Item = Completion> + use<> {
+        let waiters = [self.load_waiter.take(), self.return_waiter.take()];
+        waiters.into_iter().flatten().map(|waiter| waiter.completion)
+    }
+
+    /// Requests whose versions are all out of memory.
+    pub(super) fn take_done_unloads(&mut self) -> Vec<Completion> {
+        let done = self.unload_waiters.extract_if(.., |waiter| waiter.remaining.is_empty());
+        done.map(|waiter| waiter.completion).collect()
     }
 
     /// A version is out of memory.
@@ -279,7 +424,7 @@ impl ModelEntry {
     }
 
     /// Remembers how many threads within an operation suited a version from the present source.
-    pub(super) fn remember_threads(&mut self, threads: usize) {
+    fn remember_threads(&mut self, threads: usize) {
         if self.thread_hints.len() >= MOST_HINTS {
             self.thread_hints.clear();
         }

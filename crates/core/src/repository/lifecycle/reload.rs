@@ -4,16 +4,19 @@
 //! version numbers are the same. What was loaded from the old place (its predecessors) serves on
 //! until a version from the new one is ready.
 
-use std::sync::Arc;
-use std::time::Instant;
-
 use super::LifecycleManager;
 use super::control::Completion;
-use super::entry::{FormerStage, Origin};
 use crate::config::SourceConfig;
 use crate::repository::State;
-use crate::repository::source::DiscoveredModel;
+use crate::repository::version::Version;
 use tensorserve_tensor::error::{Code, Error, Result};
+
+/// A request that has changed the sources.
+pub(super) struct Reload {
+    completion: Completion,
+    /// The new sources have been scanned.
+    pub(super) is_scanned: bool,
+}
 
 impl LifecycleManager {
     /// Serves these sources from now on, instead of those before. `completion` is given when what is
@@ -21,28 +24,30 @@ impl LifecycleManager {
     pub(super) fn set_sources(&mut self, sources: Vec<SourceConfig>, completion: Completion) {
         log::info!("the list of models has changed");
         self.sources = sources;
-        self.scans_sources = true;
-        self.next_scan = Instant::now();
+        self.schedule.scan_sources_now();
         self.logged.clear();
         self.shared.board().problems.clear();
-        if let Some(earlier) = self.reload.replace(completion) {
+        if let Some(earlier) = self.reload.replace(Reload { completion, is_scanned: false }) {
             let message = "another list of models came before this one was loaded";
-            earlier.finish(Err(Error::new(Code::Aborted, message)));
+            earlier.completion.finish(Err(Error::new(Code::Aborted, message)));
         }
     }
 
-    /// Tells whoever waits for a reload how it went, when nothing is left to do for it.
+    /// Completes the request that has changed the sources, when nothing is left to do for it.
     pub(super) fn complete_reload(&mut self) {
-        let settled =
-            self.configured_versions().filter(|version| version.aspired).all(|v| v.is_settled());
-        if settled && let Some(completion) = self.reload.take() {
-            completion.finish(self.outcome());
+        let is_settled = |version: &Version| !version.aspired || version.is_settled();
+        let is_scanned = self.reload.as_ref().is_some_and(|reload| reload.is_scanned);
+        if is_scanned
+            && self.configured_versions().all(is_settled)
+            && let Some(reload) = self.reload.take()
+        {
+            self.outcomes.push((reload.completion, self.reload_outcome()));
         }
     }
 
     /// An error that names every model that is wanted and not there, in TensorFlow Serving's
     /// words.
-    fn outcome(&self) -> Result<()> {
+    fn reload_outcome(&self) -> Result<()> {
         let mut failures = Vec::new();
         for (name, model) in self.models.iter().filter(|(_, model)| model.is_configured()) {
             let mut wanted = model.versions.iter().rev().filter(|(_, version)| version.aspired);
@@ -65,43 +70,5 @@ impl LifecycleManager {
         let (count, failures) = (failures.len(), failures.join(", "));
         let message = format!("{count} model(s) did not become available: {{{failures}, }}");
         Err(Error::new(Code::Unknown, message))
-    }
-
-    /// Takes over what a source has of a model: its settings, and where it comes from.
-    pub(super) fn adopt(&mut self, name: &Arc<str>, found: &DiscoveredModel) {
-        let entry = self.entry(name);
-        if !entry.is_configured() {
-            entry.begin_incarnation(Origin::Source, found.source.clone(), found.config.clone());
-            return;
-        }
-        let relabelled = entry.config.labels != found.config.labels;
-        let relogged = entry.config.log != found.config.log;
-        let moved = entry.source != found.source;
-        if moved {
-            entry.begin_incarnation(Origin::Source, found.source.clone(), found.config.clone());
-        } else {
-            entry.config = found.config.clone();
-        }
-        if moved || relabelled || relogged {
-            self.publish(name);
-        }
-    }
-
-    /// Unloads versions of earlier incarnations that no request holds any more.
-    pub(super) fn unload_former(&mut self) {
-        let mut idle = Vec::new();
-        for entry in self.models.values_mut() {
-            for former in &mut entry.former {
-                if former.can_be_unloaded()
-                    && let FormerStage::Draining(servable) =
-                        std::mem::replace(&mut former.stage, FormerStage::Unloading)
-                {
-                    idle.push((former.key.clone(), servable));
-                }
-            }
-        }
-        for (key, servable) in idle {
-            self.unload(key, servable);
-        }
     }
 }

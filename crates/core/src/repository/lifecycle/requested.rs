@@ -11,9 +11,10 @@ use std::time::Instant;
 use super::LifecycleManager;
 use super::control::Completion;
 use super::entry::{ModelEntry, Origin, Waiter};
+use super::plan::LoadOutcome;
 use crate::config::{SourceConfig, VersionPolicy};
-use crate::repository::source::{self, DiscoveredModel};
-use crate::repository::version::{Version, become_state};
+use crate::repository::source::{self, DiscoveredModel, Fingerprint};
+use crate::repository::version::Version;
 use crate::repository::{LoadedModel, State, policy};
 use tensorserve_platform::{Completeness, Platforms};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -76,29 +77,30 @@ impl LifecycleManager {
         }
     }
 
-    /// Completes requests that load models, where the outcome is known.
-    pub(super) fn complete_loads(&mut self) {
-        let now = Instant::now();
-        let awaited = self.models.values().filter(|entry| entry.load_waiter.is_some());
-        let names: Vec<Arc<str>> = awaited.map(|entry| Arc::clone(&entry.name)).collect();
-        for name in names {
-            let Some(entry) = self.models.get_mut(&name) else {
-                continue;
-            };
-            let Some(waiter) = entry.load_waiter.take() else {
-                continue;
-            };
-            let Some(outcome) = load_outcome(entry, now >= waiter.deadline) else {
-                entry.load_waiter = Some(waiter);
-                continue;
-            };
-            if outcome.is_err() {
-                self.remove(&name);
-            } else if let Some((_, is_ready)) = self.shared.board().asked.get_mut(&*name) {
-                *is_ready = true;
+    /// Completes the request that loads a model. Of a load that fails nothing stays.
+    pub(super) fn complete_load(&mut self, name: &Arc<str>, outcome: LoadOutcome) {
+        let Some(entry) = self.models.get_mut(name) else {
+            return;
+        };
+        let Some(Waiter { completion, .. }) = entry.load_waiter.take() else {
+            return;
+        };
+        let failure = match outcome {
+            LoadOutcome::Ready => {
+                if let Some((_, is_ready)) = self.shared.board().asked.get_mut(&**name) {
+                    *is_ready = true;
+                }
+                self.outcomes.push((completion, Ok(())));
+                return;
             }
-            waiter.completion.finish(outcome);
-        }
+            LoadOutcome::Failed(number) => entry.failure(number),
+            LoadOutcome::Late => {
+                let message = format!("model {name} was not loaded in the time there was");
+                Error::new(Code::DeadlineExceeded, message)
+            }
+        };
+        self.remove(name);
+        self.outcomes.push((completion, Err(failure)));
     }
 
     /// Unloads a model that was loaded by request. Done when nothing of it is in memory.
@@ -109,31 +111,29 @@ impl LifecycleManager {
             completion.finish(Err(Error::not_found(message)));
             return;
         };
-        entry.abort_waiters();
         entry.wait_for_unload(completion);
         let name = Arc::clone(&entry.name);
+        self.abort_waiters(&name);
         self.remove(&name);
         self.record_change(&name, None, "unload", by);
     }
 
     /// Takes a requested model away: its name is free at once.
     fn remove(&mut self, name: &Arc<str>) {
-        let Some(entry) = self.models.get_mut(name) else {
-            return;
-        };
-        entry.remove();
-        self.publish(name);
+        if let Some(entry) = self.models.get_mut(name) {
+            entry.remove();
+        }
         let mut board = self.shared.board();
         board.models.remove(&**name);
         board.asked.remove(&**name);
     }
 
-    /// Completes requests that unload models, where nothing of them is in memory any more.
-    pub(super) fn complete_unloads(&mut self) {
-        for entry in self.models.values_mut() {
-            for waiter in entry.unload_waiters.extract_if(.., |w| w.remaining.is_empty()) {
-                waiter.completion.finish(Ok(()));
-            }
+    /// Fails the requests that wait for a model to be ready, because it is unloaded.
+    pub(super) fn abort_waiters(&mut self, name: &Arc<str>) {
+        let waiters = self.models.get_mut(name).map(ModelEntry::take_ready_waiters);
+        for completion in waiters.into_iter().flatten() {
+            let message = format!("model {name} was unloaded before it was ready");
+            self.outcomes.push((completion, Err(Error::new(Code::Aborted, message))));
         }
     }
 }
@@ -176,21 +176,7 @@ fn loadable(folder: PathBuf, by: &Arc<str>) -> Version {
     version.by = Arc::clone(by);
     version.aspired = true;
     version.complete = true;
-    become_state(&mut version, State::Found("to be loaded".to_owned()));
+    version.seen = Some(Fingerprint::of(&version.folder));
+    version.set_state(State::Found("to be loaded".to_owned()));
     version
-}
-
-/// How the load of a requested model went; nothing while it is under way.
-fn load_outcome(entry: &ModelEntry, is_late: bool) -> Option<Result<()>> {
-    let mut versions = entry.versions.values();
-    if let Some(error) = versions.clone().find_map(Version::failure) {
-        return Some(Err(error.duplicate()));
-    }
-    if versions.all(Version::is_ready) {
-        return Some(Ok(()));
-    }
-    is_late.then(|| {
-        let message = format!("model {} was not loaded in the time there was", entry.name);
-        Err(Error::new(Code::DeadlineExceeded, message))
-    })
 }

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::LifecycleManager;
 use super::entry::{ModelEntry, Origin};
-use super::overrides::Overrides;
 use crate::config::VersionPolicy;
 use crate::repository::journal::WATCH;
 use crate::repository::source::{self, DiscoveredModel, Discovery, Fingerprint};
-use crate::repository::version::{Version, become_state, check_completeness};
+use crate::repository::version::{Version, check_completeness};
 use crate::repository::{State, policy};
 
 /// Files that have not changed for this long are no copy under way.
@@ -47,13 +46,13 @@ impl LifecycleManager {
                         Some(name) => drop(unknown.models.insert(name.clone())),
                         None => drop(unknown.sources.insert(path.clone())),
                     }
-                    self.log_once(format!("{error}; what is loaded from it stays"));
+                    self.logged.warn(format!("{error}; what is loaded from it stays"));
                     self.problem(path, Some(error.to_string()));
                     continue;
                 }
             };
             let Discovery { models, unreadable, empty, notes } = discovery;
-            notes.into_iter().for_each(|note| self.log_once(note));
+            notes.into_iter().for_each(|note| self.logged.warn(note));
             unknown.models.extend(unreadable);
             let nothing = models.iter().all(|found| found.versions.is_empty());
             self.problem(path, nothing.then(|| "no model is there".to_owned()));
@@ -73,14 +72,20 @@ impl LifecycleManager {
             }
         }
         self.update(there, &unknown);
-        self.apply_batching();
+        let names: Vec<Arc<str>> = self.models.keys().cloned().collect();
+        names.iter().for_each(|name| self.apply_batching(name));
+        self.models.values_mut().for_each(|entry| entry.awaits_scan = false);
+        if let Some(reload) = &mut self.reload {
+            reload.is_scanned = true;
+        }
     }
 
     /// Adds what one source has; a model that an earlier one has too counts there.
     fn add(&mut self, models: Vec<DiscoveredModel>, there: &mut BTreeMap<String, DiscoveredModel>) {
         for found in models {
             if there.contains_key(&found.name) {
-                self.log_once(format!("model {:?} is there twice; the first counts", found.name));
+                self.logged
+                    .warn(format!("model {:?} is there twice; the first counts", found.name));
                 continue;
             }
             there.insert(found.name.clone(), found);
@@ -103,30 +108,17 @@ impl LifecycleManager {
 
     /// Brings the list of models and versions up to date with what is there.
     fn update(&mut self, there: BTreeMap<String, DiscoveredModel>, unknown: &Unknown) {
-        let mut unwanted = Vec::new();
-        for (name, model) in &mut self.models {
-            let wanted = there.contains_key(&**name) || unknown.covers(name, model);
-            if model.is_configured() && !wanted {
-                model.versions.values_mut().for_each(|version| version.aspired = false);
-                unwanted.push(Arc::clone(name));
-            }
-        }
-        for name in &unwanted {
-            let Some(entry) = self.models.get_mut(name) else {
-                continue;
-            };
-            entry.is_out_of_service = false;
-            entry.overrides = Overrides::default();
-            let must_publish = entry.drain_predecessors();
-            self.shared.board().offline.remove(&**name);
-            if must_publish {
-                self.publish(name);
+        for (name, entry) in &mut self.models {
+            let is_there = there.contains_key(&**name) || unknown.covers(name, entry);
+            if entry.is_configured() && !is_there {
+                entry.withdraw();
+                self.shared.board().offline.remove(&**name);
             }
         }
         for (name, mut found) in there {
             let name: Arc<str> = name.into();
             if self.models.get(&name).is_some_and(|entry| entry.origin == Origin::Request) {
-                self.log_once(format!("model {name} was loaded by request, and that one stays"));
+                self.logged.warn(format!("model {name} was loaded by request, and that one stays"));
                 continue;
             }
             if self.models.get(&name).is_some_and(|model| {
@@ -137,14 +129,14 @@ impl LifecycleManager {
                 continue; // It may still be in the source that can not be read.
             }
             self.entry(&name).overrides.apply(&mut found.config);
-            self.adopt(&name, &found);
+            self.entry(&name).adopt(found.source, found.config);
             let Some(model) = self.models.get_mut(&name) else {
                 continue;
             };
             let ready = model.versions.values().any(|v| matches!(v.state, State::Ready));
             if found.versions.is_empty() && ready {
                 // An emptied folder looks like a mistake, or like storage that went away.
-                self.log_once(format!(
+                self.logged.warn(format!(
                     "model {name} has no version on disk any more; the loaded one stays"
                 ));
                 continue;
@@ -158,10 +150,8 @@ impl LifecycleManager {
                     wanted.iter().filter(|v| !model.versions.get(v).is_some_and(|v| v.aspired));
                 let missing: Vec<String> = missing.map(i64::to_string).collect();
                 if !missing.is_empty() {
-                    self.log_once(format!(
-                        "model {name}: version {} is not there",
-                        missing.join(", ")
-                    ));
+                    self.logged
+                        .warn(format!("model {name}: version {} is not there", missing.join(", ")));
                 }
             }
         }
@@ -196,7 +186,7 @@ impl LifecycleManager {
                 version.changing = changed && !seen.is_settled(SETTLED);
                 if version.changing {
                     version.complete = false;
-                    become_state(version, State::Found("its files still change".to_owned()));
+                    version.set_state(State::Found("its files still change".to_owned()));
                     continue;
                 }
                 let platform = shared.platforms.of_version(&version.folder, named);
@@ -228,7 +218,7 @@ fn update_versions(model: &mut ModelEntry, found: BTreeMap<i64, PathBuf>) {
         if version.aspired && matches!(version.state, State::Gone) {
             version.complete = false;
             version.seen = None;
-            become_state(version, State::Found("wanted again".to_owned()));
+            version.set_state(State::Found("wanted again".to_owned()));
         }
     }
 }
