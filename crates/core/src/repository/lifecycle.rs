@@ -20,7 +20,7 @@ use self::plan::{Action, Limits};
 use self::reload::Reload;
 use self::schedule::{LoggedOnce, ScanSchedule};
 use super::version::Version;
-use super::{Shared, State, VersionStatus, policy};
+use super::{Shared, State, policy};
 use crate::config::SourceConfig;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -45,9 +45,6 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
 /// How often the manager checks whether the server stops.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Unloaded versions of a model that stay on the board.
-const MOST_UNLOADED: usize = 16;
-
 /// Models that are not there any more, and of which it is remembered what suited them.
 const MOST_REMEMBERED: usize = 10_000;
 
@@ -63,6 +60,8 @@ struct LifecycleManager {
     shared: Arc<Shared>,
     models: BTreeMap<Arc<str>, ModelEntry>,
     sources: Vec<SourceConfig>,
+    /// Sources that cannot be used, by path, and why.
+    problems: BTreeMap<String, String>,
     schedule: ScanSchedule,
     has_scanned: bool,
     /// The request that has changed the sources.
@@ -72,6 +71,8 @@ struct LifecycleManager {
     reports: Sender<ManagerEvent>,
     /// Loads and unloads under way.
     working: usize,
+    /// Nothing has changed since the board was written.
+    is_shown: bool,
     /// Outcomes of requests, to be sent once the board shows them.
     outcomes: Vec<(Completion, Result<()>)>,
     freed: FreedMemory,
@@ -87,12 +88,14 @@ pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<C
         shared,
         models: BTreeMap::new(),
         sources,
+        problems: BTreeMap::new(),
         schedule,
         has_scanned: false,
         reload: None,
         events,
         reports,
         working: 0,
+        is_shown: false,
         outcomes: Vec::new(),
         freed: FreedMemory::new(),
         logged: LoggedOnce::default(),
@@ -143,6 +146,7 @@ impl LifecycleManager {
     }
 
     fn handle(&mut self, event: ManagerEvent) {
+        self.is_shown = false;
         match event {
             ManagerEvent::Warming(key) => {
                 if let Some(version) = self.version(&key) {
@@ -168,12 +172,13 @@ impl LifecycleManager {
     fn advance(&mut self) {
         let names: Vec<Arc<str>> = self.models.keys().cloned().collect();
         self.carry_out_actions(&names);
-        self.complete_reload();
-        self.tell();
-        for (completion, outcome) in self.outcomes.drain(..) {
-            completion.finish(outcome);
+        if !self.is_shown {
+            self.complete_reload();
+            self.update_board();
+            self.outcomes.drain(..).for_each(|(completion, outcome)| completion.finish(outcome));
+            self.forget_removed();
+            self.is_shown = true;
         }
-        self.forget_removed();
         self.freed.release_if_due();
     }
 
@@ -185,6 +190,7 @@ impl LifecycleManager {
                 && let Some(action) = plan::next_action(&entry.snapshot(), &limits)
             {
                 self.carry_out(name, action);
+                self.is_shown = false;
                 limits = self.limits();
             }
         }
@@ -255,27 +261,24 @@ impl LifecycleManager {
         models.flat_map(|model| model.versions.values())
     }
 
-    /// Puts the state of everything on the board.
-    fn tell(&mut self) {
-        let settled = self.configured_versions().all(Version::is_settled);
-        let mut board = self.shared.board();
-        let started = board.started || (settled && self.working == 0 && self.has_scanned);
-        let newly_started = started && !board.started;
-        board.started = started;
-        for (name, model) in self.models.iter_mut().filter(|(_, entry)| !entry.is_removed()) {
-            forget_history(&mut model.versions);
-            let shown = board.models.entry(name.to_string()).or_default();
-            shown.retain(|number, _| model.versions.contains_key(number));
-            for (&number, version) in &mut model.versions {
-                for event in version.take_events(number) {
-                    self.shared.journal.record(name, event);
-                }
-                let (state, since) = (version.state.clone(), version.since);
-                shown.insert(number, VersionStatus { version: number, state, since });
+    /// Shows readers the state of everything.
+    fn update_board(&mut self) {
+        let is_settled = self.configured_versions().all(Version::is_settled);
+        let mut statuses = Vec::new();
+        for (name, entry) in &mut self.models {
+            for event in entry.take_events() {
+                self.shared.journal.record(name, event);
             }
+            entry.forget_unloaded();
+            statuses.extend(entry.status().map(|status| (Arc::clone(name), status)));
         }
-        drop(board);
-        if newly_started {
+        let mut board = self.shared.board();
+        // Names are sorted already.
+        board.models = statuses.into_iter().collect();
+        board.problems.clone_from(&self.problems);
+        let is_started = is_settled && self.working == 0 && self.has_scanned;
+        if is_started && !board.started {
+            board.started = true;
             self.shared.board_changed.notify_all();
         }
     }
@@ -285,14 +288,5 @@ impl LifecycleManager {
         let remembered = self.models.values().filter(|entry| entry.is_dormant()).count();
         let has_room = remembered <= MOST_REMEMBERED;
         self.models.retain(|_, entry| !entry.is_dormant() || entry.is_remembered(has_room));
-    }
-}
-
-/// Drops the oldest of the versions that are unloaded.
-fn forget_history(versions: &mut BTreeMap<i64, Version>) {
-    let gone = versions.iter().filter(|(_, v)| matches!(v.state, State::Gone) && !v.aspired);
-    let gone: Vec<i64> = gone.map(|(&number, _)| number).collect();
-    for number in gone.iter().take(gone.len().saturating_sub(MOST_UNLOADED)) {
-        versions.remove(number);
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! This module must not know of HTTP or of any protocol.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZero;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -25,8 +25,10 @@ use tensorserve_platform::Platforms;
 use tensorserve_tensor::error::Result;
 use tensorserve_workers::Workers;
 
+use self::board::{Board, ModelStatus};
 use self::journal::Journal;
 
+mod board;
 mod journal;
 mod lifecycle;
 mod policy;
@@ -207,22 +209,6 @@ struct Entry {
     log: Option<Arc<RequestLog>>,
 }
 
-/// The status of everything.
-#[derive(Default)]
-struct Board {
-    models: BTreeMap<String, BTreeMap<i64, VersionStatus>>,
-    /// Models that were asked for, by name, and whether they are ready.
-    asked: BTreeMap<String, (LoadedModel, bool)>,
-    /// Models of sources that are out of service.
-    offline: BTreeSet<String>,
-    /// Sources that can not be used, by path, and why.
-    problems: BTreeMap<String, String>,
-    /// Whether every model found at the start has been loaded or has failed.
-    started: bool,
-    /// Set once: no more loads, the thread ends.
-    stopped: bool,
-}
-
 impl Repository {
     /// Starts looking for models and loading them, on threads of its own.
     ///
@@ -308,13 +294,14 @@ impl Repository {
     #[must_use]
     pub fn models(&self, name: Option<&str>) -> Vec<ModelState> {
         let board = self.0.board();
-        let shown = board.models.iter().filter(|(model, _)| name.is_none_or(|name| name == *model));
-        let state = |(name, versions): (&String, &BTreeMap<i64, VersionStatus>)| ModelState {
-            name: name.clone(),
-            is_requested: board.asked.contains_key(name),
-            is_out_of_service: board.offline.contains(name),
+        let shown =
+            board.models.iter().filter(|(model, _)| name.is_none_or(|name| *name == ***model));
+        let state = |(name, status): (&Arc<str>, &ModelStatus)| ModelState {
+            name: name.to_string(),
+            is_requested: status.is_requested(),
+            is_out_of_service: status.is_out_of_service,
             labels: BTreeMap::new(),
-            versions: versions.values().rev().map(|status| (status.clone(), None)).collect(),
+            versions: status.versions.values().rev().map(|it| (it.clone(), None)).collect(),
         };
         let mut states: Vec<ModelState> = shown.map(state).collect();
         drop(board);
@@ -351,9 +338,7 @@ impl Repository {
     /// The models that [`Repository::load_model`] brought and that are ready, sorted by name.
     #[must_use]
     pub fn loaded_models(&self) -> Vec<LoadedModel> {
-        let board = self.0.board();
-        let ready = board.asked.values().filter(|(_, is_ready)| *is_ready);
-        ready.map(|(model, _)| model.clone()).collect()
+        self.0.board().loaded_models()
     }
 
     /// The ready version that `spec` means.
@@ -388,9 +373,7 @@ impl Repository {
     /// latest of those that are gone), highest number first; empty for an unknown model.
     #[must_use]
     pub fn status(&self, model: &str) -> Vec<VersionStatus> {
-        let board = self.0.board();
-        let versions = board.models.get(model).into_iter().flatten();
-        versions.rev().map(|(_, status)| status.clone()).collect()
+        self.0.board().versions(model)
     }
 
     /// The names of all models with a ready version, sorted.
@@ -405,35 +388,14 @@ impl Repository {
     /// The names of all models that are there, ready or not, sorted.
     #[must_use]
     pub fn all_models(&self) -> Vec<String> {
-        self.0.board().models.keys().cloned().collect()
+        self.0.board().models.keys().map(|name| name.to_string()).collect()
     }
 
     /// Why not every model can be used; empty if each has a ready version.
     #[must_use]
     pub fn obstacles(&self) -> Vec<String> {
         let table = self.0.table.load();
-        let board = self.0.board();
-        let mut obstacles = Vec::new();
-        if !board.started {
-            obstacles.push("models are being looked for and loaded".to_owned());
-        }
-        for (model, versions) in &board.models {
-            // Whoever asks for a model is told how that went.
-            if table.models.contains_key(model.as_str()) || board.asked.contains_key(model) {
-                continue;
-            }
-            // A model whose last version leaves was taken away, and nobody waits for it.
-            let leaves = |s: &&VersionStatus| matches!(s.state, State::Draining | State::Gone);
-            let Some(latest) = versions.values().rev().find(|status| !leaves(status)) else {
-                continue;
-            };
-            let state = format!("version {}: {}", latest.version, latest.state);
-            obstacles.push(format!("model {model}: {state}"));
-        }
-        for (path, problem) in &board.problems {
-            obstacles.push(format!("{path}: {problem}"));
-        }
-        obstacles
+        self.0.board().obstacles(|model| table.models.contains_key(model))
     }
 
     /// Libraries of operations that the user has added to the runtimes.

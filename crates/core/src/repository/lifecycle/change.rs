@@ -2,7 +2,6 @@
 //! batching.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use super::LifecycleManager;
 use super::control::Completion;
@@ -11,7 +10,6 @@ use super::overrides::set_label;
 use super::plan::ReturnOutcome;
 use crate::config::BatchConfig;
 use crate::repository::ChangeRequest;
-use crate::repository::journal::LifecycleEvent;
 use crate::repository::version::Version;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -28,7 +26,8 @@ impl LifecycleManager {
         completion: Completion,
     ) {
         let Some(entry) = self.models.get(name).filter(|entry| !entry.is_removed()) else {
-            completion.finish(Err(Error::not_found(format!("there is no model {name}"))));
+            let error = Error::not_found(format!("there is no model {name}"));
+            self.outcomes.push((completion, Err(error)));
             return;
         };
         let name = Arc::clone(&entry.name);
@@ -43,20 +42,7 @@ impl LifecycleManager {
             ChangeRequest::SetLabel(label, version) => self.set_label(&name, &label, version, by),
             ChangeRequest::SetBatching(batching) => self.set_batching(&name, &batching, by),
         };
-        completion.finish(outcome);
-    }
-
-    /// Records that an operator has changed a model.
-    pub(super) fn record_change(
-        &self,
-        model: &str,
-        version: Option<i64>,
-        what: &'static str,
-        by: &Arc<str>,
-    ) {
-        let (at, who) = (SystemTime::now(), Arc::clone(by));
-        let event = LifecycleEvent { at, version, what, took: None, who, error: None };
-        self.shared.journal.record(model, event);
+        self.outcomes.push((completion, outcome));
     }
 
     /// Unloads a model of a source until it is returned to service. Done when nothing of it is in
@@ -64,7 +50,8 @@ impl LifecycleManager {
     fn take_out_of_service(&mut self, name: &Arc<str>, by: &Arc<str>, completion: Completion) {
         let Some(entry) = self.models.get_mut(name).filter(|entry| entry.is_configured()) else {
             let message = format!("model {name} was loaded by request, and is no source's");
-            completion.finish(Err(Error::new(Code::FailedPrecondition, message)));
+            let error = Error::new(Code::FailedPrecondition, message);
+            self.outcomes.push((completion, Err(error)));
             return;
         };
         for version in entry.versions.values_mut() {
@@ -74,9 +61,9 @@ impl LifecycleManager {
         entry.is_out_of_service = true;
         entry.wait_for_unload(completion);
         entry.drain_predecessors();
-        self.abort_waiters(name);
-        self.shared.board().offline.insert(name.to_string());
-        self.record_change(name, None, "unload", by);
+        entry.add_event("unload", None, by);
+        let waiters = entry.take_ready_waiters();
+        self.abort(name, waiters);
         log::info!("{name}: taken out of service");
     }
 
@@ -84,16 +71,16 @@ impl LifecycleManager {
     fn return_to_service(&mut self, name: &Arc<str>, by: &Arc<str>, waiter: Waiter) {
         let Some(entry) = self.models.get_mut(name).filter(|entry| entry.is_out_of_service) else {
             let message = format!("model {name} is there already");
-            waiter.completion.finish(Err(Error::new(Code::AlreadyExists, message)));
+            let error = Error::new(Code::AlreadyExists, message);
+            self.outcomes.push((waiter.completion, Err(error)));
             return;
         };
         entry.is_out_of_service = false;
         entry.versions.values_mut().for_each(|version| version.by = Arc::clone(by));
         entry.return_waiter = Some(waiter);
         entry.awaits_scan = true;
-        self.shared.board().offline.remove(&**name);
+        entry.add_event("load", None, by);
         self.schedule.scan_sources_now();
-        self.record_change(name, None, "load", by);
         log::info!("{name}: put back into service");
     }
 
@@ -140,8 +127,7 @@ impl LifecycleManager {
         }
         set_label(&mut entry.config, label, version);
         entry.publish_later();
-        self.carry_out_actions(std::slice::from_ref(name));
-        self.record_change(name, version, "label", by);
+        entry.add_event("label", version, by);
         Ok(())
     }
 
@@ -158,9 +144,8 @@ impl LifecycleManager {
             entry.overrides.set_batching(&entry.config, batching);
         }
         (entry.config.batching, entry.config.batching_file) = (batching.clone(), false);
+        entry.add_event("batching", None, by);
         self.apply_batching(name);
-        self.carry_out_actions(std::slice::from_ref(name));
-        self.record_change(name, None, "batching", by);
         Ok(())
     }
 }

@@ -4,21 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use super::VersionKey;
 use super::control::Completion;
 use super::overrides::Overrides;
 use super::plan::ModelSnapshot;
 use crate::config::ModelConfig;
-use crate::repository::State;
+use crate::repository::board::{ModelOrigin, ModelStatus};
+use crate::repository::journal::LifecycleEvent;
 use crate::repository::policy::{Phase, VersionSnapshot};
 use crate::repository::servable::Servable;
 use crate::repository::version::Version;
+use crate::repository::{State, VersionStatus};
 use tensorserve_tensor::error::Error;
 
 /// Sources of one model whose thread counts are remembered.
 const MOST_HINTS: usize = 16;
+
+/// Unloaded versions of a model that readers still see.
+const MOST_UNLOADED: usize = 16;
 
 /// Why a model is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +67,8 @@ pub(super) struct ModelEntry {
     unload_waiters: Vec<UnloadWaiter>,
     /// How many threads within an operation suited its versions, by source.
     thread_hints: BTreeMap<PathBuf, usize>,
+    /// Its lifecycle events since they were last taken, without those of present versions.
+    events: Vec<LifecycleEvent>,
 }
 
 /// A version of an earlier incarnation.
@@ -134,6 +141,7 @@ impl ModelEntry {
             awaits_scan: false,
             unload_waiters: Vec::new(),
             thread_hints: BTreeMap::new(),
+            events: Vec::new(),
         }
     }
 
@@ -150,6 +158,48 @@ impl ModelEntry {
             load_deadline: self.load_waiter.as_ref().map(|waiter| waiter.deadline),
             return_deadline: returns.map(|waiter| waiter.deadline),
             unload_is_done: self.unload_waiters.iter().any(is_done),
+        }
+    }
+
+    /// The user `by` has requested something of it, or of one version.
+    pub(super) fn add_event(&mut self, what: &'static str, version: Option<i64>, by: &Arc<str>) {
+        let (at, who) = (SystemTime::now(), Arc::clone(by));
+        self.events.push(LifecycleEvent { at, version, what, took: None, who, error: None });
+    }
+
+    /// Its lifecycle events since the last call, the oldest first.
+    pub(super) fn take_events(&mut self) -> Vec<LifecycleEvent> {
+        let mut events = mem::take(&mut self.events);
+        for (&number, version) in &mut self.versions {
+            events.extend(version.take_events(number));
+        }
+        events.sort_by_key(|event| event.at);
+        events
+    }
+
+    /// What readers see of it; `None` if it is not there any more.
+    pub(super) fn status(&self) -> Option<ModelStatus> {
+        let origin = match self.origin {
+            Origin::Source => ModelOrigin::Source,
+            Origin::Request if self.load_waiter.is_some() => ModelOrigin::Loading,
+            Origin::Request => ModelOrigin::Loaded,
+            Origin::Removed => return None,
+        };
+        let versions = self.versions.iter().map(|(&number, version)| {
+            let (state, since) = (version.state.clone(), version.since);
+            (number, VersionStatus { version: number, state, since })
+        });
+        let (source, is_out_of_service) = (self.source.clone(), self.is_out_of_service);
+        Some(ModelStatus { origin, source, is_out_of_service, versions: versions.collect() })
+    }
+
+    /// Drops the oldest of its unloaded versions.
+    pub(super) fn forget_unloaded(&mut self) {
+        let is_past = |v: &Version| matches!(v.state, State::Gone) && !v.aspired;
+        let past = self.versions.iter().filter(|(_, version)| is_past(version));
+        let past: Vec<i64> = past.map(|(&number, _)| number).collect();
+        for number in past.iter().take(past.len().saturating_sub(MOST_UNLOADED)) {
+            self.versions.remove(number);
         }
     }
 
@@ -202,7 +252,8 @@ impl ModelEntry {
 
     /// Makes every version in memory one of an earlier incarnation, and drops the others.
     fn retire_versions(&mut self) {
-        for (number, version) in mem::take(&mut self.versions) {
+        for (number, mut version) in mem::take(&mut self.versions) {
+            self.events.extend(version.take_events(number));
             let (key, bytes) = (self.key(number), version.memory_estimate());
             let stage = match (version.state, version.servable) {
                 (State::Loading | State::Warming, _) => FormerStage::Loading,

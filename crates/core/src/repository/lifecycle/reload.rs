@@ -26,10 +26,11 @@ impl LifecycleManager {
         self.sources = sources;
         self.schedule.scan_sources_now();
         self.logged.clear();
-        self.shared.board().problems.clear();
+        self.problems.clear();
         if let Some(earlier) = self.reload.replace(Reload { completion, is_scanned: false }) {
             let message = "another list of models came before this one was loaded";
-            earlier.completion.finish(Err(Error::new(Code::Aborted, message)));
+            let error = Error::new(Code::Aborted, message);
+            self.outcomes.push((earlier.completion, Err(error)));
         }
     }
 
@@ -59,7 +60,7 @@ impl LifecycleManager {
                 failures.push(format!("{{name: {name} version: {number}}} due to error: {why}"));
             }
         }
-        for (path, problem) in &self.shared.board().problems {
+        for (path, problem) in &self.problems {
             let source = self.sources.iter().find(|s| s.path.display().to_string() == *path);
             let name = source.and_then(|source| source.name.as_deref()).unwrap_or(path);
             failures.push(format!("{{name: {name}}} due to error: {path}: {problem}"));

@@ -15,7 +15,7 @@ use super::plan::LoadOutcome;
 use crate::config::{SourceConfig, VersionPolicy};
 use crate::repository::source::{self, DiscoveredModel, Fingerprint};
 use crate::repository::version::Version;
-use crate::repository::{LoadedModel, State, policy};
+use crate::repository::{State, policy};
 use tensorserve_platform::{Completeness, Platforms};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -30,7 +30,7 @@ impl LifecycleManager {
     ) {
         match self.begin_load_of_model(source, by) {
             Ok(entry) => entry.load_waiter = Some(Waiter { deadline, completion }),
-            Err(error) => completion.finish(Err(error)),
+            Err(error) => self.outcomes.push((completion, Err(error))),
         }
     }
 
@@ -51,9 +51,6 @@ impl LifecycleManager {
             check(&folder, &self.shared.platforms, discovered.config.platform)?;
             versions.insert(number, loadable(folder, by));
         }
-        let (shown, path) = (name.to_string(), discovered.source.clone());
-        let loaded = LoadedModel { name: shown.clone(), path };
-        self.shared.board().asked.insert(shown, (loaded, false));
         let entry = self.entry(&name);
         entry.begin_incarnation(Origin::Request, discovered.source, discovered.config);
         entry.versions = versions;
@@ -87,9 +84,6 @@ impl LifecycleManager {
         };
         let failure = match outcome {
             LoadOutcome::Ready => {
-                if let Some((_, is_ready)) = self.shared.board().asked.get_mut(&**name) {
-                    *is_ready = true;
-                }
                 self.outcomes.push((completion, Ok(())));
                 return;
             }
@@ -99,39 +93,29 @@ impl LifecycleManager {
                 Error::new(Code::DeadlineExceeded, message)
             }
         };
-        self.remove(name);
+        entry.remove();
         self.outcomes.push((completion, Err(failure)));
     }
 
-    /// Unloads a model that was loaded by request. Done when nothing of it is in memory.
+    /// Unloads a model that was loaded by request; its name is free at once. Done when nothing of
+    /// it is in memory.
     pub(super) fn unload_model(&mut self, name: &str, by: &Arc<str>, completion: Completion) {
         let requested = self.models.get_mut(name).filter(|entry| entry.origin == Origin::Request);
         let Some(entry) = requested else {
             let message = format!("no model {name} was loaded by request");
-            completion.finish(Err(Error::not_found(message)));
+            self.outcomes.push((completion, Err(Error::not_found(message))));
             return;
         };
         entry.wait_for_unload(completion);
-        let name = Arc::clone(&entry.name);
-        self.abort_waiters(&name);
-        self.remove(&name);
-        self.record_change(&name, None, "unload", by);
+        entry.add_event("unload", None, by);
+        let waiters = entry.take_ready_waiters();
+        entry.remove();
+        self.abort(name, waiters);
     }
 
-    /// Takes a requested model away: its name is free at once.
-    fn remove(&mut self, name: &Arc<str>) {
-        if let Some(entry) = self.models.get_mut(name) {
-            entry.remove();
-        }
-        let mut board = self.shared.board();
-        board.models.remove(&**name);
-        board.asked.remove(&**name);
-    }
-
-    /// Fails the requests that wait for a model to be ready, because it is unloaded.
-    pub(super) fn abort_waiters(&mut self, name: &Arc<str>) {
-        let waiters = self.models.get_mut(name).map(ModelEntry::take_ready_waiters);
-        for completion in waiters.into_iter().flatten() {
+    /// Fails requests that wait for a model to be ready, because it is unloaded.
+    pub(super) fn abort(&mut self, name: &str, waiters: impl Iterator<Item = Completion>) {
+        for completion in waiters {
             let message = format!("model {name} was unloaded before it was ready");
             self.outcomes.push((completion, Err(Error::new(Code::Aborted, message))));
         }

@@ -34,6 +34,7 @@ impl LifecycleManager {
     /// Looks at all sources.
     pub(super) fn scan_sources(&mut self) {
         self.has_scanned = true;
+        self.is_shown = false;
         let shared = Arc::clone(&self.shared);
         let mut there: BTreeMap<String, DiscoveredModel> = BTreeMap::new();
         let mut unknown = Unknown::default();
@@ -95,14 +96,12 @@ impl LifecycleManager {
     /// Puts a source's problem on the board, or takes it off. A source whose models still serve
     /// has none.
     fn problem(&mut self, path: &Path, problem: Option<String>) {
-        let mut serving =
-            self.configured_versions().filter(|version| matches!(version.state, State::Ready));
-        let stays = problem.is_some() && serving.any(|version| version.folder.starts_with(path));
+        let serves = |version: &Version| version.is_ready() && version.folder.starts_with(path);
+        let stays = problem.is_some() && self.configured_versions().any(serves);
         let path = path.display().to_string();
-        let mut board = self.shared.board();
         match problem {
-            Some(problem) if !stays => board.problems.insert(path, problem),
-            _ => board.problems.remove(&path),
+            Some(problem) if !stays => self.problems.insert(path, problem),
+            _ => self.problems.remove(&path),
         };
     }
 
@@ -112,7 +111,6 @@ impl LifecycleManager {
             let is_there = there.contains_key(&**name) || unknown.covers(name, entry);
             if entry.is_configured() && !is_there {
                 entry.withdraw();
-                self.shared.board().offline.remove(&**name);
             }
         }
         for (name, mut found) in there {
@@ -158,12 +156,12 @@ impl LifecycleManager {
         let unused = |entry: &&mut ModelEntry| entry.is_configured() && !entry.is_in_use();
         for entry in self.models.values_mut().filter(unused) {
             entry.remove();
-            self.shared.board().models.remove(&*entry.name);
         }
     }
 
     /// Finds out, of versions that wait or have failed, whether they can be loaded now.
     pub(super) fn check_files(&mut self) {
+        self.is_shown = false;
         let shared = Arc::clone(&self.shared);
         let now = Instant::now();
         // The files of those that were asked for were looked at then.

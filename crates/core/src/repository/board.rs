@@ -1,0 +1,93 @@
+//! What readers see of models and sources. Only the lifecycle manager writes it, in one place.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{LoadedModel, State, VersionStatus};
+
+/// The status of everything.
+#[derive(Default)]
+pub(super) struct Board {
+    /// Models that a source has or a request has loaded, or is loading.
+    pub(super) models: BTreeMap<Arc<str>, ModelStatus>,
+    /// Sources that cannot be used, by path, and why.
+    pub(super) problems: BTreeMap<String, String>,
+    /// Whether every model found at the start has been loaded or has failed.
+    pub(super) started: bool,
+    /// Set once: no more loads, the thread ends.
+    pub(super) stopped: bool,
+}
+
+/// The status of one model.
+pub(super) struct ModelStatus {
+    /// Where it comes from.
+    pub(super) origin: ModelOrigin,
+    /// The path of its source.
+    pub(super) source: PathBuf,
+    /// An operator has taken it out of service.
+    pub(super) is_out_of_service: bool,
+    pub(super) versions: BTreeMap<i64, VersionStatus>,
+}
+
+/// Why a model is on the board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ModelOrigin {
+    /// A source has it.
+    Source,
+    /// A request is loading it.
+    Loading,
+    /// A request has loaded it.
+    Loaded,
+}
+
+impl ModelStatus {
+    /// Whether it is there because of a request, and not because a source has it.
+    pub(super) fn is_requested(&self) -> bool {
+        self.origin != ModelOrigin::Source
+    }
+}
+
+impl Board {
+    /// The status of every version of a model, highest number first.
+    pub(super) fn versions(&self, model: &str) -> Vec<VersionStatus> {
+        let versions = self.models.get(model).into_iter().flat_map(|status| &status.versions);
+        let mut versions: Vec<_> = versions.map(|(_, status)| status.clone()).collect();
+        versions.reverse();
+        versions
+    }
+
+    /// The models that requests have loaded, sorted by name.
+    pub(super) fn loaded_models(&self) -> Vec<LoadedModel> {
+        let loaded = self.models.iter().filter(|(_, it)| it.origin == ModelOrigin::Loaded);
+        let model = |(name, status): (&Arc<str>, &ModelStatus)| LoadedModel {
+            name: name.to_string(),
+            path: status.source.clone(),
+        };
+        loaded.map(model).collect()
+    }
+
+    /// Why not every source and model can be used; `is_ready` tells of models whether a version
+    /// serves.
+    pub(super) fn obstacles(&self, is_ready: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut obstacles = Vec::new();
+        if !self.started {
+            obstacles.push("models are being looked for and loaded".to_owned());
+        }
+        for (model, status) in &self.models {
+            // Whoever requests a model gets the outcome of that.
+            if status.is_requested() || is_ready(model) {
+                continue;
+            }
+            // A model whose last version is unloaded is not there any more: nobody waits for it.
+            let stays = |it: &&VersionStatus| !matches!(it.state, State::Draining | State::Gone);
+            if let Some(latest) = status.versions.values().rev().find(stays) {
+                let state = format!("version {}: {}", latest.version, latest.state);
+                obstacles.push(format!("model {model}: {state}"));
+            }
+        }
+        let problems = self.problems.iter().map(|(path, problem)| format!("{path}: {problem}"));
+        obstacles.extend(problems);
+        obstacles
+    }
+}
