@@ -31,6 +31,7 @@ mod entry;
 mod memory;
 mod overrides;
 mod plan;
+mod reconcile;
 mod reload;
 mod requested;
 mod scan;

@@ -26,15 +26,24 @@ pub(super) struct Version {
     began: Instant,
     /// What happened to it and is in no journal yet.
     unreported: Vec<LifecycleEvent>,
-    /// Its files were still changing at the last look.
-    pub(super) changing: bool,
-    /// All its files are there and no longer change.
-    pub(super) complete: bool,
-    /// What its files looked like at the last look.
+    /// What the last check of its files found.
+    pub(super) files: FileCheck,
+    /// What its files looked like then.
     pub(super) seen: Option<Fingerprint>,
     pub(super) servable: Option<Arc<Servable>>,
     pub(super) attempts: u32,
     pub(super) retry_at: Instant,
+}
+
+/// What a check of a version's files found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileCheck {
+    /// They were not checked yet, or are still changing.
+    Pending,
+    /// Some are missing or broken.
+    Incomplete,
+    /// All are there.
+    Complete,
 }
 
 impl Version {
@@ -47,8 +56,7 @@ impl Version {
             by: WATCH.into(),
             began: Instant::now(),
             unreported: Vec::new(),
-            changing: false,
-            complete: false,
+            files: FileCheck::Pending,
             seen: None,
             servable: None,
             attempts: 0,
@@ -60,10 +68,11 @@ impl Version {
     pub(super) fn phase(&self) -> Phase {
         let in_use = |servable: &Arc<Servable>| !servable.is_idle();
         match &self.state {
-            State::Found(_) if self.complete => Phase::Loadable,
-            // Files are missing where a check of all files has found so.
-            State::Found(_) if self.seen.is_some() && !self.changing => Phase::Incomplete,
-            State::Found(_) => Phase::Unchecked,
+            State::Found(_) => match self.files {
+                FileCheck::Pending => Phase::Unchecked,
+                FileCheck::Incomplete => Phase::Incomplete,
+                FileCheck::Complete => Phase::Loadable,
+            },
             State::Loading | State::Warming => Phase::Loading,
             State::Ready => Phase::Ready,
             State::Draining => match &self.servable {
@@ -156,37 +165,36 @@ impl Version {
             State::Failed(_) => self.add_event("failed"),
         }
     }
-}
 
-/// Notes whether a version whose files no longer change has all of them.
-pub(super) fn check_completeness(version: &mut Version, platform: Option<&dyn Platform>) {
-    let completeness = match platform {
-        Some(platform) => platform.check(&version.folder),
-        None => Completeness::Missing("a model of a known kind, such as saved_model.pb".to_owned()),
-    };
-    version.complete = matches!(completeness, Completeness::Complete);
-    match completeness {
-        Completeness::Complete => {
-            version.set_state(State::Found("to be loaded".to_owned()));
-        }
-        Completeness::Missing(what) => {
-            let reason = format!("{what} is missing");
-            let is_news = !matches!(&version.state, State::Found(before) if *before == reason);
-            if is_news {
-                log::warn!("{}: not loaded yet: {reason}", version.folder.display());
+    /// Finds out whether all of its files are there, which no longer change.
+    pub(super) fn check_completeness(&mut self, platform: Option<&dyn Platform>) {
+        let completeness = match platform {
+            Some(platform) => platform.check(&self.folder),
+            None => {
+                Completeness::Missing("a model of a known kind, such as saved_model.pb".to_owned())
             }
-            version.set_state(State::Found(reason));
-        }
-        Completeness::Broken(error) => {
-            let message = error.message();
-            let is_news =
-                !matches!(&version.state, State::Failed(before) if before.message() == message);
-            if is_news {
-                log::error!("{}: can not be loaded: {error}", version.folder.display());
+        };
+        self.files = match completeness {
+            Completeness::Complete => FileCheck::Complete,
+            Completeness::Missing(_) | Completeness::Broken(_) => FileCheck::Incomplete,
+        };
+        match completeness {
+            Completeness::Complete => self.set_state(State::Found("to be loaded".to_owned())),
+            Completeness::Missing(what) => {
+                let reason = format!("{what} is missing");
+                if !matches!(&self.state, State::Found(before) if *before == reason) {
+                    log::warn!("{}: not loaded yet: {reason}", self.folder.display());
+                }
+                self.set_state(State::Found(reason));
             }
-            version.attempts += 1;
-            version.retry_at = Instant::now() + LONGEST_RETRY;
-            version.set_state(State::Failed(error));
+            Completeness::Broken(error) => {
+                if self.failure().is_none_or(|before| before.message() != error.message()) {
+                    log::error!("{}: can not be loaded: {error}", self.folder.display());
+                }
+                self.attempts += 1;
+                self.retry_at = Instant::now() + LONGEST_RETRY;
+                self.set_state(State::Failed(error));
+            }
         }
     }
 }

@@ -34,6 +34,12 @@ pub(super) enum ManagerEvent {
 pub(super) struct Completion(oneshot::Sender<Result<()>>);
 
 impl Completion {
+    /// A completion, and where its outcome arrives.
+    pub(super) fn channel() -> (Self, oneshot::Receiver<Result<()>>) {
+        let (sender, outcome) = oneshot::channel();
+        (Completion(sender), outcome)
+    }
+
     /// Sends the outcome; ignored if nobody waits for it any more.
     pub(super) fn finish(self, outcome: Result<()>) {
         let _ = self.0.send(outcome);
@@ -92,8 +98,8 @@ impl Control {
         &self,
         event: impl FnOnce(Completion) -> ManagerEvent,
     ) -> oneshot::Receiver<Result<()>> {
-        let (sender, outcome) = oneshot::channel();
-        let _ = self.0.send(event(Completion(sender)));
+        let (completion, outcome) = Completion::channel();
+        let _ = self.0.send(event(completion));
         outcome
     }
 }

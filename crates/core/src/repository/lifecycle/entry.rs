@@ -10,12 +10,12 @@ use super::VersionKey;
 use super::control::Completion;
 use super::overrides::Overrides;
 use super::plan::ModelSnapshot;
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, VersionPolicy};
 use crate::repository::board::{ModelOrigin, ModelStatus};
-use crate::repository::journal::LifecycleEvent;
-use crate::repository::policy::{Phase, VersionSnapshot};
+use crate::repository::journal::{LifecycleEvent, WATCH};
+use crate::repository::policy::{self, Phase, VersionSnapshot};
 use crate::repository::servable::Servable;
-use crate::repository::version::Version;
+use crate::repository::version::{FileCheck, Version};
 use crate::repository::{State, VersionStatus};
 use tensorserve_tensor::error::Error;
 
@@ -210,13 +210,50 @@ impl ModelEntry {
     }
 
     /// Takes over what a source has of it: its settings, and where its versions come from.
-    pub(super) fn adopt(&mut self, source: PathBuf, config: ModelConfig) {
+    pub(super) fn adopt(&mut self, source: PathBuf, mut config: ModelConfig) {
+        self.overrides.apply(&mut config);
         if !self.is_configured() || self.source != source {
             return self.begin_incarnation(Origin::Source, source, config);
         }
         // Both are published with the versions.
         self.must_publish |= self.config.labels != config.labels || self.config.log != config.log;
         self.config = config;
+    }
+
+    /// Takes over which versions its source has, by number with their folders: adds those that are
+    /// aspired, and finds out of each whether it is.
+    pub(super) fn adopt_versions(&mut self, found: BTreeMap<i64, PathBuf>) {
+        let there: BTreeSet<i64> = found.keys().copied().collect();
+        let aspired = policy::aspired(&there, &self.config.policy);
+        for (number, folder) in found {
+            match self.versions.get_mut(&number) {
+                Some(version) => version.folder = folder,
+                // One that is not aspired, and never was, is of no interest.
+                None if !aspired.contains(&number) => {}
+                None => drop(self.versions.insert(number, Version::new(folder))),
+            }
+        }
+        for (number, version) in &mut self.versions {
+            let is_aspired = aspired.contains(number);
+            if version.aspired && !is_aspired {
+                version.by = WATCH.into();
+            }
+            version.aspired = is_aspired;
+            if is_aspired && matches!(version.state, State::Gone) {
+                version.files = FileCheck::Pending;
+                version.seen = None;
+                version.set_state(State::Found("wanted again".to_owned()));
+            }
+        }
+    }
+
+    /// Versions that its policy names, and that are not there.
+    pub(super) fn missing_versions(&self) -> Vec<i64> {
+        let VersionPolicy::Specific(named) = &self.config.policy else {
+            return Vec::new();
+        };
+        let is_there = |number: &&i64| self.versions.get(number).is_some_and(|v| v.aspired);
+        named.iter().filter(|number| !is_there(number)).copied().collect()
     }
 
     /// Begins another incarnation, without versions. Ready versions of the one before stay as
@@ -238,6 +275,7 @@ impl ModelEntry {
     /// Takes all versions away: nothing of the model serves any more.
     pub(super) fn remove(&mut self) {
         self.origin = Origin::Removed;
+        self.is_out_of_service = false;
         self.retire_versions();
         self.drain_predecessors();
     }
@@ -482,3 +520,6 @@ impl ModelEntry {
         self.thread_hints.insert(self.source.clone(), threads);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,7 @@ use super::entry::{ModelEntry, Origin, Waiter};
 use super::plan::LoadOutcome;
 use crate::config::{SourceConfig, VersionPolicy};
 use crate::repository::source::{self, DiscoveredModel, Fingerprint};
-use crate::repository::version::Version;
+use crate::repository::version::{FileCheck, Version};
 use crate::repository::{State, policy};
 use tensorserve_platform::{Completeness, Platforms};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -159,7 +159,7 @@ fn loadable(folder: PathBuf, by: &Arc<str>) -> Version {
     let mut version = Version::new(folder);
     version.by = Arc::clone(by);
     version.aspired = true;
-    version.complete = true;
+    version.files = FileCheck::Complete;
     version.seen = Some(Fingerprint::of(&version.folder));
     version.set_state(State::Found("to be loaded".to_owned()));
     version

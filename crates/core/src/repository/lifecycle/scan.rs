@@ -1,4 +1,4 @@
-//! What is there: looks at the sources, and brings the list of models and versions up to date.
+//! What is on disk: scans the sources, checks files, and brings the entries up to date.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,96 +6,91 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::LifecycleManager;
-use super::entry::{ModelEntry, Origin};
-use crate::config::VersionPolicy;
-use crate::repository::journal::WATCH;
+use super::entry::ModelEntry;
+use super::reconcile::{
+    CheckedFiles, Discovered, FileStep, Reconciliation, ScannedModel, next_file_step, reconcile,
+};
+use crate::config::SourceConfig;
 use crate::repository::source::{self, DiscoveredModel, Discovery, Fingerprint};
-use crate::repository::version::{Version, check_completeness};
-use crate::repository::{State, policy};
+use crate::repository::version::{FileCheck, Version};
+use crate::repository::{Shared, State};
 
 /// Files that have not changed for this long are no copy under way.
-const SETTLED: Duration = Duration::from_secs(3);
+const QUIET: Duration = Duration::from_secs(3);
 
-/// Models of which nobody can say at this look whether they are there.
+/// What one scan of all sources found.
 #[derive(Default)]
-struct Unknown {
-    /// Sources without a name that could not be read: any model of theirs could be.
-    sources: BTreeSet<PathBuf>,
-    models: BTreeSet<String>,
-}
-
-impl Unknown {
-    fn covers(&self, name: &str, model: &ModelEntry) -> bool {
-        self.models.contains(name) || self.sources.contains(&model.source)
-    }
+struct Scan {
+    /// By name; of two sources with a model of the same name, the first counts.
+    models: BTreeMap<String, DiscoveredModel>,
+    /// Sources without a name that could not be read: any model could be in them.
+    unreadable_sources: BTreeSet<PathBuf>,
+    /// Names of models that could not be read.
+    unreadable_models: BTreeSet<String>,
 }
 
 impl LifecycleManager {
-    /// Looks at all sources.
+    /// Scans all sources, and reconciles the entries with what is there.
     pub(super) fn scan_sources(&mut self) {
+        let mut scan = Scan::default();
+        for source in &self.sources.clone() {
+            self.scan_source(source, &mut scan);
+        }
+        let discovered = scan.models.keys().map(|name| Arc::from(name.as_str()));
+        let names: BTreeSet<Arc<str>> = self.models.keys().cloned().chain(discovered).collect();
+        for name in &names {
+            self.reconcile(name, &mut scan);
+            self.apply_batching(name);
+        }
         self.has_scanned = true;
         self.is_shown = false;
-        let shared = Arc::clone(&self.shared);
-        let mut there: BTreeMap<String, DiscoveredModel> = BTreeMap::new();
-        let mut unknown = Unknown::default();
-        for source in &self.sources.clone() {
-            let path = &source.path;
-            let discovery = match source::discover(source, &shared.platforms) {
-                Ok(discovery) => discovery,
-                Err(error) => {
-                    match &source.name {
-                        Some(name) => drop(unknown.models.insert(name.clone())),
-                        None => drop(unknown.sources.insert(path.clone())),
-                    }
-                    self.logged.warn(format!("{error}; what is loaded from it stays"));
-                    self.problem(path, Some(error.to_string()));
-                    continue;
-                }
-            };
-            let Discovery { models, unreadable, empty, notes } = discovery;
-            notes.into_iter().for_each(|note| self.logged.warn(note));
-            unknown.models.extend(unreadable);
-            let nothing = models.iter().all(|found| found.versions.is_empty());
-            self.problem(path, nothing.then(|| "no model is there".to_owned()));
-            self.add(models, &mut there);
-            for name in empty {
-                let model = self.models.get(name.as_str());
-                if model.is_some_and(|model| model.source == *path) {
-                    let (config, versions) = (source.model.clone(), BTreeMap::new());
-                    let found = DiscoveredModel {
-                        name: name.clone(),
-                        source: path.clone(),
-                        versions,
-                        config,
-                    };
-                    there.entry(name).or_insert(found);
-                }
-            }
-        }
-        self.update(there, &unknown);
-        let names: Vec<Arc<str>> = self.models.keys().cloned().collect();
-        names.iter().for_each(|name| self.apply_batching(name));
-        self.models.values_mut().for_each(|entry| entry.awaits_scan = false);
         if let Some(reload) = &mut self.reload {
             reload.is_scanned = true;
         }
     }
 
-    /// Adds what one source has; a model that an earlier one has too counts there.
-    fn add(&mut self, models: Vec<DiscoveredModel>, there: &mut BTreeMap<String, DiscoveredModel>) {
+    fn scan_source(&mut self, source: &SourceConfig, scan: &mut Scan) {
+        let path = &source.path;
+        let discovery = match source::discover(source, &self.shared.platforms) {
+            Ok(discovery) => discovery,
+            Err(error) => {
+                match &source.name {
+                    Some(name) => drop(scan.unreadable_models.insert(name.clone())),
+                    None => drop(scan.unreadable_sources.insert(path.clone())),
+                }
+                self.logged.warn(format!("{error}; what is loaded from it stays"));
+                self.set_problem(path, Some(error.to_string()));
+                return;
+            }
+        };
+        let Discovery { models, unreadable, empty, notes } = discovery;
+        notes.into_iter().for_each(|note| self.logged.warn(note));
+        scan.unreadable_models.extend(unreadable);
+        let is_empty = models.iter().all(|found| found.versions.is_empty());
+        self.set_problem(path, is_empty.then(|| "no model is there".to_owned()));
         for found in models {
-            if there.contains_key(&found.name) {
-                self.logged
-                    .warn(format!("model {:?} is there twice; the first counts", found.name));
+            let name = found.name.clone();
+            if scan.models.contains_key(&name) {
+                self.logged.warn(format!("model {name:?} is there twice; the first counts"));
                 continue;
             }
-            there.insert(found.name.clone(), found);
+            scan.models.insert(name, found);
+        }
+        // A folder without versions is a model only if it was one before.
+        let is_known = |entry: &ModelEntry| entry.is_configured() && entry.source == *path;
+        for name in empty {
+            if self.models.get(name.as_str()).is_some_and(is_known) {
+                let (source, config) = (path.clone(), source.model.clone());
+                let versions = BTreeMap::new();
+                let emptied = DiscoveredModel { name: name.clone(), source, versions, config };
+                scan.models.entry(name).or_insert(emptied);
+            }
         }
     }
 
-    /// Puts a source's problem on the board, or takes it off. A source whose models still serve
-    /// has none.
-    fn problem(&mut self, path: &Path, problem: Option<String>) {
+    /// Records why a source cannot be used, or that it can. A source whose models still serve has
+    /// no problem.
+    fn set_problem(&mut self, path: &Path, problem: Option<String>) {
         let serves = |version: &Version| version.is_ready() && version.folder.starts_with(path);
         let stays = problem.is_some() && self.configured_versions().any(serves);
         let path = path.display().to_string();
@@ -105,56 +100,49 @@ impl LifecycleManager {
         };
     }
 
-    /// Brings the list of models and versions up to date with what is there.
-    fn update(&mut self, there: BTreeMap<String, DiscoveredModel>, unknown: &Unknown) {
-        for (name, entry) in &mut self.models {
-            let is_there = there.contains_key(&**name) || unknown.covers(name, entry);
-            if entry.is_configured() && !is_there {
-                entry.withdraw();
-            }
-        }
-        for (name, mut found) in there {
-            let name: Arc<str> = name.into();
-            if self.models.get(&name).is_some_and(|entry| entry.origin == Origin::Request) {
+    /// Reconciles the entry of one model with what the scan found.
+    fn reconcile(&mut self, name: &Arc<str>, scan: &mut Scan) {
+        let found = scan.models.remove(&**name);
+        let entry = self.entry(name);
+        entry.awaits_scan = false;
+        let reconciliation = reconcile(&ScannedModel {
+            origin: entry.origin,
+            source: &entry.source,
+            has_ready_version: entry.has_ready_version(),
+            is_out_of_service: entry.is_out_of_service,
+            discovered: found.as_ref().map(|found| Discovered {
+                source: &found.source,
+                has_versions: !found.versions.is_empty(),
+            }),
+            source_is_unreadable: scan.unreadable_sources.contains(&entry.source),
+            model_is_unreadable: scan.unreadable_models.contains(&**name),
+        });
+        match (reconciliation, found) {
+            (Reconciliation::Withdraw, _) => entry.withdraw(),
+            (Reconciliation::KeepRequested, _) => {
                 self.logged.warn(format!("model {name} was loaded by request, and that one stays"));
-                continue;
             }
-            if self.models.get(&name).is_some_and(|model| {
-                model.is_configured()
-                    && model.source != found.source
-                    && unknown.sources.contains(&model.source)
-            }) {
-                continue; // It may still be in the source that can not be read.
-            }
-            self.entry(&name).overrides.apply(&mut found.config);
-            self.entry(&name).adopt(found.source, found.config);
-            let Some(model) = self.models.get_mut(&name) else {
-                continue;
-            };
-            let ready = model.versions.values().any(|v| matches!(v.state, State::Ready));
-            if found.versions.is_empty() && ready {
-                // An emptied folder looks like a mistake, or like storage that went away.
+            (Reconciliation::AdoptSettings, Some(found)) => entry.adopt(found.source, found.config),
+            (Reconciliation::AdoptSettingsOfEmptied, Some(found)) => {
+                entry.adopt(found.source, found.config);
                 self.logged.warn(format!(
                     "model {name} has no version on disk any more; the loaded one stays"
                 ));
-                continue;
             }
-            if model.is_out_of_service {
-                continue;
-            }
-            update_versions(model, found.versions);
-            if let VersionPolicy::Specific(wanted) = &model.config.policy {
-                let missing =
-                    wanted.iter().filter(|v| !model.versions.get(v).is_some_and(|v| v.aspired));
-                let missing: Vec<String> = missing.map(i64::to_string).collect();
+            (Reconciliation::Adopt, Some(found)) => {
+                entry.adopt(found.source, found.config);
+                entry.adopt_versions(found.versions);
+                let missing = entry.missing_versions();
                 if !missing.is_empty() {
-                    self.logged
-                        .warn(format!("model {name}: version {} is not there", missing.join(", ")));
+                    let missing: Vec<String> = missing.iter().map(i64::to_string).collect();
+                    let missing = missing.join(", ");
+                    self.logged.warn(format!("model {name}: version {missing} is not there"));
                 }
             }
+            (Reconciliation::Keep, _) | (_, None) => {}
         }
-        let unused = |entry: &&mut ModelEntry| entry.is_configured() && !entry.is_in_use();
-        for entry in self.models.values_mut().filter(unused) {
+        let entry = self.entry(name);
+        if entry.is_configured() && !entry.is_in_use() {
             entry.remove();
         }
     }
@@ -162,61 +150,42 @@ impl LifecycleManager {
     /// Finds out, of versions that wait or have failed, whether they can be loaded now.
     pub(super) fn check_files(&mut self) {
         self.is_shown = false;
-        let shared = Arc::clone(&self.shared);
-        let now = Instant::now();
-        // The files of those that were asked for were looked at then.
-        for model in self.models.values_mut().filter(|model| model.is_configured()) {
-            let named = model.config.platform;
-            for version in model.versions.values_mut().filter(|v| v.aspired) {
-                let waits = matches!(version.state, State::Found(_));
-                let failed = matches!(version.state, State::Failed(_));
-                if !waits && !failed {
-                    continue;
+        // The files of requested models are checked only when they are requested.
+        for entry in self.models.values_mut().filter(|entry| entry.is_configured()) {
+            let platform = entry.config.platform;
+            for version in entry.versions.values_mut().filter(|version| version.aspired) {
+                if matches!(version.state, State::Found(_) | State::Failed(_)) {
+                    check_files_of(version, platform, &self.shared);
                 }
-                let seen = Fingerprint::of(&version.folder);
-                let changed = version.seen.replace(seen) != Some(seen);
-                let retries = version.attempts <= shared.config.max_load_retries;
-                if failed && changed {
-                    version.attempts = 0;
-                } else if failed && !(retries && now >= version.retry_at) {
-                    continue;
-                }
-                version.changing = changed && !seen.is_settled(SETTLED);
-                if version.changing {
-                    version.complete = false;
-                    version.set_state(State::Found("its files still change".to_owned()));
-                    continue;
-                }
-                let platform = shared.platforms.of_version(&version.folder, named);
-                check_completeness(version, platform.map(|p| &**p));
             }
         }
     }
 }
 
-/// Adds new versions, notes vanished ones, and marks those that should be served.
-fn update_versions(model: &mut ModelEntry, found: BTreeMap<i64, PathBuf>) {
-    let there: BTreeSet<i64> = found.keys().copied().collect();
-    let aspired = policy::aspired(&there, &model.config.policy);
-    for (number, folder) in found {
-        match model.versions.get_mut(&number) {
-            Some(version) => version.folder = folder,
-            // One that is not wanted is nothing to anyone.
-            None if !aspired.contains(&number) => {}
-            None => {
-                model.versions.insert(number, Version::new(folder));
-            }
-        }
+/// Finds out whether a version can be loaded now. `platform` is the one that its settings name.
+fn check_files_of(version: &mut Version, platform: Option<&str>, shared: &Shared) {
+    let seen = Fingerprint::of(&version.folder);
+    let have_changed = version.seen.replace(seen) != Some(seen);
+    let has_failed = version.failure().is_some();
+    if has_failed && have_changed {
+        version.attempts = 0;
     }
-    for (number, version) in &mut model.versions {
-        if version.aspired && !aspired.contains(number) {
-            version.by = WATCH.into();
+    let may_retry = version.attempts <= shared.config.max_load_retries;
+    let step = next_file_step(CheckedFiles {
+        has_failed,
+        have_changed,
+        are_quiet: seen.is_settled(QUIET),
+        retry_is_due: may_retry && Instant::now() >= version.retry_at,
+    });
+    match step {
+        FileStep::Leave => {}
+        FileStep::Wait => {
+            version.files = FileCheck::Pending;
+            version.set_state(State::Found("its files still change".to_owned()));
         }
-        version.aspired = aspired.contains(number);
-        if version.aspired && matches!(version.state, State::Gone) {
-            version.complete = false;
-            version.seen = None;
-            version.set_state(State::Found("wanted again".to_owned()));
+        FileStep::Check => {
+            let platform = shared.platforms.of_version(&version.folder, platform);
+            version.check_completeness(platform.map(|platform| &**platform));
         }
     }
 }
