@@ -6,19 +6,24 @@
 //! ([`scan`]), which can change all entries. Then it carries out, model by model, the next
 //! [`Action`]s, which a pure function of the entry finds ([`plan`]), and shows readers the result.
 
-use std::collections::BTreeMap;
+use std::slice;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, Sender, unbounded};
+use crossbeam::channel::{Receiver, unbounded};
 
+use self::change::return_result;
 use self::control::{Completion, ManagerEvent};
 use self::entry::ModelEntry;
 use self::memory::FreedMemory;
 use self::plan::{Action, Limits};
-use self::reload::Reload;
-use self::schedule::{LoggedOnce, ScanSchedule};
+use self::requested::load_result;
+use self::schedule::LoggedOnce;
+use self::sources::{Models, Sources};
+use self::waiters::ReadyWaiter;
+use self::work::LoadThreads;
+use super::servable::Servable;
 use super::version::Version;
 use super::{Shared, State, policy};
 use crate::config::SourceConfig;
@@ -28,6 +33,7 @@ mod batching;
 mod change;
 mod control;
 mod entry;
+mod former;
 mod memory;
 mod overrides;
 mod plan;
@@ -36,6 +42,8 @@ mod reload;
 mod requested;
 mod scan;
 mod schedule;
+mod sources;
+mod waiters;
 mod work;
 
 pub(super) use self::control::Control;
@@ -59,45 +67,31 @@ struct VersionKey {
 
 struct LifecycleManager {
     shared: Arc<Shared>,
-    models: BTreeMap<Arc<str>, ModelEntry>,
-    sources: Vec<SourceConfig>,
-    /// Sources that cannot be used, by path, and why.
-    problems: BTreeMap<String, String>,
-    schedule: ScanSchedule,
-    has_scanned: bool,
-    /// The request that has changed the sources.
-    reload: Option<Reload>,
+    models: Models,
+    sources: Sources,
+    threads: LoadThreads,
     events: Receiver<ManagerEvent>,
-    /// For loads and unloads, to report to this thread.
-    reports: Sender<ManagerEvent>,
-    /// Loads and unloads under way.
-    working: usize,
-    /// Nothing has changed since the board was written.
-    is_shown: bool,
     /// Outcomes of requests, to be sent once the board shows them.
     outcomes: Vec<(Completion, Result<()>)>,
+    /// Nothing has changed since the board was written.
+    is_shown: bool,
     freed: FreedMemory,
     logged: LoggedOnce,
 }
 
 /// Starts the thread.
 pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<Control> {
-    let (reports, events) = unbounded();
-    let control = Control::new(reports.clone());
-    let schedule = ScanSchedule::new(shared.config.poll_interval);
+    let (sender, events) = unbounded();
+    let sources = Sources::new(sources, shared.config.poll_interval);
+    let threads = LoadThreads::new(Arc::clone(&shared), sender.clone());
     let mut manager = LifecycleManager {
         shared,
-        models: BTreeMap::new(),
+        models: Models::new(),
         sources,
-        problems: BTreeMap::new(),
-        schedule,
-        has_scanned: false,
-        reload: None,
+        threads,
         events,
-        reports,
-        working: 0,
-        is_shown: false,
         outcomes: Vec::new(),
+        is_shown: false,
         freed: FreedMemory::new(),
         logged: LoggedOnce::default(),
     };
@@ -105,7 +99,7 @@ pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<C
     thread.spawn(move || manager.run()).map_err(|e| {
         Error::internal("the repository thread could not be started").with_source(e)
     })?;
-    Ok(control)
+    Ok(Control::new(sender))
 }
 
 impl LifecycleManager {
@@ -113,12 +107,12 @@ impl LifecycleManager {
         while !self.shared.board().stopped {
             self.collect_events();
             self.advance();
-            if self.schedule.is_due() {
-                if self.schedule.includes_sources() {
+            if self.sources.schedule.is_due() {
+                if self.sources.schedule.includes_sources() {
                     self.scan_sources();
                 }
                 self.check_files();
-                self.schedule.done();
+                self.sources.schedule.done();
                 self.advance();
             }
         }
@@ -141,8 +135,8 @@ impl LifecycleManager {
         if self.models.values().any(ModelEntry::is_draining) {
             wait = DRAIN_INTERVAL;
         }
-        let deadlines = self.models.values().filter_map(ModelEntry::next_deadline);
-        let next = deadlines.chain([self.schedule.next()]).min();
+        let deadlines = self.models.values().filter_map(|entry| entry.waiters.next_deadline());
+        let next = deadlines.chain([self.sources.schedule.next()]).min();
         next.map_or(wait, |next| wait.min(next.saturating_duration_since(Instant::now())))
     }
 
@@ -158,7 +152,7 @@ impl LifecycleManager {
             ManagerEvent::Unloaded(key) => self.unload_ended(&key),
             ManagerEvent::SetSources(sources, completion) => self.set_sources(sources, completion),
             ManagerEvent::LoadModel(source, deadline, by, completion) => {
-                self.load_model(&source, deadline, &by, completion);
+                self.load_model(&source, &by, ReadyWaiter { deadline, completion });
             }
             ManagerEvent::UnloadModel(name, by, completion) => {
                 self.unload_model(&name, &by, completion);
@@ -200,7 +194,7 @@ impl LifecycleManager {
     fn limits(&self) -> Limits {
         Limits {
             now: Instant::now(),
-            has_free_thread: self.working < self.shared.config.load_threads,
+            has_free_thread: self.threads.has_free(),
             memory: self.memory_budget(),
         }
     }
@@ -214,10 +208,11 @@ impl LifecycleManager {
                 let servables = entry.publish();
                 self.shared.publish(name, servables, &entry.config);
             }
-            Action::Load(number) => self.start_load(name, number),
+            Action::Load(number) => {
+                entry.begin_load(number).into_iter().for_each(|job| self.threads.load(job));
+            }
             Action::Refuse(number, no_room) => {
                 let (key, error) = (entry.key(number), memory::no_room(name, number, no_room));
-                entry.load_attempted(number);
                 self.load_failed(&key, error);
             }
             Action::Drain(number) => {
@@ -226,23 +221,89 @@ impl LifecycleManager {
             }
             Action::DrainPredecessors => entry.drain_predecessors(),
             Action::Unload(number) => {
-                let drained = entry.take_drained(number);
-                self.start_unload(drained);
+                entry.take_drained(number).into_iter().for_each(|it| self.threads.unload(it));
             }
             Action::UnloadFormer(index) => {
-                let drained = entry.take_former(index);
-                self.start_unload(drained);
+                entry.take_former(index).into_iter().for_each(|it| self.threads.unload(it));
             }
             Action::Discard(number) => entry.discard(number),
-            Action::CompleteLoad(outcome) => self.complete_load(name, outcome),
-            Action::CompleteReturn(outcome) => self.complete_return(name, outcome),
+            Action::CompleteLoad(outcome) => {
+                let result = load_result(name, entry, outcome);
+                if result.is_err() {
+                    // Nothing of it stays.
+                    entry.remove();
+                }
+                let waiting = entry.waiters.take_load();
+                self.outcomes.extend(waiting.map(|completion| (completion, result)));
+            }
+            Action::CompleteReturn(outcome) => {
+                let result = return_result(name, entry, outcome);
+                let waiting = entry.waiters.take_return();
+                self.outcomes.extend(waiting.map(|completion| (completion, result)));
+            }
             Action::CompleteUnloads => {
-                let done = entry.take_done_unloads();
-                // Whoever unloads a model relies on its memory being free.
+                let waiting = entry.waiters.take_done_unloads();
+                // A request that unloads a model relies on its memory being free.
                 self.freed.release();
-                self.outcomes.extend(done.into_iter().map(|completion| (completion, Ok(()))));
+                self.outcomes.extend(waiting.into_iter().map(|completion| (completion, Ok(()))));
             }
         }
+    }
+
+    /// A load has ended, after this time.
+    fn load_ended(&mut self, key: &VersionKey, outcome: Result<Arc<Servable>>, time: Duration) {
+        self.threads.ended();
+        let (name, number) = (&key.model, key.version);
+        let servable = match outcome {
+            Ok(servable) => servable,
+            Err(error) => {
+                self.memory_released(key);
+                return self.load_failed(key, error);
+            }
+        };
+        let Some(entry) = self.models.get_mut(name) else {
+            return;
+        };
+        if entry.version_loaded(key, servable) {
+            // Its batching parameters may have changed while it was loaded.
+            self.apply_batching(name);
+            // Requests get it before another event is handled.
+            self.carry_out_actions(slice::from_ref(name));
+            log::info!("{name} version {number}: ready after {} ms", time.as_millis());
+        }
+    }
+
+    /// A version could not be loaded, or there is no room for it.
+    fn load_failed(&mut self, key: &VersionKey, error: Error) {
+        let (name, number) = (&key.model, key.version);
+        self.shared.metrics.load_failed(name);
+        let serves = |entry: &ModelEntry| entry.has_ready_version() || entry.has_predecessors();
+        let serves = self.models.get(name).is_some_and(serves);
+        let consequence = if serves { "; the version that serves stays" } else { "" };
+        log::error!("{name} version {number}: could not be loaded{consequence}: {error}");
+        if let Some(cause) = std::error::Error::source(&error) {
+            log::debug!("{name} version {number}: {cause}");
+        }
+        let first = self.shared.config.load_retry_interval;
+        if let Some(version) = self.version(key) {
+            version.attempts += 1;
+            version.retry_at = Instant::now() + policy::retry_delay(version.attempts, first);
+            version.set_state(State::Failed(error));
+        }
+    }
+
+    /// The memory of a version is released.
+    fn unload_ended(&mut self, key: &VersionKey) {
+        self.threads.ended();
+        self.memory_released(key);
+        if let Some(version) = self.version(key) {
+            version.set_state(State::Gone);
+            if version.aspired {
+                // It became aspired again while it drained.
+                self.sources.schedule.scan_sources_now();
+            }
+        }
+        log::info!("{} version {}: unloaded", key.model, key.version);
     }
 
     /// The entry of a model; a new one if there is none.
@@ -276,8 +337,9 @@ impl LifecycleManager {
         let mut board = self.shared.board();
         // Names are sorted already.
         board.models = statuses.into_iter().collect();
-        board.problems.clone_from(&self.problems);
-        let is_started = is_settled && self.working == 0 && self.has_scanned;
+        board.problems.clone_from(self.sources.problems());
+        let is_loaded = is_settled && self.threads.are_idle();
+        let is_started = is_loaded && self.sources.have_been_scanned();
         if is_started && !board.started {
             board.started = true;
             self.shared.board_changed.notify_all();

@@ -269,7 +269,7 @@ impl Repository {
     /// request is done and its memory is the system's; none if the repository is stopped before.
     #[must_use]
     pub fn unload_model(&self, name: &str, by: &str) -> oneshot::Receiver<Result<()>> {
-        self.1.unload_model(name.to_owned(), by.into())
+        self.1.unload_model(name.into(), by.into())
     }
 
     /// Changes a model at the request of the user `by`. The outcome is sent when the change is
@@ -281,7 +281,7 @@ impl Repository {
         change: ChangeRequest,
         by: &str,
     ) -> oneshot::Receiver<Result<()>> {
-        self.1.change_model(model.to_owned(), change, by.into())
+        self.1.change_model(model.into(), change, by.into())
     }
 
     /// The latest lifecycle events of a model, the oldest first.

@@ -31,7 +31,9 @@ pub(super) struct Version {
     /// What its files looked like then.
     pub(super) seen: Option<Fingerprint>,
     pub(super) servable: Option<Arc<Servable>>,
+    /// How often it has failed since it was last ready, or since its files changed.
     pub(super) attempts: u32,
+    /// When a failed load may be attempted again.
     pub(super) retry_at: Instant,
 }
 

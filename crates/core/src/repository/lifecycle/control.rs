@@ -25,9 +25,9 @@ pub(super) enum ManagerEvent {
     /// Load one more model, until the deadline at the latest, at the request of a user.
     LoadModel(Box<SourceConfig>, Instant, Arc<str>, Completion),
     /// Unload a model that was loaded by request, at the request of a user.
-    UnloadModel(String, Arc<str>, Completion),
+    UnloadModel(Arc<str>, Arc<str>, Completion),
     /// Change a model, at the request of a user.
-    ChangeModel(String, ChangeRequest, Arc<str>, Completion),
+    ChangeModel(Arc<str>, ChangeRequest, Arc<str>, Completion),
 }
 
 /// Where the outcome of a request to the lifecycle manager goes.
@@ -78,7 +78,7 @@ impl Control {
     /// Unloads a model that was loaded by request. Done when all of its memory is released.
     pub(in crate::repository) fn unload_model(
         &self,
-        name: String,
+        name: Arc<str>,
         by: Arc<str>,
     ) -> oneshot::Receiver<Result<()>> {
         self.request(|completion| ManagerEvent::UnloadModel(name, by, completion))
@@ -87,7 +87,7 @@ impl Control {
     /// Changes a model. Done when the change is in effect.
     pub(in crate::repository) fn change_model(
         &self,
-        name: String,
+        name: Arc<str>,
         change: ChangeRequest,
         by: Arc<str>,
     ) -> oneshot::Receiver<Result<()>> {

@@ -1,19 +1,22 @@
-//! Everything that the lifecycle manager keeps about one model.
+//! Everything that the lifecycle manager keeps about one model, and how it changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use super::VersionKey;
 use super::control::Completion;
+use super::former::{FormerStage, FormerVersions};
 use super::overrides::Overrides;
 use super::plan::ModelSnapshot;
+use super::waiters::Waiters;
+use super::work::LoadJob;
 use crate::config::{ModelConfig, VersionPolicy};
 use crate::repository::board::{ModelOrigin, ModelStatus};
 use crate::repository::journal::{LifecycleEvent, WATCH};
-use crate::repository::policy::{self, Phase, VersionSnapshot};
+use crate::repository::policy::{self, VersionSnapshot};
 use crate::repository::servable::Servable;
 use crate::repository::version::{FileCheck, Version};
 use crate::repository::{State, VersionStatus};
@@ -37,15 +40,15 @@ pub(super) enum Origin {
     Removed,
 }
 
-/// One model: where it comes from, its settings, its versions, and who waits for them.
+/// One model: where it comes from, its settings, its versions, and the requests that wait for it.
 pub(super) struct ModelEntry {
-    pub(super) name: Arc<str>,
+    name: Arc<str>,
     pub(super) origin: Origin,
     /// The path of the source that has the versions.
     pub(super) source: PathBuf,
     /// Increases whenever the versions come from another source or another request. Versions with
     /// the same number in two incarnations are different versions.
-    pub(super) incarnation: u64,
+    incarnation: u64,
     /// The settings that its source has for it, with the operators' overrides.
     pub(super) config: ModelConfig,
     pub(super) overrides: Overrides,
@@ -53,73 +56,14 @@ pub(super) struct ModelEntry {
     pub(super) is_out_of_service: bool,
     /// The versions of the present incarnation.
     pub(super) versions: BTreeMap<i64, Version>,
-    /// Versions of earlier incarnations, until their memory is released.
-    pub(super) former: Vec<FormerVersion>,
+    former: FormerVersions,
     /// Requests do not get yet what it serves now.
     must_publish: bool,
-    /// The request that loads it.
-    pub(super) load_waiter: Option<Waiter>,
-    /// The request that returns it to service.
-    pub(super) return_waiter: Option<Waiter>,
-    /// The sources have to be scanned before its aspired versions are known again.
-    pub(super) awaits_scan: bool,
-    /// Requests that unload it.
-    unload_waiters: Vec<UnloadWaiter>,
+    pub(super) waiters: Waiters,
     /// How many threads within an operation suited its versions, by source.
     thread_hints: BTreeMap<PathBuf, usize>,
     /// Its lifecycle events since they were last taken, without those of present versions.
     events: Vec<LifecycleEvent>,
-}
-
-/// A version of an earlier incarnation.
-pub(super) struct FormerVersion {
-    pub(super) key: VersionKey,
-    /// What it takes in memory, in bytes, by estimate.
-    pub(super) bytes: u64,
-    pub(super) stage: FormerStage,
-}
-
-/// What still happens to a version of an earlier incarnation.
-pub(super) enum FormerStage {
-    /// It is being loaded, and will be unloaded without having served.
-    Loading,
-    /// It serves until the present incarnation has a ready version: a predecessor.
-    Serving(Arc<Servable>),
-    /// It gets no new requests; those in flight finish.
-    Draining(Arc<Servable>),
-    /// Its memory is being released.
-    Unloading,
-}
-
-impl FormerVersion {
-    /// Whether it serves until the present incarnation can.
-    pub(super) fn is_predecessor(&self) -> bool {
-        matches!(self.stage, FormerStage::Serving(_))
-    }
-
-    fn snapshot(&self) -> VersionSnapshot {
-        let phase = match &self.stage {
-            FormerStage::Loading => Phase::Loading,
-            FormerStage::Serving(_) => Phase::Ready,
-            FormerStage::Draining(servable) if servable.is_idle() => Phase::Drained,
-            FormerStage::Draining(_) => Phase::Draining,
-            FormerStage::Unloading => Phase::Unloading,
-        };
-        let (version, bytes) = (self.key.version, self.bytes);
-        VersionSnapshot { version, aspired: false, phase, bytes }
-    }
-}
-
-/// A request that waits for a model to become ready.
-pub(super) struct Waiter {
-    pub(super) deadline: Instant,
-    pub(super) completion: Completion,
-}
-
-/// A request that waits until versions are out of memory.
-struct UnloadWaiter {
-    remaining: BTreeSet<VersionKey>,
-    completion: Completion,
 }
 
 impl ModelEntry {
@@ -134,12 +78,9 @@ impl ModelEntry {
             overrides: Overrides::default(),
             is_out_of_service: false,
             versions: BTreeMap::new(),
-            former: Vec::new(),
+            former: FormerVersions::default(),
             must_publish: false,
-            load_waiter: None,
-            return_waiter: None,
-            awaits_scan: false,
-            unload_waiters: Vec::new(),
+            waiters: Waiters::default(),
             thread_hints: BTreeMap::new(),
             events: Vec::new(),
         }
@@ -148,65 +89,15 @@ impl ModelEntry {
     /// What decides about the next action on it.
     pub(super) fn snapshot(&self) -> ModelSnapshot {
         let versions = self.versions.iter().map(|(&number, version)| version.snapshot(number));
-        let is_done = |waiter: &UnloadWaiter| waiter.remaining.is_empty();
-        let returns = self.return_waiter.as_ref().filter(|_| !self.awaits_scan);
         ModelSnapshot {
             transition: self.config.transition,
             versions: versions.collect(),
-            former: self.former.iter().map(FormerVersion::snapshot).collect(),
+            former: self.former.snapshots().collect(),
             must_publish: self.must_publish,
-            load_deadline: self.load_waiter.as_ref().map(|waiter| waiter.deadline),
-            return_deadline: returns.map(|waiter| waiter.deadline),
-            unload_is_done: self.unload_waiters.iter().any(is_done),
+            load_deadline: self.waiters.load_deadline(),
+            return_deadline: self.waiters.return_deadline(),
+            unload_is_done: self.waiters.has_done_unload(),
         }
-    }
-
-    /// The user `by` has requested something of it, or of one version.
-    pub(super) fn add_event(&mut self, what: &'static str, version: Option<i64>, by: &Arc<str>) {
-        let (at, who) = (SystemTime::now(), Arc::clone(by));
-        self.events.push(LifecycleEvent { at, version, what, took: None, who, error: None });
-    }
-
-    /// Its lifecycle events since the last call, the oldest first.
-    pub(super) fn take_events(&mut self) -> Vec<LifecycleEvent> {
-        let mut events = mem::take(&mut self.events);
-        for (&number, version) in &mut self.versions {
-            events.extend(version.take_events(number));
-        }
-        events.sort_by_key(|event| event.at);
-        events
-    }
-
-    /// What readers see of it; `None` if it is not there any more.
-    pub(super) fn status(&self) -> Option<ModelStatus> {
-        let origin = match self.origin {
-            Origin::Source => ModelOrigin::Source,
-            Origin::Request if self.load_waiter.is_some() => ModelOrigin::Loading,
-            Origin::Request => ModelOrigin::Loaded,
-            Origin::Removed => return None,
-        };
-        let versions = self.versions.iter().map(|(&number, version)| {
-            let (state, since) = (version.state.clone(), version.since);
-            (number, VersionStatus { version: number, state, since })
-        });
-        let (source, is_out_of_service) = (self.source.clone(), self.is_out_of_service);
-        Some(ModelStatus { origin, source, is_out_of_service, versions: versions.collect() })
-    }
-
-    /// Drops the oldest of its unloaded versions.
-    pub(super) fn forget_unloaded(&mut self) {
-        let is_past = |v: &Version| matches!(v.state, State::Gone) && !v.aspired;
-        let past = self.versions.iter().filter(|(_, version)| is_past(version));
-        let past: Vec<i64> = past.map(|(&number, _)| number).collect();
-        for number in past.iter().take(past.len().saturating_sub(MOST_UNLOADED)) {
-            self.versions.remove(number);
-        }
-    }
-
-    /// The next moment when a request gives up waiting for it.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let waiters = [self.load_waiter.as_ref(), self.return_waiter.as_ref()];
-        waiters.into_iter().flatten().map(|waiter| waiter.deadline).min()
     }
 
     /// Takes over what a source has of it: its settings, and where its versions come from.
@@ -242,7 +133,7 @@ impl ModelEntry {
             if is_aspired && matches!(version.state, State::Gone) {
                 version.files = FileCheck::Pending;
                 version.seen = None;
-                version.set_state(State::Found("wanted again".to_owned()));
+                version.set_state(State::Found("aspired again".to_owned()));
             }
         }
     }
@@ -272,7 +163,7 @@ impl ModelEntry {
         self.config = config;
     }
 
-    /// Takes all versions away: nothing of the model serves any more.
+    /// Takes all versions away: nothing of the model serves any more, and its name is free.
     pub(super) fn remove(&mut self) {
         self.origin = Origin::Removed;
         self.is_out_of_service = false;
@@ -285,6 +176,16 @@ impl ModelEntry {
         self.versions.values_mut().for_each(|version| version.aspired = false);
         self.is_out_of_service = false;
         self.overrides = Overrides::default();
+        self.drain_predecessors();
+    }
+
+    /// The user `by` takes it out of service: none of its versions is aspired until it is returned.
+    pub(super) fn take_out_of_service(&mut self, by: &Arc<str>) {
+        for version in self.versions.values_mut() {
+            version.aspired = false;
+            version.by = Arc::clone(by);
+        }
+        self.is_out_of_service = true;
         self.drain_predecessors();
     }
 
@@ -302,8 +203,7 @@ impl ModelEntry {
                     continue;
                 }
             };
-
-            self.former.push(FormerVersion { key, bytes, stage });
+            self.former.add(key, bytes, stage);
         }
     }
 
@@ -311,23 +211,52 @@ impl ModelEntry {
     pub(super) fn drain_predecessors(&mut self) {
         // Requests get them only where the present incarnation has nothing of its own.
         let are_published = !self.has_ready_version();
-        for former in &mut self.former {
-            if let FormerStage::Serving(servable) = &former.stage {
-                former.stage = FormerStage::Draining(Arc::clone(servable));
-                self.must_publish |= are_published;
-            }
-        }
+        self.must_publish |= self.former.drain_predecessors() && are_published;
     }
 
-    /// What requests get from now on: see [`ModelEntry::servables`].
+    /// Its servables, or what is published with them, have changed.
+    pub(super) fn publish_later(&mut self) {
+        self.must_publish = true;
+    }
+
+    /// What requests get from now on: its ready versions, ascending, or as long as there are none,
+    /// the predecessors.
     pub(super) fn publish(&mut self) -> Vec<Arc<Servable>> {
         self.must_publish = false;
         self.servables()
     }
 
-    /// Its labels or its servables have changed.
-    pub(super) fn publish_later(&mut self) {
+    fn servables(&self) -> Vec<Arc<Servable>> {
+        let ready = self.versions.values().filter(|version| version.is_ready());
+        let ready: Vec<_> = ready.filter_map(|version| version.servable.clone()).collect();
+        if !ready.is_empty() {
+            return ready;
+        }
+        self.former.predecessors().cloned().collect()
+    }
+
+    /// Begins to load a version. `None` if it is not one of the present incarnation.
+    pub(super) fn begin_load(&mut self, number: i64) -> Option<LoadJob> {
+        let key = self.key(number);
+        let version = self.versions.get_mut(&number)?;
+        version.set_state(State::Loading);
+        let (folder, config) = (version.folder.clone(), self.config.clone());
+        Some(LoadJob { key, folder, config, threads: self.thread_hint() })
+    }
+
+    /// A version is loaded. It serves from now on, unless (false) it is of an earlier incarnation.
+    pub(super) fn version_loaded(&mut self, key: &VersionKey, servable: Arc<Servable>) -> bool {
+        let threads = servable.threads();
+        let Some(version) = self.version_mut(key) else {
+            self.former.loaded(key, servable);
+            return false;
+        };
+        version.servable = Some(servable);
+        version.attempts = 0;
+        version.set_state(State::Ready);
         self.must_publish = true;
+        self.remember_threads(threads);
+        true
     }
 
     /// A version gets no new requests.
@@ -338,7 +267,7 @@ impl ModelEntry {
         }
     }
 
-    /// A version that is not in memory is not wanted there.
+    /// A version that is not in memory, and not aspired, counts as unloaded.
     pub(super) fn discard(&mut self, number: i64) {
         if let Some(version) = self.versions.get_mut(&number) {
             version.set_state(State::Gone);
@@ -351,77 +280,21 @@ impl ModelEntry {
         Some((self.key(number), servable))
     }
 
-    /// Gives a drained version of an earlier incarnation away, to be unloaded.
+    /// Gives the drained version of an earlier incarnation at `index` away, to be unloaded.
     pub(super) fn take_former(&mut self, index: usize) -> Option<(VersionKey, Arc<Servable>)> {
-        let former = self.former.get_mut(index)?;
-        let FormerStage::Draining(servable) = &former.stage else {
-            return None;
-        };
-        let servable = Arc::clone(servable);
-        former.stage = FormerStage::Unloading;
-        Some((former.key.clone(), servable))
+        self.former.take_drained(index)
     }
 
-    /// A version is about to be loaded, or refused.
-    pub(super) fn load_attempted(&mut self, number: i64) {
-        if let Some(version) = self.versions.get_mut(&number) {
-            version.attempts += 1;
-        }
+    /// A version is out of memory.
+    pub(super) fn version_released(&mut self, key: &VersionKey) {
+        self.former.released(key);
+        self.waiters.released(key);
     }
 
-    /// A version is loaded. It serves from now on, unless (false) it is of an earlier incarnation.
-    pub(super) fn version_loaded(&mut self, key: &VersionKey, servable: Arc<Servable>) -> bool {
-        let threads = servable.threads();
-        let Some(version) = self.version_mut(key) else {
-            if let Some(former) = self.former.iter_mut().find(|former| former.key == *key) {
-                former.stage = FormerStage::Draining(servable);
-            }
-            return false;
-        };
-        version.servable = Some(servable);
-        version.attempts = 0;
-        version.set_state(State::Ready);
-        self.must_publish = true;
-        self.remember_threads(threads);
-        true
-    }
-
-    /// What requests get: its ready versions, ascending, or as long as there are none, the
-    /// predecessors.
-    fn servables(&self) -> Vec<Arc<Servable>> {
-        let ready = self.versions.values().filter(|version| version.is_ready());
-        let ready: Vec<_> = ready.filter_map(|version| version.servable.clone()).collect();
-        if !ready.is_empty() {
-            return ready;
-        }
-        let predecessors = self.former.iter().filter_map(|former| match &former.stage {
-            FormerStage::Serving(servable) => Some(Arc::clone(servable)),
-            FormerStage::Loading | FormerStage::Draining(_) | FormerStage::Unloading => None,
-        });
-        predecessors.collect()
-    }
-
-    /// Whether versions of an earlier incarnation serve until the present one can.
-    pub(super) fn has_predecessors(&self) -> bool {
-        self.former.iter().any(FormerVersion::is_predecessor)
-    }
-
-    /// Whether a version of the present incarnation serves.
-    pub(super) fn has_ready_version(&self) -> bool {
-        self.versions.values().any(Version::is_ready)
-    }
-
-    /// Whether requests may still hold a version that is to be unloaded.
-    pub(super) fn is_draining(&self) -> bool {
-        let drains = |v: &Version| matches!(v.state, State::Draining) && v.servable.is_some();
-        let former = |former: &FormerVersion| matches!(former.stage, FormerStage::Draining(_));
-        self.versions.values().any(drains) || self.former.iter().any(former)
-    }
-
-    /// Every version of it that is in memory, or on its way there.
-    pub(super) fn memory(&self) -> impl Iterator<Item = VersionSnapshot> {
-        let former = self.former.iter().map(FormerVersion::snapshot);
-        self.in_memory().map(|(number, version)| version.snapshot(number)).chain(former)
+    /// A request waits until everything of the present incarnation is out of memory.
+    pub(super) fn wait_for_unload(&mut self, completion: Completion) {
+        let remaining = self.in_memory().map(|(number, _)| self.key(number)).collect();
+        self.waiters.wait_for_unload(remaining, completion);
     }
 
     /// Whether a source has it.
@@ -438,21 +311,36 @@ impl ModelEntry {
     /// to be loaded or should be, predecessors, or an operator who has taken it out of service.
     pub(super) fn is_in_use(&self) -> bool {
         let is_alive = |v: &Version| v.aspired || !matches!(v.state, State::Gone);
-        let is_alive = self.versions.values().any(is_alive);
-        !self.is_removed() && (is_alive || self.is_out_of_service || self.has_predecessors())
+        let is_alive = self.versions.values().any(is_alive) || self.has_predecessors();
+        !self.is_removed() && (is_alive || self.is_out_of_service)
     }
 
-    /// Whether nothing of it is in memory and nobody waits for it: what is left is what is
+    /// Whether nothing of it is in memory and no request waits for it: what is left is what is
     /// remembered of it.
     pub(super) fn is_dormant(&self) -> bool {
-        let waits = self.return_waiter.is_some() || !self.unload_waiters.is_empty();
-        self.is_removed() && self.former.is_empty() && !waits
+        self.is_removed() && self.former.is_empty() && self.waiters.is_empty()
     }
 
     /// Whether anything is remembered that serves its next load; thread counts are only where
     /// `has_room`.
     pub(super) fn is_remembered(&self, has_room: bool) -> bool {
         !self.overrides.is_empty() || (has_room && !self.thread_hints.is_empty())
+    }
+
+    /// Whether a version of the present incarnation serves.
+    pub(super) fn has_ready_version(&self) -> bool {
+        self.versions.values().any(Version::is_ready)
+    }
+
+    /// Whether versions of an earlier incarnation serve until the present one can.
+    pub(super) fn has_predecessors(&self) -> bool {
+        self.former.predecessors().next().is_some()
+    }
+
+    /// Whether requests may still hold a version that is to be unloaded.
+    pub(super) fn is_draining(&self) -> bool {
+        let drains = |v: &Version| matches!(v.state, State::Draining) && v.servable.is_some();
+        self.versions.values().any(drains) || self.former.is_draining()
     }
 
     /// What identifies a version of the present incarnation.
@@ -475,40 +363,62 @@ impl ModelEntry {
         failure.map_or_else(unknown, Error::duplicate)
     }
 
+    /// Every version of it that is in memory, or on its way there.
+    pub(super) fn memory(&self) -> impl Iterator<Item = VersionSnapshot> {
+        let own = self.in_memory().map(|(number, version)| version.snapshot(number));
+        own.chain(self.former.snapshots())
+    }
+
     /// Versions of the present incarnation that are in memory, or on their way there.
-    pub(super) fn in_memory(&self) -> impl Iterator<Item = (i64, &Version)> {
+    fn in_memory(&self) -> impl Iterator<Item = (i64, &Version)> {
         let versions = self.versions.iter().map(|(&number, version)| (number, version));
         versions.filter(|(_, version)| version.is_in_memory())
     }
 
-    /// A request waits until everything of the present incarnation is out of memory.
-    pub(super) fn wait_for_unload(&mut self, completion: Completion) {
-        let remaining = self.in_memory().map(|(number, _)| self.key(number)).collect();
-        self.unload_waiters.push(UnloadWaiter { remaining, completion });
+    /// What readers see of it; `None` if it is not there any more.
+    pub(super) fn status(&self) -> Option<ModelStatus> {
+        let origin = match self.origin {
+            Origin::Source => ModelOrigin::Source,
+            Origin::Request if self.waiters.load_deadline().is_some() => ModelOrigin::Loading,
+            Origin::Request => ModelOrigin::Loaded,
+            Origin::Removed => return None,
+        };
+        let versions = self.versions.iter().map(|(&number, version)| {
+            let (state, since) = (version.state.clone(), version.since);
+            (number, VersionStatus { version: number, state, since })
+        });
+        let (source, is_out_of_service) = (self.source.clone(), self.is_out_of_service);
+        Some(ModelStatus { origin, source, is_out_of_service, versions: versions.collect() })
     }
 
-    /// Requests that wait for it to be ready.
-    pub(super) fn take_ready_waiters(&mut self) -> impl Iterator<Item = Completion> + use<> {
-        let waiters = [self.load_waiter.take(), self.return_waiter.take()];
-        waiters.into_iter().flatten().map(|waiter| waiter.completion)
+    /// The user `by` has requested something of it, or of one version.
+    pub(super) fn add_event(&mut self, what: &'static str, version: Option<i64>, by: &Arc<str>) {
+        let (at, who) = (SystemTime::now(), Arc::clone(by));
+        self.events.push(LifecycleEvent { at, version, what, took: None, who, error: None });
     }
 
-    /// Requests whose versions are all out of memory.
-    pub(super) fn take_done_unloads(&mut self) -> Vec<Completion> {
-        let done = self.unload_waiters.extract_if(.., |waiter| waiter.remaining.is_empty());
-        done.map(|waiter| waiter.completion).collect()
+    /// Its lifecycle events since the last call, the oldest first.
+    pub(super) fn take_events(&mut self) -> Vec<LifecycleEvent> {
+        let mut events = mem::take(&mut self.events);
+        for (&number, version) in &mut self.versions {
+            events.extend(version.take_events(number));
+        }
+        events.sort_by_key(|event| event.at);
+        events
     }
 
-    /// A version is out of memory.
-    pub(super) fn version_released(&mut self, key: &VersionKey) {
-        self.former.retain(|former| former.key != *key);
-        for waiter in &mut self.unload_waiters {
-            waiter.remaining.remove(key);
+    /// Drops the oldest of its unloaded versions.
+    pub(super) fn forget_unloaded(&mut self) {
+        let is_past = |v: &Version| matches!(v.state, State::Gone) && !v.aspired;
+        let past = self.versions.iter().filter(|(_, version)| is_past(version));
+        let past: Vec<i64> = past.map(|(&number, _)| number).collect();
+        for number in past.iter().take(past.len().saturating_sub(MOST_UNLOADED)) {
+            self.versions.remove(number);
         }
     }
 
     /// How many threads within an operation suited the versions from the present source.
-    pub(super) fn thread_hint(&self) -> Option<usize> {
+    fn thread_hint(&self) -> Option<usize> {
         self.thread_hints.get(&self.source).copied()
     }
 

@@ -67,7 +67,7 @@ impl LifecycleManager {
             for version in entry.versions.values_mut().filter(|version| version.aspired) {
                 if version.failure().map(Error::code) == Some(Code::ResourceExhausted) {
                     (version.attempts, version.retry_at) = (0, now);
-                    self.schedule.check_files_now();
+                    self.sources.schedule.check_files_now();
                 }
             }
         }

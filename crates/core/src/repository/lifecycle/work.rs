@@ -1,142 +1,112 @@
-//! Loads and unloads, on threads of their own, and how they end.
+//! Loads and unloads, each on a thread of its own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use crossbeam::channel::Sender;
+
+use super::VersionKey;
 use super::control::ManagerEvent;
-use super::entry::ModelEntry;
-use super::{LifecycleManager, VersionKey, policy};
-use crate::repository::State;
+use crate::config::ModelConfig;
+use crate::repository::Shared;
 use crate::repository::servable::{Load, Servable};
 use tensorserve_tensor::error::{Error, Result};
 
-impl LifecycleManager {
+/// Starts threads that load and unload, and counts them.
+pub(super) struct LoadThreads {
+    shared: Arc<Shared>,
+    /// Where they report to.
+    reports: Sender<ManagerEvent>,
+    /// Loads and unloads under way.
+    running: usize,
+}
+
+/// The load of one version.
+pub(super) struct LoadJob {
+    pub(super) key: VersionKey,
+    pub(super) folder: PathBuf,
+    pub(super) config: ModelConfig,
+    /// How many threads within an operation suited earlier versions.
+    pub(super) threads: Option<usize>,
+}
+
+impl LoadThreads {
+    pub(super) fn new(shared: Arc<Shared>, reports: Sender<ManagerEvent>) -> Self {
+        LoadThreads { shared, reports, running: 0 }
+    }
+
+    /// Whether another load may begin.
+    pub(super) fn has_free(&self) -> bool {
+        self.running < self.shared.config.load_threads
+    }
+
+    /// Whether no load and no unload is under way.
+    pub(super) fn are_idle(&self) -> bool {
+        self.running == 0
+    }
+
+    /// One of them has reported its end.
+    pub(super) fn ended(&mut self) {
+        self.running = self.running.saturating_sub(1);
+    }
+
     /// Begins to load a version.
-    pub(super) fn start_load(&mut self, name: &Arc<str>, number: i64) {
-        let shared = Arc::clone(&self.shared);
-        let Some(entry) = self.models.get_mut(name) else {
-            return;
-        };
-        entry.load_attempted(number);
-        let Some(version) = entry.versions.get_mut(&number) else {
-            return;
-        };
-        version.set_state(State::Loading);
-        let (folder, config) = (version.folder.clone(), entry.config.clone());
-        let (threads, key) = (entry.thread_hint(), entry.key(number));
-        let (name, reports) = (Arc::clone(name), self.reports.clone());
-        log::debug!("{name} version {number}: loading from {}", folder.display());
-        let load = move || {
+    pub(super) fn load(&mut self, job: LoadJob) {
+        let (shared, reports) = (Arc::clone(&self.shared), self.reports.clone());
+        let VersionKey { model, version, .. } = &job.key;
+        log::debug!("{model} version {version}: loading from {}", job.folder.display());
+        self.running += 1;
+        spawn("load", move || {
             let start = Instant::now();
-            let loaded = catch_unwind(AssertUnwindSafe(|| {
-                let platform = shared.platforms.of_version(&folder, config.platform);
-                let platform = platform.ok_or_else(|| Error::not_found("the model is gone"))?;
-                let load = Load {
-                    model: &name,
-                    version: number,
-                    folder: &folder,
-                    platform: &**platform,
-                    config: &config,
-                    batcher: &shared.batcher,
-                    workers: &shared.workers,
-                    step_threads: &shared.step_threads,
-                    max_tensor_bytes: shared.max_tensor_bytes,
-                    metrics: &shared.metrics,
-                    threads,
-                    files: &*shared.files,
-                };
-                let warming = || drop(reports.send(ManagerEvent::Warming(key.clone())));
-                load.run(warming)
-            }));
+            let loaded = catch_unwind(AssertUnwindSafe(|| job.run(&shared, &reports)));
             let loaded = loaded.unwrap_or_else(|_| {
                 shared.metrics.panicked();
                 Err(Error::internal("loading it met a bug; see the log"))
             });
             let time = loaded.is_ok().then(|| start.elapsed());
-            shared.metrics.load_ended(&folder.to_string_lossy(), time);
-            let _ = reports.send(ManagerEvent::Loaded(key, loaded, start.elapsed()));
-        };
-        self.working += 1;
-        spawn("load", load);
-    }
-
-    /// A load has ended, after this time.
-    pub(super) fn load_ended(
-        &mut self,
-        key: &VersionKey,
-        outcome: Result<Arc<Servable>>,
-        time: Duration,
-    ) {
-        self.working -= 1;
-        let (name, number) = (&key.model, key.version);
-        let servable = match outcome {
-            Ok(servable) => servable,
-            Err(error) => {
-                self.memory_released(key);
-                return self.load_failed(key, error);
-            }
-        };
-        let Some(entry) = self.models.get_mut(name) else {
-            return;
-        };
-        if entry.version_loaded(key, servable) {
-            // They may have changed while it was loaded.
-            self.apply_batching(name);
-            // Requests get it before anything else is done.
-            self.carry_out_actions(std::slice::from_ref(name));
-            log::info!("{name} version {number}: ready after {} ms", time.as_millis());
-        }
-    }
-
-    /// A version cannot be loaded, or there is no room for it.
-    pub(super) fn load_failed(&mut self, key: &VersionKey, error: Error) {
-        let (name, number) = (&key.model, key.version);
-        self.shared.metrics.load_failed(name);
-        let serves = |entry: &ModelEntry| entry.has_ready_version() || entry.has_predecessors();
-        let serves = self.models.get(name).is_some_and(serves);
-        let consequence = if serves { "; the version that serves stays" } else { "" };
-        log::error!("{name} version {number}: could not be loaded{consequence}: {error}");
-        if let Some(cause) = std::error::Error::source(&error) {
-            log::debug!("{name} version {number}: {cause}");
-        }
-        let first = self.shared.config.load_retry_interval;
-        if let Some(version) = self.version(key) {
-            version.retry_at = Instant::now() + policy::retry_delay(version.attempts, first);
-            version.set_state(State::Failed(error));
-        }
+            shared.metrics.load_ended(&job.folder.to_string_lossy(), time);
+            let _ = reports.send(ManagerEvent::Loaded(job.key, loaded, start.elapsed()));
+        });
     }
 
     /// Begins to release the memory of a version that nobody else holds.
-    pub(super) fn start_unload(&mut self, drained: Option<(VersionKey, Arc<Servable>)>) {
-        let Some((key, servable)) = drained else {
-            return;
-        };
+    pub(super) fn unload(&mut self, (key, servable): (VersionKey, Arc<Servable>)) {
         let reports = self.reports.clone();
-        self.working += 1;
+        self.running += 1;
         spawn("unload", move || {
             drop(servable);
             let _ = reports.send(ManagerEvent::Unloaded(key));
         });
     }
+}
 
-    /// The memory of a version is released.
-    pub(super) fn unload_ended(&mut self, key: &VersionKey) {
-        self.working -= 1;
-        self.memory_released(key);
-        if let Some(version) = self.version(key) {
-            version.set_state(State::Gone);
-            if version.aspired {
-                // It became aspired again while it drained.
-                self.schedule.scan_sources_now();
-            }
-        }
-        log::info!("{} version {}: unloaded", key.model, key.version);
+impl LoadJob {
+    /// Loads and warms the version. Blocks for as long as that takes.
+    fn run(&self, shared: &Shared, reports: &Sender<ManagerEvent>) -> Result<Arc<Servable>> {
+        let platform = shared.platforms.of_version(&self.folder, self.config.platform);
+        let platform = platform.ok_or_else(|| Error::not_found("its files are no longer there"))?;
+        let load = Load {
+            model: &self.key.model,
+            version: self.key.version,
+            folder: &self.folder,
+            platform: &**platform,
+            config: &self.config,
+            batcher: &shared.batcher,
+            workers: &shared.workers,
+            step_threads: &shared.step_threads,
+            max_tensor_bytes: shared.max_tensor_bytes,
+            metrics: &shared.metrics,
+            threads: self.threads,
+            files: &*shared.files,
+        };
+        load.run(|| drop(reports.send(ManagerEvent::Warming(self.key.clone()))))
     }
 }
 
-/// Runs `work` on a thread of its own; on this one if there can be no other.
+/// Runs `work` on a thread of its own, or on this one if no other can be started.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
     let slot = Arc::new(Mutex::new(Some(work)));
     let inside = Arc::clone(&slot);

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::repository::policy::Phase;
 
 /// A model of the source `a`, of which nothing is there yet.
 fn configured() -> ModelEntry {
@@ -111,7 +112,7 @@ fn an_unload_waits_for_the_versions_that_were_in_memory() {
     assert!(!entry.snapshot().unload_is_done);
     entry.version_released(&keys[1]);
     assert!(entry.snapshot().unload_is_done);
-    entry.take_done_unloads().into_iter().for_each(|completion| completion.finish(Ok(())));
+    entry.waiters.take_done_unloads().into_iter().for_each(|completion| completion.finish(Ok(())));
     assert!(outcome.try_recv().expect("an outcome").is_ok());
     assert_eq!(phases(&entry), [(1, Phase::Loading)]);
     assert!(!entry.snapshot().unload_is_done);
