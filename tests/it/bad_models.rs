@@ -90,9 +90,9 @@ fn folders_without_a_good_model() {
 
     // The model's name, and what must be said of it.
     let cases = [
-        ("empty", "no model is there"),
-        ("no_files", "a model of a known kind, such as saved_model.pb is missing"),
-        ("no_numbers", "no model is there"),
+        ("empty", "no model found"),
+        ("no_files", "a model of a known kind (such as saved_model.pb) is missing"),
+        ("no_numbers", "no model found"),
         ("no_variables", &format!("{INDEX} is missing")),
         ("no_index", &format!("{INDEX} is missing")),
         ("no_data", &format!("{DATA} is missing")),
@@ -101,8 +101,8 @@ fn folders_without_a_good_model() {
         ("no_model", "saved_model.pb is not a SavedModel"),
         ("empty_file", "saved_model.pb holds no graph"),
         ("cut", "saved_model.pb is not a SavedModel"),
-        ("a_file", "can not be read"),
-        ("nowhere", "can not be read"),
+        ("a_file", "cannot be read"),
+        ("nowhere", "cannot be read"),
     ];
     for (name, why) in cases {
         let server = serve(root.path(), &[name, "half_plus_two"]);

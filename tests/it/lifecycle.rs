@@ -150,7 +150,10 @@ fn a_load_that_panics_has_failed_and_the_server_goes_on() {
     let place = Place::of(&Model::constant(1.0), |_| ());
     place.write("models/m/2", &Model { loading: Loading::Panics, ..Model::default() });
     place.wait_for_state("m", 2, "END");
-    assert_eq!(place.state("m", 2), state("END", "loading it met a bug; see the log"));
+    assert_eq!(
+        place.state("m", 2),
+        state("END", "an internal error occurred while it was loaded; see the log")
+    );
     assert_eq!(place.metric("tensorserve_panics_total"), Some(1.0));
     assert_eq!(place.constant("m"), Some(1.0));
     place.write("models/m/3", &Model::constant(3.0));

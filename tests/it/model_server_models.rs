@@ -72,7 +72,7 @@ fn policies_choose_versions() {
     ] {
         assert_eq!(available(&place, name), want, "{name}: {}", place.log());
     }
-    assert!(place.log().contains("model missing: version 7 is not there"), "{}", place.log());
+    assert!(place.log().contains("model missing: version 7 not found"), "{}", place.log());
 }
 
 #[test]

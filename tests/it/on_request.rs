@@ -113,11 +113,11 @@ fn of_a_load_that_fails_nothing_stays() {
     fs::create_dir(place.path("other/empty")).expect("folder");
     let cases = [
         ("fails", "latest", Code::DataLoss, "does not load"),
-        ("panics", "latest", Code::Internal, "met a bug"),
+        ("panics", "latest", Code::Internal, "an internal error occurred"),
         ("broken", "latest", Code::DataLoss, "no model"),
         ("partly", "latest", Code::FailedPrecondition, "more is missing"),
         ("empty", "latest", Code::NotFound, "no version in"),
-        ("nowhere", "latest", Code::NotFound, "can not be read"),
+        ("nowhere", "latest", Code::NotFound, "cannot be read"),
         ("good", "specific:1,4", Code::NotFound, "no version 4"),
         ("good", "all", Code::DataLoss, "does not load"),
     ];

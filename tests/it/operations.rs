@@ -20,7 +20,7 @@ fn ready_is_when_every_model_is_and_healthy_is_always() {
         .wait_until("the other one serves", |_| place.predict("quick", "[[1]]").status == 200);
     let answer = place.server.get("/readyz");
     assert_eq!(answer.status, 503);
-    let reasons = "models are being looked for and loaded; model slow: version 1: loading";
+    let reasons = "models are being discovered and loaded; model slow: version 1: loading";
     assert_eq!(answer.error(), reasons);
     assert_eq!(place.server.get("/healthz").text(), "ok\n");
     assert_eq!(place.metric("tensorserve_ready"), Some(0.0));

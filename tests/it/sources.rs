@@ -124,7 +124,7 @@ fn a_model_that_is_deleted_from_a_folder_of_models_is_unloaded() {
 fn a_model_that_is_added_to_a_folder_of_models_is_loaded() {
     let place = Place::empty(|_, _| ());
     place.server.wait_until_started();
-    assert!(place.server.get("/readyz").text().contains("no model is there"));
+    assert!(place.server.get("/readyz").text().contains("no model found"));
     // Published as a whole, or a version at a time.
     place.write("models/plain", &Model::constant(1.0));
     fs::create_dir(place.path("models/m")).expect("folder");
@@ -146,7 +146,7 @@ fn a_source_that_is_not_there_is_a_reason_not_to_be_ready() {
     assert_eq!(place.constant("models-2"), Some(1.0));
     let answer = place.server.get("/readyz");
     assert_eq!(answer.status, 503);
-    let want = format!("{} can not be read", place.path("models").display());
+    let want = format!("{} cannot be read", place.path("models").display());
     assert!(answer.error().contains(&want), "{}", answer.error());
     fs::create_dir(place.path("models")).expect("folder");
     place.write("models/m", &Model::default());

@@ -105,7 +105,10 @@ fn a_panic_on_a_record_is_a_failed_load() {
     let place = place(&model, &[7.0], true, 1);
     place.server.wait_until_started();
     let (state, error) = place.state("m", 1).expect("known");
-    assert_eq!((state.as_str(), error.as_str()), ("END", "loading it met a bug; see the log"));
+    assert_eq!(
+        (state.as_str(), error.as_str()),
+        ("END", "an internal error occurred while it was loaded; see the log")
+    );
 }
 
 /// The bytes of a warm-up file that comes with TensorFlow Serving's test models.

@@ -118,11 +118,11 @@ impl Engine {
         outcome.unwrap_or_else(|_| Err(stopping()))
     }
 
-    /// Changes something of a model, because `by` wants it, and returns when that is done.
+    /// Changes something of a model, at the request of the user `by`, and returns when that is done.
     ///
     /// # Errors
     /// [`Code::NotFound`] if there is no such model, version or label,
-    /// [`Code::FailedPrecondition`] if it can not be changed so, [`Code::AlreadyExists`] for a
+    /// [`Code::FailedPrecondition`] if it cannot be changed so, [`Code::AlreadyExists`] for a
     /// model that is not out of service, [`Code::DeadlineExceeded`] for one that is not back in
     /// time, and what its load reports.
     pub async fn change(&self, model: &str, change: ChangeRequest, by: &str) -> Result<()> {

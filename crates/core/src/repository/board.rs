@@ -67,19 +67,19 @@ impl Board {
         loaded.map(model).collect()
     }
 
-    /// Why not every source and model can be used; `is_ready` tells of models whether a version
+    /// Why not every source and model can be used. `is_ready` reports whether a version of a model
     /// serves.
     pub(super) fn obstacles(&self, is_ready: impl Fn(&str) -> bool) -> Vec<String> {
         let mut obstacles = Vec::new();
         if !self.started {
-            obstacles.push("models are being looked for and loaded".to_owned());
+            obstacles.push("models are being discovered and loaded".to_owned());
         }
         for (model, status) in &self.models {
-            // Whoever requests a model gets the outcome of that.
+            // A request that loads a model reports its outcome itself.
             if status.is_requested() || is_ready(model) {
                 continue;
             }
-            // A model whose last version is unloaded is not there any more: nobody waits for it.
+            // A model whose last version is unloaded was taken away on purpose.
             let stays = |it: &&VersionStatus| !matches!(it.state, State::Draining | State::Gone);
             if let Some(latest) = status.versions.values().rev().find(stays) {
                 let state = format!("version {}: {}", latest.version, latest.state);

@@ -1,6 +1,6 @@
 //! Models and their versions: what is there, what is loaded, what a request gets.
 //!
-//! One thread ([`lifecycle`]) looks at the sources, loads, swaps and unloads; it alone writes.
+//! One thread ([`lifecycle`]) scans the sources, loads, swaps and unloads; it alone writes.
 //! Requests read a table behind an atomic pointer and never wait for it: [`Repository::resolve`]
 //! is one lookup, and the [`ModelHandle`] it returns keeps its version in memory until dropped.
 //!
@@ -190,7 +190,7 @@ struct Shared {
     max_tensor_bytes: usize,
     /// What requests see.
     table: ArcSwap<Table>,
-    /// What people see.
+    /// What the console and the status APIs report.
     board: Mutex<Board>,
     board_changed: Condvar,
     journal: Journal,
@@ -210,10 +210,10 @@ struct Entry {
 }
 
 impl Repository {
-    /// Starts looking for models and loading them, on threads of its own.
+    /// Starts to discover models and to load them, on threads of its own.
     ///
     /// # Errors
-    /// If a thread can not be started.
+    /// If a thread cannot be started.
     pub fn start(
         config: &EngineConfig,
         platforms: Platforms,
@@ -242,19 +242,20 @@ impl Repository {
         Ok(Repository(shared, control))
     }
 
-    /// Serves these sources from now on, instead of those before: loads what is new, swaps what
-    /// comes from somewhere else now, unloads what is no longer named.
+    /// Replaces the sources: loads new models, swaps those that have moved to another source, and
+    /// unloads those that no source has any more.
     ///
-    /// The answer comes when everything named is ready or has failed; none comes if the
-    /// repository is stopped before.
+    /// The outcome is sent when every aspired version is ready or has failed; nothing is sent if
+    /// the repository is stopped before.
     #[must_use]
     pub fn set_sources(&self, sources: Vec<SourceConfig>) -> oneshot::Receiver<Result<()>> {
         self.1.set_sources(sources)
     }
 
-    /// Loads one more model, beside those of the sources, because `by` asks for it. The answer comes when all its versions
-    /// that `source` asks for are ready, or when one has failed or `deadline` passed, and then
-    /// nothing of it stays; none comes if the repository is stopped before.
+    /// Loads one more model, beside those of the sources, at the request of the user `by`. The
+    /// outcome is sent when all versions that `source` names are ready. If one has failed, or
+    /// `deadline` has passed, nothing of the model stays. Nothing is sent if the repository is
+    /// stopped before.
     #[must_use]
     pub fn load_model(
         &self,
@@ -265,8 +266,9 @@ impl Repository {
         self.1.load_model(source, deadline, by.into())
     }
 
-    /// Takes away a model that [`Repository::load_model`] brought. The answer comes when its last
-    /// request is done and its memory is the system's; none if the repository is stopped before.
+    /// Unloads a model that [`Repository::load_model`] has loaded, at the request of the user `by`.
+    /// The outcome is sent when its last request is answered and its memory is given back to the
+    /// system; nothing is sent if the repository is stopped before.
     #[must_use]
     pub fn unload_model(&self, name: &str, by: &str) -> oneshot::Receiver<Result<()>> {
         self.1.unload_model(name.into(), by.into())
@@ -335,7 +337,7 @@ impl Repository {
         in_use.filter_map(|platform| platform.describe().ok()).collect()
     }
 
-    /// The models that [`Repository::load_model`] brought and that are ready, sorted by name.
+    /// The models that [`Repository::load_model`] has loaded, sorted by name.
     #[must_use]
     pub fn loaded_models(&self) -> Vec<LoadedModel> {
         self.0.board().loaded_models()

@@ -1,18 +1,18 @@
-//! Which versions to serve, and what to do next to get there. Pure functions.
+//! Which versions to serve, and in which order they replace others. Pure functions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::{VersionPolicy, VersionTransition};
 
-/// The versions that should be served, of those that are there.
+/// The versions of those that are there that the policy wants to be served.
 pub(super) fn aspired(there: &BTreeSet<i64>, policy: &VersionPolicy) -> BTreeSet<i64> {
     match policy {
         VersionPolicy::Latest(count) => there.iter().rev().take(*count).copied().collect(),
         VersionPolicy::All => there.clone(),
-        VersionPolicy::Specific(wanted) => {
-            let wanted = wanted.iter().filter(|version| there.contains(version));
-            wanted.copied().collect()
+        VersionPolicy::Specific(named) => {
+            let named = named.iter().filter(|version| there.contains(version));
+            named.copied().collect()
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which models and versions exist, read from the file system.
+//! Discovers which models and versions exist in a source.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ use crate::config::{ModelConfig, SourceConfig};
 use tensorserve_platform::{Platforms, names_version};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// A model that is there.
+/// A model that a source holds.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DiscoveredModel {
     pub(super) name: String,
@@ -23,22 +23,22 @@ pub(super) struct DiscoveredModel {
     pub(super) config: ModelConfig,
 }
 
-/// What one look at a source brought.
+/// What one scan of a source found.
 #[derive(Debug, Default)]
 pub(super) struct Discovery {
     pub(super) models: Vec<DiscoveredModel>,
-    /// Names of folders that may be models, but can not be read.
+    /// Names of folders that may be models, but cannot be read.
     pub(super) unreadable: BTreeSet<String>,
-    /// Names of folders that hold no version: models that were emptied, or no models at all.
+    /// Names of folders without a version: models that were emptied, or not models at all.
     pub(super) empty: BTreeSet<String>,
-    /// Oddities worth a line in the log, once each.
+    /// Warnings for the log, each to be logged once.
     pub(super) notes: BTreeSet<String>,
 }
 
-/// Looks at `source`.
+/// Finds the models and versions in `source`.
 ///
 /// # Errors
-/// If its folder can not be read; what was there before then stays as it is.
+/// If its folder cannot be read. What is loaded from it should then stay loaded.
 pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<Discovery> {
     let mut discovery = Discovery::default();
     let (path, named) = (&source.path, source.model.platform);
@@ -67,7 +67,7 @@ pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<D
         let versions = match subfolders(&folder) {
             Ok(folders) => versions_among(&folders, &mut discovery.notes),
             Err(error) => {
-                discovery.notes.insert(format!("{error}; what is loaded from it stays"));
+                discovery.notes.insert(format!("{error}; versions loaded from it stay loaded"));
                 discovery.unreadable.insert(name);
                 continue;
             }
@@ -84,7 +84,7 @@ pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<D
 impl Discovery {
     fn add(&mut self, name: String, versions: BTreeMap<i64, PathBuf>, source: &SourceConfig) {
         if name.contains([':', '/']) {
-            let note = format!("{name:?} is left out: clients can not name a model with : or /");
+            let note = format!("{name:?} is left out: the name of a model cannot contain : or /");
             self.notes.insert(note);
             return;
         }
@@ -122,7 +122,7 @@ fn folder_name(path: &Path) -> String {
 /// Folders in `path` with names that are text, in byte order.
 fn subfolders(path: &Path) -> Result<Vec<(String, PathBuf)>> {
     let unreadable = |e: std::io::Error| {
-        let message = format!("{} can not be read: {e}", path.display());
+        let message = format!("{} cannot be read: {e}", path.display());
         Error::new(Code::of_io(&e), message).with_source(e)
     };
     let mut folders = Vec::new();
@@ -151,7 +151,7 @@ fn versions_among(
         };
         if let Some(other) = versions.insert(version, folder.clone()) {
             notes.insert(format!(
-                "version {version} is there twice; {} counts, {} does not",
+                "two folders hold version {version}: {} is used, {} is ignored",
                 folder.display(),
                 other.display()
             ));
@@ -180,16 +180,16 @@ impl Fingerprint {
         Fingerprint { hash: hasher.finish(), newest, bytes }
     }
 
-    /// Whether nothing has changed for `time`: then no copy is under way, and there is no need
-    /// to look twice.
+    /// Whether no file has changed for `time`. No copy is under way then, and the files need not
+    /// be compared again.
     pub(super) fn is_settled(&self, time: Duration) -> bool {
         let since = SystemTime::now().duration_since(self.newest);
         since.is_ok_and(|since| since >= time)
     }
 }
 
-/// What makes up the model at `path`: what is in its folder, its one file, or, where several files
-/// lie side by side, those whose names begin like the last part of `path`.
+/// The files of the model at `path`: the entries of its folder, its one file, or, where several
+/// files lie side by side, those whose names begin with the last part of `path`.
 fn files_of(path: &Path) -> Vec<PathBuf> {
     if path.is_dir() {
         return inside(path);
@@ -207,7 +207,7 @@ fn files_of(path: &Path) -> Vec<PathBuf> {
     inside(folder).into_iter().filter(begins).collect()
 }
 
-/// What is in a folder, in byte order; nothing if it can not be read.
+/// The entries of a folder, in byte order; none if it cannot be read.
 fn inside(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -215,7 +215,7 @@ fn inside(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Deep enough for any model, and an end for links in a circle.
+/// Levels of folders to visit: enough for any model, and an end for cyclic links.
 const DEEPEST: usize = 16;
 
 /// What is known of the files that a walk has visited.

@@ -1,4 +1,4 @@
-//! One version of a model on its way from found to gone.
+//! One version of a model, from found to unloaded.
 
 use std::mem;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub(super) struct Version {
     pub(super) state: State,
     /// Since when it is in that state.
     pub(super) since: SystemTime,
-    /// Who wanted what happens to it.
+    /// Who has requested its next steps: a user, or the scan of its source.
     pub(super) by: Arc<str>,
     /// When its last load or unload began.
     began: Instant,
@@ -53,7 +53,7 @@ impl Version {
         Version {
             folder,
             aspired: false,
-            state: State::Found("just found".to_owned()),
+            state: State::Found("its files have not been checked yet".to_owned()),
             since: SystemTime::now(),
             by: WATCH.into(),
             began: Instant::now(),
@@ -173,7 +173,7 @@ impl Version {
         let completeness = match platform {
             Some(platform) => platform.check(&self.folder),
             None => {
-                Completeness::Missing("a model of a known kind, such as saved_model.pb".to_owned())
+                Completeness::Missing("a model of a known kind (such as saved_model.pb)".to_owned())
             }
         };
         self.files = match completeness {
@@ -191,7 +191,7 @@ impl Version {
             }
             Completeness::Broken(error) => {
                 if self.failure().is_none_or(|before| before.message() != error.message()) {
-                    log::error!("{}: can not be loaded: {error}", self.folder.display());
+                    log::error!("{}: cannot be loaded: {error}", self.folder.display());
                 }
                 self.attempts += 1;
                 self.retry_at = Instant::now() + LONGEST_RETRY;

@@ -40,7 +40,7 @@ impl Completion {
         (Completion(sender), outcome)
     }
 
-    /// Sends the outcome; ignored if nobody waits for it any more.
+    /// Sends the outcome, which is dropped if no receiver is left.
     pub(super) fn finish(self, outcome: Result<()>) {
         let _ = self.0.send(outcome);
     }

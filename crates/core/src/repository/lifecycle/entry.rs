@@ -133,7 +133,9 @@ impl ModelEntry {
             if is_aspired && matches!(version.state, State::Gone) {
                 version.files = FileCheck::Pending;
                 version.seen = None;
-                version.set_state(State::Found("aspired again".to_owned()));
+                version.set_state(State::Found(
+                    "its files have not been checked again yet".to_owned(),
+                ));
             }
         }
     }

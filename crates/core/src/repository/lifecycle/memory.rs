@@ -77,14 +77,14 @@ impl LifecycleManager {
 pub(super) fn no_room(name: &Arc<str>, number: i64, no_room: NoRoom) -> Error {
     let NoRoom { needed, staying, limit, fits_alone } = no_room;
     let mut message = format!(
-        "model {name} version {number} needs about {} of memory, 1.2 times its files; models have \
-         {} of the {} that memory_limit gives them",
+        "model {name} version {number} needs an estimated {} of memory (1.2 times the size of its \
+         files); other versions use {} of the memory_limit of {}",
         Bytes(needed),
         Bytes(staying),
         Bytes(limit)
     );
     if fits_alone {
-        message.push_str("; version_transition = \"resource_preserving\" would make room");
+        message.push_str("; it would fit with version_transition = \"resource_preserving\"");
     }
     Error::new(Code::ResourceExhausted, message)
 }

@@ -54,7 +54,7 @@ impl LifecycleManager {
                 if !missing.is_empty() {
                     let missing: Vec<String> = missing.iter().map(i64::to_string).collect();
                     let missing = missing.join(", ");
-                    warning = Some(format!("model {name}: version {missing} is not there"));
+                    warning = Some(format!("model {name}: version {missing} not found"));
                 }
             }
             (Reconciliation::Keep, _) | (_, None) => {}

@@ -1,4 +1,4 @@
-//! When sources and files are looked at, and what is logged only once about them.
+//! When sources are scanned and files are checked, and which warnings about them are logged once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -175,7 +175,7 @@ impl Scan {
                 self.models.entry(name).or_insert(emptied);
             }
         }
-        is_empty.then(|| "no model is there".to_owned())
+        is_empty.then(|| "no model found".to_owned())
     }
 
     /// The names of the models that were found.

@@ -64,7 +64,7 @@ impl LoadThreads {
             let loaded = catch_unwind(AssertUnwindSafe(|| job.run(&shared, &reports)));
             let loaded = loaded.unwrap_or_else(|_| {
                 shared.metrics.panicked();
-                Err(Error::internal("loading it met a bug; see the log"))
+                Err(Error::internal("an internal error occurred while it was loaded; see the log"))
             });
             let time = loaded.is_ok().then(|| start.elapsed());
             shared.metrics.load_ended(&job.folder.to_string_lossy(), time);
@@ -72,7 +72,7 @@ impl LoadThreads {
         });
     }
 
-    /// Begins to release the memory of a version that nobody else holds.
+    /// Begins to release the memory of a version that no request holds.
     pub(super) fn unload(&mut self, (key, servable): (VersionKey, Arc<Servable>)) {
         let reports = self.reports.clone();
         self.running += 1;
