@@ -54,8 +54,8 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
 /// How often the manager checks whether the server stops.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Models that are not there any more, and of which it is remembered what suited them.
-const MOST_REMEMBERED: usize = 10_000;
+/// Removed models whose thread counts are remembered.
+const MOST_REMEMBERED: usize = 2000;
 
 /// A version in one incarnation of its model.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,8 +65,10 @@ struct VersionKey {
     version: i64,
 }
 
+/// The state of the lifecycle manager's thread.
 struct LifecycleManager {
     shared: Arc<Shared>,
+    /// Everything about each model is in its entry.
     models: Models,
     sources: Sources,
     threads: LoadThreads,
@@ -165,7 +167,8 @@ impl LifecycleManager {
 
     /// Carries out every action that is due, and shows the result.
     fn advance(&mut self) {
-        let names: Vec<Arc<str>> = self.models.keys().cloned().collect();
+        let awake = self.models.iter().filter(|(_, entry)| !entry.is_dormant());
+        let names: Vec<Arc<str>> = awake.map(|(name, _)| Arc::clone(name)).collect();
         self.carry_out_actions(&names);
         if !self.is_shown {
             self.complete_reload();

@@ -317,10 +317,11 @@ impl ModelEntry {
         !self.is_removed() && (is_alive || self.is_out_of_service)
     }
 
-    /// Whether nothing of it is in memory and no request waits for it: what is left is what is
-    /// remembered of it.
+    /// Whether nothing is left to do for it: nothing of it is in memory, no request waits for it.
+    /// What is left is what is remembered of it.
     pub(super) fn is_dormant(&self) -> bool {
-        self.is_removed() && self.former.is_empty() && self.waiters.is_empty()
+        let is_idle = self.former.is_empty() && self.waiters.is_empty();
+        self.is_removed() && is_idle && !self.must_publish
     }
 
     /// Whether anything is remembered that serves its next load; thread counts are only where

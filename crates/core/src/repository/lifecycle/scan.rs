@@ -19,7 +19,9 @@ impl LifecycleManager {
     pub(super) fn scan_sources(&mut self) {
         let platforms = &self.shared.platforms;
         let mut scan = self.sources.scan(platforms, &self.models, &mut self.logged);
-        let names: BTreeSet<Arc<str>> = self.models.keys().cloned().chain(scan.names()).collect();
+        let present = self.models.iter().filter(|(_, entry)| !entry.is_removed());
+        let present = present.map(|(name, _)| Arc::clone(name));
+        let names: BTreeSet<Arc<str>> = present.chain(scan.names()).collect();
         for name in &names {
             self.reconcile(name, &mut scan);
             self.apply_batching(name);
