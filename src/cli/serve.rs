@@ -16,7 +16,7 @@ use crate::Server;
 use crate::config::environment::Environment;
 use crate::config::{self, AuthConfig, Config, Settings, SourceConfig};
 use crate::platforms;
-use tensorserve_core::engine::{Choice, Engine, ModelSpec, State};
+use tensorserve_core::engine::{Choice, Engine, ModelSpec, VersionState};
 use tensorserve_os as os;
 use tensorserve_platform::Platforms;
 use tensorserve_tensor::error::{Error, Result};
@@ -219,7 +219,9 @@ impl Report {
             }
             let loading = engine.all_models().into_iter().filter(|model| {
                 let versions = engine.status(model);
-                versions.iter().any(|v| matches!(v.state, State::Loading | State::Warming))
+                versions
+                    .iter()
+                    .any(|v| matches!(v.state, VersionState::Loading | VersionState::Warming))
             });
             let loading: Vec<String> = loading.collect();
             spinner.set_message(format!("loading {}", loading.join(", ")));
@@ -237,7 +239,7 @@ impl Report {
                 let handle = self.engine.resolve(&ModelSpec { name: &model, choice });
                 let version = status.version.to_string();
                 let Ok(handle) = handle else {
-                    if !matches!(status.state, State::Gone) {
+                    if !matches!(status.state, VersionState::Unloaded) {
                         let state = status.state.to_string();
                         rows.push(vec![model.clone(), version, String::new(), state]);
                     }

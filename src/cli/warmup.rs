@@ -17,7 +17,7 @@ use crate::config::units::{List, Span};
 use crate::config::{Config, ModelSettings, Settings};
 use crate::{platforms, protocols};
 use tensorserve_codec::tfrecord;
-use tensorserve_core::engine::{Choice, Engine, Method, ModelHandle, ModelSpec, State};
+use tensorserve_core::engine::{Choice, Engine, Method, ModelHandle, ModelSpec, VersionState};
 use tensorserve_proto::serving::PredictionLog;
 use tensorserve_protocols::tfs::record;
 use tensorserve_protocols::tfs::warm_up::{self, MOST_RECORDS, Records, file_of};
@@ -149,9 +149,13 @@ impl Version {
 fn not_loaded(engine: &Engine, name: &str, folder: &Path) -> Error {
     let states = engine.status(name).into_iter().map(|status| status.state);
     let failure = states.into_iter().find_map(|state| match state {
-        State::Failed(error) => Some(error.duplicate()),
-        State::Found(why) => Some(Error::precondition(why)),
-        State::Loading | State::Warming | State::Ready | State::Draining | State::Gone => None,
+        VersionState::Failed(error) => Some(error.duplicate()),
+        VersionState::Found(why) => Some(Error::precondition(why)),
+        VersionState::Loading
+        | VersionState::Warming
+        | VersionState::Ready
+        | VersionState::Draining
+        | VersionState::Unloaded => None,
     });
     let failure = failure.unwrap_or_else(|| Error::not_found("it could not be loaded"));
     failure.context(folder.display())

@@ -31,7 +31,7 @@ pub use crate::entry::{EntryPoint, Method};
 pub use crate::metrics::{InFlight, Point, Rates, Tally};
 pub use crate::repository::{
     ChangeRequest, Choice, CustomOps, InputStyle, LifecycleEvent, LoadedModel, ModelHandle,
-    ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, State, Unresolved,
+    ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, Unresolved, VersionState,
     VersionStatus,
 };
 pub use crate::request_log::{LoggedInference, LoggedRun, RecordFormat};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{LoadedModel, State, VersionStatus};
+use super::{LoadedModel, VersionState, VersionStatus};
 
 /// The status of everything.
 #[derive(Default)]
@@ -80,7 +80,9 @@ impl Board {
                 continue;
             }
             // A model whose last version is unloaded was taken away on purpose.
-            let stays = |it: &&VersionStatus| !matches!(it.state, State::Draining | State::Gone);
+            let stays = |it: &&VersionStatus| {
+                !matches!(it.state, VersionState::Draining | VersionState::Unloaded)
+            };
             if let Some(latest) = status.versions.values().rev().find(stays) {
                 let state = format!("version {}: {}", latest.version, latest.state);
                 obstacles.push(format!("model {model}: {state}"));

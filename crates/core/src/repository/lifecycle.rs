@@ -25,7 +25,7 @@ use self::waiters::ReadyWaiter;
 use self::work::LoadThreads;
 use super::servable::Servable;
 use super::version::Version;
-use super::{Shared, State, policy};
+use super::{Shared, VersionState, policy};
 use crate::config::SourceConfig;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -147,7 +147,7 @@ impl LifecycleManager {
         match event {
             ManagerEvent::Warming(key) => {
                 if let Some(version) = self.version(&key) {
-                    version.set_state(State::Warming);
+                    version.set_state(VersionState::Warming);
                 }
             }
             ManagerEvent::Loaded(key, outcome, time) => self.load_ended(&key, outcome, time),
@@ -291,7 +291,7 @@ impl LifecycleManager {
         if let Some(version) = self.version(key) {
             version.attempts += 1;
             version.retry_at = Instant::now() + policy::retry_delay(version.attempts, first);
-            version.set_state(State::Failed(error));
+            version.set_state(VersionState::Failed(error));
         }
     }
 
@@ -300,7 +300,7 @@ impl LifecycleManager {
         self.threads.ended();
         self.memory_released(key);
         if let Some(version) = self.version(key) {
-            version.set_state(State::Gone);
+            version.set_state(VersionState::Unloaded);
             if version.aspired {
                 // It became aspired again while it drained.
                 self.sources.schedule.scan_sources_now();

@@ -42,7 +42,7 @@ use self::step_threads::StepThreads;
 
 pub use self::journal::{LifecycleEvent, REQUEST};
 pub use self::servable::Servable;
-pub use self::state::{State, VersionStatus};
+pub use self::state::{VersionState, VersionStatus};
 pub use crate::batch::RunTiming;
 pub use tensorserve_platform::{CustomOps, InputStyle, OpRun, PlatformInfo, Profiled};
 

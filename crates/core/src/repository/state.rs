@@ -1,93 +1,93 @@
-//! The life of a version.
+//! The lifecycle of a version.
 
 use std::fmt;
 use std::time::SystemTime;
 
 use tensorserve_tensor::error::Error;
 
-/// Where a version is in its life.
+/// Where a version is in its lifecycle.
 ///
 /// ```text
-/// Found -> Loading -> Warming -> Ready -> Draining -> Gone
+/// Found -> Loading -> Warming -> Ready -> Draining -> Unloaded
 ///   ^         |          |
 ///   +----- Failed <------+
 /// ```
-/// A failed version goes back to `Found` when its files change or it is tried again (and may fail
-/// again right there), a gone one when it is wanted again. `Found` and `Failed` versions that are
-/// no longer wanted are `Gone`.
+/// A failed version goes back to `Found` when its files change or its load is tried again (and may
+/// fail again right there), an unloaded one when it becomes aspired again. `Found` and `Failed`
+/// versions that are no longer aspired are `Unloaded`.
 #[derive(Debug)]
-pub enum State {
-    /// It is there; the text says what its load waits for.
+pub enum VersionState {
+    /// It exists; the text says what its load waits for.
     Found(String),
     /// Its files are being read.
     Loading,
-    /// It is loaded and runs for the first times.
+    /// It is loaded, and its warm-up runs.
     Warming,
     /// It serves requests.
     Ready,
-    /// It gets no new requests; those under way finish.
+    /// It gets no new requests; those in flight finish.
     Draining,
     /// It is no longer in memory.
-    Gone,
+    Unloaded,
     /// It could not be loaded.
     Failed(Error),
 }
 
-impl State {
-    /// Whether a version in this state may come to be in state `next`.
+impl VersionState {
+    /// Whether a version may change from this state to `next`.
     #[must_use]
-    pub fn may_become(&self, next: &State) -> bool {
+    pub fn may_become(&self, next: &Self) -> bool {
         match next {
-            State::Found(_) => matches!(self, State::Found(_) | State::Failed(_) | State::Gone),
-            State::Loading => matches!(self, State::Found(_)),
-            State::Warming => matches!(self, State::Loading),
-            State::Ready => matches!(self, State::Warming),
-            State::Draining => matches!(self, State::Ready),
-            State::Gone => {
-                matches!(self, State::Draining | State::Found(_) | State::Failed(_))
+            Self::Found(_) => matches!(self, Self::Found(_) | Self::Failed(_) | Self::Unloaded),
+            Self::Loading => matches!(self, Self::Found(_)),
+            Self::Warming => matches!(self, Self::Loading),
+            Self::Ready => matches!(self, Self::Warming),
+            Self::Draining => matches!(self, Self::Ready),
+            Self::Unloaded => {
+                matches!(self, Self::Draining | Self::Found(_) | Self::Failed(_))
             }
-            State::Failed(_) => {
-                matches!(self, State::Found(_) | State::Loading | State::Warming | State::Failed(_))
+            Self::Failed(_) => {
+                matches!(self, Self::Found(_) | Self::Loading | Self::Warming | Self::Failed(_))
             }
         }
     }
 }
 
-impl Clone for State {
+impl Clone for VersionState {
     fn clone(&self) -> Self {
         match self {
-            State::Found(reason) => State::Found(reason.clone()),
-            State::Loading => State::Loading,
-            State::Warming => State::Warming,
-            State::Ready => State::Ready,
-            State::Draining => State::Draining,
-            State::Gone => State::Gone,
-            State::Failed(error) => State::Failed(error.duplicate()),
+            Self::Found(reason) => Self::Found(reason.clone()),
+            Self::Loading => Self::Loading,
+            Self::Warming => Self::Warming,
+            Self::Ready => Self::Ready,
+            Self::Draining => Self::Draining,
+            Self::Unloaded => Self::Unloaded,
+            Self::Failed(error) => Self::Failed(error.duplicate()),
         }
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for VersionState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            State::Found(reason) => write!(f, "waiting ({reason})"),
-            State::Loading => f.write_str("loading"),
-            State::Warming => f.write_str("warming up"),
-            State::Ready => f.write_str("ready"),
-            State::Draining => f.write_str("draining"),
-            State::Gone => f.write_str("unloaded"),
-            State::Failed(error) => write!(f, "failed: {error}"),
+            Self::Found(reason) => write!(f, "waiting ({reason})"),
+            Self::Loading => f.write_str("loading"),
+            Self::Warming => f.write_str("warming up"),
+            Self::Ready => f.write_str("ready"),
+            Self::Draining => f.write_str("draining"),
+            Self::Unloaded => f.write_str("unloaded"),
+            Self::Failed(error) => write!(f, "failed: {error}"),
         }
     }
 }
 
-/// A version and where it is in its life.
+/// A version and its state.
 #[derive(Clone, Debug)]
 pub struct VersionStatus {
     /// Its number.
     pub version: i64,
     /// Its state.
-    pub state: State,
+    pub state: VersionState,
     /// Since when it is in that state.
     pub since: SystemTime,
 }
@@ -98,30 +98,30 @@ mod tests {
 
     #[test]
     fn only_the_drawn_steps_are_legal() {
-        let found = || State::Found(String::new());
-        let failed = || State::Failed(Error::internal(""));
+        let found = || VersionState::Found(String::new());
+        let failed = || VersionState::Failed(Error::internal(""));
         let legal = [
-            (found(), State::Loading),
-            (State::Loading, State::Warming),
-            (State::Warming, State::Ready),
-            (State::Ready, State::Draining),
-            (State::Draining, State::Gone),
-            (State::Loading, failed()),
-            (State::Warming, failed()),
+            (found(), VersionState::Loading),
+            (VersionState::Loading, VersionState::Warming),
+            (VersionState::Warming, VersionState::Ready),
+            (VersionState::Ready, VersionState::Draining),
+            (VersionState::Draining, VersionState::Unloaded),
+            (VersionState::Loading, failed()),
+            (VersionState::Warming, failed()),
             (failed(), found()),
-            (State::Gone, found()),
-            (found(), State::Gone),
+            (VersionState::Unloaded, found()),
+            (found(), VersionState::Unloaded),
         ];
         for (from, to) in legal {
             assert!(from.may_become(&to), "{from} to {to}");
         }
         let illegal = [
-            (found(), State::Ready),
-            (State::Ready, State::Gone),
-            (State::Ready, State::Loading),
-            (State::Draining, State::Ready),
-            (State::Loading, State::Gone),
-            (State::Gone, State::Ready),
+            (found(), VersionState::Ready),
+            (VersionState::Ready, VersionState::Unloaded),
+            (VersionState::Ready, VersionState::Loading),
+            (VersionState::Draining, VersionState::Ready),
+            (VersionState::Loading, VersionState::Unloaded),
+            (VersionState::Unloaded, VersionState::Ready),
         ];
         for (from, to) in illegal {
             assert!(!from.may_become(&to), "{from} to {to}");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use super::State;
+use super::VersionState;
 use super::journal::{LifecycleEvent, WATCH};
 use super::policy::{LONGEST_RETRY, Phase, VersionSnapshot};
 use super::servable::Servable;
@@ -17,7 +17,7 @@ pub(super) struct Version {
     pub(super) folder: PathBuf,
     /// It should be served.
     pub(super) aspired: bool,
-    pub(super) state: State,
+    pub(super) state: VersionState,
     /// Since when it is in that state.
     pub(super) since: SystemTime,
     /// Who has requested its next steps: a user, or the scan of its source.
@@ -53,7 +53,7 @@ impl Version {
         Version {
             folder,
             aspired: false,
-            state: State::Found("its files have not been checked yet".to_owned()),
+            state: VersionState::Found("its files have not been checked yet".to_owned()),
             since: SystemTime::now(),
             by: WATCH.into(),
             began: Instant::now(),
@@ -70,20 +70,20 @@ impl Version {
     pub(super) fn phase(&self) -> Phase {
         let in_use = |servable: &Arc<Servable>| !servable.is_idle();
         match &self.state {
-            State::Found(_) => match self.files {
+            VersionState::Found(_) => match self.files {
                 FileCheck::Pending => Phase::Unchecked,
                 FileCheck::Incomplete => Phase::Incomplete,
                 FileCheck::Complete => Phase::Loadable,
             },
-            State::Loading | State::Warming => Phase::Loading,
-            State::Ready => Phase::Ready,
-            State::Draining => match &self.servable {
+            VersionState::Loading | VersionState::Warming => Phase::Loading,
+            VersionState::Ready => Phase::Ready,
+            VersionState::Draining => match &self.servable {
                 Some(servable) if in_use(servable) => Phase::Draining,
                 Some(_) => Phase::Drained,
                 None => Phase::Unloading,
             },
-            State::Failed(_) => Phase::Failed,
-            State::Gone => Phase::Unloaded,
+            VersionState::Failed(_) => Phase::Failed,
+            VersionState::Unloaded => Phase::Unloaded,
         }
     }
 
@@ -107,10 +107,13 @@ impl Version {
     }
 
     fn add_event(&mut self, what: &'static str) {
-        if matches!(self.state, State::Loading | State::Draining) {
+        if matches!(self.state, VersionState::Loading | VersionState::Draining) {
             self.began = Instant::now();
         }
-        let ends = matches!(self.state, State::Ready | State::Gone | State::Failed(_));
+        let ends = matches!(
+            self.state,
+            VersionState::Ready | VersionState::Unloaded | VersionState::Failed(_)
+        );
         let took = ends.then(|| self.began.elapsed());
         let (at, who) = (self.since, Arc::clone(&self.by));
         let error = self.failure().map(|error| error.message().to_owned());
@@ -120,26 +123,29 @@ impl Version {
     /// Whether it is in memory, or on its way there.
     pub(super) fn is_in_memory(&self) -> bool {
         match self.state {
-            State::Loading | State::Warming | State::Ready | State::Draining => true,
-            State::Found(_) | State::Failed(_) | State::Gone => false,
+            VersionState::Loading
+            | VersionState::Warming
+            | VersionState::Ready
+            | VersionState::Draining => true,
+            VersionState::Found(_) | VersionState::Failed(_) | VersionState::Unloaded => false,
         }
     }
 
     /// Whether it serves.
     pub(super) fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready)
+        matches!(self.state, VersionState::Ready)
     }
 
     /// Why it could not be loaded.
     pub(super) fn failure(&self) -> Option<&Error> {
         match &self.state {
-            State::Failed(error) => Some(error),
-            State::Found(_)
-            | State::Loading
-            | State::Warming
-            | State::Ready
-            | State::Draining
-            | State::Gone => None,
+            VersionState::Failed(error) => Some(error),
+            VersionState::Found(_)
+            | VersionState::Loading
+            | VersionState::Warming
+            | VersionState::Ready
+            | VersionState::Draining
+            | VersionState::Unloaded => None,
         }
     }
 
@@ -149,7 +155,7 @@ impl Version {
     }
 
     /// Puts it into its next state.
-    pub(super) fn set_state(&mut self, next: State) {
+    pub(super) fn set_state(&mut self, next: VersionState) {
         debug_assert!(self.state.may_become(&next), "{} cannot become {next}", self.state);
         let is_news = mem::discriminant(&self.state) != mem::discriminant(&next);
         self.state = next;
@@ -158,13 +164,13 @@ impl Version {
         }
         self.since = SystemTime::now();
         match self.state {
-            State::Found(_) => {}
-            State::Loading => self.add_event("loading"),
-            State::Warming => self.add_event("warming"),
-            State::Ready => self.add_event("available"),
-            State::Draining => self.add_event("unloading"),
-            State::Gone => self.add_event("end"),
-            State::Failed(_) => self.add_event("failed"),
+            VersionState::Found(_) => {}
+            VersionState::Loading => self.add_event("loading"),
+            VersionState::Warming => self.add_event("warming"),
+            VersionState::Ready => self.add_event("available"),
+            VersionState::Draining => self.add_event("unloading"),
+            VersionState::Unloaded => self.add_event("end"),
+            VersionState::Failed(_) => self.add_event("failed"),
         }
     }
 
@@ -181,13 +187,15 @@ impl Version {
             Completeness::Missing(_) | Completeness::Broken(_) => FileCheck::Incomplete,
         };
         match completeness {
-            Completeness::Complete => self.set_state(State::Found("to be loaded".to_owned())),
+            Completeness::Complete => {
+                self.set_state(VersionState::Found("to be loaded".to_owned()))
+            }
             Completeness::Missing(what) => {
                 let reason = format!("{what} is missing");
-                if !matches!(&self.state, State::Found(before) if *before == reason) {
+                if !matches!(&self.state, VersionState::Found(before) if *before == reason) {
                     log::warn!("{}: not loaded yet: {reason}", self.folder.display());
                 }
-                self.set_state(State::Found(reason));
+                self.set_state(VersionState::Found(reason));
             }
             Completeness::Broken(error) => {
                 if self.failure().is_none_or(|before| before.message() != error.message()) {
@@ -195,7 +203,7 @@ impl Version {
                 }
                 self.attempts += 1;
                 self.retry_at = Instant::now() + LONGEST_RETRY;
-                self.set_state(State::Failed(error));
+                self.set_state(VersionState::Failed(error));
             }
         }
     }

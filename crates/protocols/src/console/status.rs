@@ -12,7 +12,7 @@ use super::model::ModelDetail;
 use super::{Client, State, add_read, reply, schema_of, text};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{
-    CustomOps, ModelHandle, ModelState, Point, Rates, State as VersionState, VersionStatus,
+    CustomOps, ModelHandle, ModelState, Point, Rates, VersionState, VersionStatus,
 };
 use tensorserve_protocol::{Group, JSON, bounded};
 
@@ -278,7 +278,7 @@ fn state(state: &VersionState) -> (&'static str, Option<String>) {
         VersionState::Warming => ("WARMING", None),
         VersionState::Ready => ("AVAILABLE", None),
         VersionState::Draining => ("UNLOADING", None),
-        VersionState::Gone => ("END", None),
+        VersionState::Unloaded => ("END", None),
         VersionState::Failed(error) => ("FAILED", Some(bounded(error.message()).into_owned())),
     }
 }

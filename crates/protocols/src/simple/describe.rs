@@ -7,7 +7,7 @@ use serde_json::ser::{Formatter, Serializer};
 use super::{SimpleApi, clients, pages, refuse};
 use crate::sample;
 use tensorserve_auth::Permission;
-use tensorserve_core::engine::{Choice, Engine, ModelHandle, ModelSpec, State};
+use tensorserve_core::engine::{Choice, Engine, ModelHandle, ModelSpec, VersionState};
 use tensorserve_protocol::{Group, JSON, Methods, Reply, Request};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Signature, TensorSpec};
@@ -155,7 +155,7 @@ impl<'a> Detail<'a> {
     fn new(engine: &Engine, handle: &'a ModelHandle) -> Self {
         let model = handle.model();
         let statuses = engine.status(model);
-        let ready = statuses.iter().filter(|status| matches!(status.state, State::Ready));
+        let ready = statuses.iter().filter(|status| matches!(status.state, VersionState::Ready));
         let mut versions: Vec<i64> = ready.map(|status| status.version).collect();
         versions.sort_unstable();
         let signatures = handle.signatures().iter();

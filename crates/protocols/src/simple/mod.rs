@@ -15,8 +15,8 @@ use self::form::ImageForm;
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{
-    Choice, Engine, EntryPoint, InferRequest, Method, ModelHandle, ModelSpec, Resolver, State,
-    Unresolved,
+    Choice, Engine, EntryPoint, InferRequest, Method, ModelHandle, ModelSpec, Resolver, Unresolved,
+    VersionState,
 };
 use tensorserve_protocol::{
     Body, BodyKind, Host, JSON, Listeners, Methods, Protocol, Reply, Request, RequestHead, Routes,
@@ -236,7 +236,7 @@ fn find_model(
 
 fn no_version(engine: &Engine, model: &str, version: Option<i64>) -> Error {
     let all = engine.status(model);
-    let ready = all.iter().filter(|status| matches!(status.state, State::Ready));
+    let ready = all.iter().filter(|status| matches!(status.state, VersionState::Ready));
     let versions: Vec<i64> = ready.map(|status| status.version).collect();
     let version = version.map_or("None".to_owned(), |version| version.to_string());
     Error::not_found(format!(

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use serde_json::ser::{PrettyFormatter, Serializer};
 
-use tensorserve_core::engine::{Engine, ModelHandle, State, VersionStatus};
+use tensorserve_core::engine::{Engine, ModelHandle, VersionState, VersionStatus};
 use tensorserve_proto::serving::model_version_status::State as StateProto;
 use tensorserve_protocol::{JSON, Reply};
 use tensorserve_tensor::error::{Error, Result};
@@ -94,14 +94,14 @@ impl Status {
 }
 
 /// A version's state in the reference's terms, and why it failed if it did.
-pub(super) fn state_of(state: &State) -> (StateProto, Option<&Error>) {
+pub(super) fn state_of(state: &VersionState) -> (StateProto, Option<&Error>) {
     match state {
-        State::Found(_) => (StateProto::Start, None),
-        State::Loading | State::Warming => (StateProto::Loading, None),
-        State::Ready => (StateProto::Available, None),
-        State::Draining => (StateProto::Unloading, None),
-        State::Gone => (StateProto::End, None),
-        State::Failed(error) => (StateProto::End, Some(error)),
+        VersionState::Found(_) => (StateProto::Start, None),
+        VersionState::Loading | VersionState::Warming => (StateProto::Loading, None),
+        VersionState::Ready => (StateProto::Available, None),
+        VersionState::Draining => (StateProto::Unloading, None),
+        VersionState::Unloaded => (StateProto::End, None),
+        VersionState::Failed(error) => (StateProto::End, Some(error)),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::repository::journal::{LifecycleEvent, WATCH};
 use crate::repository::policy::{self, VersionSnapshot};
 use crate::repository::servable::Servable;
 use crate::repository::version::{FileCheck, Version};
-use crate::repository::{State, VersionStatus};
+use crate::repository::{VersionState, VersionStatus};
 use tensorserve_tensor::error::Error;
 
 /// Sources of one model whose thread counts are remembered.
@@ -130,10 +130,10 @@ impl ModelEntry {
                 version.by = WATCH.into();
             }
             version.aspired = is_aspired;
-            if is_aspired && matches!(version.state, State::Gone) {
+            if is_aspired && matches!(version.state, VersionState::Unloaded) {
                 version.files = FileCheck::Pending;
                 version.seen = None;
-                version.set_state(State::Found(
+                version.set_state(VersionState::Found(
                     "its files have not been checked again yet".to_owned(),
                 ));
             }
@@ -197,11 +197,12 @@ impl ModelEntry {
             self.events.extend(version.take_events(number));
             let (key, bytes) = (self.key(number), version.memory_estimate());
             let stage = match (version.state, version.servable) {
-                (State::Loading | State::Warming, _) => FormerStage::Loading,
-                (State::Ready, Some(servable)) => FormerStage::Serving(servable),
-                (State::Draining, Some(servable)) => FormerStage::Draining(servable),
-                (State::Draining, None) => FormerStage::Unloading,
-                (State::Ready, None) | (State::Found(_) | State::Failed(_) | State::Gone, _) => {
+                (VersionState::Loading | VersionState::Warming, _) => FormerStage::Loading,
+                (VersionState::Ready, Some(servable)) => FormerStage::Serving(servable),
+                (VersionState::Draining, Some(servable)) => FormerStage::Draining(servable),
+                (VersionState::Draining, None) => FormerStage::Unloading,
+                (VersionState::Ready, None)
+                | (VersionState::Found(_) | VersionState::Failed(_) | VersionState::Unloaded, _) => {
                     continue;
                 }
             };
@@ -241,7 +242,7 @@ impl ModelEntry {
     pub(super) fn begin_load(&mut self, number: i64) -> Option<LoadJob> {
         let key = self.key(number);
         let version = self.versions.get_mut(&number)?;
-        version.set_state(State::Loading);
+        version.set_state(VersionState::Loading);
         let (folder, config) = (version.folder.clone(), self.config.clone());
         Some(LoadJob { key, folder, config, threads: self.thread_hint() })
     }
@@ -255,7 +256,7 @@ impl ModelEntry {
         };
         version.servable = Some(servable);
         version.attempts = 0;
-        version.set_state(State::Ready);
+        version.set_state(VersionState::Ready);
         self.must_publish = true;
         self.remember_threads(threads);
         true
@@ -264,7 +265,7 @@ impl ModelEntry {
     /// A version gets no new requests.
     pub(super) fn drain(&mut self, number: i64) {
         if let Some(version) = self.versions.get_mut(&number) {
-            version.set_state(State::Draining);
+            version.set_state(VersionState::Draining);
             self.must_publish = true;
         }
     }
@@ -272,7 +273,7 @@ impl ModelEntry {
     /// A version that is not in memory, and not aspired, counts as unloaded.
     pub(super) fn discard(&mut self, number: i64) {
         if let Some(version) = self.versions.get_mut(&number) {
-            version.set_state(State::Gone);
+            version.set_state(VersionState::Unloaded);
         }
     }
 
@@ -312,7 +313,7 @@ impl ModelEntry {
     /// Whether there is a reason to keep its name from others: a version that is in memory, waits
     /// to be loaded or should be, predecessors, or an operator who has taken it out of service.
     pub(super) fn is_in_use(&self) -> bool {
-        let is_alive = |v: &Version| v.aspired || !matches!(v.state, State::Gone);
+        let is_alive = |v: &Version| v.aspired || !matches!(v.state, VersionState::Unloaded);
         let is_alive = self.versions.values().any(is_alive) || self.has_predecessors();
         !self.is_removed() && (is_alive || self.is_out_of_service)
     }
@@ -342,7 +343,8 @@ impl ModelEntry {
 
     /// Whether requests may still hold a version that is to be unloaded.
     pub(super) fn is_draining(&self) -> bool {
-        let drains = |v: &Version| matches!(v.state, State::Draining) && v.servable.is_some();
+        let drains =
+            |v: &Version| matches!(v.state, VersionState::Draining) && v.servable.is_some();
         self.versions.values().any(drains) || self.former.is_draining()
     }
 
@@ -412,7 +414,7 @@ impl ModelEntry {
 
     /// Drops the oldest of its unloaded versions.
     pub(super) fn forget_unloaded(&mut self) {
-        let is_past = |v: &Version| matches!(v.state, State::Gone) && !v.aspired;
+        let is_past = |v: &Version| matches!(v.state, VersionState::Unloaded) && !v.aspired;
         let past = self.versions.iter().filter(|(_, version)| is_past(version));
         let past: Vec<i64> = past.map(|(&number, _)| number).collect();
         for number in past.iter().take(past.len().saturating_sub(MOST_UNLOADED)) {

@@ -15,7 +15,7 @@ use super::waiters::ReadyWaiter;
 use crate::config::{SourceConfig, VersionPolicy};
 use crate::repository::source::{self, DiscoveredModel, Fingerprint};
 use crate::repository::version::{FileCheck, Version};
-use crate::repository::{State, policy};
+use crate::repository::{VersionState, policy};
 use tensorserve_platform::{Completeness, Platforms};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -133,6 +133,6 @@ fn loadable(folder: PathBuf, by: &Arc<str>) -> Version {
     version.aspired = true;
     version.files = FileCheck::Complete;
     version.seen = Some(Fingerprint::of(&version.folder));
-    version.set_state(State::Found("to be loaded".to_owned()));
+    version.set_state(VersionState::Found("to be loaded".to_owned()));
     version
 }

@@ -9,7 +9,7 @@ use super::reconcile::{CheckedFiles, FileStep, Reconciliation, next_file_step};
 use super::sources::Scan;
 use crate::repository::source::Fingerprint;
 use crate::repository::version::{FileCheck, Version};
-use crate::repository::{Shared, State};
+use crate::repository::{Shared, VersionState};
 
 /// Files that have not changed for this long are no copy under way.
 const QUIET: Duration = Duration::from_secs(3);
@@ -75,7 +75,7 @@ impl LifecycleManager {
         for entry in self.models.values_mut().filter(|entry| entry.is_configured()) {
             let platform = entry.config.platform;
             for version in entry.versions.values_mut().filter(|version| version.aspired) {
-                if matches!(version.state, State::Found(_) | State::Failed(_)) {
+                if matches!(version.state, VersionState::Found(_) | VersionState::Failed(_)) {
                     check_files_of(version, platform, &self.shared);
                 }
             }
@@ -103,7 +103,7 @@ fn check_files_of(version: &mut Version, platform: Option<&str>, shared: &Shared
         FileStep::Leave => {}
         FileStep::Wait => {
             version.files = FileCheck::Pending;
-            version.set_state(State::Found("its files are still changing".to_owned()));
+            version.set_state(VersionState::Found("its files are still changing".to_owned()));
         }
         FileStep::Check => {
             let platform = shared.platforms.of_version(&version.folder, platform);

@@ -15,7 +15,7 @@ fn folders(versions: &[i64]) -> BTreeMap<i64, PathBuf> {
 }
 
 /// Puts a version through these states.
-fn set_states(entry: &mut ModelEntry, number: i64, states: Vec<State>) {
+fn set_states(entry: &mut ModelEntry, number: i64, states: Vec<VersionState>) {
     let version = entry.versions.get_mut(&number).expect("a version");
     states.into_iter().for_each(|state| version.set_state(state));
 }
@@ -34,7 +34,7 @@ fn aspired_versions_follow_what_is_there() {
     let mut entry = configured();
     entry.adopt_versions(folders(&[1, 2]));
     assert_eq!((phases(&entry), aspired(&entry)), (vec![(2, Phase::Unchecked)], vec![2]));
-    set_states(&mut entry, 2, vec![State::Loading]);
+    set_states(&mut entry, 2, vec![VersionState::Loading]);
     entry.adopt_versions(folders(&[1, 2, 3]));
     assert_eq!(phases(&entry), [(2, Phase::Loading), (3, Phase::Unchecked)]);
     assert_eq!(aspired(&entry), [3]);
@@ -63,7 +63,7 @@ fn versions_that_the_policy_names_and_that_are_not_there_are_known() {
 fn another_source_is_another_incarnation() {
     let mut entry = configured();
     entry.adopt_versions(folders(&[1]));
-    set_states(&mut entry, 1, vec![State::Loading]);
+    set_states(&mut entry, 1, vec![VersionState::Loading]);
     let old = entry.key(1);
     entry.adopt("a".into(), ModelConfig::default());
     assert_eq!(entry.key(1), old, "the same source");
@@ -97,8 +97,8 @@ fn an_unload_waits_for_the_versions_that_were_in_memory() {
     for (number, folder) in folders(&[1, 2, 3]) {
         entry.versions.insert(number, Version::new(folder));
     }
-    set_states(&mut entry, 1, vec![State::Loading]);
-    set_states(&mut entry, 2, vec![State::Loading, State::Warming]);
+    set_states(&mut entry, 1, vec![VersionState::Loading]);
+    set_states(&mut entry, 2, vec![VersionState::Loading, VersionState::Warming]);
     let (completion, mut outcome) = Completion::channel();
     entry.wait_for_unload(completion);
     let keys = [entry.key(1), entry.key(2)];
@@ -107,7 +107,7 @@ fn an_unload_waits_for_the_versions_that_were_in_memory() {
     // The name is free: another load of it is not waited for.
     entry.begin_incarnation(Origin::Request, "b".into(), ModelConfig::default());
     entry.versions.insert(1, Version::new("b/1".into()));
-    set_states(&mut entry, 1, vec![State::Loading]);
+    set_states(&mut entry, 1, vec![VersionState::Loading]);
     entry.version_released(&keys[0]);
     assert!(!entry.snapshot().unload_is_done);
     entry.version_released(&keys[1]);
@@ -155,7 +155,7 @@ fn readers_see_the_last_unloaded_versions() {
     let mut entry = configured();
     for number in 0..40 {
         entry.adopt_versions(folders(&[number]));
-        set_states(&mut entry, number, vec![State::Gone]);
+        set_states(&mut entry, number, vec![VersionState::Unloaded]);
     }
     entry.versions.values_mut().for_each(|version| version.aspired = false);
     entry.forget_unloaded();
@@ -169,11 +169,11 @@ fn readers_see_the_last_unloaded_versions() {
 fn the_history_is_in_order_and_outlives_versions() {
     let mut entry = configured();
     entry.adopt_versions(folders(&[1]));
-    set_states(&mut entry, 1, vec![State::Loading]);
+    set_states(&mut entry, 1, vec![VersionState::Loading]);
     std::thread::sleep(Duration::from_millis(2));
     entry.add_event("unload", None, &"somebody".into());
     std::thread::sleep(Duration::from_millis(2));
-    set_states(&mut entry, 1, vec![State::Warming]);
+    set_states(&mut entry, 1, vec![VersionState::Warming]);
     entry.remove();
     let whats: Vec<_> =
         entry.take_events().iter().map(|event| (event.what, event.version)).collect();
