@@ -217,8 +217,8 @@ impl Report {
             if !shown || self.start.elapsed() < LONG {
                 return;
             }
-            let loading = engine.all_models().into_iter().filter(|model| {
-                let versions = engine.status(model);
+            let loading = engine.repository().all_models().into_iter().filter(|model| {
+                let versions = engine.repository().status(model);
                 versions
                     .iter()
                     .any(|v| matches!(v.state, VersionState::Loading | VersionState::Warming))
@@ -233,10 +233,10 @@ impl Report {
     fn rows(&self) -> Vec<Vec<String>> {
         let head = ["MODEL", "VERSION", "PLATFORM", "SIGNATURES", "LOAD", "URL"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
-        for model in self.engine.all_models() {
-            for status in self.engine.status(&model) {
+        for model in self.engine.repository().all_models() {
+            for status in self.engine.repository().status(&model) {
                 let choice = Choice::Version(status.version);
-                let handle = self.engine.resolve(&ModelSpec { name: &model, choice });
+                let handle = self.engine.repository().resolve(&ModelSpec { name: &model, choice });
                 let version = status.version.to_string();
                 let Ok(handle) = handle else {
                     if !matches!(status.state, VersionState::Unloaded) {
@@ -261,9 +261,10 @@ impl Report {
     fn example(&self) -> Option<String> {
         let url = self.url()?;
         let mut examples = Vec::new();
-        for model in self.engine.ready_models() {
+        for model in self.engine.repository().ready_models() {
             let choice = Choice::Latest;
-            let Ok(handle) = self.engine.resolve(&ModelSpec { name: &model, choice }) else {
+            let Ok(handle) = self.engine.repository().resolve(&ModelSpec { name: &model, choice })
+            else {
                 continue;
             };
             let signatures = handle.signatures().iter();

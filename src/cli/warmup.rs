@@ -135,7 +135,7 @@ impl Version {
         let config = Config::new(settings, environment)?;
         let engine = protocols::engine(&config, platforms, &protocols::built_in(&config))?;
         engine.wait_until_started(|_| ());
-        let handle = engine.resolve(&ModelSpec { name, choice: Choice::Latest });
+        let handle = engine.repository().resolve(&ModelSpec { name, choice: Choice::Latest });
         let handle = handle.map_err(|_| not_loaded(&engine, name, folder))?;
         let max_bytes = config.max_tensor_bytes();
         Ok(Version { handle, folder: folder.clone(), max_bytes, _engine: engine })
@@ -147,7 +147,7 @@ impl Version {
 }
 
 fn not_loaded(engine: &Engine, name: &str, folder: &Path) -> Error {
-    let states = engine.status(name).into_iter().map(|status| status.state);
+    let states = engine.repository().status(name).into_iter().map(|status| status.state);
     let failure = states.into_iter().find_map(|state| match state {
         VersionState::Failed(error) => Some(error.duplicate()),
         VersionState::Found(why) => Some(Error::precondition(why)),

@@ -390,5 +390,7 @@ fn a_body_cut_short_harms_nobody() {
         assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 400"), "{rest}");
         server.assert_serves("half a body");
     }
-    server.wait_until("nothing is in flight", |server| server.engine.in_flight_count() == 0);
+    server.wait_until("nothing is in flight", |server| {
+        server.engine.metrics().in_flight_count() == 0
+    });
 }

@@ -238,7 +238,7 @@ fn flipped_bytes_end_in_an_error_or_a_model() {
     let server = serve(root.path(), &[&names[..], &["half_plus_two"]].concat());
     let (mut answered, mut refused, mut failed) = (0, 0, 0);
     for name in &names {
-        let status = server.engine.status(name);
+        let status = server.engine.repository().status(name);
         let state = status.first().map(|status| status.state.to_string()).unwrap_or_default();
         let path = format!("/v1/models/{name}:predict");
         let answer = server.post(&path, r#"{"inputs": [1]}"#);

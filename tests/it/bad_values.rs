@@ -349,7 +349,7 @@ fn inputs_of_another_type_than_the_graphs() {
     ];
     for (model, input, words) in cases {
         let spec = ModelSpec { name: model, choice: Choice::Latest };
-        let handle = engine.resolve(&spec).unwrap_or_else(|_| panic!("no {model}"));
+        let handle = engine.repository().resolve(&spec).unwrap_or_else(|_| panic!("no {model}"));
         let (signature, _) = handle.signature("serving_default").expect("a signature");
         let request = InferRequest::new(handle, SignatureRun::predict(signature, vec![input]));
         let entry = EntryPoint { protocol: "test", method: Method::Predict };

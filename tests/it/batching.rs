@@ -74,7 +74,7 @@ fn clients_over_http_share_batches_and_get_their_own_answers() {
         scope.spawn(move || ask(0));
         place.wait_for_runs_at_gate(1);
         (1..=8).for_each(|number| drop(scope.spawn(move || ask(number))));
-        place.server.wait_until("all are in flight", |s| s.engine.in_flight_count() == 9);
+        place.server.wait_until("all are in flight", |s| s.engine.metrics().in_flight_count() == 9);
         // A request counts as in flight a moment before it is queued.
         thread::sleep(Duration::from_millis(50));
         place.fake.runs_gate().open();
@@ -343,10 +343,10 @@ fn a_request_whose_client_has_gone_away_never_runs() {
         let head = format!("Content-Length: {}\r\n\r\n", body.len());
         let request = format!("POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n{head}{body}");
         client.send(request.as_bytes()).expect("sends");
-        place.server.wait_until("it is in flight", |s| s.engine.in_flight_count() == 2);
+        place.server.wait_until("it is in flight", |s| s.engine.metrics().in_flight_count() == 2);
         thread::sleep(Duration::from_millis(20));
         drop(client);
-        place.server.wait_until("it is dropped", |s| s.engine.in_flight_count() == 1);
+        place.server.wait_until("it is dropped", |s| s.engine.metrics().in_flight_count() == 1);
         place.fake.runs_gate().open();
     });
     assert_eq!(place.predict("m", "[[2]]").status, 200);

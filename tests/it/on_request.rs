@@ -45,7 +45,7 @@ fn begin_load(place: &Place, name: &str, path: &str, deadline: Instant) -> JoinH
 }
 
 fn names(engine: &Engine) -> Vec<String> {
-    engine.loaded_models().into_iter().map(|model| model.name).collect()
+    engine.repository().loaded_models().into_iter().map(|model| model.name).collect()
 }
 
 /// A server of the model `s`, and folders with others.
@@ -67,12 +67,12 @@ fn a_model_comes_and_goes() {
     assert_eq!(load(&place, "b", "other/a/1"), Ok(()));
     assert_eq!(place.constant("b"), Some(1.0));
     assert_eq!(names(engine), ["a", "b"]);
-    assert_eq!(engine.loaded_models()[0].path, place.path("other/a"));
+    assert_eq!(engine.repository().loaded_models()[0].path, place.path("other/a"));
     assert_eq!(load(&place, "a", "other/a"), Err(Code::AlreadyExists));
     assert_eq!(load(&place, "s", "other/a"), Err(Code::AlreadyExists));
     assert_eq!(unload(&place, "a"), Ok(()));
     assert_eq!(place.constant("a"), None);
-    assert_eq!(engine.status("a").len(), 0);
+    assert_eq!(engine.repository().status("a").len(), 0);
     assert_eq!((place.constant("b"), place.constant("s")), (Some(1.0), Some(7.0)));
     for name in ["a", "s", "nothing"] {
         assert_eq!(unload(&place, name), Err(Code::NotFound), "{name}");
@@ -128,9 +128,9 @@ fn of_a_load_that_fails_nothing_stays() {
         assert_eq!(error.code(), code, "{folder}: {error}");
         assert!(error.message().contains(part), "{folder}: {error}");
         assert_eq!(place.constant("m"), None, "{folder}");
-        assert_eq!(engine.status("m").len(), 0, "{folder}");
+        assert_eq!(engine.repository().status("m").len(), 0, "{folder}");
         assert_eq!(names(engine), [""; 0], "{folder}");
-        assert_eq!(engine.all_models(), ["s"], "{folder}");
+        assert_eq!(engine.repository().all_models(), ["s"], "{folder}");
     }
     let fixed = source("m", place.path("other/good"), "specific:1");
     wait(engine.load_model(fixed, soon())).expect("works");

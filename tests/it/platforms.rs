@@ -118,7 +118,8 @@ fn files_beside_models_and_versions_are_none() {
     server.assert_serves("the start");
     let status = server.get("/v1/models/half_plus_two").text();
     assert!(status.contains("\"7\"") && status.contains("AVAILABLE"), "{status}");
-    let names: Vec<String> = server.engine.ready_models().iter().map(ToString::to_string).collect();
+    let names: Vec<String> =
+        server.engine.repository().ready_models().iter().map(ToString::to_string).collect();
     assert_eq!(names, ["half_plus_two"]);
     let server = TestServer::of(&at("half_plus_two"));
     server.assert_serves("the start");

@@ -72,7 +72,7 @@ impl Endpoint {
     }
 
     fn loaded(&self) -> BTreeSet<String> {
-        let names = self.server.engine.loaded_models().into_iter();
+        let names = self.server.engine.repository().loaded_models().into_iter();
         names.map(|model| model.name).collect()
     }
 

@@ -325,7 +325,7 @@ fn images_of_many_clients_still_join() {
         scope.spawn(|| ask_grey(0));
         place.wait_for_runs_at_gate(1);
         (1..=8).for_each(|grey: u8| drop(scope.spawn(move || ask_grey(grey * 10))));
-        place.server.wait_until("all are in flight", |s| s.engine.in_flight_count() == 9);
+        place.server.wait_until("all are in flight", |s| s.engine.metrics().in_flight_count() == 9);
         // One that is no image waits for nobody, and is in nobody's batch.
         ask(b"no image".to_vec()).assert_refused("text", 400, "element 0: is no image");
         // A request counts as in flight a moment before it is queued.

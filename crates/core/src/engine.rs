@@ -108,14 +108,6 @@ impl Engine {
         Ok(Engine::new(&config, repository, metrics))
     }
 
-    /// The ready version that `spec` means.
-    ///
-    /// # Errors
-    /// [`Unresolved`], which protocols put into their own words.
-    pub fn resolve(&self, spec: &ModelSpec) -> Result<ModelHandle, Unresolved> {
-        self.0.repository.resolve(spec)
-    }
-
     /// Runs signature number `signature` alone, outside the model's batch queue, and reports what
     /// every operation did. One such run at a time: what it costs must not be paid by other
     /// requests.
@@ -154,7 +146,8 @@ impl Engine {
     /// [`Code::Unavailable`] if there are some, and they are not ready.
     pub fn handlers(&self, model: Option<&str>) -> Result<Option<Arc<Handlers>>> {
         if let Some(name) = model
-            && let Ok(handle) = self.resolve(&ModelSpec { name, choice: Choice::Latest })
+            && let Ok(handle) =
+                self.0.repository.resolve(&ModelSpec { name, choice: Choice::Latest })
         {
             return Ok(handle.handlers().cloned());
         }
@@ -196,13 +189,15 @@ impl Engine {
         self.0.addresses.get().unwrap_or(&NO_ADDRESSES)
     }
 
-    /// What is counted.
-    fn metrics(&self) -> &Metrics {
+    /// What is counted and measured.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
     }
 
-    /// Where the models are.
-    fn repository(&self) -> &Repository {
+    /// The models and their versions.
+    #[must_use]
+    pub fn repository(&self) -> &Repository {
         &self.0.repository
     }
 
@@ -222,24 +217,6 @@ impl Engine {
     #[must_use]
     pub fn max_tensor_bytes(&self) -> usize {
         self.0.max_tensor_bytes
-    }
-
-    /// The status of every version of a model, highest first; empty for an unknown model.
-    #[must_use]
-    pub fn status(&self, model: &str) -> Vec<VersionStatus> {
-        self.0.repository.status(model)
-    }
-
-    /// The names of models with a ready version, sorted.
-    #[must_use]
-    pub fn ready_models(&self) -> Vec<String> {
-        self.0.repository.ready_models()
-    }
-
-    /// The names of all models that are there, ready or not, sorted.
-    #[must_use]
-    pub fn all_models(&self) -> Vec<String> {
-        self.0.repository.all_models()
     }
 
     /// Whether every configured model can be used.
@@ -289,12 +266,6 @@ impl Engine {
         self.unload_for(name, REQUEST).await
     }
 
-    /// The models that [`Engine::load_model`] brought and that are ready, sorted by name.
-    #[must_use]
-    pub fn loaded_models(&self) -> Vec<LoadedModel> {
-        self.0.repository.loaded_models()
-    }
-
     /// The bytes of memory that one more model may take: what the process may hold beyond what it
     /// holds, by `limit`, or what the system has to give.
     #[must_use]
@@ -303,12 +274,6 @@ impl Engine {
             Some(limit) => limit.saturating_sub(machine::resident_memory(None).unwrap_or(0)),
             None => machine::free_memory(),
         }
-    }
-
-    /// Libraries of operations that the user has added to the runtimes.
-    #[must_use]
-    pub fn custom_ops(&self) -> Vec<CustomOps> {
-        self.0.repository.custom_ops()
     }
 
     /// Waits for the models found at the start; `tick` is called meanwhile.
@@ -331,23 +296,6 @@ impl Engine {
     /// Ends the processes of handlers, within `time`. Blocks. Called when no request is left.
     pub fn stop_workers(&self, time: Duration) {
         self.0.repository.workers().stop(time);
-    }
-
-    /// Counts a request as in flight until the value is dropped. Listeners count every request.
-    #[must_use]
-    pub fn in_flight(&self) -> InFlight {
-        self.0.metrics.in_flight()
-    }
-
-    /// How many requests are in flight.
-    #[must_use]
-    pub fn in_flight_count(&self) -> i64 {
-        self.0.metrics.in_flight_count()
-    }
-
-    /// Counts a caught panic.
-    pub fn panicked(&self) {
-        self.0.metrics.panicked();
     }
 
     /// All metrics as text.

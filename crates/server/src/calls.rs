@@ -114,7 +114,7 @@ where
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         match self.gate.ask(permission, authorization.map(http::HeaderValue::as_bytes)) {
             Asked::Answered(Ok(_)) => {
-                let in_flight = ready(self.api.engine().in_flight());
+                let in_flight = ready(self.api.engine().metrics().in_flight());
                 let response = join(self.inner.call(request), in_flight);
                 Either::Left(response.map(|(response, _in_flight)| response))
             }
@@ -125,7 +125,7 @@ where
                 // The clone may not be ready; the service that was polled is.
                 let clone = self.inner.clone();
                 let mut inner = std::mem::replace(&mut self.inner, clone);
-                let in_flight = self.api.engine().in_flight();
+                let in_flight = self.api.engine().metrics().in_flight();
                 let checked = async move {
                     let _in_flight = in_flight;
                     match checking.answer().await {

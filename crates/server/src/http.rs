@@ -77,10 +77,10 @@ pub(super) async fn dispatch(
     let activity = state.activity();
     activity.step();
     let serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
-    let in_flight = state.api.engine().in_flight();
+    let in_flight = state.api.engine().metrics().in_flight();
     let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
     let Answered { mut reply, is_cors } = answering.catch_unwind().await.unwrap_or_else(|_| {
-        state.api.engine().panicked();
+        state.api.engine().metrics().panicked();
         let error = Error::internal("internal server error; the log has the details");
         Answered { reply: Reply::error(error, 500), is_cors: false }
     });

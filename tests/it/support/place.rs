@@ -172,7 +172,7 @@ impl Place {
     pub fn ask(&self, input: Tensor, deadline: Instant) -> Pending {
         let engine = self.server.engine.clone();
         let spec = ModelSpec { name: "m", choice: Choice::Latest };
-        let handle = engine.resolve(&spec).expect("the model is ready");
+        let handle = engine.repository().resolve(&spec).expect("the model is ready");
         let (signature, _) = handle.signature("serving_default").expect("a signature");
         let request = InferRequest::new(handle, SignatureRun::predict(signature, vec![input]));
         let entry = EntryPoint { protocol: "test", method: Method::Predict };

@@ -1,16 +1,13 @@
 //! What people who operate the server see and change: the state of models, the past, the way
 //! things go. None of it holds a request up.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Instant, SystemTime};
 
 use super::{Engine, stopping};
 use crate::config::{RepositoryConfig, SourceConfig};
-use crate::metrics::{Point, Rates};
-use crate::repository::{ChangeRequest, LifecycleEvent, ModelState};
+use crate::repository::ChangeRequest;
 use tensorserve_os::machine;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -43,30 +40,6 @@ impl Engine {
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.0.facts
-    }
-
-    /// What runs the models that are ready, in words of its own.
-    #[must_use]
-    pub fn runtimes(&self) -> Vec<String> {
-        self.0.repository.runtimes()
-    }
-
-    /// All models as people see them, sorted by name.
-    #[must_use]
-    pub fn models(&self) -> Vec<ModelState> {
-        self.0.repository.models(None)
-    }
-
-    /// One model as people see it.
-    #[must_use]
-    pub fn model(&self, name: &str) -> Option<ModelState> {
-        self.0.repository.models(Some(name)).pop()
-    }
-
-    /// The latest lifecycle events of a model, the oldest first.
-    #[must_use]
-    pub fn lifecycle_events(&self, model: &str) -> Vec<LifecycleEvent> {
-        self.0.repository.lifecycle_events(model)
     }
 
     /// Why the server is not ready; nothing if it is.
@@ -147,42 +120,6 @@ impl Engine {
         }
         let (name, model) = (Some(name.to_owned()), self.0.config.common.clone());
         Ok(SourceConfig { path: real, name, model })
-    }
-
-    /// What happened in the last fifteen minutes, `step` seconds to a point, the oldest first.
-    #[must_use]
-    pub fn past(&self, step: usize) -> Vec<Point> {
-        self.0.metrics.past(step)
-    }
-
-    /// The same for one model, [`Engine::model_step`] seconds to a point.
-    #[must_use]
-    pub fn past_of(&self, model: &str) -> Vec<Point> {
-        self.0.metrics.past_of(model)
-    }
-
-    /// How many seconds a point of a model's past lasts.
-    #[must_use]
-    pub fn model_step(&self) -> u64 {
-        self.0.metrics.model_step()
-    }
-
-    /// What the last second brought.
-    #[must_use]
-    pub fn last_second(&self) -> Option<Point> {
-        self.0.metrics.last_second()
-    }
-
-    /// What the server did these last seconds.
-    #[must_use]
-    pub fn rates(&self) -> Rates {
-        self.0.metrics.rates()
-    }
-
-    /// What versions did, by model and number.
-    #[must_use]
-    pub fn rates_of_versions(&self) -> HashMap<(Arc<str>, i64), Rates> {
-        self.0.metrics.rates_of_versions()
     }
 }
 

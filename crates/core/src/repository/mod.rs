@@ -292,9 +292,19 @@ impl Repository {
         self.0.journal.events_of(model)
     }
 
-    /// The state of the model `name`, or of all models, sorted by name.
+    /// The state of all models, sorted by name.
     #[must_use]
-    pub fn models(&self, name: Option<&str>) -> Vec<ModelState> {
+    pub fn models(&self) -> Vec<ModelState> {
+        self.states(None)
+    }
+
+    /// The state of the model `name`.
+    #[must_use]
+    pub fn model(&self, name: &str) -> Option<ModelState> {
+        self.states(Some(name)).pop()
+    }
+
+    fn states(&self, name: Option<&str>) -> Vec<ModelState> {
         let board = self.0.board();
         let shown =
             board.models.iter().filter(|(model, _)| name.is_none_or(|name| *name == ***model));

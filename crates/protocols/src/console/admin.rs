@@ -215,7 +215,7 @@ impl State {
     }
 
     fn model_of(&self, name: &str) -> Result<ModelState> {
-        self.engine().model(name).ok_or_else(|| no_model(name))
+        self.engine().repository().model(name).ok_or_else(|| no_model(name))
     }
 
     /// The batching parameters of the model's newest version.

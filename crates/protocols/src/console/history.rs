@@ -33,15 +33,15 @@ struct History {
 
 fn history(engine: &Engine, head: &RequestHead<'_>) -> Result<String> {
     if let Some(model) = head.query_value("model") {
-        engine.model(&model).ok_or_else(|| no_model(&model))?;
-        return Ok(points(engine.model_step(), &engine.past_of(&model)));
+        engine.repository().model(&model).ok_or_else(|| no_model(&model))?;
+        return Ok(points(engine.metrics().model_step(), &engine.metrics().past_of(&model)));
     }
     let step = head.query_value("step").map_or(Ok(1), |step| step.parse::<usize>());
     let step = step.ok().filter(|step| (1..=LONGEST_STEP).contains(step));
     let step = step.ok_or_else(|| {
         Error::invalid(format!("step is a number of seconds, from 1 to {LONGEST_STEP}"))
     })?;
-    Ok(points(step as u64, &engine.past(step)))
+    Ok(points(step as u64, &engine.metrics().past(step)))
 }
 
 fn points(step_seconds: u64, points: &[Point]) -> String {

@@ -112,15 +112,20 @@ impl ModelDetail {
     /// # Errors
     /// If there is no such model.
     pub(super) fn of(engine: &Engine, name: &str, client: &Client) -> Result<Self> {
-        let state = engine.model(name).ok_or_else(|| no_model(name))?;
-        let rates = engine.rates_of_versions();
+        let state = engine.repository().model(name).ok_or_else(|| no_model(name))?;
+        let rates = engine.metrics().rates_of_versions();
         let detail = |version, handle: Option<&ModelHandle>| {
             VersionDetail::new(version, handle, client.is_admin())
         };
         let model = ModelView::new(&state, &rates, detail);
         Ok(ModelDetail {
             model,
-            history: engine.lifecycle_events(name).iter().map(EventView::new).collect(),
+            history: engine
+                .repository()
+                .lifecycle_events(name)
+                .iter()
+                .map(EventView::new)
+                .collect(),
         })
     }
 }

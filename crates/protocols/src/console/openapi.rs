@@ -32,9 +32,9 @@ impl State {
         for operation in operations.iter().filter(|operation| !operation.hidden) {
             add_operation(&mut paths, operation);
         }
-        for name in self.engine().ready_models().iter().take(MOST_MODELS) {
+        for name in self.engine().repository().ready_models().iter().take(MOST_MODELS) {
             let spec = ModelSpec { name, choice: Choice::Latest };
-            if let Ok(handle) = self.engine().resolve(&spec) {
+            if let Ok(handle) = self.engine().repository().resolve(&spec) {
                 add_model(&mut paths, &handle);
             }
         }

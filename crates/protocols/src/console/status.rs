@@ -167,7 +167,7 @@ impl State {
     /// The status without its [`beginning`]: the same for every client.
     pub(super) fn status_for_all(&self) -> String {
         let engine = self.engine();
-        let (models, rates) = (engine.models(), engine.rates_of_versions());
+        let (models, rates) = (engine.repository().models(), engine.metrics().rates_of_versions());
         let server = self.server(&models);
         let view = |model: &ModelState| ModelView::new(model, &rates, |version, _| version);
         let status = Status { server, models: models.iter().map(view).collect() };
@@ -177,15 +177,15 @@ impl State {
 
     fn server(&self, models: &[ModelState]) -> ServerView {
         let engine = self.engine();
-        let (facts, rates, reasons) = (engine.facts(), engine.rates(), engine.reasons());
-        let load = engine.last_second().and_then(|point| point.server);
+        let (facts, rates, reasons) = (engine.facts(), engine.metrics().rates(), engine.reasons());
+        let load = engine.metrics().last_second().and_then(|point| point.server);
         let handles = models.iter().flat_map(|model| &model.versions);
         let queued = handles.filter_map(|(_, handle)| Some(handle.as_ref()?.present())).sum();
         let uptime = facts.started_at.elapsed().unwrap_or_default();
         ServerView {
             name: "tensorserve",
             version: env!("CARGO_PKG_VERSION"),
-            runtimes: engine.runtimes(),
+            runtimes: engine.repository().runtimes(),
             started_at: millis(facts.started_at),
             now: millis(SystemTime::now()),
             uptime_seconds: round(uptime.as_secs_f64()),
@@ -193,7 +193,7 @@ impl State {
             reasons: reasons.iter().map(|reason| bounded(reason).into_owned()).collect(),
             stopping: engine.is_stopping(),
             draining: engine.is_draining(),
-            in_flight: engine.in_flight_count(),
+            in_flight: engine.metrics().in_flight_count(),
             queued,
             connections: (self.host.connections)(),
             memory_bytes: load.map(|load| load.memory),
@@ -204,7 +204,7 @@ impl State {
             gpus: [],
             grpc_port: engine.addresses().grpc_port,
             auth: self.host.listeners.auth,
-            custom_ops: engine.custom_ops().into_iter().map(Library::new).collect(),
+            custom_ops: engine.repository().custom_ops().into_iter().map(Library::new).collect(),
             requests_per_second: round(rates.requests_per_second),
             errors_per_second: round(rates.errors_per_second),
             p50_ms: rates.p50_ms.map(round),

@@ -85,7 +85,8 @@ impl State {
 
     fn second(&self) -> Bytes {
         let status = self.status_for_all();
-        let point = self.engine().last_second().map(|point| text(&PointView::new(&point)));
+        let point =
+            self.engine().metrics().last_second().map(|point| text(&PointView::new(&point)));
         let point = point.map(|point| format!("event: point\ndata: {point}\n\n"));
         format!("{status}\n\n{}", point.unwrap_or_default()).into()
     }

@@ -119,7 +119,7 @@ impl SagemakerApi {
         if let Some(model) = self.default_model() {
             return Ok(Cow::Owned(model));
         }
-        let models = self.engine.all_models();
+        let models = self.engine.repository().all_models();
         let is_model = |name: &&str| models.iter().any(|model| model == name);
         invocation.endpoint.filter(is_model).map(Cow::Borrowed).ok_or_else(|| {
             let (count, some) = (models.len(), models.get(..models.len().min(10)));

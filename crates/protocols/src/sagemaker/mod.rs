@@ -149,7 +149,7 @@ impl SagemakerApi {
     }
 
     fn check_ready(&self, name: &str) -> Result<(), Error> {
-        match self.engine.resolve(&ModelSpec { name, choice: Choice::Latest }) {
+        match self.engine.repository().resolve(&ModelSpec { name, choice: Choice::Latest }) {
             Ok(_) => Ok(()),
             Err(_) => {
                 let message = format!("no version of the model {name:?} is available");
@@ -163,7 +163,7 @@ impl SagemakerApi {
         if let Some(name) = &self.config().default_model {
             return Some(name.clone());
         }
-        let models = self.engine.all_models();
+        let models = self.engine.repository().all_models();
         if models.len() > 1 {
             return None;
         }

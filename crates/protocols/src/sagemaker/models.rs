@@ -84,7 +84,7 @@ impl Models {
     }
 
     fn is_loaded(&self, name: &str) -> bool {
-        self.0.engine.resolve(&ModelSpec { name, choice: Choice::Latest }).is_ok()
+        self.0.engine.repository().resolve(&ModelSpec { name, choice: Choice::Latest }).is_ok()
     }
 
     fn used(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
@@ -143,7 +143,7 @@ impl Models {
     /// The loaded model that was not used for longest.
     fn least_used(&self) -> Option<String> {
         let used = self.used();
-        let names = self.0.engine.loaded_models().into_iter().map(|model| model.name);
+        let names = self.0.engine.repository().loaded_models().into_iter().map(|model| model.name);
         names.min_by_key(|name| used.get(name).copied())
     }
 }
@@ -305,7 +305,7 @@ fn list(models: &Models, head: &RequestHead<'_>, compatibility: Compatibility) -
         return page(models, head).unwrap_or_else(|error| refuse(error, 400));
     }
     let mut body = b"{".to_vec();
-    for model in models.0.engine.loaded_models() {
+    for model in models.0.engine.repository().loaded_models() {
         if body.len() > 1 {
             body.extend_from_slice(b", ");
         }
@@ -332,7 +332,7 @@ fn page(models: &Models, head: &RequestHead<'_>) -> Result<Reply> {
             _ => {}
         }
     }
-    let all = models.0.engine.loaded_models();
+    let all = models.0.engine.repository().loaded_models();
     let mut rest = all.iter().filter(|model| model.name > after);
     let mut body = b"{\"models\": [".to_vec();
     let mut last = "";

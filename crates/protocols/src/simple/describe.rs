@@ -51,7 +51,7 @@ pub(super) fn add_routes(replaces_original: bool, group: &mut Group<'_, SimpleAp
 }
 
 fn list(engine: &Engine) -> Reply {
-    let models = engine.ready_models();
+    let models = engine.repository().ready_models();
     let models: Vec<ModelHandle> = models.iter().filter_map(|name| latest(engine, name)).collect();
     let details: Vec<Detail> = models.iter().map(|handle| Detail::new(engine, handle)).collect();
     Reply::ok(JSON, spaced(&details))
@@ -72,7 +72,7 @@ fn detail(engine: &Engine, name: &str) -> Reply {
 
 /// The error for a model that cannot be used, with the reason if it is known at all.
 fn not_found(engine: &Engine, name: &str) -> Error {
-    let why = engine.status(name).into_iter().next();
+    let why = engine.repository().status(name).into_iter().next();
     let why = why.map_or(String::new(), |s| format!(" (version {}: {})", s.version, s.state));
     Error::not_found(format!("Model not found: {name}{why}"))
 }
@@ -90,7 +90,7 @@ fn gen_json(engine: &Engine, request: &Request<'_>) -> Reply {
         },
     };
     let choice = version.map_or(Choice::Latest, Choice::Version);
-    let Ok(handle) = engine.resolve(&ModelSpec { name: &name, choice }) else {
+    let Ok(handle) = engine.repository().resolve(&ModelSpec { name: &name, choice }) else {
         return refuse(not_found(engine, &name), 404);
     };
     let wanted = head.query_value("signature").filter(|text| !text.is_empty());
@@ -122,7 +122,7 @@ pub(super) fn shown<'a>(handle: &'a ModelHandle, wanted: Option<&str>) -> Result
 }
 
 fn latest(engine: &Engine, name: &str) -> Option<ModelHandle> {
-    engine.resolve(&ModelSpec { name, choice: Choice::Latest }).ok()
+    engine.repository().resolve(&ModelSpec { name, choice: Choice::Latest }).ok()
 }
 
 /// The detail of a model, in the order of the original.
@@ -154,7 +154,7 @@ struct Declared {
 impl<'a> Detail<'a> {
     fn new(engine: &Engine, handle: &'a ModelHandle) -> Self {
         let model = handle.model();
-        let statuses = engine.status(model);
+        let statuses = engine.repository().status(model);
         let ready = statuses.iter().filter(|status| matches!(status.state, VersionState::Ready));
         let mut versions: Vec<i64> = ready.map(|status| status.version).collect();
         versions.sort_unstable();

@@ -220,13 +220,13 @@ fn find_model(
     match resolver.resolve(&ModelSpec { name, choice }) {
         Ok(handle) => return Ok(handle),
         Err(Unresolved::Version)
-            if engine.resolve(&ModelSpec { name, choice: Choice::Latest }).is_ok() =>
+            if engine.repository().resolve(&ModelSpec { name, choice: Choice::Latest }).is_ok() =>
         {
             return Err(no_version(engine, name, version));
         }
         Err(_) => {}
     }
-    let models = engine.ready_models();
+    let models = engine.repository().ready_models();
     if let (None, [only]) = (model, models.as_slice()) {
         let found = resolver.resolve(&ModelSpec { name: only, choice });
         return found.map_err(|_| no_version(engine, only, version));
@@ -235,7 +235,7 @@ fn find_model(
 }
 
 fn no_version(engine: &Engine, model: &str, version: Option<i64>) -> Error {
-    let all = engine.status(model);
+    let all = engine.repository().status(model);
     let ready = all.iter().filter(|status| matches!(status.state, VersionState::Ready));
     let versions: Vec<i64> = ready.map(|status| status.version).collect();
     let version = version.map_or("None".to_owned(), |version| version.to_string());

@@ -172,7 +172,8 @@ impl Fields {
     }
 
     fn html(&self, engine: &Engine) -> String {
-        let options: String = engine.ready_models().iter().map(|name| option(name)).collect();
+        let options: String =
+            engine.repository().ready_models().iter().map(|name| option(name)).collect();
         let input = |name: &str, title: &str, value: &str, more: &str| {
             let value = escape(value);
             format!(
@@ -303,14 +304,15 @@ fn page(title: &str, content: &str) -> Reply {
 
 /// The model that a form begins with.
 fn first_model(engine: &Engine) -> String {
-    let models = engine.ready_models();
+    let models = engine.repository().ready_models();
     let default = models.iter().find(|name| *name == "default");
     default.or(models.first()).map_or("default", String::as_str).to_owned()
 }
 
 /// Data that `model` accepts, or an empty object.
 fn sample_for(engine: &Engine, model: &str) -> String {
-    let handle = engine.resolve(&ModelSpec { name: model, choice: Choice::Latest }).ok();
+    let handle =
+        engine.repository().resolve(&ModelSpec { name: model, choice: Choice::Latest }).ok();
     let signature = handle.as_ref().and_then(|handle| describe::shown(handle, None).ok());
     signature.and_then(|s| sample::data(s).ok()).unwrap_or_else(|| "{}".to_owned())
 }

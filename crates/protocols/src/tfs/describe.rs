@@ -23,9 +23,9 @@ pub(super) fn status(engine: &Engine, name: &str, version: Option<i64>) -> Resul
 /// The answer to `GET /v1/models`, which the reference does not have: the names of all models, as
 /// KServe's protocol tells them, and the status of each.
 pub(super) fn list(engine: &Engine) -> Reply {
-    let models = engine.all_models();
+    let models = engine.repository().all_models();
     let status = |name: &String| {
-        let versions = engine.status(name);
+        let versions = engine.repository().status(name);
         let all = Statuses { model_version_status: versions.iter().map(Status::of).collect() };
         (name.clone(), all)
     };
@@ -39,7 +39,7 @@ pub(super) fn versions(
     name: &str,
     version: Option<i64>,
 ) -> Result<Vec<VersionStatus>> {
-    let mut versions = engine.status(name);
+    let mut versions = engine.repository().status(name);
     if let Some(version) = version {
         versions.retain(|status| status.version == version);
     }

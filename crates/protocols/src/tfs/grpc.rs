@@ -251,7 +251,7 @@ pub fn metadata(
         return Err(Error::invalid(format!("Metadata field {other} is not supported")));
     }
     let spec = checked(Some(spec))?;
-    let found = engine.resolve(&ModelSpec { name: &spec.name, choice: choice(spec) });
+    let found = engine.repository().resolve(&ModelSpec { name: &spec.name, choice: choice(spec) });
     let handle = found.map_err(|unresolved| not_served(unresolved, &spec.name, choice(spec)))?;
     let signatures = handle.signatures().iter();
     let signature_def = signatures.map(|s| (s.name.clone(), signature_def(s))).collect();

@@ -247,7 +247,10 @@ impl RestApi {
         let Some(spec) = PathSpec::of(&request.params) else {
             return self.version_too_large(&request.head);
         };
-        let found = self.engine.resolve(&ModelSpec { name: &spec.name, choice: spec.choice() });
+        let found = self
+            .engine
+            .repository()
+            .resolve(&ModelSpec { name: &spec.name, choice: spec.choice() });
         let found = found.map_err(|unresolved| not_served(unresolved, &spec.name, spec.choice()));
         let metadata = found.map(|version| Reply::ok(JSON, describe::metadata(&version)));
         self.described(&spec.name, metadata, request.start)
@@ -256,7 +259,11 @@ impl RestApi {
     /// Counts the request for a status or for metadata that `outcome` answers.
     fn described(&self, model: &str, outcome: Result<Reply>, start: Instant) -> Reply {
         let is_served = !model.is_empty()
-            && self.engine.resolve(&ModelSpec { name: model, choice: Choice::Latest }).is_ok();
+            && self
+                .engine
+                .repository()
+                .resolve(&ModelSpec { name: model, choice: Choice::Latest })
+                .is_ok();
         let code = outcome.as_ref().err().map(Error::code);
         self.metrics.described(is_served.then_some(model), code, start.elapsed());
         outcome.unwrap_or_else(failure)

@@ -84,7 +84,7 @@ fn generate(
     let query = ClientQuery::of(query)?;
     let variant = query.variant()?;
     let choice = query.version.map_or(Choice::Latest, Choice::Version);
-    let handle = engine.resolve(&ModelSpec { name: model, choice });
+    let handle = engine.repository().resolve(&ModelSpec { name: model, choice });
     let handle = handle.map_err(|_| no_model(engine, model, query.version))?;
     let signature = find_signature(&handle, query.signature.as_deref())?;
     let location = ServerLocation::of(head, api.listeners, engine.addresses());
@@ -146,7 +146,10 @@ impl ClientQuery {
 fn no_model(engine: &Engine, model: &str, version: Option<i64>) -> Error {
     match version {
         Some(version)
-            if engine.resolve(&ModelSpec { name: model, choice: Choice::Latest }).is_ok() =>
+            if engine
+                .repository()
+                .resolve(&ModelSpec { name: model, choice: Choice::Latest })
+                .is_ok() =>
         {
             Error::not_found(format!("Version {version} of model {model:?} is not ready"))
         }
