@@ -107,6 +107,9 @@ impl Server {
     /// [`GrpcListener::stop`]. Blocks.
     pub fn stop(self) {
         let ShutdownConfig { delay, timeout } = self.shutdown;
+        // First, so that the response which says that the server is not ready closes its connection,
+        // too.
+        self.api.close_connections();
         self.engine.stop();
         thread::scope(|scope| {
             if let Some(grpc) = self.grpc {

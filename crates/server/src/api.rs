@@ -81,6 +81,11 @@ impl ServedApi {
         self.0.grpc.methods.iter().copied().chain(OWN_METHODS)
     }
 
+    /// From now on every HTTP response closes its connection.
+    pub fn close_connections(&self) {
+        self.0.activity.close_connections();
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         &self.0.engine
     }

@@ -149,11 +149,9 @@ impl HttpListener {
         self.address
     }
 
-    /// Serves on for `delay` while telling clients to go, then stops accepting, lets requests
-    /// under way finish for at most `timeout`, and ends. Blocks until then.
+    /// Serves on for `delay`, then stops accepting, lets requests in flight finish for at most
+    /// `timeout`, and ends. Blocks until then.
     pub fn stop(self, delay: Duration, timeout: Duration) {
-        // From now on every answer closes its connection.
-        self.activity.close_connections();
         thread::sleep(delay);
         let end = Instant::now() + timeout;
         self.sockets.iter().for_each(drain::refuse_connections);
