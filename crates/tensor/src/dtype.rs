@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Element type of a tensor; numbers and names are TensorFlow's `DataType`.
+/// Element type of a tensor. Numbers and names are those of TensorFlow's `DataType`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum DType {
@@ -23,6 +23,9 @@ pub enum DType {
     UInt32,
     UInt64,
 }
+
+/// What `DataType` adds to a type's number for a reference to it (variables of TensorFlow 1).
+const REFERENCE_OFFSET: i32 = 100;
 
 impl DType {
     /// Every supported type.
@@ -58,7 +61,7 @@ impl DType {
         }
     }
 
-    /// TensorFlow's number of the type.
+    /// The type's number in TensorFlow's `DataType`.
     #[must_use]
     pub fn number(self) -> i32 {
         match self {
@@ -81,13 +84,13 @@ impl DType {
         }
     }
 
-    /// The type with TensorFlow's number; a reference type (number + 100, from TensorFlow 1
-    /// variables) is its value type. `None` for types no tensor can travel as (resource,
-    /// variant, quantised, invalid).
+    /// The type with this number in TensorFlow's `DataType`; a reference type maps to its value
+    /// type. `None` for types that a request or a response cannot hold (resource, variant,
+    /// quantized, invalid).
     #[must_use]
     pub fn from_number(number: i32) -> Option<Self> {
-        let value = if number > 100 { number - 100 } else { number };
-        DType::ALL.into_iter().find(|d| d.number() == value)
+        let value = if number > REFERENCE_OFFSET { number - REFERENCE_OFFSET } else { number };
+        DType::ALL.into_iter().find(|dtype| dtype.number() == value)
     }
 
     /// TensorFlow's short name: `float`, `int32`, `half`, …
@@ -113,7 +116,7 @@ impl DType {
         }
     }
 
-    /// Its name in Python, NumPy's and TensorFlow's, such as `float32`.
+    /// The type's name in NumPy and in TensorFlow's Python API, such as `float32`.
     #[must_use]
     pub fn python_name(self) -> &'static str {
         match self {

@@ -1,9 +1,8 @@
-//! The one error type of the program, and the table that gives each kind its HTTP and gRPC
-//! status.
+//! The one error type of the program, and the HTTP and gRPC status of each kind of error.
 //!
-//! An [`Error`] has a [`Code`] for programs, a message for the user (what was wrong, with which
-//! input, what to do) and, where there is one, the cause for the log. Protocols own the JSON
-//! around the message; this module knows none of them.
+//! An [`Error`] has a [`Code`] for programs, a message for the user (which input is wrong, why, and
+//! how to fix it) and an optional cause for the log. The JSON around the message belongs to the
+//! protocols.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,43 +10,43 @@ use std::fmt;
 /// Short-hand for results that fail with [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-type Source = Box<dyn std::error::Error + Send + Sync>;
+type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// What kind of failure it was. The set is that of gRPC and TensorFlow, so a status from the
-/// runtime passes through unchanged.
+/// The kind of a failure. The set is that of gRPC and TensorFlow, so a status from a runtime passes
+/// through unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Code {
-    /// The caller gave up.
+    /// The caller cancelled the request.
     Cancelled,
-    /// A failure without a better name, usually from the runtime.
+    /// A failure of no more specific kind, usually from a runtime.
     Unknown,
-    /// The request itself is wrong and will be wrong if sent again.
+    /// The request itself is invalid, and stays invalid if it is sent again.
     InvalidArgument,
-    /// Time ran out before an answer was ready.
+    /// The deadline passed before a response was ready.
     DeadlineExceeded,
-    /// No such model, version or label.
+    /// The model, version or label does not exist.
     NotFound,
-    /// It is there already.
+    /// What the request would create exists already.
     AlreadyExists,
-    /// The caller is known and may not do this.
+    /// The caller is authenticated and lacks the permission.
     PermissionDenied,
-    /// A quota, queue or memory bound is reached.
+    /// A quota, a queue or a memory budget is exhausted.
     ResourceExhausted,
-    /// The request is well formed but the server is not in the state it needs.
+    /// The request is valid, but the server is not in the state that it requires.
     FailedPrecondition,
-    /// Stopped half-way, for example by a concurrent change.
+    /// The operation was interrupted, for example by a concurrent change.
     Aborted,
-    /// Past the valid range.
+    /// A value is outside the valid range.
     OutOfRange,
-    /// Not built, or not available on this platform.
+    /// Not implemented, or not included in this build.
     Unimplemented,
-    /// A bug, here or in the runtime.
+    /// A bug in this program or in a runtime.
     Internal,
-    /// Not now: loading, draining or overloaded. Worth a retry.
+    /// Temporarily unavailable: loading, draining or overloaded. A retry may succeed.
     Unavailable,
-    /// Data on disk is damaged.
+    /// Data on disk is corrupt.
     DataLoss,
-    /// The caller must say who they are.
+    /// The request has no valid credentials.
     Unauthenticated,
 }
 
@@ -72,21 +71,21 @@ impl Code {
         }
     }
 
-    /// What kind of failure a file that can not be read is.
+    /// The code of a failed file operation.
     #[must_use]
     #[allow(clippy::wildcard_enum_match_arm)] // Not ours, and open-ended.
     pub fn of_io(error: &std::io::Error) -> Self {
         match error.kind() {
             std::io::ErrorKind::NotFound => Code::NotFound,
             std::io::ErrorKind::PermissionDenied => Code::PermissionDenied,
-            // Bytes that should be text.
+            // Invalid UTF-8 in a text file.
             std::io::ErrorKind::InvalidData => Code::InvalidArgument,
             _ => Code::Unavailable,
         }
     }
 
-    /// Whether it tells of a fault of the server, of its model or of its disk, and not of a
-    /// request, its time, or the load: what an operator should see in the log.
+    /// Whether the server, its model or its disk is at fault, as opposed to the request, its
+    /// deadline or the load. The server logs such failures for the operator.
     #[must_use]
     pub fn is_servers_fault(self) -> bool {
         matches!(self, Code::Internal | Code::Unknown | Code::DataLoss)
@@ -162,50 +161,52 @@ impl Code {
     }
 }
 
-/// A failure: kind, message for the user, cause for the log.
+/// A failure: code, message for the user, cause for the log.
+///
+/// It is boxed, so that a `Result<T>` on the request path is no larger than a `T` and a pointer.
 pub struct Error {
-    inner: Box<Inner>,
+    inner: Box<ErrorInner>,
 }
 
-struct Inner {
+struct ErrorInner {
     code: Code,
     message: Cow<'static, str>,
-    source: Option<Source>,
+    source: Option<Cause>,
 }
 
 impl Error {
-    /// An error of kind `code` that tells the user `message`.
+    /// An error with this code and this message for the user.
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        Error { inner: Box::new(Inner { code, message: message.into(), source: None }) }
+        Error { inner: Box::new(ErrorInner { code, message: message.into(), source: None }) }
     }
 
     /// The same error with its cause, which goes to the log and never to the user.
     #[must_use]
-    pub fn with_source(mut self, source: impl Into<Source>) -> Self {
+    pub fn with_source(mut self, source: impl Into<Cause>) -> Self {
         self.inner.source = Some(source.into());
         self
     }
 
-    /// The same error with `context` before its message, as in `context: message`.
+    /// The same error with its message prefixed, as in `context: message`.
     #[must_use]
     pub fn context(mut self, context: impl fmt::Display) -> Self {
         self.inner.message = format!("{context}: {}", self.inner.message).into();
         self
     }
 
-    /// What kind of failure it is.
+    /// The kind of failure.
     #[must_use]
     pub fn code(&self) -> Code {
         self.inner.code
     }
 
-    /// The text for the user.
+    /// The message for the user.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.inner.message
     }
 
-    /// A copy without the cause, for answering several callers with one failure.
+    /// A copy without the cause, for a failure that several callers receive.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         Error::new(self.inner.code, self.inner.message.clone())
@@ -255,7 +256,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.inner.source.as_deref().map(|s| s as _)
+        self.inner.source.as_deref().map(|cause| cause as _)
     }
 }
 

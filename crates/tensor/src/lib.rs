@@ -1,11 +1,11 @@
-//! Tensors: element types, shapes, shared aligned memory, and the signatures that name them.
+//! Tensors: element types, shapes, shared aligned memory, and signatures.
 //!
-//! A [`Tensor`] is a cheap-to-clone view of shared memory: a batch's output is split among its
-//! requests, and a request's input reaches the runtime, without a copy. Numeric data sits in one
-//! buffer aligned to 64 bytes (what libtensorflow needs to use it in place); strings, which may
-//! hold any bytes, sit end to end in one buffer with their end offsets.
+//! A [`Tensor`] is a view of shared memory that is cheap to clone: a batch's output is split among
+//! its requests, and a request's input reaches the runtime, without a copy. Numeric data is one
+//! buffer aligned to 64 bytes, as libtensorflow requires to use it in place. Strings, which may
+//! hold any bytes, are concatenated in one buffer beside their end offsets.
 //!
-//! This module knows nothing of wire formats, models or runtimes.
+//! Nothing here depends on wire formats, models or runtimes.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -33,7 +33,7 @@ mod rows;
 mod shape;
 mod signature;
 
-/// What a tensor holds.
+/// The elements of a tensor.
 #[derive(Clone)]
 pub enum Data {
     /// Elements of a fixed size, native byte order, row-major.
@@ -44,7 +44,7 @@ pub enum Data {
 
 /// A Rust type that is the element of a tensor.
 pub trait Element: bytemuck::Pod + Send + Sync {
-    /// Its tensor type.
+    /// The dtype of tensors of this type.
     const DTYPE: DType;
 }
 
@@ -71,16 +71,16 @@ impl Tensor {
     /// A tensor of fixed-size elements over `buffer`.
     ///
     /// # Errors
-    /// [`Error::invalid`] if the buffer's size is not what dtype and shape need, or the dtype is
+    /// [`Error::invalid`] if the buffer's size does not match dtype and shape, or the dtype is
     /// string.
     pub fn numeric(dtype: DType, shape: Shape, buffer: Buffer) -> Result<Self> {
         let size =
             dtype.size().ok_or_else(|| Error::invalid("a string tensor has no fixed-size data"))?;
-        let want = shape.elements()?.checked_mul(size);
-        let got = buffer.as_slice().len();
-        if want != Some(got) {
+        let expected = shape.elements()?.checked_mul(size);
+        let actual = buffer.as_slice().len();
+        if expected != Some(actual) {
             return Err(Error::invalid(format!(
-                "{got} bytes do not make a {dtype} tensor of shape {shape:?}"
+                "{actual} bytes do not make a {dtype} tensor of shape {shape:?}"
             )));
         }
         Ok(Tensor { dtype, shape, data: Data::Numeric(buffer) })
@@ -89,7 +89,7 @@ impl Tensor {
     /// A tensor of the elements of `values`.
     ///
     /// # Errors
-    /// [`Error::invalid`] if their number is not what the shape needs.
+    /// [`Error::invalid`] if their number does not match the shape.
     pub fn from_vec<T: Element>(shape: Shape, values: AlignedVec<T>) -> Result<Self> {
         Tensor::numeric(T::DTYPE, shape, Buffer::new(Arc::new(values)))
     }
@@ -97,7 +97,7 @@ impl Tensor {
     /// A bool tensor; each value is 0 or 1.
     ///
     /// # Errors
-    /// [`Error::invalid`] if the number of values is not what the shape needs.
+    /// [`Error::invalid`] if the number of values does not match the shape.
     pub fn from_bools(shape: Shape, values: AlignedVec<u8>) -> Result<Self> {
         Tensor::numeric(DType::Bool, shape, Buffer::new(Arc::new(values)))
     }
@@ -105,7 +105,7 @@ impl Tensor {
     /// A tensor of byte strings.
     ///
     /// # Errors
-    /// [`Error::invalid`] if their number is not what the shape needs.
+    /// [`Error::invalid`] if their number does not match the shape.
     pub fn from_strings(shape: Shape, values: StringsBuilder) -> Result<Self> {
         let count = values.len();
         if shape.elements()? != count {
@@ -134,7 +134,7 @@ impl Tensor {
         &self.data
     }
 
-    /// The elements as values of `T`; `None` if this is not their type.
+    /// The elements as values of `T`; `None` if the tensor has another type.
     #[must_use]
     pub fn values<T: Element>(&self) -> Option<&[T]> {
         match &self.data {
@@ -145,7 +145,7 @@ impl Tensor {
         }
     }
 
-    /// The strings; `None` if this is a tensor of another type.
+    /// The strings; `None` if the tensor has another type.
     #[must_use]
     pub fn strings(&self) -> Option<&Strings> {
         match &self.data {
@@ -169,7 +169,7 @@ impl Tensor {
         usize::try_from(*self.shape.dims().first()?).ok()
     }
 
-    /// Memory the elements take, in bytes.
+    /// The size of the elements in bytes.
     #[must_use]
     pub fn byte_len(&self) -> usize {
         match &self.data {
@@ -178,7 +178,8 @@ impl Tensor {
         }
     }
 
-    /// Memory that this view of it keeps from being freed, in bytes: that of a whole batch, say.
+    /// The size of the shared memory that this view keeps alive, in bytes: that of a whole batch,
+    /// for example.
     #[must_use]
     pub fn kept_len(&self) -> usize {
         match &self.data {
@@ -187,8 +188,8 @@ impl Tensor {
         }
     }
 
-    /// The rows `range` of the 0-th dimension, as a view. A scalar is returned whole; a range
-    /// past the end is cut.
+    /// The rows `range` of the 0-th dimension, as a view. A scalar is returned unchanged; a range
+    /// past the end is truncated.
     #[must_use]
     pub fn slice_rows(&self, range: Range<usize>) -> Self {
         let Some(rows) = self.rows() else {
@@ -209,7 +210,7 @@ impl Tensor {
         Tensor { dtype: self.dtype, shape: self.shape.with_rows(end - start), data }
     }
 
-    /// The same as the only row of a tensor with one more dimension, as a view.
+    /// A tensor with a new 0-th dimension of size 1, whose only row is this tensor, as a view.
     #[must_use]
     pub fn as_row(&self) -> Self {
         let mut row = self.clone();
@@ -217,7 +218,7 @@ impl Tensor {
         row
     }
 
-    /// Row number `index` of the 0-th dimension, without that dimension, as a view.
+    /// Row `index` without the 0-th dimension, as a view.
     #[must_use]
     pub fn row(&self, index: usize) -> Self {
         let mut row = self.slice_rows(index..index.saturating_add(1));

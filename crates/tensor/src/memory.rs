@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aligned_vec::{AVec, ConstAlign};
 
-/// Alignment of numeric tensor data in bytes (Eigen's largest, so the runtime never copies).
+/// Alignment of numeric tensor data in bytes: Eigen's largest, so that libtensorflow never copies.
 pub const ALIGNMENT: usize = 64;
 
 /// A growable vector whose data is aligned to [`ALIGNMENT`].
@@ -17,9 +17,9 @@ pub fn aligned_vec<T>(capacity: usize) -> AlignedVec<T> {
     AVec::with_capacity(0, capacity)
 }
 
-/// Memory that tensors share: an aligned vector of ours, or a tensor the runtime owns.
+/// Memory that tensors share: an [`AlignedVec`], or a buffer that a runtime owns.
 pub trait Memory: Send + Sync {
-    /// All of it.
+    /// The whole memory.
     fn bytes(&self) -> &[u8];
 }
 
@@ -56,13 +56,13 @@ impl Buffer {
         self.memory.bytes().get(self.range.clone()).unwrap_or_default()
     }
 
-    /// Bytes of all of the memory, which this view keeps.
+    /// The size of the whole memory, which this view keeps alive, in bytes.
     #[must_use]
     pub fn kept_len(&self) -> usize {
         self.memory.bytes().len()
     }
 
-    /// A narrower view; `range` counts from the start of this one and is cut at its end.
+    /// A narrower view; `range` is relative to this view and is truncated at its end.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         let end = self.range.start.saturating_add(range.end).min(self.range.end);
@@ -71,7 +71,7 @@ impl Buffer {
     }
 }
 
-/// Byte strings, end to end.
+/// Collects the byte strings of a tensor in one buffer.
 #[derive(Clone, Debug, Default)]
 pub struct StringsBuilder {
     bytes: Vec<u8>,
@@ -79,7 +79,7 @@ pub struct StringsBuilder {
 }
 
 impl StringsBuilder {
-    /// Room for `count` strings of `bytes` bytes in all.
+    /// A builder with capacity for `count` strings of `bytes` bytes in total.
     #[must_use]
     pub fn with_capacity(count: usize, bytes: usize) -> Self {
         StringsBuilder { bytes: Vec::with_capacity(bytes), ends: Vec::with_capacity(count) }
@@ -91,10 +91,10 @@ impl StringsBuilder {
         self.ends.push(self.bytes.len());
     }
 
-    /// Appends one string that `write` adds to the end of the buffer.
+    /// Appends one string, which `write` appends to the buffer.
     ///
     /// # Errors
-    /// What `write` returns; the string is then not counted.
+    /// Those of `write`; the string is not counted then.
     pub fn push_with<E>(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>) -> std::result::Result<(), E>,
@@ -104,26 +104,26 @@ impl StringsBuilder {
         Ok(())
     }
 
-    /// How many strings there are.
+    /// The number of strings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Drops all but the first `len` strings.
+    /// Removes all but the first `len` strings.
     pub fn truncate(&mut self, len: usize) {
         self.ends.truncate(len);
         self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
     }
 
-    /// Whether there is none.
+    /// Whether there are no strings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 }
 
-/// A view of a run of strings of a shared [`StringsBuilder`].
+/// A view of consecutive strings in shared memory.
 #[derive(Clone)]
 pub struct Strings {
     store: Arc<StringsBuilder>,
@@ -138,7 +138,7 @@ impl Strings {
         Strings { store: Arc::new(values), range }
     }
 
-    /// A narrower view; `range` counts from the start of this one and is cut at its end.
+    /// A narrower view; `range` is relative to this view and is truncated at its end.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         let end = self.range.start.saturating_add(range.end).min(self.range.end);
@@ -161,25 +161,25 @@ impl Strings {
         self.store.bytes.get(start..end).unwrap_or_default()
     }
 
-    /// Bytes of all strings of the store, which this view keeps.
+    /// The size of all strings in the shared memory, which this view keeps alive, in bytes.
     #[must_use]
     pub fn kept_len(&self) -> usize {
         self.store.bytes.len()
     }
 
-    /// How many strings are in view.
+    /// The number of strings in view.
     #[must_use]
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// Whether none is in view.
+    /// Whether no string is in view.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// The bytes of all strings in view together.
+    /// The total size of the strings in view, in bytes.
     #[must_use]
     pub fn byte_len(&self) -> usize {
         self.iter().map(<[u8]>::len).sum()

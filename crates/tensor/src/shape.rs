@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 
-/// The most dimensions that a tensor of the runtime has.
+/// The highest rank that libtensorflow supports.
 pub const MAX_RANK: usize = 254;
 
 /// The size of each dimension of a tensor; empty for a scalar.
@@ -14,7 +14,7 @@ pub const MAX_RANK: usize = 254;
 pub struct Shape(pub(super) SmallVec<[i64; 4]>);
 
 impl Shape {
-    /// A shape with these dimensions, none negative.
+    /// A shape with these dimensions.
     ///
     /// # Errors
     /// [`Error::invalid`] for more than [`MAX_RANK`] dimensions, a negative one, or a product that
@@ -22,7 +22,7 @@ impl Shape {
     pub fn new(dims: &[i64]) -> Result<Self> {
         if dims.len() > MAX_RANK {
             let count = dims.len();
-            let message = format!("a shape has {count} dimensions, which is more than {MAX_RANK}");
+            let message = format!("a shape has {count} dimensions; at most {MAX_RANK} are allowed");
             return Err(Error::invalid(message));
         }
         let shape = Shape(SmallVec::from_slice(dims));
@@ -64,12 +64,13 @@ impl Shape {
             if dim < 0 {
                 return Err(Error::invalid(format!("shape {self:?} has a negative dimension")));
             }
-            product = product
-                .checked_mul(dim)
-                .ok_or_else(|| Error::invalid(format!("shape {self:?} has too many elements")))?;
+            product = product.checked_mul(dim).ok_or_else(|| self.too_large())?;
         }
-        usize::try_from(product)
-            .map_err(|_| Error::invalid(format!("shape {self:?} has too many elements")))
+        usize::try_from(product).map_err(|_| self.too_large())
+    }
+
+    fn too_large(&self) -> Error {
+        Error::invalid(format!("shape {self:?} has too many elements"))
     }
 
     /// The dimensions after the 0-th; empty for a scalar.

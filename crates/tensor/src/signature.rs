@@ -1,22 +1,22 @@
-//! What a model declares: signatures and the tensors they name.
+//! Signatures, which models declare, and the specs of their inputs and outputs.
 
 use std::fmt;
 
 use super::{DType, Tensor};
 
-/// The declared shape of a signature's tensor.
+/// The declared shape of an input or an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeclaredShape {
-    /// The model says nothing (a `TensorInfo` without `tensor_shape`).
+    /// Not declared (a `TensorInfo` without `tensor_shape`).
     Missing,
-    /// Declared to be of any rank.
+    /// Declared with an unknown rank.
     UnknownRank,
-    /// Each dimension with its name (mostly empty); -1 is unknown.
+    /// The size of each dimension, -1 if unknown, and its name, mostly empty.
     Dims(Vec<(i64, String)>),
 }
 
 impl DeclaredShape {
-    /// The dimension sizes, -1 where unknown; `None` if the rank is unknown.
+    /// The size of each dimension, -1 if unknown; `None` if the rank is unknown.
     #[must_use]
     pub fn sizes(&self) -> Option<Vec<i64>> {
         match self {
@@ -25,7 +25,7 @@ impl DeclaredShape {
         }
     }
 
-    /// Whether the 0-th dimension is declared to be of any size: the sign of a batch dimension.
+    /// Whether the size of the 0-th dimension is unknown, which marks a batch dimension.
     #[must_use]
     pub fn is_batched(&self) -> bool {
         matches!(self, DeclaredShape::Dims(dims) if dims.first().is_some_and(|(size, _)| *size == -1))
@@ -37,43 +37,45 @@ impl fmt::Display for DeclaredShape {
         match self.sizes() {
             None => f.write_str("any rank"),
             Some(sizes) => {
-                let sizes: Vec<String> =
-                    sizes.iter().map(|&s| if s < 0 { "?".into() } else { s.to_string() }).collect();
-                write!(f, "[{}]", sizes.join(", "))
+                let texts: Vec<String> = sizes
+                    .iter()
+                    .map(|&size| if size < 0 { "?".into() } else { size.to_string() })
+                    .collect();
+                write!(f, "[{}]", texts.join(", "))
             }
         }
     }
 }
 
-/// Names of the three tensors that make up a sparse one.
+/// Names of the three tensors of a sparse tensor in coordinate format (COO).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CooSparse {
-    /// Tensor of the values.
+    /// The tensor of the values.
     pub values: String,
-    /// Tensor of their positions.
+    /// The tensor of the values' coordinates.
     pub indices: String,
-    /// Tensor of the dense shape.
+    /// The tensor of the dense shape.
     pub dense_shape: String,
 }
 
 /// One input or output of a signature.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorSpec {
-    /// The name clients use.
+    /// The name that clients use.
     pub alias: String,
     /// The tensor of the graph, for example `serving_default_x:0`.
     pub tensor_name: String,
-    /// TensorFlow's type number as the model declares it, reference types and all.
+    /// The declared type's number in TensorFlow's `DataType`; reference types are kept.
     pub dtype_number: i32,
-    /// Declared shape. Models in the wild declare wrong ones: a hint, not a check.
+    /// The declared shape: a hint, not a check, because real models declare wrong shapes.
     pub shape: DeclaredShape,
-    /// Set if the model declares a sparse tensor, which clients can not send as one.
+    /// Set if the model declares a sparse tensor, which clients cannot send as one value.
     pub sparse: Option<CooSparse>,
 }
 
 impl TensorSpec {
-    /// One of a model that is no graph: its tensor is called what clients call it. -1 in `sizes`
-    /// is an open dimension.
+    /// The spec of a model without a TensorFlow graph: its tensor has the name that clients use.
+    /// -1 in `sizes` is a dimension of unknown size.
     #[must_use]
     pub fn new(alias: impl Into<String>, dtype: DType, sizes: &[i64]) -> Self {
         let alias = alias.into();
@@ -86,47 +88,48 @@ impl TensorSpec {
         }
     }
 
-    /// Element type; `None` if it is one that no client can send.
+    /// The element type; `None` if requests and responses cannot hold it.
     #[must_use]
     pub fn dtype(&self) -> Option<DType> {
         DType::from_number(self.dtype_number)
     }
 }
 
-/// How images reach a model whose one input is a string tensor.
+/// How image files are encoded for a model whose only input is a string tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageEncoding {
-    /// The file's bytes as they are.
+    /// The file's bytes.
     Raw,
-    /// URL-safe base64 text of the bytes, which the graph decodes itself.
+    /// The bytes as URL-safe base64, which the graph decodes.
     Base64Url,
 }
 
-/// A function of a model: named inputs to named outputs.
+/// A named function of a model: named inputs and named outputs.
 #[derive(Clone, Debug)]
 pub struct Signature {
-    /// The name clients use, for example `serving_default`.
+    /// The name that clients use, for example `serving_default`.
     pub name: String,
-    /// `tensorflow/serving/predict`, `…/classify`, `…/regress` or whatever the model says.
+    /// `tensorflow/serving/predict`, `…/classify`, `…/regress` or another name that the model
+    /// declares.
     pub method_name: String,
     /// Inputs, sorted by alias.
     pub inputs: Vec<TensorSpec>,
     /// Outputs, sorted by alias.
     pub outputs: Vec<TensorSpec>,
-    /// Values of inputs that a caller may leave out, by alias.
+    /// Default values of optional inputs, by alias.
     pub defaults: Vec<(String, Tensor)>,
-    /// How image uploads are fed to it.
+    /// How image uploads are encoded for its input.
     pub images: ImageEncoding,
-    /// Whether it is seen to decode images.
+    /// Whether its graph contains operations that decode images.
     pub takes_images: bool,
-    /// Whether running it changes no state of the model, as far as its operations tell (no
-    /// variable is assigned, no table or queue written). Only such a signature is warmed with made-up data, batched
-    /// without being asked to, or run twice.
+    /// Whether a run leaves the model's state unchanged, judging by its operations (no variable is
+    /// assigned, no table or queue is written). Only such a signature is warmed up with synthetic
+    /// inputs, batched by default, or run twice.
     pub read_only: bool,
 }
 
 impl Signature {
-    /// The one function of a model that changes nothing by being run: `serving_default`.
+    /// The only signature, `serving_default`, of a model without state.
     #[must_use]
     pub fn only(mut inputs: Vec<TensorSpec>, mut outputs: Vec<TensorSpec>) -> Self {
         inputs.sort_by(|a, b| a.alias.cmp(&b.alias));
@@ -143,14 +146,14 @@ impl Signature {
         }
     }
 
-    /// The position of the input `alias`.
+    /// The index of the input with this alias.
     #[must_use]
     pub fn input(&self, alias: &str) -> Option<usize> {
         self.inputs.iter().position(|spec| spec.alias == alias)
     }
 
-    /// Whether every input and output declares an open 0-th dimension, so that requests can be
-    /// expected to join along it.
+    /// Whether every input and output declares a batch dimension, along which requests can be
+    /// concatenated.
     #[must_use]
     pub fn is_batchable(&self) -> bool {
         let mut all = self.inputs.iter().chain(&self.outputs);
