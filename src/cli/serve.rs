@@ -38,7 +38,7 @@ pub(super) fn serve(
 ) -> Result<ExitCode> {
     // Enough that threads seldom wait for each other's, and few enough that what loads leave in
     // them is little.
-    os::bound_heaps(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
+    os::limit_malloc_arenas(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
     let platforms = platforms::built_in(config);
     let runtimes = runtimes(&platforms, &config.repository.sources)?;
     let server = Server::start(config, platforms)?;

@@ -265,7 +265,7 @@ impl<R: Read> Read for Metered<R> {
 
 /// The folder of this user's unpacked archives.
 fn home() -> Result<PathBuf> {
-    let user = os::user();
+    let user = os::effective_user_id();
     let home = std::env::temp_dir().join(format!("tensorserve-{user}"));
     let made = fs::DirBuilder::new().recursive(false).mode(0o700).create(&home);
     match made {

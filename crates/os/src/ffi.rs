@@ -1,5 +1,5 @@
-//! What we ask of the operating system's C library directly. An FFI file: the only unsafe code
-//! outside the runtimes' bindings.
+//! Calls of the C library that std does not offer: allocator, priorities, process exit, terminal,
+//! file descriptors. An FFI file.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Gives memory that was freed back to the system. The allocator keeps it otherwise, and a server
-/// that unloads a model of 2 GB would stay 2 GB larger than it need be.
+/// Returns freed memory to the operating system. The allocator would keep it, and a server that
+/// unloads a model of 2 GB would stay 2 GB larger than necessary.
 pub fn release_memory() {
     // SAFETY: malloc_trim takes the allocator's own locks and touches only free memory.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -21,46 +21,46 @@ pub fn release_memory() {
     }
 }
 
-/// Bounds the number of heaps that the C allocator spreads threads over. By default there are
-/// eight per core, each keeping what a model's load left in it.
-pub fn bound_heaps(heaps: usize) {
-    let heaps = i32::try_from(heaps).unwrap_or(i32::MAX);
+/// Limits the number of arenas among which the C allocator distributes threads. The default is
+/// eight per core, and each keeps the memory that loads of models freed in it.
+pub fn limit_malloc_arenas(arenas: usize) {
+    let arenas = i32::try_from(arenas).unwrap_or(i32::MAX);
     // SAFETY: mallopt only sets a parameter of the allocator; called before threads are started.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, heaps);
+        libc::mallopt(libc::M_ARENA_MAX, arenas);
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-    let _ = heaps;
+    let _ = arenas;
 }
 
-/// Whether what libraries read of files lets other threads have the core in between, whatever the
-/// kernel: otherwise requests may wait for a load that reads much.
+/// Whether file reads by libraries are split into short system calls (module `reads`). If not,
+/// requests may have to wait for a load that reads large files.
 #[must_use]
-pub fn reads_in_pieces() -> bool {
+pub fn splits_file_reads() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
-    return crate::reads::are_in_pieces();
+    return crate::reads::is_interposed();
     #[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")))]
     return false;
 }
 
-/// How far [`lower_priority`] goes: to a tenth of the processor time of a thread as usual, where
-/// both want it. Less would let loads starve on a busy server.
+/// The nice value that [`lower_priority`] adds: a thread with it gets about a tenth of the CPU time
+/// of a thread at normal priority when both compete. Any less, and loads starve on a busy server.
 #[cfg(target_os = "linux")]
-const STEPS_DOWN: libc::c_int = 10;
+const NICE_INCREMENT: libc::c_int = 10;
 
-/// Lets other threads go before this one, and before those that it starts, from now on. There is
-/// no way back: only the administrator may raise a priority.
+/// Lowers the scheduling priority of this thread and of threads that it starts later. This cannot
+/// be undone: only a privileged user may raise a priority.
 pub fn lower_priority() {
     // SAFETY: a plain system call; on Linux it changes the calling thread alone.
     #[cfg(target_os = "linux")]
     unsafe {
-        libc::nice(STEPS_DOWN);
+        libc::nice(NICE_INCREMENT);
     }
 }
 
-/// Ends the process without running any exit handlers: threads of a runtime that are still at
-/// work must not find its globals destroyed.
+/// Ends the process without exit handlers, which would destroy the globals of a runtime whose
+/// threads still run.
 pub fn exit_now(code: i32) -> ! {
     use std::io::Write;
     let _ = std::io::stdout().flush();
@@ -68,79 +68,78 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Does `work` while the terminal does not show what is typed: for passwords.
+/// Runs `work` with the terminal's echo switched off, for the input of passwords.
 pub fn without_echo<T>(work: impl FnOnce() -> T) -> T {
-    let mut shown = std::mem::MaybeUninit::<libc::termios>::uninit();
-    // SAFETY: fills the structure when it returns 0, and only then is it taken for filled.
-    let is_terminal = unsafe { libc::tcgetattr(libc::STDIN_FILENO, shown.as_mut_ptr()) == 0 };
+    let mut settings = std::mem::MaybeUninit::<libc::termios>::uninit();
+    // SAFETY: fills the structure if it returns 0, and only then is it treated as initialized.
+    let is_terminal = unsafe { libc::tcgetattr(libc::STDIN_FILENO, settings.as_mut_ptr()) == 0 };
     if !is_terminal {
         return work();
     }
-    // SAFETY: it was filled.
-    let shown = unsafe { shown.assume_init() };
-    let mut hidden = shown;
-    hidden.c_lflag &= !libc::ECHO;
-    // SAFETY: both are settings of this terminal; a failure leaves it as it is.
-    unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &raw const hidden) };
-    let done = work();
+    // SAFETY: tcgetattr has succeeded.
+    let original = unsafe { settings.assume_init() };
+    let mut silent = original;
+    silent.c_lflag &= !libc::ECHO;
+    // SAFETY: these are settings of this terminal; a failure leaves it unchanged.
+    unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &raw const silent) };
+    let result = work();
     // SAFETY: as above.
-    unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &raw const shown) };
-    done
+    unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &raw const original) };
+    result
 }
 
-/// The number of the user that this process acts as.
+/// The effective user ID of this process.
 #[must_use]
-pub fn user() -> u32 {
-    // SAFETY: geteuid has no arguments, touches no memory and can not fail.
+pub fn effective_user_id() -> u32 {
+    // SAFETY: geteuid has no arguments, touches no memory and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// Sets a variable of this process's environment, for a library that reads its settings there.
-/// To be called before that library is opened, while all other threads are our own.
-pub fn set_variable(name: &str, value: &str) {
-    // SAFETY: changing the environment races with threads that read it through libc. Callers see
-    // to it that only our own threads exist, and those read the environment only through std,
-    // which takes a lock that this call takes too.
+/// Sets an environment variable of this process, for a library that reads its settings there.
+/// Call it before that library is opened, while all other threads are our own.
+pub fn set_environment_variable(name: &str, value: &str) {
+    // SAFETY: changing the environment races with threads that read it through libc. Callers
+    // ensure that only our own threads exist, and those read the environment only through std,
+    // which takes the lock that this call takes.
     unsafe { std::env::set_var(name, value) };
 }
 
-/// Does `work` with stderr going to a file in memory, and returns what was written to it.
+/// Runs `work` with stderr redirected to memory, and returns what was written to it.
 ///
-/// Opening the library writes notes before the library looks at its own log level. The server
-/// opens it before it starts any thread that could have something to say meanwhile.
-pub fn with_stderr_kept<T>(work: impl FnOnce() -> T) -> (T, String) {
+/// libtensorflow writes messages while it is opened, before it reads its log level. The server
+/// opens it before it starts any thread that could write to stderr at the same time.
+pub fn capture_stderr<T>(work: impl FnOnce() -> T) -> (T, String) {
     // SAFETY: plain system calls on descriptors that are ours; the name is NUL-terminated.
-    let (kept, memory) = unsafe {
-        let kept = libc::fcntl(2, libc::F_DUPFD_CLOEXEC, 3);
-        (kept, libc::memfd_create(c"stderr".as_ptr(), libc::MFD_CLOEXEC))
+    let (original, memory) = unsafe {
+        let original = libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, 3);
+        (original, libc::memfd_create(c"stderr".as_ptr(), libc::MFD_CLOEXEC))
     };
-    if kept < 0 || memory < 0 {
+    if original < 0 || memory < 0 {
         return (work(), String::new());
     }
     // SAFETY: both descriptors are open and ours; File takes each over exactly once.
-    let (stderr, mut memory) = unsafe {
-        libc::dup2(memory, 2);
-        (File::from_raw_fd(kept), File::from_raw_fd(memory))
+    let (original, mut memory) = unsafe {
+        libc::dup2(memory, libc::STDERR_FILENO);
+        (File::from_raw_fd(original), File::from_raw_fd(memory))
     };
     let result = work();
     let mut written = String::new();
-    // SAFETY: `stderr` is what descriptor 2 was before.
+    // SAFETY: `original` is the file that stderr was before.
     unsafe {
-        use std::os::fd::AsRawFd;
-        libc::dup2(stderr.as_raw_fd(), 2);
+        libc::dup2(original.as_raw_fd(), libc::STDERR_FILENO);
     }
-    // The position is shared with descriptor 2, which wrote: back to the start.
+    // The redirected stderr shared the file's position: back to the start.
     if memory.seek(SeekFrom::Start(0)).is_ok() {
         let _ = memory.read_to_string(&mut written);
     }
     (result, written)
 }
 
-/// A file in memory, without a name. Children get it only where they are given it.
+/// An anonymous file in memory. Child processes inherit it only where it is passed to them.
 ///
 /// # Errors
-/// Without descriptors or memory.
-pub fn file_in_memory() -> io::Result<File> {
+/// Those of the operating system: no descriptors or no memory.
+pub fn memory_file() -> io::Result<File> {
     // SAFETY: the name is NUL-terminated; the descriptor is new, and File takes it over.
     unsafe {
         let memory = libc::memfd_create(c"tensorserve".as_ptr(), libc::MFD_CLOEXEC);
@@ -148,15 +147,15 @@ pub fn file_in_memory() -> io::Result<File> {
     }
 }
 
-/// A descriptor that becomes readable when the process ends. To be called by its parent before
-/// that has waited for it, so that the number still means that process.
+/// A descriptor of a child process that becomes readable when the process ends. Call it before the
+/// child is waited for, so that `pid` still is that process.
 ///
 /// # Errors
-/// Without descriptors, or on Linux before 5.3.
-pub fn process_descriptor(process: u32) -> io::Result<OwnedFd> {
+/// Those of the operating system: no descriptors, or Linux before 5.3.
+pub fn process_descriptor(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: a plain system call; the descriptor is new, and OwnedFd takes it over.
     unsafe {
-        let opened = libc::syscall(libc::SYS_pidfd_open, process, 0);
+        let opened = libc::syscall(libc::SYS_pidfd_open, pid, 0);
         match i32::try_from(opened) {
             Ok(descriptor @ 0..) => Ok(OwnedFd::from_raw_fd(descriptor)),
             _ => Err(io::Error::last_os_error()),
@@ -164,32 +163,33 @@ pub fn process_descriptor(process: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Kills a process and those it has started, all that are in its process group. To be called by
-/// its parent before that has waited for it.
-pub fn kill_group(process: u32) {
-    let Some(group) = i32::try_from(process).ok().filter(|group| *group > 1) else {
+/// Kills the process group that a child process leads: the child and the processes it started.
+/// Call it before the child is waited for.
+pub fn kill_process_group(pid: u32) {
+    let Some(group) = i32::try_from(pid).ok().filter(|group| *group > 1) else {
         return;
     };
-    // SAFETY: a plain system call. The number is above 1, so that it means neither our own group
-    // nor every process.
+    // SAFETY: a plain system call. The number is above 1, so it is neither our own group nor every
+    // process.
     unsafe {
         libc::kill(-group, libc::SIGKILL);
     }
 }
 
-/// What owns a descriptor and keeps it for as long as it lives.
-pub trait Owner: AsRawFd {}
+/// A type that owns one open descriptor, the same one until it is dropped.
+pub trait OwnsDescriptor: AsRawFd {}
 
-impl Owner for OwnedFd {}
-impl Owner for UnixStream {}
+impl OwnsDescriptor for OwnedFd {}
+impl OwnsDescriptor for UnixStream {}
 
-/// Tells when there is something to read, on the runtime that this is called on.
+/// Registers a descriptor with the current tokio runtime, to await that it becomes readable.
 ///
 /// # Errors
-/// Without memory for it.
-pub fn watch_for_input<T: Owner>(owner: &Arc<T>) -> io::Result<AsyncFd<Arc<T>>> {
-    // SAFETY: an owner's descriptor stays open, and the same, until it is dropped, which is not
-    // before the result is.
-    let watched = unsafe { AsyncFd::register_with_interest(Arc::clone(owner), Interest::READABLE) };
-    watched.map_err(io::Error::from)
+/// Those of the operating system, such as no memory.
+pub fn await_readable<T: OwnsDescriptor>(owner: &Arc<T>) -> io::Result<AsyncFd<Arc<T>>> {
+    // SAFETY: the owner keeps its descriptor open and unchanged until it is dropped, and the result
+    // holds the owner.
+    let registered =
+        unsafe { AsyncFd::register_with_interest(Arc::clone(owner), Interest::READABLE) };
+    registered.map_err(io::Error::from)
 }

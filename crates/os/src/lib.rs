@@ -1,5 +1,5 @@
-//! What the program asks of the operating system directly: the C library (`ffi`), reads of files
-//! that let others go first (`reads`), and how much memory there is ([`machine`]).
+//! Direct calls of the operating system: the C library (`ffi`), file reads that let other threads
+//! run in between (`reads`), and memory sizes ([`machine`]).
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,

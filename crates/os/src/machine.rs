@@ -1,56 +1,57 @@
-//! The memory of the machine, of the container and of processes, as Linux tells of it.
+//! Memory of the machine, of the container and of processes, as Linux reports it.
 
 use std::fs;
 
-/// Files that hold the limit of a container's memory, where it has one: control groups, version 2
-/// and 1.
-const LIMITS: [&str; 2] =
+/// Files that hold the memory limit of a container: control groups, versions 2 and 1.
+const CGROUP_LIMITS: [&str; 2] =
     ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
-/// The memory that this process can have, in bytes: the container's limit or what there is.
+/// The memory available to this process, in bytes: the container's limit or the machine's memory,
+/// whichever is less. `None` if neither is known.
 #[must_use]
 pub fn memory() -> Option<u64> {
-    let limits = LIMITS.iter().filter_map(|path| number(path));
-    limits.chain(kilobytes("/proc/meminfo", "MemTotal:")).min()
+    let limits = CGROUP_LIMITS.iter().filter_map(|path| read_number(path));
+    limits.chain(read_field("/proc/meminfo", "MemTotal:")).min()
 }
 
-/// The bytes of memory that can still be had, on this machine and in this container.
+/// The memory that can still be allocated on this machine and in this container, in bytes;
+/// `u64::MAX` if it is unknown.
 #[must_use]
 pub fn free_memory() -> u64 {
-    let machine = kilobytes("/proc/meminfo", "MemAvailable:").unwrap_or(u64::MAX);
+    let machine = read_field("/proc/meminfo", "MemAvailable:").unwrap_or(u64::MAX);
     machine.min(free_in_container().unwrap_or(u64::MAX))
 }
 
-/// What is left of the control group's limit, if there is one. Files that are only cached make
-/// room when they must.
+/// The unused part of the control group's limit, in bytes; `None` without a limit. Cached files
+/// count as free, because the kernel drops them under pressure.
 fn free_in_container() -> Option<u64> {
-    let limit = number("/sys/fs/cgroup/memory.max")?;
-    let used = number("/sys/fs/cgroup/memory.current")?;
-    let parts = fs::read_to_string("/sys/fs/cgroup/memory.stat").unwrap_or_default();
-    let cached = parts.lines().find_map(|line| line.strip_prefix("inactive_file "));
+    let limit = read_number("/sys/fs/cgroup/memory.max")?;
+    let used = read_number("/sys/fs/cgroup/memory.current")?;
+    let stat = fs::read_to_string("/sys/fs/cgroup/memory.stat").unwrap_or_default();
+    let cached = stat.lines().find_map(|line| line.strip_prefix("inactive_file "));
     let cached = cached.and_then(|cached| cached.trim().parse().ok()).unwrap_or(0);
     Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 
-/// The bytes of memory that a process holds: this one, or the one of that number.
+/// The resident memory of a process in bytes: of this one, or of the one with the given ID.
 #[must_use]
-pub fn resident_memory(process: Option<u32>) -> Option<u64> {
-    let process = process.map_or("self".to_owned(), |number| number.to_string());
-    kilobytes(&format!("/proc/{process}/status"), "VmRSS:")
+pub fn resident_memory(pid: Option<u32>) -> Option<u64> {
+    let pid = pid.map_or("self".to_owned(), |pid| pid.to_string());
+    read_field(&format!("/proc/{pid}/status"), "VmRSS:")
 }
 
-/// The number that a file of the kernel's holds.
-fn number(path: &str) -> Option<u64> {
+/// The number in a kernel file that holds nothing else.
+fn read_number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The bytes that the line `name` of a file of the kernel's says.
-fn kilobytes(path: &str, name: &str) -> Option<u64> {
-    in_bytes(&fs::read_to_string(path).ok()?, name)
+/// The field `name` of a kernel file, in bytes.
+fn read_field(path: &str, name: &str) -> Option<u64> {
+    parse_field(&fs::read_to_string(path).ok()?, name)
 }
 
-/// The same of its text, which counts in kB.
-fn in_bytes(text: &str, name: &str) -> Option<u64> {
+/// The field `name` of a kernel file's text, which is in kB there, in bytes.
+fn parse_field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
@@ -62,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_total_is_in_bytes() {
-        let total = |text| in_bytes(text, "MemTotal:");
+        let total = |text| parse_field(text, "MemTotal:");
         assert_eq!(total("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16 << 20));
         assert_eq!(total("MemFree: 1 kB\n"), None);
         assert!(memory().is_some_and(|bytes| bytes > 1 << 20));

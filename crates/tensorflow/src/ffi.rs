@@ -203,14 +203,14 @@ impl Api {
 /// Sets how much libtensorflow itself writes to stderr: 0 all, 1 no notes, 2 no warnings,
 /// 3 no errors. Only has an effect before the library is opened.
 pub(super) fn set_log_level(level: u8) {
-    os::set_variable("TF_CPP_MIN_LOG_LEVEL", &level.to_string());
+    os::set_environment_variable("TF_CPP_MIN_LOG_LEVEL", &level.to_string());
 }
 
 /// Gives each session the number of threads within an operation that its own configuration asks
 /// for. By default the first session of the process decides for all. Only has an effect before
 /// the library is opened.
 pub(super) fn use_threads_per_session() {
-    os::set_variable("TF_OVERRIDE_GLOBAL_THREADPOOL", "1");
+    os::set_environment_variable("TF_OVERRIDE_GLOBAL_THREADPOOL", "1");
 }
 
 /// A copy of what a buffer holds.

@@ -82,7 +82,7 @@ impl TensorFlow {
                 "this libtensorflow can not bound threads per run; every run uses all of them"
             );
         }
-        if !os::reads_in_pieces() {
+        if !os::splits_file_reads() {
             log::debug!("variables are read in one call each, which requests may wait for");
         }
         let custom_ops = custom_ops::load(&api, &self.config.custom_ops)?;
@@ -105,7 +105,7 @@ impl TensorFlow {
         if level == 0 {
             return self.find_and_open();
         }
-        let (opened, notes) = os::with_stderr_kept(|| self.find_and_open());
+        let (opened, notes) = os::capture_stderr(|| self.find_and_open());
         for note in notes.lines() {
             log::debug!("libtensorflow: {note}");
         }

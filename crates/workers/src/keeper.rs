@@ -236,7 +236,7 @@ fn check_memory(worker: &Worker, process: &Process, shared: &Shared) -> Option<S
 impl Process {
     /// Kills it, and those it has started.
     fn kill(&self) {
-        os::kill_group(self.child.id());
+        os::kill_process_group(self.child.id());
     }
 
     /// The memory it holds, in bytes.

@@ -103,7 +103,7 @@ pub(super) fn start(program: &Program, id: u64, name: Arc<str>) -> Result<(Worke
 fn spawn(program: &Program, id: u64, name: Arc<str>) -> io::Result<(Worker, Process)> {
     let (socket, theirs) = UnixStream::pair()?;
     socket.set_nonblocking(true)?;
-    let mut memory = os::file_in_memory()?;
+    let mut memory = os::memory_file()?;
     memory.write_all(program.text.as_bytes())?;
     let (printed, prints) = io::pipe()?;
     // Without code between fork and exec, so that the standard library need not copy this
@@ -116,7 +116,7 @@ fn spawn(program: &Program, id: u64, name: Arc<str>) -> io::Result<(Worker, Proc
         .process_group(0)
         .spawn()?;
     let mut started = Started(Some(child));
-    let ended = os::watch_for_input(&Arc::new(os::process_descriptor(started.id())?))?;
+    let ended = os::await_readable(&Arc::new(os::process_descriptor(started.id())?))?;
     let log = Log::new(Arc::clone(&name), printed.into())?;
     let (orders, their_orders) = mpsc::unbounded_channel();
     let (end, their_end) = watch::channel(None);
@@ -149,7 +149,7 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            os::kill_group(child.id());
+            os::kill_process_group(child.id());
             let _ = child.wait();
         }
     }
@@ -164,7 +164,7 @@ impl Worker {
     /// The socket, for whoever has the process for a call; on the runtime of the caller, so that
     /// no other thread need be woken for the answer.
     pub(super) fn line(&self) -> io::Result<Line<'_>> {
-        Ok(Line { worker: self, socket: os::watch_for_input(&self.socket)? })
+        Ok(Line { worker: self, socket: os::await_readable(&self.socket)? })
     }
 }
 
