@@ -1,7 +1,7 @@
-//! Unpacks `model.tar.gz`: from anyone, onto a disk of ours.
+//! Unpacks `model.tar.gz` archives, which may come from untrusted clients.
 //!
-//! Only files and folders come out, only below the folder they are unpacked into, and no more of
-//! them than the limits allow. Nothing of an archive that is refused stays.
+//! Only files and folders are extracted, only below the target folder, and no more than the limits
+//! allow. Nothing remains of an archive that is refused.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -11,7 +11,7 @@
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::process;
@@ -24,161 +24,175 @@ use tar::{Archive, Entry, EntryType};
 use tensorserve_os as os;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// Bounds on what comes out of an archive.
+/// Bounds on what is extracted from an archive.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes, all together.
+    /// Unpacked bytes in total, headers included.
     pub bytes: u64,
     /// Files and folders.
     pub entries: usize,
-    /// How many times larger than the archive it may be…
+    /// How many times larger than the packed archive the unpacked bytes may be…
     pub ratio: u64,
     /// …beyond this many bytes.
     pub free: u64,
 }
 
 impl Default for Limits {
-    /// Room for every model that has a use, and none for an archive that is a trap.
+    /// Enough for every real model, and too little for a decompression bomb.
     fn default() -> Self {
         Limits { bytes: 64 << 30, entries: 100_000, ratio: 200, free: 256 << 20 }
     }
 }
 
-/// The most bytes between two entries: long names and other remarks on the next one.
-const MOST_REMARKS: u64 = 1 << 20;
+/// The most bytes of metadata between two entries: long names and extended headers.
+const MAX_METADATA_BYTES: u64 = 1 << 20;
 
-/// The longest path of an entry, in bytes and in folders.
-const LONGEST_PATH: usize = 4096;
-const DEEPEST_PATH: usize = 64;
+/// Size of a tar block, to which the content of an entry is padded, twice: for the padding and the
+/// next header.
+const BLOCKS_AFTER_ENTRY: u64 = 2 * 512;
 
-/// Whether `path` is to be unpacked: a file, and not a folder.
+/// Longest path of an entry, in bytes.
+const MAX_PATH_BYTES: usize = 4096;
+
+/// Deepest path of an entry, in components.
+const MAX_PATH_DEPTH: usize = 64;
+
+/// The first bytes of a gzip file (RFC 1952).
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// Longest path that an error message shows, in characters.
+const MAX_SHOWN_PATH: usize = 200;
+
+/// Whether `path` is an archive to unpack: a file, not a folder.
 #[must_use]
 pub fn is_archive(path: &Path) -> bool {
     path.is_file()
 }
 
-/// The folder with what is in `archive`, which is unpacked if that was not done before.
+/// The folder with the content of `archive`, which is unpacked if it has not been yet.
 ///
-/// It is kept among this user's temporary files; an archive that was changed is unpacked again,
-/// beside what it was.
+/// The folder is among this user's temporary files. An archive that has changed since is unpacked
+/// into another one.
 ///
 /// # Errors
-/// As [`unpack`]; if there is no place for temporary files, or it is someone else's.
+/// Those of [`unpack`], and if the folder for temporary files is missing or belongs to another
+/// user.
 pub fn unpacked(archive: &Path, limits: &Limits) -> Result<PathBuf> {
-    let home = home()?;
-    let folder = home.join(identity(archive)?);
+    let cache = cache_folder()?;
+    let folder = cache.join(fingerprint(archive)?);
     if folder.is_dir() {
         return Ok(folder);
     }
     static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
     let attempt = ATTEMPTS.fetch_add(1, Relaxed);
-    let partial = home.join(format!("partial-{}-{attempt}", process::id()));
-    let done = unpack(archive, &partial, limits).and_then(|()| {
-        match fs::rename(&partial, &folder) {
-            // Another process was faster.
-            Err(_) if folder.is_dir() => fs::remove_dir_all(&partial),
-            other => other,
-        }
-        .map_err(|e| failed(&folder, "can not be written", e))
-    });
-    if done.is_err() {
+    let partial = cache.join(format!("partial-{}-{attempt}", process::id()));
+    let outcome = unpack(archive, &partial, limits).and_then(|()| publish(&partial, &folder));
+    if outcome.is_err() {
         let _ = fs::remove_dir_all(&partial);
     }
-    done.map(|()| folder)
+    outcome.map(|()| folder)
+}
+
+/// Moves a completely unpacked folder to its final name.
+fn publish(partial: &Path, folder: &Path) -> Result<()> {
+    let renamed = match fs::rename(partial, folder) {
+        // Another process has unpacked the same archive.
+        Err(_) if folder.is_dir() => fs::remove_dir_all(partial),
+        other => other,
+    };
+    renamed.map_err(|e| file_error(folder, "written", e))
 }
 
 /// Unpacks `archive`, a tar file or a gzipped one, into the new folder `into`.
 ///
 /// # Errors
-/// [`Code::InvalidArgument`] for what is no archive, is cut short, exceeds the limits, or holds
-/// anything but files and folders with paths that stay below `into`. What came out of it before
-/// is left there.
+/// [`Code::InvalidArgument`] if it is not an archive, is truncated, exceeds the limits, or holds
+/// anything but files and folders with paths below `into`. What was extracted before the error
+/// stays in `into`.
 pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<()> {
-    let at = |e: Error| e.context(archive.display());
-    let file = File::open(archive).map_err(|e| failed(archive, "can not be read", e))?;
-    fs::create_dir_all(into).map_err(|e| failed(into, "can not be made", e))?;
+    let file = File::open(archive).map_err(|e| file_error(archive, "read", e))?;
+    fs::create_dir_all(into).map_err(|e| file_error(into, "created", e))?;
     let meter = Meter::new(*limits);
     let packed = Metered { inner: BufReader::new(file), meter: meter.clone(), is_packed: true };
-    let unpacking = |reader: &mut dyn Read| {
-        let reader = Metered { inner: reader, meter: meter.clone(), is_packed: false };
-        unpack_entries(&mut Archive::new(reader), into, &meter, limits)
-    };
     let mut packed = BufReader::new(packed);
-    let is_gzip = io::BufRead::fill_buf(&mut packed)
-        .map_err(|e| failed(archive, "can not be read", e))?
-        .starts_with(&[0x1f, 0x8b]);
-    let unpacked =
-        if is_gzip { unpacking(&mut MultiGzDecoder::new(packed)) } else { unpacking(&mut packed) };
-    unpacked.map_err(at)
+    let head = packed.fill_buf().map_err(|e| file_error(archive, "read", e))?;
+    let outcome = if head.starts_with(&GZIP_MAGIC) {
+        unpack_entries(&mut MultiGzDecoder::new(packed), into, &meter)
+    } else {
+        unpack_entries(&mut packed, into, &meter)
+    };
+    outcome.map_err(|e| e.context(archive.display()))
 }
 
-fn unpack_entries<R: Read>(
-    archive: &mut Archive<R>,
-    into: &Path,
-    meter: &Meter,
-    limits: &Limits,
-) -> Result<()> {
+/// Extracts every entry of an uncompressed tar stream.
+fn unpack_entries(tar: &mut dyn Read, into: &Path, meter: &Meter) -> Result<()> {
+    let reader = Metered { inner: tar, meter: meter.clone(), is_packed: false };
+    let mut archive = Archive::new(reader);
+    let limit = meter.0.limits.entries;
     let mut count = 0;
-    meter.allow(MOST_REMARKS);
-    for entry in archive.entries().map_err(broken)? {
-        let mut entry = entry.map_err(broken)?;
+    meter.allow(MAX_METADATA_BYTES);
+    for entry in archive.entries().map_err(invalid_archive)? {
+        let mut entry = entry.map_err(invalid_archive)?;
         count += 1;
-        if count > limits.entries {
-            let most = limits.entries;
-            return Err(Error::invalid(format!("it holds more than {most} files and folders")));
+        if count > limit {
+            return Err(Error::invalid(format!("it holds more than {limit} files and folders")));
         }
-        // What fills the last block belongs to it.
-        meter.allow(entry.size().saturating_add(1024));
+        meter.allow(entry.size().saturating_add(BLOCKS_AFTER_ENTRY));
         unpack_entry(&mut entry, into)?;
-        meter.allow(MOST_REMARKS);
+        meter.allow(MAX_METADATA_BYTES);
     }
     if count == 0 {
-        return Err(Error::invalid("it is no archive, or an empty one; a model.tar.gz is wanted"));
+        return Err(Error::invalid("not an archive, or an empty one; expected a model.tar.gz"));
     }
     Ok(())
 }
 
 fn unpack_entry<R: Read>(entry: &mut Entry<'_, R>, into: &Path) -> Result<()> {
-    let path = entry.path().map_err(broken)?.into_owned();
+    let path = entry.path().map_err(invalid_archive)?.into_owned();
     let kind = entry.header().entry_type();
     let shown = shown(&path);
-    if matches!(kind, EntryType::XGlobalHeader) {
+    if kind == EntryType::XGlobalHeader {
         return Ok(());
     }
     let Some(target) = target(&path, into) else {
         return Err(Error::invalid(format!("the path of {shown:?} leads out of the archive")));
     };
-    let is_folder = kind == EntryType::Directory;
-    if !is_folder && !matches!(kind, EntryType::Regular | EntryType::Continuous) {
-        let what = if matches!(kind, EntryType::Symlink | EntryType::Link) {
-            "a link"
-        } else if matches!(kind, EntryType::Char | EntryType::Block | EntryType::Fifo) {
-            "a device"
-        } else {
-            "neither a file nor a folder"
-        };
+    if let Some(name) = refused_kind(kind) {
         return Err(Error::invalid(format!(
-            "{shown:?} is {what}; a model's archive may hold files and folders only"
+            "{shown:?} is {name}; a model's archive may hold only files and folders"
         )));
     }
-    let unwritten = |e: io::Error| failed(&target, "can not be written", e);
-    if is_folder {
-        return fs::create_dir_all(&target).map_err(unwritten);
+    let unwritable = |e: io::Error| file_error(&target, "written", e);
+    if kind == EntryType::Directory {
+        return fs::create_dir_all(&target).map_err(unwritable);
     }
     if let Some(parent) = target.parent() {
-        fs::create_dir_all(parent).map_err(unwritten)?;
+        fs::create_dir_all(parent).map_err(unwritable)?;
     }
-    let mut file = File::create(&target).map_err(unwritten)?;
-    let copied = io::copy(entry, &mut file).map_err(broken)?;
+    let mut file = File::create(&target).map_err(unwritable)?;
+    let copied = io::copy(entry, &mut file).map_err(invalid_archive)?;
     if copied != entry.size() {
-        return Err(Error::invalid(format!("it is cut short, within {shown:?}")));
+        return Err(Error::invalid(format!("it is truncated within {shown:?}")));
     }
     Ok(())
 }
 
-/// Where an entry goes; nothing if that would be outside.
+/// The name of a kind of entry that is not extracted; `None` for files and folders.
+fn refused_kind(kind: EntryType) -> Option<&'static str> {
+    if matches!(kind, EntryType::Directory | EntryType::Regular | EntryType::Continuous) {
+        None
+    } else if matches!(kind, EntryType::Symlink | EntryType::Link) {
+        Some("a link")
+    } else if matches!(kind, EntryType::Char | EntryType::Block | EntryType::Fifo) {
+        Some("a device")
+    } else {
+        Some("neither a file nor a folder")
+    }
+}
+
+/// The file that an entry is extracted to; `None` if it would be outside `into`.
 fn target(path: &Path, into: &Path) -> Option<PathBuf> {
-    if path.as_os_str().len() > LONGEST_PATH || path.components().count() > DEEPEST_PATH {
+    if path.as_os_str().len() > MAX_PATH_BYTES || path.components().count() > MAX_PATH_DEPTH {
         return None;
     }
     let mut target = into.to_owned();
@@ -192,12 +206,12 @@ fn target(path: &Path, into: &Path) -> Option<PathBuf> {
     Some(target)
 }
 
-/// A path as it can be shown.
+/// A path for error messages, truncated.
 fn shown(path: &Path) -> String {
-    path.to_string_lossy().chars().take(200).collect()
+    path.to_string_lossy().chars().take(MAX_SHOWN_PATH).collect()
 }
 
-/// What has been read, and what may be.
+/// Counts packed and unpacked bytes, and enforces the limits. Shared by both readers.
 #[derive(Clone)]
 struct Meter(Rc<Counts>);
 
@@ -205,7 +219,7 @@ struct Counts {
     limits: Limits,
     packed: Cell<u64>,
     unpacked: Cell<u64>,
-    /// What may be read until the next step.
+    /// Unpacked bytes that may be read before [`Meter::allow`] is called again.
     allowed: Cell<u64>,
 }
 
@@ -219,27 +233,31 @@ impl Meter {
         self.0.allowed.set(bytes);
     }
 
+    fn count_packed(&self, bytes: u64) {
+        self.0.packed.set(self.0.packed.get().saturating_add(bytes));
+    }
+
     fn count_unpacked(&self, bytes: u64) -> io::Result<()> {
         let Counts { limits, packed, unpacked, allowed } = &*self.0;
-        let all = unpacked.get().saturating_add(bytes);
-        unpacked.set(all);
-        let refuse = |message: String| Err(io::Error::new(io::ErrorKind::InvalidData, message));
-        if all > limits.bytes {
-            return refuse(format!("more than {} bytes would come out of it", limits.bytes));
+        let total = unpacked.get().saturating_add(bytes);
+        unpacked.set(total);
+        if total > limits.bytes {
+            return Err(over_limit(format!("it unpacks to more than {} bytes", limits.bytes)));
         }
-        let largest = packed.get().saturating_mul(limits.ratio).saturating_add(limits.free);
-        if all > largest {
-            return refuse(format!(
-                "more than {} times its size would come out of it",
-                limits.ratio
-            ));
+        if total > packed.get().saturating_mul(limits.ratio).saturating_add(limits.free) {
+            let message = format!("it unpacks to more than {} times its size", limits.ratio);
+            return Err(over_limit(message));
         }
-        match allowed.get().checked_sub(bytes) {
-            Some(left) => allowed.set(left),
-            None => return refuse("an entry's name or remarks are too long".to_owned()),
-        }
+        let Some(left) = allowed.get().checked_sub(bytes) else {
+            return Err(over_limit("the name or metadata of an entry is too long"));
+        };
+        allowed.set(left);
         Ok(())
     }
+}
+
+fn over_limit(message: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message.into())
 }
 
 /// A reader whose bytes are counted.
@@ -254,8 +272,7 @@ impl<R: Read> Read for Metered<R> {
         let read = self.inner.read(buffer)?;
         let bytes = u64::try_from(read).unwrap_or(u64::MAX);
         if self.is_packed {
-            let packed = &self.meter.0.packed;
-            packed.set(packed.get().saturating_add(bytes));
+            self.meter.count_packed(bytes);
         } else {
             self.meter.count_unpacked(bytes)?;
         }
@@ -263,32 +280,31 @@ impl<R: Read> Read for Metered<R> {
     }
 }
 
-/// The folder of this user's unpacked archives.
-fn home() -> Result<PathBuf> {
+/// The folder of this user's unpacked archives, which is created if necessary.
+fn cache_folder() -> Result<PathBuf> {
     let user = os::effective_user_id();
-    let home = std::env::temp_dir().join(format!("tensorserve-{user}"));
-    let made = fs::DirBuilder::new().recursive(false).mode(0o700).create(&home);
-    match made {
+    let folder = std::env::temp_dir().join(format!("tensorserve-{user}"));
+    match fs::DirBuilder::new().recursive(false).mode(0o700).create(&folder) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(failed(&home, "can not be made", e));
+            return Err(file_error(&folder, "created", e));
         }
         _ => {}
     }
-    // Everyone can make folders there; nobody else may write into this one.
-    let meta = fs::symlink_metadata(&home).map_err(|e| failed(&home, "can not be read", e))?;
+    // Every user can create folders there; only this user may be able to write to this one.
+    let meta = fs::symlink_metadata(&folder).map_err(|e| file_error(&folder, "read", e))?;
     if !meta.is_dir() || meta.uid() != user || meta.mode() & 0o022 != 0 {
         let message = format!(
             "{} is not a folder that only this user can write to; remove it",
-            home.display()
+            folder.display()
         );
         return Err(Error::new(Code::PermissionDenied, message));
     }
-    Ok(home)
+    Ok(folder)
 }
 
-/// A name for the archive as it is now.
-fn identity(archive: &Path) -> Result<String> {
-    let unreadable = |e| failed(archive, "can not be read", e);
+/// A name that changes with the archive's path, inode, size and times.
+fn fingerprint(archive: &Path) -> Result<String> {
+    let unreadable = |e| file_error(archive, "read", e);
     let path = archive.canonicalize().map_err(unreadable)?;
     let meta = fs::metadata(&path).map_err(unreadable)?;
     let mut hasher = DefaultHasher::new();
@@ -297,12 +313,13 @@ fn identity(archive: &Path) -> Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-fn broken(error: io::Error) -> Error {
-    Error::invalid(format!("it can not be unpacked: {error}")).with_source(error)
+fn invalid_archive(error: io::Error) -> Error {
+    Error::invalid(format!("cannot unpack it: {error}")).with_source(error)
 }
 
-fn failed(path: &Path, what: &str, error: io::Error) -> Error {
-    let message = format!("{} {what}: {error}", path.display());
+/// The error of a file that cannot be "read", "written" or "created".
+fn file_error(path: &Path, action: &str, error: io::Error) -> Error {
+    let message = format!("{} cannot be {action}: {error}", path.display());
     Error::new(Code::of_io(&error), message).with_source(error)
 }
 
@@ -316,7 +333,7 @@ mod tests {
 
     fn header(path: &str, kind: EntryType, size: u64) -> Header {
         let mut header = Header::new_gnu();
-        // Not through the library's own checks.
+        // Bypasses the library's own checks.
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_entry_type(kind);
         header.set_size(size);
@@ -347,7 +364,8 @@ mod tests {
         gzip(&builder.into_inner().expect("finished"))
     }
 
-    /// Unpacks these bytes; the second folder is there to see whether anything gets into it.
+    /// Unpacks these bytes into `in/here` of the returned folder, so that a test can check whether
+    /// anything escaped from there.
     fn unpack_bytes(bytes: &[u8], limits: &Limits) -> (tempfile::TempDir, Result<()>) {
         let root = tempfile::tempdir().expect("temporary folder");
         let archive = root.path().join("model.tar.gz");
