@@ -6,6 +6,6 @@ fn main() -> Result<()> {
     println!("cargo:rerun-if-changed=proto");
     let files = protox::compile(["onnx.proto"], ["proto"]);
     let files = files.map_err(|e| Error::other(format!("{e:?}")))?;
-    // What is in a file stays there: weights are not copied.
+    // `Bytes` fields share the memory of the decoded file: weights are not copied.
     prost_build::Config::new().bytes(["."]).compile_fds(files)
 }

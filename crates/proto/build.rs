@@ -17,18 +17,21 @@ const FILES: [&str; 7] = [
 
 fn main() -> Result<()> {
     println!("cargo:rerun-if-changed=proto");
-    let failed = |e: protox::Error| Error::other(format!("{e:?}"));
-    let mut compiler = protox::Compiler::new(["proto"]).map_err(failed)?;
+    let mut compiler = protox::Compiler::new(["proto"]).map_err(compile_error)?;
     compiler.include_imports(true).include_source_info(false);
-    compiler.open_files(FILES).map_err(failed)?;
+    compiler.open_files(FILES).map_err(compile_error)?;
     let folder = env::var_os("OUT_DIR").ok_or_else(|| Error::other("OUT_DIR is not set"))?;
-    // What the text format of settings is read with, and what clients are told we speak.
+    // For reading configuration files in the text format, and for gRPC reflection.
     let descriptors = compiler.encode_file_descriptor_set();
     fs::write(PathBuf::from(folder).join("descriptors.bin"), descriptors)?;
     let mut prost = prost_build::Config::new();
     prost.btree_map(["."]).bytes(["."]);
     let tonic = tonic_prost_build::configure().build_client(false).build_transport(false);
-    // Reads what clients send without taking much more memory than that.
+    // Refuses requests whose decoded form would be far larger than their bytes.
     let tonic = tonic.codec_path("crate::bounded::BoundedCodec");
     tonic.compile_fds_with_config(compiler.file_descriptor_set(), prost)
+}
+
+fn compile_error(error: protox::Error) -> Error {
+    Error::other(format!("{error:?}"))
 }

@@ -1,8 +1,8 @@
-//! Decodes messages whose memory is in proportion to their bytes.
+//! Decodes requests only if their decoded size is in proportion to their bytes.
 //!
-//! Two bytes of a message can become a struct of hundreds, and they can come millions of times:
-//! a message within its limit would then take all memory there is. So the fields that come in
-//! any number are counted, with what each takes, before anything is made of them.
+//! Two bytes on the wire can decode to a struct of hundreds, and a message within its size limit
+//! can hold millions of them, enough to exhaust the memory. So a scan of the wire format first adds
+//! up the decoded size of all repeated fields, before any of them is allocated.
 
 use std::marker::PhantomData;
 
@@ -17,55 +17,55 @@ use super::serving::{
     PredictRequest, RegressionRequest, ReloadConfigRequest,
 };
 
-/// How many times its own size a message may take. The most that a sensible one does is eight:
-/// 64-bit integers of one digit; short strings of bytes take ten.
-const GROWTH: usize = 16;
+/// The most bytes of decoded fields per byte of the message. Real requests reach 8 (64-bit integers
+/// that are encoded in one byte) and 10 (short byte strings).
+const MAX_GROWTH: usize = 16;
 
-/// What any message may take.
-const ALWAYS: usize = 1 << 20;
+/// Bytes of decoded fields that every message may have.
+const FREE_BYTES: usize = 1 << 20;
 
-/// A field that comes in any number, or that holds such.
-struct Field {
+/// A repeated field, or a field whose message has repeated fields.
+struct FieldCost {
     number: u64,
-    /// The memory that each takes in bytes, less than which is in the message itself.
-    each: usize,
-    kind: Kind,
+    /// Decoded size of one element in bytes, without what it holds.
+    element_size: usize,
+    kind: FieldKind,
 }
 
-enum Kind {
+enum FieldKind {
     /// A string or bytes.
     Text,
-    /// Numbers, each of at least a byte; they may come packed.
+    /// Numbers, of at least one byte each on the wire; packed or not.
     Numbers,
     /// A message with such fields.
-    Message(&'static [Field]),
+    Message(&'static [FieldCost]),
 }
 
-const fn text(number: u64, each: usize) -> Field {
-    Field { number, each, kind: Kind::Text }
+const fn text(number: u64, element_size: usize) -> FieldCost {
+    FieldCost { number, element_size, kind: FieldKind::Text }
 }
 
-const fn numbers(number: u64, each: usize) -> Field {
-    Field { number, each, kind: Kind::Numbers }
+const fn numbers(number: u64, element_size: usize) -> FieldCost {
+    FieldCost { number, element_size, kind: FieldKind::Numbers }
 }
 
-const fn message(number: u64, each: usize, fields: &'static [Field]) -> Field {
-    Field { number, each, kind: Kind::Message(fields) }
+const fn message(number: u64, element_size: usize, fields: &'static [FieldCost]) -> FieldCost {
+    FieldCost { number, element_size, kind: FieldKind::Message(fields) }
 }
 
-/// A message that clients send.
-pub trait Request: Message + Default {
+/// A request message, with the repeated fields whose decoded size is bounded.
+pub trait BoundedRequest: Message + Default {
     #[doc(hidden)]
-    const FIELDS: Fields;
+    const FIELDS: RepeatedFields;
 }
 
-/// What of a message can come in any number.
-pub struct Fields(&'static [Field]);
+/// The fields of a message that are repeated, or hold repeated fields.
+pub struct RepeatedFields(&'static [FieldCost]);
 
-// The sizes are those of the generated structs, rounded up, with what a vector that grows or a
-// node of a tree that is half empty adds; a test compares them.
-const SHAPE: &[Field] = &[message(2, 48, &[])];
-const TENSOR: &[Field] = &[
+// The element sizes are those of the generated structs, rounded up, and include the spare capacity
+// of a vector that grows or of a tree node that is half empty. A test compares them.
+const SHAPE: &[FieldCost] = &[message(2, 48, &[])];
+const TENSOR: &[FieldCost] = &[
     message(2, 0, SHAPE),
     text(8, 32),
     numbers(7, 4),
@@ -74,21 +74,21 @@ const TENSOR: &[Field] = &[
     numbers(16, 4),
     numbers(17, 8),
 ];
-const TENSORS: &[Field] = &[message(2, 0, TENSOR)];
-const LISTS: &[Field] = &[message(1, 0, &[text(1, 32)]), message(3, 0, &[numbers(1, 8)])];
-const FEATURES: &[Field] = &[message(1, 96, &[message(2, 0, LISTS)])];
-const EXAMPLE: &[Field] = &[message(1, 0, FEATURES)];
-const EXAMPLES: &[Field] = &[message(1, 32, EXAMPLE), message(2, 0, EXAMPLE)];
-const INPUT: &[Field] = &[message(1, 0, EXAMPLES), message(2, 0, EXAMPLES)];
-const ON_EXAMPLES: &[Field] = &[message(2, 0, INPUT)];
-const TASKS: &[Field] = &[message(1, 128, &[]), message(2, 0, INPUT)];
-const POLICY: &[Field] = &[message(102, 0, &[numbers(1, 8)])];
-const MODEL: &[Field] = &[message(7, 0, POLICY), message(8, 64, &[])];
-const MODELS: &[Field] = &[message(1, 0, &[message(1, 320, MODEL)])];
+const TENSORS: &[FieldCost] = &[message(2, 0, TENSOR)];
+const LISTS: &[FieldCost] = &[message(1, 0, &[text(1, 32)]), message(3, 0, &[numbers(1, 8)])];
+const FEATURES: &[FieldCost] = &[message(1, 96, &[message(2, 0, LISTS)])];
+const EXAMPLE: &[FieldCost] = &[message(1, 0, FEATURES)];
+const EXAMPLES: &[FieldCost] = &[message(1, 32, EXAMPLE), message(2, 0, EXAMPLE)];
+const INPUT: &[FieldCost] = &[message(1, 0, EXAMPLES), message(2, 0, EXAMPLES)];
+const ON_EXAMPLES: &[FieldCost] = &[message(2, 0, INPUT)];
+const TASKS: &[FieldCost] = &[message(1, 128, &[]), message(2, 0, INPUT)];
+const POLICY: &[FieldCost] = &[message(102, 0, &[numbers(1, 8)])];
+const MODEL: &[FieldCost] = &[message(7, 0, POLICY), message(8, 64, &[])];
+const MODELS: &[FieldCost] = &[message(1, 0, &[message(1, 320, MODEL)])];
 
 macro_rules! requests {
     ($($type:ty: $fields:expr;)*) => {
-        $(impl Request for $type { const FIELDS: Fields = Fields($fields); })*
+        $(impl BoundedRequest for $type { const FIELDS: RepeatedFields = RepeatedFields($fields); })*
     };
 }
 
@@ -104,77 +104,92 @@ requests! {
 
 /// Why a message was not decoded.
 #[derive(Debug)]
-pub enum Undecoded {
-    /// It is none, or not of this type.
+pub enum BoundedDecodeError {
+    /// The bytes are not a message of this type.
     Malformed(prost::DecodeError),
-    /// It would take too much memory.
+    /// The decoded message would need too much memory.
     TooLarge,
 }
 
-impl std::fmt::Display for Undecoded {
+impl std::fmt::Display for BoundedDecodeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Undecoded::Malformed(error) => error.fmt(f),
-            Undecoded::TooLarge => f.write_str(
-                "the message has far more fields than its size gives reason for, and would take \
-                 too much memory",
+            BoundedDecodeError::Malformed(error) => error.fmt(f),
+            BoundedDecodeError::TooLarge => f.write_str(
+                "the message has too many fields for its size; decoding it would need too much \
+                 memory",
             ),
         }
     }
 }
 
-/// Decodes a message.
+/// Decodes a request.
 ///
 /// # Errors
-/// [`Undecoded`].
-pub fn decode<T: Request>(bytes: Bytes) -> Result<T, Undecoded> {
-    let mut scan = Scan { rest: &bytes };
-    let needed = scan.message(T::FIELDS.0);
-    if needed > bytes.len().saturating_mul(GROWTH).saturating_add(ALWAYS) {
-        return Err(Undecoded::TooLarge);
+/// [`BoundedDecodeError`].
+pub fn decode<T: BoundedRequest>(bytes: Bytes) -> Result<T, BoundedDecodeError> {
+    let mut scanner = WireScanner { rest: &bytes };
+    let decoded_size = scanner.decoded_size(T::FIELDS.0);
+    if decoded_size > bytes.len().saturating_mul(MAX_GROWTH).saturating_add(FREE_BYTES) {
+        return Err(BoundedDecodeError::TooLarge);
     }
-    T::decode(bytes).map_err(Undecoded::Malformed)
+    T::decode(bytes).map_err(BoundedDecodeError::Malformed)
 }
 
-/// Walks a message. Where it is malformed the walk ends: decoding ends there too.
-struct Scan<'a> {
+/// The wire types of protobuf's encoding: the low three bits of a field's key.
+mod wire_type {
+    pub(super) const VARINT: u64 = 0;
+    pub(super) const FIXED_64: u64 = 1;
+    pub(super) const LENGTH_DELIMITED: u64 = 2;
+    pub(super) const START_GROUP: u64 = 3;
+    pub(super) const END_GROUP: u64 = 4;
+    pub(super) const FIXED_32: u64 = 5;
+}
+
+/// The most bytes of a varint: ten times seven bits hold 64.
+const MAX_VARINT_BYTES: usize = 10;
+
+/// Reads a message's wire format. It stops where the message is malformed; decoding fails there.
+struct WireScanner<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Scan<'a> {
-    /// The memory that the fields of a message take.
-    fn message(&mut self, fields: &[Field]) -> usize {
-        let mut needed: usize = 0;
+impl<'a> WireScanner<'a> {
+    /// The decoded size of the fields of a message, in bytes.
+    fn decoded_size(&mut self, fields: &[FieldCost]) -> usize {
+        let mut total: usize = 0;
         while let Some(key) = self.varint() {
             let field = fields.iter().find(|field| field.number == key >> 3);
             let payload = match key & 7 {
-                0 => self.varint().map(|_| &[][..]),
-                1 => self.take(8).map(|_| &[][..]),
-                2 => self.delimited(),
-                5 => self.take(4).map(|_| &[][..]),
-                // Of a group, the fields count as if they were here.
-                3 | 4 => continue,
+                wire_type::VARINT => self.varint().map(|_| &[][..]),
+                wire_type::FIXED_64 => self.take(8).map(|_| &[][..]),
+                wire_type::LENGTH_DELIMITED => self.delimited(),
+                wire_type::FIXED_32 => self.take(4).map(|_| &[][..]),
+                // The fields of a group count as fields of the message around it.
+                wire_type::START_GROUP | wire_type::END_GROUP => continue,
                 _ => None,
             };
             let Some(payload) = payload else {
                 break;
             };
-            let Some(Field { each, kind, .. }) = field else {
+            let Some(FieldCost { element_size, kind, .. }) = field else {
                 continue;
             };
-            let more = match kind {
-                Kind::Text => *each,
-                Kind::Numbers => each.saturating_mul(payload.len().max(1)),
-                Kind::Message(fields) => Scan { rest: payload }.message(fields) + *each,
+            let size = match kind {
+                FieldKind::Text => *element_size,
+                FieldKind::Numbers => element_size.saturating_mul(payload.len().max(1)),
+                FieldKind::Message(fields) => {
+                    WireScanner { rest: payload }.decoded_size(fields) + *element_size
+                }
             };
-            needed = needed.saturating_add(more);
+            total = total.saturating_add(size);
         }
-        needed
+        total
     }
 
     fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
-        for (index, byte) in self.rest.iter().take(10).enumerate() {
+        for (index, byte) in self.rest.iter().take(MAX_VARINT_BYTES).enumerate() {
             value |= u64::from(byte & 0x7f) << (7 * index);
             if *byte < 0x80 {
                 self.rest = self.rest.get(index + 1..)?;
@@ -196,23 +211,27 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// The codec of every call.
-pub struct BoundedCodec<A, Q>(PhantomData<(A, Q)>);
+/// The gRPC codec of every method: responses of type `T`, bounded requests of type `U`.
+pub struct BoundedCodec<T, U>(PhantomData<(T, U)>);
 
-impl<A, Q> Default for BoundedCodec<A, Q> {
+impl<T, U> Default for BoundedCodec<T, U> {
     fn default() -> Self {
         BoundedCodec(PhantomData)
     }
 }
 
-impl<A: Message + Send + 'static, Q: Request + Send + 'static> Codec for BoundedCodec<A, Q> {
-    type Encode = A;
-    type Decode = Q;
-    type Encoder = ProstEncoder<A>;
-    type Decoder = BoundedDecoder<Q>;
+impl<T, U> Codec for BoundedCodec<T, U>
+where
+    T: Message + Send + 'static,
+    U: BoundedRequest + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = ProstEncoder<T>;
+    type Decoder = BoundedDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        ProstCodec::<A, Q>::default().encoder()
+        ProstCodec::<T, U>::default().encoder()
     }
 
     fn decoder(&mut self) -> Self::Decoder {
@@ -220,20 +239,20 @@ impl<A: Message + Send + 'static, Q: Request + Send + 'static> Codec for Bounded
     }
 }
 
-/// Decodes what clients send.
-pub struct BoundedDecoder<Q>(PhantomData<Q>);
+/// Decodes requests for tonic.
+pub struct BoundedDecoder<U>(PhantomData<U>);
 
-impl<Q: Request> Decoder for BoundedDecoder<Q> {
-    type Item = Q;
+impl<U: BoundedRequest> Decoder for BoundedDecoder<U> {
+    type Item = U;
     type Error = Status;
 
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Q>, Status> {
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         let bytes = buffer.copy_to_bytes(buffer.remaining());
         let decoded = decode(bytes).map_err(|error| {
-            // As every gRPC server has it.
+            // The codes that gRPC servers use for these failures.
             let code = match error {
-                Undecoded::Malformed(_) => Code::Internal,
-                Undecoded::TooLarge => Code::ResourceExhausted,
+                BoundedDecodeError::Malformed(_) => Code::Internal,
+                BoundedDecodeError::TooLarge => Code::ResourceExhausted,
             };
             Status::new(code, error.to_string())
         });
@@ -253,7 +272,7 @@ mod tests {
         bytes.repeat(times).into()
     }
 
-    /// A field that holds `content`, two levels up to four bytes of length.
+    /// A length-delimited field.
     fn holding(number: u8, content: &[u8]) -> Vec<u8> {
         let mut out = vec![number << 3 | 2];
         prost::encoding::encode_varint(content.len() as u64, &mut out);
@@ -263,13 +282,14 @@ mod tests {
 
     #[test]
     fn fields_that_cost_much_more_than_their_bytes_are_refused() {
-        let too_large = |result: Option<Undecoded>| matches!(result, Some(Undecoded::TooLarge));
+        let too_large =
+            |error: Option<BoundedDecodeError>| matches!(error, Some(BoundedDecodeError::TooLarge));
         let tasks = repeated(&[0x0a, 0], 1 << 18);
         assert!(too_large(decode::<MultiInferenceRequest>(tasks).err()));
         let names: Vec<u8> =
             (0..1_u32 << 16).flat_map(|n| holding(2, &holding(1, &n.to_be_bytes()))).collect();
         assert!(too_large(decode::<PredictRequest>(names.into()).err()));
-        // In a group that nobody knows, and in a field that comes twice.
+        // In a group with an unknown number, and in a field that comes twice.
         let dims = holding(2, &repeated(&[0x12, 0], 1 << 17));
         let tensor = [&[0x9b, 0x06][..], &dims, &dims, &[0x9c, 0x06]].concat();
         let request = holding(2, &holding(2, &tensor));
@@ -305,7 +325,7 @@ mod tests {
             &[0x0f],
         ] {
             let error = decode::<PredictRequest>(Bytes::copy_from_slice(bytes)).err();
-            assert!(matches!(error, Some(Undecoded::Malformed(_))), "{bytes:x?}");
+            assert!(matches!(error, Some(BoundedDecodeError::Malformed(_))), "{bytes:x?}");
         }
     }
 

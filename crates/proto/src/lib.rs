@@ -1,14 +1,12 @@
-//! Generated protobuf types, and the descriptors that the text format is read with.
-//!
-//! Nothing of ours is imported here, so that the configuration can read TensorFlow Serving's
-//! files and protocols its messages with the same types.
+//! Protobuf types of TensorFlow and TensorFlow Serving, generated at build time, with a decoder that
+//! bounds memory ([`bounded`]) and conversions between `TensorProto` and tensors.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-/// Package `tensorflow`: what we read of SavedModels, and session settings.
+/// Package `tensorflow`: the parts of SavedModels and session settings that tensorserve reads.
 #[allow(missing_docs, unreachable_pub, clippy::all)]
 pub mod tensorflow {
     include!(concat!(env!("OUT_DIR"), "/tensorflow.rs"));
@@ -25,5 +23,5 @@ mod tensors;
 pub use self::tensorflow::serving;
 pub use self::tensors::*;
 
-/// All of them as an encoded `FileDescriptorSet`.
+/// The descriptors of all files in `proto/`, as an encoded `FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -1,5 +1,4 @@
-//! Protobuf: the generated types, and the bridge between TensorFlow's `TensorProto` and our
-//! [`Tensor`].
+//! Conversions between TensorFlow's `TensorProto` and [`Tensor`].
 
 use std::sync::Arc;
 
@@ -15,13 +14,20 @@ use crate::tensorflow::tensor_shape_proto::Dim;
 pub use crate::tensorflow::{BytesList, Example, Feature, Features, FloatList, Int64List};
 use crate::tensorflow::{TensorProto, TensorShapeProto};
 
-/// Reads a `TensorProto`: `tensor_content` if set, else the typed `*_val` field, where fewer
-/// values than elements repeat the last one, none means zeros, and surplus ones are ignored
+/// The most elements of a tensor that repeats its last value: a few bytes must not be able to
+/// allocate gigabytes.
+const MAX_REPEATED_ELEMENTS: usize = 1 << 28;
+
+/// The most bytes of repeated strings, for the same reason.
+const MAX_REPEATED_BYTES: usize = 1 << 24;
+
+/// Reads a `TensorProto`: `tensor_content` if set, else the typed `*_val` field. Missing values
+/// repeat the last one, or are zeros if there are no values at all; surplus values are ignored
 /// (TensorFlow's `Tensor::FromProto`).
 ///
 /// # Errors
-/// [`Code::InvalidArgument`](tensorserve_tensor::error::Code::InvalidArgument) when type, shape and content
-/// disagree or the type has no value.
+/// [`Code::InvalidArgument`](tensorserve_tensor::error::Code::InvalidArgument) if type, shape and
+/// content disagree, or the type is not supported.
 pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
     let dtype = DType::from_number(proto.dtype)
         .ok_or_else(|| Error::invalid(format!("tensor of unsupported type {}", proto.dtype)))?;
@@ -36,18 +42,24 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
         return strings_from_proto(proto, shape, count);
     }
     if !proto.tensor_content.is_empty() {
-        return Tensor::numeric(dtype, shape, content_of(&proto.tensor_content));
+        return Tensor::numeric(dtype, shape, aligned_content(&proto.tensor_content));
     }
-    // A few bytes must not be able to ask for gigabytes of repeated values.
-    const MOST_REPEATED: usize = 1 << 28;
-    if count > MOST_REPEATED {
-        return Err(Error::invalid(format!("shape {shape:?} is too large for typed values")));
+    if count > MAX_REPEATED_ELEMENTS {
+        return Err(Error::invalid(format!(
+            "shape {shape:?} is too large for typed values; send tensor_content"
+        )));
     }
-    let bytes = match dtype {
+    let bytes = typed_values(proto, dtype, count)?;
+    Tensor::numeric(dtype, shape, Buffer::new(Arc::new(bytes)))
+}
+
+/// The elements of the `*_val` field of `dtype`.
+fn typed_values(proto: &TensorProto, dtype: DType, count: usize) -> Result<AlignedVec<u8>> {
+    Ok(match dtype {
         DType::Float => fill(&proto.float_val, count, |v| v.to_ne_bytes()),
         DType::Double => fill(&proto.double_val, count, |v| v.to_ne_bytes()),
         DType::Int32 => fill(&proto.int_val, count, |v| v.to_ne_bytes()),
-        // Narrow integers travel as int32 and are cut, not checked, as TensorFlow does.
+        // Narrow integers are encoded as int32, and are truncated, not checked, as in TensorFlow.
         DType::Int16 | DType::UInt16 => fill(&proto.int_val, count, |v| low_half(*v)),
         DType::Half | DType::BFloat16 => fill(&proto.half_val, count, |v| low_half(*v)),
         DType::Int8 | DType::UInt8 => fill(&proto.int_val, count, |v| [v.to_le_bytes()[0]]),
@@ -63,13 +75,12 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
             let pairs: Vec<[f64; 2]> = proto.dcomplex_val.as_chunks().0.to_vec();
             fill(&pairs, count, |v| bytemuck::cast::<[f64; 2], [u8; 16]>(*v))
         }
-        DType::String => return Err(Error::internal("strings are read elsewhere")),
-    };
-    Tensor::numeric(dtype, shape, Buffer::new(Arc::new(bytes)))
+        DType::String => return Err(Error::internal("string tensors have no typed values")),
+    })
 }
 
-/// Raw values as the runtime can use them: where they are if they happen to be aligned.
-fn content_of(content: &Bytes) -> Buffer {
+/// The bytes of `tensor_content`; they are copied unless they happen to be aligned.
+fn aligned_content(content: &Bytes) -> Buffer {
     if content.as_ptr().addr().is_multiple_of(ALIGNMENT) {
         return Buffer::new(Arc::new(content.clone()));
     }
@@ -78,12 +89,13 @@ fn content_of(content: &Bytes) -> Buffer {
     Buffer::new(Arc::new(bytes))
 }
 
-/// How a tensor's values are written.
+/// How a `TensorProto` encodes its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As lists of numbers (`float_val` and its like), which every client reads.
+    /// As a list of typed values (`float_val` and similar), which every client can read.
     Values,
-    /// As raw bytes (`tensor_content`), which is quicker to write and to read; strings as values.
+    /// As raw bytes (`tensor_content`), which are faster to write and to read. Strings are always
+    /// typed values.
     Content,
 }
 
@@ -108,7 +120,7 @@ pub fn tensor_to_proto(tensor: &Tensor, form: Form) -> TensorProto {
     proto
 }
 
-/// The strings, as parts of one piece of memory.
+/// The strings as slices of one buffer.
 fn string_values(strings: &Strings) -> Vec<Bytes> {
     let mut all = Vec::with_capacity(strings.byte_len());
     strings.iter().for_each(|string| all.extend_from_slice(string));
@@ -120,7 +132,7 @@ fn write_values(tensor: &Tensor, proto: &mut TensorProto) {
     fn all<T: Element, U>(tensor: &Tensor, convert: impl Fn(T) -> U) -> Vec<U> {
         tensor.values::<T>().unwrap_or_default().iter().map(|&value| convert(value)).collect()
     }
-    /// Halves, whose bits travel as numbers.
+    /// 16-bit floats, whose bits are encoded as integers.
     fn bits(tensor: &Tensor) -> Vec<i32> {
         let pairs = tensor.bytes().as_chunks().0.iter();
         pairs.map(|pair| i32::from(u16::from_ne_bytes(*pair))).collect()
@@ -150,11 +162,13 @@ fn write_values(tensor: &Tensor, proto: &mut TensorProto) {
     }
 }
 
+/// The low 16 bits of a value, in native byte order.
 fn low_half(value: i32) -> [u8; 2] {
     let [a, b, ..] = value.to_le_bytes();
     u16::from_le_bytes([a, b]).to_ne_bytes()
 }
 
+/// The bytes of `count` values; missing ones repeat the last, or are zeros if there is none.
 fn fill<T, const N: usize>(
     values: &[T],
     count: usize,
@@ -171,13 +185,14 @@ fn fill<T, const N: usize>(
     bytes
 }
 
+/// As [`tensor_from_proto`], for strings.
 fn strings_from_proto(proto: &TensorProto, shape: Shape, count: usize) -> Result<Tensor> {
     let given = proto.string_val.len();
     let last = proto.string_val.last();
     let repeated = count.saturating_sub(given);
-    if repeated.saturating_mul(last.map_or(1, |s| s.len().max(1))) > 1 << 24 {
+    if repeated.saturating_mul(last.map_or(1, |s| s.len().max(1))) > MAX_REPEATED_BYTES {
         return Err(Error::invalid(format!(
-            "shape {shape:?} has far more elements than the {given} strings given"
+            "shape {shape:?} has far more elements than string_val, which has {given}"
         )));
     }
     let mut strings = StringsBuilder::with_capacity(count, 0);
