@@ -82,7 +82,7 @@ fn arrays_that_do_not_fit_are_refused() {
         predict(&server, model, headers, body).assert_refused(why, status, why);
     };
     refused("half_plus_two", &[NPY], &npy_of(&vector(&[1.0_f64])), 400, "double");
-    refused("half_plus_two", &[NPY], b"{\"instances\": [1.0]}", 400, "is no npy array");
+    refused("half_plus_two", &[NPY], b"{\"instances\": [1.0]}", 400, "is not an npy array");
     refused("half_plus_two", &[NPY], &floats[..floats.len() - 1], 400, "3 bytes of data");
     refused("recommender", &[NPY], &floats, 400, "has 3 inputs");
     let text = br#"{"instances": ["a"]}"#;

@@ -1,4 +1,4 @@
-//! Base64 in the forms clients use.
+//! Base64 in the variants that clients send.
 
 use ::base64::Engine;
 use ::base64::alphabet;
@@ -9,21 +9,21 @@ const LENIENT: GeneralPurposeConfig =
 const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
 const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
 
-/// Which alphabets a decoder takes.
+/// The alphabets that a decoder accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alphabet {
-    /// `+` and `/` only, as TensorFlow Serving does.
+    /// `+` and `/` only, as in TensorFlow Serving.
     Standard,
     /// Either `+` and `/` or `-` and `_`.
     Any,
 }
 
-/// Appends the bytes that `text` stands for to `out`. Padding may be missing; white space is
-/// skipped.
+/// Decodes `text` and appends the bytes to `out`. Padding is optional; ASCII white space is
+/// ignored.
 ///
 /// # Errors
-/// [`NotBase64`], with `out` as it was.
-pub fn decode(text: &[u8], alphabet: Alphabet, out: &mut Vec<u8>) -> Result<(), NotBase64> {
+/// [`Base64Error`], with `out` unchanged.
+pub fn decode(text: &[u8], alphabet: Alphabet, out: &mut Vec<u8>) -> Result<(), Base64Error> {
     let start = out.len();
     let url_safe = alphabet == Alphabet::Any && memchr::memchr2(b'-', b'_', text).is_some();
     let engine = if url_safe { &URL_SAFE } else { &STANDARD };
@@ -38,12 +38,12 @@ pub fn decode(text: &[u8], alphabet: Alphabet, out: &mut Vec<u8>) -> Result<(), 
         }
         out.truncate(start);
     }
-    Err(NotBase64)
+    Err(Base64Error)
 }
 
-/// The text was not base64.
+/// The text is not valid base64.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NotBase64;
+pub struct Base64Error;
 
 /// Appends `bytes` as padded standard base64 to `out`.
 pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {

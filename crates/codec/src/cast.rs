@@ -1,52 +1,49 @@
-//! Numbers of one type as those of another.
+//! Casts between numeric dtypes.
 
 use half::{bf16, f16};
 
 use super::json::number::Number;
-use super::json::{Brain, Half, Scalar};
+use super::json::{Bf16, Half, Scalar};
 use tensorserve_tensor::{DType, Tensor, aligned_vec};
 
-/// The numbers of `tensor` as `dtype`, just as if each had come as JSON: integers become floats,
-/// floats are rounded, but a float is never an integer. `None` if a number does not fit, or one of
-/// the types is no number.
+/// Casts a tensor to `dtype` by the rules for JSON numbers: integers become floats and floats are
+/// rounded, but a float never becomes an integer. `None` if a value does not fit, or one of the
+/// dtypes is not numeric.
 #[must_use]
 pub fn cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
     match dtype {
-        DType::Float => to::<f32>(tensor),
-        DType::Double => to::<f64>(tensor),
-        DType::Half => to::<Half>(tensor),
-        DType::BFloat16 => to::<Brain>(tensor),
-        DType::Int8 => to::<i8>(tensor),
-        DType::Int16 => to::<i16>(tensor),
-        DType::Int32 => to::<i32>(tensor),
-        DType::Int64 => to::<i64>(tensor),
-        DType::UInt8 => to::<u8>(tensor),
-        DType::UInt16 => to::<u16>(tensor),
-        DType::UInt32 => to::<u32>(tensor),
-        DType::UInt64 => to::<u64>(tensor),
+        DType::Float => cast_to::<f32>(tensor),
+        DType::Double => cast_to::<f64>(tensor),
+        DType::Half => cast_to::<Half>(tensor),
+        DType::BFloat16 => cast_to::<Bf16>(tensor),
+        DType::Int8 => cast_to::<i8>(tensor),
+        DType::Int16 => cast_to::<i16>(tensor),
+        DType::Int32 => cast_to::<i32>(tensor),
+        DType::Int64 => cast_to::<i64>(tensor),
+        DType::UInt8 => cast_to::<u8>(tensor),
+        DType::UInt16 => cast_to::<u16>(tensor),
+        DType::UInt32 => cast_to::<u32>(tensor),
+        DType::UInt64 => cast_to::<u64>(tensor),
         DType::Bool | DType::Complex64 | DType::Complex128 | DType::String => None,
     }
 }
 
-fn to<T: Scalar>(tensor: &Tensor) -> Option<Tensor> {
+fn cast_to<T: Scalar>(tensor: &Tensor) -> Option<Tensor> {
     let float = Number::Float;
+    let unsigned = Number::Unsigned;
     match tensor.dtype() {
-        DType::Float => each::<T, 4>(tensor, |b| float(f64::from(f32::from_ne_bytes(b)))),
-        DType::Double => each::<T, 8>(tensor, |b| float(f64::from_ne_bytes(b))),
-        DType::Half => each::<T, 2>(tensor, |b| float(f16::from_ne_bytes(b).to_f64())),
-        DType::BFloat16 => each::<T, 2>(tensor, |b| float(bf16::from_ne_bytes(b).to_f64())),
-        DType::Int8 => each::<T, 1>(tensor, |b| signed(i64::from(i8::from_ne_bytes(b)))),
-        DType::Int16 => each::<T, 2>(tensor, |b| signed(i64::from(i16::from_ne_bytes(b)))),
-        DType::Int32 => each::<T, 4>(tensor, |b| signed(i64::from(i32::from_ne_bytes(b)))),
-        DType::Int64 => each::<T, 8>(tensor, |b| signed(i64::from_ne_bytes(b))),
-        DType::UInt8 => each::<T, 1>(tensor, |[b]| Number::Unsigned(u64::from(b))),
-        DType::UInt16 => {
-            each::<T, 2>(tensor, |b| Number::Unsigned(u64::from(u16::from_ne_bytes(b))))
-        }
-        DType::UInt32 => {
-            each::<T, 4>(tensor, |b| Number::Unsigned(u64::from(u32::from_ne_bytes(b))))
-        }
-        DType::UInt64 => each::<T, 8>(tensor, |b| Number::Unsigned(u64::from_ne_bytes(b))),
+        DType::Float => cast_each::<T, 4>(tensor, |b| float(f64::from(f32::from_ne_bytes(b)))),
+        DType::Double => cast_each::<T, 8>(tensor, |b| float(f64::from_ne_bytes(b))),
+        DType::Half => cast_each::<T, 2>(tensor, |b| float(f16::from_ne_bytes(b).to_f64())),
+        DType::BFloat16 => cast_each::<T, 2>(tensor, |b| float(bf16::from_ne_bytes(b).to_f64())),
+        DType::Int8 => cast_each::<T, 1>(tensor, |b| signed(i64::from(i8::from_ne_bytes(b)))),
+        DType::Int16 => cast_each::<T, 2>(tensor, |b| signed(i64::from(i16::from_ne_bytes(b)))),
+        DType::Int32 => cast_each::<T, 4>(tensor, |b| signed(i64::from(i32::from_ne_bytes(b)))),
+        DType::Int64 => cast_each::<T, 8>(tensor, |b| signed(i64::from_ne_bytes(b))),
+        DType::UInt8 => cast_each::<T, 1>(tensor, |[b]| unsigned(u64::from(b))),
+        DType::UInt16 => cast_each::<T, 2>(tensor, |b| unsigned(u64::from(u16::from_ne_bytes(b)))),
+        DType::UInt32 => cast_each::<T, 4>(tensor, |b| unsigned(u64::from(u32::from_ne_bytes(b)))),
+        DType::UInt64 => cast_each::<T, 8>(tensor, |b| unsigned(u64::from_ne_bytes(b))),
         DType::Bool | DType::Complex64 | DType::Complex128 | DType::String => None,
     }
 }
@@ -55,14 +52,15 @@ fn signed(value: i64) -> Number {
     u64::try_from(value).map_or(Number::Negative(value), Number::Unsigned)
 }
 
-fn each<T: Scalar, const SIZE: usize>(
+/// Casts every element, whose bytes `number` reads.
+fn cast_each<T: Scalar, const SIZE: usize>(
     tensor: &Tensor,
     number: impl Fn([u8; SIZE]) -> Number,
 ) -> Option<Tensor> {
     let elements = tensor.bytes().as_chunks::<SIZE>().0;
     let mut values = aligned_vec::<T>(elements.len());
     for element in elements {
-        values.push(T::exactly(number(*element))?);
+        values.push(T::from_number(number(*element))?);
     }
     Tensor::from_vec(tensor.shape().clone(), values).ok()
 }

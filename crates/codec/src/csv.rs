@@ -1,30 +1,31 @@
-//! Comma-separated values, as SageMaker's containers read them: lines split on line breaks and
-//! trimmed, blank ones skipped; a quote anywhere opens or closes a part in which commas are text
-//! and two quotes are one. No field goes over a line break, and no line is a header.
+//! Comma-separated values, as SageMaker's containers read them: the text is split at line breaks,
+//! lines are trimmed, and blank lines are skipped. A quote anywhere starts or ends a quoted part, in
+//! which commas are text and two quotes stand for one. A field cannot span lines, and no line is a
+//! header.
 
-use crate::json::Scalar;
 use crate::json::number::Number;
 use crate::json::scan::Cursor;
+use crate::json::{Scalar, expected_numbers};
 use tensorserve_tensor::{AlignedVec, DType, Shape, Tensor, aligned_vec};
 
-/// What a field is taken for.
+/// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field<'f> {
-    /// A number as JSON writes them, without the white space around it; quoted or not.
+    /// A number in JSON's syntax, without surrounding white space. It may be quoted.
     Number(&'f [u8]),
     /// Anything else.
     Text,
 }
 
-/// The lines that are not blank, trimmed.
+/// The non-blank lines, trimmed, without a byte order mark.
 pub fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     lines.filter(|line| !line.is_empty())
 }
 
-/// Puts the first field of `line` into `field`, and returns what is behind its comma; `None` if
-/// it was the last.
+/// Reads the first field of `line` into `field`, and returns the text after its comma; `None` if it
+/// is the last field.
 pub fn field<'l>(line: &'l [u8], field: &mut Vec<u8>) -> Option<&'l [u8]> {
     field.clear();
     let mut rest = line;
@@ -32,9 +33,9 @@ pub fn field<'l>(line: &'l [u8], field: &mut Vec<u8>) -> Option<&'l [u8]> {
     loop {
         let stop =
             if is_quoted { memchr::memchr(b'"', rest) } else { memchr::memchr2(b'"', b',', rest) };
-        let (text, behind) = rest.split_at_checked(stop.unwrap_or(rest.len()))?;
+        let (text, after) = rest.split_at_checked(stop.unwrap_or(rest.len()))?;
         field.extend_from_slice(text);
-        match (behind, is_quoted) {
+        match (after, is_quoted) {
             ([b',', next @ ..], _) => return Some(next),
             ([b'"', b'"', next @ ..], true) => {
                 field.push(b'"');
@@ -49,7 +50,7 @@ pub fn field<'l>(line: &'l [u8], field: &mut Vec<u8>) -> Option<&'l [u8]> {
     }
 }
 
-/// What `field` is taken for.
+/// The type of `field`.
 #[must_use]
 pub fn kind(field: &[u8]) -> Field<'_> {
     let trimmed = field.trim_ascii();
@@ -63,44 +64,45 @@ fn is_number(text: &[u8]) -> bool {
     if whole.is_empty() || (whole.len() > 1 && whole.first() == Some(&b'0')) {
         return false;
     }
-    if let Some(behind) = rest.strip_prefix(b".") {
-        let (fraction, behind) = digits(behind);
+    if let Some(after) = rest.strip_prefix(b".") {
+        let (fraction, after) = digits(after);
         if fraction.is_empty() {
             return false;
         }
-        rest = behind;
+        rest = after;
     }
-    if let [b'e' | b'E', behind @ ..] = rest {
-        let behind = match behind {
-            [b'+' | b'-', behind @ ..] => behind,
-            _ => behind,
+    if let [b'e' | b'E', after @ ..] = rest {
+        let after = match after {
+            [b'+' | b'-', after @ ..] => after,
+            _ => after,
         };
-        let (exponent, behind) = digits(behind);
-        return !exponent.is_empty() && behind.is_empty();
+        let (exponent, after) = digits(after);
+        return !exponent.is_empty() && after.is_empty();
     }
     rest.is_empty()
 }
 
+/// Splits `text` after its leading decimal digits.
 fn digits(text: &[u8]) -> (&[u8], &[u8]) {
     let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
     text.split_at_checked(end).unwrap_or_default()
 }
 
-/// Reads lines of numbers, and nothing else, straight into a tensor: a row for each, or with one
-/// number a line a vector. `None` for text, lines of different lengths, numbers that `dtype` does
-/// not hold, more than `max_bytes`: for everything that [`field`] and [`kind`] are there for.
+/// Reads lines that hold only numbers into a tensor: a matrix with one row per line, or a vector if
+/// every line has one number. `None` for text, quotes, lines of different lengths, numbers that
+/// `dtype` cannot represent, and more than `max_bytes`; [`field`] and [`kind`] read these.
 #[must_use]
 pub fn numbers(text: &[u8], dtype: DType, max_bytes: usize) -> Option<Tensor> {
     match dtype {
-        DType::Float => rows::<f32>(text, max_bytes),
-        DType::Double => rows::<f64>(text, max_bytes),
-        DType::Int8 => rows::<i8>(text, max_bytes),
-        DType::Int16 => rows::<i16>(text, max_bytes),
-        DType::Int32 => rows::<i32>(text, max_bytes),
-        DType::Int64 => rows::<i64>(text, max_bytes),
-        DType::UInt8 => rows::<u8>(text, max_bytes),
-        DType::UInt32 => rows::<u32>(text, max_bytes),
-        DType::UInt64 => rows::<u64>(text, max_bytes),
+        DType::Float => read_rows::<f32>(text, max_bytes),
+        DType::Double => read_rows::<f64>(text, max_bytes),
+        DType::Int8 => read_rows::<i8>(text, max_bytes),
+        DType::Int16 => read_rows::<i16>(text, max_bytes),
+        DType::Int32 => read_rows::<i32>(text, max_bytes),
+        DType::Int64 => read_rows::<i64>(text, max_bytes),
+        DType::UInt8 => read_rows::<u8>(text, max_bytes),
+        DType::UInt32 => read_rows::<u32>(text, max_bytes),
+        DType::UInt64 => read_rows::<u64>(text, max_bytes),
         DType::UInt16
         | DType::Half
         | DType::BFloat16
@@ -111,9 +113,8 @@ pub fn numbers(text: &[u8], dtype: DType, max_bytes: usize) -> Option<Tensor> {
     }
 }
 
-fn rows<T: Scalar>(text: &[u8], max_bytes: usize) -> Option<Tensor> {
-    // Numbers with their separators are mostly eight bytes or longer.
-    let mut values = aligned_vec::<T>((text.len() / 8 + 1).min(1 << 20));
+fn read_rows<T: Scalar>(text: &[u8], max_bytes: usize) -> Option<Tensor> {
+    let mut values = aligned_vec::<T>(expected_numbers(text.len()));
     let mut cursor = Cursor::new(text);
     let (mut rows, mut columns) = (0, 0);
     while skip_blank_lines(&mut cursor) {
@@ -129,27 +130,25 @@ fn rows<T: Scalar>(text: &[u8], max_bytes: usize) -> Option<Tensor> {
             return None;
         }
     }
-    let dim = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    let dims = [dim(rows), dim(columns)];
     let shape = match columns {
         0 => return None,
         1 => Shape::vector(rows),
-        _ => Shape::new(&dims).ok()?,
+        _ => Shape::new(&[i64::try_from(rows).ok()?, i64::try_from(columns).ok()?]).ok()?,
     };
     Tensor::from_vec(shape, values).ok()
 }
 
-/// Goes to what is not white space; whether there is any.
+/// Skips to the next non-blank line; false at the end of the text.
 fn skip_blank_lines(cursor: &mut Cursor) -> bool {
     cursor.skip_space();
     cursor.remaining() > 0
 }
 
-/// Reads a line, and goes to its end.
+/// Reads the numbers of a line, up to its end.
 fn read_row<T: Scalar>(cursor: &mut Cursor, values: &mut AlignedVec<T>) -> Option<()> {
     loop {
         skip_spaces(cursor);
-        // `NaN` and `Infinity` are numbers to the reader of JSON, and text here.
+        // `NaN` and `Infinity` are numbers for the JSON reader, but text in CSV.
         if !matches!(cursor.peek(), b'-' | b'0'..=b'9') {
             return None;
         }
@@ -157,12 +156,12 @@ fn read_row<T: Scalar>(cursor: &mut Cursor, values: &mut AlignedVec<T>) -> Optio
         if matches!(number, Number::Float(value) if !value.is_finite()) {
             return None;
         }
-        values.push(T::exactly(number)?);
+        values.push(T::from_number(number)?);
         skip_spaces(cursor);
         match cursor.peek() {
             b',' => cursor.advance(),
             b'\n' => return Some(()),
-            // At the end of the line, or one that is no white space here.
+            // A carriage return counts only as part of a line break.
             b'\r' => {
                 cursor.advance();
                 return matches!(cursor.peek(), b'\n').then_some(());

@@ -1,15 +1,21 @@
-//! `application/vnd.amazon.eventstream`: messages with headers, a payload and two checksums, in
-//! which AWS's services stream answers.
+//! `application/vnd.amazon.eventstream`, in which AWS services stream responses: messages of
+//! headers, a payload and two checksums.
 
 use flate2::Crc;
 
-/// The most bytes of a payload in one message; clients take up to 24 MiB.
-const LARGEST_PAYLOAD: usize = 1 << 20;
+/// The most payload bytes of one message; clients accept up to 24 MiB.
+const MAX_PAYLOAD: usize = 1 << 20;
 
-/// The number of the header type "string".
-const STRING: u8 = 7;
+/// The header type "string".
+const STRING_TYPE: u8 = 7;
 
-/// `payload` as events of type `PayloadPart`, one for each MiB; none if it is empty.
+/// Bytes of a message beside its headers and payload: two lengths and two checksums of 4 bytes.
+const FRAMING_BYTES: usize = 16;
+
+/// Capacity for the headers of one message of [`payload_parts`].
+const HEADER_CAPACITY: usize = 128;
+
+/// Splits `payload` into events of type `PayloadPart`, one per MiB; none if it is empty.
 #[must_use]
 pub fn payload_parts(payload: &[u8]) -> Vec<u8> {
     let headers = [
@@ -17,38 +23,42 @@ pub fn payload_parts(payload: &[u8]) -> Vec<u8> {
         (":event-type", "PayloadPart"),
         (":content-type", "application/octet-stream"),
     ];
-    let mut out = Vec::with_capacity(payload.len() + payload.len() / LARGEST_PAYLOAD * 128 + 128);
-    for part in payload.chunks(LARGEST_PAYLOAD) {
+    let messages = payload.len() / MAX_PAYLOAD + 1;
+    let mut out = Vec::with_capacity(payload.len() + messages * HEADER_CAPACITY);
+    for part in payload.chunks(MAX_PAYLOAD) {
         message(&headers, part, &mut out);
     }
     out
 }
 
-/// Appends one message: lengths of all of it and of its headers, a checksum of those; headers and
-/// payload; a checksum of everything.
+/// Appends one message: the lengths of the message and of its headers, their checksum, the headers,
+/// the payload, and the checksum of everything before it.
 fn message(headers: &[(&str, &str)], payload: &[u8], out: &mut Vec<u8>) {
-    const AROUND: usize = 16;
-    let mut encoded = Vec::with_capacity(128);
+    let mut encoded = Vec::with_capacity(HEADER_CAPACITY);
     for (name, value) in headers {
-        // Names and values are ours, and short.
+        // Names and values are the short ones above.
         encoded.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
         encoded.extend_from_slice(name.as_bytes());
-        encoded.push(STRING);
+        encoded.push(STRING_TYPE);
         encoded.extend_from_slice(&u16::try_from(value.len()).unwrap_or(u16::MAX).to_be_bytes());
         encoded.extend_from_slice(value.as_bytes());
     }
     let start = out.len();
-    let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes();
-    out.extend_from_slice(&length(AROUND + encoded.len() + payload.len()));
-    out.extend_from_slice(&length(encoded.len()));
-    checksum(start, out);
+    push_length(FRAMING_BYTES + encoded.len() + payload.len(), out);
+    push_length(encoded.len(), out);
+    push_checksum(start, out);
     out.extend_from_slice(&encoded);
     out.extend_from_slice(payload);
-    checksum(start, out);
+    push_checksum(start, out);
 }
 
-/// Appends the checksum of `out` from `start` on.
-fn checksum(start: usize, out: &mut Vec<u8>) {
+/// Appends a length as a big-endian u32.
+fn push_length(bytes: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(&u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes());
+}
+
+/// Appends the CRC-32 of `out` from `start` on.
+fn push_checksum(start: usize, out: &mut Vec<u8>) {
     let mut crc = Crc::new();
     crc.update(out.get(start..).unwrap_or_default());
     out.extend_from_slice(&crc.sum().to_be_bytes());
@@ -60,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_message_is_that_of_the_reference() {
-        // As Python's struct and zlib make it.
+        // Computed with Python's struct and zlib.
         let mut got = Vec::new();
         message(&[(":event-type", "PayloadPart")], b"{}", &mut got);
         let mut want = vec![0, 0, 0, 44, 0, 0, 0, 26];
@@ -73,7 +83,7 @@ mod tests {
     #[test]
     fn large_payloads_come_in_parts() {
         assert!(payload_parts(b"").is_empty());
-        let payload = vec![7; LARGEST_PAYLOAD * 2 + 1];
+        let payload = vec![7; MAX_PAYLOAD * 2 + 1];
         let stream = payload_parts(&payload);
         let (mut rest, mut joined) = (&stream[..], Vec::new());
         while !rest.is_empty() {

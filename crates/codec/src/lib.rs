@@ -1,6 +1,7 @@
-//! Bytes to tensors and back, with no protocol in it.
+//! Conversions between bytes and tensors that do not depend on a protocol.
 //!
-//! Every decoder here takes hostile bytes: bounded depth, bounded memory, typed errors, no panic.
+//! Every decoder here accepts hostile bytes: it bounds memory, returns typed errors, and neither
+//! recurses as deep as its input nor panics.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -15,3 +16,7 @@ pub mod json;
 pub mod npy;
 pub mod places;
 pub mod tfrecord;
+
+/// Memory of one string of a tensor in addition to its bytes: its offset here, and its 24-byte record
+/// in the runtime.
+const STRING_OVERHEAD: usize = 32;

@@ -1,29 +1,38 @@
-//! Where the elements of an array lie that is stored by columns.
+//! Element offsets of arrays in row-major and column-major order.
 
-/// The places of elements, in the order of rows.
+/// Iterates over the storage offsets of an array's elements, in row-major order of the elements.
+/// Offsets count elements, not bytes.
 pub struct Places {
-    /// Size of each dimension, how far apart its elements lie, and where in it we are.
-    dims: Vec<(usize, usize, usize)>,
+    dims: Vec<Dimension>,
     next: usize,
-    left: usize,
+    remaining: usize,
+}
+
+struct Dimension {
+    size: usize,
+    /// Distance of neighbours along this dimension.
+    stride: usize,
+    /// The coordinate of the next element.
+    coordinate: usize,
 }
 
 impl Places {
-    /// Those of an array of so many elements in all, stored by columns ("Fortran order"): the
-    /// product of `sizes` is `count`.
+    /// The offsets in an array that is stored in column-major ("Fortran") order. `count`, its number
+    /// of elements, must be the product of `sizes`.
     pub fn by_columns(sizes: impl Iterator<Item = usize>, count: usize) -> Self {
         let mut stride = 1;
         let dims = sizes.map(|size| {
-            let this = (size, stride, 0);
+            let dimension = Dimension { size, stride, coordinate: 0 };
             stride *= size;
-            this
+            dimension
         });
-        Places { dims: dims.collect(), next: 0, left: count }
+        Places { dims: dims.collect(), next: 0, remaining: count }
     }
 
-    /// Those of an array stored by rows: one after the other.
+    /// The offsets in an array that is stored in row-major order: 0, 1, 2, …
     pub fn by_rows(count: usize) -> Self {
-        Places { dims: vec![(count, 1, 0)], next: 0, left: count }
+        let dims = vec![Dimension { size: count, stride: 1, coordinate: 0 }];
+        Places { dims, next: 0, remaining: count }
     }
 }
 
@@ -31,21 +40,21 @@ impl Iterator for Places {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
-        self.left = self.left.checked_sub(1)?;
-        let this = self.next;
-        for (size, stride, at) in self.dims.iter_mut().rev() {
-            *at += 1;
-            self.next += *stride;
-            if *at < *size {
+        self.remaining = self.remaining.checked_sub(1)?;
+        let offset = self.next;
+        for dimension in self.dims.iter_mut().rev() {
+            dimension.coordinate += 1;
+            self.next += dimension.stride;
+            if dimension.coordinate < dimension.size {
                 break;
             }
-            self.next -= *size * *stride;
-            *at = 0;
+            self.next -= dimension.size * dimension.stride;
+            dimension.coordinate = 0;
         }
-        Some(this)
+        Some(offset)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left, Some(self.left))
+        (self.remaining, Some(self.remaining))
     }
 }

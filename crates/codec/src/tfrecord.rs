@@ -1,28 +1,33 @@
-//! TFRecord, TensorFlow's file of records: for each its length (u64), the checksum of that, the
-//! bytes, the checksum of those. Numbers are little-endian, checksums masked CRC-32C.
+//! TFRecord, TensorFlow's file format for records. Each record is its length (u64), the length's
+//! checksum, the bytes, and the bytes' checksum. Numbers are little-endian, checksums are masked
+//! CRC-32C.
 //!
-//! Sources: `core/lib/io/record_{reader,writer}.cc` of github.com/tensorflow/tensorflow, also for
-//! the texts of errors.
+//! Source of the format and of the error texts: `core/lib/io/record_{reader,writer}.cc` of
+//! github.com/tensorflow/tensorflow.
 
 use std::io::{ErrorKind, Read};
 
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// Bytes before a record and after it.
-const HEADER: usize = LENGTH + CHECKSUM;
+/// Size of a record's length in bytes.
 const LENGTH: usize = 8;
+
+/// Size of a checksum in bytes.
 const CHECKSUM: usize = 4;
 
-/// Added to a checksum when it is masked.
-const MASK: u32 = 0xa282_ead8;
+/// Bytes before a record's content.
+const HEADER: usize = LENGTH + CHECKSUM;
 
-/// A checksum as it is written: so changed that the checksum of bytes which hold checksums is no
-/// weaker for it.
+/// What masking adds to a checksum.
+const MASK_DELTA: u32 = 0xa282_ead8;
+
+/// The masked CRC-32C of `bytes`. Masking keeps the checksum strong over bytes that contain
+/// checksums themselves.
 fn masked_checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(MASK).to_le_bytes()
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(MASK_DELTA).to_le_bytes()
 }
 
-/// Appends `record` to `out`, framed.
+/// Appends `record` to `out` with its length and checksums.
 pub fn append(record: &[u8], out: &mut Vec<u8>) {
     let length = u64::try_from(record.len()).unwrap_or(u64::MAX).to_le_bytes();
     out.reserve(HEADER + record.len() + CHECKSUM);
@@ -32,81 +37,85 @@ pub fn append(record: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&masked_checksum(record));
 }
 
-/// Reads records one after the other, from a file or from bytes in memory.
+/// Reads records in sequence, from a file or from memory.
 pub struct Reader<R> {
     source: R,
-    /// Where the next record starts.
+    /// The byte at which the next record starts.
     offset: u64,
-    longest: usize,
+    max_length: usize,
 }
 
 impl<R: Read> Reader<R> {
-    /// A reader that refuses records of more than `longest` bytes.
-    pub fn new(source: R, longest: usize) -> Self {
-        Reader { source, offset: 0, longest }
+    /// A reader that refuses records of more than `max_length` bytes.
+    pub fn new(source: R, max_length: usize) -> Self {
+        Reader { source, offset: 0, max_length }
     }
 
-    /// Reads the next record into `record`, in place of what is there; false when there is no
-    /// more. Memory is taken for what is there, not for what a length says. After an error there
-    /// is nothing more to read.
+    /// Reads the next record into `record`, whose content it replaces; false at the end of the
+    /// source. Memory grows with the bytes that are read, not with the length that a record
+    /// declares. Nothing can be read after an error.
     ///
     /// # Errors
-    /// [`Code::DataLoss`] if it is cut off or a checksum is wrong, [`Code::InvalidArgument`] if it
-    /// is too long, and what reading reports.
+    /// [`Code::DataLoss`] if the record is truncated or a checksum is wrong,
+    /// [`Code::InvalidArgument`] if it is too long, or the error of the source.
     pub fn next(&mut self, record: &mut Vec<u8>) -> Result<bool> {
         let start = self.offset;
         if !self.read_checked(LENGTH, start, record)? {
             return Ok(false);
         }
         let length = record.as_slice().try_into().map_or(u64::MAX, u64::from_le_bytes);
-        let longest = self.longest;
-        let Some(length) = usize::try_from(length).ok().filter(|&length| length <= longest) else {
+        let max_length = self.max_length;
+        let Some(length) = usize::try_from(length).ok().filter(|&length| length <= max_length)
+        else {
             return Err(Error::invalid(format!(
-                "record at {start} has {length} bytes, which is more than {longest}"
+                "record at {start} has {length} bytes, which is more than {max_length}"
             )));
         };
-        // The reference counts from the record's bytes when those are damaged.
-        let bytes_at = start.saturating_add(HEADER as u64);
-        if !self.read_checked(length, bytes_at, record)? {
+        // As in the reference, errors in the content give the offset of the content.
+        let content_start = start.saturating_add(HEADER as u64);
+        if !self.read_checked(length, content_start, record)? {
             let message = format!("truncated record at {start}' failed with eof");
             return Err(Error::new(Code::DataLoss, message));
         }
-        self.offset = bytes_at.saturating_add((length + CHECKSUM) as u64);
+        self.offset = content_start.saturating_add((length + CHECKSUM) as u64);
         Ok(true)
     }
 
-    /// Reads `count` bytes into `bytes`, and the checksum behind them; false if there is nothing.
+    /// Reads `count` bytes into `bytes` and verifies the checksum after them; false at the end of
+    /// the source.
     fn read_checked(&mut self, count: usize, at: u64, bytes: &mut Vec<u8>) -> Result<bool> {
-        let damaged = |how: &str| {
-            let hint = if at == 0 { " (Is this even a TFRecord file?)" } else { "" };
-            Error::new(Code::DataLoss, format!("{how} record at {at}{hint}"))
-        };
         bytes.clear();
         let limit = u64::try_from(count.saturating_add(CHECKSUM)).unwrap_or(u64::MAX);
         let read = self.source.by_ref().take(limit).read_to_end(bytes);
-        read.map_err(|error| unreadable(error, at))?;
+        read.map_err(|error| read_error(error, at))?;
         if bytes.is_empty() {
             return Ok(false);
         }
         let Some((content, checksum)) = bytes.split_at_checked(count) else {
-            return Err(damaged("truncated"));
+            return Err(damaged("truncated", at));
         };
         if checksum.len() != CHECKSUM {
-            return Err(damaged("truncated"));
+            return Err(damaged("truncated", at));
         }
         if masked_checksum(content) != checksum {
-            return Err(damaged("corrupted"));
+            return Err(damaged("corrupted", at));
         }
         bytes.truncate(count);
         Ok(true)
     }
 }
 
-fn unreadable(error: std::io::Error, at: u64) -> Error {
-    // What inflates a compressed source says so of damaged data.
-    let damaged = matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof);
-    let code = if damaged { Code::DataLoss } else { Code::of_io(&error) };
-    Error::new(code, format!("record at {at} can not be read: {error}")).with_source(error)
+/// The reference's error for a "truncated" or "corrupted" record.
+fn damaged(state: &str, at: u64) -> Error {
+    let hint = if at == 0 { " (Is this even a TFRecord file?)" } else { "" };
+    Error::new(Code::DataLoss, format!("{state} record at {at}{hint}"))
+}
+
+fn read_error(error: std::io::Error, at: u64) -> Error {
+    // A decompressing source reports corrupt data with these kinds.
+    let is_corrupt = matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof);
+    let code = if is_corrupt { Code::DataLoss } else { Code::of_io(&error) };
+    Error::new(code, format!("record at {at} cannot be read: {error}")).with_source(error)
 }
 
 #[cfg(test)]
@@ -180,8 +189,8 @@ mod tests {
         let length = (1u64 << 40).to_le_bytes();
         let file = [&length[..], &masked_checksum(&length), b"few"].concat();
         let mut record = Vec::new();
-        let longest = 1 << 50;
-        let error = Reader::new(file.as_slice(), longest).next(&mut record).expect_err("cut off");
+        let mut reader = Reader::new(file.as_slice(), 1 << 50);
+        let error = reader.next(&mut record).expect_err("cut off");
         assert_eq!(error.message(), "truncated record at 12");
         assert!(record.capacity() < 1 << 20, "{}", record.capacity());
     }

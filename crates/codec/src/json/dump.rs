@@ -1,27 +1,33 @@
-//! Prints a piece of a document for an error message, as RapidJSON's pretty printer does with
-//! four spaces of indentation and arrays on one line, cut off at 256 bytes.
+//! Prints a part of a document for an error message, as RapidJSON's pretty printer does with
+//! four spaces of indentation and arrays on one line, truncated at 256 bytes.
 
 use std::fmt::Write;
 
 use super::number::Number;
 use super::scan::Cursor;
 
-/// Where printing stops. The token in progress is completed.
+/// The length at which printing stops, in bytes. A token that has begun is completed.
 const LIMIT: usize = 256;
 
-/// The value at byte `at` of `text`, which must be well formed there; what is not is left out.
+/// The largest position of the decimal point at which RapidJSON prints a double without exponent.
+const MAX_POINT: i32 = 21;
+
+/// The smallest such position: five zeros after the point.
+const MIN_POINT: i32 = -5;
+
+/// Prints the value at byte `at` of `text`. Printing stops where the text is malformed.
 #[must_use]
 pub fn dump(text: &[u8], at: usize) -> String {
     let mut cursor = Cursor::new(text);
     cursor.seek(at);
     cursor.skip_space();
     let mut out = Vec::new();
-    // The output is bounded, and every level of nesting adds to it: so is the depth.
+    // The output is bounded and every level of nesting adds to it, so the recursion is bounded, too.
     let _ = value(&mut cursor, &mut out, 0);
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// `None` once the limit is reached or the text ends.
+/// Prints one value; `None` once the limit is reached or the text is malformed.
 fn value(cursor: &mut Cursor, out: &mut Vec<u8>, depth: usize) -> Option<()> {
     (out.len() < LIMIT).then_some(())?;
     match cursor.peek() {
@@ -102,7 +108,8 @@ fn number(cursor: &mut Cursor, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// A double as RapidJSON prints it: the shortest digits that read back, as a decimal below 1e21.
+/// A double as RapidJSON prints it: the shortest digits that round-trip, without an exponent from
+/// 1e-6 to below 1e21.
 fn double(x: f64) -> String {
     if x.is_nan() {
         return "NaN".to_owned();
@@ -111,20 +118,20 @@ fn double(x: f64) -> String {
     if x.is_infinite() {
         return format!("{sign}Infinity");
     }
-    // Rust prints the shortest digits as `d.ddde-7`.
+    // The shortest digits in the form `d.ddde-7`.
     let scientific = format!("{:e}", x.abs());
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let digits = mantissa.replace('.', "");
     let point = exponent.parse::<i32>().unwrap_or(0) + 1;
     let length = i32::try_from(digits.len()).unwrap_or(i32::MAX);
     let mut text = sign.to_owned();
-    let written = if (length..=21).contains(&point) {
+    let written = if (length..=MAX_POINT).contains(&point) {
         let zeros = usize::try_from(point - length).unwrap_or(0);
         write!(text, "{digits}{}.0", "0".repeat(zeros))
-    } else if (1..=21).contains(&point) {
+    } else if (1..=MAX_POINT).contains(&point) {
         let (whole, fraction) = digits.split_at(usize::try_from(point).unwrap_or(0));
         write!(text, "{whole}.{fraction}")
-    } else if (-5..=0).contains(&point) {
+    } else if (MIN_POINT..=0).contains(&point) {
         let zeros = usize::try_from(-point).unwrap_or(0);
         write!(text, "0.{}{digits}", "0".repeat(zeros))
     } else {

@@ -1,25 +1,37 @@
-//! Prints floating-point numbers.
+//! Writes floating-point numbers.
 //!
-//! TensorFlow Serving's rule (`util/json_tensor.cc`): six significant digits as C's `%g` prints
-//! them if they read back as the same number, else nine (seventeen for a double); then `.0` if
-//! that shows neither a point nor an exponent. NaN and infinities are bare words.
+//! TensorFlow Serving's rule (`util/json_tensor.cc`): six significant digits in the format of C's
+//! `%g` if they round-trip, otherwise nine (seventeen for a double); then `.0` if there is neither a
+//! point nor an exponent. NaN and infinities are bare words.
 //!
-//! Instead of printing and reading back, the digits are computed: a float32 scaled by a power of
-//! ten up to 1e22 is off by at most one rounding of a double, which leaves the digits in no doubt
-//! except next to a tie; those few, and very large and small numbers, take the exact way.
+//! The digits are computed rather than printed and read back. Scaling a float32 by a power of ten up
+//! to 1e22 adds at most one rounding of a double, which determines the digits unless they are next
+//! to a tie. Those few, and very large and small numbers, take the exact path.
 
 use half::{bf16, f16};
 
 use super::number::POWERS;
 
-/// Appends `x` as TensorFlow Serving prints a float.
+/// The significant digits of a number that round-trips with few, and with the most that a float32
+/// and a double can need.
+const SHORT_DIGITS: i32 = 6;
+const FLOAT32_DIGITS: i32 = 9;
+const FLOAT64_DIGITS: i32 = 17;
+
+/// The decimal exponent from which Python writes one.
+const PYTHON_PRECISION: i32 = 16;
+
+/// The least decimal exponent that is written without one.
+const MIN_PLAIN_EXPONENT: i32 = -4;
+
+/// Appends a float32 in TensorFlow Serving's format.
 #[inline]
 pub fn float32(x: f32, out: &mut Vec<u8>) {
-    // From the least float above zero to the largest finite one, in one comparison.
-    const FINITE: std::ops::Range<u32> = 1..0x7f80_0000;
+    // The bits of all finite floats above zero, in one comparison.
+    const FINITE: std::ops::Range<u32> = 1..f32::INFINITY.to_bits();
     let magnitude = x.abs();
     if FINITE.contains(&magnitude.to_bits())
-        && let Some(digits) = short_float32(magnitude)
+        && let Some(digits) = float32_digits(magnitude)
     {
         return digits.print(x.is_sign_negative(), out);
     }
@@ -29,18 +41,18 @@ pub fn float32(x: f32, out: &mut Vec<u8>) {
     exact_float32(x, out);
 }
 
-/// The digits of `x`, more than zero, where they can be computed without doubt.
+/// The digits of `x`, which is above zero; `None` if the computation cannot determine them.
 #[inline(always)]
-fn short_float32(x: f32) -> Option<Digits> {
+fn float32_digits(x: f32) -> Option<Digits> {
     let magnitude = f64::from(x);
     let exponent = decimal_exponent(magnitude)?;
     let scaled = shift_by(magnitude, 8 - exponent);
     let nine = rounded(scaled);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let behind_six = nine as u32 % 1000;
-    // Half the distance between two floats is at most 2^-24 of them: 60 in the ninth place. Only
-    // numbers that close to one of six digits can be read back from it.
-    if !(61..940).contains(&behind_six) {
+    let last_three = nine as u32 % 1000;
+    // Half the distance between two floats is at most 2^-24 of their value, or 60 in the ninth
+    // digit. Only floats that close to a number of six digits can round-trip through it.
+    if !(61..940).contains(&last_three) {
         let six = rounded(shift_by(magnitude, 5 - exponent));
         let back = shift_by(six, exponent - 5);
         if is_midpoint(back) {
@@ -48,17 +60,18 @@ fn short_float32(x: f32) -> Option<Digits> {
         }
         #[allow(clippy::cast_possible_truncation)]
         if back as f32 == x {
-            return Some(Digits::new(six, exponent, 6));
+            return Some(Digits::new(six, exponent, SHORT_DIGITS));
         }
     }
-    // One rounding of a number below 2^30 is an error below 2^-23.
+    // Rounding a number below 2^30 to a double is off by less than 2^-23: only next to a tie can
+    // that change the ninth digit.
     if (scaled - nine).abs() > 0.5 - 1e-6 {
         return None;
     }
-    Some(Digits::new(nine, exponent, 9))
+    Some(Digits::new(nine, exponent, FLOAT32_DIGITS))
 }
 
-/// Appends `x` as TensorFlow Serving prints a double.
+/// Appends a double in TensorFlow Serving's format.
 pub fn float64(x: f64, out: &mut Vec<u8>) {
     if let Some(word) = special(x) {
         out.extend_from_slice(word);
@@ -68,7 +81,7 @@ pub fn float64(x: f64, out: &mut Vec<u8>) {
     if let Some(exponent) = decimal_exponent(magnitude) {
         let six = rounded(shift_by(magnitude, 5 - exponent));
         if shift_by(six, exponent - 5) == magnitude {
-            return Digits::new(six, exponent, 6).print(x.is_sign_negative(), out);
+            return Digits::new(six, exponent, SHORT_DIGITS).print(x.is_sign_negative(), out);
         }
     }
     if x.is_sign_negative() {
@@ -76,23 +89,23 @@ pub fn float64(x: f64, out: &mut Vec<u8>) {
     }
     let six = format!("{magnitude:.5e}");
     if six.parse() == Ok(magnitude) {
-        return scientific(&six, 6, out);
+        return scientific(&six, SHORT_DIGITS, out);
     }
-    scientific(&format!("{magnitude:.16e}"), 17, out);
+    scientific(&format!("{magnitude:.16e}"), FLOAT64_DIGITS, out);
 }
 
-/// Appends a half-precision number, by the rule for a float.
-pub fn half(x: f16, out: &mut Vec<u8>) {
+/// Appends a half-precision float in the format of a float32.
+pub fn float16(x: f16, out: &mut Vec<u8>) {
     float32(x.to_f32(), out);
 }
 
-/// Appends a bfloat16 number, by the rule for a float.
-pub fn brain(x: bf16, out: &mut Vec<u8>) {
+/// Appends a bfloat16 float in the format of a float32.
+pub fn bfloat16(x: bf16, out: &mut Vec<u8>) {
     float32(x.to_f32(), out);
 }
 
-/// Appends `x` as Python's `repr` prints it: the shortest digits that read back; an exponent
-/// below 1e-4 and from 1e16 on.
+/// Appends a double in the format of Python's `repr`: the shortest digits that round-trip, with an
+/// exponent below 1e-4 and from 1e16 on. NaN and infinities are bare words, as in Python's `json`.
 pub fn python(x: f64, out: &mut Vec<u8>) {
     if let Some(word) = special(x) {
         out.extend_from_slice(word);
@@ -103,18 +116,19 @@ pub fn python(x: f64, out: &mut Vec<u8>) {
     }
     let mut buffer = zmij::Buffer::new();
     let shortest = buffer.format_finite(x.abs());
-    // Digits before the point, digits after it, exponent.
     let (number, exponent) = shortest.split_once(['e', 'E']).unwrap_or((shortest, "0"));
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let joined = [whole, fraction].concat();
     let digits = joined.trim_start_matches('0');
-    let leading = joined.len() - digits.len();
-    let place = |n: usize| i32::try_from(n).unwrap_or(0);
-    let exponent = exponent.parse::<i32>().unwrap_or(0) + place(whole.len()) - 1 - place(leading);
-    layout(digits.trim_end_matches('0').as_bytes(), exponent, 16, out);
+    let leading_zeros = joined.len() - digits.len();
+    // The digits between the first significant one and the point.
+    let shift = i32::try_from(whole.len()).unwrap_or(0) - 1;
+    let shift = shift - i32::try_from(leading_zeros).unwrap_or(0);
+    let exponent = exponent.parse::<i32>().unwrap_or(0) + shift;
+    layout(digits.trim_end_matches('0').as_bytes(), exponent, PYTHON_PRECISION, out);
 }
 
-/// The text of zeros and of what is no finite number.
+/// The text of zeros, infinities and NaN.
 #[inline]
 fn special(x: f64) -> Option<&'static [u8]> {
     if x != 0.0 && x.is_finite() {
@@ -129,16 +143,18 @@ fn special(x: f64) -> Option<&'static [u8]> {
     })
 }
 
-/// The exponent of the first significant digit of `x`, if scaling by it stays within [`POWERS`].
+/// The decimal exponent of the first significant digit of `x`, if scaling by it stays within
+/// [`POWERS`].
 #[inline]
 fn decimal_exponent(x: f64) -> Option<i32> {
     // Narrow enough that nine digits on either side stay within 22 powers of ten.
     if !(1e-13..1e22).contains(&x) {
         return None;
     }
-    // log10(2) as a fraction; at most one too low, for lack of the mantissa.
     #[allow(clippy::cast_possible_truncation)]
     let binary = (x.to_bits() >> 52) as i32 - 1023;
+    // The binary exponent times log10(2), as a fraction: at most one too low, as the mantissa does
+    // not count.
     let next = ((binary * 78_913) >> 18) + 1;
     let reached = if next >= 0 { x >= shift_by(1.0, next) } else { shift_by(x, -next) >= 1.0 };
     Some(if reached { next } else { next - 1 })
@@ -151,41 +167,41 @@ fn shift_by(x: f64, shift: i32) -> f64 {
     if shift < 0 { x / power } else { x * power }
 }
 
-/// `x`, from 0 to 2^51, rounded to an integer, ties to even: the addition leaves no room for a
-/// fraction. (The processor has an instruction for it, but not every x86-64 one, and a call of
-/// the library's function costs more than all the rest.)
+/// `x`, from 0 to 2^51, rounded to an integer, ties to even: after the addition no bits are left
+/// for a fraction. (Not every x86-64 processor has an instruction for this, and a call of the
+/// library function costs more than all the rest.)
 #[inline]
 fn rounded(x: f64) -> f64 {
     const NO_FRACTION: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
     (x + NO_FRACTION) - NO_FRACTION
 }
 
-/// Whether a double lies half-way between two floats, where narrowing it may have rounded twice.
+/// Whether a double is halfway between two float32s, where narrowing it may round twice.
 #[inline]
 fn is_midpoint(x: f64) -> bool {
     x.to_bits() & 0x1fff_ffff == 0x1000_0000
 }
 
-/// Significant digits of a number.
+/// The significant digits of a number.
 struct Digits {
-    /// The digits as text, from the first on, with zeros behind them.
+    /// The digits as text, padded with zeros.
     text: [u8; 9],
-    /// How many there are without zeros at the end.
+    /// Their number without trailing zeros.
     count: usize,
     /// The decimal exponent of the first.
     exponent: i32,
-    /// How many `%g` was asked for, which decides when it prints an exponent.
+    /// The precision of `%g`, which decides whether it writes an exponent.
     precision: i32,
 }
 
 impl Digits {
-    /// Those of `value`, an integer of `precision` (six or nine) digits, or the next power of
+    /// The digits of `value`, an integer of `precision` (six or nine) digits, or the next power of
     /// ten, which rounding up can reach.
     #[inline(always)]
     fn new(value: f64, exponent: i32, precision: i32) -> Self {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let value = value as u32;
-        let nine = if precision == 6 { value.wrapping_mul(1000) } else { value };
+        let nine = if precision == SHORT_DIGITS { value.wrapping_mul(1000) } else { value };
         let (nine, exponent) =
             if nine >= 1_000_000_000 { (100_000_000, exponent + 1) } else { (nine, exponent) };
         let rest = eight_digits(nine % 100_000_000);
@@ -193,15 +209,15 @@ impl Digits {
         let [a, b, c, d, e, f, g, h] = (rest | ASCII_ZEROS).to_le_bytes();
         Digits {
             text: [b'0' + first, a, b, c, d, e, f, g, h],
-            // Zeros at the end are the top bytes.
+            // The trailing digits are the top bytes.
             count: 9 - rest.leading_zeros() as usize / 8,
             exponent,
             precision,
         }
     }
 
-    /// Appends the number. The usual cases are put together in one place and copied as a whole,
-    /// at a size known beforehand, then cut: calls that copy a few bytes are what takes time.
+    /// Appends the number. In the usual cases the text is assembled in a buffer, copied at a fixed
+    /// size, and truncated, because copies of a few bytes at a time dominate the cost.
     #[inline(always)]
     fn print(&self, negative: bool, out: &mut Vec<u8>) {
         if negative {
@@ -221,11 +237,11 @@ impl Digits {
             let whole = whole as usize;
             line[..9].copy_from_slice(&self.text);
             line[9] = b'0';
-            let behind = self.text.get(whole..).unwrap_or_default();
-            if let Some(place) = line.get_mut(whole..whole + 2 + behind.len()) {
+            let fraction = self.text.get(whole..).unwrap_or_default();
+            if let Some(place) = line.get_mut(whole..whole + 2 + fraction.len()) {
                 place[0] = b'.';
                 place[1] = b'0';
-                place[1..=behind.len()].copy_from_slice(behind);
+                place[1..=fraction.len()].copy_from_slice(fraction);
             }
             self.count.max(whole + 1) + 1
         } else {
@@ -239,11 +255,11 @@ impl Digits {
 
 const ASCII_ZEROS: u64 = 0x3030_3030_3030_3030;
 
-/// The eight decimal digits of `n`, a byte each, the first lowest.
+/// The eight decimal digits of `n`, one per byte, the first lowest.
 #[inline]
 fn eight_digits(n: u32) -> u64 {
-    // Halves of four digits, then of two, then of one, each split by a multiplication that is an
-    // exact division in that range.
+    // Split into parts of four, then of two, then of one digit, each time by a multiplication that
+    // divides exactly in that range.
     let fours = u64::from(n / 10_000) | u64::from(n % 10_000) << 32;
     let hundreds = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
     let pairs = hundreds | (fours - 100 * hundreds) << 16;
@@ -251,7 +267,7 @@ fn eight_digits(n: u32) -> u64 {
     tens | (pairs - 10 * tens) << 8
 }
 
-/// The exact way: Rust prints as many correctly rounded digits as it is asked for.
+/// The exact path: Rust prints any number of correctly rounded digits.
 #[cold]
 fn exact_float32(x: f32, out: &mut Vec<u8>) {
     if x.is_sign_negative() {
@@ -260,12 +276,12 @@ fn exact_float32(x: f32, out: &mut Vec<u8>) {
     let magnitude = x.abs();
     let six = format!("{magnitude:.5e}");
     if six.parse() == Ok(magnitude) {
-        return scientific(&six, 6, out);
+        return scientific(&six, SHORT_DIGITS, out);
     }
-    scientific(&format!("{magnitude:.8e}"), 9, out);
+    scientific(&format!("{magnitude:.8e}"), FLOAT32_DIGITS, out);
 }
 
-/// Prints `d.ddde-7` as `%g` would.
+/// Appends the number `d.ddde-7` in the format of `%g`.
 fn scientific(text: &str, precision: i32, out: &mut Vec<u8>) {
     let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
     let digits = mantissa.replace('.', "");
@@ -273,12 +289,12 @@ fn scientific(text: &str, precision: i32, out: &mut Vec<u8>) {
     layout(digits.trim_end_matches('0').as_bytes(), exponent, precision, out);
 }
 
-/// Significant digits and the exponent of the first, as a decimal with a point, or with an
-/// exponent below 1e-4 and from `10^precision` on.
+/// Appends significant digits, of which the first has this decimal exponent: as a decimal with a
+/// point, or with an exponent below 1e-4 and from `10^precision` on.
 #[inline]
 fn layout(digits: &[u8], exponent: i32, precision: i32, out: &mut Vec<u8>) {
     let digits = if digits.is_empty() { b"0" } else { digits };
-    if exponent < -4 || exponent >= precision {
+    if exponent < MIN_PLAIN_EXPONENT || exponent >= precision {
         return with_exponent(digits, exponent, out);
     }
     let Ok(whole) = usize::try_from(exponent + 1) else {
@@ -307,6 +323,7 @@ fn layout(digits: &[u8], exponent: i32, precision: i32, out: &mut Vec<u8>) {
     }
 }
 
+/// Appends digits in the form `d.ddde-07`.
 fn with_exponent(digits: &[u8], exponent: i32, out: &mut Vec<u8>) {
     let (first, rest) = digits.split_at(1);
     out.extend_from_slice(first);
@@ -386,7 +403,7 @@ mod tests {
         assert_eq!(text32(1073741824.0), "1.07374182e+09");
     }
 
-    /// `%.6g`, or `%.9g` if that does not read back, by exact arithmetic.
+    /// `%.6g`, or `%.9g` if that does not round-trip, by exact arithmetic.
     fn reference(x: f32) -> String {
         let mut out = Vec::new();
         exact_float32(x, &mut out);

@@ -1,14 +1,16 @@
-//! JSON, read straight into tensors and written straight from them; no document tree between.
+//! JSON, read directly into tensors and written directly from them, without a document tree.
 //!
-//! * [`scan`] walks text: tokens, syntax errors, skipping whole values of any depth;
+//! * [`scan`] tokenizes text: strings, literals, syntax errors, skipping of whole values;
 //! * [`number`] reads numbers;
-//! * [`read`] turns nested arrays into the typed, aligned buffer that the runtime reads;
-//! * [`dump`] prints a piece of a document for an error message;
-//! * [`mod@write`] and [`float`] print tensors.
+//! * [`read`] reads nested arrays into typed, aligned tensor buffers;
+//! * [`mod@write`] and [`float`] write tensors;
+//! * [`dump`] prints a part of a document for an error message.
 //!
-//! Which documents are accepted is what RapidJSON accepts with the flags that TensorFlow Serving
-//! sets (iterative, NaN and Infinity, stop after the first value), error kinds and offsets
-//! included. That is a superset of RFC 8259, so other protocols use the same reader.
+//! The reader accepts what RapidJSON accepts with the flags that TensorFlow Serving sets (iterative,
+//! NaN and Infinity, stop after the first value), and reports the same kinds and offsets of errors.
+//! That is a superset of RFC 8259, so the other protocols use the same reader. The differences from
+//! a strict reader are listed in `docs/decisions/0007-own-json-reader-and-writer.md` and tested in
+//! `tests/json_properties.rs`.
 
 pub mod dump;
 pub mod float;
@@ -19,4 +21,15 @@ mod sink;
 mod walk;
 pub mod write;
 
-pub(super) use self::sink::{Brain, Half, Scalar};
+pub(super) use self::sink::{Bf16, Half, Scalar};
+
+/// Bytes of text that a number with its separator mostly takes at least.
+const BYTES_PER_NUMBER: usize = 8;
+
+/// The most elements for which a reader reserves memory in advance.
+const MAX_RESERVED_ELEMENTS: usize = 1 << 20;
+
+/// How many numbers to reserve memory for before `text_bytes` of text are read.
+pub(super) fn expected_numbers(text_bytes: usize) -> usize {
+    (text_bytes / BYTES_PER_NUMBER + 1).min(MAX_RESERVED_ELEMENTS)
+}

@@ -1,20 +1,21 @@
-//! Reads numbers: the plain ones, which are most, in a few steps; all others exactly.
+//! Reads numbers: short plain ones, which are most, in a few steps, and all others exactly. Every
+//! float is correctly rounded.
 
-use super::scan::{Cursor, Scan, Syntax, SyntaxError};
+use super::scan::{Cursor, ScanResult, Syntax, SyntaxError};
 
-/// A number as it stands in the text.
+/// A number of a JSON text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
-    /// An integer token of at least 0 (`-0` included) that fits.
+    /// A non-negative integer token (`-0` included) that fits.
     Unsigned(u64),
-    /// An integer token below 0 that fits.
+    /// A negative integer token that fits.
     Negative(i64),
     /// Anything else: a fraction, an exponent, a larger integer, NaN or an infinity.
     Float(f64),
 }
 
 impl Number {
-    /// The value as a double, rounded to nearest.
+    /// The value as a double, rounded to nearest, ties to even.
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
     pub fn as_f64(self) -> f64 {
@@ -27,19 +28,19 @@ impl Number {
 }
 
 impl Cursor<'_> {
-    /// Reads a number, or one of `NaN`, `Inf`, `Infinity` with or without a minus.
+    /// Reads a number, or one of `NaN`, `Inf`, `Infinity`, with or without a minus sign.
     ///
     /// # Errors
-    /// [`Syntax::ValueInvalid`] if no number starts here, and the kinds that say what part of it
-    /// is missing.
-    pub fn number(&mut self) -> Scan<Number> {
+    /// [`Syntax::ValueInvalid`] if no number starts here; [`Syntax::NumberMissFraction`] and
+    /// [`Syntax::NumberMissExponent`]; [`Syntax::NumberTooBig`] if it overflows a double.
+    pub fn number(&mut self) -> ScanResult<Number> {
         match self.short_number() {
             Some(number) => Ok(number),
             None => self.any_number(),
         }
     }
 
-    /// Reads a number if it is short and plain, as most are.
+    /// Reads a number by the fast path; `None` if that does not apply.
     #[inline]
     fn short_number(&mut self) -> Option<Number> {
         let window = self.text.get(self.at..)?.first_chunk()?;
@@ -48,8 +49,9 @@ impl Cursor<'_> {
         Some(number)
     }
 
-    /// Reads an element of a list if it is a short and plain number, and steps over the comma
-    /// behind it if that comes at once; says whether it did. Small enough to be put into loops.
+    /// Reads a list element by the fast path, and the comma after it if that follows immediately;
+    /// returns whether it did. `None` if the fast path does not apply. Small enough to be inlined
+    /// into loops.
     #[inline(always)]
     pub fn short_element(&mut self) -> Option<(Number, bool)> {
         let window = self.text.get(self.at..)?.first_chunk()?;
@@ -65,24 +67,24 @@ impl Cursor<'_> {
         Some((number, true))
     }
 
-    /// A number of any form, the slower way.
-    fn any_number(&mut self) -> Scan<Number> {
+    /// Reads a number of any form.
+    fn any_number(&mut self) -> ScanResult<Number> {
         let start = self.at;
-        let negative = self.take(b'-');
+        let is_negative = self.take(b'-');
         let mut digits = Digits::default();
         match self.peek() {
-            // A zero stands alone before the point.
+            // No digit may follow a leading zero.
             b'0' => {
                 self.advance();
                 digits.count = 1;
             }
             b'1'..=b'9' => self.digits(&mut digits),
-            _ => return self.not_finite(negative),
+            _ => return self.not_finite(is_negative),
         }
         let mut exponent = 0i64;
-        let mut integer = true;
+        let mut is_integer = true;
         if self.take(b'.') {
-            integer = false;
+            is_integer = false;
             let before = self.at;
             self.digits(&mut digits);
             if self.at == before {
@@ -91,43 +93,42 @@ impl Cursor<'_> {
             exponent -= i64::try_from(self.at - before).unwrap_or(i64::MAX);
         }
         if matches!(self.peek(), b'e' | b'E') {
-            integer = false;
+            is_integer = false;
             exponent = exponent.saturating_add(self.exponent()?);
         }
-        if digits.count <= 19 {
-            if integer {
-                return Ok(integer_of(negative, digits.value));
+        if digits.count <= EXACT_DIGITS {
+            if is_integer {
+                return Ok(integer_of(is_negative, digits.value));
             }
             if let Some(value) = exact(digits.value, exponent) {
-                return Ok(Number::Float(if negative { -value } else { value }));
+                return Ok(Number::Float(if is_negative { -value } else { value }));
             }
         }
-        self.long_number(start, negative, integer)
+        self.long_number(start, is_negative, is_integer)
     }
 
-    /// A number with too many digits or too large an exponent for the short way.
+    /// The number from `start` to here, which has too many digits or too large an exponent for
+    /// [`exact`].
     #[cold]
-    fn long_number(&self, start: usize, negative: bool, integer: bool) -> Scan<Number> {
+    fn long_number(&self, start: usize, is_negative: bool, is_integer: bool) -> ScanResult<Number> {
         let token = self.text.get(start..self.at).unwrap_or_default();
-        if integer {
+        if is_integer {
             let text = std::str::from_utf8(token).unwrap_or_default();
             if let Ok(value) = text.trim_start_matches('-').parse::<u64>()
                 && let number @ (Number::Unsigned(_) | Number::Negative(_)) =
-                    integer_of(negative, value)
+                    integer_of(is_negative, value)
             {
                 return Ok(number);
             }
         }
-        let offset = start;
-        let kind = Syntax::NumberTooBig;
         match fast_float2::parse::<f64, _>(token) {
             Ok(value) if value.is_finite() => Ok(Number::Float(value)),
-            _ => Err(SyntaxError { kind, offset }),
+            _ => Err(SyntaxError { kind: Syntax::NumberTooBig, offset: start }),
         }
     }
 
-    /// Reads `NaN`, `Inf` or `Infinity`, behind its sign.
-    fn not_finite(&mut self, negative: bool) -> Scan<Number> {
+    /// Reads `NaN`, `Inf` or `Infinity`, after its sign.
+    fn not_finite(&mut self, is_negative: bool) -> ScanResult<Number> {
         let value = match self.peek() {
             b'N' => {
                 self.literal(b"NaN")?;
@@ -142,13 +143,13 @@ impl Cursor<'_> {
             }
             _ => return Err(self.error(Syntax::ValueInvalid)),
         };
-        Ok(Number::Float(if negative { -value } else { value }))
+        Ok(Number::Float(if is_negative { -value } else { value }))
     }
 
-    /// Reads `e`, a sign and digits.
-    fn exponent(&mut self) -> Scan<i64> {
+    /// Reads `e`, an optional sign and digits.
+    fn exponent(&mut self) -> ScanResult<i64> {
         self.advance();
-        let negative = match self.peek() {
+        let is_negative = match self.peek() {
             sign @ (b'+' | b'-') => {
                 self.advance();
                 sign == b'-'
@@ -158,17 +159,16 @@ impl Cursor<'_> {
         let before = self.at;
         let mut value = 0i64;
         while let digit @ b'0'..=b'9' = self.peek() {
-            // Far past any double, and far from overflow.
-            value = (value * 10 + i64::from(digit - b'0')).min(1 << 40);
+            value = (value * 10 + i64::from(digit - b'0')).min(MAX_EXPONENT);
             self.advance();
         }
         if self.at == before {
             return Err(self.error(Syntax::NumberMissExponent));
         }
-        Ok(if negative { -value } else { value })
+        Ok(if is_negative { -value } else { value })
     }
 
-    /// Adds the decimal digits from here on to `digits`, eight at a time.
+    /// Reads decimal digits into `digits`, eight at a time.
     #[inline]
     fn digits(&mut self, digits: &mut Digits) {
         loop {
@@ -190,7 +190,13 @@ impl Cursor<'_> {
     }
 }
 
-/// Decimal digits read so far. `value` is right while `count` is at most 19.
+/// An exponent beyond that of any double, and far from overflow.
+const MAX_EXPONENT: i64 = 1 << 40;
+
+/// The most decimal digits that a `u64` always holds.
+const EXACT_DIGITS: usize = 19;
+
+/// Decimal digits. `value` is exact if `count` is at most [`EXACT_DIGITS`].
 #[derive(Default)]
 struct Digits {
     value: u64,
@@ -208,15 +214,16 @@ impl Digits {
     }
 }
 
-/// How far [`short_number`] looks ahead: a sign, 7 digits, a point, 23 digits, and what ends it.
+/// How many bytes [`short_number`] looks at: a sign, 7 digits, a point, 24 digits, and the byte
+/// after them.
 const WINDOW: usize = 40;
 
-/// The number at the start of `window` and its length, if it is of the usual kind: up to seven
-/// digits, perhaps a point and up to 23 more, no exponent.
+/// The number at the start of `window` and its length, if it has the usual form: up to seven digits,
+/// and optionally a point and up to 23 more, without an exponent.
 #[inline(always)]
 fn short_number(window: &[u8; WINDOW]) -> Option<(Number, usize)> {
-    let negative = window[0] == b'-';
-    let start = usize::from(negative);
+    let is_negative = window[0] == b'-';
+    let start = usize::from(is_negative);
     let (whole_digits, whole) = match (window[start], window[start + 1]) {
         // Most numbers are one digit and a fraction.
         (digit @ b'0'..=b'9', b'.') => (1, u64::from(digit - b'0')),
@@ -229,7 +236,7 @@ fn short_number(window: &[u8; WINDOW]) -> Option<(Number, usize)> {
     let mut end = start + whole_digits;
     if window[end] != b'.' {
         let ends = !matches!(window[end], b'e' | b'E');
-        return ends.then(|| (integer_of(negative, whole), end));
+        return ends.then(|| (integer_of(is_negative, whole), end));
     }
     end += 1;
     let (mut digits, fraction) = leading_digits(eight_bytes(window, end));
@@ -242,7 +249,7 @@ fn short_number(window: &[u8; WINDOW]) -> Option<(Number, usize)> {
         value = value.saturating_mul(power_of_ten(more)).saturating_add(rest);
     }
     if digits == 16 {
-        // A double in full, as Python writes it.
+        // A double with all its digits, as Python writes it: left to fast-float2 below.
         let (more, _) = leading_digits(eight_bytes(window, end));
         end += more;
         value = u64::MAX;
@@ -255,10 +262,10 @@ fn short_number(window: &[u8; WINDOW]) -> Option<(Number, usize)> {
         let value = fast_float2::parse(window.get(..end)?).ok()?;
         return Some((Number::Float(value), end));
     }
-    // Exact in one division.
+    // Both operands are exact, so one division rounds correctly.
     #[allow(clippy::cast_precision_loss)]
     let value = value as f64 / POWERS.get(digits)?;
-    Some((Number::Float(if negative { -value } else { value }), end))
+    Some((Number::Float(if is_negative { -value } else { value }), end))
 }
 
 #[inline(always)]
@@ -272,21 +279,21 @@ fn power_of_ten(digits: usize) -> u64 {
     POWERS_OF_TEN.get(digits).copied().unwrap_or(1)
 }
 
-/// Of eight bytes of text (first byte lowest): how many decimal digits they start with, and the
-/// number those digits make.
+/// The number of leading decimal digits of eight bytes of text (the first byte lowest), and the
+/// integer that they form.
 #[inline(always)]
 fn leading_digits(chunk: u64) -> (usize, u64) {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let nibbles = chunk ^ (0x30 * ONES);
-    // The top bit of each byte that is above 9. The carry out of such a byte can only spoil
-    // those behind it, which do not count any more.
+    // The top bit of each byte that is above 9. The carry out of such a byte only affects the bytes
+    // after it, which no longer count.
     let above = (nibbles.wrapping_add(0x76 * ONES) | nibbles) & (0x80 * ONES);
     let count = above.trailing_zeros() / 8;
     if count == 0 {
         return (0, 0);
     }
-    // Digits to the top, zeros before them; then join neighbours to pairs, and add the four
-    // pairs, each times its power of a hundred, in the upper half of two products.
+    // Shift the digits to the top, with zeros before them. Then join neighbours to pairs, and sum
+    // the four pairs, each times its power of a hundred, in the upper halves of two products.
     const PAIRS: u64 = 0x0000_00ff_0000_00ff;
     let mut value = nibbles << (64 - 8 * count);
     value = value.wrapping_mul(10).wrapping_add(value >> 8);
@@ -296,8 +303,8 @@ fn leading_digits(chunk: u64) -> (usize, u64) {
 }
 
 #[inline]
-fn integer_of(negative: bool, value: u64) -> Number {
-    if !negative || value == 0 {
+fn integer_of(is_negative: bool, value: u64) -> Number {
+    if !is_negative || value == 0 {
         return Number::Unsigned(value);
     }
     match 0i64.checked_sub_unsigned(value) {
@@ -307,17 +314,16 @@ fn integer_of(negative: bool, value: u64) -> Number {
     }
 }
 
-/// Powers of ten that a double holds exactly.
+/// The powers of ten that a double represents exactly.
 pub(super) const POWERS: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
     1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 ];
 
-/// Up to here a double holds every integer exactly.
+/// A double represents every integer up to this exactly.
 const EXACT_INTEGERS: u64 = 1 << 53;
 
-/// `digits * 10^exponent` where one correctly rounded operation on exact operands gives it
-/// (Clinger's fast path).
+/// `digits * 10^exponent`, if one operation on exact operands computes it (Clinger's fast path).
 #[inline]
 fn exact(digits: u64, exponent: i64) -> Option<f64> {
     if digits > EXACT_INTEGERS {
@@ -333,7 +339,7 @@ fn exact(digits: u64, exponent: i64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn number(text: &str) -> Scan<Number> {
+    fn number(text: &str) -> ScanResult<Number> {
         let mut cursor = Cursor::new(text.as_bytes());
         let number = cursor.number()?;
         assert_eq!(cursor.remaining(), 0, "{text}");

@@ -1,114 +1,106 @@
-//! Nested arrays to tensors: numbers go from text straight into the typed buffer that the
-//! runtime will read. Whatever deviates is a [`Fault`]; protocols put faults into words.
+//! Reads nested arrays into tensors. Numbers are converted from text directly into the typed buffer
+//! that the runtime reads. Protocols put a [`TensorReadError`] into their own words.
 
-use std::ops::Range;
-
-use super::scan::{Cursor, SyntaxError};
-use super::sink::Column;
+use super::expected_numbers;
+use super::scan::Cursor;
+use super::sink::ElementBuffer;
 use super::walk::Extents;
 use tensorserve_tensor::error::Result as EngineResult;
 use tensorserve_tensor::{DType, Shape, Tensor};
 
-pub use super::walk::{Fault, ReadOptions, is_base64_object};
+pub use super::walk::{ReadOptions, TensorReadError, is_base64_object};
 
-/// Builds one tensor from one nested value, or from one per row.
+/// Builds one tensor from one nested value, or from one value per row.
 pub struct TensorReader {
     options: ReadOptions,
     dtype: DType,
     extents: Extents,
-    column: Column,
+    elements: ElementBuffer,
 }
 
 impl TensorReader {
-    /// A reader of elements of type `dtype`; `text_bytes` is how much text is about to be read
-    /// at most, to guess the number of elements.
+    /// A reader of elements of type `dtype`. `text_bytes` is the most text that it will read, from
+    /// which it estimates the number of elements.
     #[must_use]
     pub fn new(dtype: DType, options: ReadOptions, text_bytes: usize) -> Self {
-        // Numbers with their separators are mostly eight bytes or longer.
-        let guess = (text_bytes / 8 + 1).min(1 << 20);
         TensorReader {
             options,
             dtype,
             extents: Extents::default(),
-            column: Column::new(dtype, options, guess),
+            elements: ElementBuffer::new(dtype, options, expected_numbers(text_bytes)),
         }
     }
 
-    /// Reads the value at `cursor` and appends it. The second and later values must have the
-    /// shape of the first.
+    /// Reads the value at `cursor` and appends its elements. Later values must have the shape of the
+    /// first.
     ///
     /// # Errors
-    /// [`Fault`]. The cursor is then behind the value unless the text itself is broken.
+    /// [`TensorReadError`]. The cursor is after the value then, unless the text is malformed.
     #[inline]
-    pub fn read(&mut self, cursor: &mut Cursor) -> Result<(), Box<Fault>> {
+    pub fn read(&mut self, cursor: &mut Cursor) -> Result<(), Box<TensorReadError>> {
         let start = cursor.offset();
-        let first = self.column.len() == 0;
-        match self.column.read(cursor, &mut self.extents, self.options) {
+        let is_first = self.elements.len() == 0;
+        match self.elements.read(cursor, &mut self.extents, self.options) {
             Ok(()) => Ok(()),
-            Err(fault) if first => Err(fault),
-            Err(fault) => Err(self.row_fault(cursor, start, fault)),
+            Err(error) if is_first => Err(error),
+            Err(error) => Err(self.row_error(cursor, start, error)),
         }
     }
 
-    /// A value that did not fit the first one's shape: says whether it is wrong in itself or has
-    /// another shape.
+    /// The error of a row that could not be read with the shape of row 0. Reads the row on its own
+    /// to find out whether the row itself is invalid or only its shape differs.
     #[cold]
-    fn row_fault(&self, cursor: &mut Cursor, start: usize, fault: Box<Fault>) -> Box<Fault> {
+    fn row_error(
+        &self,
+        cursor: &mut Cursor,
+        start: usize,
+        error: Box<TensorReadError>,
+    ) -> Box<TensorReadError> {
         let Some(expected) = self.extents.known_shape() else {
-            return fault;
+            return error;
         };
-        let mut alone = TensorReader::new(self.dtype, self.options, 0);
+        let mut row = TensorReader::new(self.dtype, self.options, 0);
         cursor.seek(start);
-        let read = alone.column.read(cursor, &mut alone.extents, alone.options);
-        if let Err(own) = read {
+        if let Err(own) = row.elements.read(cursor, &mut row.extents, row.options) {
             return own;
         }
-        let size = alone.column.len();
-        let want = expected.elements().unwrap_or(0);
-        if size != want {
-            let expected = want;
-            return Box::new(Fault::RowSize { size, expected });
+        let size = row.elements.len();
+        let expected_size = expected.elements().unwrap_or(0);
+        if size != expected_size {
+            return Box::new(TensorReadError::RowSize { size, expected: expected_size });
         }
-        match alone.extents.known_shape() {
-            Some(shape) if shape != expected => Box::new(Fault::RowShape { shape, expected }),
-            _ => fault,
+        match row.extents.known_shape() {
+            Some(shape) if shape != expected => {
+                Box::new(TensorReadError::RowShape { shape, expected })
+            }
+            _ => error,
         }
     }
 
     /// The tensor of the one value that was read.
     ///
     /// # Errors
-    /// If none was.
+    /// If no value, or more than one, was read.
     pub fn finish(self) -> EngineResult<Tensor> {
         let shape = self.extents.known_shape().unwrap_or_else(|| Shape::vector(0));
-        self.column.into_tensor(self.dtype, shape)
+        self.elements.into_tensor(self.dtype, shape)
     }
 
     /// The tensor whose rows are the `rows` values that were read.
     ///
     /// # Errors
-    /// If there were not that many.
+    /// If another number of values was read.
     pub fn finish_rows(self, rows: usize) -> EngineResult<Tensor> {
         let row = self.extents.known_shape().unwrap_or_default();
         let mut dims = vec![i64::try_from(rows).unwrap_or(i64::MAX)];
         dims.extend_from_slice(row.dims());
-        self.column.into_tensor(self.dtype, Shape::new(&dims)?)
+        self.elements.into_tensor(self.dtype, Shape::new(&dims)?)
     }
-}
-
-/// The byte range of the value at `cursor`, which is put behind it.
-///
-/// # Errors
-/// If it is no JSON.
-pub fn span(cursor: &mut Cursor) -> Result<Range<usize>, SyntaxError> {
-    let start = cursor.offset();
-    cursor.skip_value()?;
-    Ok(start..cursor.offset())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::walk::Read;
+    use super::super::walk::ReadResult;
     use super::*;
     use crate::base64::Alphabet;
 
@@ -120,7 +112,7 @@ mod tests {
     };
     const NUMPY: ReadOptions = ReadOptions { coerce: true, all_types: true, ..STRICT };
 
-    fn read_with(dtype: DType, options: ReadOptions, text: &str) -> Read<Tensor> {
+    fn read_with(dtype: DType, options: ReadOptions, text: &str) -> ReadResult<Tensor> {
         let mut reader = TensorReader::new(dtype, options, text.len());
         let mut cursor = Cursor::new(text.as_bytes());
         reader.read(&mut cursor)?;
@@ -128,11 +120,11 @@ mod tests {
         Ok(reader.finish().expect("sizes agree"))
     }
 
-    fn read(dtype: DType, text: &str) -> Read<Tensor> {
+    fn read(dtype: DType, text: &str) -> ReadResult<Tensor> {
         read_with(dtype, STRICT, text)
     }
 
-    fn rows(dtype: DType, texts: &[&str]) -> Read<Tensor> {
+    fn rows(dtype: DType, texts: &[&str]) -> ReadResult<Tensor> {
         let mut reader = TensorReader::new(dtype, STRICT, 0);
         for text in texts {
             reader.read(&mut Cursor::new(text.as_bytes()))?;
@@ -158,21 +150,27 @@ mod tests {
     #[test]
     fn faults_are_those_tensorflow_serving_finds_first() {
         let fault = |text| *read(DType::Int32, text).expect_err(text);
-        assert_eq!(fault("[1,[2]]"), Fault::ListTooDeep { level: 1, rank: 1 });
-        assert_eq!(fault("[[1],2]"), Fault::ValueAtWrongLevel { at: 5, level: 1, rank: 2 });
-        let size = |size, level, expected| Fault::ListSize { size, level, expected };
+        assert_eq!(fault("[1,[2]]"), TensorReadError::ListTooDeep { level: 1, rank: 1 });
+        assert_eq!(
+            fault("[[1],2]"),
+            TensorReadError::ValueAtWrongLevel { at: 5, level: 1, rank: 2 }
+        );
+        let size = |size, level, expected| TensorReadError::ListSize { size, level, expected };
         assert_eq!(fault("[[1,2],[3]]"), size(1, 1, 2));
         // The size of a list comes before what is wrong inside it.
         assert_eq!(fault("[[1,2],[3,\"x\",4]]"), size(3, 1, 2));
         assert_eq!(fault("[[],[1]]"), size(1, 1, 0));
-        assert_eq!(fault("[1,\"x\"]"), Fault::Type { at: 3 });
-        assert_eq!(fault("[1.0]"), Fault::Type { at: 1 });
-        assert_eq!(fault("[null]"), Fault::Type { at: 1 });
-        assert_eq!(fault("[2147483648]"), Fault::Type { at: 1 });
-        assert!(matches!(fault("[1,"), Fault::Syntax(_)));
-        assert!(matches!(fault("[1,nul]"), Fault::Syntax(_)));
-        assert_eq!(*read(DType::Half, "[1]").expect_err("half"), Fault::Unsupported { at: 1 });
-        assert_eq!(*read(DType::Bool, "[1]").expect_err("bool"), Fault::Type { at: 1 });
+        assert_eq!(fault("[1,\"x\"]"), TensorReadError::Type { at: 3 });
+        assert_eq!(fault("[1.0]"), TensorReadError::Type { at: 1 });
+        assert_eq!(fault("[null]"), TensorReadError::Type { at: 1 });
+        assert_eq!(fault("[2147483648]"), TensorReadError::Type { at: 1 });
+        assert!(matches!(fault("[1,"), TensorReadError::Syntax(_)));
+        assert!(matches!(fault("[1,nul]"), TensorReadError::Syntax(_)));
+        assert_eq!(
+            *read(DType::Half, "[1]").expect_err("half"),
+            TensorReadError::Unsupported { at: 1 }
+        );
+        assert_eq!(*read(DType::Bool, "[1]").expect_err("bool"), TensorReadError::Type { at: 1 });
     }
 
     #[test]
@@ -180,15 +178,15 @@ mod tests {
         let tensor = rows(DType::Int32, &["[1,2]", "[3,4]"]).expect("valid");
         assert_eq!(dims(&tensor), [2, 2]);
         let fault = *rows(DType::Int32, &["[1,2]", "[3]"]).expect_err("short");
-        assert_eq!(fault, Fault::RowSize { size: 1, expected: 2 });
+        assert_eq!(fault, TensorReadError::RowSize { size: 1, expected: 2 });
         let fault = *rows(DType::Int32, &["[1,2]", "[[3,4]]"]).expect_err("deep");
         let (shape, expected) = (Shape::new(&[1, 2]).unwrap(), Shape::vector(2));
-        assert_eq!(fault, Fault::RowShape { shape, expected });
+        assert_eq!(fault, TensorReadError::RowShape { shape, expected });
         let fault = *rows(DType::Int32, &["1", "[1]"]).expect_err("list");
         let (shape, expected) = (Shape::vector(1), Shape::scalar());
-        assert_eq!(fault, Fault::RowShape { shape, expected });
+        assert_eq!(fault, TensorReadError::RowShape { shape, expected });
         let fault = *rows(DType::Int32, &["[1]", "[\"x\"]"]).expect_err("type");
-        assert_eq!(fault, Fault::Type { at: 1 });
+        assert_eq!(fault, TensorReadError::Type { at: 1 });
     }
 
     #[test]
@@ -202,7 +200,10 @@ mod tests {
     #[test]
     fn floats_take_everything_numeric() {
         let text = "[1,-0,-0.0,1e400000000,NaN,-Infinity]";
-        assert!(matches!(*read(DType::Float, text).expect_err("syntax"), Fault::Syntax(_)));
+        assert!(matches!(
+            *read(DType::Float, text).expect_err("syntax"),
+            TensorReadError::Syntax(_)
+        ));
         let text = "[1e300,-0,-0.0,NaN,-Infinity,1e-300]";
         let tensor = read(DType::Float, text).expect("valid");
         let values = tensor.values::<f32>().expect("floats");
@@ -219,9 +220,9 @@ mod tests {
         let strings: Vec<&[u8]> = tensor.strings().expect("strings").iter().collect();
         assert_eq!(strings, ["a\u{e9}".as_bytes(), b"hello"]);
         let fault = |text| *read(DType::String, text).expect_err(text);
-        assert_eq!(fault(r#"[{"b64":"*"}]"#), Fault::NotBase64);
-        assert_eq!(fault(r#"[{"b64":"","x":1}]"#), Fault::NotBase64Object { at: 1 });
-        assert_eq!(fault("[1]"), Fault::Type { at: 1 });
+        assert_eq!(fault(r#"[{"b64":"*"}]"#), TensorReadError::NotBase64);
+        assert_eq!(fault(r#"[{"b64":"","x":1}]"#), TensorReadError::NotBase64Object { at: 1 });
+        assert_eq!(fault("[1]"), TensorReadError::Type { at: 1 });
     }
 
     #[test]
@@ -233,18 +234,27 @@ mod tests {
         assert_eq!(tensor.values::<f32>(), Some(&[1.5, 1.0, 0.0][..]));
         let tensor = read(DType::Half, "[1.5,-2]").expect("valid");
         assert_eq!(tensor.bytes(), [0x00, 0x3e, 0x00, 0xc0]);
-        assert_eq!(*read(DType::Int32, r#"["a"]"#).expect_err("text"), Fault::Type { at: 1 });
-        assert_eq!(*read(DType::Int32, "[NaN]").expect_err("NaN"), Fault::Type { at: 1 });
-        assert_eq!(*read(DType::UInt8, "[256]").expect_err("range"), Fault::Type { at: 1 });
+        assert_eq!(
+            *read(DType::Int32, r#"["a"]"#).expect_err("text"),
+            TensorReadError::Type { at: 1 }
+        );
+        assert_eq!(*read(DType::Int32, "[NaN]").expect_err("NaN"), TensorReadError::Type { at: 1 });
+        assert_eq!(
+            *read(DType::UInt8, "[256]").expect_err("range"),
+            TensorReadError::Type { at: 1 }
+        );
     }
 
     #[test]
     fn depth_and_memory_are_bounded() {
         let deep = "[".repeat(1_000_000) + &"]".repeat(1_000_000);
-        assert_eq!(*read(DType::Float, &deep).expect_err("deep"), Fault::TooManyDimensions);
+        assert_eq!(
+            *read(DType::Float, &deep).expect_err("deep"),
+            TensorReadError::TooManyDimensions
+        );
         let many = format!("[{}1]", "1,".repeat(1 << 18));
-        assert_eq!(*read(DType::Float, &many).expect_err("large"), Fault::TooLarge);
+        assert_eq!(*read(DType::Float, &many).expect_err("large"), TensorReadError::TooLarge);
         let many = format!("[{}\"\"]", "\"\",".repeat(1 << 15));
-        assert_eq!(*read(DType::String, &many).expect_err("large"), Fault::TooLarge);
+        assert_eq!(*read(DType::String, &many).expect_err("large"), TensorReadError::TooLarge);
     }
 }

@@ -1,24 +1,28 @@
-//! Walks JSON text.
+//! Tokenizes JSON text.
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 
-/// A place in a JSON text.
+/// A position in a JSON text.
+///
+/// Nothing validates that strings are UTF-8: their bytes are passed on unchanged, and the protocols
+/// decide. Control characters and malformed escapes are errors.
 #[derive(Clone)]
 pub struct Cursor<'a> {
     pub(super) text: &'a [u8],
     pub(super) at: usize,
 }
 
-/// Text that is no JSON, and where that shows.
+/// Malformed JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
-    /// What is wrong.
+    /// The kind of error.
     pub kind: Syntax,
-    /// The byte at which it shows, counted from the start of the text.
+    /// The byte at which RapidJSON reports it, counted from the start of the text.
     pub offset: usize,
 }
 
-/// Kinds of [`SyntaxError`], with RapidJSON's wording.
+/// The kinds of [`SyntaxError`], with RapidJSON's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Syntax {
@@ -63,47 +67,60 @@ impl Syntax {
     }
 }
 
-pub(super) type Scan<T> = Result<T, SyntaxError>;
+pub(super) type ScanResult<T> = Result<T, SyntaxError>;
+
+/// The UTF-8 byte order mark.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The surrogates of UTF-16: the first half of a pair, and the second.
+const HIGH_SURROGATES: RangeInclusive<u32> = 0xd800..=0xdbff;
+const LOW_SURROGATES: RangeInclusive<u32> = 0xdc00..=0xdfff;
+
+/// The first code point beyond 16 bits, which takes a surrogate pair.
+const SUPPLEMENTARY_PLANES: u32 = 0x1_0000;
+
+/// The first byte that is not a control character.
+const FIRST_PRINTABLE: u8 = b' ';
 
 impl<'a> Cursor<'a> {
-    /// The start of `text`. A UTF-8 byte order mark is skipped.
+    /// The start of `text`, after its UTF-8 byte order mark if it has one.
     #[must_use]
     pub fn new(text: &'a [u8]) -> Self {
-        let at = if text.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+        let at = if text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
         Cursor { text, at }
     }
 
-    /// How many bytes into the text this is.
+    /// The offset of the next byte.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.at
     }
 
-    /// Goes to the byte number `offset`.
+    /// Moves to the byte at `offset`.
     pub fn seek(&mut self, offset: usize) {
         self.at = offset;
     }
 
-    /// How many bytes are left.
+    /// The number of bytes left.
     #[must_use]
     pub fn remaining(&self) -> usize {
         self.text.len().saturating_sub(self.at)
     }
 
-    /// The byte here; 0 at the end (a NUL ends a text, as for RapidJSON).
+    /// The next byte; 0 at the end. As in RapidJSON, a NUL ends the text.
     #[inline]
     #[must_use]
     pub fn peek(&self) -> u8 {
         self.text.get(self.at).copied().unwrap_or(0)
     }
 
-    /// Steps over the byte here.
+    /// Skips one byte.
     #[inline]
     pub fn advance(&mut self) {
         self.at += 1;
     }
 
-    /// Steps over white space, then returns the byte here.
+    /// Skips white space and returns the next byte.
     #[inline]
     pub fn skip_space(&mut self) -> u8 {
         loop {
@@ -115,38 +132,37 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Steps over `byte` if it is here.
+    /// Skips `byte` if it is next; whether it was.
     #[inline]
     pub fn take(&mut self, byte: u8) -> bool {
-        let here = self.peek() == byte;
-        self.at += usize::from(here);
-        here
+        let is_next = self.peek() == byte;
+        self.at += usize::from(is_next);
+        is_next
     }
 
-    /// An error of this kind at this place.
+    /// An error of this kind at this position.
     #[must_use]
     pub fn error(&self, kind: Syntax) -> SyntaxError {
-        let offset = self.at;
-        SyntaxError { kind, offset }
+        SyntaxError { kind, offset: self.at }
     }
 
-    /// Steps over the start of a document to its one value.
+    /// Moves from the start of a document to its value.
     ///
     /// # Errors
     /// [`Syntax::DocumentEmpty`].
-    pub fn open_document(&mut self) -> Scan<()> {
+    pub fn open_document(&mut self) -> ScanResult<()> {
         match self.skip_space() {
             0 => Err(self.error(Syntax::DocumentEmpty)),
             _ => Ok(()),
         }
     }
 
-    /// Steps into an object, from its `{` to its first name; false if it has none (the object is
-    /// then behind us).
+    /// Moves from the `{` of an object to its first name. False if the object is empty; the cursor
+    /// is after it then.
     ///
     /// # Errors
     /// If neither a name nor `}` follows.
-    pub fn open_object(&mut self) -> Scan<bool> {
+    pub fn open_object(&mut self) -> ScanResult<bool> {
         self.advance();
         match self.skip_space() {
             b'"' => Ok(true),
@@ -158,26 +174,22 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads a member's name and steps over the colon to its value.
+    /// Reads a member's name and moves past the colon to its value.
     ///
     /// # Errors
-    /// If there is no name or colon.
-    pub fn name(&mut self) -> Scan<Cow<'a, [u8]>> {
+    /// If the name or the colon is missing.
+    pub fn name(&mut self) -> ScanResult<Cow<'a, [u8]>> {
         let name = self.string()?;
-        if self.skip_space() != b':' {
-            return Err(self.error(Syntax::ObjectMissColon));
-        }
-        self.advance();
-        self.skip_space();
+        self.skip_colon()?;
         Ok(name)
     }
 
-    /// Steps from behind a member to the next name; false at the end of the object (which is
-    /// then behind us).
+    /// Moves from the end of a member to the next name. False at the end of the object; the cursor
+    /// is after it then.
     ///
     /// # Errors
     /// If neither a comma and a name nor `}` follows.
-    pub fn next_member(&mut self) -> Scan<bool> {
+    pub fn next_member(&mut self) -> ScanResult<bool> {
         match self.skip_space() {
             b',' => {
                 self.advance();
@@ -194,8 +206,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Steps into an array, from its `[` to its first element; false if it has none (the array
-    /// is then behind us).
+    /// Moves from the `[` of an array to its first element. False if the array is empty; the cursor
+    /// is after it then.
     pub fn open_array(&mut self) -> bool {
         self.advance();
         if self.skip_space() == b']' {
@@ -205,13 +217,13 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// Steps from behind an element to the next; false at the end of the array (which is then
-    /// behind us).
+    /// Moves from the end of an element to the next one. False at the end of the array; the cursor
+    /// is after it then.
     ///
     /// # Errors
     /// If neither a comma nor `]` follows.
     #[inline]
-    pub fn next_element(&mut self) -> Scan<bool> {
+    pub fn next_element(&mut self) -> ScanResult<bool> {
         match self.skip_space() {
             b',' => {
                 self.advance();
@@ -226,8 +238,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Steps over a comma and the white space around it, to what follows; false, and no further
-    /// than to the end of white space, if there is none.
+    /// Skips a comma and the white space around it. False without a comma; only white space is
+    /// skipped then.
     #[inline]
     pub fn skip_comma(&mut self) -> bool {
         if self.peek() != b',' && self.skip_space() != b',' {
@@ -243,43 +255,44 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// Steps over a whole value. Needs one bit of memory per level of nesting and no stack.
+    /// Skips a whole value of any depth. Needs one bit of memory per open container and does not
+    /// recurse.
     ///
     /// # Errors
-    /// If it is not well formed.
-    pub fn skip_value(&mut self) -> Scan<()> {
-        let mut open = BitStack::default();
+    /// If the value is malformed.
+    pub fn skip_value(&mut self) -> ScanResult<()> {
+        let mut open = ContainerStack::default();
         self.skip_space();
         loop {
-            // At a value.
+            // The cursor is at a value.
             match self.peek() {
                 b'{' => {
                     if self.open_object()? {
-                        open.push(true);
+                        open.push(Container::Object);
                         self.skip_name()?;
                         continue;
                     }
                 }
                 b'[' => {
                     if self.open_array() {
-                        open.push(false);
+                        open.push(Container::Array);
                         continue;
                     }
                 }
                 _ => self.skip_scalar()?,
             }
-            // Behind a value: close what ends here, up to the next value.
+            // The cursor is after a value: leave the containers that end here.
             loop {
                 let more = match open.top() {
                     None => return Ok(()),
-                    Some(true) => {
+                    Some(Container::Object) => {
                         let more = self.next_member()?;
                         if more {
                             self.skip_name()?;
                         }
                         more
                     }
-                    Some(false) => self.next_element()?,
+                    Some(Container::Array) => self.next_element()?,
                 };
                 if more {
                     break;
@@ -289,8 +302,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn skip_name(&mut self) -> Scan<()> {
+    fn skip_name(&mut self) -> ScanResult<()> {
         self.skip_string()?;
+        self.skip_colon()
+    }
+
+    /// Skips the colon after a name, and the white space around it.
+    #[inline]
+    fn skip_colon(&mut self) -> ScanResult<()> {
         if self.skip_space() != b':' {
             return Err(self.error(Syntax::ObjectMissColon));
         }
@@ -299,8 +318,8 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Steps over a string, number or literal.
-    fn skip_scalar(&mut self) -> Scan<()> {
+    /// Skips a string, a number or a literal.
+    fn skip_scalar(&mut self) -> ScanResult<()> {
         match self.peek() {
             b'"' => self.skip_string(),
             b't' => self.literal(b"true"),
@@ -310,11 +329,11 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Steps over the literal `word`, whose first byte is here.
+    /// Skips the literal `word`.
     ///
     /// # Errors
     /// At the first byte that differs.
-    pub fn literal(&mut self, word: &[u8]) -> Scan<()> {
+    pub fn literal(&mut self, word: &[u8]) -> ScanResult<()> {
         for &byte in word {
             if !self.take(byte) {
                 return Err(self.error(Syntax::ValueInvalid));
@@ -323,12 +342,12 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Reads a string; borrowed from the text if nothing in it is escaped.
+    /// Reads a string, which is borrowed from the text if it has no escapes.
     ///
     /// # Errors
-    /// If it is not well formed, or does not start here.
-    pub fn string(&mut self) -> Scan<Cow<'a, [u8]>> {
-        let plain = self.plain_run()?;
+    /// If no string starts here, or it is malformed.
+    pub fn string(&mut self) -> ScanResult<Cow<'a, [u8]>> {
+        let plain = self.open_string()?;
         if self.take(b'"') {
             return Ok(Cow::Borrowed(plain));
         }
@@ -340,43 +359,43 @@ impl<'a> Cursor<'a> {
     /// Reads a string and appends it to `out`.
     ///
     /// # Errors
-    /// If it is not well formed, or does not start here.
-    pub fn string_into(&mut self, out: &mut Vec<u8>) -> Scan<()> {
-        out.extend_from_slice(self.plain_run()?);
+    /// If no string starts here, or it is malformed.
+    pub fn string_into(&mut self, out: &mut Vec<u8>) -> ScanResult<()> {
+        out.extend_from_slice(self.open_string()?);
         if self.take(b'"') {
             return Ok(());
         }
         self.rest_of_string(out)
     }
 
-    fn skip_string(&mut self) -> Scan<()> {
-        self.plain_run()?;
+    fn skip_string(&mut self) -> ScanResult<()> {
+        self.open_string()?;
         if self.take(b'"') {
             return Ok(());
         }
-        // Escapes are checked as they are read; strings that have them are mostly short.
+        // Decoding validates the escapes; strings that have any are mostly short.
         self.rest_of_string(&mut Vec::new())
     }
 
-    /// From a string's opening quote: the bytes up to its end or its first escape.
-    fn plain_run(&mut self) -> Scan<&'a [u8]> {
+    /// Skips the opening quote and reads up to the closing quote or the first escape.
+    fn open_string(&mut self) -> ScanResult<&'a [u8]> {
         if !self.take(b'"') {
             return Err(self.error(Syntax::ValueInvalid));
         }
-        self.run()
+        self.unescaped_part()
     }
 
-    /// The bytes from here to the next quote or backslash, which is then here.
-    fn run(&mut self) -> Scan<&'a [u8]> {
+    /// Reads up to the next quote or backslash, where the cursor is then.
+    fn unescaped_part(&mut self) -> ScanResult<&'a [u8]> {
         let rest = self.text.get(self.at..).unwrap_or_default();
         let length = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
-        let run = rest.get(..length).unwrap_or_default();
-        // A fold and not `position`, so that the common case runs on vectors.
-        if run.iter().fold(false, |found, &byte| found | (byte < 0x20)) {
-            let control = run.iter().position(|&byte| byte < 0x20).unwrap_or(0);
-            let nul = run.get(control) == Some(&0);
+        let part = rest.get(..length).unwrap_or_default();
+        // A fold instead of `position`, so that the common case is vectorized.
+        if part.iter().fold(false, |found, &byte| found | (byte < FIRST_PRINTABLE)) {
+            let control = part.iter().position(|&byte| byte < FIRST_PRINTABLE).unwrap_or(0);
+            let is_nul = part.get(control) == Some(&0);
             self.at += control;
-            return Err(self.error(if nul {
+            return Err(self.error(if is_nul {
                 Syntax::StringMissQuotationMark
             } else {
                 Syntax::StringInvalidEncoding
@@ -386,21 +405,21 @@ impl<'a> Cursor<'a> {
         if length == rest.len() {
             return Err(self.error(Syntax::StringMissQuotationMark));
         }
-        Ok(run)
+        Ok(part)
     }
 
     /// Reads from an escape to the end of the string.
-    fn rest_of_string(&mut self, out: &mut Vec<u8>) -> Scan<()> {
+    fn rest_of_string(&mut self, out: &mut Vec<u8>) -> ScanResult<()> {
         while !self.take(b'"') {
             self.escape(out)?;
-            out.extend_from_slice(self.run()?);
+            out.extend_from_slice(self.unescaped_part()?);
         }
         Ok(())
     }
 
-    fn escape(&mut self, out: &mut Vec<u8>) -> Scan<()> {
+    /// Reads one escape. Errors are reported at its backslash.
+    fn escape(&mut self, out: &mut Vec<u8>) -> ScanResult<()> {
         let start = self.at;
-        let invalid = |kind| SyntaxError { kind, offset: start };
         self.advance();
         let plain = match self.peek() {
             byte @ (b'"' | b'\\' | b'/') => byte,
@@ -411,38 +430,38 @@ impl<'a> Cursor<'a> {
             b't' => b'\t',
             b'u' => {
                 self.advance();
-                let character = self.unicode(start)?;
+                let character =
+                    self.unicode_escape().map_err(|kind| SyntaxError { kind, offset: start })?;
                 out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
                 return Ok(());
             }
-            _ => return Err(invalid(Syntax::StringEscapeInvalid)),
+            _ => return Err(SyntaxError { kind: Syntax::StringEscapeInvalid, offset: start }),
         };
         self.advance();
         out.push(plain);
         Ok(())
     }
 
-    /// Reads the digits behind `\u`, and a second escape if the first is half of a pair.
-    fn unicode(&mut self, start: usize) -> Scan<char> {
-        let invalid = |kind| SyntaxError { kind, offset: start };
-        let surrogate = || invalid(Syntax::StringUnicodeSurrogateInvalid);
-        let hex = || invalid(Syntax::StringUnicodeEscapeInvalidHex);
-        let first = self.hex4().ok_or_else(hex)?;
-        if !(0xd800..=0xdfff).contains(&first) {
-            return char::from_u32(first).ok_or_else(surrogate);
+    /// Reads the digits after `\u`, and the second escape of a surrogate pair.
+    fn unicode_escape(&mut self) -> Result<char, Syntax> {
+        let first = self.four_hex_digits().ok_or(Syntax::StringUnicodeEscapeInvalidHex)?;
+        if let Some(character) = char::from_u32(first) {
+            return Ok(character);
         }
-        if first > 0xdbff || !self.take(b'\\') || !self.take(b'u') {
-            return Err(surrogate());
+        if !HIGH_SURROGATES.contains(&first) || !self.take(b'\\') || !self.take(b'u') {
+            return Err(Syntax::StringUnicodeSurrogateInvalid);
         }
-        let second = self.hex4().ok_or_else(hex)?;
-        if !(0xdc00..=0xdfff).contains(&second) {
-            return Err(surrogate());
+        let second = self.four_hex_digits().ok_or(Syntax::StringUnicodeEscapeInvalidHex)?;
+        if !LOW_SURROGATES.contains(&second) {
+            return Err(Syntax::StringUnicodeSurrogateInvalid);
         }
-        let code = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
-        char::from_u32(code).ok_or_else(surrogate)
+        let high_bits = (first - HIGH_SURROGATES.start()) << 10;
+        let low_bits = second - LOW_SURROGATES.start();
+        char::from_u32(SUPPLEMENTARY_PLANES + high_bits + low_bits)
+            .ok_or(Syntax::StringUnicodeSurrogateInvalid)
     }
 
-    fn hex4(&mut self) -> Option<u32> {
+    fn four_hex_digits(&mut self) -> Option<u32> {
         let mut value = 0;
         for _ in 0..4 {
             value = value * 16 + char::from(self.peek()).to_digit(16)?;
@@ -452,33 +471,45 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// A stack of bits.
+#[derive(Clone, Copy)]
+enum Container {
+    Array,
+    Object,
+}
+
+/// The open containers around a value, one bit each: 1 is an object.
 #[derive(Default)]
-struct BitStack {
+struct ContainerStack {
     words: Vec<u64>,
     len: usize,
 }
 
-impl BitStack {
-    fn push(&mut self, bit: bool) {
-        let mask = 1 << (self.len % 64);
-        if self.len.is_multiple_of(64) {
+const WORD_BITS: usize = u64::BITS as usize;
+
+impl ContainerStack {
+    fn push(&mut self, container: Container) {
+        if self.len.is_multiple_of(WORD_BITS) {
             self.words.push(0);
         }
+        let mask = 1 << (self.len % WORD_BITS);
         if let Some(word) = self.words.last_mut() {
-            *word = if bit { *word | mask } else { *word & !mask };
+            *word = match container {
+                Container::Array => *word & !mask,
+                Container::Object => *word | mask,
+            };
         }
         self.len += 1;
     }
 
-    fn top(&self) -> Option<bool> {
+    fn top(&self) -> Option<Container> {
         let last = self.len.checked_sub(1)?;
-        Some(self.words.last()? >> (last % 64) & 1 == 1)
+        let is_object = self.words.last()? >> (last % WORD_BITS) & 1 == 1;
+        Some(if is_object { Container::Object } else { Container::Array })
     }
 
     fn pop(&mut self) {
         self.len = self.len.saturating_sub(1);
-        self.words.truncate(self.len.div_ceil(64));
+        self.words.truncate(self.len.div_ceil(WORD_BITS));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where the elements of a nested value go: one kind of buffer for each element type.
+//! Sinks for the elements of a nested value, one kind for each element type.
 
 use std::sync::Arc;
 
@@ -6,22 +6,26 @@ use half::{bf16, f16};
 
 use super::number::Number;
 use super::scan::Cursor;
-use super::walk::{Extents, Fault, Read, ReadOptions, Sink, Walk, is_base64_object};
+use super::walk::{
+    Extents, NestedReader, ReadOptions, ReadResult, Sink, TensorReadError, is_base64_object,
+};
+use crate::STRING_OVERHEAD;
 use crate::base64::{self, Alphabet};
 use tensorserve_tensor::error::Result as EngineResult;
 use tensorserve_tensor::{
     AlignedVec, Buffer, DType, Element, Shape, StringsBuilder, Tensor, aligned_vec,
 };
 
-/// A number type that JSON numbers become.
+/// A numeric element type.
 pub(crate) trait Scalar: Element {
-    /// The number as this type, if the types match.
-    fn exactly(number: Number) -> Option<Self>;
+    /// Converts a number by TensorFlow Serving's rules: integers become floats, but floats do not
+    /// become integers. `None` if it does not fit.
+    fn from_number(number: Number) -> Option<Self>;
 
-    /// The number as this type, as NumPy would take it.
-    fn coerced(number: Number) -> Option<Self>;
+    /// Converts a number by NumPy's rules: fractions are truncated. `None` if it does not fit.
+    fn coerce(number: Number) -> Option<Self>;
 
-    /// A numeric string as this type, as NumPy would take it.
+    /// Converts a numeric string by NumPy's rules.
     fn parse(text: &str) -> Option<Self>;
 }
 
@@ -29,12 +33,12 @@ macro_rules! float_scalar {
     ($($type:ty: $from:expr;)*) => { $(
         impl Scalar for $type {
             #[inline]
-            fn exactly(number: Number) -> Option<Self> {
+            fn from_number(number: Number) -> Option<Self> {
                 Some($from(number.as_f64()))
             }
 
-            fn coerced(number: Number) -> Option<Self> {
-                Self::exactly(number)
+            fn coerce(number: Number) -> Option<Self> {
+                Self::from_number(number)
             }
 
             fn parse(text: &str) -> Option<Self> {
@@ -44,8 +48,8 @@ macro_rules! float_scalar {
     )* };
 }
 
-// TensorFlow Serving reads a double and narrows it, so `0.1` becomes the float nearest to the
-// double nearest to 0.1; too large a number becomes an infinity.
+/// Narrows a double as TensorFlow Serving does: `0.1` becomes the float nearest to the double
+/// nearest to 0.1, and a number that is too large becomes an infinity.
 #[allow(clippy::cast_possible_truncation)]
 const fn narrow(x: f64) -> f32 {
     x as f32
@@ -55,27 +59,28 @@ float_scalar! {
     f64: |x| x;
     f32: narrow;
     Half: |x| Half(f16::from_f64(x));
-    Brain: |x| Brain(bf16::from_f64(x));
+    Bf16: |x| Bf16(bf16::from_f64(x));
 }
 
-/// Half-precision as a tensor element.
+/// A half-precision float as a tensor element.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Half(f16);
 
-/// bfloat16 as a tensor element.
+/// A bfloat16 float as a tensor element.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
-pub(crate) struct Brain(bf16);
+pub(crate) struct Bf16(bf16);
 
 impl Element for Half {
     const DTYPE: DType = DType::Half;
 }
 
-impl Element for Brain {
+impl Element for Bf16 {
     const DTYPE: DType = DType::BFloat16;
 }
 
+/// The value of an integer token.
 fn integer(number: Number) -> Option<i128> {
     match number {
         Number::Unsigned(n) => Some(i128::from(n)),
@@ -84,9 +89,9 @@ fn integer(number: Number) -> Option<i128> {
     }
 }
 
-/// An integer that any number is cut to, towards zero; `None` for NaN and infinities.
+/// A number truncated towards zero; `None` for NaN and infinities.
 #[allow(clippy::cast_possible_truncation)]
-fn cut(number: Number) -> Option<i128> {
+fn truncate(number: Number) -> Option<i128> {
     match number {
         Number::Float(x) if x.is_finite() => Some(x.trunc() as i128),
         Number::Float(_) => None,
@@ -95,15 +100,15 @@ fn cut(number: Number) -> Option<i128> {
 }
 
 macro_rules! integer_scalar {
-    ($($type:ty: $exactly:expr;)*) => { $(
+    ($($type:ty: $from_number:expr;)*) => { $(
         impl Scalar for $type {
             #[inline]
-            fn exactly(number: Number) -> Option<Self> {
-                $exactly(number)
+            fn from_number(number: Number) -> Option<Self> {
+                $from_number(number)
             }
 
-            fn coerced(number: Number) -> Option<Self> {
-                <$type>::try_from(cut(number)?).ok()
+            fn coerce(number: Number) -> Option<Self> {
+                <$type>::try_from(truncate(number)?).ok()
             }
 
             fn parse(text: &str) -> Option<Self> {
@@ -113,8 +118,8 @@ macro_rules! integer_scalar {
     )* };
 }
 
-/// The number as an int32: the only range TensorFlow Serving checks for the types narrower than
-/// that, which then wrap.
+/// An integer token as an int32. TensorFlow Serving checks this range for narrower types, too, and
+/// then wraps the value.
 #[inline]
 fn int32(number: Number) -> Option<i32> {
     match number {
@@ -140,27 +145,28 @@ const fn wrap_i16(n: i32) -> i16 {
     n as i16
 }
 
-/// Elements that are numbers.
-pub(super) struct Numbers<T> {
+/// Numbers.
+pub(super) struct NumberSink<T> {
     values: AlignedVec<T>,
     coerce: bool,
 }
 
-impl<T: Scalar> Sink for Numbers<T> {
+impl<T: Scalar> Sink for NumberSink<T> {
     #[inline]
-    fn element(&mut self, cursor: &mut Cursor) -> Read<()> {
+    fn element(&mut self, cursor: &mut Cursor) -> ReadResult<()> {
         let at = cursor.offset();
         if let Ok(number) = cursor.number()
-            && let Some(value) = if self.coerce { T::coerced(number) } else { T::exactly(number) }
+            && let Some(value) =
+                if self.coerce { T::coerce(number) } else { T::from_number(number) }
         {
             self.values.push(value);
             return Ok(());
         }
         if self.coerce {
             cursor.seek(at);
-            return self.coerced(cursor);
+            return self.coerced_element(cursor);
         }
-        Err(Box::new(Fault::Type { at }))
+        Err(Box::new(TensorReadError::Type { at }))
     }
 
     #[inline]
@@ -173,7 +179,7 @@ impl<T: Scalar> Sink for Numbers<T> {
             let at = cursor.offset();
             let element = cursor.short_element();
             let element = element.or_else(|| Some((cursor.number().ok()?, false)));
-            let typed = element.and_then(|(number, comma)| Some((T::exactly(number)?, comma)));
+            let typed = element.and_then(|(number, comma)| Some((T::from_number(number)?, comma)));
             let Some((value, comma)) = typed else {
                 cursor.seek(at);
                 return (self.values.len() - before, true);
@@ -202,11 +208,11 @@ impl<T: Scalar> Sink for Numbers<T> {
     }
 }
 
-impl<T: Scalar> Numbers<T> {
-    /// Reads the element at `cursor` as NumPy would.
+impl<T: Scalar> NumberSink<T> {
+    /// Reads an element of any JSON type that NumPy converts to a number.
     #[cold]
-    fn coerced(&mut self, cursor: &mut Cursor) -> Read<()> {
-        let fault = Fault::Type { at: cursor.offset() };
+    fn coerced_element(&mut self, cursor: &mut Cursor) -> ReadResult<()> {
+        let error = TensorReadError::Type { at: cursor.offset() };
         let value = match cursor.peek() {
             b'"' => {
                 let text = cursor.string()?;
@@ -214,27 +220,27 @@ impl<T: Scalar> Numbers<T> {
             }
             b't' => {
                 cursor.literal(b"true")?;
-                T::coerced(Number::Unsigned(1))
+                T::coerce(Number::Unsigned(1))
             }
             b'f' => {
                 cursor.literal(b"false")?;
-                T::coerced(Number::Unsigned(0))
+                T::coerce(Number::Unsigned(0))
             }
-            _ => cursor.number().ok().and_then(T::coerced),
+            _ => cursor.number().ok().and_then(T::coerce),
         };
-        self.values.push(value.ok_or_else(|| Box::new(fault))?);
+        self.values.push(value.ok_or_else(|| Box::new(error))?);
         Ok(())
     }
 }
 
-/// Elements that are booleans, a byte each.
-pub(super) struct Booleans {
+/// Booleans, one byte each.
+pub(super) struct BoolSink {
     values: AlignedVec<u8>,
     coerce: bool,
 }
 
-impl Sink for Booleans {
-    fn element(&mut self, cursor: &mut Cursor) -> Read<()> {
+impl Sink for BoolSink {
+    fn element(&mut self, cursor: &mut Cursor) -> ReadResult<()> {
         let at = cursor.offset();
         let value = match cursor.peek() {
             b't' => {
@@ -246,7 +252,7 @@ impl Sink for Booleans {
                 false
             }
             b'-' | b'0'..=b'9' if self.coerce => cursor.number()?.as_f64() != 0.0,
-            _ => return Err(Box::new(Fault::Type { at })),
+            _ => return Err(Box::new(TensorReadError::Type { at })),
         };
         self.values.push(u8::from(value));
         Ok(())
@@ -269,35 +275,25 @@ impl Sink for Booleans {
     }
 }
 
-/// Elements that are strings.
-pub(super) struct Texts {
+/// Strings, from JSON strings and from `{"b64": "…"}` objects.
+pub(super) struct StringSink {
     values: StringsBuilder,
     alphabet: Alphabet,
     bytes: usize,
 }
 
-impl Sink for Texts {
-    fn element(&mut self, cursor: &mut Cursor) -> Read<()> {
+impl Sink for StringSink {
+    fn element(&mut self, cursor: &mut Cursor) -> ReadResult<()> {
         let at = cursor.offset();
         let alphabet = self.alphabet;
         match cursor.peek() {
-            b'"' => self
-                .values
-                .push_with(|bytes| cursor.string_into(bytes).map_err(Box::<Fault>::from))?,
-            b'{' => self.values.push_with(|bytes| {
-                if !is_base64_object(cursor)? {
-                    return Err(Box::new(Fault::NotBase64Object { at }));
-                }
-                cursor.open_object()?;
-                cursor.name()?;
-                let text = cursor.string()?;
-                cursor.next_member()?;
-                base64::decode(&text, alphabet, bytes).map_err(|_| Box::new(Fault::NotBase64))
+            b'"' => self.values.push_with(|bytes| {
+                cursor.string_into(bytes).map_err(Box::<TensorReadError>::from)
             })?,
-            _ => return Err(Box::new(Fault::Type { at })),
+            b'{' => self.values.push_with(|bytes| read_base64(cursor, alphabet, bytes))?,
+            _ => return Err(Box::new(TensorReadError::Type { at })),
         }
-        // What one string takes here and, as a 24-byte record, in the runtime.
-        self.bytes += 32 + cursor.offset() - at;
+        self.bytes += STRING_OVERHEAD + cursor.offset() - at;
         Ok(())
     }
 
@@ -318,13 +314,26 @@ impl Sink for Texts {
     }
 }
 
-/// Elements of a type that can not be written in JSON.
-pub(super) struct Nothing;
+/// Reads an object `{"b64": "…"}` and appends the decoded bytes to `out`.
+fn read_base64(cursor: &mut Cursor, alphabet: Alphabet, out: &mut Vec<u8>) -> ReadResult<()> {
+    let at = cursor.offset();
+    if !is_base64_object(cursor)? {
+        return Err(Box::new(TensorReadError::NotBase64Object { at }));
+    }
+    cursor.open_object()?;
+    cursor.name()?;
+    let text = cursor.string()?;
+    cursor.next_member()?;
+    base64::decode(&text, alphabet, out).map_err(|_| Box::new(TensorReadError::NotBase64))
+}
 
-impl Sink for Nothing {
-    fn element(&mut self, cursor: &mut Cursor) -> Read<()> {
+/// Elements of a type that cannot be read from JSON.
+pub(super) struct UnsupportedSink;
+
+impl Sink for UnsupportedSink {
+    fn element(&mut self, cursor: &mut Cursor) -> ReadResult<()> {
         let at = cursor.offset();
-        Err(Box::new(Fault::Unsupported { at }))
+        Err(Box::new(TensorReadError::Unsupported { at }))
     }
 
     fn len(&self) -> usize {
@@ -343,75 +352,81 @@ impl Sink for Nothing {
     }
 }
 
-macro_rules! column {
+macro_rules! element_buffer {
     ($($variant:ident($sink:ty)),* $(,)?) => {
-        /// The elements read so far.
-        pub(super) enum Column { $($variant($sink)),* }
+        /// The elements of a tensor that is being read.
+        pub(super) enum ElementBuffer { $($variant($sink)),* }
 
-        impl Column {
+        impl ElementBuffer {
             pub(super) fn read(
                 &mut self,
                 cursor: &mut Cursor,
                 extents: &mut Extents,
                 options: ReadOptions,
-            ) -> Read<()> {
+            ) -> ReadResult<()> {
                 let max_bytes = options.max_bytes;
                 match self {
-                    $(Column::$variant(sink) => {
-                        Walk { cursor, extents, sink, max_bytes }.value(0)
+                    $(ElementBuffer::$variant(sink) => {
+                        NestedReader { cursor, extents, sink, max_bytes }.value(0)
                     })*
                 }
             }
 
             pub(super) fn len(&self) -> usize {
                 match self {
-                    $(Column::$variant(sink) => sink.len(),)*
+                    $(ElementBuffer::$variant(sink) => sink.len(),)*
                 }
             }
 
             pub(super) fn into_tensor(self, dtype: DType, shape: Shape) -> EngineResult<Tensor> {
                 match self {
-                    $(Column::$variant(sink) => sink.into_tensor(dtype, shape),)*
+                    $(ElementBuffer::$variant(sink) => sink.into_tensor(dtype, shape),)*
                 }
             }
         }
     };
 }
 
-column! {
-    Float(Numbers<f32>), Double(Numbers<f64>), Half(Numbers<Half>), BFloat16(Numbers<Brain>),
-    Int8(Numbers<i8>), Int16(Numbers<i16>), Int32(Numbers<i32>), Int64(Numbers<i64>),
-    UInt8(Numbers<u8>), UInt16(Numbers<u16>), UInt32(Numbers<u32>), UInt64(Numbers<u64>),
-    Bool(Booleans), String(Texts), Nothing(Nothing),
+element_buffer! {
+    Float(NumberSink<f32>), Double(NumberSink<f64>),
+    Half(NumberSink<Half>), BFloat16(NumberSink<Bf16>),
+    Int8(NumberSink<i8>), Int16(NumberSink<i16>), Int32(NumberSink<i32>), Int64(NumberSink<i64>),
+    UInt8(NumberSink<u8>), UInt16(NumberSink<u16>),
+    UInt32(NumberSink<u32>), UInt64(NumberSink<u64>),
+    Bool(BoolSink), String(StringSink), Unsupported(UnsupportedSink),
 }
 
-impl Column {
-    pub(super) fn new(dtype: DType, options: ReadOptions, guess: usize) -> Self {
-        fn numbers<T>(coerce: bool, guess: usize) -> Numbers<T> {
-            let values = aligned_vec(guess);
-            Numbers { values, coerce }
+impl ElementBuffer {
+    /// An empty buffer with capacity for `capacity` elements, unless they are strings.
+    pub(super) fn new(dtype: DType, options: ReadOptions, capacity: usize) -> Self {
+        fn numbers<T>(options: ReadOptions, capacity: usize) -> NumberSink<T> {
+            NumberSink { values: aligned_vec(capacity), coerce: options.coerce }
         }
-        let coerce = options.coerce;
         match dtype {
-            DType::Float => Column::Float(numbers(coerce, guess)),
-            DType::Double => Column::Double(numbers(coerce, guess)),
-            DType::Int8 => Column::Int8(numbers(coerce, guess)),
-            DType::Int16 => Column::Int16(numbers(coerce, guess)),
-            DType::Int32 => Column::Int32(numbers(coerce, guess)),
-            DType::Int64 => Column::Int64(numbers(coerce, guess)),
-            DType::UInt8 => Column::UInt8(numbers(coerce, guess)),
-            DType::UInt32 => Column::UInt32(numbers(coerce, guess)),
-            DType::UInt64 => Column::UInt64(numbers(coerce, guess)),
-            DType::UInt16 if options.all_types => Column::UInt16(numbers(coerce, guess)),
-            DType::Half if options.all_types => Column::Half(numbers(coerce, guess)),
-            DType::BFloat16 if options.all_types => Column::BFloat16(numbers(coerce, guess)),
+            DType::Float => ElementBuffer::Float(numbers(options, capacity)),
+            DType::Double => ElementBuffer::Double(numbers(options, capacity)),
+            DType::Int8 => ElementBuffer::Int8(numbers(options, capacity)),
+            DType::Int16 => ElementBuffer::Int16(numbers(options, capacity)),
+            DType::Int32 => ElementBuffer::Int32(numbers(options, capacity)),
+            DType::Int64 => ElementBuffer::Int64(numbers(options, capacity)),
+            DType::UInt8 => ElementBuffer::UInt8(numbers(options, capacity)),
+            DType::UInt32 => ElementBuffer::UInt32(numbers(options, capacity)),
+            DType::UInt64 => ElementBuffer::UInt64(numbers(options, capacity)),
+            DType::UInt16 if options.all_types => ElementBuffer::UInt16(numbers(options, capacity)),
+            DType::Half if options.all_types => ElementBuffer::Half(numbers(options, capacity)),
+            DType::BFloat16 if options.all_types => {
+                ElementBuffer::BFloat16(numbers(options, capacity))
+            }
             DType::UInt16
             | DType::Half
             | DType::BFloat16
             | DType::Complex64
-            | DType::Complex128 => Column::Nothing(Nothing),
-            DType::Bool => Column::Bool(Booleans { values: aligned_vec(guess), coerce }),
-            DType::String => Column::String(Texts {
+            | DType::Complex128 => ElementBuffer::Unsupported(UnsupportedSink),
+            DType::Bool => {
+                let values = aligned_vec(capacity);
+                ElementBuffer::Bool(BoolSink { values, coerce: options.coerce })
+            }
+            DType::String => ElementBuffer::String(StringSink {
                 values: StringsBuilder::default(),
                 alphabet: options.alphabet,
                 bytes: 0,

@@ -1,5 +1,5 @@
-//! Walks a nested value: its shape is that of the first element at each level, as TensorFlow
-//! Serving has it, and whatever deviates is a [`Fault`] that says where.
+//! Reads a nested value with one shape. As in TensorFlow Serving, the first element at each level
+//! determines the shape, and a later one that differs is an error.
 
 use smallvec::SmallVec;
 
@@ -8,102 +8,102 @@ use crate::base64::Alphabet;
 use tensorserve_tensor::error::Result as EngineResult;
 use tensorserve_tensor::{DType, MAX_RANK, Shape, Tensor};
 
-/// How values are taken.
+/// How JSON values become elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Take a value of another JSON type as NumPy would: fractions are cut to integers, numeric
-    /// strings and booleans become numbers, half-precision types are rounded to. Without it the
-    /// types must match as TensorFlow Serving has it.
+    /// Convert values of other JSON types as NumPy does: fractions are truncated to integers,
+    /// numeric strings and booleans become numbers. Without it the types must match as in
+    /// TensorFlow Serving.
     pub coerce: bool,
-    /// Take numbers also for the types that TensorFlow Serving has no JSON for: half, bfloat16
-    /// and uint16.
+    /// Accept numbers for the dtypes that TensorFlow Serving cannot read from JSON, too: half,
+    /// bfloat16 and uint16.
     pub all_types: bool,
     /// The alphabets of `{"b64": "…"}` objects.
     pub alphabet: Alphabet,
-    /// The most memory one tensor may take, in bytes.
+    /// The most memory of one tensor, in bytes.
     pub max_bytes: usize,
 }
 
-/// Why a value does not make a tensor.
+/// Why a value cannot be read as a tensor.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Fault {
-    /// It is no JSON.
+pub enum TensorReadError {
+    /// The text is malformed.
     Syntax(SyntaxError),
-    /// The element at `at` is not of the tensor's type.
+    /// The element at `at` does not have the tensor's type.
     Type {
-        /// Where the element starts.
+        /// The byte at which the element starts.
         at: usize,
     },
-    /// An object where a string should be, and it is not `{"b64": "…"}`.
+    /// An object other than `{"b64": "…"}` in place of a string.
     NotBase64Object {
-        /// Where the object starts.
+        /// The byte at which the object starts.
         at: usize,
     },
-    /// The text of a `b64` object is not base64.
+    /// The text of a `b64` object is not valid base64.
     NotBase64,
-    /// The element's type can not be written in JSON.
+    /// The tensor's type cannot be read from JSON.
     Unsupported {
-        /// Where the element starts.
+        /// The byte at which the element starts.
         at: usize,
     },
-    /// A list where the first elements had values.
+    /// A list at the level of the first value.
     ListTooDeep {
-        /// How many lists it is in.
+        /// The number of lists around it.
         level: usize,
-        /// How many the first value is in.
+        /// The number of lists around the first value.
         rank: usize,
     },
-    /// A value where the first elements had a list.
+    /// A value at the level of a list.
     ValueAtWrongLevel {
-        /// Where the value starts.
+        /// The byte at which the value starts.
         at: usize,
-        /// How many lists it is in.
+        /// The number of lists around it.
         level: usize,
-        /// How many the first value is in.
+        /// The number of lists around the first value.
         rank: usize,
     },
-    /// A list longer or shorter than the first one at its level.
+    /// A list whose size differs from that of the first list at its level.
     ListSize {
-        /// Its elements.
+        /// Its number of elements.
         size: usize,
-        /// How many lists it is in.
+        /// The number of lists around it.
         level: usize,
-        /// The elements of the first one.
+        /// The number of elements of the first list at its level.
         expected: usize,
     },
-    /// A row with another number of elements than row 0.
+    /// A row whose number of elements differs from that of row 0.
     RowSize {
-        /// Its elements.
+        /// Its number of elements.
         size: usize,
-        /// Those of row 0.
+        /// The number of elements of row 0.
         expected: usize,
     },
-    /// A row of the size but not the shape of row 0.
+    /// A row whose shape, but not its number of elements, differs from that of row 0.
     RowShape {
         /// Its shape.
         shape: Shape,
-        /// That of row 0.
+        /// The shape of row 0.
         expected: Shape,
     },
     /// More than [`MAX_RANK`] nested lists.
     TooManyDimensions,
-    /// More than [`ReadOptions::max_bytes`].
+    /// The tensor needs more than [`ReadOptions::max_bytes`].
     TooLarge,
 }
 
-impl From<SyntaxError> for Box<Fault> {
+impl From<SyntaxError> for Box<TensorReadError> {
     fn from(error: SyntaxError) -> Self {
-        Box::new(Fault::Syntax(error))
+        Box::new(TensorReadError::Syntax(error))
     }
 }
 
-/// Faults are rare and large; boxed, a good result is one register.
-pub(super) type Read<T> = Result<T, Box<Fault>>;
+/// The error is rare and large. Boxed, a result without a value fits a register.
+pub(super) type ReadResult<T> = Result<T, Box<TensorReadError>>;
 
-/// Whether the value at `cursor` is an object whose one member is a string named `b64`.
+/// Whether the value at `cursor` is an object whose only member is a string named `b64`.
 ///
 /// # Errors
-/// If it is no JSON.
+/// If the object is malformed.
 pub fn is_base64_object(cursor: &Cursor) -> Result<bool, SyntaxError> {
     let mut cursor = cursor.clone();
     if cursor.peek() != b'{' || !cursor.open_object()? {
@@ -116,39 +116,39 @@ pub fn is_base64_object(cursor: &Cursor) -> Result<bool, SyntaxError> {
     Ok(!cursor.next_member()?)
 }
 
-/// Where elements go.
+/// Reads and stores the elements of one type.
 pub(super) trait Sink {
     /// Reads the element at `cursor`.
-    fn element(&mut self, cursor: &mut Cursor) -> Read<()>;
+    fn element(&mut self, cursor: &mut Cursor) -> ReadResult<()>;
 
-    /// Reads elements and the commas between them, from the element at `cursor` on, as far as
-    /// they are of the plainest kind. Returns how many, and whether the cursor then is at an
-    /// element that was not read (else it is behind one that was). Need not read any.
+    /// A fast path: reads elements and the commas between them from the element at `cursor` on, as
+    /// long as they have the simplest form; possibly none. Returns their number, and whether the
+    /// cursor is at an element that was not read (otherwise it is after one that was).
     fn plain_run(&mut self, _: &mut Cursor) -> (usize, bool) {
         (0, true)
     }
 
-    /// How many were read.
+    /// The number of elements.
     fn len(&self) -> usize;
-    /// Forgets all but the first `len`.
+    /// Removes all but the first `len` elements.
     fn truncate(&mut self, len: usize);
-    /// Memory taken so far, in bytes.
+    /// The memory of the elements, in bytes.
     fn bytes(&self) -> usize;
     /// The tensor of all elements.
     fn into_tensor(self, dtype: DType, shape: Shape) -> EngineResult<Tensor>;
 }
 
-/// The size of each level of nesting, as far as it is known.
+/// The rank and the sizes of a nested value, as far as they are known.
 #[derive(Default)]
 pub(super) struct Extents {
-    /// How many lists a value is in.
+    /// The number of lists around the first value.
     rank: Option<usize>,
-    /// Size of the first list at each level, set when that list ends.
+    /// The size of the first list at each level, set when that list ends.
     sizes: SmallVec<[Option<usize>; 6]>,
 }
 
 impl Extents {
-    /// The shape of the first value, once it is read.
+    /// The shape of the first value, once it has been read.
     pub(super) fn known_shape(&self) -> Option<Shape> {
         let sizes = self.sizes.get(..self.rank?)?.iter();
         let dims: Option<Vec<i64>> = sizes.map(|size| i64::try_from((*size)?).ok()).collect();
@@ -169,16 +169,18 @@ impl Extents {
     }
 }
 
-/// One pass over a nested value.
-pub(super) struct Walk<'c, 't, 's, S> {
+/// Reads one nested value into a sink.
+pub(super) struct NestedReader<'c, 't, 's, S> {
     pub(super) cursor: &'c mut Cursor<'t>,
     pub(super) extents: &'c mut Extents,
     pub(super) sink: &'s mut S,
     pub(super) max_bytes: usize,
 }
 
-impl<S: Sink> Walk<'_, '_, '_, S> {
-    pub(super) fn value(&mut self, level: usize) -> Read<()> {
+impl<S: Sink> NestedReader<'_, '_, '_, S> {
+    /// Reads the list or element at the cursor; `level` is the number of lists around it. The
+    /// recursion is as deep as [`MAX_RANK`] at most.
+    pub(super) fn value(&mut self, level: usize) -> ReadResult<()> {
         if self.cursor.peek() == b'[' {
             return self.list(level);
         }
@@ -187,55 +189,61 @@ impl<S: Sink> Walk<'_, '_, '_, S> {
             Some(rank) if rank != level => {
                 let at = self.cursor.offset();
                 self.cursor.skip_value()?;
-                return Err(Box::new(Fault::ValueAtWrongLevel { at, level, rank }));
+                return Err(Box::new(TensorReadError::ValueAtWrongLevel { at, level, rank }));
             }
             Some(_) => {}
         }
         self.element(level)
     }
 
-    /// Reads a value of the right level. On a fault the cursor is put behind it.
+    /// Reads the element at the cursor, whose level is that of the first one. After an error the
+    /// cursor is after the element.
     #[inline]
-    fn element(&mut self, level: usize) -> Read<()> {
+    fn element(&mut self, level: usize) -> ReadResult<()> {
         let start = self.cursor.offset();
         match self.sink.element(self.cursor) {
             Ok(()) => Ok(()),
-            Err(fault) => Err(self.element_fault(start, level, fault)),
+            Err(error) => Err(self.element_error(start, level, error)),
         }
     }
 
     #[cold]
-    fn element_fault(&mut self, start: usize, level: usize, fault: Box<Fault>) -> Box<Fault> {
+    fn element_error(
+        &mut self,
+        start: usize,
+        level: usize,
+        error: Box<TensorReadError>,
+    ) -> Box<TensorReadError> {
         self.cursor.seek(start);
         let is_list = self.cursor.peek() == b'[';
         if let Err(error) = self.cursor.skip_value() {
             return error.into();
         }
         match self.extents.rank {
-            Some(rank) if is_list => Box::new(Fault::ListTooDeep { level, rank }),
-            _ => fault,
+            Some(rank) if is_list => Box::new(TensorReadError::ListTooDeep { level, rank }),
+            _ => error,
         }
     }
 
-    fn list(&mut self, level: usize) -> Read<()> {
+    fn list(&mut self, level: usize) -> ReadResult<()> {
         if let Some(rank) = self.extents.rank
             && level >= rank
         {
             self.cursor.skip_value()?;
-            return Err(Box::new(Fault::ListTooDeep { level, rank }));
+            return Err(Box::new(TensorReadError::ListTooDeep { level, rank }));
         }
         if level >= MAX_RANK {
             self.cursor.skip_value()?;
-            return Err(Box::new(Fault::TooManyDimensions));
+            return Err(Box::new(TensorReadError::TooManyDimensions));
         }
         let mut size = 0;
-        let mut fault = None;
+        let mut error = None;
         let mut more = self.cursor.open_array();
         if !more && self.extents.rank.is_none() {
             self.extents.rank = Some(level + 1);
         }
         while more {
-            if fault.is_none() {
+            if error.is_none() {
                 let (count, at_element) = self.plain_run(level + 1);
                 size += count;
                 if !at_element {
@@ -243,29 +251,29 @@ impl<S: Sink> Walk<'_, '_, '_, S> {
                     continue;
                 }
             }
-            let read = if fault.is_some() {
-                // Only the size still matters: a list of the wrong size is reported before what
-                // is wrong inside it.
+            let outcome = if error.is_some() {
+                // Only the size still matters: a wrong size is reported in preference to an error
+                // inside the list.
                 self.cursor.skip_value().map_err(Box::from)
             } else if self.extents.rank == Some(level + 1) {
                 self.element(level + 1)
             } else {
                 self.value(level + 1)
             };
-            if let Err(found) = read {
-                if matches!(*found, Fault::Syntax(_)) {
+            if let Err(found) = outcome {
+                if matches!(*found, TensorReadError::Syntax(_)) {
                     return Err(found);
                 }
-                fault = Some(found);
+                error = Some(found);
             }
             size += 1;
             more = self.cursor.next_element()?;
         }
-        self.end_list(level, size, fault)
+        self.end_list(level, size, error)
     }
 
-    /// Reads elements of `level`, from the one at the cursor on, as far as they are plain values
-    /// or lists of plain values of the known size. Returns as [`Sink::plain_run`] does.
+    /// Reads elements of `level` from the one at the cursor on, as long as they are plain values, or
+    /// lists of plain values of the known size. Returns what [`Sink::plain_run`] returns.
     #[inline]
     fn plain_run(&mut self, level: usize) -> (usize, bool) {
         match self.extents.rank {
@@ -278,17 +286,18 @@ impl<S: Sink> Walk<'_, '_, '_, S> {
         }
     }
 
+    /// Reads lists of `size` plain values each.
     fn plain_lists(&mut self, size: usize) -> (usize, bool) {
         let mut lists = 0;
         loop {
             let (start, before) = (self.cursor.offset(), self.sink.len());
-            let plain = self.cursor.take(b'[') && {
+            let is_plain = self.cursor.take(b'[') && {
                 self.cursor.skip_space();
                 let (count, at_element) = self.sink.plain_run(self.cursor);
                 !at_element && count == size && self.cursor.skip_space() == b']'
             };
-            if !plain {
-                // Something else: to be read again from its start.
+            if !is_plain {
+                // The caller reads the list again from its start.
                 self.cursor.seek(start);
                 self.sink.truncate(before);
                 return (lists, true);
@@ -301,19 +310,25 @@ impl<S: Sink> Walk<'_, '_, '_, S> {
         }
     }
 
+    /// Checks the size of a list that has ended; `error` is the first error inside it.
     #[inline]
-    fn end_list(&mut self, level: usize, size: usize, fault: Option<Box<Fault>>) -> Read<()> {
+    fn end_list(
+        &mut self,
+        level: usize,
+        size: usize,
+        error: Option<Box<TensorReadError>>,
+    ) -> ReadResult<()> {
         match self.extents.size(level) {
             Some(expected) if expected != size => {
-                return Err(Box::new(Fault::ListSize { size, level, expected }));
+                return Err(Box::new(TensorReadError::ListSize { size, level, expected }));
             }
             Some(_) => {}
-            None if fault.is_none() => self.extents.set_size(level, size),
+            None if error.is_none() => self.extents.set_size(level, size),
             None => {}
         }
         if self.sink.bytes() > self.max_bytes {
-            return Err(Box::new(Fault::TooLarge));
+            return Err(Box::new(TensorReadError::TooLarge));
         }
-        fault.map_or(Ok(()), Err)
+        error.map_or(Ok(()), Err)
     }
 }

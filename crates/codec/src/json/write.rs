@@ -1,58 +1,65 @@
-//! Tensors to nested JSON arrays, with the white space and number format the caller names.
+//! Writes tensors as nested JSON arrays, with the white space and the formats that the caller
+//! selects.
 
 use half::{bf16, f16};
 
 use super::float;
 use crate::base64;
-use tensorserve_tensor::{DType, Strings, Tensor};
+use tensorserve_tensor::{DType, Tensor};
 
-/// White space of an array.
+/// The white space of arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// None.
+    /// No white space.
     Compact,
-    /// A blank behind each comma (RapidJSON's single-line arrays).
+    /// A space after each comma (RapidJSON's single-line arrays).
     Line,
-    /// Each element on a line of its own, indented by four blanks a level.
+    /// One element per line, indented by four spaces per level.
     Pretty,
 }
 
-/// How floating-point numbers are printed.
+/// The format of floating-point numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Floats {
-    /// As TensorFlow Serving does: [`float::float32`].
+    /// TensorFlow Serving's: [`float::float32`].
     TensorFlowServing,
-    /// As Python prints the double of the same value: [`float::python`].
+    /// Python's, for the double of the same value: [`float::python`].
     Python,
 }
 
-/// How strings are printed.
+/// The format of strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Texts {
-    /// As JSON strings, bytes as they are.
+    /// JSON strings whose bytes are written unchanged, even if they are not valid UTF-8.
     Raw,
-    /// As JSON strings; what is not UTF-8 is replaced by U+FFFD.
+    /// JSON strings in which invalid UTF-8 is replaced by U+FFFD.
     Lossy,
-    /// As objects `{"b64": "…"}`.
+    /// Objects `{"b64": "…"}`.
     Base64,
 }
 
-/// A whole style.
+/// How a tensor is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// White space.
+    /// The white space of arrays.
     pub layout: Layout,
-    /// Floating-point numbers.
+    /// The format of floating-point numbers.
     pub floats: Floats,
-    /// Strings.
+    /// The format of strings.
     pub texts: Texts,
 }
 
-/// Appends `tensor` as nested arrays (a scalar as a bare value). `depth` is how many arrays and
-/// objects are open around it.
+/// Spaces per level of indentation in [`Layout::Pretty`].
+const INDENTATION: usize = 4;
+
+/// Estimated size of a number with its separator, in bytes.
+const BYTES_PER_NUMBER: usize = 8;
+
+/// Appends `tensor` as nested arrays, or a scalar as a bare value. `depth` is the number of arrays
+/// and objects around it, for the indentation.
 ///
 /// # Errors
-/// [`NoJsonForm`] for element types without one.
+/// [`NoJsonForm`] for dtypes that cannot be written as JSON.
 pub fn tensor(
     tensor: &Tensor,
     style: Style,
@@ -61,13 +68,13 @@ pub fn tensor(
 ) -> Result<(), NoJsonForm> {
     let dims = tensor.shape().dims();
     if let Some(strings) = tensor.strings() {
-        texts(strings, dims, style, depth, out);
+        nested_strings(&mut strings.iter(), dims, style, depth, out);
         return Ok(());
     }
     let python = style.floats == Floats::Python;
-    let mut numbers = Numbers { bytes: tensor.bytes(), layout: style.layout, out };
-    // Room for most numbers, so that the buffer grows a few times at most.
-    numbers.out.reserve(tensor.bytes().len() / tensor.dtype().size().unwrap_or(1) * 8);
+    let count = tensor.bytes().len() / tensor.dtype().size().unwrap_or(1);
+    out.reserve(count * BYTES_PER_NUMBER);
+    let mut numbers = NumberWriter { bytes: tensor.bytes(), layout: style.layout, out };
     match tensor.dtype() {
         DType::Float if python => numbers.nested(dims, depth, |b, out| {
             float::python(f64::from(f32::from_ne_bytes(b)), out);
@@ -85,13 +92,13 @@ pub fn tensor(
             float::python(f16::from_ne_bytes(b).to_f64(), out);
         }),
         DType::Half => numbers.nested(dims, depth, |b, out| {
-            float::half(f16::from_ne_bytes(b), out);
+            float::float16(f16::from_ne_bytes(b), out);
         }),
         DType::BFloat16 if python => numbers.nested(dims, depth, |b, out| {
             float::python(bf16::from_ne_bytes(b).to_f64(), out);
         }),
         DType::BFloat16 => numbers.nested(dims, depth, |b, out| {
-            float::brain(bf16::from_ne_bytes(b), out);
+            float::bfloat16(bf16::from_ne_bytes(b), out);
         }),
         DType::Int8 => numbers.nested(dims, depth, |b, out| integer(i8::from_ne_bytes(b), out)),
         DType::Int16 => numbers.nested(dims, depth, |b, out| integer(i16::from_ne_bytes(b), out)),
@@ -111,7 +118,7 @@ pub fn tensor(
     Ok(())
 }
 
-/// The element type has no JSON form.
+/// The dtype cannot be written as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoJsonForm(pub DType);
 
@@ -119,15 +126,15 @@ fn integer(value: impl itoa::Integer, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-struct Numbers<'a> {
-    /// Elements not yet written.
+struct NumberWriter<'a> {
+    /// The elements that have not been written yet.
     bytes: &'a [u8],
     layout: Layout,
     out: &'a mut Vec<u8>,
 }
 
-impl Numbers<'_> {
-    /// Writes the next elements of the shape `dims`, each of `N` bytes.
+impl NumberWriter<'_> {
+    /// Writes the next elements, of `N` bytes each, as arrays of the shape `dims`.
     fn nested<const N: usize>(
         &mut self,
         dims: &[i64],
@@ -166,7 +173,7 @@ impl Numbers<'_> {
     }
 }
 
-/// Between two elements, and before the first.
+/// Writes what precedes an element: with `comma` the separator, and the line break.
 #[inline(always)]
 fn separate(comma: bool, layout: Layout, depth: usize, out: &mut Vec<u8>) {
     match (layout, comma) {
@@ -182,7 +189,7 @@ fn separate(comma: bool, layout: Layout, depth: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// The end of an array.
+/// Closes an array; `any` is whether it has elements.
 #[inline]
 fn end(any: bool, layout: Layout, depth: usize, out: &mut Vec<u8>) {
     if any && layout == Layout::Pretty {
@@ -191,35 +198,33 @@ fn end(any: bool, layout: Layout, depth: usize, out: &mut Vec<u8>) {
     out.push(b']');
 }
 
-/// Appends a line break and the indentation of `depth` open arrays and objects.
+/// Appends a line break and the indentation inside `depth` arrays and objects.
 pub fn new_line(depth: usize, out: &mut Vec<u8>) {
     out.push(b'\n');
-    out.resize(out.len() + 4 * depth, b' ');
+    out.resize(out.len() + INDENTATION * depth, b' ');
 }
 
-fn texts(strings: &Strings, dims: &[i64], style: Style, depth: usize, out: &mut Vec<u8>) {
-    fn nested<'a>(
-        strings: &mut impl Iterator<Item = &'a [u8]>,
-        dims: &[i64],
-        style: Style,
-        depth: usize,
-        out: &mut Vec<u8>,
-    ) {
-        let Some((&size, inner)) = dims.split_first() else {
-            let value = strings.next().unwrap_or_default();
-            return one_text(value, style, depth, out);
-        };
-        out.push(b'[');
-        for index in 0..size {
-            separate(index > 0, style.layout, depth + 1, out);
-            nested(strings, inner, style, depth + 1, out);
-        }
-        end(size > 0, style.layout, depth, out);
+/// Writes the next strings as arrays of the shape `dims`.
+fn nested_strings<'a>(
+    strings: &mut impl Iterator<Item = &'a [u8]>,
+    dims: &[i64],
+    style: Style,
+    depth: usize,
+    out: &mut Vec<u8>,
+) {
+    let Some((&size, inner)) = dims.split_first() else {
+        let value = strings.next().unwrap_or_default();
+        return one_string(value, style, depth, out);
+    };
+    out.push(b'[');
+    for index in 0..size {
+        separate(index > 0, style.layout, depth + 1, out);
+        nested_strings(strings, inner, style, depth + 1, out);
     }
-    nested(&mut strings.iter(), dims, style, depth, out);
+    end(size > 0, style.layout, depth, out);
 }
 
-fn one_text(value: &[u8], style: Style, depth: usize, out: &mut Vec<u8>) {
+fn one_string(value: &[u8], style: Style, depth: usize, out: &mut Vec<u8>) {
     match style.texts {
         Texts::Raw => string(value, out),
         Texts::Lossy => string(String::from_utf8_lossy(value).as_bytes(), out),
@@ -228,7 +233,7 @@ fn one_text(value: &[u8], style: Style, depth: usize, out: &mut Vec<u8>) {
             base64::encode(value, out);
             out.extend_from_slice(b"\"}");
         }
-        // Only arrays go on one line; an object is always spread out.
+        // RapidJSON puts only arrays on one line; objects always span several.
         Texts::Base64 => {
             out.push(b'{');
             new_line(depth + 1, out);
@@ -241,14 +246,13 @@ fn one_text(value: &[u8], style: Style, depth: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends `value` as a JSON string: `"`, `\` and control characters escaped, everything else
-/// (invalid UTF-8 too) as it is.
+/// Appends `value` as a JSON string. `"`, `\` and control characters are escaped; everything else,
+/// including invalid UTF-8, is written unchanged.
 pub fn string(value: &[u8], out: &mut Vec<u8>) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
     out.reserve(value.len() + 2);
     out.push(b'"');
     let mut rest = value;
-    while let Some(at) = rest.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\')
+    while let Some(at) = rest.iter().position(|&byte| byte < b' ' || byte == b'"' || byte == b'\\')
     {
         let (plain, escaped) = rest.split_at(at);
         out.extend_from_slice(plain);
@@ -261,8 +265,7 @@ pub fn string(value: &[u8], out: &mut Vec<u8>) {
             b'\r' => out.extend_from_slice(b"\\r"),
             b'\t' => out.extend_from_slice(b"\\t"),
             _ => {
-                let digit = |n: u8| HEX.get(usize::from(n)).copied().unwrap_or(b'0');
-                let (high, low) = (digit(byte >> 4), digit(byte & 15));
+                let (high, low) = (hex_digit(byte >> 4), hex_digit(byte & 15));
                 out.extend_from_slice(&[b'\\', b'u', b'0', b'0', high, low]);
             }
         }
@@ -270,6 +273,11 @@ pub fn string(value: &[u8], out: &mut Vec<u8>) {
     }
     out.extend_from_slice(rest);
     out.push(b'"');
+}
+
+/// The upper-case hexadecimal digit of a number below 16.
+fn hex_digit(number: u8) -> u8 {
+    if number < 10 { b'0' + number } else { b'A' + (number - 10) }
 }
 
 #[cfg(test)]

@@ -1,95 +1,103 @@
-//! What an npy file says before its data: a version, and a literal Python dictionary.
+//! The header of an npy file: a magic number, a version, and a Python dictionary literal.
 
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Shape};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The longest header that `numpy.load` takes by itself.
-const LONGEST: usize = 10_000;
+/// The longest header that `numpy.load` accepts by default, in bytes.
+const MAX_HEADER: usize = 10_000;
 
-/// The most dimensions a NumPy array has.
-const MOST_DIMENSIONS: usize = 64;
+/// The most dimensions of a NumPy array.
+const MAX_DIMENSIONS: usize = 64;
 
-/// Headers are filled up with blanks so that data begins at a multiple of this.
+/// Headers are padded with spaces so that the data starts at a multiple of this.
 const ALIGNMENT: usize = 64;
 
-/// Digits that `numpy.save` leaves room for, so that an array can grow in place.
+/// Digits for which `numpy.save` reserves space, so that an array can grow in place.
 const GROWTH_DIGITS: usize = 21;
 
-/// What the elements are.
+/// Size of a character of type `U` (UTF-32) in bytes.
+const CHARACTER_SIZE: usize = 4;
+
+/// The type of the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Numbers, and whether their bytes are not in this machine's order.
+pub(super) enum NpyType {
+    /// Numbers, and whether their byte order differs from this machine's.
     Number(DType, bool),
     /// Strings of this many bytes.
     Bytes(usize),
-    /// Strings of this many characters of four bytes, and whether those are not in this
-    /// machine's order.
+    /// Strings of this many UTF-32 characters, and whether their byte order differs from this
+    /// machine's.
     Text(usize, bool),
 }
 
-impl Kind {
-    /// Bytes of an element in the file.
+impl NpyType {
+    /// Size of an element in the file, in bytes.
     pub(super) fn size(self) -> usize {
         match self {
-            Kind::Number(dtype, _) => dtype.size().unwrap_or(0),
-            Kind::Bytes(length) => length,
-            Kind::Text(length, _) => length.saturating_mul(4),
+            NpyType::Number(dtype, _) => dtype.size().unwrap_or(0),
+            NpyType::Bytes(length) => length,
+            NpyType::Text(length, _) => length.saturating_mul(CHARACTER_SIZE),
         }
     }
 }
 
-pub(super) struct Header {
-    pub(super) kind: Kind,
+pub(super) struct NpyHeader {
+    pub(super) element: NpyType,
     pub(super) shape: Shape,
-    /// Whether the first dimension varies fastest ("Fortran order").
-    pub(super) by_columns: bool,
+    /// Whether the array is stored in column-major order.
+    pub(super) fortran_order: bool,
 }
 
-fn bad(why: &str) -> Error {
-    Error::invalid(format!("the header of the npy array can not be read: {why}"))
+fn header_error(reason: &str) -> Error {
+    Error::invalid(format!("the header of the npy array is invalid: {reason}"))
 }
 
-/// Reads the header and returns it with the bytes behind it.
-pub(super) fn read(bytes: &[u8]) -> Result<(Header, &[u8])> {
+/// Reads the header and returns it with the bytes after it.
+pub(super) fn read(bytes: &[u8]) -> Result<(NpyHeader, &[u8])> {
     let Some([major, minor, rest @ ..]) = bytes.strip_prefix(MAGIC) else {
         return Err(Error::invalid(
-            "the body is no npy array: it does not begin as numpy.save writes it",
+            "the body is not an npy array: it does not begin with the magic bytes that numpy.save \
+             writes",
         ));
     };
     let (length, rest) = match (major, rest) {
         (1, [a, b, rest @ ..]) => (u32::from(u16::from_le_bytes([*a, *b])), rest),
         (2 | 3, [a, b, c, d, rest @ ..]) => (u32::from_le_bytes([*a, *b, *c, *d]), rest),
-        (1..=3, _) => return Err(bad("it is cut short")),
+        (1..=3, _) => return Err(header_error("it is truncated")),
         _ => {
-            let version = format!("it has version {major}.{minor}; 1.0, 2.0 and 3.0 are known");
-            return Err(bad(&version));
+            return Err(header_error(&format!(
+                "it has version {major}.{minor}; supported versions are 1.0, 2.0 and 3.0"
+            )));
         }
     };
     let length = usize::try_from(length).unwrap_or(usize::MAX);
-    if length > LONGEST {
-        return Err(bad(&format!("it is longer than {LONGEST} bytes")));
+    if length > MAX_HEADER {
+        return Err(header_error(&format!("it is longer than {MAX_HEADER} bytes")));
     }
-    let (text, data) = rest.split_at_checked(length).ok_or_else(|| bad("it is cut short"))?;
+    let split = rest.split_at_checked(length);
+    let (text, data) = split.ok_or_else(|| header_error("it is truncated"))?;
     Ok((dictionary(text)?, data))
 }
 
 /// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
-fn dictionary(text: &[u8]) -> Result<Header> {
-    let (mut kind, mut by_columns, mut shape) = (None, None, None);
+fn dictionary(text: &[u8]) -> Result<NpyHeader> {
+    let (mut element, mut fortran_order, mut shape) = (None, None, None);
     let mut scanner = Scanner { rest: text };
     scanner.expect(b'{')?;
     while !scanner.take(b'}') {
         let key = scanner.string()?;
         scanner.expect(b':')?;
         match key {
-            b"descr" if kind.is_none() => kind = Some(scanner.descr()?),
-            b"fortran_order" if by_columns.is_none() => by_columns = Some(scanner.boolean()?),
+            b"descr" if element.is_none() => element = Some(scanner.descr()?),
+            b"fortran_order" if fortran_order.is_none() => {
+                fortran_order = Some(scanner.boolean()?);
+            }
             b"shape" if shape.is_none() => shape = Some(scanner.shape()?),
             _ => {
                 let key = String::from_utf8_lossy(key);
-                return Err(bad(&format!("its key {key:?} is unknown or there twice")));
+                return Err(header_error(&format!("its key {key:?} is unknown or duplicate")));
             }
         }
         if !scanner.take(b',') {
@@ -99,15 +107,15 @@ fn dictionary(text: &[u8]) -> Result<Header> {
     }
     scanner.skip_space();
     if !scanner.rest.is_empty() {
-        return Err(bad("something follows it"));
+        return Err(header_error("text follows its dictionary"));
     }
-    let (Some(kind), Some(by_columns), Some(shape)) = (kind, by_columns, shape) else {
-        return Err(bad("descr, fortran_order and shape must all be there"));
+    let (Some(element), Some(fortran_order), Some(shape)) = (element, fortran_order, shape) else {
+        return Err(header_error("it must have the keys descr, fortran_order and shape"));
     };
-    Ok(Header { kind, shape, by_columns })
+    Ok(NpyHeader { element, shape, fortran_order })
 }
 
-/// Walks the text of a dictionary.
+/// Reads the text of a dictionary.
 struct Scanner<'a> {
     rest: &'a [u8],
 }
@@ -117,7 +125,7 @@ impl<'a> Scanner<'a> {
         self.rest = self.rest.trim_ascii_start();
     }
 
-    /// Goes past `byte`, if it is next.
+    /// Skips white space, and then `byte` if it is next; whether it was.
     fn take(&mut self, byte: u8) -> bool {
         self.skip_space();
         let Some(rest) = self.rest.strip_prefix(&[byte]) else {
@@ -131,21 +139,21 @@ impl<'a> Scanner<'a> {
         if self.take(byte) {
             return Ok(());
         }
-        Err(bad(&format!("there is no {:?} where one should be", char::from(byte))))
+        Err(header_error(&format!("{:?} is missing", char::from(byte))))
     }
 
-    /// A string in either kind of quotes. Those NumPy writes have nothing escaped in them.
+    /// A string in single or double quotes. NumPy writes none with escapes.
     fn string(&mut self) -> Result<&'a [u8]> {
         self.skip_space();
         let [quote @ (b'\'' | b'"'), rest @ ..] = self.rest else {
-            return Err(bad("there is no string where one should be"));
+            return Err(header_error("a string is missing"));
         };
         let end = memchr::memchr2(*quote, b'\\', rest);
         let Some((text, [end, rest @ ..])) = end.and_then(|end| rest.split_at_checked(end)) else {
-            return Err(bad("a string in it does not end"));
+            return Err(header_error("a string has no closing quote"));
         };
         if end != quote {
-            return Err(bad("a string in it has a backslash"));
+            return Err(header_error("a string has a backslash"));
         }
         self.rest = rest;
         Ok(text)
@@ -159,7 +167,7 @@ impl<'a> Scanner<'a> {
                 return Ok(value);
             }
         }
-        Err(bad("its fortran_order is neither True nor False"))
+        Err(header_error("fortran_order is neither True nor False"))
     }
 
     /// A tuple of sizes: `()`, `(2,)`, `(2, 3)`.
@@ -167,9 +175,9 @@ impl<'a> Scanner<'a> {
         self.expect(b'(')?;
         let mut dims = Vec::new();
         while !self.take(b')') {
-            if dims.len() == MOST_DIMENSIONS {
-                let message = format!("it has more than {MOST_DIMENSIONS} dimensions");
-                return Err(bad(&message));
+            if dims.len() == MAX_DIMENSIONS {
+                let reason = format!("the shape has more than {MAX_DIMENSIONS} dimensions");
+                return Err(header_error(&reason));
             }
             dims.push(self.size()?);
             if !self.take(b',') {
@@ -187,36 +195,36 @@ impl<'a> Scanner<'a> {
         // Python 2 wrote large numbers as `3L`.
         self.rest = rest.strip_prefix(b"L").unwrap_or(rest);
         let number = std::str::from_utf8(number).ok().and_then(|text| text.parse().ok());
-        number.ok_or_else(|| bad("a size in its shape is no whole number, or too large"))
+        number.ok_or_else(|| header_error("a size in the shape is not an integer, or too large"))
     }
 
-    fn descr(&mut self) -> Result<Kind> {
+    fn descr(&mut self) -> Result<NpyType> {
         self.skip_space();
         if self.rest.starts_with(b"[") {
             return Err(Error::invalid(
-                "the npy array has fields (a structured type); send an array for each input",
+                "the npy array has fields (a structured dtype); send one array per input",
             ));
         }
         let name = String::from_utf8_lossy(self.string()?);
-        kind(&name).ok_or_else(|| unknown(&name))
+        npy_type(&name).ok_or_else(|| unsupported(&name))
     }
 }
 
-fn unknown(name: &str) -> Error {
+fn unsupported(name: &str) -> Error {
     if name.trim_start_matches(['|', '<', '>', '=']).starts_with('O') {
         return Error::invalid(
-            "the npy array holds Python objects (type 'O'), which are code and not data: convert \
-             it first, to numbers or, with .astype('S') or .astype('U'), to strings",
+            "the npy array holds Python objects (type 'O'), which are pickled code, not data: \
+             convert it to numbers, or with .astype('S') or .astype('U') to strings",
         );
     }
     Error::invalid(format!(
-        "the npy array has elements of type {name:?}, which no tensor has: convert it first, with \
+        "the npy array has elements of type {name:?}, which tensors cannot have: convert it with \
          .astype"
     ))
 }
 
-/// What NumPy calls `order`, a letter, and a size: `<f4`, `|u1`, `>U10`.
-fn kind(name: &str) -> Option<Kind> {
+/// The type with a NumPy name: a byte order, a letter and a size, as in `<f4`, `|u1`, `>U10`.
+fn npy_type(name: &str) -> Option<NpyType> {
     let order = name.chars().next()?;
     let swapped = match order {
         '<' => cfg!(target_endian = "big"),
@@ -228,14 +236,14 @@ fn kind(name: &str) -> Option<Kind> {
     if !size.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let kind = match (letter, size.parse().ok()?) {
-        ("S", length) => return Some(Kind::Bytes(length)),
-        ("U", length) => return Some(Kind::Text(length, swapped)),
+    let dtype = match (letter, size.parse().ok()?) {
+        ("S", length) => return Some(NpyType::Bytes(length)),
+        ("U", length) => return Some(NpyType::Text(length, swapped)),
         ("b", 1) => DType::Bool,
         ("i", 1) => DType::Int8,
         ("u", 1) => DType::UInt8,
         ("V", 2) => DType::BFloat16,
-        // From here on the order of bytes counts, and has to be there.
+        // Elements of several bytes must declare their byte order.
         _ if order == '|' => return None,
         ("i", 2) => DType::Int16,
         ("i", 4) => DType::Int32,
@@ -250,10 +258,10 @@ fn kind(name: &str) -> Option<Kind> {
         ("c", 16) => DType::Complex128,
         _ => return None,
     };
-    Some(Kind::Number(kind, swapped))
+    Some(NpyType::Number(dtype, swapped))
 }
 
-/// NumPy's name of a type of numbers, in this machine's order of bytes.
+/// NumPy's name of a numeric dtype in this machine's byte order.
 pub(super) fn name(dtype: DType) -> String {
     let letter = match dtype {
         DType::Bool => 'b',
@@ -273,8 +281,8 @@ pub(super) fn name(dtype: DType) -> String {
     format!("{order}{letter}{size}")
 }
 
-/// A file up to its data, for which it has room.
-pub(super) fn write(descr: &str, shape: &Shape, data: usize) -> Vec<u8> {
+/// A file up to its data, with capacity for `data_bytes` more.
+pub(super) fn write(descr: &str, shape: &Shape, data_bytes: usize) -> Vec<u8> {
     let dims: Vec<String> = shape.dims().iter().map(ToString::to_string).collect();
     let tuple = match &dims[..] {
         [one] => format!("({one},)"),
@@ -284,13 +292,14 @@ pub(super) fn write(descr: &str, shape: &Shape, data: usize) -> Vec<u8> {
     if let Some(first) = dims.first() {
         text.extend(std::iter::repeat_n(' ', GROWTH_DIGITS - first.len()));
     }
-    let before = MAGIC.len() + 4;
-    let total = (before + text.len() + 1).next_multiple_of(ALIGNMENT);
-    let mut out = Vec::with_capacity(total + data);
+    // The version and the length of the dictionary take two bytes each.
+    let preamble = MAGIC.len() + 4;
+    let total = (preamble + text.len() + 1).next_multiple_of(ALIGNMENT);
+    let mut out = Vec::with_capacity(total + data_bytes);
     out.extend_from_slice(MAGIC);
     out.extend_from_slice(&[1, 0]);
-    // Short enough: no shape has more than 254 dimensions of 20 digits.
-    let length = u16::try_from(total - before).unwrap_or(u16::MAX);
+    // It fits: no shape has more than 254 dimensions of 20 digits.
+    let length = u16::try_from(total - preamble).unwrap_or(u16::MAX);
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(text.as_bytes());
     out.resize(total - 1, b' ');

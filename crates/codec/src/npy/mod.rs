@@ -1,34 +1,32 @@
-//! NumPy's file format for one array (`.npy`), versions 1 to 3: read straight into the aligned
-//! buffer that the runtime reads, in either order of dimensions and of bytes, and written as
-//! `numpy.save` writes it.
+//! NumPy's file format for one array (`.npy`), versions 1 to 3. It is read directly into an aligned
+//! tensor buffer, in either storage order and either byte order, and written as `numpy.save` writes
+//! it.
 //!
-//! bfloat16 has no name in NumPy: the arrays of `ml_dtypes` are saved as two raw bytes an element
-//! (`V2`), which is what is read as bfloat16; it is written as float32, which holds every value of
-//! it and which everybody reads. Text (`U`) becomes UTF-8. What only Python can make sense of
-//! (objects, which are pickles) is refused.
+//! NumPy has no name for bfloat16: the arrays of `ml_dtypes` are saved as two raw bytes per element
+//! (`V2`), which are read as bfloat16. It is written as float32, which represents all its values and
+//! which every client can read. Text (`U`) becomes UTF-8. Python objects, which are pickles, are
+//! refused.
 
 use std::sync::Arc;
 
 use half::bf16;
 
-use self::header::{Header, Kind};
+use self::header::{NpyHeader, NpyType};
+use crate::STRING_OVERHEAD;
 use crate::places::Places;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Buffer, DType, Shape, Strings, StringsBuilder, Tensor, aligned_vec};
 
 mod header;
 
-/// What one string takes in memory beyond its bytes: here, and as a record in the runtime.
-const STRING: usize = 32;
-
-/// Reads one array, which must be all of `bytes` and take at most `max_bytes` of memory.
+/// Reads one array, which must be all of `bytes` and need at most `max_bytes` of memory.
 ///
 /// # Errors
-/// [`Error::invalid`] for anything but one whole array of a type that tensors have.
+/// [`Error::invalid`] for anything but one complete array of a type that tensors can have.
 pub fn read(bytes: &[u8], max_bytes: usize) -> Result<Tensor> {
     let (header, data) = header::read(bytes)?;
     let count = header.shape.elements()?;
-    let size = header.kind.size();
+    let size = header.element.size();
     if count.checked_mul(size) != Some(data.len()) {
         return Err(Error::invalid(format!(
             "the npy array of shape {:?} has {} bytes of data, not {size} for each element",
@@ -36,66 +34,68 @@ pub fn read(bytes: &[u8], max_bytes: usize) -> Result<Tensor> {
             data.len()
         )));
     }
-    let needed = match header.kind {
-        Kind::Number(..) => data.len(),
-        // A character of four bytes is at most four as UTF-8 too.
-        Kind::Bytes(_) | Kind::Text(..) => data.len().saturating_add(count.saturating_mul(STRING)),
+    let needed = match header.element {
+        NpyType::Number(..) => data.len(),
+        // A UTF-32 character never gets longer as UTF-8.
+        NpyType::Bytes(_) | NpyType::Text(..) => {
+            data.len().saturating_add(count.saturating_mul(STRING_OVERHEAD))
+        }
     };
     if needed > max_bytes {
         return Err(Error::invalid(format!(
-            "the npy array of shape {:?} takes too much memory: {needed} bytes, of {max_bytes} \
-             allowed",
+            "the npy array of shape {:?} needs too much memory: {needed} bytes; at most \
+             {max_bytes} are allowed",
             header.shape
         )));
     }
-    match header.kind {
-        Kind::Number(dtype, swapped) => numbers(dtype, swapped, header, data),
-        Kind::Bytes(_) => strings(header, data, size, |element, out| {
-            out.extend_from_slice(without_zeros(element));
+    match header.element {
+        NpyType::Number(dtype, swapped) => read_numbers(dtype, swapped, header, data),
+        NpyType::Bytes(_) => read_strings(header, data, |element, out| {
+            out.extend_from_slice(without_padding(element));
             Ok(())
         }),
-        Kind::Text(_, swapped) => {
-            strings(header, data, size, |element, out| text(element, swapped, out))
+        NpyType::Text(_, swapped) => {
+            read_strings(header, data, |element, out| push_utf8(element, swapped, out))
         }
     }
 }
 
-/// The elements of a fixed size in the order of rows and this machine's order of bytes.
-fn numbers(dtype: DType, swapped: bool, header: Header, data: &[u8]) -> Result<Tensor> {
+/// A numeric tensor in row-major order and this machine's byte order.
+fn read_numbers(dtype: DType, swapped: bool, header: NpyHeader, data: &[u8]) -> Result<Tensor> {
+    let size = header.element.size();
     let mut bytes = aligned_vec::<u8>(data.len());
-    match columns(&header) {
+    match column_major_offsets(&header) {
         None => bytes.extend_from_slice(data),
-        Some(columns) => {
-            let size = header.kind.size();
-            for index in columns {
-                bytes.extend_from_slice(element(data, index, size));
+        Some(offsets) => {
+            for offset in offsets {
+                bytes.extend_from_slice(element(data, offset, size));
             }
         }
     }
     if swapped {
-        let is_pair = matches!(dtype, DType::Complex64 | DType::Complex128);
-        let size = header.kind.size() / if is_pair { 2 } else { 1 };
-        bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
+        let is_complex = matches!(dtype, DType::Complex64 | DType::Complex128);
+        let number_size = if is_complex { size / 2 } else { size };
+        bytes.chunks_exact_mut(number_size).for_each(<[u8]>::reverse);
     }
     if dtype == DType::Bool {
-        // The runtime counts on 0 and 1; NumPy takes any other byte for true.
+        // The runtime expects 0 or 1; for NumPy every other byte is true, too.
         bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
     }
     Tensor::numeric(dtype, header.shape, Buffer::new(Arc::new(bytes)))
 }
 
-fn strings(
-    header: Header,
+/// A string tensor in row-major order; `append` converts each element.
+fn read_strings(
+    header: NpyHeader,
     data: &[u8],
-    size: usize,
     append: impl Fn(&[u8], &mut Vec<u8>) -> Result<()>,
 ) -> Result<Tensor> {
-    let count = header.shape.elements()?;
+    let (count, size) = (header.shape.elements()?, header.element.size());
     let mut strings = StringsBuilder::with_capacity(count, 0);
     let mut push = |index| strings.push_with(|out| append(element(data, index, size), out));
-    match columns(&header) {
+    match column_major_offsets(&header) {
         None => (0..count).try_for_each(&mut push)?,
-        Some(mut columns) => columns.try_for_each(&mut push)?,
+        Some(mut offsets) => offsets.try_for_each(&mut push)?,
     }
     Tensor::from_strings(header.shape, strings)
 }
@@ -104,14 +104,14 @@ fn element(data: &[u8], index: usize, size: usize) -> &[u8] {
     data.get(index * size..(index + 1) * size).unwrap_or_default()
 }
 
-/// A string without the zeros that fill it up.
-fn without_zeros(bytes: &[u8]) -> &[u8] {
+/// A string without the zero bytes that pad it.
+fn without_padding(bytes: &[u8]) -> &[u8] {
     let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     bytes.get(..length).unwrap_or_default()
 }
 
-/// Appends the UTF-8 of text of four bytes a character.
-fn text(element: &[u8], swapped: bool, out: &mut Vec<u8>) -> Result<()> {
+/// Appends UTF-32 text as UTF-8, without the NULs that pad it.
+fn push_utf8(element: &[u8], swapped: bool, out: &mut Vec<u8>) -> Result<()> {
     let start = out.len();
     let mut end = start;
     for unit in element.as_chunks().0 {
@@ -120,7 +120,7 @@ fn text(element: &[u8], swapped: bool, out: &mut Vec<u8>) -> Result<()> {
         let Some(character) = char::from_u32(number) else {
             out.truncate(start);
             return Err(Error::invalid(format!(
-                "the npy array has text with {number:#x}, which is no character"
+                "the npy array has text with {number:#x}, which is not a Unicode character"
             )));
         };
         out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
@@ -132,23 +132,23 @@ fn text(element: &[u8], swapped: bool, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Where each element of an array that is stored by columns lies, by rows. `None` for one that is
-/// stored by rows, or in which there is no difference.
-fn columns(header: &Header) -> Option<Places> {
-    let several = header.shape.dims().iter().filter(|dim| **dim != 1).count() > 1;
+/// The offsets of the elements of a column-major array, in row-major order. `None` if the array is
+/// stored in row-major order, or both orders are the same.
+fn column_major_offsets(header: &NpyHeader) -> Option<Places> {
+    let orders_differ = header.shape.dims().iter().filter(|dim| **dim != 1).count() > 1;
     let count = header.shape.elements().ok()?;
-    if !header.by_columns || !several || count == 0 {
+    if !header.fortran_order || !orders_differ || count == 0 {
         return None;
     }
     let sizes = header.shape.dims().iter().map(|&dim| usize::try_from(dim).unwrap_or(0));
     Some(Places::by_columns(sizes, count))
 }
 
-/// The array as `numpy.save` writes it, in at most `max_bytes`.
+/// Writes a tensor as `numpy.save` does, in at most `max_bytes`.
 ///
 /// # Errors
-/// [`Error::invalid`] for strings that NumPy's, which are all of one length and filled up with
-/// zeros, can not hold: those that end in a zero, or would take too much memory.
+/// [`Error::invalid`] for strings that an npy array cannot hold. NumPy pads all of them to one
+/// length with zero bytes, so none may end in one, and the result may become too large.
 pub fn write(tensor: &Tensor, max_bytes: usize) -> Result<Vec<u8>> {
     if let Some(strings) = tensor.strings() {
         return write_strings(tensor.shape(), strings, max_bytes);
@@ -172,14 +172,14 @@ fn write_strings(shape: &Shape, strings: &Strings, max_bytes: usize) -> Result<V
     let total = strings.len().checked_mul(longest).filter(|total| *total <= max_bytes);
     let total = total.ok_or_else(|| {
         Error::invalid(format!(
-            "an npy array of {} strings, each filled up to {longest} bytes, takes more than \
-             {max_bytes} bytes: ask for another format",
+            "an npy array of {} strings, each padded to {longest} bytes, needs more than \
+             {max_bytes} bytes: request another format",
             strings.len()
         ))
     })?;
     if strings.iter().any(|string| string.last() == Some(&0)) {
         return Err(Error::invalid(
-            "a string that ends in a zero byte can not be in an npy array: ask for another format",
+            "an npy array cannot hold a string that ends with a zero byte: request another format",
         ));
     }
     let mut out = header::write(&format!("|S{longest}"), shape, total);
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    const MOST: usize = 1 << 20;
+    const MAX_BYTES: usize = 1 << 20;
 
     fn file(header: &str, data: &[u8]) -> Vec<u8> {
         let length = u16::try_from(header.len()).expect("short").to_le_bytes();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     fn refused(bytes: &[u8], why: &str) {
-        let error = read(bytes, MOST).expect_err(why);
+        let error = read(bytes, MAX_BYTES).expect_err(why);
         assert!(error.message().contains(why), "{why:?} is not in {:?}", error.message());
     }
 
@@ -220,7 +220,7 @@ mod tests {
             "{'shape':(2,),'descr':'<f4','fortran_order':False}",
             "  { \"shape\" : ( 2L , ) , 'fortran_order' : True , 'descr' : '<f4' , } \n",
         ] {
-            let tensor = read(&file(text, &[0, 0, 128, 63, 0, 0, 0, 64]), MOST).expect(text);
+            let tensor = read(&file(text, &[0, 0, 128, 63, 0, 0, 0, 64]), MAX_BYTES).expect(text);
             assert_eq!(tensor.values::<f32>(), Some(&[1.0, 2.0][..]), "{text}");
             assert_eq!(tensor.shape().dims(), [2]);
         }
@@ -231,7 +231,7 @@ mod tests {
         refused(b"", "does not begin");
         refused(b"PK\x03\x04 an archive", "does not begin");
         refused(b"\x93NUMPY\x04\x00\x00\x00", "version 4.0");
-        refused(b"\x93NUMPY\x01\x00\xff\x0f{", "cut short");
+        refused(b"\x93NUMPY\x01\x00\xff\x0f{", "truncated");
         refused(b"\x93NUMPY\x02\x00\xff\xff\xff\xff{", "longer than");
         refused(&file(&header("'|O'", "(1,)"), b"cos\nsystem\n"), "Python objects");
         refused(&file(&header("[('a', '<f4')]", "(1,)"), &[0; 4]), "fields");
@@ -271,9 +271,9 @@ mod tests {
         refused(&file(&header("'<f4'", "(4294967296, 4294967296)"), &[]), "too many elements");
         refused(&file(&header("'<f8'", "(2305843009213693952,)"), &[]), "0 bytes of data");
         refused(&file(&header("'<i4'", &format!("({})", "1,".repeat(65))), &[0; 4]), "dimensions");
-        // Strings of no bytes are no memory in the body, but they are here.
+        // Empty strings take no bytes in the body, but memory here.
         refused(&file(&header("'|S0'", "(1000000000,)"), &[]), "too much memory");
-        refused(&file(&header("'<U1'", "(1,)"), &[0, 0xd8, 0, 0]), "no character");
+        refused(&file(&header("'<U1'", "(1,)"), &[0, 0xd8, 0, 0]), "not a Unicode character");
         let large = file(&header("'|u1'", "(2000000,)"), &[0; 2_000_000]);
         refused(&large, "too much memory");
         assert!(read(&large, 2_000_000).is_ok());
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn columns_become_rows() {
         let text = header("'|u1'", "(2, 1, 3)").replace("False", "True");
-        let tensor = read(&file(&text, &[1, 4, 2, 5, 3, 6]), MOST).expect("valid");
+        let tensor = read(&file(&text, &[1, 4, 2, 5, 3, 6]), MAX_BYTES).expect("valid");
         assert_eq!(tensor.values::<u8>(), Some(&[1, 2, 3, 4, 5, 6][..]));
     }
 
@@ -293,8 +293,8 @@ mod tests {
             values.iter().for_each(|value| strings.push(value));
             Tensor::from_strings(Shape::vector(values.len()), strings).expect("a vector")
         };
-        assert!(write(&tensor(&[b"a\0"]), MOST).is_err());
-        assert!(write(&tensor(&[b"a\0b", b""]), MOST).is_ok());
+        assert!(write(&tensor(&[b"a\0"]), MAX_BYTES).is_err());
+        assert!(write(&tensor(&[b"a\0b", b""]), MAX_BYTES).is_ok());
         let uneven = tensor(&[&[1; 1000], b"", b"", b""]);
         assert!(write(&uneven, 3999).is_err());
         assert!(write(&uneven, 4000).is_ok());
@@ -340,10 +340,10 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_reads_back(tensor in tensors()) {
-            let bytes = write(&tensor, MOST).expect("small");
+            let bytes = write(&tensor, MAX_BYTES).expect("small");
             let head = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
             prop_assert_eq!(head % 64, 0);
-            let back = read(&bytes, MOST).expect("valid");
+            let back = read(&bytes, MAX_BYTES).expect("valid");
             prop_assert_eq!(back.dtype(), tensor.dtype());
             prop_assert_eq!(back.shape(), tensor.shape());
             prop_assert_eq!(back.bytes(), tensor.bytes());
@@ -356,13 +356,13 @@ mod tests {
             flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
             cut in any::<prop::sample::Index>(),
         ) {
-            let mut bytes = write(&tensor, MOST).expect("small");
+            let mut bytes = write(&tensor, MAX_BYTES).expect("small");
             for (at, byte) in flips {
                 let at = at.index(bytes.len());
                 bytes[at] = byte;
             }
-            let _ = read(&bytes, MOST);
-            let _ = read(&bytes[..cut.index(bytes.len())], MOST);
+            let _ = read(&bytes, MAX_BYTES);
+            let _ = read(&bytes[..cut.index(bytes.len())], MAX_BYTES);
         }
     }
 }

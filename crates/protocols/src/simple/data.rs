@@ -7,7 +7,7 @@ use super::request::{not_json, python};
 use super::run_failed;
 use tensorserve_codec::base64::{self, Alphabet};
 use tensorserve_codec::json::dump::dump;
-use tensorserve_codec::json::read::{Fault, ReadOptions, TensorReader};
+use tensorserve_codec::json::read::{ReadOptions, TensorReadError as Fault, TensorReader};
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_core::engine::InputStyle;
 use tensorserve_tensor::error::{Code, Error};

@@ -1,7 +1,7 @@
 //! TensorFlow Serving's words for bodies it does not take.
 
 use tensorserve_codec::json::dump::dump;
-use tensorserve_codec::json::read::Fault;
+use tensorserve_codec::json::read::TensorReadError as Fault;
 use tensorserve_codec::json::scan::SyntaxError;
 use tensorserve_tensor::TensorSpec;
 use tensorserve_tensor::error::{Code, Error};

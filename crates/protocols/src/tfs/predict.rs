@@ -11,7 +11,9 @@ use super::outline::Outline;
 use super::{DEFAULT_SIGNATURE, fault};
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::dump::dump;
-use tensorserve_codec::json::read::{Fault, ReadOptions, TensorReader, is_base64_object};
+use tensorserve_codec::json::read::{
+    ReadOptions, TensorReadError as Fault, TensorReader, is_base64_object,
+};
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_core::engine::ModelHandle;
 use tensorserve_tensor::error::{Error, Result};
