@@ -118,11 +118,11 @@ fn inspect_folder(
         say(&format!("  incomplete: {what} is missing"));
     }
     let mut signatures = inspection.signatures;
-    let chains = steps::of_version(folder, &signatures, usize::MAX)?;
+    let chains = steps::load_steps(folder, &signatures, usize::MAX)?;
     for (signature, chain) in signatures.iter_mut().zip(&chains) {
         if let Some(chain) = chain {
             say(&format!("  {}: with the steps of {}", signature.name, steps::FILE_NAME));
-            signature.clone_from(chain.signature());
+            signature.clone_from(chain.client_signature());
         }
     }
     show(SERVER, name, &signatures);

@@ -242,7 +242,7 @@ fn what_is_no_image_is_refused_with_its_place() {
     predict(&[&good, b"no image"]).assert_refused(
         "text",
         400,
-        "input \"image_bytes\", element 1: is no image; it should be a JPEG or PNG file",
+        "input \"image_bytes\", element 1: is not an image; expected a JPEG or PNG file",
     );
     // 65,500 pixels square: refused by its head, before anything is reserved for its pixels.
     let mut huge = even(1, 1, 0);
@@ -253,17 +253,13 @@ fn what_is_no_image_is_refused_with_its_place() {
     process.forget_peak();
     let before = process.peak();
     let refused = predict(&[&huge]);
-    refused.assert_refused(
-        "huge",
-        400,
-        "element 0: has 65500 x 65500 pixels, and at most 50000000",
-    );
+    refused.assert_refused("huge", 400, "element 0: has 65500 x 65500 pixels; at most 50000000");
     let bomb = even(30_000, 2_000, 0);
     assert!(bomb.len() < 200_000, "{} bytes", bomb.len());
     predict(&[&bomb]).assert_refused("bomb", 400, "has 30000 x 2000 pixels");
     let uploaded = post_form(process.address, "/", &[("image", Some("x.png"), b"no image")]);
     assert_eq!(uploaded.status, 400, "{}", uploaded.text());
-    assert!(uploaded.text().contains("is no image"), "{}", uploaded.text());
+    assert!(uploaded.text().contains("is not an image"), "{}", uploaded.text());
     let grown = process.peak() - before;
     assert!(grown < 32 << 10, "{grown} kB for what is refused");
     assert_eq!(predict(&[&good]).status, 200);
@@ -327,7 +323,7 @@ fn images_of_many_clients_still_join() {
         (1..=8).for_each(|grey: u8| drop(scope.spawn(move || ask_grey(grey * 10))));
         place.server.wait_until("all are in flight", |s| s.engine.metrics().in_flight_count() == 9);
         // One that is no image waits for nobody, and is in nobody's batch.
-        ask(b"no image".to_vec()).assert_refused("text", 400, "element 0: is no image");
+        ask(b"no image".to_vec()).assert_refused("text", 400, "element 0: is not an image");
         // A request counts as in flight a moment before it is queued.
         thread::sleep(Duration::from_millis(50));
         place.fake.runs_gate().open();
@@ -372,14 +368,17 @@ fn recorded_requests_are_those_of_clients() {
 #[test]
 fn a_file_that_is_wrong_fails_the_load_and_says_where() {
     for (toml, part) in [
-        ("[[preprocess]]\nstep = \"resise\"\n", "tensorserve.toml line 1: \"resise\" is no step"),
+        (
+            "[[preprocess]]\nstep = \"resise\"\n",
+            "tensorserve.toml line 1: \"resise\" is not a pre-processing step",
+        ),
         (
             "[[preprocess]]\nstep = \"image\"\nheight = 28\nwidth = 28\n",
-            "the model's \"x\" has the shape [?, 784], and image makes [..., 28, 28, 3]",
+            "the model's \"x\" has the shape [?, 784], but image produces [..., 28, 28, 3]",
         ),
         (
             "\n[[postprocess]]\nstep = \"labels\"\noutput = \"probabilities\"\nfile = \"no.txt\"\n",
-            "no.txt can not be read",
+            "no.txt cannot be read",
         ),
     ] {
         let root = model("wide_mlp", toml);

@@ -1,4 +1,4 @@
-//! `tensorserve.toml` beside a model: its tables, value by value, with the line of what is wrong.
+//! Reads `tensorserve.toml` beside a model. Every error names the line.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -7,15 +7,18 @@ use toml::de::{DeTable, DeValue};
 
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The name of the file, in a version's folder or in that of its model.
+/// The name of the file, in a version's folder or in its model's folder.
 pub const FILE_NAME: &str = "tensorserve.toml";
 
-/// The most bytes of it, and of each file that it names.
-const LARGEST: u64 = 64 << 20;
+/// The largest size of the file, and of each file that it names, in bytes.
+const MAX_FILE_SIZE: u64 = 64 << 20;
 
-/// The file of the version at `path`: its own, or else that of its model, which is the folder
-/// above where a version's is named by a number. That of a model that is no folder lies beside it.
-pub(super) fn of_version(path: &Path) -> Option<PathBuf> {
+/// The largest count or size that a step may have.
+const MAX_COUNT: i64 = (1 << 31) - 1;
+
+/// The file of the version at `path`: its own, or else its model's, which is in the folder above if
+/// the version's folder is a number. The file of a model that is a single file is beside it.
+pub(super) fn find(path: &Path) -> Option<PathBuf> {
     let folder = if path.is_dir() { path } else { path.parent()? };
     let own = folder.join(FILE_NAME);
     if own.is_file() {
@@ -27,325 +30,356 @@ pub(super) fn of_version(path: &Path) -> Option<PathBuf> {
     (is_version && of_model.is_file()).then_some(of_model)
 }
 
-/// The file, read and parsed.
-pub(super) struct File {
-    /// `[[preprocess]]`, in order.
-    pub(super) before: Vec<Step>,
-    /// `[[postprocess]]`, in order.
-    pub(super) after: Vec<Step>,
+/// The parsed file.
+pub(super) struct StepsFile {
+    /// The tables `[[preprocess]]`, in order.
+    pub(super) preprocess: Vec<StepTable>,
+    /// The tables `[[postprocess]]`, in order.
+    pub(super) postprocess: Vec<StepTable>,
 }
 
-/// One table: its values are taken one by one, and what is left over is a mistake.
-pub(super) struct Step {
-    place: Place,
-    /// What to do, by the value of `step`.
+/// The table of one step. Its entries are taken one by one; any that is left is a mistake.
+pub(super) struct StepTable {
+    location: Location,
+    /// The kind of step: the value of `step`.
     pub(super) kind: String,
-    /// Name, value and place of what nobody has taken yet.
-    left: Vec<(String, Value, Place)>,
-    /// Names that were asked for.
-    known: Vec<&'static str>,
+    /// The entries that have not been taken.
+    entries: Vec<Entry>,
+    /// The keys that a step of this kind may have.
+    known_keys: Vec<&'static str>,
 }
 
-/// Where something stands.
+struct Entry {
+    key: String,
+    value: TomlValue,
+    location: Location,
+}
+
+/// A line of the file, for error messages.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct Location {
     path: PathBuf,
     line: usize,
 }
 
 /// A value of a table.
 #[derive(Clone, Debug, PartialEq)]
-enum Value {
-    Text(String),
-    Whole(i64),
-    Real(f64),
-    Flag(bool),
-    List(Vec<Value>),
-    /// A table, a date.
-    Other(&'static str),
+enum TomlValue {
+    String(String),
+    Integer(i64),
+    Float(f64),
+    Boolean(bool),
+    Array(Vec<TomlValue>),
+    /// A value that no step uses, described in words.
+    Unused(&'static str),
 }
 
-impl Place {
-    /// A mistake in this place.
+impl Location {
+    fn new(path: &Path, text: &str, offset: usize) -> Self {
+        let before = text.as_bytes().get(..offset).unwrap_or_default();
+        Location { path: path.to_owned(), line: memchr::memchr_iter(b'\n', before).count() + 1 }
+    }
+
+    /// An error at this line.
     pub(super) fn error(&self, text: impl std::fmt::Display) -> Error {
-        let Place { path, line } = self;
+        let Location { path, line } = self;
         Error::invalid(format!("{} line {line}: {text}", path.display()))
     }
 }
 
-impl File {
+impl StepsFile {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// If it can not be read, is no TOML, or has other keys than `preprocess` and `postprocess`,
-    /// with the line.
+    /// If it cannot be read, is not valid TOML, or has other keys than `preprocess` and
+    /// `postprocess`, with the line.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = read_text(path)?;
-        let at = |offset: usize| {
-            let before = text.as_bytes().get(..offset).unwrap_or_default();
-            Place { path: path.to_owned(), line: memchr::memchr_iter(b'\n', before).count() + 1 }
-        };
+        let at = |offset: usize| Location::new(path, &text, offset);
         let table = DeTable::parse(&text).map_err(|e| {
             let start = e.span().map_or(0, |span| span.start);
             at(start).error(e.message().to_owned())
         })?;
-        let mut file = File { before: Vec::new(), after: Vec::new() };
+        let mut file = StepsFile { preprocess: Vec::new(), postprocess: Vec::new() };
         for (key, value) in table.get_ref() {
-            let place = at(key.span().start);
+            let location = at(key.span().start);
             let steps = match &**key.get_ref() {
-                "preprocess" => &mut file.before,
-                "postprocess" => &mut file.after,
+                "preprocess" => &mut file.preprocess,
+                "postprocess" => &mut file.postprocess,
                 other => {
-                    return Err(place.error(format_args!(
-                        "{other:?} is nothing that the file beside a model has; it has \
-                         [[preprocess]] and [[postprocess]] (settings of the server are for the \
-                         file that --config names)"
+                    return Err(location.error(format_args!(
+                        "unknown key {other:?}; this file may have [[preprocess]] and \
+                         [[postprocess]] (settings of the server belong in the file that --config \
+                         names)"
                     )));
                 }
             };
             let key = key.get_ref();
-            let wrong = || place.error(format_args!("write [[{key}]], a table for each step"));
-            for step in value.get_ref().as_array().ok_or_else(wrong)? {
+            let not_tables =
+                || location.error(format_args!("write [[{key}]], one table for each step"));
+            for step in value.get_ref().as_array().ok_or_else(not_tables)? {
                 let line = at(step.span().start);
-                let table = step.get_ref().as_table().ok_or_else(wrong)?;
-                steps.push(Step::of(table, line, at)?);
+                let table = step.get_ref().as_table().ok_or_else(not_tables)?;
+                steps.push(StepTable::read(table, line, at)?);
             }
         }
         Ok(file)
     }
 }
 
-impl Step {
-    fn of(table: &DeTable<'_>, place: Place, at: impl Fn(usize) -> Place) -> Result<Self> {
-        let entry = |(key, value): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| {
-            let name: &std::borrow::Cow<'_, str> = key.get_ref();
-            (name.to_string(), Value::of(value.get_ref()), at(key.span().start))
-        };
-        let left = table.iter().map(entry).collect();
-        let mut step = Step { place, kind: String::new(), left, known: Vec::new() };
+impl StepTable {
+    fn read(
+        table: &DeTable<'_>,
+        location: Location,
+        at: impl Fn(usize) -> Location,
+    ) -> Result<Self> {
+        let mut entries = Vec::with_capacity(table.len());
+        for (key, value) in table.iter() {
+            entries.push(Entry {
+                key: key.get_ref().to_string(),
+                value: TomlValue::of(value.get_ref()),
+                location: at(key.span().start),
+            });
+        }
+        let mut step = StepTable { location, kind: String::new(), entries, known_keys: Vec::new() };
         step.kind = step.text("step")?.unwrap_or_default();
         Ok(step)
     }
 
-    /// A mistake that is that of the whole step.
+    /// An error about the whole step.
     pub(super) fn error(&self, text: impl std::fmt::Display) -> Error {
-        self.place.error(text)
+        self.location.error(text)
     }
 
-    /// Where it stands.
-    pub(super) fn place(&self) -> &Place {
-        &self.place
+    /// The line at which the step starts.
+    pub(super) fn location(&self) -> &Location {
+        &self.location
     }
 
-    fn take(&mut self, name: &'static str) -> Option<(Value, Place)> {
-        self.known.push(name);
-        let at = self.left.iter().position(|(key, ..)| key == name)?;
-        let (_, value, place) = self.left.swap_remove(at);
-        Some((value, place))
+    fn take(&mut self, key: &'static str) -> Option<Entry> {
+        self.known_keys.push(key);
+        let index = self.entries.iter().position(|entry| entry.key == key)?;
+        Some(self.entries.swap_remove(index))
     }
 
-    /// The text `name`.
-    pub(super) fn text(&mut self, name: &'static str) -> Result<Option<String>> {
-        match self.take(name) {
+    /// The string `key`.
+    pub(super) fn text(&mut self, key: &'static str) -> Result<Option<String>> {
+        match self.take(key) {
             None => Ok(None),
-            Some((Value::Text(text), _)) => Ok(Some(text)),
-            Some((other, place)) => Err(wrong(&place, name, "a text in quotes", &other)),
+            Some(Entry { value: TomlValue::String(text), .. }) => Ok(Some(text)),
+            Some(entry) => Err(entry.type_error("a string in quotes")),
         }
     }
 
-    /// The flag `name`.
-    pub(super) fn flag(&mut self, name: &'static str) -> Result<Option<bool>> {
-        match self.take(name) {
+    /// The boolean `key`.
+    pub(super) fn flag(&mut self, key: &'static str) -> Result<Option<bool>> {
+        match self.take(key) {
             None => Ok(None),
-            Some((Value::Flag(flag), _)) => Ok(Some(flag)),
-            Some((other, place)) => Err(wrong(&place, name, "true or false", &other)),
+            Some(Entry { value: TomlValue::Boolean(flag), .. }) => Ok(Some(flag)),
+            Some(entry) => Err(entry.type_error("true or false")),
         }
     }
 
-    /// The whole number `name`.
-    pub(super) fn whole(&mut self, name: &'static str) -> Result<Option<i64>> {
-        match self.take(name) {
+    /// The integer `key`.
+    pub(super) fn integer(&mut self, key: &'static str) -> Result<Option<i64>> {
+        match self.take(key) {
             None => Ok(None),
-            Some((Value::Whole(number), _)) => Ok(Some(number)),
-            Some((other, place)) => Err(wrong(&place, name, "a whole number", &other)),
+            Some(Entry { value: TomlValue::Integer(number), .. }) => Ok(Some(number)),
+            Some(entry) => Err(entry.type_error("an integer")),
         }
     }
 
-    /// The whole number or the text `name`.
-    pub(super) fn text_or_whole(
+    /// The integer (`Ok`) or the string (`Err`) `key`.
+    pub(super) fn integer_or_text(
         &mut self,
-        name: &'static str,
+        key: &'static str,
     ) -> Result<Option<Result<i64, String>>> {
-        match self.take(name) {
+        match self.take(key) {
             None => Ok(None),
-            Some((Value::Whole(number), _)) => Ok(Some(Ok(number))),
-            Some((Value::Text(text), _)) => Ok(Some(Err(text))),
-            Some((other, place)) => {
-                Err(wrong(&place, name, "a whole number or a text in quotes", &other))
-            }
+            Some(Entry { value: TomlValue::Integer(number), .. }) => Ok(Some(Ok(number))),
+            Some(Entry { value: TomlValue::String(text), .. }) => Ok(Some(Err(text))),
+            Some(entry) => Err(entry.type_error("an integer or a string in quotes")),
         }
     }
 
-    /// The whole number `name`, which is at least 1.
-    pub(super) fn count(&mut self, name: &'static str) -> Result<Option<usize>> {
-        let Some(number) = self.whole(name)? else {
+    /// The integer `key`, which must be at least 1.
+    pub(super) fn count(&mut self, key: &'static str) -> Result<Option<usize>> {
+        let Some(number) = self.integer(key)? else {
             return Ok(None);
         };
-        let count = usize::try_from(number).ok().filter(|&count| count > 0 && number < 1 << 31);
-        let mistake = || self.error(format_args!("{name} = {number}: it must be at least 1"));
-        count.map(Some).ok_or_else(mistake)
+        match usize::try_from(number) {
+            Ok(count) if (1..=MAX_COUNT).contains(&number) => Ok(Some(count)),
+            _ => Err(self.error(format_args!(
+                "{key} = {number}: it must be at least 1 and at most {MAX_COUNT}"
+            ))),
+        }
     }
 
-    /// The number `name`, or the list of numbers; empty if it is not there.
-    pub(super) fn numbers(&mut self, name: &'static str) -> Result<Vec<f32>> {
-        let Some((value, place)) = self.take(name) else {
+    /// The number `key`, or its list of numbers; empty if the key is missing.
+    pub(super) fn numbers(&mut self, key: &'static str) -> Result<Vec<f32>> {
+        let Some(Entry { value, location, .. }) = self.take(key) else {
             return Ok(Vec::new());
         };
-        let list = if let Value::List(list) = value { list } else { vec![value] };
+        let list = if let TomlValue::Array(list) = value { list } else { vec![value] };
         if list.is_empty() {
-            return Err(place.error(format_args!("{name} is an empty list")));
+            return Err(location.error(format_args!("{key} is an empty list")));
         }
-        let number = |value: &Value| {
-            #[allow(clippy::wildcard_enum_match_arm)] // No number.
-            let number = match value {
-                Value::Whole(number) => *number as f32,
-                Value::Real(number) => *number as f32,
-                _ => f32::NAN,
-            };
-            let is_number = number.is_finite();
-            is_number.then_some(number).ok_or_else(|| wrong(&place, name, "a number", value))
-        };
-        list.iter().map(number).collect()
+        let mut numbers = Vec::with_capacity(list.len());
+        for value in &list {
+            let number = value.as_f32();
+            numbers.push(number.ok_or_else(|| type_error(&location, key, "a number", value))?);
+        }
+        Ok(numbers)
     }
 
-    /// Which of these texts `name` is; the first if it is not there.
+    /// The choice that the string `key` names.
     pub(super) fn choice<T: Copy>(
         &mut self,
-        name: &'static str,
+        key: &'static str,
         choices: &[(&str, T)],
     ) -> Result<Option<T>> {
-        let Some(text) = self.text(name)? else {
+        let Some(text) = self.text(key)? else {
             return Ok(None);
         };
         if let Some((_, choice)) = choices.iter().find(|(word, _)| *word == text) {
             return Ok(Some(*choice));
         }
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-        Err(self.error(format_args!("{name} = {text:?}: it can be {}", words.join(", "))))
+        Err(self.error(format_args!("{key} = {text:?}: it must be one of {}", words.join(", "))))
     }
 
-    /// The file `name`, which is beside this one or below its folder: its path and its lines.
-    pub(super) fn lines(&mut self, name: &'static str) -> Result<Option<Vec<String>>> {
-        let Some(file) = self.text(name)? else {
+    /// The lines of the file that `key` names, which must be in the folder of this file or below.
+    pub(super) fn lines(&mut self, key: &'static str) -> Result<Option<Vec<String>>> {
+        let Some(file) = self.text(key)? else {
             return Ok(None);
         };
         let relative = Path::new(&file);
         let is_below = relative.components().all(|part| matches!(part, Component::Normal(_)));
         if !is_below || file.is_empty() {
             return Err(self.error(format_args!(
-                "{name} = {file:?}: give a path from the folder of this file to one below it"
+                "{key} = {file:?}: the path must be relative to the folder of this file, and not \
+                 lead out of it"
             )));
         }
-        let folder = self.place.path.parent().unwrap_or(Path::new(""));
+        let folder = self.location.path.parent().unwrap_or(Path::new(""));
         let text = read_text(&folder.join(relative)).map_err(|error| {
             let code = error.code();
-            let message = self.error(format_args!("{name}: {error}")).message().to_owned();
+            let message = self.error(format_args!("{key}: {error}")).message().to_owned();
             Error::new(code, message).with_source(error)
         })?;
         let lines: Vec<String> =
             text.lines().map(|line| line.trim_end_matches('\r').to_owned()).collect();
         if lines.is_empty() {
-            return Err(self.error(format_args!("{name}: {file} is empty")));
+            return Err(self.error(format_args!("{key}: {file} is empty")));
         }
         Ok(Some(lines))
     }
 
-    /// Asserts that everything was taken.
+    /// Refuses keys that were not taken.
     pub(super) fn finish(&self) -> Result<()> {
-        let Some((key, _, place)) = self.left.first() else {
+        let Some(Entry { key, location, .. }) = self.entries.first() else {
             return Ok(());
         };
         let kind = &self.kind;
-        let distance = |name: &&&str| strsim::damerau_levenshtein(key, name);
-        let nearest = self.known.iter().min_by_key(distance);
-        let hint = match nearest.filter(|name| distance(name) <= 1 + key.len() / 3) {
-            Some(name) => format!("; did you mean {name:?}?"),
-            None => format!("; it has {}", self.known.join(", ")),
+        let distance = |known: &&&str| strsim::damerau_levenshtein(key, known);
+        let nearest = self.known_keys.iter().min_by_key(distance);
+        let hint = match nearest.filter(|known| distance(known) <= 1 + key.len() / 3) {
+            Some(known) => format!("; did you mean {known:?}?"),
+            None => format!("; it may have {}", self.known_keys.join(", ")),
         };
-        Err(place.error(format_args!("a step {kind:?} has no {key:?}{hint}")))
+        Err(location.error(format_args!("a step {kind:?} has no key {key:?}{hint}")))
     }
 }
 
-impl Value {
+impl Entry {
+    fn type_error(&self, expected: &str) -> Error {
+        type_error(&self.location, &self.key, expected, &self.value)
+    }
+}
+
+fn type_error(location: &Location, key: &str, expected: &str, actual: &TomlValue) -> Error {
+    location.error(format_args!("{key} must be {expected}, but is {}", actual.description()))
+}
+
+impl TomlValue {
     fn of(value: &DeValue<'_>) -> Self {
         match value {
-            DeValue::String(text) => Value::Text(text.to_string()),
+            DeValue::String(text) => TomlValue::String(text.to_string()),
             DeValue::Integer(number) => {
                 let digits = number.as_str().replace('_', "");
                 match i64::from_str_radix(&digits, number.radix()) {
-                    Ok(number) => Value::Whole(number),
-                    Err(_) => Value::Other("a number that is too large"),
+                    Ok(number) => TomlValue::Integer(number),
+                    Err(_) => TomlValue::Unused("an integer that is too large"),
                 }
             }
             DeValue::Float(number) => match number.as_str().replace('_', "").parse() {
-                Ok(number) => Value::Real(number),
-                Err(_) => Value::Other("no number"),
+                Ok(number) => TomlValue::Float(number),
+                Err(_) => TomlValue::Unused("not a number"),
             },
-            DeValue::Boolean(flag) => Value::Flag(*flag),
+            DeValue::Boolean(flag) => TomlValue::Boolean(*flag),
             DeValue::Array(list) => {
-                Value::List(list.iter().map(|value| Value::of(value.get_ref())).collect())
+                TomlValue::Array(list.iter().map(|value| TomlValue::of(value.get_ref())).collect())
             }
-            DeValue::Datetime(_) => Value::Other("a date"),
-            DeValue::Table(_) => Value::Other("a table"),
+            DeValue::Datetime(_) => TomlValue::Unused("a date"),
+            DeValue::Table(_) => TomlValue::Unused("a table"),
         }
     }
 
-    fn shown(&self) -> String {
+    /// A finite number as a float32.
+    #[allow(clippy::wildcard_enum_match_arm)] // Everything else is not a number.
+    fn as_f32(&self) -> Option<f32> {
+        let number = match self {
+            TomlValue::Integer(number) => *number as f32,
+            TomlValue::Float(number) => *number as f32,
+            _ => return None,
+        };
+        number.is_finite().then_some(number)
+    }
+
+    fn description(&self) -> String {
         match self {
-            Value::Text(text) => format!("the text {text:?}"),
-            Value::Whole(number) => number.to_string(),
-            Value::Real(number) => number.to_string(),
-            Value::Flag(flag) => flag.to_string(),
-            Value::List(_) => "a list".to_owned(),
-            Value::Other(what) => (*what).to_owned(),
+            TomlValue::String(text) => format!("the string {text:?}"),
+            TomlValue::Integer(number) => number.to_string(),
+            TomlValue::Float(number) => number.to_string(),
+            TomlValue::Boolean(flag) => flag.to_string(),
+            TomlValue::Array(_) => "a list".to_owned(),
+            TomlValue::Unused(description) => (*description).to_owned(),
         }
     }
 }
 
-fn wrong(place: &Place, name: &str, want: &str, got: &Value) -> Error {
-    place.error(format_args!("{name} must be {want}, and is {}", got.shown()))
-}
-
-/// The text of a file that is not too large.
+/// Reads a UTF-8 file of at most [`MAX_FILE_SIZE`].
 fn read_text(path: &Path) -> Result<String> {
-    let failed = |e: std::io::Error| {
-        let message = format!("{} can not be read: {e}", path.display());
+    let unreadable = |e: std::io::Error| {
+        let message = format!("{} cannot be read: {e}", path.display());
         Error::new(Code::of_io(&e), message).with_source(e)
     };
-    let size = fs::metadata(path).map_err(failed)?.len();
-    if size > LARGEST {
-        let (path, most) = (path.display(), LARGEST >> 20);
-        return Err(Error::invalid(format!("{path} has {size} bytes, more than {most} MiB")));
+    let size = fs::metadata(path).map_err(unreadable)?.len();
+    if size > MAX_FILE_SIZE {
+        let (path, limit) = (path.display(), MAX_FILE_SIZE >> 20);
+        let message = format!("{path} has {size} bytes; at most {limit} MiB are allowed");
+        return Err(Error::invalid(message));
     }
-    let bytes = fs::read(path).map_err(failed)?;
-    String::from_utf8(bytes)
-        .map_err(|e| Error::invalid(format!("{} is not UTF-8", path.display())).with_source(e))
+    let bytes = fs::read(path).map_err(unreadable)?;
+    String::from_utf8(bytes).map_err(|e| {
+        Error::invalid(format!("{} is not valid UTF-8", path.display())).with_source(e)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<File> {
+    fn read(text: &str) -> Result<StepsFile> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(FILE_NAME);
         fs::write(&path, text).expect("written");
-        File::read(&path)
+        StepsFile::read(&path)
     }
 
     fn refused(text: &str) -> String {
         match read(text) {
-            Ok(_) => panic!("it can be read: {text}"),
+            Ok(_) => panic!("it is valid: {text}"),
             Err(error) => error.message().to_owned(),
         }
     }
@@ -357,14 +391,14 @@ mod tests {
              [[preprocess]]\nstep = \"image\"\nflatten = true\n[[postprocess]]\nk = 0x10\n",
         )
         .expect("TOML");
-        assert_eq!(file.before.len(), 2);
-        let [first, second] = &mut file.before[..] else { panic!("two") };
-        assert_eq!((first.kind.as_str(), first.place.line), ("scale", 2));
+        assert_eq!(file.preprocess.len(), 2);
+        let [first, second] = &mut file.preprocess[..] else { panic!("two") };
+        assert_eq!((first.kind.as_str(), first.location.line), ("scale", 2));
         assert_eq!(first.numbers("scale").expect("numbers"), [1.0, 0.5]);
         assert!(first.finish().is_ok());
         assert_eq!(second.flag("flatten").expect("a flag"), Some(true));
         assert_eq!(second.count("height").expect("none"), None);
-        assert_eq!(file.after[0].count("k").expect("a number"), Some(16));
+        assert_eq!(file.postprocess[0].count("k").expect("a number"), Some(16));
     }
 
     #[test]
@@ -374,7 +408,7 @@ mod tests {
             ("\nhttp_port = 8500\n", 2, "--config"),
             ("[preprocess]\nstep = \"scale\"\n", 1, "[[preprocess]]"),
             ("preprocess = [1]\n", 1, "[[preprocess]]"),
-            ("[[preprocess]]\nstep = 1\n", 2, "step must be a text in quotes, and is 1"),
+            ("[[preprocess]]\nstep = 1\n", 2, "step must be a string in quotes, but is 1"),
         ] {
             let error = refused(text);
             assert!(error.contains(&format!("tensorserve.toml line {line}: ")), "{error}");
@@ -386,12 +420,12 @@ mod tests {
     fn values_are_what_they_should_be() {
         let step = |text: &str| {
             let file = read(&format!("[[preprocess]]\nstep = \"s\"\n{text}\n")).expect("TOML");
-            file.before.into_iter().next().expect("one")
+            file.preprocess.into_iter().next().expect("one")
         };
         let message = |outcome: Result<()>| outcome.expect_err("wrong").message().to_owned();
         let wrong = message(step("k = \"1\"").count("k").map(drop));
         assert!(
-            wrong.ends_with("line 3: k must be a whole number, and is the text \"1\""),
+            wrong.ends_with("line 3: k must be an integer, but is the string \"1\""),
             "{wrong}"
         );
         for bad in ["k = 0", "k = -3", "k = 9_999_999_999"] {
@@ -402,17 +436,17 @@ mod tests {
         }
         let mut choice = step("c = \"x\"");
         let wrong = message(choice.choice("c", &[("a", 1), ("b", 2)]).map(drop));
-        assert!(wrong.ends_with("c = \"x\": it can be a, b"), "{wrong}");
+        assert!(wrong.ends_with("c = \"x\": it must be one of a, b"), "{wrong}");
         let mut left = step("lenght = 1");
         left.count("length").expect("not there");
         assert!(message(left.finish()).ends_with("did you mean \"length\"?"));
         for outside in ["../x", "/etc/passwd", "", "a/../../b", "."] {
             let wrong = message(step(&format!("f = {outside:?}")).lines("f").map(drop));
-            assert!(wrong.contains("below it"), "{wrong}");
+            assert!(wrong.contains("not lead out of it"), "{wrong}");
         }
         let wrong = message(step("f = \"none.txt\"").lines("f").map(drop));
         assert!(
-            wrong.contains("line 1: f: ") && wrong.contains("none.txt can not be read"),
+            wrong.contains("line 1: f: ") && wrong.contains("none.txt cannot be read"),
             "{wrong}"
         );
     }

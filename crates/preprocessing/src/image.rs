@@ -1,7 +1,7 @@
-//! The step `image`: JPEG and PNG files become numbers of one size.
+//! The step `image`: JPEG and PNG files become pixels of one size.
 //!
-//! Files are hostile: how many pixels one has is read from its head, and nothing is reserved for
-//! more than are allowed.
+//! Files are untrusted: the number of pixels is read from the header first, and no memory is
+//! allocated for more than are allowed.
 
 use std::io::Cursor;
 
@@ -11,36 +11,50 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::file::Step;
-use super::resize::{Resize, resized};
+use super::file::StepTable;
+use super::resize::{Interpolation, resize};
+use tensorserve_tensor::AlignedVec;
 use tensorserve_tensor::error::Result;
-use tensorserve_tensor::{AlignedVec, Strings};
 
-/// Pixels that one file may have, unless the step says otherwise.
+/// The most pixels of one file by default.
 const MAX_PIXELS: usize = 50_000_000;
 
-/// How files become numbers.
+/// The largest height and width that a step may resize to.
+const MAX_SIDE: usize = 1 << 15;
+
+/// The memory of the PNG decoder for a row and for other chunks, in bytes. The pixels are decoded
+/// into a buffer of their own.
+const PNG_DECODER_BYTES: usize = 64 << 20;
+
+/// The first bytes of a PNG and of a JPEG file.
+const PNG_MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
+const JPEG_MAGIC: &[u8] = b"\xff\xd8\xff";
+
+/// Where a PNG file has its width and height, as big-endian u32.
+const PNG_SIZES: std::ops::Range<usize> = 16..24;
+
+/// The step `image`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Image {
-    pub(super) height: usize,
-    pub(super) width: usize,
-    channels: Channels,
-    resize: Resize,
-    /// Channels before rows, and not behind columns.
+pub(super) struct ImageStep {
+    height: usize,
+    width: usize,
+    channels: ColorChannels,
+    interpolation: Interpolation,
+    /// Channels come before rows (`nchw`).
     planar: bool,
-    /// One dimension for rows, columns and channels.
+    /// Rows, columns and channels become one dimension.
     flatten: bool,
     max_pixels: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Channels {
+enum ColorChannels {
     Rgb,
     Bgr,
     Grey,
 }
 
-/// A decoded file: rows of pixels of one or three bytes.
+/// A decoded image: rows of pixels, of one byte per channel.
 pub(super) struct Pixels {
     pub(super) height: usize,
     pub(super) width: usize,
@@ -48,66 +62,63 @@ pub(super) struct Pixels {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Which kind of file it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ImageFormat {
     Png,
     Jpeg,
 }
 
-impl Image {
-    /// Reads the step. Where it does not say a size, the model's shape `wanted` may.
-    pub(super) fn read(step: &mut Step, wanted: Option<&[i64]>) -> Result<Self> {
-        let (height, width) = (step.count("height")?, step.count("width")?);
-        let colours = [
-            ("rgb", Channels::Rgb),
-            ("bgr", Channels::Bgr),
-            ("grey", Channels::Grey),
-            ("gray", Channels::Grey),
+impl ImageStep {
+    /// Reads the step. Height and width default to those of the model's shape `model_dims`.
+    pub(super) fn read(table: &mut StepTable, model_dims: Option<&[i64]>) -> Result<Self> {
+        let (height, width) = (table.count("height")?, table.count("width")?);
+        let channels = [
+            ("rgb", ColorChannels::Rgb),
+            ("bgr", ColorChannels::Bgr),
+            ("grey", ColorChannels::Grey),
+            ("gray", ColorChannels::Grey),
         ];
-        let channels = step.choice("channels", &colours)?.unwrap_or(Channels::Rgb);
-        let ways = [
-            ("bilinear", Resize::Bilinear),
-            ("bilinear_legacy", Resize::BilinearLegacy),
-            ("nearest", Resize::Nearest),
+        let channels = table.choice("channels", &channels)?.unwrap_or(ColorChannels::Rgb);
+        let interpolations = [
+            ("bilinear", Interpolation::Bilinear),
+            ("bilinear_legacy", Interpolation::BilinearLegacy),
+            ("nearest", Interpolation::Nearest),
         ];
-        let resize = step.choice("resize", &ways)?.unwrap_or(Resize::Bilinear);
-        let planar = step.choice("layout", &[("nhwc", false), ("nchw", true)])?.unwrap_or(false);
-        let flatten = step.flag("flatten")?.unwrap_or(false);
-        let max_pixels = step.count("max_pixels")?.unwrap_or(MAX_PIXELS);
-        let declared = wanted.filter(|_| !flatten).and_then(|dims| dims.last_chunk::<3>());
-        let [rows, columns] = match declared {
-            Some(&[_, rows, columns]) if planar => [rows, columns],
-            Some(&[rows, columns, _]) => [rows, columns],
-            None => [-1, -1],
+        let interpolation = table.choice("resize", &interpolations)?;
+        let interpolation = interpolation.unwrap_or(Interpolation::Bilinear);
+        let planar = table.choice("layout", &[("nhwc", false), ("nchw", true)])?.unwrap_or(false);
+        let flatten = table.flag("flatten")?.unwrap_or(false);
+        let max_pixels = table.count("max_pixels")?.unwrap_or(MAX_PIXELS);
+        let declared = model_dims.filter(|_| !flatten).and_then(|dims| dims.last_chunk::<3>());
+        let (model_height, model_width) = match declared {
+            Some(&[_, height, width]) if planar => (known_size(height), known_size(width)),
+            Some(&[height, width, _]) => (known_size(height), known_size(width)),
+            None => (None, None),
         };
-        let known = |size: i64| usize::try_from(size).ok().filter(|&size| size > 0);
-        let (height, width) = (height.or_else(|| known(rows)), width.or_else(|| known(columns)));
-        let (Some(height), Some(width)) = (height, width) else {
-            return Err(step
-                .error("the model does not say how large its images are: give height and width"));
+        let (Some(height), Some(width)) = (height.or(model_height), width.or(model_width)) else {
+            return Err(table.error("the model does not declare the size: give height and width"));
         };
-        if height.max(width) > 1 << 15 {
-            return Err(
-                step.error(format_args!("{height} x {width} is larger than any model takes"))
-            );
+        if height.max(width) > MAX_SIDE {
+            return Err(table.error(format_args!(
+                "height and width are {height} and {width}; at most {MAX_SIDE} are allowed"
+            )));
         }
-        Ok(Image { height, width, channels, resize, planar, flatten, max_pixels })
+        Ok(ImageStep { height, width, channels, interpolation, planar, flatten, max_pixels })
     }
 
     fn channel_count(&self) -> usize {
         match self.channels {
-            Channels::Rgb | Channels::Bgr => 3,
-            Channels::Grey => 1,
+            ColorChannels::Rgb | ColorChannels::Bgr => 3,
+            ColorChannels::Grey => 1,
         }
     }
 
-    /// Numbers that one file becomes.
+    /// The number of values of one image.
     pub(super) fn size(&self) -> usize {
         self.height * self.width * self.channel_count()
     }
 
-    /// The dimensions that one file becomes.
+    /// The dimensions of one image.
     pub(super) fn dims(&self) -> Vec<i64> {
         let [height, width, channels] =
             [self.height, self.width, self.channel_count()].map(|n| i64::try_from(n).unwrap_or(-1));
@@ -118,21 +129,20 @@ impl Image {
         }
     }
 
-    /// What it costs to decode and resize `file`, in numbers that are touched; a guess, which only
-    /// decides on which thread it is done.
+    /// The estimated cost of decoding and resizing `file`, in processed numbers.
     pub(super) fn cost(&self, file: &[u8]) -> usize {
-        let pixels = head(file).map_or(0, |(_, width, height)| width.saturating_mul(height));
+        let pixels = size_of_image(file).map_or(0, |(width, height)| width.saturating_mul(height));
         pixels.saturating_mul(3).saturating_add(self.size())
     }
 
-    /// The file as numbers from 0 to 255, at the end of `out`.
+    /// Appends the values of an image file, from 0 to 255, to `out`.
     ///
     /// # Errors
-    /// A text that says what is wrong with the file.
+    /// A predicate about the file, such as `is empty`.
     pub(super) fn append(&self, file: &[u8], out: &mut AlignedVec<f32>) -> Result<(), String> {
-        let pixels = decode(file, self.channels == Channels::Grey, self.max_pixels)?;
-        let mut values = resized(&pixels, self.height, self.width, self.resize);
-        if self.channels == Channels::Bgr {
+        let pixels = decode(file, self.channels == ColorChannels::Grey, self.max_pixels)?;
+        let mut values = resize(&pixels, self.height, self.width, self.interpolation);
+        if self.channels == ColorChannels::Bgr {
             values.as_chunks_mut::<3>().0.iter_mut().for_each(|pixel| pixel.swap(0, 2));
         }
         let channels = self.channel_count();
@@ -147,69 +157,62 @@ impl Image {
     }
 }
 
-/// All files of an input, or the number of the one that is wrong and why.
-pub(super) fn all(
-    image: &Image,
-    files: &Strings,
-    out: &mut AlignedVec<f32>,
-) -> Result<(), (usize, String)> {
-    for (index, file) in files.iter().enumerate() {
-        image.append(file, out).map_err(|why| (index, why))?;
-    }
-    Ok(())
+/// A size that the model declares; `None` for an unknown one.
+fn known_size(size: i64) -> Option<usize> {
+    usize::try_from(size).ok().filter(|&size| size > 0)
 }
 
-/// Kind, width and height of a file that has a head like an image's; nothing is decoded.
-fn head(file: &[u8]) -> Option<(Kind, usize, usize)> {
-    match kind_of(file).ok()? {
-        Kind::Png => {
-            let sizes = file.get(16..24)?.as_chunks::<4>().0;
-            let [width, height] = sizes else { return None };
-            let size = |bytes: &[u8; 4]| usize::try_from(u32::from_be_bytes(*bytes)).ok();
-            Some((Kind::Png, size(width)?, size(height)?))
+/// Width and height by the header of a file, of which nothing else is decoded.
+fn size_of_image(file: &[u8]) -> Option<(usize, usize)> {
+    match format_of(file).ok()? {
+        ImageFormat::Png => {
+            let [width, height] = file.get(PNG_SIZES)?.as_chunks::<4>().0 else { return None };
+            let width = usize::try_from(u32::from_be_bytes(*width)).ok()?;
+            Some((width, usize::try_from(u32::from_be_bytes(*height)).ok()?))
         }
-        Kind::Jpeg => {
-            let mut decoder = jpeg(file, ColorSpace::RGB);
+        ImageFormat::Jpeg => {
+            let mut decoder = jpeg_decoder(file, ColorSpace::RGB);
             decoder.decode_headers().ok()?;
             let info = decoder.info()?;
-            Some((Kind::Jpeg, usize::from(info.width), usize::from(info.height)))
+            Some((usize::from(info.width), usize::from(info.height)))
         }
     }
 }
 
-fn kind_of(file: &[u8]) -> Result<Kind, String> {
-    if file.starts_with(b"\x89PNG\r\n\x1a\n") {
-        return Ok(Kind::Png);
+fn format_of(file: &[u8]) -> Result<ImageFormat, String> {
+    if file.starts_with(PNG_MAGIC) {
+        return Ok(ImageFormat::Png);
     }
-    if file.starts_with(b"\xff\xd8\xff") {
-        return Ok(Kind::Jpeg);
+    if file.starts_with(JPEG_MAGIC) {
+        return Ok(ImageFormat::Jpeg);
     }
-    let is = |kind: &str| Err(format!("is a {kind} file; JPEG and PNG can be read"));
-    match file {
-        [] => Err("is empty; it should be a JPEG or PNG file".to_owned()),
-        [b'G', b'I', b'F', b'8', ..] => is("GIF"),
-        [b'B', b'M', ..] => is("BMP"),
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => is("WebP"),
+    let unsupported = match file {
+        [] => return Err("is empty; expected a JPEG or PNG file".to_owned()),
+        [b'G', b'I', b'F', b'8', ..] => "GIF",
+        [b'B', b'M', ..] => "BMP",
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => "WebP",
         // The first bytes of a PNG and of a JPEG in base64.
         [b'i', b'V', b'B', b'O', b'R', ..] | [b'/', b'9', b'j', b'/', ..] => {
-            Err("is base64 of an image, and not an image; in JSON write {\"b64\": \"…\"} for it"
-                .to_owned())
+            return Err("is the base64 text of an image, not its bytes; in JSON, write \
+                        {\"b64\": \"…\"}"
+                .to_owned());
         }
-        _ => Err("is no image; it should be a JPEG or PNG file".to_owned()),
-    }
+        _ => return Err("is not an image; expected a JPEG or PNG file".to_owned()),
+    };
+    Err(format!("is a {unsupported} file; JPEG and PNG are supported"))
 }
 
-/// The pixels of a file, of one byte each if `grey`, else of three: red, green, blue.
+/// Decodes a file into pixels of one channel if `grey`, otherwise of three: red, green, blue.
 fn decode(file: &[u8], grey: bool, max_pixels: usize) -> Result<Pixels, String> {
-    let pixels = match kind_of(file)? {
-        Kind::Png => decode_png(file, max_pixels)?,
-        Kind::Jpeg => decode_jpeg(file, grey, max_pixels)?,
+    let pixels = match format_of(file)? {
+        ImageFormat::Png => decode_png(file, max_pixels)?,
+        ImageFormat::Jpeg => decode_jpeg(file, grey, max_pixels)?,
     };
-    let wanted = if grey { 1 } else { 3 };
-    let Pixels { height, width, channels, bytes } = pixels;
-    let bytes = match (channels, wanted) {
+    let channels = if grey { 1 } else { 3 };
+    let Pixels { height, width, channels: decoded, bytes } = pixels;
+    let bytes = match (decoded, channels) {
         (1, 1) | (3, 3) => bytes,
-        // Opacity is dropped, as TensorFlow drops it.
+        // The alpha channel is dropped, as in TensorFlow.
         (2, 1) => bytes.as_chunks::<2>().0.iter().map(|[grey, _]| *grey).collect(),
         (2, 3) => bytes.as_chunks::<2>().0.iter().flat_map(|[grey, _]| [*grey; 3]).collect(),
         (4, 3) => bytes.as_chunks::<4>().0.iter().flat_map(|[r, g, b, _]| [*r, *g, *b]).collect(),
@@ -218,16 +221,16 @@ fn decode(file: &[u8], grey: bool, max_pixels: usize) -> Result<Pixels, String> 
         (4, 1) => bytes.as_chunks::<4>().0.iter().map(|[r, g, b, _]| luma(*r, *g, *b)).collect(),
         (other, _) => return Err(format!("has pixels of {other} channels")),
     };
-    if bytes.len() != height.saturating_mul(width).saturating_mul(wanted) {
-        return Err("has fewer pixels than its head says".to_owned());
+    if bytes.len() != height.saturating_mul(width).saturating_mul(channels) {
+        return Err("has fewer pixels than its header declares".to_owned());
     }
-    Ok(Pixels { height, width, channels: wanted, bytes })
+    Ok(Pixels { height, width, channels, bytes })
 }
 
-/// Grey as in Y'CbCr (ITU-R BT.601), which is what a JPEG holds itself.
+/// The luma of Y'CbCr (ITU-R BT.601), which JPEG files store.
 fn luma(red: u8, green: u8, blue: u8) -> u8 {
     let [red, green, blue] = [red, green, blue].map(u32::from);
-    // Parts of 65536, and a half to round with. The sum is below 2^24.
+    // The weights in parts of 65536, and a half for rounding. The sum is below 2^24.
     ((19_595 * red + 38_470 * green + 7_471 * blue + 32_768) >> 16) as u8
 }
 
@@ -239,65 +242,73 @@ fn check_size(width: usize, height: usize, max_pixels: usize) -> Result<(), Stri
     }
     if pixels > max_pixels {
         return Err(format!(
-            "has {width} x {height} pixels, and at most {max_pixels} are decoded (max_pixels of \
-             the step)"
+            "has {width} x {height} pixels; at most {max_pixels} are allowed (max_pixels of the \
+             step)"
         ));
     }
     Ok(())
 }
 
+fn invalid_png(error: png::DecodingError) -> String {
+    format!("is not a valid PNG: {error}")
+}
+
 fn decode_png(file: &[u8], max_pixels: usize) -> Result<Pixels, String> {
-    let failed = |e: png::DecodingError| format!("is no good PNG: {e}");
-    // For chunks of no interest, and for a row; the pixels go into a buffer of ours.
-    let limits = png::Limits { bytes: 64 << 20 };
+    let limits = png::Limits { bytes: PNG_DECODER_BYTES };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(file), limits);
     decoder.set_transformations(Transformations::normalize_to_color8());
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
-    let head = decoder.read_header_info().map_err(failed)?;
-    let (width, height) = (head.width as usize, head.height as usize);
+    let header = decoder.read_header_info().map_err(invalid_png)?;
+    let (width, height) = (header.width as usize, header.height as usize);
     check_size(width, height, max_pixels)?;
-    let mut reader = decoder.read_info().map_err(failed)?;
+    let mut reader = decoder.read_info().map_err(invalid_png)?;
     let channels = match reader.output_color_type() {
         (ColorType::Grayscale, BitDepth::Eight) => 1,
         (ColorType::GrayscaleAlpha, BitDepth::Eight) => 2,
         (ColorType::Rgb, BitDepth::Eight) => 3,
         (ColorType::Rgba, BitDepth::Eight) => 4,
-        (other, depth) => return Err(format!("is a PNG of a kind not known: {other:?} {depth:?}")),
+        (other, depth) => {
+            return Err(format!("is a PNG of an unsupported type: {other:?} {depth:?}"));
+        }
     };
     let size = width * height * channels;
     if reader.output_buffer_size() != Some(size) {
-        return Err("is a PNG whose size makes no sense".to_owned());
+        return Err("is a PNG of inconsistent size".to_owned());
     }
     let mut bytes = vec![0; size];
-    reader.next_frame(&mut bytes).map_err(failed)?;
+    reader.next_frame(&mut bytes).map_err(invalid_png)?;
     Ok(Pixels { height, width, channels, bytes })
 }
 
-fn jpeg(file: &[u8], out: ColorSpace) -> JpegDecoder<ZCursor<&[u8]>> {
-    let most = usize::from(u16::MAX);
+fn jpeg_decoder(file: &[u8], out: ColorSpace) -> JpegDecoder<ZCursor<&[u8]>> {
+    // The format allows no more; `check_size` is the limit.
+    let max_side = usize::from(u16::MAX);
     let options = DecoderOptions::default()
-        .set_max_width(most)
-        .set_max_height(most)
+        .set_max_width(max_side)
+        .set_max_height(max_side)
         .jpeg_set_out_colorspace(out);
     JpegDecoder::new_with_options(ZCursor::new(file), options)
 }
 
+fn invalid_jpeg(error: impl std::fmt::Debug) -> String {
+    format!("is not a valid JPEG: {error:?}")
+}
+
 fn decode_jpeg(file: &[u8], grey: bool, max_pixels: usize) -> Result<Pixels, String> {
-    let failed = |e: &dyn std::fmt::Debug| format!("is no good JPEG: {e:?}");
-    let mut decoder = jpeg(file, ColorSpace::RGB);
-    decoder.decode_headers().map_err(|e| failed(&e))?;
-    let info = decoder.info().ok_or_else(|| "is a JPEG without a head".to_owned())?;
+    let mut decoder = jpeg_decoder(file, ColorSpace::RGB);
+    decoder.decode_headers().map_err(invalid_jpeg)?;
+    let info = decoder.info().ok_or_else(|| "is a JPEG without a header".to_owned())?;
     let (width, height) = (usize::from(info.width), usize::from(info.height));
     check_size(width, height, max_pixels)?;
-    // Grey is in the file, or is made of its colours.
+    // Grey is the luma channel of the file, unless it stores other colors.
     let is_luma = match decoder.input_colorspace() {
         Some(ColorSpace::Luma) => true,
         Some(ColorSpace::YCbCr) => grey,
         _ => false,
     };
     let (out, channels) = if is_luma { (ColorSpace::Luma, 1) } else { (ColorSpace::RGB, 3) };
-    let mut decoder = jpeg(file, out);
-    let bytes = decoder.decode().map_err(|e| failed(&e))?;
+    let mut decoder = jpeg_decoder(file, out);
+    let bytes = decoder.decode().map_err(invalid_jpeg)?;
     Ok(Pixels { height, width, channels, bytes })
 }

@@ -1,19 +1,24 @@
-//! Numbers of any type as floats and back, and the step `scale`.
+//! The step `scale`, and conversion of numeric tensors to floats and back.
+
+use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::file::Step;
+use super::file::{Location, StepTable};
+use super::specs::check_real;
 use tensorserve_codec::cast::cast;
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{AlignedVec, DType, Shape, Tensor, aligned_vec};
+use tensorserve_tensor::{
+    AlignedVec, Buffer, DType, Element, Shape, Tensor, TensorSpec, aligned_vec,
+};
 
-/// What steps work on: numbers that have not become a tensor yet.
-pub(super) struct Floats {
+/// A tensor's numbers as float32, on which steps operate.
+pub(super) struct FloatValues {
     pub(super) shape: Shape,
     pub(super) values: AlignedVec<f32>,
 }
 
-/// Whether numbers of this type can be converted.
+/// Whether this is a dtype of real numbers.
 pub(super) fn is_real(dtype: DType) -> bool {
     match dtype {
         DType::Float | DType::Double | DType::Half | DType::BFloat16 => true,
@@ -23,53 +28,54 @@ pub(super) fn is_real(dtype: DType) -> bool {
     }
 }
 
-impl Floats {
-    /// The numbers of `tensor`; `None` if it has none.
+impl FloatValues {
+    /// The numbers of `tensor`; `None` if it is not numeric.
     pub(super) fn of(tensor: &Tensor) -> Option<Self> {
         let shape = tensor.shape().clone();
         if let Some(values) = tensor.values::<f32>() {
-            return Some(Floats { shape, values: AlignedVec::from_slice(0, values) });
+            return Some(FloatValues { shape, values: AlignedVec::from_slice(0, values) });
         }
         let floats = cast(tensor, DType::Float)?;
-        Some(Floats { shape, values: AlignedVec::from_slice(0, floats.values::<f32>()?) })
+        Some(FloatValues { shape, values: AlignedVec::from_slice(0, floats.values::<f32>()?) })
     }
 
-    /// A tensor of `dtype`: whole numbers are rounded to the nearest (of two, to the even one) and
-    /// kept within what the type holds.
+    /// A tensor of `dtype`. For integer types, values are rounded to nearest, ties to even, and
+    /// saturate at the limits of the type.
     pub(super) fn into_tensor(self, dtype: DType) -> Result<Tensor> {
-        let Floats { shape, values } = self;
+        let FloatValues { shape, values } = self;
         match dtype {
             DType::Float => Tensor::from_vec(shape, values),
-            DType::Double => each(shape, &values, f64::from),
-            DType::Half => bits(dtype, shape, &values, |value| f16::from_f32(value).to_bits()),
-            DType::BFloat16 => bits(dtype, shape, &values, |value| bf16::from_f32(value).to_bits()),
-            // `as` keeps within the type.
-            DType::Int8 => each(shape, &values, |value| value.round_ties_even() as i8),
-            DType::Int16 => each(shape, &values, |value| value.round_ties_even() as i16),
-            DType::Int32 => each(shape, &values, |value| value.round_ties_even() as i32),
-            DType::Int64 => each(shape, &values, |value| value.round_ties_even() as i64),
-            DType::UInt8 => each(shape, &values, |value| value.round_ties_even() as u8),
-            DType::UInt16 => each(shape, &values, |value| value.round_ties_even() as u16),
-            DType::UInt32 => each(shape, &values, |value| value.round_ties_even() as u32),
-            DType::UInt64 => each(shape, &values, |value| value.round_ties_even() as u64),
+            DType::Double => convert(shape, &values, f64::from),
+            DType::Half => {
+                convert_bits(dtype, shape, &values, |value| f16::from_f32(value).to_bits())
+            }
+            DType::BFloat16 => {
+                convert_bits(dtype, shape, &values, |value| bf16::from_f32(value).to_bits())
+            }
+            // Casts with `as` saturate.
+            DType::Int8 => convert(shape, &values, |value| value.round_ties_even() as i8),
+            DType::Int16 => convert(shape, &values, |value| value.round_ties_even() as i16),
+            DType::Int32 => convert(shape, &values, |value| value.round_ties_even() as i32),
+            DType::Int64 => convert(shape, &values, |value| value.round_ties_even() as i64),
+            DType::UInt8 => convert(shape, &values, |value| value.round_ties_even() as u8),
+            DType::UInt16 => convert(shape, &values, |value| value.round_ties_even() as u16),
+            DType::UInt32 => convert(shape, &values, |value| value.round_ties_even() as u32),
+            DType::UInt64 => convert(shape, &values, |value| value.round_ties_even() as u64),
             DType::String | DType::Bool | DType::Complex64 | DType::Complex128 => {
-                Err(Error::internal(format!("no number becomes {dtype}")))
+                Err(Error::internal(format!("{dtype} is not a type of real numbers")))
             }
         }
     }
 }
 
-fn each<T: tensorserve_tensor::Element>(
-    shape: Shape,
-    values: &[f32],
-    convert: impl Fn(f32) -> T,
-) -> Result<Tensor> {
+fn convert<T: Element>(shape: Shape, values: &[f32], convert: impl Fn(f32) -> T) -> Result<Tensor> {
     let mut converted = aligned_vec::<T>(values.len());
     values.iter().for_each(|value| converted.push(convert(*value)));
     Tensor::from_vec(shape, converted)
 }
 
-fn bits(
+/// As [`convert`], for the bits of 16-bit floats.
+fn convert_bits(
     dtype: DType,
     shape: Shape,
     values: &[f32],
@@ -77,118 +83,159 @@ fn bits(
 ) -> Result<Tensor> {
     let mut converted = aligned_vec::<u16>(values.len());
     values.iter().for_each(|value| converted.push(convert(*value)));
-    let buffer = tensorserve_tensor::Buffer::new(std::sync::Arc::new(converted));
-    Tensor::numeric(dtype, shape, buffer)
+    Tensor::numeric(dtype, shape, Buffer::new(Arc::new(converted)))
 }
 
-/// `scale`: each number with a factor and an offset, or less a mean and by a standard deviation.
+/// The step `scale`: a linear function of each number.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Scale {
-    kind: Kind,
-    /// One, or one for each place along `axis`.
-    first: Vec<f32>,
-    second: Vec<f32>,
-    /// Counted from the end if negative.
+pub(super) struct ScaleStep {
+    formula: ScaleFormula,
+    /// The two parameters of the formula: one pair, or one for each index along `axis`.
+    parameters: Vec<(f32, f32)>,
+    /// Counted from the last dimension if negative.
     axis: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    /// `x * first + second`
-    Factor,
-    /// `(x - first) / second`
-    Mean,
+enum ScaleFormula {
+    /// `x * scale + offset`
+    ScaleOffset,
+    /// `(x - mean) / std`
+    MeanStd,
 }
 
-impl Scale {
-    pub(super) fn read(step: &mut Step) -> Result<Self> {
-        let (scale, offset) = (step.numbers("scale")?, step.numbers("offset")?);
-        let (mean, std) = (step.numbers("mean")?, step.numbers("std")?);
-        let axis = step.whole("axis")?.unwrap_or(-1);
-        let by_factor = !scale.is_empty() || !offset.is_empty();
-        let by_mean = !mean.is_empty() || !std.is_empty();
-        if by_factor == by_mean {
-            return Err(step.error(
-                "a step \"scale\" has scale and offset (x * scale + offset), or else mean and std \
-                 ((x - mean) / std)",
+impl ScaleFormula {
+    #[inline]
+    fn apply(self, value: &mut f32, (first, second): (f32, f32)) {
+        match self {
+            ScaleFormula::ScaleOffset => *value = *value * first + second,
+            ScaleFormula::MeanStd => *value = (*value - first) / second,
+        }
+    }
+}
+
+impl ScaleStep {
+    /// Reads a step for the tensor that the model declares as `spec`.
+    pub(super) fn read_for(table: &mut StepTable, spec: &TensorSpec) -> Result<Self> {
+        let step = ScaleStep::read(table)?;
+        step.check(spec, table.location())?;
+        Ok(step)
+    }
+
+    fn read(table: &mut StepTable) -> Result<Self> {
+        let (scale, offset) = (table.numbers("scale")?, table.numbers("offset")?);
+        let (mean, std) = (table.numbers("mean")?, table.numbers("std")?);
+        let axis = table.integer("axis")?.unwrap_or(-1);
+        let has_scale_offset = !scale.is_empty() || !offset.is_empty();
+        let has_mean_std = !mean.is_empty() || !std.is_empty();
+        if has_scale_offset == has_mean_std {
+            return Err(table.error(
+                "a step \"scale\" needs either scale and offset (x * scale + offset), or mean and \
+                 std ((x - mean) / std)",
             ));
         }
         if std.contains(&0.0) {
-            return Err(step.error("std is 0, and nothing can be divided by that"));
+            return Err(table.error("std must not be 0: it is a divisor"));
         }
-        let or = |list: Vec<f32>, default: f32| if list.is_empty() { vec![default] } else { list };
-        let (kind, mut first, mut second) = match by_factor {
-            true => (Kind::Factor, or(scale, 1.0), or(offset, 0.0)),
-            false => (Kind::Mean, or(mean, 0.0), or(std, 1.0)),
+        let (formula, parameters) = match has_scale_offset {
+            true => (ScaleFormula::ScaleOffset, pairs(&scale, 1.0, &offset, 0.0)),
+            false => (ScaleFormula::MeanStd, pairs(&mean, 0.0, &std, 1.0)),
         };
-        let most = first.len().max(second.len());
-        for list in [&mut first, &mut second] {
-            if list.len() == 1 {
-                *list = vec![list.first().copied().unwrap_or_default(); most];
-            }
-        }
-        if first.len() != second.len() {
-            let (a, b) = (first.len(), second.len());
-            return Err(step.error(format_args!(
-                "there are {a} values of one kind and {b} of the other: give as many of each, or one"
-            )));
-        }
-        Ok(Scale { kind, first, second, axis })
+        let parameters = parameters.map_err(|(first, second)| {
+            table.error(format_args!(
+                "there are {first} values of one kind and {second} of the other: give the same \
+                 number of each, or a single value"
+            ))
+        })?;
+        Ok(ScaleStep { formula, parameters, axis })
     }
 
-    /// How many places there must be along which axis, if it matters.
-    pub(super) fn channels(&self) -> Option<(usize, i64)> {
-        (self.first.len() > 1).then_some((self.first.len(), self.axis))
+    /// Refuses a tensor that cannot be scaled.
+    fn check(&self, spec: &TensorSpec, location: &Location) -> Result<()> {
+        check_real(spec, location, "only real numbers can be scaled")?;
+        let Some(dims) = spec.shape.sizes().filter(|_| self.is_per_channel()) else {
+            return Ok(());
+        };
+        let (axis, count) = (self.axis, self.parameters.len());
+        match dimension(axis, dims.len()).and_then(|index| dims.get(index).copied()) {
+            Some(-1) => Ok(()),
+            Some(size) if usize::try_from(size) == Ok(count) => Ok(()),
+            _ => Err(location.error(format_args!(
+                "there are {count} values along axis {axis}, but {:?} has the shape {}",
+                spec.alias, spec.shape
+            ))),
+        }
+    }
+
+    /// Whether each index along the axis has parameters of its own.
+    fn is_per_channel(&self) -> bool {
+        self.parameters.len() > 1
     }
 
     /// Scales `floats` in place.
     ///
     /// # Errors
-    /// If there are not as many places along the axis as values.
-    pub(super) fn apply(&self, floats: &mut Floats) -> Result<()> {
-        let kind = self.kind;
-        let one = |value: &mut f32, (first, second): (&f32, &f32)| match kind {
-            Kind::Factor => *value = *value * first + second,
-            Kind::Mean => *value = (*value - first) / second,
-        };
-        let Some((channels, axis)) = self.channels() else {
-            let (Some(first), Some(second)) = (self.first.first(), self.second.first()) else {
-                return Ok(());
-            };
-            floats.values.iter_mut().for_each(|value| one(value, (first, second)));
+    /// If the size of the axis differs from the number of parameters.
+    pub(super) fn apply(&self, floats: &mut FloatValues) -> Result<()> {
+        let (formula, axis, channels) = (self.formula, self.axis, self.parameters.len());
+        if !self.is_per_channel() {
+            if let Some(&pair) = self.parameters.first() {
+                floats.values.iter_mut().for_each(|value| formula.apply(value, pair));
+            }
             return Ok(());
-        };
+        }
         let dims = floats.shape.dims();
-        let at = place(axis, dims.len());
-        let found = at.and_then(|at| dims.get(at)).and_then(|&dim| usize::try_from(dim).ok());
-        if found != Some(channels) {
+        let index = dimension(axis, dims.len());
+        let size = index.and_then(|index| dims.get(index)).and_then(|&n| usize::try_from(n).ok());
+        if size != Some(channels) {
             return Err(Error::invalid(format!(
-                "its shape is {:?}, and there are values for {channels} places along axis {axis}",
+                "its shape is {:?}, but there are values for {channels} indices along axis {axis}",
                 floats.shape
             )));
         }
-        let inner = dims.get(at.unwrap_or_default() + 1..).unwrap_or_default();
+        let inner = dims.get(index.unwrap_or_default() + 1..).unwrap_or_default();
         let inner: i64 = inner.iter().product();
         let inner = usize::try_from(inner).unwrap_or(0).max(1);
-        let parameters = || self.first.iter().zip(&self.second);
         if inner == 1 {
             for values in floats.values.chunks_exact_mut(channels) {
-                values.iter_mut().zip(parameters()).for_each(|(value, pair)| one(value, pair));
+                for (value, &pair) in values.iter_mut().zip(&self.parameters) {
+                    formula.apply(value, pair);
+                }
             }
             return Ok(());
         }
         for values in floats.values.chunks_exact_mut(channels * inner) {
-            for (plane, pair) in values.chunks_exact_mut(inner).zip(parameters()) {
-                plane.iter_mut().for_each(|value| one(value, pair));
+            for (plane, &pair) in values.chunks_exact_mut(inner).zip(&self.parameters) {
+                plane.iter_mut().for_each(|value| formula.apply(value, pair));
             }
         }
         Ok(())
     }
 }
 
-/// The dimension that an axis means, of so many.
-pub(super) fn place(axis: i64, rank: usize) -> Option<usize> {
+/// Pairs two lists of parameters. An empty list stands for its default, and a single value is
+/// repeated. Fails with both lengths if they differ otherwise.
+fn pairs(
+    first: &[f32],
+    first_default: f32,
+    second: &[f32],
+    second_default: f32,
+) -> Result<Vec<(f32, f32)>, (usize, usize)> {
+    let first = if first.is_empty() { &[first_default] } else { first };
+    let second = if second.is_empty() { &[second_default] } else { second };
+    match (first, second) {
+        ([first], second) => Ok(second.iter().map(|second| (*first, *second)).collect()),
+        (first, [second]) => Ok(first.iter().map(|first| (*first, *second)).collect()),
+        _ if first.len() == second.len() => {
+            Ok(first.iter().copied().zip(second.iter().copied()).collect())
+        }
+        _ => Err((first.len(), second.len())),
+    }
+}
+
+/// The index of the dimension that `axis` selects in a tensor of this rank.
+fn dimension(axis: i64, rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;
-    let at = if axis < 0 { rank + axis } else { axis };
-    usize::try_from(at).ok().filter(|_| at < rank)
+    let index = if axis < 0 { rank + axis } else { axis };
+    usize::try_from(index).ok().filter(|_| index < rank)
 }

@@ -1,176 +1,142 @@
-//! Steps behind a model: `top_k`, `labels`, and `scale` of what it says.
+//! Post-processing steps: `top_k`, `labels`, and `scale` of an output.
 
-use super::file::{Place, Step};
-use super::numbers::{Floats, Scale, is_real};
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::file::StepTable;
+use super::numbers::{FloatValues, ScaleStep};
+use super::specs::{check_names, check_real, dtype_name, position};
 use tensorserve_codec::cast::cast;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
     Buffer, DType, DeclaredShape, Shape, StringsBuilder, Tensor, TensorSpec, aligned_vec,
 };
 
-/// One step, on the output at a place among those there are by then.
+/// The labels' average size for which memory is reserved, in bytes.
+const EXPECTED_LABEL_BYTES: usize = 16;
+
+/// One post-processing step of an output.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OutputStep {
-    at: usize,
-    /// What the model calls it.
+    /// The output's index among those of the previous step.
+    index: usize,
+    /// The output's name before this step.
     alias: String,
-    what: What,
+    operation: OutputOperation,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum What {
-    Scale(Scale),
-    /// The largest numbers take the place of all; where they were goes behind the last output.
+enum OutputOperation {
+    Scale(ScaleStep),
+    /// Replaces an output by its `k` largest values, and appends an output with their indices.
     TopK(usize),
-    Labels(Labels),
+    Labels(ClassLabels),
 }
 
-/// Names of classes.
+/// The labels of classes.
 #[derive(Clone, Debug, PartialEq)]
-struct Labels {
-    names: Vec<String>,
-    /// For a class without a name; its number without it.
+struct ClassLabels {
+    /// By the number of the class.
+    labels: Vec<String>,
+    /// The label of all other classes; without it, their number.
     unknown: Option<String>,
 }
 
 impl OutputStep {
-    /// Reads a step for one of `outputs`, and makes of their declarations what it makes of them.
-    pub(super) fn read(step: &mut Step, outputs: &mut Vec<TensorSpec>) -> Result<Self> {
-        let place = step.place().clone();
-        let at = position(step.text("output")?, outputs, &place)?;
-        let renamed = step.text("name")?;
-        let Some(spec) = outputs.get_mut(at) else {
-            return Err(place.error("there is no such output"));
+    /// Reads a step, and rewrites `outputs`, the outputs of the previous step, to those of this one.
+    pub(super) fn read(table: &mut StepTable, outputs: &mut Vec<TensorSpec>) -> Result<Self> {
+        let index = position(table.text("output")?, outputs, table.location())?;
+        let new_name = table.text("name")?;
+        let Some(spec) = outputs.get_mut(index) else {
+            return Err(table.error("the output was not found"));
         };
         let alias = spec.alias.clone();
-        let mut more = None;
-        let what = match step.kind.as_str() {
-            "scale" => What::Scale(scale(step, spec)?),
+        let mut new_output = None;
+        let operation = match table.kind.as_str() {
+            "scale" => OutputOperation::Scale(ScaleStep::read_for(table, spec)?),
             "top_k" => {
-                let (k, indices) = top_k(step, spec)?;
-                more = Some(indices);
-                What::TopK(k)
+                let (k, indices) = read_top_k(table, spec)?;
+                new_output = Some(indices);
+                OutputOperation::TopK(k)
             }
-            "labels" => What::Labels(labels(step, spec)?),
+            "labels" => OutputOperation::Labels(read_labels(table, spec)?),
             other => {
-                return Err(step.error(format_args!(
-                    "{other:?} is no step behind a model; these are: scale, top_k, labels"
+                return Err(table.error(format_args!(
+                    "{other:?} is not a post-processing step; these are scale, top_k, labels"
                 )));
             }
         };
-        step.finish()?;
-        if let Some(name) = renamed {
+        table.finish()?;
+        if let Some(name) = new_name {
             spec.alias = name;
         }
-        outputs.extend(more);
-        check_names(outputs, &place)?;
-        Ok(OutputStep { at, alias, what })
+        outputs.extend(new_output);
+        check_names(outputs, table.location())?;
+        Ok(OutputStep { index, alias, operation })
     }
 
-    /// Takes the step.
+    /// Applies the step to the outputs of the previous step.
     ///
     /// # Errors
-    /// If the model gave something else than it declares.
+    /// If the output differs from what the model declares.
     pub(super) fn apply(&self, outputs: &mut Vec<Tensor>) -> Result<()> {
-        let Some(output) = outputs.get_mut(self.at) else {
+        let Some(output) = outputs.get_mut(self.index) else {
             return Err(Error::internal("an output is missing"));
         };
-        let wrong = |e: Error| {
-            let (code, what) = (e.code(), e.message());
-            Error::new(code, format!("the model's output {:?}: {what}", self.alias))
-        };
-        match &self.what {
-            What::Scale(scale) => {
-                let dtype = output.dtype();
-                let floats = Floats::of(output).ok_or_else(|| no_numbers(output));
-                let mut floats = floats.map_err(wrong)?;
-                scale.apply(&mut floats).map_err(wrong)?;
-                *output = floats.into_tensor(dtype)?;
+        match self.operation.apply(output) {
+            Ok(new_output) => outputs.extend(new_output),
+            Err(error) => {
+                return Err(error.context(format_args!("the model's output {:?}", self.alias)));
             }
-            What::TopK(k) => {
-                let (values, indices) = largest(output, *k).map_err(wrong)?;
-                *output = values;
-                outputs.push(indices);
-            }
-            What::Labels(labels) => *output = labels.of(output).map_err(wrong)?,
         }
         Ok(())
     }
 
-    /// What it costs, in numbers that are touched.
+    /// The estimated cost of [`OutputStep::apply`], in processed numbers.
     pub(super) fn cost(&self, outputs: &[Tensor]) -> usize {
-        outputs.get(self.at).map_or(0, |output| output.shape().elements().unwrap_or(0))
+        outputs.get(self.index).map_or(0, |output| output.shape().elements().unwrap_or(0))
     }
 }
 
-/// The place of the tensor that a step names; of the only one if it names none.
-pub(super) fn position(name: Option<String>, specs: &[TensorSpec], place: &Place) -> Result<usize> {
-    let names = || specs.iter().map(|spec| spec.alias.as_str()).collect::<Vec<_>>().join(", ");
-    match name {
-        None if specs.len() == 1 => Ok(0),
-        None => Err(place.error(format_args!("say for which: there are {}", names()))),
-        Some(name) => {
-            let found = specs.iter().position(|spec| spec.alias == name);
-            found.ok_or_else(|| {
-                place.error(format_args!("there is no {name:?} here; there is {}", names()))
-            })
+impl OutputOperation {
+    /// Replaces `output`, and returns the output that is new.
+    fn apply(&self, output: &mut Tensor) -> Result<Option<Tensor>> {
+        match self {
+            OutputOperation::Scale(scale) => {
+                let dtype = output.dtype();
+                let mut floats = FloatValues::of(output).ok_or_else(|| not_numeric(output))?;
+                scale.apply(&mut floats)?;
+                *output = floats.into_tensor(dtype)?;
+                Ok(None)
+            }
+            OutputOperation::TopK(k) => {
+                let (values, indices) = top_k(output, *k)?;
+                *output = values;
+                Ok(Some(indices))
+            }
+            OutputOperation::Labels(labels) => {
+                *output = labels.of(output)?;
+                Ok(None)
+            }
         }
     }
 }
 
-/// Refuses two tensors of one name.
-pub(super) fn check_names(specs: &[TensorSpec], place: &Place) -> Result<()> {
-    let mut names: Vec<&str> = specs.iter().map(|spec| spec.alias.as_str()).collect();
-    names.sort_unstable();
-    match names.windows(2).find(|pair| pair.first() == pair.last()) {
-        Some([twice, _]) => Err(place.error(format_args!("two would be called {twice:?}"))),
-        _ if names.contains(&"") => Err(place.error("a name is empty")),
-        _ => Ok(()),
-    }
-}
-
-fn scale(step: &mut Step, spec: &TensorSpec) -> Result<Scale> {
-    let scale = Scale::read(step)?;
-    check_scale(&scale, spec, step.place())?;
-    Ok(scale)
-}
-
-/// Whether a tensor that is declared so can be scaled.
-pub(super) fn check_scale(scale: &Scale, spec: &TensorSpec, place: &Place) -> Result<()> {
-    let (alias, dtype) = (&spec.alias, spec.dtype());
-    if !dtype.is_some_and(is_real) {
-        let kind = dtype.map_or("no known type", DType::name);
-        return Err(place.error(format_args!("{alias:?} is of type {kind}: it can not be scaled")));
-    }
-    let (Some((count, axis)), Some(dims)) = (scale.channels(), spec.shape.sizes()) else {
-        return Ok(());
-    };
-    let size = super::numbers::place(axis, dims.len()).and_then(|at| dims.get(at).copied());
-    match size {
-        Some(-1) => Ok(()),
-        Some(size) if usize::try_from(size) == Ok(count) => Ok(()),
-        _ => Err(place.error(format_args!(
-            "there are {count} values along axis {axis}, and {alias:?} has the shape {}",
-            spec.shape
-        ))),
-    }
-}
-
-fn top_k(step: &mut Step, spec: &mut TensorSpec) -> Result<(usize, TensorSpec)> {
-    let k = step.count("k")?;
-    let k = k.ok_or_else(|| step.error("a step \"top_k\" needs k, how many are wanted"))?;
+/// Reads `k`, rewrites `spec` to the largest values, and returns it with the spec of their indices.
+fn read_top_k(table: &mut StepTable, spec: &mut TensorSpec) -> Result<(usize, TensorSpec)> {
+    let k = table.count("k")?;
+    let k = k.ok_or_else(|| table.error("a step \"top_k\" needs k, the number of values"))?;
+    check_real(spec, table.location(), "only real numbers have largest values")?;
     let alias = &spec.alias;
-    if !spec.dtype().is_some_and(is_real) {
-        let kind = spec.dtype().map_or("no known type", DType::name);
-        return Err(step.error(format_args!("{alias:?} is of type {kind}: it has no largest")));
-    }
-    let indices = step.text("indices")?.unwrap_or_else(|| format!("{alias}_indices"));
+    let indices = table.text("indices")?.unwrap_or_else(|| format!("{alias}_indices"));
     if let DeclaredShape::Dims(dims) = &mut spec.shape {
         let Some((last, _)) = dims.last_mut() else {
-            return Err(step.error(format_args!("{alias:?} is a single number: it has no largest")));
+            return Err(table.error(format_args!("{alias:?} is a scalar: it has no top k")));
         };
         if *last >= 0 && usize::try_from(*last).is_ok_and(|classes| classes < k) {
-            return Err(step.error(format_args!("{alias:?} has {last} numbers, less than k = {k}")));
+            return Err(
+                table.error(format_args!("{alias:?} has {last} values, fewer than k = {k}"))
+            );
         }
         *last = i64::try_from(k).unwrap_or(i64::MAX);
     }
@@ -184,55 +150,66 @@ fn top_k(step: &mut Step, spec: &mut TensorSpec) -> Result<(usize, TensorSpec)> 
     Ok((k, indices))
 }
 
-fn labels(step: &mut Step, spec: &mut TensorSpec) -> Result<Labels> {
-    let names = step.lines("file")?;
-    let names = names.ok_or_else(|| {
-        step.error("a step \"labels\" needs file, with the name of a class a line")
+fn read_labels(table: &mut StepTable, spec: &mut TensorSpec) -> Result<ClassLabels> {
+    let labels = table.lines("file")?;
+    let labels = labels.ok_or_else(|| {
+        table.error("a step \"labels\" needs file, a file with one label per line")
     })?;
-    let unknown = step.text("unknown")?;
-    let whole = [DType::Int8, DType::Int16, DType::Int32, DType::Int64];
-    let whole =
-        whole.into_iter().chain([DType::UInt8, DType::UInt16, DType::UInt32, DType::UInt64]);
-    if !spec.dtype().is_some_and(|dtype| whole.into_iter().any(|other| other == dtype)) {
-        let (alias, kind) = (&spec.alias, spec.dtype().map_or("no known type", DType::name));
-        return Err(step.error(format_args!(
-            "{alias:?} is of type {kind}, and names are for whole numbers; top_k before it gives \
-             them, as its indices"
+    let unknown = table.text("unknown")?;
+    if !spec.dtype().is_some_and(is_integer) {
+        let (alias, dtype) = (&spec.alias, dtype_name(spec));
+        return Err(table.error(format_args!(
+            "{alias:?} is of type {dtype}, but labels are for integers, such as the indices of a \
+             top_k before this step"
         )));
     }
     spec.dtype_number = DType::String.number();
-    Ok(Labels { names, unknown })
+    Ok(ClassLabels { labels, unknown })
 }
 
-impl Labels {
-    fn of(&self, classes: &Tensor) -> Result<Tensor> {
-        let numbers = cast(classes, DType::Int64).ok_or_else(|| no_numbers(classes))?;
-        let numbers = numbers.values::<i64>().unwrap_or_default();
-        let mut names = StringsBuilder::with_capacity(numbers.len(), numbers.len() * 16);
-        for number in numbers {
-            let name = usize::try_from(*number).ok().and_then(|at| self.names.get(at));
-            match name.or(self.unknown.as_ref()) {
-                Some(name) => names.push(name.as_bytes()),
-                None => names.push(number.to_string().as_bytes()),
-            }
-        }
-        Tensor::from_strings(classes.shape().clone(), names)
+fn is_integer(dtype: DType) -> bool {
+    match dtype {
+        DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => true,
+        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => true,
+        DType::Float | DType::Double | DType::Half | DType::BFloat16 => false,
+        DType::String | DType::Bool | DType::Complex64 | DType::Complex128 => false,
     }
 }
 
-fn no_numbers(tensor: &Tensor) -> Error {
-    Error::precondition(format!("it is of type {}, and no numbers as declared", tensor.dtype()))
+impl ClassLabels {
+    /// The label of each class of a tensor.
+    fn of(&self, classes: &Tensor) -> Result<Tensor> {
+        let numbers = cast(classes, DType::Int64).ok_or_else(|| not_numeric(classes))?;
+        let numbers = numbers.values::<i64>().unwrap_or_default();
+        let mut labels =
+            StringsBuilder::with_capacity(numbers.len(), numbers.len() * EXPECTED_LABEL_BYTES);
+        for number in numbers {
+            let label = usize::try_from(*number).ok().and_then(|class| self.labels.get(class));
+            match label.or(self.unknown.as_ref()) {
+                Some(label) => labels.push(label.as_bytes()),
+                None => labels.push(number.to_string().as_bytes()),
+            }
+        }
+        Tensor::from_strings(classes.shape().clone(), labels)
+    }
 }
 
-/// The `k` largest numbers of each row of the last dimension, largest first, and where they were.
-/// Of equal ones the first comes first; what is no number (NaN) comes last.
-fn largest(tensor: &Tensor, k: usize) -> Result<(Tensor, Tensor)> {
+fn not_numeric(tensor: &Tensor) -> Error {
+    let dtype = tensor.dtype();
+    Error::precondition(format!("it is of type {dtype}, which differs from the signature"))
+}
+
+/// The `k` largest values along the last dimension, largest first, and their indices. Equal values
+/// keep their order; NaN comes last.
+fn top_k(tensor: &Tensor, k: usize) -> Result<(Tensor, Tensor)> {
     let mut dims = tensor.shape().dims().to_vec();
     let classes = dims.last().and_then(|&last| usize::try_from(last).ok()).unwrap_or(0);
-    let scores = cast(tensor, DType::Double).ok_or_else(|| no_numbers(tensor))?;
+    let scores = cast(tensor, DType::Double).ok_or_else(|| not_numeric(tensor))?;
     if classes < k {
         let shape = tensor.shape();
-        return Err(Error::precondition(format!("its shape is {shape:?}, less than k = {k}")));
+        return Err(Error::precondition(format!(
+            "its shape is {shape:?}, which has fewer values than k = {k}"
+        )));
     }
     if let Some(last) = dims.last_mut() {
         *last = i64::try_from(k).unwrap_or(i64::MAX);
@@ -247,25 +224,26 @@ fn largest(tensor: &Tensor, k: usize) -> Result<(Tensor, Tensor)> {
     for (row, bytes) in rows.zip(tensor.bytes().chunks_exact((classes * size).max(1))) {
         order.clear();
         order.extend(row.iter().copied().zip(0..));
-        let by_score = |a: &(f64, i32), b: &(f64, i32)| {
-            let nan_last = a.0.is_nan().cmp(&b.0.is_nan());
-            let score = b.0.partial_cmp(&a.0).unwrap_or(std::cmp::Ordering::Equal);
-            nan_last.then(score).then(a.1.cmp(&b.1))
-        };
         if k < classes {
-            order.select_nth_unstable_by(k, by_score);
+            order.select_nth_unstable_by(k, by_descending_score);
             order.truncate(k);
         }
-        order.sort_unstable_by(by_score);
+        order.sort_unstable_by(by_descending_score);
         for (_, index) in &order {
             let at = usize::try_from(*index).unwrap_or(0) * size;
             values.extend_from_slice(bytes.get(at..at + size).unwrap_or_default());
             indices.push(*index);
         }
     }
-    let values =
-        Tensor::numeric(tensor.dtype(), shape.clone(), Buffer::new(std::sync::Arc::new(values)))?;
+    let values = Tensor::numeric(tensor.dtype(), shape.clone(), Buffer::new(Arc::new(values)))?;
     Ok((values, Tensor::from_vec(shape, indices)?))
+}
+
+/// Compares pairs of score and index: the highest score first, NaN last, and equal scores by index.
+fn by_descending_score(a: &(f64, i32), b: &(f64, i32)) -> Ordering {
+    let nan_last = a.0.is_nan().cmp(&b.0.is_nan());
+    let descending = b.0.partial_cmp(&a.0).unwrap_or(Ordering::Equal);
+    nan_last.then(descending).then(a.1.cmp(&b.1))
 }
 
 #[cfg(test)]
@@ -282,32 +260,32 @@ mod tests {
     fn the_largest_come_first_and_equal_ones_in_their_order() {
         let scores =
             tensor(&[2, 4], &[0.5f32, 2.0, 2.0, -1.0, 0.0, -0.0, f32::NAN, f32::NEG_INFINITY]);
-        let (values, indices) = largest(&scores, 3).expect("three");
+        let (values, indices) = top_k(&scores, 3).expect("three");
         assert_eq!(values.shape().dims(), [2, 3]);
         assert_eq!(indices.values::<i32>(), Some(&[1, 2, 0, 0, 1, 3][..]));
         assert_eq!(
             values.values::<f32>(),
             Some(&[2.0, 2.0, 0.5, 0.0, -0.0, f32::NEG_INFINITY][..])
         );
-        let (values, indices) = largest(&tensor(&[3], &[7i64, 9, 8]), 3).expect("all");
+        let (values, indices) = top_k(&tensor(&[3], &[7i64, 9, 8]), 3).expect("all");
         assert_eq!(values.values::<i64>(), Some(&[9, 8, 7][..]));
         assert_eq!(indices.values::<i32>(), Some(&[1, 2, 0][..]));
-        assert!(largest(&scores, 5).is_err());
+        assert!(top_k(&scores, 5).is_err());
         let none = tensor::<f32>(&[0, 4], &[]);
-        assert_eq!(largest(&none, 2).expect("none").1.shape().dims(), [0, 2]);
+        assert_eq!(top_k(&none, 2).expect("none").1.shape().dims(), [0, 2]);
     }
 
     #[test]
-    fn classes_without_a_name_keep_their_number() {
+    fn classes_without_a_label_keep_their_number() {
         let names = vec!["no".to_owned(), "yes".to_owned()];
-        let text = |labels: &Labels, classes: &Tensor| -> Vec<String> {
-            let tensor = labels.of(classes).expect("names");
+        let text = |labels: &ClassLabels, classes: &Tensor| -> Vec<String> {
+            let tensor = labels.of(classes).expect("labels");
             let strings = tensor.strings().expect("strings").iter();
-            strings.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+            strings.map(|label| String::from_utf8_lossy(label).into_owned()).collect()
         };
-        let labels = Labels { names: names.clone(), unknown: None };
+        let labels = ClassLabels { labels: names.clone(), unknown: None };
         assert_eq!(text(&labels, &tensor(&[2, 2], &[1i32, 0, 2, -1])), ["yes", "no", "2", "-1"]);
-        let labels = Labels { names, unknown: Some("?".to_owned()) };
+        let labels = ClassLabels { labels: names, unknown: Some("?".to_owned()) };
         assert_eq!(text(&labels, &tensor(&[2], &[1u8, 200])), ["yes", "?"]);
         assert!(labels.of(&tensor(&[1], &[1.0f32])).is_err());
     }

@@ -1,76 +1,82 @@
-//! Pixels in another size, number for number as TensorFlow's kernels compute it.
+//! Resizes images, bit for bit as TensorFlow's kernels do.
 
 use super::image::Pixels;
 
-/// How numbers between pixels are found.
+/// How values between pixels are interpolated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Resize {
-    /// `tf.image.resize`: bilinear, pixels have their value in their middle.
+pub(super) enum Interpolation {
+    /// `tf.image.resize`: bilinear with half-pixel centers.
     Bilinear,
-    /// `tf.compat.v1.image.resize_bilinear`: bilinear, pixels have it in their corner.
+    /// `tf.compat.v1.image.resize_bilinear`: bilinear without half-pixel centers.
     BilinearLegacy,
     /// `tf.image.resize` with `method="nearest"`.
     Nearest,
 }
 
-/// Between which two rows (or columns) one of the result lies.
+/// The two source rows (or columns) of a row (or column) of the result.
 #[derive(Clone, Copy)]
-struct Between {
+struct Sample {
     lower: usize,
     upper: usize,
-    /// How far from the lower one, 0 to 1.
-    part: f32,
+    /// The weight of the upper one, from 0 to 1.
+    weight: f32,
 }
 
-/// The pixels as numbers, in a picture of this size.
-pub(super) fn resized(pixels: &Pixels, height: usize, width: usize, how: Resize) -> Vec<f32> {
+/// The values of the image, resized to `height` and `width`.
+pub(super) fn resize(
+    pixels: &Pixels,
+    height: usize,
+    width: usize,
+    interpolation: Interpolation,
+) -> Vec<f32> {
     if (pixels.height, pixels.width) == (height, width) {
         return pixels.bytes.iter().map(|byte| f32::from(*byte)).collect();
     }
-    let rows = places(pixels.height, height, how);
-    let columns = places(pixels.width, width, how);
+    let rows = samples(pixels.height, height, interpolation);
+    let columns = samples(pixels.width, width, interpolation);
     let channels = pixels.channels;
     let line = pixels.width * channels;
-    let row = |at: usize| pixels.bytes.get(at * line..(at + 1) * line).unwrap_or_default();
+    let source_row = |at: usize| pixels.bytes.get(at * line..(at + 1) * line).unwrap_or_default();
     let mut values = Vec::with_capacity(height * width * channels);
-    for vertical in &rows {
-        let (top, bottom) = (row(vertical.lower), row(vertical.upper));
-        for horizontal in &columns {
-            let (left, right) = (horizontal.lower * channels, horizontal.upper * channels);
+    for row in &rows {
+        let (top, bottom) = (source_row(row.lower), source_row(row.upper));
+        for column in &columns {
+            let (left, right) = (column.lower * channels, column.upper * channels);
             for channel in 0..channels {
                 let at = |row: &[u8], column: usize| {
                     row.get(column + channel).copied().map_or(0.0, f32::from)
                 };
-                let above = mixed(at(top, left), at(top, right), horizontal.part);
-                let below = mixed(at(bottom, left), at(bottom, right), horizontal.part);
-                values.push(mixed(above, below, vertical.part));
+                let above = lerp(at(top, left), at(top, right), column.weight);
+                let below = lerp(at(bottom, left), at(bottom, right), column.weight);
+                values.push(lerp(above, below, row.weight));
             }
         }
     }
     values
 }
 
-fn mixed(from: f32, to: f32, part: f32) -> f32 {
-    from + (to - from) * part
+/// Linear interpolation.
+fn lerp(from: f32, to: f32, weight: f32) -> f32 {
+    from + (to - from) * weight
 }
 
-/// Where each of `to` rows lies among `from` rows. In floats, as TensorFlow has it.
-fn places(from: usize, to: usize, how: Resize) -> Vec<Between> {
+/// The samples of `to` rows from `from` rows, computed in float32 as in TensorFlow.
+fn samples(from: usize, to: usize, interpolation: Interpolation) -> Vec<Sample> {
     let scale = from as f32 / to as f32;
     let last = from.saturating_sub(1);
-    let place = |index: usize| {
-        let exact = match how {
-            Resize::Bilinear => (index as f32 + 0.5) * scale - 0.5,
-            Resize::BilinearLegacy => index as f32 * scale,
-            Resize::Nearest => {
-                // A negative number becomes 0.
+    let sample = |index: usize| {
+        // Casting a negative float to usize gives 0.
+        let exact = match interpolation {
+            Interpolation::Bilinear => (index as f32 + 0.5) * scale - 0.5,
+            Interpolation::BilinearLegacy => index as f32 * scale,
+            Interpolation::Nearest => {
                 let nearest = (((index as f32 + 0.5) * scale).floor() as usize).min(last);
-                return Between { lower: nearest, upper: nearest, part: 0.0 };
+                return Sample { lower: nearest, upper: nearest, weight: 0.0 };
             }
         };
         let floor = exact.floor();
         let (lower, upper) = ((floor as usize).min(last), (exact.ceil() as usize).min(last));
-        Between { lower, upper, part: exact - floor }
+        Sample { lower, upper, weight: exact - floor }
     };
-    (0..to).map(place).collect()
+    (0..to).map(sample).collect()
 }

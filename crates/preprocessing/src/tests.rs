@@ -1,5 +1,5 @@
-//! Steps against what TensorFlow and NumPy make of the same (`tests/cases/steps.json`), against
-//! files that mean harm, and how their file is read.
+//! Steps against the results of TensorFlow and NumPy (`tests/cases/steps.json`), against malicious
+//! files, and the reading of `tensorserve.toml`.
 
 use std::fs;
 
@@ -10,7 +10,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
-use tensorserve_tensor::{AlignedVec, Element, StringsBuilder};
+use tensorserve_tensor::{
+    AlignedVec, DType, DeclaredShape, Element, ImageEncoding, Shape, StringsBuilder, TensorSpec,
+};
 
 const CASES: &str = include_str!("../../../tests/cases/steps.json");
 
@@ -64,7 +66,7 @@ fn signature(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Signature {
     }
 }
 
-/// A version's folder in that of its model, with these files beside it.
+/// A model's folder with the folder of version 7 and these files in it.
 fn folder(files: &[(&str, &str)]) -> TempDir {
     let model = tempfile::tempdir().expect("a folder");
     fs::create_dir(model.path().join("7")).expect("a folder");
@@ -74,24 +76,24 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
     model
 }
 
-const MOST: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
-fn chain_of(model: &TempDir, signature: Signature) -> Result<Option<Chain>> {
-    let chains = of_version(&model.path().join("7"), &[signature], MOST)?;
-    Ok(chains.into_iter().next().expect("one for each signature"))
+fn load(model: &TempDir, signature: Signature) -> Result<Option<ProcessingSteps>> {
+    let all = load_steps(&model.path().join("7"), &[signature], MAX_BYTES)?;
+    Ok(all.into_iter().next().expect("one for each signature"))
 }
 
-fn chain(toml: &str, signature: Signature) -> Chain {
+fn steps(toml: &str, signature: Signature) -> ProcessingSteps {
     let model = folder(&[(FILE_NAME, toml)]);
-    chain_of(&model, signature).expect(toml).expect("steps")
+    load(&model, signature).expect(toml).expect("steps")
 }
 
-/// The numbers of one file by a step `image` of these values.
+/// The values of one file after a step `image` with these keys.
 fn picture(values: &str, file: &[u8]) -> Result<Vec<f32>> {
     let model = signature(&[spec("x", DType::Float, &[-1, -1])], &[spec("y", DType::Float, &[-1])]);
     let toml = format!("[[preprocess]]\nstep = \"image\"\nflatten = true\n{values}\n");
-    let prepared = chain(&toml, model).prepare(&[strings(&[file])])?;
-    Ok(prepared[0].values::<f32>().expect("floats").to_vec())
+    let preprocessed = steps(&toml, model).preprocess(&[strings(&[file])])?;
+    Ok(preprocessed[0].values::<f32>().expect("floats").to_vec())
 }
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
@@ -102,9 +104,9 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
 #[test]
 fn pictures_are_resized_as_tensorflow_does() {
     let ways = [
-        ("bilinear", resize::Resize::Bilinear),
-        ("bilinear_legacy", resize::Resize::BilinearLegacy),
-        ("nearest", resize::Resize::Nearest),
+        ("bilinear", resize::Interpolation::Bilinear),
+        ("bilinear_legacy", resize::Interpolation::BilinearLegacy),
+        ("nearest", resize::Interpolation::Nearest),
     ];
     for case in cases("resize") {
         let (from, to) = (dims(&case["shape"]), dims(&case["size"]));
@@ -113,14 +115,14 @@ fn pictures_are_resized_as_tensorflow_does() {
         let [height, width, channels] = [height, width, channels].map(|n| n as usize);
         let pixels = image::Pixels { height, width, channels, bytes };
         for (name, how) in ways {
-            let got = resize::resized(&pixels, to[0] as usize, to[1] as usize, how);
+            let got = resize::resize(&pixels, to[0] as usize, to[1] as usize, how);
             let difference = largest_difference(&got, &numbers(&case[name]));
             assert!(difference < 1e-4, "{name} from {from:?} to {to:?}: {difference}");
         }
     }
 }
 
-/// What a file becomes in its own size, and what TensorFlow makes of it.
+/// The values of a file in its own size, and those of TensorFlow.
 fn decoded(case: &Value, channels: &str) -> (Vec<f32>, Vec<f32>) {
     let file = STANDARD.decode(case["file"].as_str().expect("text")).expect("base64");
     let size = dims(&case["shape"]);
@@ -133,10 +135,10 @@ fn pngs_are_what_they_are() {
     for case in cases("png") {
         let name = case["name"].as_str().expect("a name");
         let (got, want) = decoded(&case, "rgb");
-        // Of sixteen bits TensorFlow takes the upper eight.
+        // TensorFlow takes the upper eight of sixteen bits.
         let most = if name == "sixteen bits" { 1.0 } else { 0.0 };
         assert!(largest_difference(&got, &want) <= most, "{name}: {got:?}, not {want:?}");
-        // Colours become grey with weights of the same kind, rounded otherwise.
+        // Colors become grey with other weights, rounded differently.
         let (got, want) = decoded(&case, "grey");
         let has_colours = ["rgb", "rgba", "palette"].contains(&name);
         let most = if has_colours { 40.0 } else { most };
@@ -151,8 +153,8 @@ fn jpegs_are_nearly_what_tensorflow_makes_of_them() {
         for channels in ["rgb", "grey"] {
             let (got, want) = decoded(&case, channels);
             let difference = largest_difference(&got, &want);
-            // The inverse cosine transform rounds, as do colours that are larger than their pixels
-            // and the way from Y'CbCr.
+            // The inverse cosine transform, the upsampling of chroma and the conversion from Y'CbCr
+            // round differently.
             assert!(difference <= 6.0, "{name}, {channels}: {difference}");
         }
     }
@@ -177,9 +179,9 @@ fn numbers_are_scaled_as_numpy_does() {
         let open: Vec<i64> = std::iter::once(-1).chain(shape[1..].iter().copied()).collect();
         let model = signature(&[spec("x", DType::Float, &open)], &[spec("y", DType::Float, &[-1])]);
         let text = case["text"].as_str().expect("text");
-        let chain = chain(&format!("[[preprocess]]\nstep = \"scale\"\n{text}\n"), model);
+        let steps = steps(&format!("[[preprocess]]\nstep = \"scale\"\n{text}\n"), model);
         let values = tensor(&shape, &numbers(&case["values"]));
-        let scaled = chain.prepare(&[values]).expect(text);
+        let scaled = steps.preprocess(&[values]).expect(text);
         assert_eq!(scaled[0].values::<f32>().expect("floats"), numbers(&case["scaled"]), "{text}");
     }
 }
@@ -194,8 +196,9 @@ fn the_largest_are_those_of_tensorflow() {
         );
         let toml =
             format!("[[postprocess]]\nstep = \"top_k\"\nk = {}\nindices = \"best\"", case["k"]);
-        let chain = chain(&toml, model);
-        let outputs = chain.finish(vec![tensor(&shape, &numbers(&case["values"]))]).expect("some");
+        let steps = steps(&toml, model);
+        let outputs =
+            steps.postprocess(vec![tensor(&shape, &numbers(&case["values"]))]).expect("some");
         // By name: best, scores.
         assert_eq!(outputs[1].values::<f32>().expect("floats"), numbers(&case["top"]));
         let want: Vec<i32> = numbers(&case["indices"]).iter().map(|index| *index as i32).collect();
@@ -221,13 +224,13 @@ fn clients_see_what_the_steps_make_of_a_signature() {
     let folder = folder(&files[..1]);
     fs::create_dir(folder.path().join("kinds")).expect("a folder");
     fs::write(folder.path().join("kinds/labels.txt"), files[1].1).expect("written");
-    let chain = chain_of(&folder, model).expect("valid").expect("steps");
+    let steps = load(&folder, model).expect("valid").expect("steps");
     let seen = |specs: &[TensorSpec]| -> Vec<(String, Option<DType>, Option<Vec<i64>>)> {
         specs.iter().map(|s| (s.alias.clone(), s.dtype(), s.shape.sizes())).collect()
     };
     let some =
         |alias: &str, dtype, dims: &[i64]| (alias.to_owned(), Some(dtype), Some(dims.to_vec()));
-    let signature = chain.signature();
+    let signature = steps.client_signature();
     assert_eq!(
         seen(&signature.inputs),
         [some("0_image", DType::String, &[-1]), some("a_mask", DType::Float, &[-1])]
@@ -240,16 +243,17 @@ fn clients_see_what_the_steps_make_of_a_signature() {
             some("scores", DType::Float, &[-1, 2]),
         ]
     );
-    // The model gets its inputs in its own order, and clients theirs in theirs.
+    // The model has its own order of inputs, and clients another.
     let png = STANDARD.decode(cases("png")[0]["file"].as_str().expect("text")).expect("base64");
-    let prepared = chain.prepare(&[strings(&[&png]), tensor(&[1], &[1.0f32])]).expect("an image");
-    assert_eq!(prepared[0].values::<f32>(), Some(&[1.0][..]));
+    let preprocessed =
+        steps.preprocess(&[strings(&[&png]), tensor(&[1], &[1.0f32])]).expect("an image");
+    assert_eq!(preprocessed[0].values::<f32>(), Some(&[1.0][..]));
     assert_eq!(
-        (prepared[1].dtype(), prepared[1].shape().dims()),
+        (preprocessed[1].dtype(), preprocessed[1].shape().dims()),
         (DType::UInt8, &[1, 224, 224, 3][..])
     );
     let scores = tensor(&[1, 3], &[0.1f32, 0.2, 0.7]);
-    let outputs = chain.finish(vec![tensor(&[1, 8], &[0.0f32; 8]), scores]).expect("outputs");
+    let outputs = steps.postprocess(vec![tensor(&[1, 8], &[0.0f32; 8]), scores]).expect("outputs");
     let names: Vec<&[u8]> = outputs[1].strings().expect("names").iter().collect();
     assert_eq!(names, [&b"fish"[..], b"dog"]);
     assert_eq!(outputs[2].values::<f32>(), Some(&[0.7, 0.2][..]));
@@ -259,21 +263,22 @@ fn clients_see_what_the_steps_make_of_a_signature() {
 fn a_versions_own_file_counts_more_than_its_models() {
     let model = folder(&[(FILE_NAME, "[[preprocess]]\nstep = \"scale\"\nscale = 2\n")]);
     let half = || signature(&[spec("x", DType::Float, &[-1])], &[spec("y", DType::Float, &[-1])]);
-    let scaled = |chain: Option<Chain>| {
-        let prepared = chain.expect("steps").prepare(&[tensor(&[1], &[3.0f32])]).expect("scaled");
-        prepared[0].values::<f32>().expect("floats")[0]
+    let scaled = |steps: Option<ProcessingSteps>| {
+        let preprocessed =
+            steps.expect("steps").preprocess(&[tensor(&[1], &[3.0f32])]).expect("scaled");
+        preprocessed[0].values::<f32>().expect("floats")[0]
     };
-    assert_eq!(scaled(chain_of(&model, half()).expect("valid")), 6.0);
+    assert_eq!(scaled(load(&model, half()).expect("valid")), 6.0);
     let own = model.path().join("7").join(FILE_NAME);
     fs::write(&own, "[[preprocess]]\nstep = \"scale\"\nscale = 5\n").expect("written");
-    assert_eq!(scaled(chain_of(&model, half()).expect("valid")), 15.0);
-    // Nothing in it is no steps, also where the model has some.
+    assert_eq!(scaled(load(&model, half()).expect("valid")), 15.0);
+    // An empty file of the version overrides its model's.
     fs::write(&own, "# nothing\n").expect("written");
-    assert!(chain_of(&model, half()).expect("valid").is_none());
-    // What is beside a model that is in no version's folder is another's.
+    assert!(load(&model, half()).expect("valid").is_none());
+    // The file above a folder that is not a version belongs to another model.
     let other = model.path().join("other");
     fs::create_dir(&other).expect("a folder");
-    assert!(of_version(&other, &[half()], MOST).expect("none")[0].is_none());
+    assert!(load_steps(&other, &[half()], MAX_BYTES).expect("none")[0].is_none());
 }
 
 #[test]
@@ -285,11 +290,11 @@ fn what_can_not_be_says_where_and_why() {
         )
     };
     for (line, part, text) in [
-        (1, "\"resise\" is no step before a model", "[[preprocess]]\nstep = \"resise\""),
-        (1, "these are: scale, top_k, labels", "[[postprocess]]\nstep = \"image\""),
+        (1, "\"resise\" is not a pre-processing step", "[[preprocess]]\nstep = \"resise\""),
+        (1, "these are scale, top_k, labels", "[[postprocess]]\nstep = \"image\""),
         (
             1,
-            "the model's \"x\" has the shape [?, 28, 28, 1], and image makes [..., 28, 28, 3]",
+            "the model's \"x\" has the shape [?, 28, 28, 1], but image produces [..., 28, 28, 3]",
             "[[preprocess]]\nstep = \"image\"",
         ),
         (
@@ -299,14 +304,10 @@ fn what_can_not_be_says_where_and_why() {
         ),
         (
             3,
-            "has no \"heigth\"; did you mean \"height\"?",
+            "has no key \"heigth\"; did you mean \"height\"?",
             "[[preprocess]]\nstep = \"image\"\nheigth = 32\nchannels = \"grey\"",
         ),
-        (
-            1,
-            "there is no \"z\" here; there is x",
-            "[[preprocess]]\nstep = \"image\"\ninput = \"z\"",
-        ),
+        (1, "\"z\" not found; available: x", "[[preprocess]]\nstep = \"image\"\ninput = \"z\""),
         (
             1,
             "no signature \"s\"; it has serving_default",
@@ -314,10 +315,10 @@ fn what_can_not_be_says_where_and_why() {
         ),
         (
             1,
-            "there are 3 values along axis -1, and \"x\" has the shape [?, 28, 28, 1]",
+            "there are 3 values along axis -1, but \"x\" has the shape [?, 28, 28, 1]",
             "[[preprocess]]\nstep = \"scale\"\nmean = [1, 2, 3]",
         ),
-        (1, "std is 0", "[[preprocess]]\nstep = \"scale\"\nstd = [0]"),
+        (1, "std must not be 0", "[[preprocess]]\nstep = \"scale\"\nstd = [0]"),
         (1, "scale and offset", "[[preprocess]]\nstep = \"scale\""),
         (1, "scale and offset", "[[preprocess]]\nstep = \"scale\"\nmean = 1\noffset = 1"),
         (
@@ -331,15 +332,15 @@ fn what_can_not_be_says_where_and_why() {
             "[[preprocess]]\nstep = \"scale\"\nscale = 2\n[[preprocess]]\nstep = \"image\"\nchannels = \"grey\"",
         ),
         (1, "needs k", "[[postprocess]]\nstep = \"top_k\""),
-        (1, "\"p\" has 10 numbers, less than k = 11", "[[postprocess]]\nstep = \"top_k\"\nk = 11"),
+        (1, "\"p\" has 10 values, fewer than k = 11", "[[postprocess]]\nstep = \"top_k\"\nk = 11"),
         (
             1,
-            "two would be called \"p\"",
+            "two tensors would have the name \"p\"",
             "[[postprocess]]\nstep = \"top_k\"\nk = 1\nindices = \"p\"",
         ),
-        (1, "names are for whole numbers", "[[postprocess]]\nstep = \"labels\"\nfile = \"l.txt\""),
+        (1, "labels are for integers", "[[postprocess]]\nstep = \"labels\"\nfile = \"l.txt\""),
         (1, "file: ", "[[postprocess]]\nstep = \"labels\"\nfile = \"none.txt\""),
-        (1, "none.txt can not be read", "[[postprocess]]\nstep = \"labels\"\nfile = \"none.txt\""),
+        (1, "none.txt cannot be read", "[[postprocess]]\nstep = \"labels\"\nfile = \"none.txt\""),
         (1, "needs vocabulary", "[[preprocess]]\nstep = \"tokens\""),
         (
             1,
@@ -348,23 +349,23 @@ fn what_can_not_be_says_where_and_why() {
         ),
         (
             1,
-            "it has no [UNK]",
+            "the vocabulary has no [UNK]",
             "[[preprocess]]\nstep = \"tokens\"\nvocabulary = \"l.txt\"\nlength = 3",
         ),
         (
             1,
-            "is of type float, and words become int32 or int64",
+            "is of type float, but words become int32 or int64",
             "[[preprocess]]\nstep = \"tokens\"\nvocabulary = \"l.txt\"\nlength = 3\nunknown = 0",
         ),
         (
             2,
-            "it can be bilinear, bilinear_legacy, nearest",
+            "it must be one of bilinear, bilinear_legacy, nearest",
             "# a comment\n[[preprocess]]\nstep = \"image\"\nresize = \"cubic\"",
         ),
     ] {
         let folder = folder(&[(FILE_NAME, text), ("l.txt", "a\nb\n"), ("twice.txt", "a\nb\na\n")]);
-        let Err(error) = chain_of(&folder, image()) else {
-            panic!("it can be: {text}");
+        let Err(error) = load(&folder, image()) else {
+            panic!("it is valid: {text}");
         };
         let error = error.message();
         assert!(error.contains(part), "{part:?} is not in {error}");
@@ -380,40 +381,37 @@ fn what_is_no_image_is_told_with_its_place() {
         signature(&[spec("photo", DType::Float, &[-1, 8, 8, 3])], &[spec("y", DType::Float, &[-1])])
     };
     let toml = "[[preprocess]]\nstep = \"image\"\n";
-    let chain = chain(toml, model());
+    let steps = steps(toml, model());
     let refused = |files: &[&[u8]]| {
-        let error = chain.prepare(&[strings(files)]).expect_err("no image");
+        let error = steps.preprocess(&[strings(files)]).expect_err("no image");
         assert_eq!(error.code(), tensorserve_tensor::error::Code::InvalidArgument);
         error.message().to_owned()
     };
     for (bad, part) in [
         (&b""[..], "is empty"),
-        (b"hello", "is no image"),
-        (b"GIF89a....", "is a GIF file; JPEG and PNG can be read"),
+        (b"hello", "is not an image"),
+        (b"GIF89a....", "is a GIF file; JPEG and PNG are supported"),
         (b"RIFF....WEBPVP8 ", "is a WebP file"),
-        (b"iVBORw0KGgoAAAANSUhEUg", "is base64 of an image"),
-        (&png[..40], "is no good PNG"),
-        (&png[..png.len() - 30], "is no good PNG"),
-        (&jpeg[..30], "is no good JPEG"),
+        (b"iVBORw0KGgoAAAANSUhEUg", "is the base64 text of an image"),
+        (&png[..40], "is not a valid PNG"),
+        (&png[..png.len() - 30], "is not a valid PNG"),
+        (&jpeg[..30], "is not a valid JPEG"),
     ] {
         let error = refused(&[&png, &jpeg, bad]);
         assert!(error.starts_with("input \"photo\", element 2: "), "{error}");
         assert!(error.contains(part), "{part:?} is not in {error}");
     }
     let error =
-        chain.prepare(&[tensor(&[1], &[1.0f32])]).expect_err("numbers").message().to_owned();
-    assert_eq!(
-        error,
-        "input \"photo\" is of type float, and it takes JPEG or PNG files as strings"
-    );
-    // 192 numbers each, of which a megabyte is enough for 1365.
+        steps.preprocess(&[tensor(&[1], &[1.0f32])]).expect_err("numbers").message().to_owned();
+    assert_eq!(error, "input \"photo\" is of type float; expected JPEG or PNG files as strings");
+    // A megabyte holds 1365 images of 192 values each.
     let many = vec![png.as_slice(); 1366];
     let error = refused(&many);
     assert!(error.contains("input \"photo\" would become 1049088 bytes"), "{error}");
-    assert!(chain.prepare(&[strings(&many[..1365])]).is_ok());
+    assert!(steps.preprocess(&[strings(&many[..1365])]).is_ok());
 }
 
-/// The head of a PNG of this size, with nothing behind it.
+/// The header of a PNG of this size, and nothing after it.
 fn png_head(width: u32, height: u32) -> Vec<u8> {
     let mut ihdr = b"IHDR".to_vec();
     ihdr.extend_from_slice(&width.to_be_bytes());
@@ -432,10 +430,10 @@ fn nothing_is_decoded_of_too_many_pixels() {
     let size = "height = 8\nwidth = 8";
     for (width, height) in [(65_500, 65_500), (u32::MAX >> 1, u32::MAX >> 1), (50_000_001, 1)] {
         let error = picture(size, &png_head(width, height)).expect_err("too large");
-        let text = format!("has {width} x {height} pixels, and at most 50000000 are decoded");
+        let text = format!("has {width} x {height} pixels; at most 50000000 are allowed");
         assert!(error.message().contains(&text), "{error}");
     }
-    // The same in a JPEG: its frame says how large it is.
+    // The same for a JPEG, whose frame header has the size.
     let jpeg = STANDARD.decode(cases("jpeg")[0]["file"].as_str().expect("text")).expect("base64");
     let at = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).expect("a frame");
     let mut large = jpeg;
@@ -444,7 +442,7 @@ fn nothing_is_decoded_of_too_many_pixels() {
     assert!(error.message().contains("has 65500 x 65500 pixels"), "{error}");
     let png = STANDARD.decode(cases("png")[0]["file"].as_str().expect("text")).expect("base64");
     let small = picture(&format!("{size}\nmax_pixels = 34"), &png);
-    assert!(small.expect_err("5 x 7").message().contains("has 7 x 5 pixels, and at most 34"));
+    assert!(small.expect_err("5 x 7").message().contains("has 7 x 5 pixels; at most 34"));
 }
 
 proptest! {
@@ -485,12 +483,12 @@ proptest! {
             &[spec("x", DType::Float, &[-1, 4, 4, 3])],
             &[spec("y", DType::Float, &[-1, 3])],
         );
-        if let Ok(Some(chain)) = chain_of(&folder, model) {
+        if let Ok(Some(steps)) = load(&folder, model) {
             let sent = [strings(&["", "z"]), tensor(&[2, 4, 4, 3], &[1.0f32; 96])];
             for input in sent {
-                let _ = chain.prepare(&[input]);
+                let _ = steps.preprocess(&[input]);
             }
-            let _ = chain.finish(vec![tensor(&[2, 3], &[1.0f32; 6])]);
+            let _ = steps.postprocess(vec![tensor(&[2, 3], &[1.0f32; 6])]);
         }
     }
 
@@ -502,10 +500,10 @@ proptest! {
         );
         let toml = "[[preprocess]]\nstep = \"scale\"\nmean = [1, 2, 3]\nstd = 2\n\
                     [[postprocess]]\nstep = \"top_k\"\nk = 2\n";
-        let chain = chain(toml, model);
+        let steps = steps(toml, model);
         let through = |rows: &[[f32; 3]]| {
             let sent = tensor(&[rows.len() as i64, 3], rows.as_flattened());
-            chain.finish(chain.prepare(&[sent]).expect("scaled")).expect("picked")
+            steps.postprocess(steps.preprocess(&[sent]).expect("scaled")).expect("picked")
         };
         let together = through(&rows);
         for (index, row) in rows.iter().enumerate() {

@@ -14,7 +14,7 @@ use crate::metrics::{Metrics, VersionMetrics};
 use tensorserve_platform::{
     Executable, LoadOptions, Platform, PlatformInfo, Profiled, RunOptions, has_marshalled_hooks,
 };
-use tensorserve_preprocessing::{self as steps, Chain};
+use tensorserve_preprocessing::{ProcessingSteps, load_steps};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{
     Buffer, DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor,
@@ -39,7 +39,7 @@ struct Loaded {
     signatures: Arc<[Signature]>,
     executable: Arc<dyn Executable>,
     /// For each of them, the steps before and behind the model.
-    chains: Vec<Option<Arc<Chain>>>,
+    chains: Vec<Option<Arc<ProcessingSteps>>>,
     step_threads: StepThreads,
     metrics: VersionMetrics,
     bytes: u64,
@@ -144,7 +144,7 @@ impl Load<'_> {
     fn load(&self, threads: usize) -> Result<Arc<Servable>> {
         let options = load_options(self.config, threads);
         let mut loaded = self.platform.load(self.folder, &options)?;
-        let chains = steps::of_version(self.folder, &loaded.signatures, self.max_tensor_bytes)?;
+        let chains = load_steps(self.folder, &loaded.signatures, self.max_tensor_bytes)?;
         let batching = batching(self.config, self.folder, self.files)?;
         let names: Vec<&str> = loaded.signatures.iter().map(|s| s.name.as_str()).collect();
         let metrics = self.metrics.version(self.model, self.version, &names);
@@ -159,7 +159,7 @@ impl Load<'_> {
         let queues = loaded.signatures.iter().enumerate().filter_map(queue).collect();
         for (signature, chain) in loaded.signatures.iter_mut().zip(&chains) {
             if let Some(chain) = chain {
-                signature.clone_from(chain.signature());
+                signature.clone_from(chain.client_signature());
             }
         }
         let loaded = Loaded {
@@ -226,7 +226,7 @@ impl Servable {
     fn warm(&self) {
         let Loaded { signatures, chains, .. } = &*self.loaded;
         for ((seen, chain), queue) in signatures.iter().zip(chains).zip(&self.queues) {
-            let signature = chain.as_ref().map_or(seen, |chain| chain.model());
+            let signature = chain.as_ref().map_or(seen, |chain| chain.model_signature());
             if !signature.read_only || signature.inputs.is_empty() {
                 continue;
             }
@@ -370,21 +370,21 @@ impl Servable {
     /// The same with the steps before and behind the model.
     async fn infer_with(
         &self,
-        chain: &Arc<Chain>,
+        chain: &Arc<ProcessingSteps>,
         queue: &Queue,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
     ) -> Result<BatchOutput> {
         let threads = &self.loaded.step_threads;
-        let (cost, before) = (chain.cost_before(&inputs), Arc::clone(chain));
-        let inputs = threads.run(cost, deadline, move || before.prepare(&inputs)).await?;
+        let (cost, before) = (chain.preprocess_cost(&inputs), Arc::clone(chain));
+        let inputs = threads.run(cost, deadline, move || before.preprocess(&inputs)).await?;
         let BatchOutput { outputs, timing } = queue.submit(inputs, deadline).await?;
-        let (cost, behind) = (chain.cost_behind(&outputs), Arc::clone(chain));
-        let outputs = threads.run(cost, deadline, move || behind.finish(outputs)).await?;
+        let (cost, behind) = (chain.postprocess_cost(&outputs), Arc::clone(chain));
+        let outputs = threads.run(cost, deadline, move || behind.postprocess(outputs)).await?;
         Ok(BatchOutput { outputs, timing })
     }
 
-    fn chain(&self, index: usize) -> Option<&Arc<Chain>> {
+    fn chain(&self, index: usize) -> Option<&Arc<ProcessingSteps>> {
         self.loaded.chains.get(index)?.as_ref()
     }
 
@@ -397,7 +397,7 @@ impl Servable {
         let Some(chain) = self.chain(index) else {
             return queue.warm(inputs, None);
         };
-        chain.finish(queue.warm(&chain.prepare(inputs)?, None)?)
+        chain.postprocess(queue.warm(&chain.preprocess(inputs)?, None)?)
     }
 
     /// The same for at most `timeout`, with what every operation did meanwhile. Blocks.
@@ -416,9 +416,9 @@ impl Servable {
         let Some(chain) = self.chain(index) else {
             return self.loaded.executable.profile(index, inputs, options);
         };
-        let prepared = chain.prepare(inputs)?;
+        let prepared = chain.preprocess(inputs)?;
         let (outputs, runs) = self.loaded.executable.profile(index, &prepared, options)?;
-        Ok((chain.finish(outputs)?, runs))
+        Ok((chain.postprocess(outputs)?, runs))
     }
 
     /// The queue of signature number `index`, for inputs that can be its.
