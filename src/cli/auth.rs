@@ -10,8 +10,8 @@ use super::say;
 use super::table::columns;
 use crate::config::AuthConfig;
 use crate::config::environment::Environment;
-use tensorserve_auth::file::{self, Kind};
-use tensorserve_auth::secret::{PasswordHashed, new_key};
+use tensorserve_auth::file::{self, CredentialKind};
+use tensorserve_auth::secret::{PasswordHash, new_key};
 use tensorserve_auth::{Authenticator, Role as OurRole};
 use tensorserve_os as os;
 use tensorserve_tensor::error::{Error, Result};
@@ -104,7 +104,7 @@ pub(super) fn run(command: &Commands, environment: &Environment) -> Result<ExitC
             drop(Authenticator::new(&AuthConfig::File(path.clone()))?);
             say(&format!("{}: {} users and keys", path.display(), file::list(&path)?.len()));
         }
-        Commands::Hash => say(&PasswordHashed::of(&password()?)?.to_string()),
+        Commands::Hash => say(&PasswordHash::of(&password()?)?.to_string()),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -128,8 +128,8 @@ fn list(path: &Path) -> Result<()> {
     let mut rows = vec![["NAME", "KIND", "ROLES"].map(str::to_owned).to_vec()];
     for entry in file::list(path)? {
         let kind = match entry.kind {
-            Kind::User => "user",
-            Kind::Key => "key",
+            CredentialKind::User => "user",
+            CredentialKind::Key => "key",
         };
         rows.push(vec![entry.name, kind.to_owned(), entry.roles.names().join(", ")]);
     }

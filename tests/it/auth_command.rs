@@ -76,9 +76,9 @@ fn mistakes_are_told_and_change_nothing() {
     fails(&["add-user", "ana", "--role", "admin"], "short\n", "at least 8");
     fails(&["add-user", "ana", "--role", "root"], "long enough\n", "possible values");
     fails(&["add-key", "ci"], "", "--role");
-    fails(&["add-key", "a:b", "--role", "infer"], "", "no colon");
+    fails(&["add-key", "a:b", "--role", "infer"], "", "neither colons");
     assert!(auth(&["add-key", "ci", "--role", "infer", "--file", file], "").0);
-    fails(&["add-key", "ci", "--role", "infer"], "", "there already");
+    fails(&["add-key", "ci", "--role", "infer"], "", "exists already");
     fs::write(&path, "[keys.ci]\nsha256 = \"x\"\nroles = []\n").expect("written");
     fails(&["check"], "", "line 2");
     fails(&["add-key", "cd", "--role", "infer"], "", "line 2");

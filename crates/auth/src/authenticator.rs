@@ -1,4 +1,4 @@
-//! From the value of an `Authorization` header to somebody, or a refusal.
+//! Authenticates and authorizes requests by their `Authorization` header.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,182 +7,185 @@ use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use super::check::{Checker, Checking};
-use super::file::{self, Entry, Secret};
-use super::people::People;
-use super::secret::{PasswordHashed, Tagger};
+use super::accounts::Accounts;
+use super::check::{PasswordChecker, PendingCheck};
+use super::file::{self, Account, SecretHash};
+use super::secret::{CredentialTagger, PasswordHash};
 use super::{Identity, Permission, Roles};
 use crate::AuthConfig;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The longest value of an `Authorization` header that is looked at.
-const LONGEST: usize = 8 << 10;
+/// The longest value of an `Authorization` header that is read, in bytes.
+const MAX_AUTHORIZATION_BYTES: usize = 8 << 10;
 
-/// Knows who may do what. Cheap to clone.
+/// Authenticates and authorizes requests. Cheap to clone.
 #[derive(Clone)]
-pub struct Authenticator(Arc<Inner>);
+pub struct Authenticator(Arc<AuthenticatorInner>);
 
-struct Inner {
-    from: AuthConfig,
-    people: ArcSwap<People>,
-    tagger: Tagger,
-    checker: Checker,
+struct AuthenticatorInner {
+    config: AuthConfig,
+    accounts: ArcSwap<Accounts>,
+    tagger: CredentialTagger,
+    checker: PasswordChecker,
 }
 
-/// Why somebody does not get what they ask for.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// They do not say who they are.
+pub enum AuthError {
+    /// It has no credentials.
     Missing,
-    /// What they say can not be read.
+    /// The credentials are malformed.
     Malformed,
-    /// Nobody has this password or key.
+    /// No user or key has these credentials.
     Wrong,
-    /// They are known, and have not the role for it.
+    /// The user or key lacks the permission.
     Forbidden(Permission),
     /// Too many passwords are being checked.
     Busy,
 }
 
-impl Refusal {
-    /// The failure for the client. It says the same of an unknown user as of a wrong password.
+impl AuthError {
+    /// The error for the client, which is the same for an unknown user and a wrong password.
     #[must_use]
     pub fn error(self) -> Error {
-        let unauthenticated = |text: &str| Error::new(Code::Unauthenticated, text.to_owned());
-        match self {
-            Refusal::Missing => unauthenticated(
+        let (code, message) = match self {
+            AuthError::Missing => (
+                Code::Unauthenticated,
                 "credentials are missing: send the header Authorization with Bearer and a key, or \
-                 with Basic and user and password",
+                 with Basic and the base64 of user:password"
+                    .into(),
             ),
-            Refusal::Malformed => unauthenticated(
-                "the credentials can not be read: Authorization must be Bearer and a key, or Basic \
-                 and the base64 of user:password",
+            AuthError::Malformed => (
+                Code::Unauthenticated,
+                "the credentials are malformed: Authorization must be Bearer and a key, or Basic \
+                 and the base64 of user:password"
+                    .into(),
             ),
-            Refusal::Wrong => unauthenticated("the credentials are wrong"),
-            Refusal::Forbidden(access) => Error::new(
+            AuthError::Wrong => (Code::Unauthenticated, "the credentials are wrong".into()),
+            AuthError::Forbidden(permission) => (
                 Code::PermissionDenied,
-                format!("this needs the role {access}, which the credentials do not have"),
+                format!("this requires the role {permission}, which the credentials do not have"),
             ),
-            Refusal::Busy => Error::new(
+            AuthError::Busy => (
                 Code::ResourceExhausted,
-                "too many passwords are being checked; try again, or use a key",
+                "too many passwords are being checked; try again, or use a key".into(),
             ),
-        }
+        };
+        Error::new(code, message)
     }
 }
 
-/// What is known at once of somebody who asks.
-pub enum Asked {
-    /// They may, or may not.
-    Answered(Result<Identity, Refusal>),
-    /// Their password has to be checked first.
-    Unknown(Checking),
+/// The outcome of [`Authenticator::authorize`].
+pub enum AuthOutcome {
+    /// The request is allowed or refused.
+    Decided(Result<Identity, AuthError>),
+    /// Its password is being checked.
+    Pending(PendingCheck),
 }
 
 impl Authenticator {
-    /// Knows whom the configuration names.
+    /// An authenticator for the users and keys of `config`.
     ///
     /// # Errors
-    /// What is wrong with the file, or if there are no random numbers or threads.
+    /// Mistakes in the file, or if the system has no random numbers or threads.
     pub fn new(config: &AuthConfig) -> Result<Self> {
-        let entries = match config {
+        let accounts = match config {
             AuthConfig::File(path) => file::read(path).map_err(|e| e.context("auth_file"))?,
             AuthConfig::OneUser { name, password } => {
-                let secret = Secret::Password(PasswordHashed::of(password)?);
-                vec![Entry { identity: Identity::of(name, Roles::ALL), secret }]
+                let secret = SecretHash::Password(PasswordHash::of(password)?);
+                vec![Account { identity: Identity::of(name, Roles::ALL), secret }]
             }
         };
-        Ok(Authenticator(Arc::new(Inner {
-            from: config.clone(),
-            people: ArcSwap::from_pointee(People::new(entries)),
-            tagger: Tagger::new()?,
-            checker: Checker::start()?,
+        Ok(Authenticator(Arc::new(AuthenticatorInner {
+            config: config.clone(),
+            accounts: ArcSwap::from_pointee(Accounts::new(accounts)),
+            tagger: CredentialTagger::new()?,
+            checker: PasswordChecker::start()?,
         })))
     }
 
-    /// The file that it was made from.
+    /// The file of the users and keys, if they come from one.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
-        match &self.0.from {
+        match &self.0.config {
             AuthConfig::File(path) => Some(path),
             AuthConfig::OneUser { .. } => None,
         }
     }
 
-    /// Reads the file again, and says how many it knows. Requests go on with what was known until
-    /// it is read whole.
+    /// Reads the file again and returns the number of its users and keys. Until it is completely
+    /// read, requests are authenticated by the previous ones.
     ///
     /// # Errors
-    /// What is wrong with it; then everything stays as it was.
+    /// Mistakes in the file; the previous users and keys stay valid then.
     pub fn reload(&self) -> Result<usize> {
         let Some(file) = self.file() else {
             return Ok(0);
         };
-        let entries = file::read(file)?;
-        let count = entries.len();
-        let people = People::new(entries);
-        people.remember_those_of(&self.0.people.load());
-        self.0.people.store(Arc::new(people));
+        let accounts = file::read(file)?;
+        let count = accounts.len();
+        let accounts = Accounts::new(accounts);
+        accounts.keep_verified(&self.0.accounts.load());
+        self.0.accounts.store(Arc::new(accounts));
         Ok(count)
     }
 
-    /// Whether who sends this `Authorization` header gets `access`.
+    /// Authenticates a request by its `Authorization` header, and authorizes it for `permission`.
     #[must_use]
-    pub fn ask(&self, access: Permission, authorization: Option<&[u8]>) -> Asked {
-        if access == Permission::Public {
-            return Asked::Answered(Ok(Identity::nobody()));
+    pub fn authorize(&self, permission: Permission, authorization: Option<&[u8]>) -> AuthOutcome {
+        if permission == Permission::Public {
+            return AuthOutcome::Decided(Ok(Identity::anonymous()));
         }
         let Some(authorization) = authorization else {
-            return Asked::Answered(Err(Refusal::Missing));
+            return AuthOutcome::Decided(Err(AuthError::Missing));
         };
         let Some((scheme, token)) = credentials(authorization) else {
-            return Asked::Answered(Err(Refusal::Malformed));
+            return AuthOutcome::Decided(Err(AuthError::Malformed));
         };
-        let people = self.0.people.load();
+        let accounts = self.0.accounts.load();
         let tag = self.0.tagger.tag(scheme as u8, token);
-        if let Some(identity) = people.known(&tag) {
-            return Asked::Answered(permit(access, &identity));
+        if let Some(identity) = accounts.verified(&tag) {
+            return AuthOutcome::Decided(permit(permission, &identity));
         }
         match scheme {
-            Scheme::Bearer => Asked::Answered(match people.with_key(token) {
-                Some(entry) => {
-                    people.remember(tag, &entry);
-                    permit(access, &entry.identity)
+            Scheme::Bearer => AuthOutcome::Decided(match accounts.with_key(token) {
+                Some(account) => {
+                    accounts.set_verified(tag, &account);
+                    permit(permission, &account.identity)
                 }
-                None => Err(Refusal::Wrong),
+                None => Err(AuthError::Wrong),
             }),
             Scheme::Basic => match user_and_password(token) {
                 Some((user, password)) => {
-                    let checking = self.0.checker.check(&people, tag, &user, password);
-                    checking.map_or_else(
-                        |refusal| Asked::Answered(Err(refusal)),
-                        |answer| Asked::Unknown(Checking { access, answer }),
-                    )
+                    match self.0.checker.check(&accounts, tag, &user, password) {
+                        Ok(result) => AuthOutcome::Pending(PendingCheck { permission, result }),
+                        Err(error) => AuthOutcome::Decided(Err(error)),
+                    }
                 }
-                None => Asked::Answered(Err(Refusal::Malformed)),
+                None => AuthOutcome::Decided(Err(AuthError::Malformed)),
             },
         }
     }
 }
 
-/// The identity, if it gets `access`.
-pub(super) fn permit(access: Permission, identity: &Identity) -> Result<Identity, Refusal> {
-    if access.allows(identity.roles()) {
+/// The identity, if it has the permission.
+pub(super) fn permit(permission: Permission, identity: &Identity) -> Result<Identity, AuthError> {
+    if permission.allows(identity.roles()) {
         return Ok(identity.clone());
     }
-    Err(Refusal::Forbidden(access))
+    Err(AuthError::Forbidden(permission))
 }
 
-/// How credentials are shown.
+/// The authentication scheme of an `Authorization` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Basic,
     Bearer,
 }
 
-/// The scheme of an `Authorization` header, and what stands behind it.
+/// The scheme and the token of an `Authorization` header.
 fn credentials(authorization: &[u8]) -> Option<(Scheme, &[u8])> {
-    if authorization.len() > LONGEST {
+    if authorization.len() > MAX_AUTHORIZATION_BYTES {
         return None;
     }
     let space = authorization.iter().position(|byte| *byte == b' ')?;
@@ -198,7 +201,7 @@ fn credentials(authorization: &[u8]) -> Option<(Scheme, &[u8])> {
     (!token.is_empty()).then_some((scheme, token))
 }
 
-/// User and password of the token of [`Scheme::Basic`].
+/// The user and the password of a [`Scheme::Basic`] token.
 fn user_and_password(token: &[u8]) -> Option<(String, Vec<u8>)> {
     let mut user = BASE64_STANDARD.decode(token).ok()?;
     let colon = user.iter().position(|byte| *byte == b':')?;
@@ -216,7 +219,7 @@ mod tests {
         assert_eq!(credentials(b"Bearer abc"), Some((Scheme::Bearer, &b"abc"[..])));
         assert_eq!(credentials(b"bEARER  abc "), Some((Scheme::Bearer, &b"abc"[..])));
         assert_eq!(credentials(b"basic YTpi"), Some((Scheme::Basic, &b"YTpi"[..])));
-        let long = [&b"Bearer "[..], &[b'a'; LONGEST]].concat();
+        let long = [&b"Bearer "[..], &[b'a'; MAX_AUTHORIZATION_BYTES]].concat();
         for wrong in
             [&b""[..], b"Bearer", b"Bearer ", b" abc", b"Digest abc", b"AWS4-HMAC-SHA256 x", &long]
         {

@@ -1,109 +1,110 @@
-//! Checks passwords, one after another, on a thread of its own and behind all others.
+//! Checks passwords one after another, on a thread of low priority.
 //!
-//! A check takes some 20 ms and 19 MiB on purpose, so wrong passwords must not be able to ask for
-//! many: requests with the same credentials share a check, a few checks may wait, and whoever
-//! comes then is told to try again. Requests whose credentials are known, and those with keys,
-//! never come here.
+//! A check takes some 20 ms and 19 MiB on purpose, so a flood of wrong passwords must not cause
+//! many: requests with the same credentials share a check, few checks may wait, and further requests
+//! are refused as busy. Requests with verified credentials, and those with keys, need no check.
 
-use std::collections::hash_map::Entry as Place;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use tokio::sync::oneshot;
 
+use super::accounts::{Accounts, ExpectedPassword};
 use super::authenticator::permit;
-use super::people::{Password, People};
-use super::secret::Tag;
-use super::{Identity, Permission, Refusal};
+use super::secret::CredentialTag;
+use super::{AuthError, Identity, Permission};
 use tensorserve_os as os;
 use tensorserve_tensor::error::{Error, Result};
 
-/// Checks that may wait. They take about a second and a half.
-const MOST_WAITING: usize = 64;
+/// The most checks that wait. They take about a second and a half.
+const MAX_WAITING_CHECKS: usize = 64;
 
-/// Requests that may wait for one check.
-const MOST_SHARING: usize = 4096;
+/// The most requests that wait for one check.
+const MAX_REQUESTS_PER_CHECK: usize = 4096;
 
-type Answer = Result<Identity, Refusal>;
+type CheckResult = Result<Identity, AuthError>;
 
-/// A check of a password that is under way.
-pub struct Checking {
-    pub(super) access: Permission,
-    pub(super) answer: oneshot::Receiver<Answer>,
+/// A password check in progress.
+pub struct PendingCheck {
+    pub(super) permission: Permission,
+    pub(super) result: oneshot::Receiver<CheckResult>,
 }
 
-impl Checking {
-    /// How it went.
+impl PendingCheck {
+    /// Waits for the result.
     ///
     /// # Errors
-    /// If the password is wrong, or is not that of somebody who gets what was asked for.
-    pub async fn answer(self) -> Answer {
-        let answer = self.answer.await.unwrap_or(Err(Refusal::Busy));
-        answer.and_then(|identity| permit(self.access, &identity))
+    /// If the password is wrong, or its user lacks the permission.
+    pub async fn result(self) -> Result<Identity, AuthError> {
+        let result = self.result.await.unwrap_or(Err(AuthError::Busy));
+        result.and_then(|identity| permit(self.permission, &identity))
     }
 }
 
 /// The thread that checks passwords. It ends when this is dropped.
-pub(super) struct Checker(SyncSender<Check>);
+pub(super) struct PasswordChecker(SyncSender<PasswordCheck>);
 
-struct Check {
-    people: Arc<People>,
-    tag: Tag,
-    against: Password,
+struct PasswordCheck {
+    accounts: Arc<Accounts>,
+    tag: CredentialTag,
+    expected: ExpectedPassword,
     password: Vec<u8>,
 }
 
-impl Checker {
+impl PasswordChecker {
     pub(super) fn start() -> Result<Self> {
-        let (sender, receiver) = sync_channel(MOST_WAITING);
+        let (sender, receiver) = sync_channel(MAX_WAITING_CHECKS);
         let thread = thread::Builder::new().name("passwords".to_owned());
         thread
-            .spawn(move || work(&receiver))
+            .spawn(move || check_passwords(&receiver))
             .map_err(|e| Error::internal("a thread could not be started").with_source(e))?;
-        Ok(Checker(sender))
+        Ok(PasswordChecker(sender))
     }
 
-    /// Has a password of `user` checked, or waits for the check of the same that is under way.
+    /// Starts the check of a password of `user`, or joins the check of the same credentials that is
+    /// in progress.
     pub(super) fn check(
         &self,
-        people: &Arc<People>,
-        tag: Tag,
+        accounts: &Arc<Accounts>,
+        tag: CredentialTag,
         user: &str,
         password: Vec<u8>,
-    ) -> Result<oneshot::Receiver<Answer>, Refusal> {
+    ) -> Result<oneshot::Receiver<CheckResult>, AuthError> {
         let (sender, receiver) = oneshot::channel();
-        let mut checked = people.checked();
-        let place = match checked.entry(tag) {
-            Place::Occupied(mut others) if others.get().len() < MOST_SHARING => {
-                others.get_mut().push(sender);
+        let mut pending = accounts.pending();
+        let vacant = match pending.entry(tag) {
+            Entry::Occupied(mut waiting) if waiting.get().len() < MAX_REQUESTS_PER_CHECK => {
+                waiting.get_mut().push(sender);
                 return Ok(receiver);
             }
-            Place::Occupied(_) => return Err(Refusal::Busy),
-            Place::Vacant(place) => place,
+            Entry::Occupied(_) => return Err(AuthError::Busy),
+            Entry::Vacant(vacant) => vacant,
         };
-        let against = people.password_of(user).ok_or(Refusal::Wrong)?;
-        let check = Check { people: Arc::clone(people), tag, against, password };
-        // The thread can not be done before the sender is in its place: it has to wait for that.
-        self.0.try_send(check).map_err(|_| Refusal::Busy)?;
-        place.insert(vec![sender]);
+        let expected = accounts.expected_password(user).ok_or(AuthError::Wrong)?;
+        let check = PasswordCheck { accounts: Arc::clone(accounts), tag, expected, password };
+        // The thread needs the lock that is held here to send its result, so it cannot be done
+        // before the sender is inserted.
+        self.0.try_send(check).map_err(|_| AuthError::Busy)?;
+        vacant.insert(vec![sender]);
         Ok(receiver)
     }
 }
 
-fn work(checks: &Receiver<Check>) {
+fn check_passwords(checks: &Receiver<PasswordCheck>) {
     os::lower_priority();
-    for Check { people, tag, against, password } in checks {
-        let is_right = against.hash.is_of(&password);
-        let entry = against.entry.filter(|_| is_right);
-        if let Some(entry) = &entry {
-            people.remember(tag, entry);
+    for PasswordCheck { accounts, tag, expected, password } in checks {
+        let is_right = expected.hash.is_of(&password);
+        let account = expected.account.filter(|_| is_right);
+        if let Some(account) = &account {
+            accounts.set_verified(tag, account);
         }
-        let answer = entry.map(|entry| entry.identity.clone()).ok_or(Refusal::Wrong);
-        let waiting = people.checked().remove(&tag).unwrap_or_default();
+        let result = account.map(|account| account.identity.clone()).ok_or(AuthError::Wrong);
+        let waiting = accounts.pending().remove(&tag).unwrap_or_default();
         for sender in waiting {
-            // Who has gone away need not hear it.
-            let _ = sender.send(answer.clone());
+            // The request may have been cancelled.
+            let _ = sender.send(result.clone());
         }
     }
 }

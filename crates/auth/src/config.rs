@@ -1,14 +1,14 @@
-//! Where it is said who may do what.
+//! Where the users and keys come from.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where it is said who may do what.
+/// Where the users and keys come from.
 #[derive(Clone, PartialEq, Eq)]
 pub enum AuthConfig {
-    /// In a file of users and keys, which is watched.
+    /// A file of users and keys, which is watched for changes.
     File(PathBuf),
-    /// There is one user, who may do everything.
+    /// A single user, with every role.
     OneUser {
         /// The user's name.
         name: String,
@@ -18,7 +18,7 @@ pub enum AuthConfig {
 }
 
 impl fmt::Debug for AuthConfig {
-    /// Without the password: it must not get into a log.
+    /// Omits the password, which must not get into a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AuthConfig::File(path) => f.debug_tuple("File").field(path).finish(),

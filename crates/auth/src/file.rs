@@ -10,7 +10,7 @@
 //! roles = ["infer"]
 //! ```
 //!
-//! What is wrong with it is told with its line, and never with a line's text: that is a secret.
+//! Errors give the line, but never its text, which may be a secret.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,207 +21,237 @@ use std::path::Path;
 
 use toml::Spanned;
 
-use super::secret::{KeyHash, PasswordHashed};
+use super::secret::{KeyHash, PasswordHash};
 use super::{Identity, Role, Roles};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The largest file that is read: room for some 50,000 keys.
-const LARGEST: u64 = 8 << 20;
+/// The largest size of the file in bytes: enough for some 50,000 keys.
+const MAX_FILE_SIZE: u64 = 8 << 20;
 
-/// The longest name of a user or key.
-const LONGEST_NAME: usize = 128;
+/// The longest name of a user or key in bytes.
+const MAX_NAME_BYTES: usize = 128;
 
-/// What somebody shows.
+/// The permissions of a new file: only its owner may read and write it.
+const NEW_FILE_MODE: u32 = 0o600;
+
+/// The kind of credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CredentialKind {
     /// A name and a password.
     User,
     /// A key.
     Key,
 }
 
-/// How somebody is known.
+/// The hash of a user's password, or of a key.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Secret {
-    Password(PasswordHashed),
+pub(super) enum SecretHash {
+    Password(PasswordHash),
     Key(KeyHash),
 }
 
-/// Somebody whom the file knows.
+/// A user or a key.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct Account {
     pub(super) identity: Identity,
-    pub(super) secret: Secret,
+    pub(super) secret: SecretHash,
 }
 
-/// What may be told of an entry.
-pub struct Listed {
+/// A user or a key, without its secret.
+pub struct AccountSummary {
     /// The name of the user or key.
     pub name: String,
-    /// Which of both.
-    pub kind: Kind,
-    /// What they may do.
+    /// Whether it is a user or a key.
+    pub kind: CredentialKind,
+    /// Its roles.
     pub roles: Roles,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Tables {
+struct AuthFile {
     #[serde(default)]
-    users: BTreeMap<Spanned<String>, User>,
+    users: BTreeMap<Spanned<String>, UserTable>,
     #[serde(default)]
-    keys: BTreeMap<Spanned<String>, Key>,
+    keys: BTreeMap<Spanned<String>, KeyTable>,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct User {
+struct UserTable {
     password: Spanned<String>,
     roles: Vec<Spanned<String>>,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Key {
+struct KeyTable {
     sha256: Spanned<String>,
     roles: Vec<Spanned<String>>,
+}
+
+/// A mistake in the file.
+struct Mistake {
+    /// The byte of the text at which it is.
+    offset: usize,
+    reason: String,
+}
+
+impl Mistake {
+    fn at(value: &Spanned<String>, reason: impl Into<String>) -> Self {
+        Mistake { offset: value.span().start, reason: reason.into() }
+    }
+
+    /// The error, with the line in `text`.
+    fn error(&self, text: &str) -> Error {
+        let before = text.get(..self.offset).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        Error::invalid(format!("line {line}: {}", self.reason))
+    }
 }
 
 /// Reads the file at `path`.
 ///
 /// # Errors
-/// With the path, and the line of what is wrong.
-pub(super) fn read(path: &Path) -> Result<Vec<Entry>> {
-    parse(&text_of(path)?).map_err(|e| e.context(path.display()))
+/// With the path, and the line of a mistake.
+pub(super) fn read(path: &Path) -> Result<Vec<Account>> {
+    parse(&read_text(path)?).map_err(|e| e.context(path.display()))
 }
 
-fn text_of(path: &Path) -> Result<String> {
-    let failed = |e: std::io::Error| {
+fn read_text(path: &Path) -> Result<String> {
+    let unreadable = |e: std::io::Error| {
         let message = format!("{}: {e}", path.display());
         Error::new(Code::of_io(&e), message).with_source(e)
     };
-    let size = fs::metadata(path).map_err(failed)?.len();
-    if size > LARGEST {
-        return Err(Error::invalid(format!("{}: it has {size} bytes", path.display())));
+    let size = fs::metadata(path).map_err(unreadable)?.len();
+    if size > MAX_FILE_SIZE {
+        return Err(Error::invalid(format!(
+            "{}: it has {size} bytes; at most {MAX_FILE_SIZE} are allowed",
+            path.display()
+        )));
     }
-    fs::read_to_string(path).map_err(failed)
+    fs::read_to_string(path).map_err(unreadable)
 }
 
-/// What the file at `path` says, without what is secret.
+/// The users and keys of the file at `path`, without their secrets.
 ///
 /// # Errors
-/// As for a server that reads it.
-pub fn list(path: &Path) -> Result<Vec<Listed>> {
-    let listed = |entry: Entry| Listed {
-        name: entry.identity.name().unwrap_or_default().to_owned(),
-        kind: match entry.secret {
-            Secret::Password(_) => Kind::User,
-            Secret::Key(_) => Kind::Key,
+/// Those of a server that reads the file.
+pub fn list(path: &Path) -> Result<Vec<AccountSummary>> {
+    let summary = |account: Account| AccountSummary {
+        name: account.identity.name().unwrap_or_default().to_owned(),
+        kind: match account.secret {
+            SecretHash::Password(_) => CredentialKind::User,
+            SecretHash::Key(_) => CredentialKind::Key,
         },
-        roles: entry.identity.roles(),
+        roles: account.identity.roles(),
     };
-    Ok(read(path)?.into_iter().map(listed).collect())
+    Ok(read(path)?.into_iter().map(summary).collect())
 }
 
-fn parse(text: &str) -> Result<Vec<Entry>> {
-    let at = |offset: usize, why: &dyn std::fmt::Display| {
-        let before = text.get(..offset).unwrap_or(text);
-        Error::invalid(format!("line {}: {why}", before.matches('\n').count() + 1))
-    };
-    let tables: Tables = toml::from_str(text).map_err(|error| {
+fn parse(text: &str) -> Result<Vec<Account>> {
+    let file: AuthFile = toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
-        at(offset, &error.message())
+        Mistake { offset, reason: error.message().to_owned() }.error(text)
     })?;
-    let wrong = |place: &Spanned<String>, why: String| at(place.span().start, &why);
-    let mut entries: Vec<Entry> = Vec::new();
-    for (name, user) in &tables.users {
-        let hash = PasswordHashed::parse(user.password.get_ref());
-        let hash = hash.map_err(|why| wrong(&user.password, format!("password: {why}")))?;
-        let roles = roles(&user.roles).map_err(|(place, why)| wrong(place, why))?;
-        check_name(name.get_ref()).map_err(|why| wrong(name, why))?;
-        let identity = Identity::of(name.get_ref(), roles);
-        entries.push(Entry { identity, secret: Secret::Password(hash) });
-    }
-    for (name, key) in &tables.keys {
-        let hash = KeyHash::parse(key.sha256.get_ref()).ok_or_else(|| {
-            wrong(&key.sha256, "sha256: it must be 64 hexadecimal digits".to_owned())
-        })?;
-        let roles = roles(&key.roles).map_err(|(place, why)| wrong(place, why))?;
-        check_name(name.get_ref()).map_err(|why| wrong(name, why))?;
-        if tables.users.contains_key(name) {
-            return Err(wrong(name, format!("{:?} is a user already", name.get_ref())));
-        }
-        let identity = Identity::of(name.get_ref(), roles);
-        entries.push(Entry { identity, secret: Secret::Key(hash) });
-    }
-    if entries.is_empty() {
+    let accounts = accounts(&file).map_err(|mistake| mistake.error(text))?;
+    if accounts.is_empty() {
         return Err(Error::invalid(
-            "it has no users and no keys; `tensorserve auth add-key NAME` makes one",
+            "it has no users and no keys; add one with `tensorserve auth add-key NAME`",
         ));
     }
-    Ok(entries)
+    Ok(accounts)
 }
 
-fn roles(names: &[Spanned<String>]) -> Result<Roles, (&Spanned<String>, String)> {
-    let mut roles = Vec::new();
-    for name in names {
-        let role = Role::of(name.get_ref()).ok_or_else(|| {
-            (name, format!("{:?} is no role; there are infer, metrics and admin", name.get_ref()))
+fn accounts(file: &AuthFile) -> Result<Vec<Account>, Mistake> {
+    let mut accounts = Vec::with_capacity(file.users.len() + file.keys.len());
+    for (name, user) in &file.users {
+        let hash = PasswordHash::parse(user.password.get_ref())
+            .map_err(|reason| Mistake::at(&user.password, format!("password: {reason}")))?;
+        let identity = identity(name, &user.roles)?;
+        accounts.push(Account { identity, secret: SecretHash::Password(hash) });
+    }
+    for (name, key) in &file.keys {
+        let hash = KeyHash::parse(key.sha256.get_ref())
+            .ok_or_else(|| Mistake::at(&key.sha256, "sha256: it must be 64 hexadecimal digits"))?;
+        let identity = identity(name, &key.roles)?;
+        if file.users.contains_key(name) {
+            let reason = format!("{:?} is already the name of a user", name.get_ref());
+            return Err(Mistake::at(name, reason));
+        }
+        accounts.push(Account { identity, secret: SecretHash::Key(hash) });
+    }
+    Ok(accounts)
+}
+
+fn identity(name: &Spanned<String>, role_names: &[Spanned<String>]) -> Result<Identity, Mistake> {
+    let mut roles = Vec::with_capacity(role_names.len());
+    for role_name in role_names {
+        let role = Role::from_name(role_name.get_ref()).ok_or_else(|| {
+            let reason =
+                format!("{:?} is not a role; these are infer, metrics, admin", role_name.get_ref());
+            Mistake::at(role_name, reason)
         })?;
         roles.push(role);
     }
-    Ok(Roles::of(&roles))
+    check_name(name.get_ref()).map_err(|reason| Mistake::at(name, reason))?;
+    Ok(Identity::of(name.get_ref(), Roles::of(&roles)))
 }
 
-/// A name goes into the log, and a user's stands before a colon.
+/// Refuses names that cannot be written to the log, or before the colon of Basic credentials.
 fn check_name(name: &str) -> Result<(), String> {
-    let is_bad = |c: char| c == ':' || c.is_control();
-    if name.is_empty() || name.len() > LONGEST_NAME || name.contains(is_bad) {
+    let is_invalid = |c: char| c == ':' || c.is_control();
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(is_invalid) {
         return Err(format!(
-            "{name:?} can not be a name: it must have 1 to {LONGEST_NAME} bytes, and no colon"
+            "{name:?} is not a valid name: it must have 1 to {MAX_NAME_BYTES} bytes, and neither \
+             colons nor control characters"
         ));
     }
     Ok(())
 }
 
-/// Adds a user with a password to the file at `path`, which is made if it is not there.
+/// Adds a user with a password to the file at `path`, which is created if it is missing.
 ///
 /// # Errors
-/// If the name is taken or can not be one, or the file can not be read or written.
+/// If the name exists or is invalid, or the file cannot be read or written.
 pub fn add_user(path: &Path, name: &str, password: &str, roles: &[Role]) -> Result<()> {
-    let hash = PasswordHashed::of(password)?;
-    add(path, name, &format!("users.{}", quoted(name)), &format!("password = \"{hash}\""), roles)
+    let hash = PasswordHash::of(password)?;
+    let (table, secret) = (format!("users.{}", toml_key(name)), format!("password = \"{hash}\""));
+    add(path, name, &table, &secret, roles)
 }
 
-/// Adds a key to the file at `path`, which is made if it is not there.
+/// Adds a key to the file at `path`, which is created if it is missing.
 ///
 /// # Errors
-/// As [`add_user`].
+/// Those of [`add_user`].
 pub fn add_key(path: &Path, name: &str, key: &str, roles: &[Role]) -> Result<()> {
     let hash = KeyHash::of(key.as_bytes());
-    add(path, name, &format!("keys.{}", quoted(name)), &format!("sha256 = \"{hash}\""), roles)
+    let (table, secret) = (format!("keys.{}", toml_key(name)), format!("sha256 = \"{hash}\""));
+    add(path, name, &table, &secret, roles)
 }
 
-/// A name as a key of TOML.
-fn quoted(name: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-    if !name.is_empty() && name.bytes().all(is_plain) {
+/// A name as a TOML key, quoted if necessary.
+fn toml_key(name: &str) -> String {
+    let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if !name.is_empty() && name.bytes().all(is_bare) {
         return name.to_owned();
     }
     format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
+/// Appends a table with a secret and roles to the file.
 fn add(path: &Path, name: &str, table: &str, secret: &str, roles: &[Role]) -> Result<()> {
     check_name(name).map_err(Error::invalid)?;
-    let mut text = match text_of(path) {
+    let mut text = match read_text(path) {
         Ok(text) => text,
         Err(error) if error.code() == Code::NotFound => {
-            "# Who may use tensorserve, and for what. Secrets are hashes.\n".to_owned()
+            "# Users and keys of tensorserve, with their roles. Secrets are hashes.\n".to_owned()
         }
         Err(error) => return Err(error),
     };
-    if parse(&text).is_ok_and(|all| all.iter().any(|e| e.identity.name() == Some(name))) {
-        let message = format!("{}: {name:?} is there already", path.display());
+    let exists = |accounts: Vec<Account>| accounts.iter().any(|a| a.identity.name() == Some(name));
+    if parse(&text).is_ok_and(exists) {
+        let message = format!("{}: {name:?} exists already", path.display());
         return Err(Error::new(Code::AlreadyExists, message));
     }
     if !text.is_empty() && !text.ends_with('\n') {
@@ -229,25 +259,25 @@ fn add(path: &Path, name: &str, table: &str, secret: &str, roles: &[Role]) -> Re
     }
     let names: Vec<String> = roles.iter().map(|role| format!("\"{}\"", role.name())).collect();
     let _ = write!(text, "\n[{table}]\n{secret}\nroles = [{}]\n", names.join(", "));
-    // A file that was broken before is not made worse.
+    // A file that is invalid is left alone.
     parse(&text).map_err(|e| e.context(path.display()))?;
     write(path, &text).map_err(|e| {
-        let message = format!("{}: it can not be written: {e}", path.display());
+        let message = format!("{}: it cannot be written: {e}", path.display());
         Error::new(Code::of_io(&e), message).with_source(e)
     })
 }
 
-/// Replaces the file in one step, so that a server that watches it never sees half of it.
+/// Replaces the file atomically, so that a server that watches it never reads half of it.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let mode = fs::metadata(path).map_or(0o600, |old| old.permissions().mode());
-    let _ = fs::remove_file(&beside);
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let mode = fs::metadata(path).map_or(NEW_FILE_MODE, |old| old.permissions().mode());
+    let _ = fs::remove_file(&temporary);
     let mut options = File::options();
-    let mut file = options.write(true).create_new(true).mode(mode & 0o777).open(&beside)?;
+    let mut file = options.write(true).create_new(true).mode(mode & 0o777).open(&temporary)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs::rename(&beside, path)
+    fs::rename(&temporary, path)
 }
 
 #[cfg(test)]
@@ -269,9 +299,9 @@ mod tests {
         assert_eq!(
             listed,
             [
-                ("ana", Kind::User, vec!["admin", "infer", "metrics"]),
-                ("a \"b\" \\c é", Kind::Key, vec!["metrics"]),
-                ("ci", Kind::Key, vec!["infer", "metrics"]),
+                ("ana", CredentialKind::User, vec!["admin", "infer", "metrics"]),
+                ("a \"b\" \\c é", CredentialKind::Key, vec!["metrics"]),
+                ("ci", CredentialKind::Key, vec!["infer", "metrics"]),
             ]
         );
         let text = fs::read_to_string(&path).unwrap();
@@ -296,8 +326,16 @@ mod tests {
             (key("sha256 = \"5ecre7\"\nroles = []"), "line 4: ", "64 hexadecimal"),
             (key(&format!("sha256 = \"{KEY}\"\nrole = \"x\"\nroles = []")), "line 5: ", "role"),
             (key("sha256 = 5ecre7\nroles = []"), "line 4: ", ""),
-            ("[users.ana]\npassword = \"5ecre7\"\nroles = []".to_owned(), "line 2: ", "no hash"),
-            ("[users.\"a:b\"]\npassword = \"x\"\nroles = []".to_owned(), "line 2: ", "no hash"),
+            (
+                "[users.ana]\npassword = \"5ecre7\"\nroles = []".to_owned(),
+                "line 2: ",
+                "not a password hash",
+            ),
+            (
+                "[users.\"a:b\"]\npassword = \"x\"\nroles = []".to_owned(),
+                "line 2: ",
+                "not a password hash",
+            ),
             ("[people.x]\n".to_owned(), "line 1: ", "people"),
         ] {
             let error = parse(&text).err().expect(&text);
@@ -307,8 +345,9 @@ mod tests {
         }
         let twice = format!(
             "[users.a]\npassword = \"{}\"\nroles = []\n[keys.a]\nsha256 = \"{KEY}\"\nroles = []\n",
-            PasswordHashed::of("x").unwrap()
+            PasswordHash::of("x").unwrap()
         );
-        assert!(parse(&twice).err().unwrap().message().starts_with("line 4: \"a\" is a user"));
+        let error = parse(&twice).err().unwrap();
+        assert!(error.message().starts_with("line 4: \"a\" is already the name of a user"));
     }
 }

@@ -1,13 +1,13 @@
-//! Who asks, and what they may do.
+//! Authentication and authorization: users, API keys, roles and permissions.
 //!
-//! [`Authenticator`] knows the users and keys of a file (or the one user of the command line) and
-//! turns the value of an `Authorization` header into an [`Identity`]. An [`Permission`] is what a
-//! route or a call asks for. Nothing here knows a route, a socket or a protocol: the server asks
-//! once per request, before anything else looks at it.
+//! [`Authenticator`] holds the users and keys of a file, or the one user of the command line. It
+//! authenticates the value of an `Authorization` header as an [`Identity`], and authorizes that for
+//! the [`Permission`] that a route or a gRPC method requires. Nothing here depends on routes,
+//! sockets or protocols: the server asks once per request, before anything else reads it.
 //!
-//! Secrets are kept as hashes: passwords as argon2id, keys, which are long and random, as SHA-256.
-//! What was found right once is known again by a keyed hash of the credentials, so that a
-//! request does not pay for argon2; see [`check`] for what wrong passwords cost.
+//! Secrets are stored as hashes: passwords as argon2id; keys, which are long and random, as SHA-256.
+//! Credentials that have been verified once are recognized by a keyed hash, so that requests do not
+//! pay for argon2. [`check`] bounds the cost of wrong passwords.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -17,26 +17,26 @@
 use std::fmt;
 use std::sync::Arc;
 
-pub use self::authenticator::{Asked, Authenticator, Refusal};
-pub use self::check::Checking;
+pub use self::authenticator::{AuthError, AuthOutcome, Authenticator};
+pub use self::check::PendingCheck;
 pub use self::config::AuthConfig;
-pub use self::file::{Kind, Listed};
+pub use self::file::{AccountSummary, CredentialKind};
 
+mod accounts;
 mod authenticator;
 mod check;
 mod config;
 pub mod file;
-mod people;
 pub mod secret;
 
-/// A part that somebody can play.
+/// What a user or key may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Runs models, and looks at their state.
+    /// Run models, and read their state.
     Infer,
-    /// Reads metrics, and looks at the state of models.
+    /// Read metrics, and the state of models.
     Metrics,
-    /// Does everything.
+    /// Everything.
     Admin,
 }
 
@@ -44,13 +44,13 @@ impl Role {
     /// Every role.
     pub const ALL: [Role; 3] = [Role::Infer, Role::Metrics, Role::Admin];
 
-    /// The role of this name.
+    /// The role with this name.
     #[must_use]
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Role::ALL.into_iter().find(|role| role.name() == name)
     }
 
-    /// Its name, as it is in the file.
+    /// The name of the role in the file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -69,28 +69,28 @@ impl Role {
     }
 }
 
-/// A set of roles. Who is an admin may do what the others may.
+/// A set of roles. An admin has the other roles, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Roles(u8);
 
 impl Roles {
-    /// All of them.
+    /// Every role.
     pub const ALL: Roles = Roles(7);
 
-    /// These.
+    /// The set of these roles.
     #[must_use]
     pub fn of(roles: &[Role]) -> Self {
         let bits = roles.iter().fold(0, |bits, role| bits | role.bit());
         if bits & Role::Admin.bit() != 0 { Roles::ALL } else { Roles(bits) }
     }
 
-    /// Whether `role` is among them.
+    /// Whether the set contains `role`.
     #[must_use]
     pub fn has(self, role: Role) -> bool {
         self.0 & role.bit() != 0
     }
 
-    /// The names of the roles, in the order of the alphabet.
+    /// The names of the roles, sorted.
     #[must_use]
     pub fn names(self) -> Vec<&'static str> {
         let all = [Role::Admin, Role::Infer, Role::Metrics];
@@ -98,7 +98,7 @@ impl Roles {
     }
 }
 
-/// Who asks. Cheap to clone.
+/// The user or key that a request is authenticated as. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     name: Option<Arc<str>>,
@@ -106,43 +106,43 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Somebody who is known.
+    /// A user or key with a name.
     #[must_use]
     pub fn of(name: &str, roles: Roles) -> Self {
         Identity { name: Some(name.into()), roles }
     }
 
-    /// Whoever asks where nobody has to say who they are.
+    /// Any caller of a server without authentication: nameless, with every role.
     #[must_use]
-    pub fn anyone() -> Self {
+    pub fn unrestricted() -> Self {
         Identity { name: None, roles: Roles::ALL }
     }
 
-    /// Somebody who did not say who they are, and may do what is open to all.
+    /// A caller of a public route, who is not authenticated: nameless, without roles.
     #[must_use]
-    pub fn nobody() -> Self {
+    pub fn anonymous() -> Self {
         Identity { name: None, roles: Roles::default() }
     }
 
-    /// The name of the user or key; `None` if nobody is known by name.
+    /// The name of the user or key; `None` if the request was not authenticated.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// What they may do.
+    /// The roles of the user or key.
     #[must_use]
     pub fn roles(&self) -> Roles {
         self.roles
     }
 }
 
-/// What is asked of whoever wants something.
+/// What a route or a gRPC method requires of its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// Nothing: it holds no data.
+    /// Nothing: it exposes no data.
     Public,
-    /// To be somebody, in any role: it shows how the server and its models are.
+    /// Any role: it shows the state of the server and its models.
     Read,
     /// To run models.
     Infer,
@@ -150,12 +150,13 @@ pub enum Permission {
     Metrics,
     /// To change what is served.
     Admin,
-    /// The same, for the console: browsers are asked which page it is that sends this.
+    /// To change what is served through the console: the server also verifies that the request
+    /// comes from its own page.
     ConsoleAdmin,
 }
 
 impl Permission {
-    /// Whether somebody with these roles gets it.
+    /// Whether these roles include the permission.
     #[must_use]
     pub fn allows(self, roles: Roles) -> bool {
         match self {
@@ -169,6 +170,7 @@ impl Permission {
 }
 
 impl fmt::Display for Permission {
+    /// The role that the permission requires.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Permission::Public => "none",
@@ -188,15 +190,16 @@ mod tests {
     fn an_admin_may_do_everything_and_the_others_their_part() {
         let admin = Roles::of(&[Role::Admin]);
         assert_eq!(admin.names(), ["admin", "infer", "metrics"]);
-        for access in [
+        for permission in [
             Permission::Public,
             Permission::Read,
             Permission::Infer,
             Permission::Metrics,
             Permission::Admin,
         ] {
-            assert!(access.allows(admin), "{access}");
-            assert_eq!(access.allows(Roles::default()), access == Permission::Public, "{access}");
+            assert!(permission.allows(admin), "{permission}");
+            let is_public = permission == Permission::Public;
+            assert_eq!(permission.allows(Roles::default()), is_public, "{permission}");
         }
         let infer = Roles::of(&[Role::Infer]);
         assert!(Permission::Infer.allows(infer) && Permission::Read.allows(infer));
@@ -209,8 +212,8 @@ mod tests {
     #[test]
     fn roles_have_names() {
         for role in Role::ALL {
-            assert_eq!(Role::of(role.name()), Some(role));
+            assert_eq!(Role::from_name(role.name()), Some(role));
         }
-        assert_eq!(Role::of("root"), None);
+        assert_eq!(Role::from_name("root"), None);
     }
 }

@@ -18,7 +18,7 @@ use super::arriving::Arriving;
 use super::deadline;
 use super::gate::Gate;
 use crate::api::{OWN_METHODS, ServedApi};
-use tensorserve_auth::{Asked, Permission, Refusal};
+use tensorserve_auth::{AuthError, AuthOutcome, Permission};
 use tensorserve_core::engine::InFlight;
 use tensorserve_protocol::grpc::ClientDeadline;
 
@@ -113,22 +113,22 @@ where
         let path = request.uri().path();
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         match self.gate.ask(permission, authorization.map(http::HeaderValue::as_bytes)) {
-            Asked::Answered(Ok(_)) => {
+            AuthOutcome::Decided(Ok(_)) => {
                 let in_flight = ready(self.api.engine().metrics().in_flight());
                 let response = join(self.inner.call(request), in_flight);
                 Either::Left(response.map(|(response, _in_flight)| response))
             }
-            Asked::Answered(Err(refusal)) => {
+            AuthOutcome::Decided(Err(refusal)) => {
                 Either::Right(Either::Left(ready(Ok(refuse(path, refusal)))))
             }
-            Asked::Unknown(checking) => {
+            AuthOutcome::Pending(checking) => {
                 // The clone may not be ready; the service that was polled is.
                 let clone = self.inner.clone();
                 let mut inner = std::mem::replace(&mut self.inner, clone);
                 let in_flight = self.api.engine().metrics().in_flight();
                 let checked = async move {
                     let _in_flight = in_flight;
-                    match checking.answer().await {
+                    match checking.result().await {
                         Ok(_) => inner.call(request).await,
                         Err(refusal) => Ok(refuse(request.uri().path(), refusal)),
                     }
@@ -139,7 +139,7 @@ where
     }
 }
 
-fn refuse(path: &str, refusal: Refusal) -> Response {
+fn refuse(path: &str, refusal: AuthError) -> Response {
     let error = refusal.error();
     log::debug!("{path}: {error}");
     let code = tonic::Code::from(i32::from(error.code().grpc()));

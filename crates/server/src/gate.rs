@@ -9,7 +9,7 @@ use std::sync::Arc;
 use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
 
 use crate::config::AdminAccess;
-use tensorserve_auth::{Asked, Authenticator, Identity, Permission, Refusal};
+use tensorserve_auth::{AuthError, AuthOutcome, Authenticator, Identity, Permission};
 use tensorserve_protocol::{JSON, Reply};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -35,10 +35,10 @@ impl Gate {
 
     /// What is known at once of a client that sends this `Authorization` header and needs
     /// `permission`.
-    pub(super) fn ask(&self, permission: Permission, authorization: Option<&[u8]>) -> Asked {
+    pub(super) fn ask(&self, permission: Permission, authorization: Option<&[u8]>) -> AuthOutcome {
         match &self.authenticator {
-            Some(authenticator) => authenticator.ask(permission, authorization),
-            None => Asked::Answered(Ok(Identity::anyone())),
+            Some(authenticator) => authenticator.authorize(permission, authorization),
+            None => AuthOutcome::Decided(Ok(Identity::unrestricted())),
         }
     }
 
@@ -58,8 +58,8 @@ impl Gate {
         }
         let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
         let answer = match self.ask(permission, authorization) {
-            Asked::Answered(answer) => answer,
-            Asked::Unknown(checking) => checking.answer().await,
+            AuthOutcome::Decided(answer) => answer,
+            AuthOutcome::Pending(checking) => checking.result().await,
         };
         answer.map_err(|refusal| turn_away(refusal, headers, refuse))
     }
@@ -117,14 +117,18 @@ fn has_no_body(headers: &HeaderMap) -> bool {
 }
 
 /// The refusal of a request over HTTP.
-fn turn_away(refusal: Refusal, headers: &HeaderMap, refuse: impl Fn(Error, u16) -> Reply) -> Reply {
+fn turn_away(
+    refusal: AuthError,
+    headers: &HeaderMap,
+    refuse: impl Fn(Error, u16) -> Reply,
+) -> Reply {
     let error = refusal.error();
     let status = error.code().http();
     let reply = refuse(error, status);
     match refusal {
-        Refusal::Busy => reply.with_header("retry-after", "1"),
-        Refusal::Forbidden(_) => reply,
-        Refusal::Missing | Refusal::Malformed | Refusal::Wrong => {
+        AuthError::Busy => reply.with_header("retry-after", "1"),
+        AuthError::Forbidden(_) => reply,
+        AuthError::Missing | AuthError::Malformed | AuthError::Wrong => {
             // Our own page asks for itself; a browser that is challenged would do so, too.
             let asker = headers.get("x-requested-with").map(|value| value.as_bytes());
             if asker == Some(b"tensorserve") {
@@ -224,7 +228,9 @@ mod tests {
             [Permission::Read, Permission::Infer, Permission::Metrics, Permission::Admin]
         {
             let asked = gate.ask(permission, None);
-            assert!(matches!(asked, Asked::Answered(Ok(who)) if who == Identity::anyone()));
+            assert!(
+                matches!(asked, AuthOutcome::Decided(Ok(who)) if who == Identity::unrestricted())
+            );
         }
     }
 }
