@@ -1,23 +1,24 @@
-"""The start of a worker process: makes modules of the texts that the server has sent.
+"""The start of a worker process: creates modules from the sources that the server has sent.
 
-The server writes this file, and behind it a call of boot(), to a file in memory, and has the
-interpreter run that. Nothing of ours is read from the disk, and nothing is written to it.
+The server writes this file, followed by a call of boot(), to an anonymous file in memory, and has
+the interpreter run that. So nothing of the server is read from the disk or written to it.
 """
 
 
 def boot(modules, settings):
+    """Creates `modules` (sources by name) and runs tensorserve_worker with `settings`."""
     import linecache
     import sys
     import types
 
-    # The current folder is first on the path, and has nothing to do with this.
+    # The current folder, which comes first on the path, is not part of the handler's code.
     if sys.path[:1] == [""]:
         del sys.path[0]
-    for name, text in modules.items():
+    for name, source in modules.items():
         module = types.ModuleType(name)
         file = f"<{name}>"
-        # For tracebacks.
-        linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+        # Tracebacks show the source from here.
+        linecache.cache[file] = (len(source), None, source.splitlines(True), file)
         sys.modules[name] = module
-        exec(compile(text, file, "exec"), module.__dict__)
+        exec(compile(source, file, "exec"), module.__dict__)
     sys.modules["tensorserve_worker"].run(settings)

@@ -1,6 +1,6 @@
-"""Makes the virtual environment that a requirements.txt asks for, once.
+"""Creates the virtual environment for a requirements.txt, once.
 
-Called as a script with the file and a folder for environments. Prints what goes on, and as its last
+Run as a script with the file and the folder of environments. Prints its progress, and as the last
 line the path of the environment's interpreter.
 """
 
@@ -12,47 +12,60 @@ import subprocess
 import sys
 import venv
 
+# Requirements may refer to files beside them with these extensions.
+REFERENCED_FILES = (".txt", ".whl", ".gz", ".zip")
 
-def key_of(requirements):
-    """Names the environment: another one for another interpreter or other requirements."""
+# The size of the blocks in which files are hashed, in bytes.
+BLOCK = 1 << 20
+
+# The length of an environment's name, in hexadecimal digits.
+NAME_DIGITS = 32
+
+
+def environment_name(requirements):
+    """A name that depends on the interpreter and on the requirements."""
     digest = hashlib.sha256()
     for text in (sys.version, sys.executable, sys.prefix):
         digest.update(text.encode() + b"\0")
     folder = os.path.dirname(requirements)
-    # It may name files beside it.
-    names = [name for name in os.listdir(folder) if name.endswith((".txt", ".whl", ".gz", ".zip"))]
+    names = [name for name in os.listdir(folder) if name.endswith(REFERENCED_FILES)]
     for name in sorted(names):
         digest.update(name.encode("utf-8", "replace") + b"\0")
         with open(os.path.join(folder, name), "rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
+            for block in iter(lambda: file.read(BLOCK), b""):
                 digest.update(block)
-    return digest.hexdigest()[:32]
+    return digest.hexdigest()[:NAME_DIGITS]
 
 
 def main(requirements, environments):
     requirements = os.path.abspath(requirements)
-    home = os.path.join(os.path.abspath(environments), key_of(requirements))
+    home = os.path.join(os.path.abspath(environments), environment_name(requirements))
     python = os.path.join(home, "bin", "python")
-    done = os.path.join(home, "complete")
+    marker = os.path.join(home, "complete")
     os.makedirs(environments, exist_ok=True)
-    # Another server may want the same one at the same time.
+    # Another server may be creating the same environment.
     with open(home + ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(done):
-            shutil.rmtree(home, ignore_errors=True)
-            # What is installed already stays in reach, as it is in the container, and so is pip.
-            venv.create(home, system_site_packages=True, symlinks=True, with_pip=False)
-            install = [python, "-m", "pip", "install", "--disable-pip-version-check"]
-            install += ["--no-input", "--progress-bar", "off", "-r", requirements]
-            status = subprocess.call(install, cwd=os.path.dirname(requirements))
-            if status != 0:
-                sys.exit(status)
-            with open(done, "w"):
-                pass
+        if os.path.exists(marker):
+            print("using the environment in", home)
         else:
-            print("found what was installed before, in", home)
+            shutil.rmtree(home, ignore_errors=True)
+            create(home, python, requirements)
+            with open(marker, "w"):
+                pass
     sys.stdout.flush()
     print(python)
+
+
+def create(home, python, requirements):
+    """Creates the environment in `home` and installs the requirements."""
+    # The system's packages, and pip among them, stay available, as in SageMaker's container.
+    venv.create(home, system_site_packages=True, symlinks=True, with_pip=False)
+    install = [python, "-m", "pip", "install", "--disable-pip-version-check"]
+    install += ["--no-input", "--progress-bar", "off", "-r", requirements]
+    status = subprocess.call(install, cwd=os.path.dirname(requirements))
+    if status != 0:
+        sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The handlers of an inference.py, as the SageMaker TensorFlow Serving container calls them:
+"""Calls the handlers of an inference.py as the SageMaker TensorFlow Serving container does:
 `handler(data, context)`, or `input_handler(data, context)` and `output_handler(response, context)`.
 """
 
@@ -10,8 +10,11 @@ import os
 import sys
 import traceback
 
-# Numbers of functions, as in src/worker/handlers.rs.
-HANDLER, INPUT, OUTPUT = 1, 2, 3
+# The numbers of the functions, as in crates/workers/src/handlers.rs.
+HANDLER, INPUT_HANDLER, OUTPUT_HANDLER = 1, 2, 3
+
+# The number of fields of a context.
+CONTEXT_FIELDS = 11
 
 
 class Context(
@@ -21,20 +24,22 @@ class Context(
         "request_content_type accept_header content_length timeout",
     )
 ):
-    """What a handler is told about a request."""
+    """The context of a request, which handlers receive."""
 
     __slots__ = ()
 
     @property
     def channel(self):
-        """A gRPC channel to this server, made when it is first used; None without grpcio."""
-        return self[5] or channel_to(self.rest_uri, self.grpc_port)
+        """A gRPC channel to this server, created on first use; None without grpcio."""
+        return self[5] or grpc_channel(self.rest_uri, self.grpc_port)
 
 
+# The gRPC channels by port.
 channels = {}
 
 
-def channel_to(rest_uri, port):
+def grpc_channel(rest_uri, port):
+    """The gRPC channel to `port` on the host of `rest_uri`."""
     if port and port not in channels:
         try:
             import grpc
@@ -45,38 +50,45 @@ def channel_to(rest_uri, port):
     return channels.get(port)
 
 
-def forget_channels():
-    # They do not work in a forked process.
-    channels.clear()
-
-
-os.register_at_fork(after_in_child=forget_channels)
+# Channels do not work in a forked process.
+os.register_at_fork(after_in_child=channels.clear)
 
 
 def context_of(fields):
-    """The context, and the fields behind it."""
-    name, version, method, uri, port, is_int, attributes, kind, accept, length, timeout = fields[
-        :11
-    ]
-    # Whoever unpacks the tuple has the channel only if grpcio is in use already.
-    channel = channel_to(uri, port) if "grpc" in sys.modules else None
-    return Context(
-        name,
-        version,
+    """The context of a call with these fields."""
+    (
+        model_name,
+        model_version,
         method,
-        uri,
-        int(port) if is_int and port else port,
+        rest_uri,
+        grpc_port,
+        is_port_int,
+        custom_attributes,
+        request_content_type,
+        accept_header,
+        content_length,
+        timeout,
+    ) = fields[:CONTEXT_FIELDS]
+    # A script that unpacks the tuple gets the channel only if it has imported grpc. Everyone else
+    # is spared the import, and gets it from the property.
+    channel = grpc_channel(rest_uri, grpc_port) if "grpc" in sys.modules else None
+    return Context(
+        model_name,
+        model_version,
+        method,
+        rest_uri,
+        int(grpc_port) if is_port_int and grpc_port else grpc_port,
         channel,
-        attributes,
-        kind,
-        accept,
-        int(length) if length is not None else None,
+        custom_attributes,
+        request_content_type,
+        accept_header,
+        int(content_length) if content_length is not None else None,
         int(timeout),
     )
 
 
 class HTTPError(OSError):
-    """What raise_for_status() raises where there is no `requests`."""
+    """Raised by raise_for_status() if `requests` is not installed."""
 
     def __init__(self, message, response):
         super().__init__(message)
@@ -84,7 +96,7 @@ class HTTPError(OSError):
 
 
 class Headers(dict):
-    """Headers by their names in any case."""
+    """Headers with case-insensitive names."""
 
     def __init__(self, items):
         super().__init__((name.lower(), value) for name, value in items)
@@ -100,7 +112,7 @@ class Headers(dict):
 
 
 class Response:
-    """The model's answer, with the face of requests.Response."""
+    """The model's response, with the interface of requests.Response."""
 
     encoding = apparent_encoding = "utf-8"
     history = ()
@@ -109,16 +121,16 @@ class Response:
     request = next = None
     is_redirect = is_permanent_redirect = False
 
-    def __init__(self, status, kind, content, url):
-        self.status_code = status
+    def __init__(self, status_code, content_type, content, url):
+        self.status_code = status_code
+        self.content_type = content_type
         self.content = content
         self.url = url
-        self.kind = kind
 
     @property
     def headers(self):
         length = str(len(self.content))
-        return Headers([("Content-Type", self.kind), ("Content-Length", length)])
+        return Headers([("Content-Type", self.content_type), ("Content-Length", length)])
 
     @property
     def reason(self):
@@ -152,10 +164,10 @@ class Response:
             return
         side = "Client" if self.status_code < 500 else "Server"
         message = f"{self.status_code} {side} Error: {self.reason} for url: {self.url}"
-        # What a script catches that has imported it.
+        # A script that has imported requests catches its exception.
         requests = sys.modules.get("requests")
-        kind = requests.HTTPError if requests else HTTPError
-        raise kind(message, response=self)
+        error = requests.HTTPError if requests else HTTPError
+        raise error(message, response=self)
 
     def iter_content(self, chunk_size=1, decode_unicode=False):
         data = self.text if decode_unicode else self.content
@@ -188,8 +200,8 @@ class Response:
         return f"<Response [{self.status_code}]>"
 
 
-def bytes_of(value, what):
-    """The value as bytes."""
+def to_bytes(value, name):
+    """Converts a str, a bytes-like object or None; `name` is for the error."""
     if type(value) is str:
         return value.encode()
     if type(value) is bytes:
@@ -200,72 +212,78 @@ def bytes_of(value, what):
         return value.encode()
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    raise TypeError(f"{what} must be str, bytes or None, not {type(value).__name__}")
+    raise TypeError(f"{name} must be str, bytes or None, not {type(value).__name__}")
 
 
-def answer_of(result, who):
-    """The fields and the body of an answer: `(body, content_type)`."""
+def to_reply(result, handler_name):
+    """Converts the result of a handler, `(body, content_type)`, to the fields and the body of a
+    reply."""
     if not isinstance(result, (tuple, list)):
-        kind = type(result).__name__
         raise ValueError(
-            f"too many values to unpack (expected 2): {who} returned {kind} and not "
+            f"too many values to unpack (expected 2): {handler_name} returned {type(result).__name__} and not "
             "(body, content_type)"
         )
     if len(result) > 2:
         raise ValueError("too many values to unpack (expected 2)")
     if len(result) < 2:
         raise ValueError(f"not enough values to unpack (expected 2, got {len(result)})")
-    body, kind = result
-    if kind is not None and not isinstance(kind, str):
-        name = type(kind).__name__
-        raise TypeError(f"the content type that {who} returned must be str, not {name}")
-    return (kind,), bytes_of(body, f"the body that {who} returned")
+    body, content_type = result
+    if content_type is not None and not isinstance(content_type, str):
+        raise TypeError(
+            f"the content type that {handler_name} returned must be str, not {type(content_type).__name__}"
+        )
+    return (content_type,), to_bytes(body, f"the body that {handler_name} returned")
 
 
-def request_of(result):
-    """The body of a request to the model."""
+def to_model_request(result):
+    """Converts the result of input_handler to the body of a request to the model."""
     if isinstance(result, (dict, list)):
         result = json.dumps(result)
     elif hasattr(result, "read"):
         result = result.read()
-    return bytes_of(result, "what input_handler returns")
+    return to_bytes(result, "the result of input_handler")
 
 
 def set_up(settings):
-    """Imports the script. Returns its functions by their numbers, and which it has."""
+    """Imports the script. Returns its functions by number, and whether it has a single handler."""
     code = settings["code"]
     file = os.path.join(code, "inference.py")
-    # The last one goes first: the libraries, then the code itself, then what is installed.
+    # The search order is lib, the code itself, then installed packages.
     for folder in (code, os.path.join(code, "lib")):
         sys.path.insert(0, folder)
     spec = importlib.util.spec_from_file_location("inference", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules["inference"] = module
     spec.loader.exec_module(module)
-    single = getattr(module, "handler", None)
-    before = getattr(module, "input_handler", None)
-    behind = getattr(module, "output_handler", None)
-    if single is None and (before is None or behind is None):
+    handler = getattr(module, "handler", None)
+    input_handler = getattr(module, "input_handler", None)
+    output_handler = getattr(module, "output_handler", None)
+    if handler is None and (input_handler is None or output_handler is None):
         raise NotImplementedError("Handlers are not implemented correctly in user script.")
 
     def call_handler(fields, body):
-        return answer_of(single(io.BytesIO(body), context_of(fields)), "handler")
+        return to_reply(handler(io.BytesIO(body), context_of(fields)), "handler")
 
-    def call_input(fields, body):
-        return (), request_of(before(io.BytesIO(body), context_of(fields)))
+    def call_input_handler(fields, body):
+        return (), to_model_request(input_handler(io.BytesIO(body), context_of(fields)))
 
-    def call_output(fields, body):
+    def call_output_handler(fields, body):
         context = context_of(fields)
-        response = Response(int(fields[11]), fields[12], body, context.rest_uri)
-        return answer_of(behind(response, context), "output_handler")
+        status_code, content_type = fields[CONTEXT_FIELDS:]
+        response = Response(int(status_code), content_type, body, context.rest_uri)
+        return to_reply(output_handler(response, context), "output_handler")
 
-    functions = {HANDLER: call_handler, INPUT: call_input, OUTPUT: call_output}
-    return functions, ["single" if single is not None else "pair"]
+    functions = {
+        HANDLER: call_handler,
+        INPUT_HANDLER: call_input_handler,
+        OUTPUT_HANDLER: call_output_handler,
+    }
+    return functions, ["single" if handler is not None else "pair"]
 
 
 def status_of(error):
-    """The HTTP status that an exception carries, as those of web frameworks do."""
-    # Not those of a handler's own calls to others, which are failures of ours.
+    """The HTTP status of an exception, if it has one as those of web frameworks do."""
+    # An error of a handler's own call to another server is a failure of this one.
     if isinstance(error, OSError):
         return None
     for name in ("status_code", "status", "code"):
@@ -282,12 +300,12 @@ def text_or_none(value):
 
 
 def describe(error):
-    """What the server is told of an exception: status, text, title and description."""
+    """Describes an exception to the server: its status, text, title and description."""
     status = status_of(error)
     if status is None or status >= 500:
         traceback.print_exception(type(error), error, error.__traceback__)
     title = description = None
-    # falcon's.
+    # The attributes of falcon's exceptions.
     if status is not None and hasattr(error, "title") and hasattr(error, "description"):
         title = text_or_none(error.title)
         description = text_or_none(error.description)

@@ -1,31 +1,39 @@
-"""The loop of a worker process: takes calls from the server, one at a time, and answers them.
+"""The main loop of a worker process: receives calls from the server and replies, one at a time.
 
-This module owns the process and the wire; it knows nothing of what is called. The server's side
-of both is src/worker. Plain Python without a compiled part, from version 3.8 on.
+This module handles the process and the wire format, independently of the functions that are called.
+The server's side of both is crates/workers. It needs nothing but the standard library of Python 3.8
+or later.
 
-A process starts with three descriptors: 0 is a socket to the server, 1 a file in memory that large
-bodies cross in, 2 the log.
+A process starts with three descriptors: 0 is a socket to the server, 1 a file in memory for large
+bodies, 2 the log.
 """
 
 import faulthandler
 import os
+import signal
 import socket
 import struct
 import sys
 import traceback
 
-# A frame: kind, where its body is, number of fields, size of the head (the fields' lengths and
-# the fields), size of the body.
+# The prefix of a frame: its kind, the location of its body, the number of fields, the size of the
+# header (the fields' lengths and the fields), the size of the body.
 PREFIX = struct.Struct("<BBHIQ")
 IN_FRAME, IN_MEMORY = 0, 1
 
-# Kinds of frames to the server; to us, they are numbers of functions.
-READY, BROKEN, ANSWER, RAISED = 1, 2, 3, 4
+# The kinds of replies. In calls, the kind is the number of the function.
+READY, SETUP_FAILED, REPLY, RAISED = 1, 2, 3, 4
 
-# Larger bodies go through the file in memory.
-LARGEST_IN_FRAME = 64 << 10
+# The largest body inside a frame, in bytes; larger ones go through the memory file.
+MAX_BODY_IN_FRAME = 64 << 10
 
-# The most that one call to the system is asked to move.
+# The initial size of the receive buffer in bytes: room for most frames.
+RECEIVE_BUFFER = 80 << 10
+
+# More fields than any call or reply has.
+MAX_FIELDS = 32
+
+# The most bytes that one system call transfers.
 CHUNK = 1 << 30
 
 
@@ -34,34 +42,34 @@ class SocketClosedError(Exception):
 
 
 class Channel:
-    """The server."""
+    """The connection to the server."""
 
     def __init__(self):
-        # Numbers that no child gets, and that no print() reaches.
+        # Child processes do not inherit these descriptors, and print() does not write to them.
         self.socket = socket.socket(fileno=os.dup(0))
         self.socket.setblocking(True)
         self.memory = os.dup(1)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
         os.dup2(2, 1)
-        self.buffer = bytearray(80 << 10)
-        self.lengths = [struct.Struct(f"<{count}i") for count in range(32)]
+        self.buffer = bytearray(RECEIVE_BUFFER)
+        self.lengths = [struct.Struct(f"<{count}i") for count in range(MAX_FIELDS)]
 
     def close(self):
         self.socket.close()
         os.close(self.memory)
 
     def receive(self):
-        """The next frame: its kind, its fields (text or None), its body."""
+        """The next frame: its kind, its fields (str or None), its body."""
         buffer = self.buffer
-        have = self.fill(buffer, 0, PREFIX.size)
-        kind, where, count, head, size = PREFIX.unpack_from(buffer)
-        whole = PREFIX.size + head + (size if where == IN_FRAME else 0)
-        if whole > len(buffer):
-            buffer = buffer + bytearray(whole - len(buffer))
-        if have < whole:
-            self.fill(buffer, have, whole)
+        received = self.fill(buffer, 0, PREFIX.size)
+        kind, location, count, header, body_size = PREFIX.unpack_from(buffer)
+        frame_size = PREFIX.size + header + (body_size if location == IN_FRAME else 0)
+        if frame_size > len(buffer):
+            buffer = buffer + bytearray(frame_size - len(buffer))
+        if received < frame_size:
+            self.fill(buffer, received, frame_size)
         fields = []
         lengths = self.lengths[count]
         at = PREFIX.size + lengths.size
@@ -71,36 +79,37 @@ class Channel:
             else:
                 fields.append(buffer[at : at + length].decode())
                 at += length
-        if where == IN_FRAME:
-            return kind, fields, bytes(memoryview(buffer)[at:whole])
-        return kind, fields, self.read_memory(size)
+        if location == IN_FRAME:
+            return kind, fields, bytes(memoryview(buffer)[at:frame_size])
+        return kind, fields, self.read_memory(body_size)
 
-    def fill(self, buffer, have, want):
-        """Reads until there are `want` bytes in `buffer`, where there are `have`."""
+    def fill(self, buffer, received, size):
+        """Receives into `buffer`, which has `received` bytes, until it has `size` or more."""
         view = memoryview(buffer)
-        while have < want:
-            count = self.socket.recv_into(view[have:])
+        while received < size:
+            count = self.socket.recv_into(view[received:])
             if count == 0:
                 raise SocketClosedError
-            have += count
-        return have
+            received += count
+        return received
 
     def read_memory(self, size):
+        """Reads a body of `size` bytes from the memory file."""
         body = os.pread(self.memory, min(size, CHUNK), 0)
         if len(body) == size:
             return body
         parts = [body]
-        have = len(body)
-        while have < size:
-            part = os.pread(self.memory, min(size - have, CHUNK), have)
+        read = len(body)
+        while read < size:
+            part = os.pread(self.memory, min(size - read, CHUNK), read)
             if not part:
                 raise SocketClosedError
             parts.append(part)
-            have += len(part)
+            read += len(part)
         return b"".join(parts)
 
     def send(self, kind, fields=(), body=b""):
-        """Sends a frame with these fields (text or None) and this body (bytes-like)."""
+        """Sends a frame with these fields (str or None) and this body (bytes-like)."""
         lengths = []
         texts = []
         for field in fields:
@@ -111,69 +120,77 @@ class Channel:
                 lengths.append(len(text))
                 texts.append(text)
         count = len(lengths)
-        size = len(body)
-        where = IN_FRAME
-        if size > LARGEST_IN_FRAME:
-            where = IN_MEMORY
+        body_size = len(body)
+        location = IN_FRAME
+        if body_size > MAX_BODY_IN_FRAME:
+            location = IN_MEMORY
             view = memoryview(body)
-            done = 0
-            while done < size:
-                done += os.pwrite(self.memory, view[done : done + CHUNK], done)
+            written = 0
+            while written < body_size:
+                written += os.pwrite(self.memory, view[written : written + CHUNK], written)
             body = b""
         lengths = self.lengths[count].pack(*lengths)
         texts = b"".join(texts)
-        prefix = PREFIX.pack(kind, where, count, len(lengths) + len(texts), size)
+        prefix = PREFIX.pack(kind, location, count, len(lengths) + len(texts), body_size)
         self.socket.sendall(b"".join((prefix, lengths, texts, body)))
 
 
-# Set in processes that were forked from this one.
-forked = False
+# Whether this process was forked from a worker process by a handler.
+is_forked = False
 
 
 def guard_forks(channel):
-    """Keeps what is ours from processes that a handler forks, and ends them with this one."""
+    """Closes the channel in processes that a handler forks, and ends them with this one."""
 
     def in_child():
-        global forked  # noqa: PLW0603 - one flag for the process
-        forked = True
+        global is_forked  # noqa: PLW0603 - one flag for the process
+        is_forked = True
         channel.close()
         end_with_parent(None)
 
     os.register_at_fork(after_in_child=in_child)
 
 
+# An option of prctl(2): the signal that a process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
+
+# Added to the score by which the kernel selects a process to kill; 1000 is the maximum.
+OOM_SCORE = 500
+
+
 def end_with_parent(parent):
-    """Has the kernel kill this process when its parent ends."""
+    """Has the kernel kill this process when its parent ends.
+
+    If the parent has ended already, so that its ID is not `parent`, exits at once."""
     try:
         import ctypes
 
-        set_death_signal, kill = 1, 9
-        ctypes.CDLL(None).prctl(set_death_signal, kill, 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     except (ImportError, OSError, AttributeError):
-        # It still ends when the socket is closed.
+        # The process still ends when the socket is closed.
         return
     if parent is not None and os.getppid() != parent:
         os._exit(1)
 
 
-def go_first_when_memory_ends():
-    """If the kernel must kill a process for its memory, then this one and not the server."""
+def become_oom_victim():
+    """Has the kernel kill this process rather than the server when memory is exhausted."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("500")
+            file.write(str(OOM_SCORE))
     except OSError:
         pass
 
 
 def run(settings):
-    """Sets the module up that the settings name, and serves its functions."""
+    """Sets up the module that the settings name, and serves its functions."""
     channel = Channel()
     faulthandler.enable()
     end_with_parent(settings["parent"])
-    go_first_when_memory_ends()
+    become_oom_victim()
     guard_forks(channel)
     sys.argv = [settings["name"]]
-    # It was made for a file, and is a pipe now.
+    # Python has configured its buffering for the memory file, and the descriptor is a pipe now.
     sys.stdout = open(  # noqa: SIM115 - open for as long as the process runs
         1, "w", buffering=1, errors="backslashreplace", closefd=False
     )
@@ -182,7 +199,7 @@ def run(settings):
     try:
         functions, about = module.set_up(settings)
     except Exception:
-        channel.send(BROKEN, [traceback.format_exc()])
+        channel.send(SETUP_FAILED, [traceback.format_exc()])
         sys.exit(1)
     channel.send(READY, about)
     try:
@@ -192,26 +209,26 @@ def run(settings):
 
 
 def serve(channel, functions, describe):
-    """Answers calls until the server has gone."""
+    """Serves calls until the server closes the socket."""
     while True:
         kind, fields, body = channel.receive()
         try:
             fields, body = functions[kind](fields, body)
-            kind = ANSWER
+            kind = REPLY
         except Exception as error:
             kind, body = RAISED, b""
             fields = describe(error)
-        if forked:
-            # A child has come back from a handler that forked. The answer is the parent's.
+        if is_forked:
+            # A forked child has returned from the handler; its parent sends the reply.
             os._exit(0)
         flush()
         channel.send(kind, fields, body)
 
 
 def flush():
-    """What was printed without an end of line goes out, too."""
+    """Writes out text that a handler has printed without a line break."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError, AttributeError):
-        # Scripts close it, or put something else in its place.
+        # Scripts may close or replace sys.stdout.
         pass

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tensorserve::config::{Settings, WorkersConfig};
-use tensorserve_workers::handlers::{Answer, Context, Handlers, ModelAnswer};
-use tensorserve_workers::{Failure, Workers};
+use tensorserve_workers::handlers::{HandlerContext, HandlerReply, Handlers, ModelReply};
+use tensorserve_workers::{HandlerError, Workers};
 
 use crate::support::server;
 
-const CONTEXT: Context = Context {
+const CONTEXT: HandlerContext = HandlerContext {
     model_name: Some("half_plus_three"),
     model_version: None,
     method: Some("predict"),
@@ -73,7 +73,7 @@ impl Place {
         self.handlers.as_ref().expect("open")
     }
 
-    fn ask(&self, body: impl AsRef<[u8]>) -> Result<Answer, Failure> {
+    fn ask(&self, body: impl AsRef<[u8]>) -> Result<HandlerReply, HandlerError> {
         self.runtime.block_on(self.handlers().handler(&CONTEXT, body.as_ref(), in_time()))
     }
 
@@ -178,7 +178,8 @@ fn the_context_has_all_its_fields() {
         "timeout": 60,
     });
     assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), expected);
-    let multi = Context { is_multi_model: true, model_name: None, content_length: None, ..CONTEXT };
+    let multi =
+        HandlerContext { is_multi_model: true, model_name: None, content_length: None, ..CONTEXT };
     let answer = place.handlers().handler(&multi, b"", in_time());
     let answer = place.runtime.block_on(answer).expect("an answer");
     let json: Value = serde_json::from_slice(&answer.body).expect("JSON");
@@ -226,7 +227,7 @@ fn a_pair_is_called_in_turn() {
     assert_eq!(input("bytes").0, "b");
     assert_eq!(input("").0, "");
     let output = |begun, status, body: &[u8]| {
-        let model = ModelAnswer { status, content_type: "application/json", body };
+        let model = ModelReply { status, content_type: "application/json", body };
         place.runtime.block_on(handlers.output(&CONTEXT, begun, model, in_time()))
     };
     // What it keeps between the two is there: they go to the same process.
@@ -265,11 +266,11 @@ fn scripts_that_can_not_be_run_say_why() {
     let Err(error) = place.workers.open(place.folder.path()) else {
         panic!("it opens");
     };
-    assert!(error.message().contains("/no/python can not be started"), "{error}");
+    assert!(error.message().contains("/no/python cannot be started"), "{error}");
     let Err(error) = place.workers.open(Path::new("/no/code")) else {
         panic!("it opens");
     };
-    assert!(error.message().contains("/no/code/inference.py: there is no such file"), "{error}");
+    assert!(error.message().contains("/no/code/inference.py: file not found"), "{error}");
 }
 
 #[test]
@@ -317,7 +318,7 @@ fn answers_of_other_forms_are_taken_or_refused() {
         ("({}, 'a/b')", "the body that handler returned must be str, bytes or None, not dict"),
         ("(iter([]), 'a/b')", "must be str, bytes or None"),
         ("('a', 5)", "the content type that handler returned must be str, not int"),
-        ("('a', 'a/b\\r\\nx: y')", "is no content type"),
+        ("('a', 'a/b\\r\\nx: y')", "is not a valid content type"),
     ] {
         let (status, error) = place.fails(value);
         assert_eq!(status, 500, "{value}");
@@ -334,12 +335,12 @@ fn a_process_that_ends_fails_its_own_request_only() {
         |config| config.timeout = Duration::from_millis(600),
     );
     for (what, says) in [
-        ("sys.exit(3)", "exited with status 3; it printed last:\nabout to sys.exit(3)"),
+        ("sys.exit(3)", "exited with status 3; its last output:\nabout to sys.exit(3)"),
         ("os._exit(0)", "exited with status 0"),
         ("os.kill(os.getpid(), 9)", "was killed by signal 9 (SIGKILL"),
         ("os.abort()", "was killed by signal 6 (SIGABRT)"),
         ("os.kill(os.getpid(), 11)", "Fatal Python error: Segmentation fault"),
-        ("time.sleep(60)", "was stopped: it had not answered after 0.6 s"),
+        ("time.sleep(60)", "was stopped: no reply after 0.6 s"),
         ("os.closerange(3, 50) or time.sleep(60)", "it had closed its socket"),
     ] {
         let before = place.processes();
@@ -577,6 +578,6 @@ fn requirements_are_installed_once() {
         panic!("it opens");
     };
     let error = error.message();
-    assert!(error.contains("requirements.txt: what it names could not be installed"), "{error}");
+    assert!(error.contains("requirements.txt: its packages could not be installed"), "{error}");
     assert!(error.contains("no_such_thing==7"), "{error}");
 }

@@ -36,8 +36,10 @@ pub use crate::repository::{
 };
 pub use crate::request_log::{LoggedInference, LoggedRun, RecordFormat};
 
-pub use tensorserve_workers::Failure;
-pub use tensorserve_workers::handlers::{Answer as HandlerAnswer, Context, Handlers, ModelAnswer};
+pub use tensorserve_workers::HandlerError as Failure;
+pub use tensorserve_workers::handlers::{
+    HandlerContext as Context, HandlerReply as HandlerAnswer, Handlers, ModelReply as ModelAnswer,
+};
 
 /// The core. Cheap to clone.
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! What the worker processes are told.
+//! Settings of worker processes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 /// Python processes that run models' handlers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkersConfig {
-    /// The interpreter.
+    /// The Python interpreter.
     pub python: PathBuf,
-    /// Processes for each folder of code.
+    /// Processes per folder of code.
     pub count: usize,
-    /// The longest a handler may take.
+    /// The longest duration of a handler call.
     pub timeout: Duration,
-    /// Memory in bytes that a process may hold; one that holds more is replaced.
+    /// The memory limit of a process in bytes; a process above it is replaced.
     pub memory_limit: Option<usize>,
-    /// Where virtual environments are kept.
+    /// The folder of virtual environments.
     pub environments: PathBuf,
 }
 

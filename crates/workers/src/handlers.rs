@@ -1,69 +1,76 @@
-//! The handlers of an `inference.py`, as the SageMaker TensorFlow Serving container calls them;
-//! `python/handlers.py` is the other side.
+//! The handlers of an `inference.py`, called as the SageMaker TensorFlow Serving container calls
+//! them; `python/handlers.py` is the other side.
 
 use std::path::Path;
 use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::pool::Call;
+use super::pool::WorkerCall;
 use super::wire::Frame;
-use super::{Failure, Pool, Program, Workers, environment};
+use super::{HandlerError, PoolOwner, Program, Workers, environment};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// Numbers of functions.
+/// The numbers of the functions in `python/handlers.py`.
 const HANDLER: u8 = 1;
-const INPUT: u8 = 2;
-const OUTPUT: u8 = 3;
+const INPUT_HANDLER: u8 = 2;
+const OUTPUT_HANDLER: u8 = 3;
 
-/// The kind of frame that is an exception.
+/// The kind of a reply that is an exception, as in `python/worker.py`.
 const RAISED: u8 = 4;
 
-/// The handlers of one folder of code, open.
+/// The status of an exception that does not have one.
+const DEFAULT_STATUS: u16 = 500;
+
+/// What the Python side reports of a script with a single `handler`.
+const SINGLE: &str = "single";
+
+/// The open handlers of one folder of code.
 pub struct Handlers {
-    pool: Pool,
+    pool: PoolOwner,
     is_single: bool,
 }
 
-/// What a handler is told about its request.
+/// The context of a request, which handlers receive.
 #[derive(Clone, Copy, Debug)]
-pub struct Context<'a> {
+pub struct HandlerContext<'a> {
     /// The model that the request names.
     pub model_name: Option<&'a str>,
-    /// The version that it names.
+    /// The version that the request names.
     pub model_version: Option<&'a str>,
-    /// The method that it names.
+    /// The method that the request names.
     pub method: Option<&'a str>,
-    /// Where the model answers over REST.
+    /// The model's URI in the REST API.
     pub rest_uri: &'a str,
-    /// Our port for gRPC.
+    /// The port of the gRPC API.
     pub grpc_port: Option<u16>,
-    /// Whether there are several models, and the port therefore a number and not a text.
+    /// Whether the server has several models. The handler gets the port as an `int` then, otherwise
+    /// as a `str`.
     pub is_multi_model: bool,
     /// The header with SageMaker's custom attributes.
     pub custom_attributes: Option<&'a str>,
     /// The request's content type.
     pub request_content_type: &'a str,
-    /// What the client accepts.
+    /// The request's `Accept` header.
     pub accept_header: &'a str,
-    /// The size of the body, if the request said so.
+    /// The request's content length, if it is declared.
     pub content_length: Option<u64>,
-    /// How many seconds a call of the model may take.
+    /// The timeout of a call of the model, in seconds.
     pub timeout: u64,
 }
 
-/// What a handler has answered.
+/// The reply of a handler.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct HandlerReply {
     /// The body.
     pub body: Bytes,
-    /// Its content type, if it said one.
+    /// Its content type, if the handler returned one.
     pub content_type: Option<String>,
 }
 
-/// What the model has answered.
+/// The model's response, which `output_handler` receives.
 #[derive(Clone, Copy, Debug)]
-pub struct ModelAnswer<'a> {
+pub struct ModelReply<'a> {
     /// The HTTP status.
     pub status: u16,
     /// The content type.
@@ -72,19 +79,19 @@ pub struct ModelAnswer<'a> {
     pub body: &'a [u8],
 }
 
-/// The process that a request was begun by, and that is best asked to finish it: scripts keep
-/// things in global variables between their two handlers.
+/// The process that has run `input_handler` for a request. It is preferred for `output_handler`,
+/// because scripts keep state in global variables between the two.
 #[derive(Clone, Copy, Debug)]
-pub struct Begun(u64);
+pub struct InputWorker(u64);
 
 impl Handlers {
     pub(super) fn open(workers: &Workers, code: &Path) -> Result<Self> {
         let context = |error: Error| error.context(code.join("inference.py").display());
         let code_text = code.to_str().ok_or_else(|| {
-            Error::precondition("the folder's name is no UTF-8").context(code.display())
+            Error::precondition("the folder's name is not valid UTF-8").context(code.display())
         })?;
         if !code.join("inference.py").is_file() {
-            return Err(context(Error::not_found("there is no such file")));
+            return Err(context(Error::not_found("file not found")));
         }
         let python = environment::python(workers.config(), code).map_err(context)?;
         let start = Instant::now();
@@ -92,14 +99,14 @@ impl Handlers {
         let settings = [("code", code_text)];
         let program = Program::new(code_text.to_owned(), python, &modules, &settings);
         let pool = workers.start(program).map_err(context)?;
-        let is_single = pool.about.iter().flatten().any(|word| word == "single");
+        let is_single = pool.about.iter().flatten().any(|kind| kind == SINGLE);
         let count = workers.config().count;
         let time = start.elapsed().as_millis();
         log::info!("{code_text}/inference.py: {count} processes ready after {time} ms");
         Ok(Handlers { pool, is_single })
     }
 
-    /// Whether there is a single `handler`, which calls the model itself if it wants to.
+    /// Whether the script has a single `handler`, which calls the model itself.
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.is_single
@@ -108,69 +115,70 @@ impl Handlers {
     /// Calls `handler`.
     ///
     /// # Errors
-    /// [`Failure`]: its exception, or how its process ended.
+    /// [`HandlerError`]: the handler's exception, or the end of its process.
     pub async fn handler(
         &self,
-        context: &Context<'_>,
+        context: &HandlerContext<'_>,
         body: &[u8],
-        until: Instant,
-    ) -> Result<Answer, Failure> {
-        let numbers = Numbers::new(context);
+        deadline: Instant,
+    ) -> Result<HandlerReply, HandlerError> {
+        let numbers = ContextNumbers::new(context);
         let fields = context.fields(&numbers);
-        let call = Call { function: HANDLER, fields: &fields, body };
-        let (frame, _) = self.pool.call(None, &call, until).await?;
-        answer(raised(frame)?)
+        let call = WorkerCall { function: HANDLER, fields: &fields, body };
+        let (frame, _) = self.pool.call(None, &call, deadline).await?;
+        reply(check_exception(frame)?)
     }
 
-    /// Calls `input_handler`; returns the request for the model.
+    /// Calls `input_handler`, and returns the request for the model.
     ///
     /// # Errors
-    /// As [`Handlers::handler`].
+    /// Those of [`Handlers::handler`].
     pub async fn input(
         &self,
-        context: &Context<'_>,
+        context: &HandlerContext<'_>,
         body: &[u8],
-        until: Instant,
-    ) -> Result<(Bytes, Begun), Failure> {
-        let numbers = Numbers::new(context);
+        deadline: Instant,
+    ) -> Result<(Bytes, InputWorker), HandlerError> {
+        let numbers = ContextNumbers::new(context);
         let fields = context.fields(&numbers);
-        let call = Call { function: INPUT, fields: &fields, body };
-        let (frame, worker) = self.pool.call(None, &call, until).await?;
-        Ok((raised(frame)?.body, Begun(worker)))
+        let call = WorkerCall { function: INPUT_HANDLER, fields: &fields, body };
+        let (frame, worker) = self.pool.call(None, &call, deadline).await?;
+        Ok((check_exception(frame)?.body, InputWorker(worker)))
     }
 
-    /// Calls `output_handler` with the model's answer.
+    /// Calls `output_handler` with the model's response.
     ///
     /// # Errors
-    /// As [`Handlers::handler`].
+    /// Those of [`Handlers::handler`].
     pub async fn output(
         &self,
-        context: &Context<'_>,
-        begun: Begun,
-        model: ModelAnswer<'_>,
-        until: Instant,
-    ) -> Result<Answer, Failure> {
-        let numbers = Numbers::new(context);
+        context: &HandlerContext<'_>,
+        worker: InputWorker,
+        model: ModelReply<'_>,
+        deadline: Instant,
+    ) -> Result<HandlerReply, HandlerError> {
+        let numbers = ContextNumbers::new(context);
         let status = model.status.to_string();
-        let [a, b, c, d, e, f, g, h, i, j, k] = context.fields(&numbers);
-        let (status, kind) = (Some(status.as_str()), Some(model.content_type));
-        let fields = [a, b, c, d, e, f, g, h, i, j, k, status, kind];
-        let call = Call { function: OUTPUT, fields: &fields, body: model.body };
-        let (frame, _) = self.pool.call(Some(begun.0), &call, until).await?;
-        answer(raised(frame)?)
+        let mut fields = [None; CONTEXT_FIELDS + 2];
+        let (context_fields, model_fields) = fields.split_at_mut(CONTEXT_FIELDS);
+        context_fields.copy_from_slice(&context.fields(&numbers));
+        model_fields.copy_from_slice(&[Some(&status), Some(model.content_type)]);
+        let call = WorkerCall { function: OUTPUT_HANDLER, fields: &fields, body: model.body };
+        let (frame, _) = self.pool.call(Some(worker.0), &call, deadline).await?;
+        reply(check_exception(frame)?)
     }
 }
 
 /// The numbers of a context as text.
-struct Numbers {
+struct ContextNumbers {
     grpc_port: Option<String>,
     content_length: Option<String>,
     timeout: String,
 }
 
-impl Numbers {
-    fn new(context: &Context) -> Self {
-        Numbers {
+impl ContextNumbers {
+    fn new(context: &HandlerContext) -> Self {
+        ContextNumbers {
             grpc_port: context.grpc_port.map(|port| port.to_string()),
             content_length: context.content_length.map(|length| length.to_string()),
             timeout: context.timeout.to_string(),
@@ -178,9 +186,12 @@ impl Numbers {
     }
 }
 
-impl<'a> Context<'a> {
-    /// In the order that `context_of` in `python/handlers.py` expects.
-    fn fields(&self, numbers: &'a Numbers) -> [Option<&'a str>; 11] {
+/// The number of fields of a context.
+const CONTEXT_FIELDS: usize = 11;
+
+impl<'a> HandlerContext<'a> {
+    /// The fields in the order of `context_of` in `python/handlers.py`.
+    fn fields(&self, numbers: &'a ContextNumbers) -> [Option<&'a str>; CONTEXT_FIELDS] {
         [
             self.model_name,
             self.model_version,
@@ -197,30 +208,30 @@ impl<'a> Context<'a> {
     }
 }
 
-/// The frame, unless it is an exception.
-fn raised(frame: Frame) -> Result<Frame, Failure> {
+/// The reply, unless it is an exception.
+fn check_exception(frame: Frame) -> Result<Frame, HandlerError> {
     if frame.kind != RAISED {
         return Ok(frame);
     }
     let mut fields = frame.fields.into_iter();
     let mut next = || fields.next().flatten();
-    let status = next().and_then(|text| text.parse().ok()).unwrap_or(500);
+    let status = next().and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_STATUS);
     let (text, title, description) = (next().unwrap_or_default(), next(), next());
     let code = if status < 500 { Code::InvalidArgument } else { Code::Unavailable };
     let text = match &title {
         Some(_) => description.unwrap_or_default(),
         None => text,
     };
-    Err(Failure { status, error: Error::new(code, text), title })
+    Err(HandlerError { status, error: Error::new(code, text), title })
 }
 
-fn answer(frame: Frame) -> Result<Answer, Failure> {
+fn reply(frame: Frame) -> Result<HandlerReply, HandlerError> {
     let content_type = frame.fields.into_iter().next().flatten();
-    // It becomes a header, and must not become two.
-    let is_illegal = |text: &&String| !text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    if let Some(text) = content_type.as_ref().filter(is_illegal) {
-        let message = format!("{text:?} is no content type");
-        return Err(Failure::of(Error::internal(message)));
+    // It becomes the value of a header, and a line break would forge another one.
+    let is_invalid = |text: &&String| !text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    if let Some(text) = content_type.as_ref().filter(is_invalid) {
+        let message = format!("{text:?} is not a valid content type");
+        return Err(HandlerError::of(Error::internal(message)));
     }
-    Ok(Answer { body: frame.body, content_type })
+    Ok(HandlerReply { body: frame.body, content_type })
 }

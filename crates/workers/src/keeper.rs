@@ -1,4 +1,4 @@
-//! Keeps one place in a pool filled: starts a process, watches it, sees it end, starts the next.
+//! Keeps one slot of a pool filled: starts a process, supervises it, reaps it, and starts the next.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,203 +6,221 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{interval, sleep, sleep_until, timeout};
 
-use super::pool::Shared;
-use super::process::{self, Broken, End, Order, Process, Worker};
+use super::pool::WorkerPool;
+use super::process::{self, ExchangeError, KeeperCommand, ProcessEnd, Worker, WorkerProcess};
 use tensorserve_os::{self as os, machine};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// A script must have been imported after this long.
-const START_LIMIT: Duration = Duration::from_secs(300);
+/// The time in which a script must be imported.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long a process may take to end by itself.
-const END_LIMIT: Duration = Duration::from_secs(2);
+/// The time in which a process must exit by itself.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The same for one that has closed its socket, which is mostly dead by then.
-const LAST_MOMENTS: Duration = Duration::from_millis(300);
+/// The same for a process that has closed its socket, which is mostly dead by then.
+const EXIT_TIMEOUT_AFTER_CLOSE: Duration = Duration::from_millis(300);
 
-/// The wait before a start after one that came to nothing; it doubles.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// The wait before a start after a process without a call; it doubles each time, up to a maximum.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// How often its memory is looked at.
-const MEMORY_CHECK: Duration = Duration::from_millis(200);
+/// The interval at which a wait checks whether the pool has stopped.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Most bytes of its last lines that are told when it has died.
-const LAST_WORDS: usize = 1500;
+/// The interval of memory checks.
+const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Kinds of frames from a process that has just started, as in `python/worker.py`.
+/// The most bytes of a process's last lines that describe its end.
+const MAX_LAST_LINES_BYTES: usize = 1500;
+
+/// The kinds of replies of a process that has just started, as in `python/worker.py`.
 const READY: u8 = 1;
-const BROKEN: u8 = 2;
+const SETUP_FAILED: u8 = 2;
 
-/// How the first start went: what the program says about itself.
-pub(super) type Report = std::sync::mpsc::Sender<Result<Vec<Option<String>>>>;
+/// Receives the outcome of a first start: what the program reports about itself.
+pub(super) type StartReport = std::sync::mpsc::Sender<Result<Vec<Option<String>>>>;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// Keeps place number `place` filled until the pool stops. The first start is reported, and if it
-/// fails there is no other.
-pub(super) async fn keep(shared: Arc<Shared>, place: usize, report: Report) {
-    let name: Arc<str> = format!("{} worker {place}", shared.program.name).into();
+/// Keeps a slot filled until the pool stops. The first start is reported, and is the last if it
+/// fails.
+pub(super) async fn keep(pool: Arc<WorkerPool>, slot: usize, report: StartReport) {
+    let name: Arc<str> = format!("{} worker {slot}", pool.program.name).into();
     let mut report = Some(report);
     let mut wait = Duration::ZERO;
-    while !shared.is_stopped() {
+    while !pool.is_stopped() {
         if !wait.is_zero() {
-            pause(&shared, wait).await;
-            if shared.is_stopped() {
+            pause(&pool, wait).await;
+            if pool.is_stopped() {
                 break;
             }
         }
-        let life = live(&shared, &name, &mut report).await;
-        match life {
-            // It was of use: the next one comes at once.
-            Ok(answered) if answered > 0 => wait = Duration::ZERO,
-            Ok(_) => wait = (wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT),
-            Err(NotReady { error, is_certain }) => {
-                shared.failed(error.message(), is_certain);
+        match run_process(&pool, &name, &mut report).await {
+            // It worked, so the next one starts at once.
+            Ok(calls) if calls > 0 => wait = Duration::ZERO,
+            Ok(_) => wait = (wait * 2).clamp(FIRST_BACKOFF, MAX_BACKOFF),
+            Err(StartError { error, is_permanent }) => {
+                pool.start_failed(error.message(), is_permanent);
                 if let Some(report) = report.take() {
                     let _ = report.send(Err(error));
                     return;
                 }
                 log::error!("{name}: {error}");
-                wait = (wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT);
+                wait = (wait * 2).clamp(FIRST_BACKOFF, MAX_BACKOFF);
             }
         }
     }
 }
 
-/// Waits, unless the pool stops.
-async fn pause(shared: &Shared, time: Duration) {
+/// Waits, but not beyond the stop of the pool.
+async fn pause(pool: &WorkerPool, time: Duration) {
     let end = Instant::now() + time;
-    while Instant::now() < end && !shared.is_stopped() {
-        sleep(Duration::from_millis(20)).await;
+    while Instant::now() < end && !pool.is_stopped() {
+        sleep(STOP_CHECK_INTERVAL).await;
     }
 }
 
-/// Why a process did not get ready.
-struct NotReady {
+/// Why a process did not become ready.
+struct StartError {
     error: Error,
-    /// Whether the next one will not, either.
-    is_certain: bool,
+    /// Whether another start would fail in the same way.
+    is_permanent: bool,
 }
 
-/// One process from its start to its end; says how many calls it answered.
-async fn live(
-    shared: &Arc<Shared>,
+impl StartError {
+    fn permanent(error: Error) -> Self {
+        StartError { error, is_permanent: true }
+    }
+}
+
+/// Runs one process from its start to its end, and returns the number of calls that it answered.
+async fn run_process(
+    pool: &Arc<WorkerPool>,
     name: &Arc<str>,
-    report: &mut Option<Report>,
-) -> Result<u64, NotReady> {
+    report: &mut Option<StartReport>,
+) -> Result<u64, StartError> {
     let id = NEXT_ID.fetch_add(1, Relaxed);
-    let certain = |error| NotReady { error, is_certain: true };
-    let started = process::start(&shared.program, id, Arc::clone(name));
-    let (worker, mut process) = started.map_err(certain)?;
+    let started = process::start(&pool.program, id, Arc::clone(name));
+    let (worker, mut process) = started.map_err(StartError::permanent)?;
     let worker = Arc::new(worker);
-    match begin(&worker, &mut process, shared).await {
-        Begun::Ready(about) => match report.take() {
+    match wait_until_ready(&worker, &mut process, pool).await {
+        StartOutcome::Ready(about) => match report.take() {
             Some(report) => drop(report.send(Ok(about))),
             None => log::info!("{name}: ready"),
         },
-        Begun::Failed(error) => {
-            process.bury(&worker, None);
-            return Err(certain(error));
+        StartOutcome::Failed(error) => {
+            process.reap(&worker, None);
+            return Err(StartError::permanent(error));
         }
-        Begun::Ended => {
-            // Its socket is closed before it has ended, and how it ends is to be told.
-            let _ = timeout(LAST_MOMENTS, process.ended.readable()).await;
-            let End { what, last_lines } = process.bury(&worker, None);
-            let message = format!("its process {what} before it was ready\n{last_lines}");
+        StartOutcome::Ended => {
+            // A process closes its socket before it has ended, and the error describes its end.
+            let _ = timeout(EXIT_TIMEOUT_AFTER_CLOSE, process.ended.readable()).await;
+            let ProcessEnd { cause, last_lines } = process.reap(&worker, None);
+            let message = format!("its process {cause} before it was ready\n{last_lines}");
             let error = Error::precondition(message.trim_end().to_owned());
-            return Err(NotReady { error, is_certain: false });
+            return Err(StartError { error, is_permanent: false });
         }
     }
-    shared.joined(Arc::clone(&worker));
-    let reason = watch(&worker, &mut process, shared).await;
-    shared.left(&worker);
-    let end = process.bury(&worker, reason);
+    pool.add(Arc::clone(&worker));
+    let reason = supervise(&worker, &mut process, pool).await;
+    pool.remove(&worker);
+    let end = process.reap(&worker, reason);
     if !worker.retired.load(Relaxed) {
-        log::warn!("{name}: its process {}", end.what);
+        log::warn!("{name}: its process {}", end.cause);
     }
     let _ = process.end.send(Some(end));
-    Ok(worker.answered.load(Relaxed).saturating_sub(1))
+    // The first reply is the one that it is ready.
+    Ok(worker.replies.load(Relaxed).saturating_sub(1))
 }
 
-/// How a start went.
-enum Begun {
-    /// What the program says about itself.
+/// The outcome of a start.
+enum StartOutcome {
+    /// What the program reports about itself.
     Ready(Vec<Option<String>>),
     Failed(Error),
+    /// The process has ended, or is about to.
     Ended,
 }
 
 /// Waits until the process has set itself up.
-async fn begin(worker: &Worker, process: &mut Process, shared: &Shared) -> Begun {
-    let line = match worker.line() {
-        Ok(line) => line,
+async fn wait_until_ready(
+    worker: &Worker,
+    process: &mut WorkerProcess,
+    pool: &WorkerPool,
+) -> StartOutcome {
+    let channel = match worker.channel() {
+        Ok(channel) => channel,
         Err(error) => {
-            let message = format!("a socket can not be watched: {error}");
-            return Begun::Failed(Error::unavailable(message).with_source(error));
+            let message = format!("its socket cannot be watched: {error}");
+            return StartOutcome::Failed(Error::unavailable(message).with_source(error));
         }
     };
-    let answer = line.receive();
-    tokio::pin!(answer);
-    let limit = pause(shared, START_LIMIT);
+    let reply = channel.receive();
+    tokio::pin!(reply);
+    let limit = pause(pool, START_TIMEOUT);
     tokio::pin!(limit);
     let frame = loop {
         tokio::select! {
-            frame = &mut answer => break frame,
+            frame = &mut reply => break frame,
             () = process.log.read() => {}
             () = &mut limit => {
-                let message = format!("not ready after {} s", START_LIMIT.as_secs());
-                return Begun::Failed(Error::new(Code::DeadlineExceeded, message));
+                let message = format!("not ready after {} s", START_TIMEOUT.as_secs());
+                return StartOutcome::Failed(Error::new(Code::DeadlineExceeded, message));
             }
         }
     };
     match frame {
-        Ok(frame) if frame.kind == READY => Begun::Ready(frame.fields),
-        Ok(frame) if frame.kind == BROKEN => {
+        Ok(frame) if frame.kind == READY => StartOutcome::Ready(frame.fields),
+        Ok(frame) if frame.kind == SETUP_FAILED => {
             let text = frame.fields.into_iter().flatten().next().unwrap_or_default();
-            Begun::Failed(Error::precondition(text.trim_end().to_owned()))
+            StartOutcome::Failed(Error::precondition(text.trim_end().to_owned()))
         }
-        Err(Broken::Nonsense(error)) => Begun::Failed(error),
-        Ok(_) | Err(Broken::Gone | Broken::NotSent) => Begun::Ended,
+        Err(ExchangeError::Invalid(error)) => StartOutcome::Failed(error),
+        Ok(_) | Err(ExchangeError::Closed | ExchangeError::NotSent) => StartOutcome::Ended,
     }
 }
 
-/// Waits for the end of a process, and sees to it that it comes when it should. Returns why it was
-/// killed, if it was.
-async fn watch(worker: &Worker, process: &mut Process, shared: &Shared) -> Option<String> {
+/// Waits for the end of a process, forwards its output, executes commands, and enforces the memory
+/// limit. Returns why the process was killed, if it was.
+async fn supervise(
+    worker: &Worker,
+    process: &mut WorkerProcess,
+    pool: &WorkerPool,
+) -> Option<String> {
     let mut reason = None;
-    let mut late = None;
-    let mut check = interval(MEMORY_CHECK);
-    let limit = shared.memory_limit;
+    let mut timeout_reason = None;
+    let mut memory_check = interval(MEMORY_CHECK_INTERVAL);
+    let has_memory_limit = pool.memory_limit.is_some();
     let never = tokio::time::Instant::now() + Duration::from_secs(u64::from(u32::MAX));
-    let end_by = sleep_until(never);
-    tokio::pin!(end_by);
+    let exit_deadline = sleep_until(never);
+    tokio::pin!(exit_deadline);
     loop {
         tokio::select! {
             _ = process.ended.readable() => return reason,
             () = process.log.read() => {}
-            order = process.orders.recv() => match order {
-                Some(Order::Kill(why)) => {
+            command = process.commands.recv() => match command {
+                Some(KeeperCommand::Kill(why)) => {
                     reason.get_or_insert(why);
                     process.kill();
                 }
-                Some(Order::End) | None => {
+                Some(KeeperCommand::Shutdown) | None => {
                     worker.close();
-                    end_by.as_mut().reset(tokio::time::Instant::now() + END_LIMIT);
+                    exit_deadline.as_mut().reset(tokio::time::Instant::now() + EXIT_TIMEOUT);
                 }
-                Some(Order::Finish) => {
+                Some(KeeperCommand::Reap) => {
                     worker.close();
-                    late = Some("was stopped: it had closed its socket");
-                    end_by.as_mut().reset(tokio::time::Instant::now() + LAST_MOMENTS);
+                    timeout_reason = Some("was stopped: it had closed its socket");
+                    let deadline = tokio::time::Instant::now() + EXIT_TIMEOUT_AFTER_CLOSE;
+                    exit_deadline.as_mut().reset(deadline);
                 }
             },
-            () = &mut end_by => {
-                reason = reason.or(late.take().map(str::to_owned));
+            () = &mut exit_deadline => {
+                reason = reason.or(timeout_reason.take().map(str::to_owned));
                 process.kill();
-                end_by.as_mut().reset(never);
+                exit_deadline.as_mut().reset(never);
             }
-            _ = check.tick(), if limit.is_some() => {
-                if let Some(why) = check_memory(worker, process, shared) {
+            _ = memory_check.tick(), if has_memory_limit => {
+                if let Some(why) = check_memory(worker, process, pool) {
                     reason.get_or_insert(why);
                     process.kill();
                 }
@@ -211,50 +229,52 @@ async fn watch(worker: &Worker, process: &mut Process, shared: &Shared) -> Optio
     }
 }
 
-/// A process that holds too much is replaced after its call; one that holds half as much again is
-/// killed, for the reason that is returned.
-fn check_memory(worker: &Worker, process: &Process, shared: &Shared) -> Option<String> {
-    let (held, limit) = (process.resident()?, shared.memory_limit?);
-    if held <= limit {
+/// Retires a process above the memory limit, to be replaced after its call. One above one and a half
+/// times the limit must be killed, for the reason that is returned.
+fn check_memory(worker: &Worker, process: &WorkerProcess, pool: &WorkerPool) -> Option<String> {
+    let (used, limit) = (process.resident_memory()?, pool.memory_limit?);
+    if used <= limit {
         return None;
     }
-    let mib = |bytes: usize| bytes >> 20;
-    if held > limit.saturating_add(limit / 2) {
-        let (held, limit) = (mib(held), mib(limit));
+    let (used_mib, limit_mib) = (used >> 20, limit >> 20);
+    if used > limit.saturating_add(limit / 2) {
         return Some(format!(
-            "was stopped: it held {held} MiB of memory, and handler_memory_limit is {limit} MiB"
+            "was stopped: it used {used_mib} MiB of memory, and handler_memory_limit is \
+             {limit_mib} MiB"
         ));
     }
     if !worker.retired.load(Relaxed) {
-        let (name, held) = (&worker.name, mib(held));
-        log::warn!("{name}: holds {held} MiB of memory, and is replaced");
-        shared.retire(worker);
+        let name = &worker.name;
+        log::warn!(
+            "{name}: uses {used_mib} MiB of memory, above handler_memory_limit; it will be replaced"
+        );
+        pool.retire(worker);
     }
     None
 }
 
-impl Process {
-    /// Kills it, and those it has started.
+impl WorkerProcess {
+    /// Kills the process and its children.
     fn kill(&self) {
         os::kill_process_group(self.child.id());
     }
 
-    /// The memory it holds, in bytes.
-    fn resident(&self) -> Option<usize> {
+    /// The resident memory of the process in bytes.
+    fn resident_memory(&self) -> Option<usize> {
         machine::resident_memory(Some(self.child.id()))?.try_into().ok()
     }
 
-    /// Ends it if it has not ended, and what it has started; says how it went. No process is left,
-    /// nor its number ours, after that.
-    fn bury(&mut self, worker: &Worker, reason: Option<String>) -> End {
+    /// Kills the process and its children if they still run, waits for it, and describes its end.
+    /// Afterwards its process ID may belong to another process.
+    fn reap(&mut self, worker: &Worker, reason: Option<String>) -> ProcessEnd {
         self.kill();
         let status = self.child.wait();
         self.log.finish();
-        let what = reason.unwrap_or_else(|| match status {
+        let cause = reason.unwrap_or_else(|| match status {
             Ok(status) => process::describe(status),
             Err(error) => format!("has ended: {error}"),
         });
-        let since = worker.lines_before.load(Relaxed);
-        End { what, last_lines: self.log.last_lines(since, LAST_WORDS) }
+        let since = worker.lines_before_call.load(Relaxed);
+        ProcessEnd { cause, last_lines: self.log.last_lines(since, MAX_LAST_LINES_BYTES) }
     }
 }

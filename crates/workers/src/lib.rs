@@ -1,12 +1,12 @@
-//! Python processes under supervision, and calls to them.
+//! Supervised Python processes, and calls to them.
 //!
-//! [`Workers`] has one thread, on which a keeper for each process starts it, watches it, empties
-//! its log and starts the next one when it has ended (`keeper`). Processes of one program form a
-//! pool that hands them out, one call at a time (`pool`). A call is written to the process's
-//! socket and its answer awaited on the caller's own thread, so that no other one is woken for it
-//! (`process`, `wire`). What programs there are is in [`handlers`].
+//! [`Workers`] has one thread, on which a keeper for each process starts it, supervises it, forwards
+//! its output, and starts the next one when it has ended (`keeper`). The processes of one program
+//! form a pool that leases them for one call at a time (`pool`). A call is written to the process's
+//! socket and its reply awaited on the caller's own thread, so that no other thread is woken
+//! (`process`, `wire`). The programs are in [`handlers`].
 //!
-//! This module must not know of models, of HTTP or of any protocol.
+//! Nothing here depends on models, HTTP or protocols.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -25,7 +25,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 pub use self::config::WorkersConfig;
-use self::pool::{Call, Shared};
+use self::pool::{WorkerCall, WorkerPool};
 use self::wire::Frame;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -40,59 +40,65 @@ mod wire;
 
 use self::handlers::Handlers;
 
-/// Why a call has no good answer.
+/// The failure of a handler call.
 #[derive(Debug)]
-pub struct Failure {
-    /// The HTTP status that says so.
+pub struct HandlerError {
+    /// The HTTP status of the response.
     pub status: u16,
-    /// What happened. A message only: whatever concerns the log is there already.
+    /// The message for the client. Everything for the log has been logged.
     pub error: Error,
-    /// A title, if the failure is an exception that has one.
+    /// The title of the exception, if it has one.
     pub title: Option<String>,
 }
 
-impl Failure {
-    /// A failure with the status that its kind has.
+impl HandlerError {
+    /// A failure with the HTTP status of the error's code.
     #[must_use]
     pub fn of(error: Error) -> Self {
-        Failure { status: error.code().http(), error, title: None }
+        HandlerError { status: error.code().http(), error, title: None }
     }
 }
 
+/// How long a stop waits for processes that were killed.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The interval at which a stop checks whether processes have ended.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(2);
+
 /// All worker processes of a server. Cheap to clone.
 #[derive(Clone)]
-pub struct Workers(Arc<Inner>);
+pub struct Workers(Arc<WorkersInner>);
 
-struct Inner {
+struct WorkersInner {
     config: WorkersConfig,
-    keepers: Mutex<Keepers>,
-    /// Handlers by the folder of their code, each with a lock for whoever opens it.
+    keeper_thread: Mutex<KeeperThread>,
+    /// Handlers by the folder of their code. Each has a lock, which is held while it is opened.
     handlers: Mutex<HashMap<PathBuf, Arc<Mutex<Weak<Handlers>>>>>,
-    /// Keepers at work.
-    kept: Arc<AtomicU64>,
+    /// The number of keepers that run.
+    active_keepers: Arc<AtomicU64>,
 }
 
-/// The thread that keepers run on.
+/// The thread on which keepers run.
 #[derive(Default)]
-struct Keepers {
+struct KeeperThread {
     runtime: Option<(Handle, oneshot::Sender<()>)>,
-    pools: Vec<Weak<Shared>>,
+    pools: Vec<Weak<WorkerPool>>,
     stopped: bool,
 }
 
 /// A program for worker processes.
 pub(crate) struct Program {
-    /// For logs and the list of processes.
+    /// The name in logs and in the list of processes.
     pub(crate) name: String,
     /// The interpreter.
     pub(crate) python: PathBuf,
-    /// What it runs.
+    /// The Python source.
     pub(crate) text: String,
 }
 
 impl Program {
-    /// A program of modules (name and text), the first of which takes the calls. `settings` are
-    /// handed to it.
+    /// A program of modules (name and source), the first of which serves the calls and receives
+    /// `settings`.
     fn new(
         name: String,
         python: PathBuf,
@@ -100,82 +106,85 @@ impl Program {
         settings: &[(&str, &str)],
     ) -> Self {
         let worker = ("tensorserve_worker", include_str!("../../../python/worker.py"));
-        let object = |pairs: &mut dyn Iterator<Item = (&str, &str)>| {
-            let pairs = pairs.map(|(key, value)| (key.to_owned(), Value::from(value)));
-            pairs.collect::<serde_json::Map<_, _>>()
-        };
-        let own = [("name", name.as_str()), ("module", modules.first().map_or("", |m| m.0))];
-        let all = object(&mut [worker].into_iter().chain(modules.iter().copied()));
-        let mut settings = object(&mut own.into_iter().chain(settings.iter().copied()));
+        let main_module = modules.first().map_or("", |(name, _)| name);
+        let own_settings = [("name", name.as_str()), ("module", main_module)];
+        let modules = json_object([worker].into_iter().chain(modules.iter().copied()));
+        let mut settings = json_object(own_settings.into_iter().chain(settings.iter().copied()));
         settings.insert("parent".to_owned(), std::process::id().into());
-        // JSON of strings and numbers is Python, too.
-        let (all, settings) = (Value::from(all), Value::from(settings));
+        // JSON of strings and numbers is a Python expression, too.
+        let (modules, settings) = (Value::from(modules), Value::from(settings));
         let boot = include_str!("../../../python/boot.py");
-        let text = format!("{boot}boot({all}, {settings})\n");
+        let text = format!("{boot}boot({modules}, {settings})\n");
         Program { name, python, text }
     }
 }
 
-/// The processes of one program. They end when it is dropped.
-struct Pool {
-    shared: Arc<Shared>,
-    /// What the program says about itself.
+fn json_object<'a>(
+    members: impl Iterator<Item = (&'a str, &'a str)>,
+) -> serde_json::Map<String, Value> {
+    members.map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
+}
+
+/// Owns the processes of one program, which end when this is dropped.
+struct PoolOwner {
+    pool: Arc<WorkerPool>,
+    /// What the program reports about itself.
     about: Vec<Option<String>>,
 }
 
-impl Pool {
+impl PoolOwner {
     async fn call(
         &self,
-        wanted: Option<u64>,
-        call: &Call<'_>,
-        until: Instant,
-    ) -> Result<(Frame, u64), Failure> {
-        self.shared.call(wanted, call, until).await
+        preferred: Option<u64>,
+        call: &WorkerCall<'_>,
+        deadline: Instant,
+    ) -> Result<(Frame, u64), HandlerError> {
+        self.pool.call(preferred, call, deadline).await
     }
 }
 
-impl Drop for Pool {
+impl Drop for PoolOwner {
     fn drop(&mut self) {
-        self.shared.stop();
+        self.pool.stop();
     }
 }
 
 impl Workers {
-    /// None yet.
+    /// A set of workers without processes.
     #[must_use]
     pub fn new(config: WorkersConfig) -> Self {
-        Workers(Arc::new(Inner {
+        Workers(Arc::new(WorkersInner {
             config,
-            keepers: Mutex::default(),
+            keeper_thread: Mutex::default(),
             handlers: Mutex::default(),
-            kept: Arc::default(),
+            active_keepers: Arc::default(),
         }))
     }
 
-    /// The handlers in folder `code`, ready to be called: those that are open, or opened now.
-    /// Blocks for as long as that takes.
+    /// The handlers in the folder `code`, which are opened if they are not open yet. Blocks until
+    /// they are ready to be called.
     ///
     /// # Errors
-    /// With what Python or pip said, if the script can not be imported, has no handlers, or what
-    /// it requires can not be installed.
+    /// With the output of Python or pip, if the script cannot be imported, has no handlers, or its
+    /// requirements cannot be installed.
     pub fn open(&self, code: &Path) -> Result<Arc<Handlers>> {
-        let place = Arc::clone(lock(&self.0.handlers).entry(code.to_owned()).or_default());
-        let mut place = lock(&place);
-        if let Some(open) = place.upgrade() {
-            return Ok(open);
+        let slot = Arc::clone(lock(&self.0.handlers).entry(code.to_owned()).or_default());
+        let mut slot = lock(&slot);
+        if let Some(handlers) = slot.upgrade() {
+            return Ok(handlers);
         }
-        let opened = Arc::new(Handlers::open(self, code)?);
-        *place = Arc::downgrade(&opened);
-        Ok(opened)
+        let handlers = Arc::new(Handlers::open(self, code)?);
+        *slot = Arc::downgrade(&handlers);
+        Ok(handlers)
     }
 
-    /// The handlers in folder `code`, if some model has them open.
+    /// The handlers in the folder `code`, if they are open.
     #[must_use]
     pub fn opened(&self, code: &Path) -> Option<Arc<Handlers>> {
-        let place = Arc::clone(lock(&self.0.handlers).get(code)?);
-        // Locked only while it is being opened.
-        let place = place.try_lock().ok()?;
-        place.upgrade()
+        let slot = Arc::clone(lock(&self.0.handlers).get(code)?);
+        // The slot is locked only while the handlers are being opened.
+        let slot = slot.try_lock().ok()?;
+        slot.upgrade()
     }
 
     fn config(&self) -> &WorkersConfig {
@@ -183,48 +192,49 @@ impl Workers {
     }
 
     /// Starts the processes of a program, and waits until all are ready.
-    fn start(&self, program: Program) -> Result<Pool> {
-        let keepers = self.keepers()?;
+    fn start(&self, program: Program) -> Result<PoolOwner> {
+        let keepers = self.keeper_runtime()?;
         let WorkersConfig { count, timeout, memory_limit, .. } = self.0.config;
-        let shared = Arc::new(Shared::new(program, timeout, memory_limit, keepers.clone()));
-        self.note(&shared)?;
-        // Ends what has been started if the rest fails.
-        let mut pool = Pool { shared: Arc::clone(&shared), about: Vec::new() };
+        let pool = Arc::new(WorkerPool::new(program, timeout, memory_limit, keepers.clone()));
+        self.register(&pool)?;
+        // Dropping the owner ends the processes if one of them fails.
+        let mut owner = PoolOwner { pool: Arc::clone(&pool), about: Vec::new() };
         let (report, reports) = std::sync::mpsc::channel();
-        for place in 1..=count {
-            let kept = Kept::new(&self.0.kept);
-            let keep = keeper::keep(Arc::clone(&shared), place, report.clone());
+        for slot in 1..=count {
+            let active = ActiveKeeper::new(&self.0.active_keepers);
+            let keep = keeper::keep(Arc::clone(&pool), slot, report.clone());
             keepers.spawn(async move {
                 keep.await;
-                drop(kept);
+                drop(active);
             });
         }
         drop(report);
         for _ in 0..count {
-            let ended = || Error::unavailable("the server is stopping");
-            pool.about = reports.recv().map_err(|_| ended())??;
+            owner.about = reports.recv().map_err(|_| stopping())??;
         }
-        Ok(pool)
+        Ok(owner)
     }
 
-    fn note(&self, shared: &Arc<Shared>) -> Result<()> {
-        let mut keepers = lock(&self.0.keepers);
+    /// Adds a pool to those that [`Workers::stop`] stops.
+    fn register(&self, pool: &Arc<WorkerPool>) -> Result<()> {
+        let mut keepers = lock(&self.0.keeper_thread);
         if keepers.stopped {
-            return Err(Error::unavailable("the server is stopping"));
+            return Err(stopping());
         }
         keepers.pools.retain(|pool| pool.strong_count() > 0);
-        keepers.pools.push(Arc::downgrade(shared));
+        keepers.pools.push(Arc::downgrade(pool));
         Ok(())
     }
 
-    /// The thread of the keepers, started with the first pool.
-    fn keepers(&self) -> Result<Handle> {
-        let mut keepers = lock(&self.0.keepers);
+    /// The runtime of the keepers, whose thread is started with the first pool.
+    fn keeper_runtime(&self) -> Result<Handle> {
+        let mut keepers = lock(&self.0.keeper_thread);
         if let Some((handle, _)) = &keepers.runtime {
             return Ok(handle.clone());
         }
         let failed = |e: std::io::Error| {
-            Error::unavailable(format!("worker processes can not be kept: {e}")).with_source(e)
+            Error::unavailable(format!("the thread of worker processes cannot be started: {e}"))
+                .with_source(e)
         };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
@@ -237,38 +247,43 @@ impl Workers {
         Ok(handle)
     }
 
-    /// Ends all processes: those without a call at once, the others within `time`. Blocks.
-    pub fn stop(&self, time: Duration) {
-        let pools: Vec<Arc<Shared>> = {
-            let mut keepers = lock(&self.0.keepers);
+    /// Ends all processes: those without a call at once, the others within `timeout`. Blocks.
+    pub fn stop(&self, timeout: Duration) {
+        let pools: Vec<Arc<WorkerPool>> = {
+            let mut keepers = lock(&self.0.keeper_thread);
             keepers.stopped = true;
             keepers.pools.iter().filter_map(Weak::upgrade).collect()
         };
         pools.iter().for_each(|pool| pool.stop());
-        self.wait(time);
+        self.wait(timeout);
         pools.iter().for_each(|pool| pool.kill());
-        self.wait(Duration::from_secs(2));
+        self.wait(KILL_TIMEOUT);
     }
 
-    fn wait(&self, time: Duration) {
-        let end = Instant::now() + time;
-        while self.0.kept.load(Relaxed) > 0 && Instant::now() < end {
-            thread::sleep(Duration::from_millis(2));
+    /// Waits until all keepers have ended.
+    fn wait(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        while self.0.active_keepers.load(Relaxed) > 0 && Instant::now() < deadline {
+            thread::sleep(STOP_CHECK_INTERVAL);
         }
     }
 }
 
-/// Counts a keeper for as long as it is at work.
-struct Kept(Arc<AtomicU64>);
+fn stopping() -> Error {
+    Error::unavailable("the server is stopping")
+}
 
-impl Kept {
+/// Counts a keeper for as long as it runs.
+struct ActiveKeeper(Arc<AtomicU64>);
+
+impl ActiveKeeper {
     fn new(count: &Arc<AtomicU64>) -> Self {
         count.fetch_add(1, Relaxed);
-        Kept(Arc::clone(count))
+        ActiveKeeper(Arc::clone(count))
     }
 }
 
-impl Drop for Kept {
+impl Drop for ActiveKeeper {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }

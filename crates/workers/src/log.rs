@@ -1,5 +1,5 @@
-//! What worker processes print: goes to our log line by line, within bounds. The pipe is always
-//! emptied, so that no process waits for the log, whatever it prints.
+//! Forwards the output of worker processes to the server's log, line by line and within bounds. The
+//! pipe is always emptied, so no process ever blocks on its output.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,59 +10,67 @@ use std::time::{Duration, Instant};
 
 use tokio::net::unix::pipe::Receiver;
 
-/// Lines that may come at once, and lines that may come each second. What is more is counted.
-const BURST: u32 = 500;
-const PER_SECOND: u32 = 100;
+/// The token bucket of the log: lines at once, and lines per second. Further lines are only counted.
+const BURST_LINES: u32 = 500;
+const LINES_PER_SECOND: u32 = 100;
 
-/// The rest of a longer line is left out.
-const LONGEST_LINE: usize = 4096;
+/// The shortest time between two refills of the bucket.
+const REFILL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Lines that are kept, to be told when the process dies.
-const KEPT: usize = 12;
+/// During a flood the clock is read once per this many lines.
+const LINES_PER_CLOCK_READ: u64 = 64;
 
-/// Read at once.
+/// The length at which lines are truncated, in bytes.
+const MAX_LINE_BYTES: usize = 4096;
+
+/// The number of lines that are kept to describe the end of a process.
+const KEPT_LINES: usize = 12;
+
+/// The most bytes of one read.
 const CHUNK: usize = 64 << 10;
 
-/// The most that is read from a process that has ended. Others may still hold its pipe.
-const LAST_WORDS: usize = 1 << 20;
+/// The most bytes that are read from a process that has ended: its children may still hold the pipe.
+const MAX_FINAL_BYTES: usize = 1 << 20;
 
-/// The log of one process.
-pub(super) struct Log {
+/// The output of one process.
+pub(super) struct ProcessLog {
     name: Arc<str>,
-    /// `None` when nobody can write to it any more.
+    /// `None` once all writers have closed it.
     pipe: Option<Receiver>,
     chunk: Vec<u8>,
     line: Vec<u8>,
-    /// Lines so far.
+    /// The number of lines so far.
     count: Arc<AtomicU64>,
-    /// The last lines, each with its number.
+    /// The last lines, with their numbers.
     kept: VecDeque<(u64, String)>,
+    /// The lines that the token bucket still allows.
     allowed: u32,
-    filled_at: Instant,
-    left_out: u64,
+    refilled_at: Instant,
+    /// The lines that were only counted since the last one that was logged.
+    omitted: u64,
 }
 
-impl Log {
+impl ProcessLog {
     pub(super) fn new(name: Arc<str>, pipe: OwnedFd) -> io::Result<Self> {
-        Ok(Log {
+        Ok(ProcessLog {
             name,
             pipe: Some(Receiver::from_owned_fd(pipe)?),
             chunk: vec![0; CHUNK],
             line: Vec::new(),
             count: Arc::default(),
             kept: VecDeque::new(),
-            allowed: BURST,
-            filled_at: Instant::now(),
-            left_out: 0,
+            allowed: BURST_LINES,
+            refilled_at: Instant::now(),
+            omitted: 0,
         })
     }
 
-    /// The number of lines so far.
+    /// The counter of lines.
     pub(super) fn counter(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.count)
     }
 
-    /// Waits until there is something, and takes it. Can be dropped while it waits.
+    /// Waits for output and reads it. Cancel-safe.
     pub(super) async fn read(&mut self) {
         let Some(pipe) = &self.pipe else {
             return std::future::pending().await;
@@ -72,7 +80,7 @@ impl Log {
         }
     }
 
-    /// Takes what is there, once; says how much.
+    /// Reads available output once, and returns its size in bytes.
     fn take(&mut self) -> usize {
         let Some(pipe) = &self.pipe else {
             return 0;
@@ -91,10 +99,10 @@ impl Log {
         count
     }
 
-    /// Takes all that is left of a process that has ended.
+    /// Reads the remaining output of a process that has ended.
     pub(super) fn finish(&mut self) {
         let mut read = 0;
-        while read < LAST_WORDS {
+        while read < MAX_FINAL_BYTES {
             match self.take() {
                 0 => break,
                 count => read += count,
@@ -104,12 +112,12 @@ impl Log {
         if !self.line.is_empty() {
             self.end_line();
         }
-        self.tell_left_out();
+        self.report_omitted();
     }
 
-    /// The last lines after number `since`, at most `bytes` of them.
-    pub(super) fn last_lines(&self, since: u64, bytes: usize) -> String {
-        let mut room = bytes;
+    /// The last lines after line number `since`, of at most `max_bytes` in total.
+    pub(super) fn last_lines(&self, since: u64, max_bytes: usize) -> String {
+        let mut room = max_bytes;
         let mut lines: Vec<&str> = Vec::new();
         for (_, line) in self.kept.iter().rev().take_while(|(number, _)| *number > since) {
             let Some(left) = room.checked_sub(line.len() + 1) else {
@@ -133,7 +141,7 @@ impl Log {
     }
 
     fn extend_line(&mut self, bytes: &[u8]) {
-        let room = LONGEST_LINE.saturating_sub(self.line.len());
+        let room = MAX_LINE_BYTES.saturating_sub(self.line.len());
         self.line.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
     }
 
@@ -141,7 +149,7 @@ impl Log {
         self.refill();
         let number = self.count.fetch_add(1, Relaxed) + 1;
         if self.allowed == 0 {
-            self.left_out += 1;
+            self.omitted += 1;
             self.line.clear();
             return;
         }
@@ -149,38 +157,38 @@ impl Log {
         let text = printable(&self.line);
         self.line.clear();
         log::info!("{}: {text}", self.name);
-        if self.kept.len() == KEPT {
+        if self.kept.len() == KEPT_LINES {
             self.kept.pop_front();
         }
         self.kept.push_back((number, text));
     }
 
+    /// Refills the token bucket.
     fn refill(&mut self) {
-        // The clock is not asked for every line of a flood.
-        if self.allowed == 0 && !self.left_out.is_multiple_of(64) {
+        if self.allowed == 0 && !self.omitted.is_multiple_of(LINES_PER_CLOCK_READ) {
             return;
         }
-        let passed = self.filled_at.elapsed();
-        if passed < Duration::from_millis(100) {
+        let elapsed = self.refilled_at.elapsed();
+        if elapsed < REFILL_INTERVAL {
             return;
         }
-        self.filled_at = Instant::now();
-        let new = passed.as_secs_f64() * f64::from(PER_SECOND);
+        self.refilled_at = Instant::now();
+        let new = elapsed.as_secs_f64() * f64::from(LINES_PER_SECOND);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Positive; saturates.
         let new = new as u32;
-        self.allowed = self.allowed.saturating_add(new).min(BURST);
-        self.tell_left_out();
+        self.allowed = self.allowed.saturating_add(new).min(BURST_LINES);
+        self.report_omitted();
     }
 
-    fn tell_left_out(&mut self) {
-        let left_out = std::mem::take(&mut self.left_out);
-        if left_out > 0 {
-            log::warn!("{}: it prints too much: {left_out} lines left out", self.name);
+    fn report_omitted(&mut self) {
+        let omitted = std::mem::take(&mut self.omitted);
+        if omitted > 0 {
+            log::warn!("{}: too much output: {omitted} lines omitted", self.name);
         }
     }
 }
 
-/// The text of a line, without what could pass for another line or change a terminal.
+/// The text of a line, without control characters, which could forge lines or change a terminal.
 fn printable(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line.trim_ascii_end());
     if !text.chars().any(|c| c.is_control() && c != '\t') {
@@ -194,9 +202,9 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    fn log() -> (Log, io::PipeWriter) {
+    fn log() -> (ProcessLog, io::PipeWriter) {
         let (reader, writer) = io::pipe().expect("a pipe");
-        (Log::new("test".into(), reader.into()).expect("a log"), writer)
+        (ProcessLog::new("test".into(), reader.into()).expect("a log"), writer)
     }
 
     #[tokio::test]
@@ -225,9 +233,9 @@ mod tests {
             log.read().await;
         }
         flood.join().expect("written");
-        assert!(log.line.len() <= LONGEST_LINE, "{}", log.line.len());
+        assert!(log.line.len() <= MAX_LINE_BYTES, "{}", log.line.len());
         log.finish();
         assert_eq!(log.counter().load(Relaxed), 200_001);
-        assert_eq!(log.kept.len(), KEPT);
+        assert_eq!(log.kept.len(), KEPT_LINES);
     }
 }

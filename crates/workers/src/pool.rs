@@ -1,7 +1,7 @@
-//! The workers of one program, and who may call which.
+//! The workers of one program, and the queue of calls to them.
 //!
-//! A worker takes one call at a time. Calls wait in line for a free one; calls that go on with
-//! what a worker has begun go first, to the same worker if that is free.
+//! A worker serves one call at a time, and calls wait in a queue for a free one. Calls that continue
+//! what a worker has begun come first, and go to the same worker if it is free.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,98 +11,103 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::process::{Broken, End, Order, Worker};
+use super::process::{ExchangeError, KeeperCommand, ProcessEnd, Worker};
 use super::wire::Frame;
-use super::{Failure, Program};
+use super::{HandlerError, Program};
 use tensorserve_tensor::error::{Code, Error};
 
-/// Calls that may wait. More would wait for longer than their clients do.
-const LONGEST_QUEUE: usize = 4096;
+/// The most calls that wait. Further ones would wait for longer than their clients do.
+const MAX_QUEUE: usize = 4096;
 
-/// After so many starts in a row that came to nothing there is no use in waiting.
-const MANY_FAILURES: u32 = 8;
+/// The number of consecutive failed starts after which calls no longer wait for another one.
+const MAX_FAILED_STARTS: u32 = 8;
 
-/// How long it may take until the keeper has seen a process end that has closed its socket.
-const END_SEEN: Duration = Duration::from_millis(800);
+/// The time in which the keeper of a process that has closed its socket observes its end.
+const END_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// What its workers share.
-pub(super) struct Shared {
+/// The status of a response if the handler's process is at fault.
+const BAD_GATEWAY: u16 = 502;
+
+/// The workers of one program.
+pub(super) struct WorkerPool {
     pub(super) program: Program,
-    /// The longest a call may take.
+    /// The longest duration of a call.
     pub(super) timeout: Duration,
     pub(super) memory_limit: Option<usize>,
-    /// Where its keepers run.
+    /// The runtime of the keepers.
     pub(super) keepers: Handle,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Default)]
-struct State {
-    /// All that run.
+struct PoolState {
+    /// The ready workers.
     alive: Vec<Arc<Worker>>,
-    /// Those of them without a call, the last one used at the end: its memory is warm.
+    /// Those without a call; the most recently used, whose memory is in the caches, is last.
     free: Vec<Arc<Worker>>,
-    waiting: VecDeque<oneshot::Sender<Lease>>,
-    /// Calls that go on with what was begun.
-    resuming: VecDeque<oneshot::Sender<Lease>>,
-    /// Starts in a row that came to nothing.
-    failures: u32,
-    /// Why there is none, if that is the script's fault.
-    broken: Option<String>,
+    /// Calls that wait for a worker.
+    waiting: VecDeque<oneshot::Sender<WorkerLease>>,
+    /// Calls that wait and continue what a worker has begun.
+    resuming: VecDeque<oneshot::Sender<WorkerLease>>,
+    /// Consecutive failed starts.
+    failed_starts: u32,
+    /// Why workers cannot be started, if the program is at fault.
+    start_error: Option<String>,
     stopped: bool,
 }
 
-impl Shared {
+impl WorkerPool {
     pub(super) fn new(
         program: Program,
         timeout: Duration,
         memory_limit: Option<usize>,
         keepers: Handle,
     ) -> Self {
-        Shared { program, timeout, memory_limit, keepers, state: Mutex::default() }
+        WorkerPool { program, timeout, memory_limit, keepers, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker is ready for calls.
-    pub(super) fn joined(self: &Arc<Self>, worker: Arc<Worker>) {
+    /// Adds a worker that is ready.
+    pub(super) fn add(self: &Arc<Self>, worker: Arc<Worker>) {
         {
             let mut state = self.state();
-            state.broken = None;
-            state.failures = 0;
+            state.start_error = None;
+            state.failed_starts = 0;
             state.alive.push(Arc::clone(&worker));
         }
         self.release(worker);
     }
 
-    /// A worker has ended.
-    pub(super) fn left(&self, worker: &Worker) {
+    /// Removes a worker that has ended.
+    pub(super) fn remove(&self, worker: &Worker) {
         let mut state = self.state();
         state.alive.retain(|other| other.id != worker.id);
         state.free.retain(|other| other.id != worker.id);
     }
 
-    /// A worker could not be started; `is_certain` if it will be the same with the next one. Else
-    /// it may have been killed by hand, and who waits goes on waiting for some more.
-    pub(super) fn failed(&self, why: &str, is_certain: bool) {
+    /// Records a failed start. Unless it is permanent, the process may have been killed from outside,
+    /// and calls wait for a few more starts.
+    pub(super) fn start_failed(&self, reason: &str, is_permanent: bool) {
         let mut state = self.state();
-        state.failures += 1;
-        if !is_certain && state.failures < MANY_FAILURES {
+        state.failed_starts += 1;
+        if !is_permanent && state.failed_starts < MAX_FAILED_STARTS {
             return;
         }
-        state.broken = Some(why.to_owned());
+        state.start_error = Some(reason.to_owned());
         if state.alive.is_empty() {
-            // Who waits sees the line break off.
+            // Dropping the senders ends the waits.
             state.waiting.clear();
             state.resuming.clear();
         }
     }
 
-    /// Gives a worker to the next call, or notes that it is free.
+    /// Hands a worker to the next call, or marks it as free.
     fn release(self: &Arc<Self>, worker: Arc<Worker>) {
-        let mut lease = Lease { shared: Arc::clone(self), worker: Some(worker), has_call: false };
+        let mut lease =
+            WorkerLease { pool: Arc::clone(self), worker: Some(worker), has_call: false };
         loop {
             let next = {
                 let mut state = self.state();
@@ -114,28 +119,29 @@ impl Shared {
                 next
             };
             match next.map(|next| next.send(lease)) {
-                // Its call was given up meanwhile.
+                // The call was cancelled while it waited.
                 Some(Err(unsent)) => lease = unsent,
                 _ => return,
             }
         }
     }
 
-    /// A worker is to be replaced, after its call if it has one.
+    /// Marks a worker to be replaced, after its call if it has one.
     pub(super) fn retire(&self, worker: &Worker) {
         let mut state = self.state();
         worker.retired.store(true, Relaxed);
         let free = state.free.len();
         state.free.retain(|other| other.id != worker.id);
         if state.free.len() < free {
-            let _ = worker.orders.send(Order::End);
+            let _ = worker.commands.send(KeeperCommand::Shutdown);
         }
     }
 
-    /// Kills all workers, whatever they do.
+    /// Kills all workers, even during a call.
     pub(super) fn kill(&self) {
         for worker in &self.state().alive {
-            let _ = worker.orders.send(Order::Kill("was stopped with the server".to_owned()));
+            let reason = "was stopped with the server".to_owned();
+            let _ = worker.commands.send(KeeperCommand::Kill(reason));
         }
     }
 
@@ -143,7 +149,7 @@ impl Shared {
         self.state().stopped
     }
 
-    /// Ends all workers once they have answered.
+    /// Shuts all workers down: free ones at once, the others after their call.
     pub(super) fn stop(&self) {
         let mut state = self.state();
         state.stopped = true;
@@ -153,178 +159,199 @@ impl Shared {
         state.waiting.clear();
         state.resuming.clear();
         for worker in state.free.drain(..) {
-            let _ = worker.orders.send(Order::End);
+            let _ = worker.commands.send(KeeperCommand::Shutdown);
         }
     }
 
-    /// A worker for a call: `wanted`, if that is free, else any. Waits until `until`.
+    /// Leases a worker for a call: the preferred one if it is free, otherwise any.
     async fn lease(
         self: &Arc<Self>,
-        wanted: Option<u64>,
-        until: Instant,
-    ) -> Result<Lease, Failure> {
-        let waiting = {
-            let mut state = self.state();
-            let preferred = state.free.iter().rposition(|worker| Some(worker.id) == wanted);
-            let free = match preferred {
-                Some(at) => Some(state.free.remove(at)),
-                None => state.free.pop(),
-            };
-            if let Some(worker) = free {
-                let shared = Arc::clone(self);
-                return Ok(Lease { shared, worker: Some(worker), has_call: false });
-            }
-            self.check(&state)?;
-            let (sender, receiver) = oneshot::channel();
-            if wanted.is_some() {
-                state.resuming.push_back(sender);
-            } else {
-                // Those whose clients have gone need no place.
-                if state.waiting.len() >= LONGEST_QUEUE {
-                    state.waiting.retain(|waiting| !waiting.is_closed());
-                }
-                if state.waiting.len() >= LONGEST_QUEUE {
-                    let message = format!("{LONGEST_QUEUE} requests wait for inference.py already");
-                    return Err(Failure::of(Error::unavailable(message)));
-                }
-                state.waiting.push_back(sender);
-            }
-            receiver
+        preferred: Option<u64>,
+        deadline: Instant,
+    ) -> Result<WorkerLease, HandlerError> {
+        let waiting = match self.lease_or_wait(preferred)? {
+            Leased::Now(lease) => return Ok(lease),
+            Leased::Later(waiting) => waiting,
         };
-        match tokio::time::timeout_at(until.into(), waiting).await {
+        match tokio::time::timeout_at(deadline.into(), waiting).await {
             Ok(Ok(lease)) => Ok(lease),
             Ok(Err(_)) => {
-                self.check(&self.state())?;
-                Err(Failure::of(Error::unavailable("the worker processes have ended")))
+                check_available(&self.state())?;
+                Err(HandlerError::of(Error::unavailable("the worker processes have ended")))
             }
             Err(_) => {
-                let message = "no worker process was free in time; handler_workers sets how many \
-                               there are";
-                Err(Failure::of(Error::new(Code::DeadlineExceeded, message)))
+                let message = "no worker process became free before the deadline; \
+                               handler_workers sets their number";
+                Err(HandlerError::of(Error::new(Code::DeadlineExceeded, message)))
             }
         }
     }
 
-    /// Whether it is worth while to wait.
-    fn check(&self, state: &State) -> Result<(), Failure> {
-        if state.stopped {
-            return Err(Failure::of(Error::unavailable("the model is being unloaded")));
+    /// Leases a free worker, or puts the call into the queue.
+    fn lease_or_wait(self: &Arc<Self>, preferred: Option<u64>) -> Result<Leased, HandlerError> {
+        let mut state = self.state();
+        let preferred_index = state.free.iter().rposition(|worker| Some(worker.id) == preferred);
+        let free = match preferred_index {
+            Some(index) => Some(state.free.remove(index)),
+            None => state.free.pop(),
+        };
+        if let Some(worker) = free {
+            let pool = Arc::clone(self);
+            return Ok(Leased::Now(WorkerLease { pool, worker: Some(worker), has_call: false }));
         }
-        match &state.broken {
-            Some(why) if state.alive.is_empty() => {
-                let message = format!("inference.py can not be run: {why}");
-                Err(Failure { status: 502, ..Failure::of(Error::unavailable(message)) })
-            }
-            _ => Ok(()),
+        check_available(&state)?;
+        let (sender, receiver) = oneshot::channel();
+        if preferred.is_some() {
+            state.resuming.push_back(sender);
+            return Ok(Leased::Later(receiver));
         }
+        if state.waiting.len() >= MAX_QUEUE {
+            // Cancelled calls do not count.
+            state.waiting.retain(|waiting| !waiting.is_closed());
+        }
+        if state.waiting.len() >= MAX_QUEUE {
+            let message = format!("{MAX_QUEUE} requests are already waiting for inference.py");
+            return Err(HandlerError::of(Error::unavailable(message)));
+        }
+        state.waiting.push_back(sender);
+        Ok(Leased::Later(receiver))
     }
 
-    /// Makes a call; says which worker answered.
+    /// Makes a call, and returns the reply with the ID of the worker that sent it. `preferred` is the
+    /// worker that has begun what the call continues.
     pub(super) async fn call(
         self: &Arc<Self>,
-        wanted: Option<u64>,
-        call: &Call<'_>,
-        until: Instant,
-    ) -> Result<(Frame, u64), Failure> {
-        let mut may_try_again = true;
+        preferred: Option<u64>,
+        call: &WorkerCall<'_>,
+        deadline: Instant,
+    ) -> Result<(Frame, u64), HandlerError> {
+        let mut may_retry = true;
         loop {
-            let mut lease = self.lease(wanted, until).await?;
+            let mut lease = self.lease(preferred, deadline).await?;
             let Some(worker) = lease.worker.clone() else {
-                return Err(Failure::of(Error::internal("a lease without a worker")));
+                return Err(HandlerError::of(Error::internal("a lease without a worker")));
             };
-            match lease.exchange(&worker, call, until).await {
-                // It ended while it was free. Nothing has been done with the call.
-                Err(Trouble::NotSent) if may_try_again => may_try_again = false,
-                Err(trouble) => return Err(self.explain(&worker, trouble).await),
+            match lease.exchange(&worker, call, deadline).await {
+                // The worker ended while it was free, and the call had no effect.
+                Err(CallError::NotSent) if may_retry => may_retry = false,
+                Err(error) => return Err(describe(&worker, error).await),
                 Ok(frame) => return Ok((frame, worker.id)),
             }
         }
     }
+}
 
-    async fn explain(&self, worker: &Worker, trouble: Trouble) -> Failure {
-        if let Trouble::TooLate = trouble {
-            let message = "the request's time is over, and inference.py has not answered yet";
-            return Failure::of(Error::new(Code::DeadlineExceeded, message));
+/// A leased worker, or a place in the queue for one.
+enum Leased {
+    Now(WorkerLease),
+    Later(oneshot::Receiver<WorkerLease>),
+}
+
+/// Refuses calls that no worker will ever serve.
+fn check_available(state: &PoolState) -> Result<(), HandlerError> {
+    if state.stopped {
+        return Err(HandlerError::of(Error::unavailable("the model is being unloaded")));
+    }
+    match &state.start_error {
+        Some(reason) if state.alive.is_empty() => {
+            let message = format!("inference.py cannot be run: {reason}");
+            Err(HandlerError::bad_gateway(message))
         }
-        let mut end = worker.end.clone();
-        let seen = tokio::time::timeout(END_SEEN, end.wait_for(Option::is_some)).await;
-        let end = seen.ok().and_then(|seen| seen.ok()?.clone());
-        let end =
-            end.unwrap_or_else(|| End { what: "has ended".to_owned(), last_lines: String::new() });
-        let mut message = format!("the process of inference.py {}", end.what);
-        if !end.last_lines.is_empty() {
-            message.push_str("; it printed last:\n");
-            message.push_str(&end.last_lines);
-        }
-        Failure { status: 502, ..Failure::of(Error::unavailable(message)) }
+        _ => Ok(()),
+    }
+}
+
+/// The error for the client of a failed call, with the end of the process if it has ended.
+async fn describe(worker: &Worker, error: CallError) -> HandlerError {
+    if matches!(error, CallError::DeadlineExceeded) {
+        let message = "the deadline passed before inference.py replied";
+        return HandlerError::of(Error::new(Code::DeadlineExceeded, message));
+    }
+    let mut end = worker.end.clone();
+    let observed = tokio::time::timeout(END_TIMEOUT, end.wait_for(Option::is_some)).await;
+    let end = observed.ok().and_then(|end| end.ok()?.clone());
+    let end = end
+        .unwrap_or_else(|| ProcessEnd { cause: "has ended".to_owned(), last_lines: String::new() });
+    let mut message = format!("the process of inference.py {}", end.cause);
+    if !end.last_lines.is_empty() {
+        message.push_str("; its last output:\n");
+        message.push_str(&end.last_lines);
+    }
+    HandlerError::bad_gateway(message)
+}
+
+impl HandlerError {
+    fn bad_gateway(message: String) -> Self {
+        HandlerError { status: BAD_GATEWAY, ..HandlerError::of(Error::unavailable(message)) }
     }
 }
 
 /// A call of a function of the program.
-pub(super) struct Call<'a> {
+pub(super) struct WorkerCall<'a> {
     pub(super) function: u8,
     pub(super) fields: &'a [Option<&'a str>],
     pub(super) body: &'a [u8],
 }
 
-/// Why a call has no answer.
-enum Trouble {
+/// Why a call has no reply.
+enum CallError {
     NotSent,
-    Gone,
-    /// The request's own time is over.
-    TooLate,
+    /// The process has ended, or is being killed.
+    Ended,
+    /// The request's deadline has passed.
+    DeadlineExceeded,
 }
 
-/// A worker that is somebody's, until this is dropped.
-pub(super) struct Lease {
-    shared: Arc<Shared>,
+/// The exclusive use of a worker, until this is dropped.
+pub(super) struct WorkerLease {
+    pool: Arc<WorkerPool>,
     worker: Option<Arc<Worker>>,
-    /// Whether it is at work on a call that nobody has the answer of.
+    /// Whether the worker is processing a call whose reply has not been received.
     has_call: bool,
 }
 
-impl Lease {
+impl WorkerLease {
     async fn exchange(
         &mut self,
         worker: &Worker,
-        call: &Call<'_>,
-        until: Instant,
-    ) -> Result<Frame, Trouble> {
-        let limit = Instant::now() + self.shared.timeout;
-        let line = worker.line().map_err(|_| Trouble::NotSent)?;
-        // From the first byte on the worker has a call; until it has answered it can take no other.
+        call: &WorkerCall<'_>,
+        deadline: Instant,
+    ) -> Result<Frame, CallError> {
+        let call_deadline = Instant::now() + self.pool.timeout;
+        let channel = worker.channel().map_err(|_| CallError::NotSent)?;
+        // From the first byte until it has replied, the worker can take no other call.
         self.has_call = true;
         let exchange = async {
-            line.send(call.function, call.fields, call.body).await?;
-            line.receive().await
+            channel.send(call.function, call.fields, call.body).await?;
+            channel.receive().await
         };
-        let first = limit.min(until);
+        let first = call_deadline.min(deadline);
         match tokio::time::timeout_at(first.into(), exchange).await {
             Ok(Ok(frame)) => {
                 self.has_call = false;
                 Ok(frame)
             }
-            Ok(Err(broken)) => {
+            Ok(Err(error)) => {
                 self.worker = None;
-                Err(worker.is_broken(broken))
+                Err(worker.fail(error))
             }
-            // The call goes on until its own time is over.
-            Err(_) if until < limit => Err(Trouble::TooLate),
+            // The worker goes on until the call's own deadline.
+            Err(_) if deadline < call_deadline => Err(CallError::DeadlineExceeded),
             Err(_) => {
-                worker.take_too_long(self.shared.timeout);
+                worker.time_out(self.pool.timeout);
                 self.worker = None;
-                Err(Trouble::Gone)
+                Err(CallError::Ended)
             }
         }
     }
 
-    /// Back to the free ones; ends it if there is to be no more use for it.
-    fn give_back(&mut self, state: &mut State) {
+    /// Returns the worker to the free ones, or shuts it down if it is not needed any more.
+    fn give_back(&mut self, state: &mut PoolState) {
         let Some(worker) = self.worker.take() else {
             return;
         };
         if worker.retired.load(Relaxed) || state.stopped {
-            let _ = worker.orders.send(Order::End);
+            let _ = worker.commands.send(KeeperCommand::Shutdown);
         } else if state.alive.iter().any(|other| other.id == worker.id) {
             state.free.push(worker);
         }
@@ -332,48 +359,48 @@ impl Lease {
 }
 
 impl Worker {
-    /// It is of no more use; its keeper sees to its end.
-    fn is_broken(&self, broken: Broken) -> Trouble {
-        let (order, trouble) = match broken {
-            Broken::NotSent => (Order::Finish, Trouble::NotSent),
-            Broken::Gone => (Order::Finish, Trouble::Gone),
-            Broken::Nonsense(error) => {
-                (Order::Kill(format!("was stopped: {error}")), Trouble::Gone)
+    /// Has its keeper end the process after a failed exchange.
+    fn fail(&self, error: ExchangeError) -> CallError {
+        let (command, error) = match error {
+            ExchangeError::NotSent => (KeeperCommand::Reap, CallError::NotSent),
+            ExchangeError::Closed => (KeeperCommand::Reap, CallError::Ended),
+            ExchangeError::Invalid(error) => {
+                (KeeperCommand::Kill(format!("was stopped: {error}")), CallError::Ended)
             }
         };
-        let _ = self.orders.send(order);
-        trouble
+        let _ = self.commands.send(command);
+        error
     }
 
-    fn take_too_long(&self, time: Duration) {
-        let why = format!("was stopped: it had not answered after {} s", time.as_secs_f32());
-        let _ = self.orders.send(Order::Kill(why));
+    /// Has its keeper kill the process, whose call takes too long.
+    fn time_out(&self, timeout: Duration) {
+        let reason = format!("was stopped: no reply after {} s", timeout.as_secs_f32());
+        let _ = self.commands.send(KeeperCommand::Kill(reason));
     }
 }
 
-impl Drop for Lease {
+impl Drop for WorkerLease {
     fn drop(&mut self) {
         let Some(worker) = self.worker.take() else {
             return;
         };
+        let pool = Arc::clone(&self.pool);
         if !self.has_call {
-            let shared = Arc::clone(&self.shared);
-            shared.release(worker);
+            pool.release(worker);
             return;
         }
-        // Whoever waited for the answer has gone. It is awaited all the same, and thrown away.
-        let shared = Arc::clone(&self.shared);
-        let answer = async move {
-            let received = match worker.line() {
-                Ok(line) => tokio::time::timeout(shared.timeout, line.receive()).await,
-                Err(_) => Ok(Err(Broken::Gone)),
+        // The caller has gone, but the worker is free only after its reply, which is discarded.
+        let receive = async move {
+            let received = match worker.channel() {
+                Ok(channel) => tokio::time::timeout(pool.timeout, channel.receive()).await,
+                Err(_) => Ok(Err(ExchangeError::Closed)),
             };
             match received {
-                Ok(Ok(_)) => shared.release(worker),
-                Ok(Err(broken)) => drop(worker.is_broken(broken)),
-                Err(_) => worker.take_too_long(shared.timeout),
+                Ok(Ok(_)) => pool.release(worker),
+                Ok(Err(error)) => drop(worker.fail(error)),
+                Err(_) => worker.time_out(pool.timeout),
             }
         };
-        self.shared.keepers.spawn(answer);
+        self.pool.keepers.spawn(receive);
     }
 }
