@@ -1,9 +1,9 @@
-//! Reads the index of a TensorFlow checkpoint, to know which data files a SavedModel needs and
-//! how long each must be: a copy that is still under way is then seen before it is loaded.
+//! Reads the index of a TensorFlow checkpoint for the data files that a SavedModel needs and their
+//! sizes, so that a copy in progress is detected before it is loaded.
 //!
 //! The index is a sorted string table in LevelDB's format (`lib/io/format.cc`): data blocks of
-//! prefix-compressed keys, an index block that names them, a 48-byte footer. Key "" holds the
-//! number of shards, every other key is a variable with its place in a shard.
+//! prefix-compressed keys, an index block that locates them, and a footer. The key "" has the number
+//! of shards; every other key is a variable with its position in a shard.
 
 use std::borrow::Cow;
 
@@ -11,33 +11,46 @@ use prost::Message;
 
 use tensorserve_proto::tensorflow::{BundleEntryProto, BundleHeaderProto};
 
+/// Size of the footer in bytes: block handles, padded, and a magic number.
 const FOOTER: usize = 48;
+
+/// Offset of the magic number in the footer.
+const MAGIC_OFFSET: usize = 40;
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
-/// Far above the 256 kB at which TensorFlow starts a new block.
-const LARGEST_BLOCK: usize = 64 << 20;
-/// After each block: a byte for its compression (1 is Snappy) and four of checksum.
+
+/// The largest decompressed block in bytes, far above the 256 kB at which TensorFlow starts a new
+/// one.
+const MAX_BLOCK: usize = 64 << 20;
+
+/// Size of what follows each block in bytes: its compression (one byte) and a checksum.
 const TRAILER: usize = 5;
 
-/// The least number of bytes that each shard `variables.data-NNNNN-of-MMMMM` must have.
+/// The values of the compression byte.
+const UNCOMPRESSED: u8 = 0;
+const SNAPPY: u8 = 1;
+
+/// The most shards of a checkpoint; real ones have some thousands at most.
+const MAX_SHARDS: usize = 100_000;
+
+/// The minimum size in bytes of each shard `variables.data-NNNNN-of-MMMMM`.
 ///
-/// `None` if the file is no whole index: it may still be being written.
+/// `None` if the file is not a complete index; it may still be being written.
 pub(super) fn shard_sizes(index: &[u8]) -> Option<Vec<u64>> {
     let footer = index.get(index.len().checked_sub(FOOTER)?..)?;
-    let magic = u64::from_le_bytes(footer.get(40..)?.try_into().ok()?);
+    let magic = u64::from_le_bytes(footer.get(MAGIC_OFFSET..)?.try_into().ok()?);
     if magic != MAGIC {
         return None;
     }
-    let mut handles = Reader(footer);
+    let mut handles = TableReader(footer);
     handles.handle()?; // The meta-index, which TensorFlow leaves empty.
     let mut sizes: Option<Vec<u64>> = None;
     for entry in entries(&block(index, handles.handle()?)?)? {
-        let data = block(index, Reader(&entry.value).handle()?)?;
+        let data = block(index, TableReader(&entry.value).handle()?)?;
         for entry in entries(&data)? {
             if entry.key.is_empty() {
                 let header = BundleHeaderProto::decode(entry.value.as_slice()).ok()?;
-                // A real checkpoint has at most some thousands of shards.
                 let shards = usize::try_from(header.num_shards).ok()?;
-                sizes = Some(vec![0; (1..=100_000).contains(&shards).then_some(shards)?]);
+                sizes = Some(vec![0; (1..=MAX_SHARDS).contains(&shards).then_some(shards)?]);
                 continue;
             }
             let variable = BundleEntryProto::decode(entry.value.as_slice()).ok()?;
@@ -50,59 +63,62 @@ pub(super) fn shard_sizes(index: &[u8]) -> Option<Vec<u64>> {
     sizes
 }
 
-/// The content of a block, which may be compressed.
+/// The decompressed content of a block.
 fn block(table: &[u8], (offset, size): (usize, usize)) -> Option<Cow<'_, [u8]>> {
     let end = offset.checked_add(size)?;
     table.get(end..end.checked_add(TRAILER)?)?;
     let content = table.get(offset..end)?;
-    match table.get(end)? {
-        0 => Some(Cow::Borrowed(content)),
-        1 if snap::raw::decompress_len(content).ok()? <= LARGEST_BLOCK => {
-            let inflated = snap::raw::Decoder::new().decompress_vec(content);
-            inflated.ok().map(Cow::Owned)
+    match *table.get(end)? {
+        UNCOMPRESSED => Some(Cow::Borrowed(content)),
+        SNAPPY if snap::raw::decompress_len(content).ok()? <= MAX_BLOCK => {
+            let decompressed = snap::raw::Decoder::new().decompress_vec(content);
+            decompressed.ok().map(Cow::Owned)
         }
         _ => None,
     }
 }
 
-struct Entry {
+struct TableEntry {
     key: Vec<u8>,
     value: Vec<u8>,
 }
 
-fn entries(block: &[u8]) -> Option<Vec<Entry>> {
-    let restarts_at = block.len().checked_sub(4)?;
-    let restarts = u32::from_le_bytes(block.get(restarts_at..)?.try_into().ok()?);
+/// The entries of a block, which ends with the offsets of keys without a shared prefix ("restarts")
+/// and their number.
+fn entries(block: &[u8]) -> Option<Vec<TableEntry>> {
+    let count_at = block.len().checked_sub(4)?;
+    let restarts = u32::from_le_bytes(block.get(count_at..)?.try_into().ok()?);
     let restarts = usize::try_from(restarts).ok()?;
-    let end = restarts_at.checked_sub(restarts.checked_mul(4)?)?;
-    let mut reader = Reader(block.get(..end)?);
-    let mut entries: Vec<Entry> = Vec::new();
+    let end = count_at.checked_sub(restarts.checked_mul(4)?)?;
+    let mut reader = TableReader(block.get(..end)?);
+    let mut entries: Vec<TableEntry> = Vec::new();
     while !reader.0.is_empty() {
         let (shared, unshared, value) = (reader.size()?, reader.size()?, reader.size()?);
         let previous = entries.last().map_or(&[][..], |e| &e.key);
         let mut key = previous.get(..shared)?.to_vec();
         key.extend_from_slice(reader.take(unshared)?);
         let value = reader.take(value)?.to_vec();
-        entries.push(Entry { key, value });
+        entries.push(TableEntry { key, value });
     }
     Some(entries)
 }
 
-struct Reader<'a>(&'a [u8]);
+struct TableReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> TableReader<'a> {
     fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let (head, tail) = self.0.split_at_checked(n)?;
         self.0 = tail;
         Some(head)
     }
 
+    /// A size as a varint.
     fn size(&mut self) -> Option<usize> {
         let value = prost::encoding::decode_varint(&mut self.0).ok()?;
         usize::try_from(value).ok()
     }
 
-    /// Where a block is: offset and size.
+    /// The handle of a block: its offset and size.
     fn handle(&mut self) -> Option<(usize, usize)> {
         Some((self.size()?, self.size()?))
     }

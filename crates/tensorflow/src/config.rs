@@ -1,34 +1,34 @@
-//! What libtensorflow is told.
+//! Settings of libtensorflow.
 
 use std::path::PathBuf;
 
-/// libtensorflow: where it is and how its sessions are set up.
+/// Where libtensorflow is, and how its sessions are configured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorFlowConfig {
-    /// File or folder given by the user.
+    /// The library's file or folder, if the user names one.
     pub library: Option<PathBuf>,
-    /// Folders to search, in order.
+    /// Folders to search for the library, in order.
     pub search: Vec<PathBuf>,
-    /// Libraries of custom operations, and folders with such.
+    /// Libraries of custom operations, and folders of such libraries.
     pub custom_ops: Vec<PathBuf>,
-    /// What the library itself may write to stderr, 0 (all) to 3 (nothing); `None` leaves the
-    /// environment's setting.
+    /// The library's own log level on stderr, from 0 (everything) to 3 (nothing); `None` leaves it
+    /// to the environment.
     pub log_level: Option<u8>,
     /// Threads within an operation; 0 for one per core.
     pub intra_op_threads: i32,
-    /// Threads between operations, used by runs that can be cancelled; 0 for one per core.
+    /// Threads between operations, used by runs with a timeout; 0 for one per core.
     pub inter_op_threads: i32,
     /// GPUs.
     pub gpu: GpuConfig,
 }
 
-/// What of the GPUs may be used.
+/// The use of GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuConfig {
-    /// Part of a GPU's memory to take at most; 0 for all.
+    /// The largest fraction of a GPU's memory to allocate; 0 for all of it.
     pub memory_fraction: f64,
-    /// Take memory as it is needed and not all at the start.
+    /// Whether memory is allocated as needed instead of at the start.
     pub allow_growth: bool,
-    /// Which GPUs, for example `0,1`; empty for all.
+    /// The GPUs to use, for example `0,1`; empty for all.
     pub visible_devices: String,
 }

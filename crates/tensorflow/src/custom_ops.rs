@@ -1,29 +1,30 @@
-//! Libraries of custom operations, which the user names: finds the files, loads each once and
-//! before any model, and says plainly why one can not be loaded.
+//! Loads the libraries of custom operations that the user names, each once and before any model,
+//! and explains why one cannot be loaded.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use prost::Message;
 
-use super::ffi::Api;
+use super::ffi::TensorFlowApi;
 use tensorserve_platform::CustomOps;
 use tensorserve_proto::tensorflow::OpList;
 use tensorserve_tensor::error::{Error, Result};
 
-/// Loads the libraries at `paths`: files, and folders with any number of files `*.so`.
+/// Loads the libraries at `paths`: files, and folders with files `*.so`.
 ///
 /// # Errors
-/// One error with all that can not be loaded: an operation that is missing would only show when
-/// a model asks for it.
-pub(super) fn load(api: &Api, paths: &[PathBuf]) -> Result<Vec<CustomOps>> {
-    let mut mistakes = Vec::new();
+/// One error with all libraries that cannot be loaded. Otherwise a missing operation would only
+/// show when a model needs it.
+pub(super) fn load(api: &TensorFlowApi, paths: &[PathBuf]) -> Result<Vec<CustomOps>> {
+    let mut errors = Vec::new();
     let mut loaded: Vec<CustomOps> = Vec::new();
     for path in paths {
         let files = match files(path) {
             Ok(files) => files,
             Err(error) => {
-                mistakes.push(error.to_string());
+                errors.push(error.to_string());
                 continue;
             }
         };
@@ -33,12 +34,12 @@ pub(super) fn load(api: &Api, paths: &[PathBuf]) -> Result<Vec<CustomOps>> {
             }
             match load_one(api, &file) {
                 Ok(ops) => loaded.push(CustomOps { path: file, ops }),
-                Err(error) => mistakes.push(error.to_string()),
+                Err(error) => errors.push(error.to_string()),
             }
         }
     }
-    if !mistakes.is_empty() {
-        return Err(Error::invalid(mistakes.join("\n")));
+    if !errors.is_empty() {
+        return Err(Error::invalid(errors.join("\n")));
     }
     for CustomOps { path, ops } in &loaded {
         log::info!("custom ops of {}: {}", path.display(), ops.join(", "));
@@ -46,7 +47,7 @@ pub(super) fn load(api: &Api, paths: &[PathBuf]) -> Result<Vec<CustomOps>> {
     Ok(loaded)
 }
 
-/// The libraries at `path`, sorted, under the names they have without links.
+/// The libraries at `path` by their canonical paths, sorted.
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
     let shown = path.display();
     let unreadable =
@@ -63,103 +64,123 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     if files.is_empty() {
-        log::warn!("custom_op_paths: {shown}: there is no file *.so in this folder");
+        log::warn!("custom_op_paths: {shown}: this folder has no files *.so");
     }
     files.sort();
     Ok(files)
 }
 
-/// The names of the operations in the library `file`, sorted.
-fn load_one(api: &Api, file: &Path) -> Result<Vec<String>> {
-    let failed = |why: String| {
-        Error::invalid(format!("custom ops of {} can not be loaded: {why}", file.display()))
+/// Loads the library `file` and returns the names of its operations, sorted.
+fn load_one(api: &TensorFlowApi, file: &Path) -> Result<Vec<String>> {
+    let failed = |reason: String| {
+        Error::invalid(format!("custom ops of {} cannot be loaded: {reason}", file.display()))
     };
-    if let Some(why) = stranger(file) {
-        return Err(failed(why));
+    if let Some(reason) = incompatibility(file) {
+        return Err(failed(reason));
     }
     let list = api.load_library(file).map_err(|e| {
-        failed(in_words(e.message(), &file.display().to_string(), &api.version())).with_source(e)
+        failed(explain(e.message(), &file.display().to_string(), &api.version())).with_source(e)
     })?;
     let list = OpList::decode(list.as_slice())
-        .map_err(|e| failed("its list of operations is damaged".to_owned()).with_source(e))?;
+        .map_err(|e| failed("its list of operations is invalid".to_owned()).with_source(e))?;
     let mut ops: Vec<String> = list.op.into_iter().map(|op| op.name).collect();
     ops.sort();
     Ok(ops)
 }
 
-/// What is wrong with `file`, if it can be no whole library for this machine. The loader has no
-/// such words, and one that is cut short can end the process.
-fn stranger(file: &Path) -> Option<String> {
+/// The parts of an ELF file (64 bits, little-endian) that are checked, as offset and size in bytes.
+mod elf {
+    use std::ops::Range;
+
+    /// The first bytes: the magic number, 64 bits, little-endian.
+    pub(super) const MAGIC: &[u8] = b"\x7fELF\x02\x01";
+    /// The machine, and the numbers of those that we run on.
+    pub(super) const MACHINE: Range<usize> = 18..20;
+    pub(super) const X86_64: u64 = 62;
+    pub(super) const AARCH64: u64 = 183;
+    /// Offset, size and number of the program headers.
+    pub(super) const HEADERS_OFFSET: Range<usize> = 32..40;
+    pub(super) const HEADER_SIZE: Range<usize> = 54..56;
+    pub(super) const HEADER_COUNT: Range<usize> = 56..58;
+    /// Within a program header, the offset and the size of its segment in the file.
+    pub(super) const SEGMENT_OFFSET: Range<usize> = 8..16;
+    pub(super) const SEGMENT_SIZE: Range<usize> = 32..40;
+}
+
+/// Why `file` cannot be a complete library for this machine. The loader reports none of this, and a
+/// truncated library can crash the process.
+fn incompatibility(file: &Path) -> Option<String> {
     let bytes = match fs::read(file) {
         Ok(bytes) => bytes,
-        Err(e) => return Some(format!("it can not be read: {e}")),
+        Err(e) => return Some(format!("it cannot be read: {e}")),
     };
-    // 64 bits, and the low byte of each number first, as on every machine that we run on.
-    if !bytes.starts_with(b"\x7fELF\x02\x01") {
-        return Some("it is no shared library (ELF of 64 bits)".to_owned());
+    if !bytes.starts_with(elf::MAGIC) {
+        return Some("it is not a shared library (64-bit ELF)".to_owned());
     }
-    let theirs = number(&bytes, 18, 2).map_or("an unknown machine", machine);
-    let ours = match std::env::consts::ARCH {
-        "x86_64" => machine(62),
-        "aarch64" => machine(183),
-        _ => theirs,
+    let library_machine = number(&bytes, elf::MACHINE).map_or("an unknown machine", machine);
+    let this_machine = match std::env::consts::ARCH {
+        "x86_64" => machine(elf::X86_64),
+        "aarch64" => machine(elf::AARCH64),
+        _ => library_machine,
     };
-    if theirs != ours {
-        return Some(format!("it is a library for {theirs}, and this is {ours}"));
+    if library_machine != this_machine {
+        return Some(format!(
+            "it is a library for {library_machine}, but this machine is {this_machine}"
+        ));
     }
-    let whole = loaded_size(&bytes).is_some_and(|size| size <= bytes.len() as u64);
-    (!whole).then(|| format!("it is cut short: {} bytes are not all of it", bytes.len()))
+    let is_complete = mapped_size(&bytes).is_some_and(|size| size <= bytes.len() as u64);
+    (!is_complete).then(|| format!("it is truncated: it has only {} bytes", bytes.len()))
 }
 
 /// The machine with this number in an ELF file.
 fn machine(number: u64) -> &'static str {
     match number {
-        62 => "x86_64",
-        183 => "aarch64",
+        elf::X86_64 => "x86_64",
+        elf::AARCH64 => "aarch64",
         _ => "another machine",
     }
 }
 
-/// How many bytes of an ELF file the loader maps, by its program headers; `None` if they are not
-/// all there.
-fn loaded_size(bytes: &[u8]) -> Option<u64> {
-    let (start, size, count) =
-        (number(bytes, 32, 8)?, number(bytes, 54, 2)?, number(bytes, 56, 2)?);
+/// The size of the part of an ELF file that the loader maps, by its program headers; `None` if one
+/// of these is missing.
+fn mapped_size(bytes: &[u8]) -> Option<u64> {
+    let start = number(bytes, elf::HEADERS_OFFSET)?;
+    let (size, count) = (number(bytes, elf::HEADER_SIZE)?, number(bytes, elf::HEADER_COUNT)?);
     let mut end = 0;
     for index in 0..count {
-        let header = usize::try_from(start.checked_add(index * size)?).ok()?;
-        let (offset, length) =
-            (number(bytes, header.checked_add(8)?, 8)?, number(bytes, header.checked_add(32)?, 8)?);
-        end = end.max(offset.checked_add(length)?);
+        let header = bytes.get(usize::try_from(start.checked_add(index * size)?).ok()?..)?;
+        let offset = number(header, elf::SEGMENT_OFFSET)?;
+        end = end.max(offset.checked_add(number(header, elf::SEGMENT_SIZE)?)?);
     }
     Some(end)
 }
 
-/// The number in `length` bytes from `at` on.
-fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
-    let bytes = bytes.get(at..at.checked_add(length)?)?;
+/// The little-endian number in these bytes.
+fn number(bytes: &[u8], range: Range<usize>) -> Option<u64> {
+    let bytes = bytes.get(range)?;
     Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
 }
 
-/// The loader's complaint about `file` in words that say what to do.
-fn in_words(complaint: &str, file: &str, version: &str) -> String {
-    let complaint = complaint.strip_prefix(file).unwrap_or(complaint);
-    let complaint = complaint.trim_start_matches([':', ' ']);
-    if let Some((_, symbol)) = complaint.split_once("undefined symbol: ") {
+/// Explains the loader's message about `file`, and what to do.
+fn explain(message: &str, file: &str, version: &str) -> String {
+    let message = message.strip_prefix(file).unwrap_or(message);
+    let message = message.trim_start_matches([':', ' ']);
+    if let Some((_, symbol)) = message.split_once("undefined symbol: ") {
         return format!(
             "libtensorflow {version} has no symbol {symbol}, which it needs; build it against \
              TensorFlow {version}, with the flags of tf.sysconfig"
         );
     }
-    if complaint.contains("version `") && complaint.contains("not found") {
-        return format!("it was built for a newer system: {complaint}");
+    if message.contains("version `") && message.contains("not found") {
+        return format!("it was built for a newer system: {message}");
     }
-    if let Some((library, _)) = complaint.split_once(": cannot open shared object file") {
+    if let Some((library, _)) = message.split_once(": cannot open shared object file") {
         return format!(
-            "it needs the library {library}, which is not found; put it on LD_LIBRARY_PATH"
+            "it needs the library {library}, which was not found; add its folder to \
+             LD_LIBRARY_PATH"
         );
     }
-    complaint.to_owned()
+    message.to_owned()
 }
 
 #[cfg(test)]
@@ -167,45 +188,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn complaints_say_what_to_do() {
-        let words = |complaint| in_words(complaint, "/ops/a.so", "2.21.0");
-        let text = words("/ops/a.so: undefined symbol: _ZN10tensorflow3FooE");
+    fn errors_of_the_loader_are_explained() {
+        let explained = |message| explain(message, "/ops/a.so", "2.21.0");
+        let text = explained("/ops/a.so: undefined symbol: _ZN10tensorflow3FooE");
         assert!(text.starts_with("libtensorflow 2.21.0 has no symbol _ZN10tensorflow3FooE,"));
         assert!(text.contains("build it against TensorFlow 2.21.0"), "{text}");
-        let text = words("libx.so.1: cannot open shared object file: No such file or directory");
+        let text =
+            explained("libx.so.1: cannot open shared object file: No such file or directory");
         assert!(text.contains("needs the library libx.so.1"), "{text}");
-        let text = words("/lib/libc.so.6: version `GLIBC_2.99' not found (required by /ops/a.so)");
+        let text =
+            explained("/lib/libc.so.6: version `GLIBC_2.99' not found (required by /ops/a.so)");
         assert!(text.contains("newer system") && text.contains("GLIBC_2.99"), "{text}");
-        assert_eq!(words("/ops/a.so: something else"), "something else");
+        assert_eq!(explained("/ops/a.so: something else"), "something else");
     }
 
     #[test]
-    fn strangers_are_known_by_their_head() {
+    fn incompatible_files_are_recognised_by_their_header() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("a.so");
-        let stranger_of = |bytes: &[u8]| {
+        let reason = |bytes: &[u8]| {
             fs::write(&file, bytes).expect("written");
-            stranger(&file)
+            incompatibility(&file)
         };
-        let text = "it is no shared library (ELF of 64 bits)";
-        assert_eq!(stranger_of(b"int main() { return 0; }").as_deref(), Some(text));
-        assert_eq!(stranger_of(b"").as_deref(), Some(text));
+        let text = "it is not a shared library (64-bit ELF)";
+        assert_eq!(reason(b"int main() { return 0; }").as_deref(), Some(text));
+        assert_eq!(reason(b"").as_deref(), Some(text));
         let (ours, theirs) = if cfg!(target_arch = "x86_64") { (62, 183) } else { (183, 62) };
-        // One program header behind the head, which maps 200 bytes.
+        // One program header after the file header, which maps 200 bytes.
         let mut elf = vec![0; 200];
         elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
         (elf[18], elf[32], elf[54], elf[56]) = (theirs, 64, 56, 1);
         elf[64 + 32] = 200;
-        let why = stranger_of(&elf).expect("another machine's");
+        let why = reason(&elf).expect("another machine's");
         assert!(why.contains("x86_64") && why.contains("aarch64"), "{why}");
         elf[18] = ours;
-        assert_eq!(stranger_of(&elf), None);
+        assert_eq!(reason(&elf), None);
         for length in [20, 60, 100, 199] {
-            let why = stranger_of(&elf[..length]).expect("cut short");
-            assert!(why.contains("cut short"), "{length}: {why}");
+            let why = reason(&elf[..length]).expect("truncated");
+            assert!(why.contains("truncated"), "{length}: {why}");
         }
         elf[32..40].fill(0xff);
-        assert!(stranger_of(&elf).expect("headers nowhere").contains("cut short"));
+        assert!(reason(&elf).expect("headers nowhere").contains("truncated"));
     }
 
     #[test]

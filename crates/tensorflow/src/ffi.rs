@@ -1,12 +1,12 @@
 //! libtensorflow's C API, loaded at run time, behind safe types. The only file of this platform
-//! with `unsafe` code, and long for that reason: what keeps it sound can be read in one place.
+//! with `unsafe` code, and long for that reason: everything that keeps it sound is in one place.
 //!
-//! Rules that the types here keep:
-//! * every pointer from the library sits in one struct that frees it on drop, and that struct
-//!   holds the [`Api`] (and with it the library) alive;
+//! The types here uphold these rules:
+//! * every pointer from the library is owned by one struct, which frees it on drop and keeps the
+//!   [`TensorFlowApi`], and with it the library, alive;
 //! * every call that reports a status goes through [`Status::check`];
-//! * an input tensor shares our memory: the runtime gets a counted reference and gives it back
-//!   through a deallocator, whenever the last user inside the runtime is done with it;
+//! * an input tensor shares our memory: the runtime gets a counted reference, which a deallocator
+//!   releases when the last user inside the runtime is done with it;
 //! * an output tensor is read in place and freed when its last view is dropped.
 //!
 //! Sources: `tensorflow/c/c_api.h`, `tf_tensor.h`, `tf_tstring.h` of TensorFlow 2.21.
@@ -28,7 +28,7 @@ use tensorserve_platform::RunOptions;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Buffer, DType, Data, Memory, Shape, Strings, StringsBuilder, Tensor};
 
-/// Types the library only hands out pointers to.
+/// Types that the library exposes only as pointers.
 macro_rules! opaque {
     ($($name:ident),*) => { $(#[repr(C)] struct $name { _opaque: [u8; 0] })* };
 }
@@ -49,33 +49,36 @@ struct TfOutput {
     index: c_int,
 }
 
-/// `TF_TString`: a string as the runtime stores it; 24 bytes, read and written only through the
-/// library's own functions.
+/// Size of a `TF_TString` in bytes.
+const TSTRING_SIZE: usize = 24;
+
+/// `TF_TString`: a string as the runtime stores it, read and written only through the library's own
+/// functions.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-struct TString([u8; 24]);
+struct TString([u8; TSTRING_SIZE]);
 
 type Deallocator = unsafe extern "C" fn(*mut c_void, usize, *mut c_void);
 
 macro_rules! api {
     ($($field:ident = $symbol:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// The library and the functions of it that we call.
-        pub(super) struct Api {
+        /// The open library, with its functions.
+        pub(super) struct TensorFlowApi {
             $($field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
-            /// Not part of the C API; absent from some builds.
+            /// Not part of the C API, and missing from some builds.
             set_max_parallelism: Option<unsafe extern "C" fn(c_int)>,
             /// Never closed: the library leaves threads and exit handlers behind, which would
             /// then run in unmapped memory.
             _library: ManuallyDrop<Library>,
         }
 
-        impl Api {
+        impl TensorFlowApi {
             fn resolve(library: Library) -> Result<Self, libloading::Error> {
-                // SAFETY: each symbol has, in TensorFlow 2.x's stable C API, exactly the
-                // signature written in the table below; the library is never closed, so the
-                // pointers stay valid.
+                // SAFETY: in the stable C API of TensorFlow 2.x, each symbol has exactly the
+                // signature of the table below; the library is never closed, so the pointers
+                // stay valid.
                 unsafe {
-                    Ok(Api {
+                    Ok(TensorFlowApi {
                         $($field: *library.get($symbol)?,)*
                         set_max_parallelism: library
                             .get(SET_MAX_PARALLELISM)
@@ -89,9 +92,9 @@ macro_rules! api {
     };
 }
 
-/// `void tensorflow::SetPerThreadMaxParallelism(int)`: bounds how many threads the operations
-/// run by the calling thread use. C++, but with a plain C calling convention; without it every
-/// run uses the thread count the session was configured with.
+/// `void tensorflow::SetPerThreadMaxParallelism(int)`: limits the threads of operations that the
+/// calling thread runs. It is C++, but with the C calling convention. Without it, every run uses the
+/// number of threads of its session.
 const SET_MAX_PARALLELISM: &[u8] = b"_ZN10tensorflow26SetPerThreadMaxParallelismEi\0";
 
 api! {
@@ -145,17 +148,17 @@ api! {
     string_dealloc = b"TF_StringDealloc\0": fn(*mut TString);
 }
 
-impl Api {
+impl TensorFlowApi {
     /// Opens the library at `path`.
     ///
     /// # Errors
-    /// The loader's own words, when the file is no such library or one it needs is missing.
+    /// The loader's error, if the file is not libtensorflow or a dependency is missing.
     pub(super) fn open(path: &Path) -> Result<Arc<Self>, libloading::Error> {
-        // SAFETY: loading runs the library's initialisers. The path comes from the operator
-        // (flag, environment, our own folders), never from a request, and naming a library
-        // there means trusting it with the process.
+        // SAFETY: opening runs the library's initializers. The path comes from the operator (flag,
+        // environment, our own folders), never from a request, and naming a library there means
+        // trusting it with the process.
         let library = unsafe { Library::new(path)? };
-        Api::resolve(library).map(Arc::new)
+        TensorFlowApi::resolve(library).map(Arc::new)
     }
 
     /// The library's version, for example `2.21.0`.
@@ -167,28 +170,28 @@ impl Api {
 
     /// The library's registry of operations: a serialized `OpList`.
     pub(super) fn operations(&self) -> Vec<u8> {
-        // SAFETY: the library returns a buffer that is ours from here on.
+        // SAFETY: the library returns a buffer and passes its ownership to us.
         OwnedBuffer { api: self, raw: unsafe { (self.all_ops)() } }.bytes()
     }
 
-    /// Takes the library of custom operations at `path` into the process, for as long as that
-    /// lives, and gives its operations: a serialized `OpList`.
+    /// Loads the library of custom operations at `path` for the life of the process, and returns its
+    /// operations: a serialized `OpList`.
     ///
     /// # Errors
-    /// The loader's or the registry's own words.
+    /// The loader's or the registry's error.
     pub(super) fn load_library(&self, path: &Path) -> Result<Vec<u8>> {
         let path = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| Error::invalid("its path contains a NUL character"))?;
         let status = Status::new(self);
-        // SAFETY: path and status are live for the call. Loading runs the library's initialisers:
+        // SAFETY: path and status are live for the call. Loading runs the library's initializers:
         // the path comes from the operator (flag, environment, file), never from a request, and
         // naming a library there means trusting it with the process.
         let library = unsafe { (self.load_library)(path.as_ptr(), status.raw) };
         status.check()?;
-        // SAFETY: without a failure the handle is live. The list it gives belongs to the library,
-        // which is never closed; it is copied before the handle, and only that, is freed.
+        // SAFETY: after a success the handle is live. The list belongs to the library, which is
+        // never closed, and is copied before the handle, and only that, is freed.
         unsafe {
-            let operations = copy_of(&(self.op_list)(library));
+            let operations = copy_buffer(&(self.op_list)(library));
             (self.delete_library_handle)(library);
             Ok(operations)
         }
@@ -200,47 +203,46 @@ impl Api {
     }
 }
 
-/// Sets how much libtensorflow itself writes to stderr: 0 all, 1 no notes, 2 no warnings,
-/// 3 no errors. Only has an effect before the library is opened.
+/// Sets libtensorflow's own log level on stderr: 0 is everything, 1 omits information, 2 warnings,
+/// 3 errors. It only has an effect before the library is opened.
 pub(super) fn set_log_level(level: u8) {
     os::set_environment_variable("TF_CPP_MIN_LOG_LEVEL", &level.to_string());
 }
 
-/// Gives each session the number of threads within an operation that its own configuration asks
-/// for. By default the first session of the process decides for all. Only has an effect before
-/// the library is opened.
+/// Gives each session the number of intra-op threads of its own configuration. By default the first
+/// session of the process decides for all. It only has an effect before the library is opened.
 pub(super) fn use_threads_per_session() {
     os::set_environment_variable("TF_OVERRIDE_GLOBAL_THREADPOOL", "1");
 }
 
-/// A copy of what a buffer holds.
+/// Copies the content of a buffer.
 ///
 /// # Safety
-/// `data`, if it is not null, must be `length` readable bytes.
-unsafe fn copy_of(buffer: &TfBuffer) -> Vec<u8> {
+/// `data` must be null or `length` readable bytes.
+unsafe fn copy_buffer(buffer: &TfBuffer) -> Vec<u8> {
     if buffer.data.is_null() {
         return Vec::new();
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees readable bytes, and null is excluded.
     unsafe { std::slice::from_raw_parts(buffer.data.cast(), buffer.length).to_vec() }
 }
 
-/// A `TF_Buffer` we own; may be null.
+/// An owned `TF_Buffer`, which may be null.
 struct OwnedBuffer<'a> {
-    api: &'a Api,
+    api: &'a TensorFlowApi,
     raw: *mut TfBuffer,
 }
 
 impl<'a> OwnedBuffer<'a> {
-    fn new(api: &'a Api) -> Self {
-        // SAFETY: takes nothing; the pointer is freed in drop.
+    fn new(api: &'a TensorFlowApi) -> Self {
+        // SAFETY: takes no arguments; the pointer is freed in drop.
         let raw = unsafe { (api.new_buffer)() };
         OwnedBuffer { api, raw }
     }
 
     fn bytes(&self) -> Vec<u8> {
         // SAFETY: `raw` is null or a live buffer, whose `data` is `length` readable bytes.
-        unsafe { self.raw.as_ref().map_or(Vec::new(), |buffer| copy_of(buffer)) }
+        unsafe { self.raw.as_ref().map_or(Vec::new(), |buffer| copy_buffer(buffer)) }
     }
 }
 
@@ -255,20 +257,20 @@ impl Drop for OwnedBuffer<'_> {
 
 /// A `TF_Status` for one call.
 struct Status<'a> {
-    api: &'a Api,
+    api: &'a TensorFlowApi,
     raw: *mut TfStatus,
 }
 
 impl<'a> Status<'a> {
-    fn new(api: &'a Api) -> Self {
-        // SAFETY: takes nothing; the pointer is freed in drop.
+    fn new(api: &'a TensorFlowApi) -> Self {
+        // SAFETY: takes no arguments; the pointer is freed in drop.
         let raw = unsafe { (api.new_status)() };
         Status { api, raw }
     }
 
     fn check(&self) -> Result<()> {
-        // SAFETY: `raw` is the live status this struct owns; the message is NUL-terminated and
-        // valid until the status changes, and we copy it at once.
+        // SAFETY: `raw` is the live status that this struct owns; the message is NUL-terminated and
+        // valid until the status changes, and is copied at once.
         let (code, message) = unsafe {
             let code = (self.api.get_code)(self.raw);
             if code == 0 {
@@ -288,44 +290,56 @@ impl Drop for Status<'_> {
     }
 }
 
-/// A place in a loaded graph that can be fed or fetched. Only valid with the [`Session`] that
-/// resolved it.
+/// An output of an operation in a loaded graph, which can be fed or fetched. Only valid with the
+/// [`TensorFlowSession`] that resolved it.
 #[derive(Clone, Copy)]
-pub(super) struct Endpoint(TfOutput);
+pub(super) struct GraphEndpoint(TfOutput);
 
-// SAFETY: it holds a pointer to an operation, which is immutable once its graph is loaded.
-unsafe impl Send for Endpoint {}
+// SAFETY: it has a pointer to an operation, which is immutable once its graph is loaded.
+unsafe impl Send for GraphEndpoint {}
 // SAFETY: as above.
-unsafe impl Sync for Endpoint {}
+unsafe impl Sync for GraphEndpoint {}
 
-/// A loaded SavedModel: graph and session.
-pub(super) struct Session {
-    api: Arc<Api>,
+/// The tensors of a run: one input for each feed, and what to fetch. The endpoints must come from the
+/// session that runs them.
+#[derive(Clone, Copy)]
+pub(super) struct RunTensors<'a> {
+    pub(super) feeds: &'a [GraphEndpoint],
+    pub(super) inputs: &'a [Tensor],
+    pub(super) fetches: &'a [GraphEndpoint],
+}
+
+/// A loaded SavedModel: its graph and session.
+pub(super) struct TensorFlowSession {
+    api: Arc<TensorFlowApi>,
     graph: *mut TfGraph,
     session: *mut TfSession,
 }
 
 // SAFETY: TF_SessionRun may be called from any number of threads at once; the graph is not
-// changed after the load. `close` needs `&mut self`.
-unsafe impl Send for Session {}
+// changed after the load. Closing needs `&mut self`.
+unsafe impl Send for TensorFlowSession {}
 // SAFETY: as above.
-unsafe impl Sync for Session {}
+unsafe impl Sync for TensorFlowSession {}
 
 /// A serialized `RunOptions` that runs the graph on the calling thread:
 /// `inter_op_thread_pool: -1` (field 3, varint).
 const ON_CALLING_THREAD: [u8; 11] =
     [0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
 
-/// A serialized `RunOptions` that runs the graph on the session's second set of threads:
+/// A serialized `RunOptions` that runs the graph on the session's second inter-op thread pool:
 /// `inter_op_thread_pool: 1`.
 const ON_SECOND_POOL: [u8; 2] = [0x18, 0x01];
 
-/// What makes a serialized `RunOptions` trace every operation: `trace_level: FULL_TRACE`.
-const TRACED: [u8; 2] = [0x08, 0x03];
+/// A serialized `RunOptions` that traces every operation: `trace_level: FULL_TRACE`.
+const FULL_TRACE: [u8; 2] = [0x08, 0x03];
 
-/// A serialized `RunOptions` with `timeout_in_ms` (field 2, varint).
+/// The key of `timeout_in_ms` (field 2, varint) in a serialized `RunOptions`.
+const TIMEOUT_KEY: u8 = 0x10;
+
+/// A serialized `RunOptions` with `timeout_in_ms`. A timeout of 0 would be none, so it becomes 1 ms.
 fn with_timeout(timeout: Duration) -> SmallVec<[u8; 16]> {
-    let mut bytes = SmallVec::from_slice(&[0x10]);
+    let mut bytes = SmallVec::from_slice(&[TIMEOUT_KEY]);
     let mut rest = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX >> 1).max(1);
     while rest >= 0x80 {
         bytes.push(u8::try_from(rest & 0x7f).unwrap_or(0) | 0x80);
@@ -335,29 +349,28 @@ fn with_timeout(timeout: Duration) -> SmallVec<[u8; 16]> {
     bytes
 }
 
-impl Session {
-    /// Makes a session without a graph, and closes it: what the library sets up for the whole
-    /// process when it first meets a configuration is then there.
-    pub(super) fn set_up(api: &Arc<Api>, config: &[u8]) -> Result<()> {
+impl TensorFlowSession {
+    /// Creates a session without a graph and closes it, so that the library initializes what it
+    /// shares among all sessions with this configuration.
+    pub(super) fn initialize(api: &Arc<TensorFlowApi>, config: &[u8]) -> Result<()> {
         let options = SessionOptions::new(api, config)?;
         let status = Status::new(api);
-        // SAFETY: options and status are live for the call; graph and session, which is null if
-        // there is none, are freed by drop of `empty`.
+        // SAFETY: options and status are live for the call; the graph and the session, which may be
+        // null, are freed when `empty` is dropped.
         let (graph, session) = unsafe {
             let graph = (api.new_graph)();
             (graph, (api.new_session)(graph, options.raw, status.raw))
         };
-        let empty = Session { api: Arc::clone(api), graph, session };
+        let empty = TensorFlowSession { api: Arc::clone(api), graph, session };
         status.check()?;
         drop(empty);
         Ok(())
     }
 
-    /// Loads the graph with `tags` from the SavedModel in `folder`; `config` is a serialized
-    /// `ConfigProto` with two sets of threads between operations, of which the second restores
-    /// variables.
+    /// Loads the graph with `tags` from the SavedModel in `folder`. `config` is a serialized
+    /// `ConfigProto` with two inter-op thread pools, of which the second restores variables.
     pub(super) fn load(
-        api: &Arc<Api>,
+        api: &Arc<TensorFlowApi>,
         folder: &Path,
         tags: &[String],
         config: &[u8],
@@ -373,9 +386,9 @@ impl Session {
             deallocator: None,
         };
         let status = Status::new(api);
-        // SAFETY: all pointers are live for the call: `options`, `folder` and `tags` are owned
-        // above, `run_options` and `status` too; the metagraph output may be null. The graph is freed
-        // below if no session comes of it, else by drop of the returned value.
+        // SAFETY: all pointers are live for the call: `options`, `folder`, `tags`, `run_options` and
+        // `status` are owned above; the metagraph output may be null. The graph and the session,
+        // which may be null, are freed when `loaded` is dropped.
         let (graph, session) = unsafe {
             let graph = (api.new_graph)();
             let session = (api.load_session)(
@@ -390,13 +403,13 @@ impl Session {
             );
             (graph, session)
         };
-        let loaded = Session { api: Arc::clone(api), graph, session };
+        let loaded = TensorFlowSession { api: Arc::clone(api), graph, session };
         status.check()?;
         Ok(loaded)
     }
 
-    /// Finds `name`, written `operation:index` or `operation` (index 0).
-    pub(super) fn endpoint(&self, name: &str) -> Result<Endpoint> {
+    /// Resolves `name`, which is `operation:index` or `operation` (index 0).
+    pub(super) fn endpoint(&self, name: &str) -> Result<GraphEndpoint> {
         let missing = || Error::invalid(format!("the graph has no tensor named {name:?}"));
         let (operation, index) = match name.rsplit_once(':') {
             Some((operation, index)) => (operation, index.parse().map_err(|_| missing())?),
@@ -415,77 +428,66 @@ impl Session {
         if !(0..outputs).contains(&index) {
             return Err(missing());
         }
-        Ok(Endpoint(TfOutput { operation, index }))
+        Ok(GraphEndpoint(TfOutput { operation, index }))
     }
 
-    /// Feeds `inputs` to `feeds`, one each, and fetches `fetches`.
-    ///
-    /// The endpoints must come from this session.
-    pub(super) fn run(
-        &self,
-        feeds: &[Endpoint],
-        inputs: &[Tensor],
-        fetches: &[Endpoint],
-        options: RunOptions,
-    ) -> Result<Vec<Tensor>> {
+    /// Runs the graph.
+    pub(super) fn run(&self, tensors: RunTensors<'_>, options: RunOptions) -> Result<Vec<Tensor>> {
         let timeout = options.timeout.map(with_timeout);
         let serialized: &[u8] = timeout.as_deref().unwrap_or(&ON_CALLING_THREAD);
-        let threads = options.threads;
-        self.run_with((feeds, inputs, fetches), serialized, threads, ptr::null_mut())
+        self.run_with(tensors, serialized, options.threads, ptr::null_mut())
     }
 
-    /// The same, and what every operation did meanwhile: a serialized `RunMetadata`.
+    /// Runs the graph, and returns the statistics of every operation, too: a serialized
+    /// `RunMetadata`.
     pub(super) fn run_traced(
         &self,
-        feeds: &[Endpoint],
-        inputs: &[Tensor],
-        fetches: &[Endpoint],
+        tensors: RunTensors<'_>,
         options: RunOptions,
     ) -> Result<(Vec<Tensor>, Vec<u8>)> {
         let timeout = options.timeout.map(with_timeout).unwrap_or_default();
-        let serialized = [&TRACED, timeout.as_slice()].concat();
+        let serialized = [&FULL_TRACE, timeout.as_slice()].concat();
         let metadata = OwnedBuffer::new(&self.api);
-        let call = (feeds, inputs, fetches);
-        let outputs = self.run_with(call, &serialized, options.threads, metadata.raw)?;
+        let outputs = self.run_with(tensors, &serialized, options.threads, metadata.raw)?;
         Ok((outputs, metadata.bytes()))
     }
 
-    /// Runs feeds, inputs and fetches with serialized `RunOptions`; `metadata` is null or a live
-    /// buffer for what there is to tell of the run.
+    /// Runs the graph with serialized `RunOptions`. `metadata` is null or a live buffer for the
+    /// statistics of the run.
     fn run_with(
         &self,
-        (feeds, inputs, fetches): (&[Endpoint], &[Tensor], &[Endpoint]),
+        tensors: RunTensors<'_>,
         serialized: &[u8],
         threads: usize,
         metadata: *mut TfBuffer,
     ) -> Result<Vec<Tensor>> {
-        let api = &*self.api;
+        let RunTensors { feeds, inputs, fetches } = tensors;
         let too_many = |_| Error::invalid("too many tensors");
         let feed_count = c_int::try_from(feeds.len()).map_err(too_many)?;
         let fetch_count = c_int::try_from(fetches.len()).map_err(too_many)?;
         if feeds.len() != inputs.len() {
-            return Err(Error::internal("inputs and feeds differ in number"));
+            return Err(Error::internal("the numbers of inputs and feeds differ"));
         }
         let owned: SmallVec<[OwnedTensor; 4]> = inputs
             .iter()
             .map(|tensor| OwnedTensor::from_tensor(&self.api, tensor))
             .collect::<Result<_>>()?;
-        let feeds: SmallVec<[TfOutput; 4]> = feeds.iter().map(|e| e.0).collect();
-        let fetches: SmallVec<[TfOutput; 4]> = fetches.iter().map(|e| e.0).collect();
+        let feeds: SmallVec<[TfOutput; 4]> = feeds.iter().map(|endpoint| endpoint.0).collect();
+        let fetches: SmallVec<[TfOutput; 4]> = fetches.iter().map(|endpoint| endpoint.0).collect();
         let inputs: SmallVec<[*mut TfTensor; 4]> = owned.iter().map(|t| t.raw.as_ptr()).collect();
         let mut outputs: SmallVec<[*mut TfTensor; 4]> =
             smallvec::smallvec![ptr::null_mut(); fetches.len()];
-
         let run_options = TfBuffer {
             data: serialized.as_ptr().cast(),
             length: serialized.len(),
             deallocator: None,
         };
+        let api = &*self.api;
         let status = Status::new(api);
         // SAFETY: session and status are live; the arrays have the stated lengths and outlive
         // the call, as do the tensors in `owned`; endpoints belong to this session's graph;
         // `metadata` is null or a buffer that only this call uses.
-        // On success every output pointer is a tensor we own; on failure all stay null.
+        // On success every output pointer is a tensor that we own; on failure all stay null.
         unsafe {
             if let (Some(set), 1..) = (api.set_max_parallelism, threads) {
                 set(c_int::try_from(threads).unwrap_or(c_int::MAX));
@@ -514,18 +516,18 @@ impl Session {
             .into_iter()
             .map(|tensor| {
                 tensor
-                    .ok_or_else(|| Error::internal("the runtime returned no tensor"))?
+                    .ok_or_else(|| Error::internal("the runtime did not return an output"))?
                     .into_tensor()
             })
             .collect()
     }
 }
 
-impl Drop for Session {
+impl Drop for TensorFlowSession {
     fn drop(&mut self) {
         let status = Status::new(&self.api);
-        // SAFETY: nobody else holds the session (`&mut self`), so no run is under way; each
-        // pointer is freed once. A null session (failed load) is skipped.
+        // SAFETY: the session is not shared (`&mut self`), so no run is in progress; each pointer
+        // is freed once. A null session (failed load) is skipped.
         unsafe {
             if !self.session.is_null() {
                 (self.api.close_session)(self.session, status.raw);
@@ -537,13 +539,14 @@ impl Drop for Session {
 }
 
 struct SessionOptions<'a> {
-    api: &'a Api,
+    api: &'a TensorFlowApi,
     raw: *mut TfSessionOptions,
 }
 
 impl<'a> SessionOptions<'a> {
-    fn new(api: &'a Api, config: &[u8]) -> Result<Self> {
-        // SAFETY: takes nothing; freed in drop.
+    /// Options with a serialized `ConfigProto`.
+    fn new(api: &'a TensorFlowApi, config: &[u8]) -> Result<Self> {
+        // SAFETY: takes no arguments; freed in drop.
         let raw = unsafe { (api.new_session_options)() };
         let options = SessionOptions { api, raw };
         let status = Status::new(api);
@@ -561,35 +564,35 @@ impl Drop for SessionOptions<'_> {
     }
 }
 
-/// A `TF_Tensor` we own.
+/// An owned `TF_Tensor`.
 struct OwnedTensor {
-    api: Arc<Api>,
+    api: Arc<TensorFlowApi>,
     raw: NonNull<TfTensor>,
 }
 
-// SAFETY: a TF_Tensor is reference-counted with atomics inside; we only read through it.
+// SAFETY: a TF_Tensor is reference-counted atomically; we only read through it.
 unsafe impl Send for OwnedTensor {}
 // SAFETY: as above.
 unsafe impl Sync for OwnedTensor {}
 
 impl OwnedTensor {
-    fn new(api: &Arc<Api>, raw: NonNull<TfTensor>) -> Self {
+    fn new(api: &Arc<TensorFlowApi>, raw: NonNull<TfTensor>) -> Self {
         let api = Arc::clone(api);
         OwnedTensor { api, raw }
     }
 
-    /// Hands `tensor` to the runtime: numbers in place, strings copied into the runtime's form.
-    fn from_tensor(api: &Arc<Api>, tensor: &Tensor) -> Result<Self> {
-        let (data, length, release, owner) = match tensor.data() {
+    /// Passes `tensor` to the runtime: numbers in place, strings converted to the runtime's own.
+    fn from_tensor(api: &Arc<TensorFlowApi>, tensor: &Tensor) -> Result<Self> {
+        let LentMemory { data, length, release, owner } = match tensor.data() {
             Data::Numeric(buffer) => lend_buffer(buffer),
             Data::Strings(strings) => build_strings(api, strings),
         };
         let dims = tensor.shape().dims();
         let rank = c_int::try_from(dims.len()).unwrap_or(c_int::MAX);
         // SAFETY: `data` is `length` bytes that stay valid until `release(data, length, owner)`
-        // runs; the library calls it exactly once, also when it decides to copy. The runtime
-        // never writes to a fed tensor whose buffer it does not own alone: feeds are shared
-        // buffers, so no kernel takes them over for its output.
+        // runs; the library calls it exactly once, even if it decides to copy. The runtime never
+        // writes to a fed tensor whose buffer it does not own alone: feeds are shared buffers, so
+        // no kernel reuses them for its output.
         let raw = unsafe {
             (api.new_tensor)(
                 tensor.dtype().number(),
@@ -603,13 +606,13 @@ impl OwnedTensor {
         };
         match NonNull::new(raw) {
             Some(raw) => Ok(OwnedTensor::new(api, raw)),
-            None => Err(Error::invalid(format!("the runtime refused a tensor {tensor:?}"))),
+            None => Err(Error::invalid(format!("the runtime rejected a tensor {tensor:?}"))),
         }
     }
 
     fn shape(&self) -> Result<Shape> {
         let raw = self.raw.as_ptr();
-        // SAFETY: `raw` is live; dimension indices run below the number of dimensions.
+        // SAFETY: `raw` is live; the indices are below the number of dimensions.
         let dims: SmallVec<[i64; 4]> = unsafe {
             let rank = (self.api.num_dims)(raw);
             (0..rank).map(|i| (self.api.dim)(raw, i)).collect()
@@ -621,14 +624,14 @@ impl OwnedTensor {
         // SAFETY: `raw` is live.
         let number = unsafe { (self.api.tensor_type)(self.raw.as_ptr()) };
         DType::from_number(number).ok_or_else(|| {
-            Error::new(
-                Code::Unimplemented,
-                format!("the model returned a tensor of type number {number}, which has no value outside the runtime"),
-            )
+            let message = format!(
+                "the model returned a tensor of type number {number}, which a response cannot hold"
+            );
+            Error::new(Code::Unimplemented, message)
         })
     }
 
-    /// Takes the runtime's tensor as one of ours: numbers as a view, strings copied.
+    /// Converts the runtime's tensor: numbers become a view of it, strings are copied.
     fn into_tensor(self) -> Result<Tensor> {
         let dtype = self.dtype()?;
         let shape = self.shape()?;
@@ -648,7 +651,7 @@ impl OwnedTensor {
         }
         let mut strings = StringsBuilder::with_capacity(count, 0);
         for index in 0..count {
-            // SAFETY: the tensor holds `count` strings (checked above); data pointer and size
+            // SAFETY: the tensor has `count` strings (checked above); data pointer and size
             // describe bytes that live as long as the tensor, and are copied at once.
             let value = unsafe {
                 let string = data.cast::<TString>().add(index);
@@ -680,15 +683,22 @@ impl Memory for OwnedTensor {
 
 impl Drop for OwnedTensor {
     fn drop(&mut self) {
-        // SAFETY: `raw` is a tensor we own and is freed once, here.
+        // SAFETY: `raw` is a tensor that we own and is freed once, here.
         unsafe { (self.api.delete_tensor)(self.raw.as_ptr()) };
     }
 }
 
-type Lent = (*mut c_void, usize, Deallocator, *mut c_void);
+/// The memory of a fed tensor, and how the runtime releases it.
+struct LentMemory {
+    data: *mut c_void,
+    length: usize,
+    release: Deallocator,
+    /// The last argument of `release`.
+    owner: *mut c_void,
+}
 
-/// Memory of a fed numeric tensor: ours, with a counted reference for the runtime.
-fn lend_buffer(buffer: &Buffer) -> Lent {
+/// Lends the memory of a numeric tensor, with a counted reference for the runtime.
+fn lend_buffer(buffer: &Buffer) -> LentMemory {
     unsafe extern "C" fn release(_: *mut c_void, _: usize, owner: *mut c_void) {
         // SAFETY: `owner` is the box leaked below, and the library calls this once.
         drop(unsafe { Box::from_raw(owner.cast::<Buffer>()) });
@@ -696,37 +706,37 @@ fn lend_buffer(buffer: &Buffer) -> Lent {
     let owner = Box::new(buffer.clone());
     let bytes = owner.as_slice();
     let (data, length) = (bytes.as_ptr().cast_mut().cast(), bytes.len());
-    (data, length, release, Box::into_raw(owner).cast())
+    LentMemory { data, length, release, owner: Box::into_raw(owner).cast() }
 }
 
-/// The runtime's own strings, and what frees them.
+/// Strings of the runtime, which are freed on drop.
 struct BuiltStrings {
-    api: Arc<Api>,
+    api: Arc<TensorFlowApi>,
     strings: Vec<TString>,
 }
 
 impl Drop for BuiltStrings {
     fn drop(&mut self) {
         for string in &mut self.strings {
-            // SAFETY: each was initialised in `build_strings` and is freed once.
+            // SAFETY: each was initialized in `build_strings` and is freed once.
             unsafe { (self.api.string_dealloc)(string) };
         }
     }
 }
 
-/// Strings of a fed tensor, copied into the runtime's form. A copy and not a view of our memory:
-/// a kernel may keep an element (in a table, a queue, an output) beyond the life of the request.
-fn build_strings(api: &Arc<Api>, values: &Strings) -> Lent {
+/// Copies the strings of a tensor into strings of the runtime. They cannot be views of our memory,
+/// because a kernel may keep an element (in a table, a queue, an output) beyond the request.
+fn build_strings(api: &Arc<TensorFlowApi>, values: &Strings) -> LentMemory {
     unsafe extern "C" fn release(_: *mut c_void, _: usize, owner: *mut c_void) {
         // SAFETY: `owner` is the box leaked below, and the library calls this once.
         drop(unsafe { Box::from_raw(owner.cast::<BuiltStrings>()) });
     }
     let mut owner = Box::new(BuiltStrings {
         api: Arc::clone(api),
-        strings: vec![TString([0; 24]); values.len()],
+        strings: vec![TString([0; TSTRING_SIZE]); values.len()],
     });
     for (string, value) in owner.strings.iter_mut().zip(values.iter()) {
-        // SAFETY: `string` is 24 writable bytes, as TF_TString is; `value` is `len` readable
+        // SAFETY: `string` has the size and alignment of a TF_TString; `value` is `len` readable
         // bytes, which the library copies.
         unsafe {
             (api.string_init)(string);
@@ -735,7 +745,7 @@ fn build_strings(api: &Arc<Api>, values: &Strings) -> Lent {
     }
     let data = owner.strings.as_mut_ptr().cast();
     let length = owner.strings.len() * size_of::<TString>();
-    (data, length, release, Box::into_raw(owner).cast())
+    LentMemory { data, length, release, owner: Box::into_raw(owner).cast() }
 }
 
 fn c_string(text: &str) -> Result<CString> {

@@ -1,5 +1,5 @@
-//! Walks a graph, without running it, to learn what a signature does: whether it can change the
-//! model's state, whether it decodes base64 itself, whether its values must come from files.
+//! Analyzes a graph without running it: whether a signature can change the model's state, whether it
+//! decodes images or base64, and whether the graph has variables.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,15 +23,15 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Whether the graph holds variables, whose values must then come from files.
+    /// Whether the graph has variables, whose values come from files.
     pub(super) fn has_variables(&self) -> bool {
-        let variable = |op: &str| matches!(op, "Variable" | "VariableV2" | "VarHandleOp");
-        self.nodes.values().any(|node| variable(&node.op))
+        let is_variable = |op: &str| matches!(op, "Variable" | "VariableV2" | "VarHandleOp");
+        self.nodes.values().any(|node| is_variable(&node.op))
     }
 
-    /// The kinds of operation that compute the tensors `outputs`: those of every node they lead
-    /// back to, and of the bodies of all functions called on the way.
-    pub(super) fn operations_behind<'b>(
+    /// The operations that compute the tensors `outputs`: those of all nodes that they depend on,
+    /// and of the bodies of all functions that these call.
+    pub(super) fn operations_of<'b>(
         &self,
         outputs: impl Iterator<Item = &'b str>,
     ) -> HashSet<&'a str> {
@@ -41,8 +41,7 @@ impl<'a> Graph<'a> {
         let mut calls: HashSet<&'a str> = HashSet::new();
         let mut bodies: Vec<&'a [NodeDef]> = Vec::new();
         loop {
-            // A body counts as a whole: its side effects happen whether or not its results are
-            // used.
+            // A body counts as a whole: its side effects happen even if its results are not used.
             while let Some(body) = bodies.pop() {
                 for node in body {
                     self.visit(node, &mut operations, &mut calls, &mut bodies);
@@ -62,14 +61,14 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// The node that makes the tensor `name` (`node`, `node:1` or, for control, `^node`).
+    /// The node that produces the tensor `name` (`node`, `node:1` or, for control inputs, `^node`).
     fn node(&self, name: &str) -> Option<&'a NodeDef> {
         let name = name.strip_prefix('^').unwrap_or(name);
         let name = name.split_once(':').map_or(name, |(node, _)| node);
         self.nodes.get(name).copied()
     }
 
-    /// Notes what `node` does, and adds the bodies of the functions it calls, each once.
+    /// Adds the operation of `node`, and the bodies of the functions that it calls, each once.
     fn visit(
         &self,
         node: &'a NodeDef,
@@ -77,7 +76,7 @@ impl<'a> Graph<'a> {
         calls: &mut HashSet<&'a str>,
         bodies: &mut Vec<&'a [NodeDef]>,
     ) {
-        // TensorFlow 1 calls a function by using its name as an operation.
+        // In TensorFlow 1 the name of a function serves as an operation that calls it.
         if let Some(body) = self.functions.get(node.op.as_str()) {
             if calls.insert(&node.op) {
                 bodies.push(body);
@@ -101,38 +100,33 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// Which operations may change something that outlives a run, as the library's own registry
-/// (custom operations included) tells it.
-pub(super) struct StateChanging {
-    suspects: HashSet<String>,
-    known: HashSet<String>,
-}
+/// The operations that cannot change state beyond a run, by the library's registry of operations,
+/// custom operations included.
+pub(super) struct StatelessOps(HashSet<String>);
 
-impl StateChanging {
-    /// Reads the registry: an operation is suspect if it is marked stateful or takes a reference
-    /// to a variable, and is not one of [`HARMLESS`].
+impl StatelessOps {
+    /// Reads the registry. An operation may change state if it is marked stateful or has a reference
+    /// to a variable as input, unless it is one of [`READ_ONLY_OPS`].
     pub(super) fn new(registry: &OpList) -> Self {
-        let suspect = |op: &&OpDef| {
-            (op.is_stateful || op.input_arg.iter().any(|arg| arg.is_ref))
-                && HARMLESS.binary_search(&op.name.as_str()).is_err()
-        };
-        let names = |op: &OpDef| op.name.clone();
-        StateChanging {
-            suspects: registry.op.iter().filter(suspect).map(names).collect(),
-            known: registry.op.iter().map(names).collect(),
-        }
+        let stateless = registry.op.iter().filter(|op| !may_change_state(op));
+        StatelessOps(stateless.map(|op| op.name.clone()).collect())
     }
 
-    /// Whether none of `ops` can change state. An operation the library does not know might.
-    pub(super) fn none_in(&self, ops: &HashSet<&str>) -> bool {
-        ops.iter().all(|&op| self.known.contains(op) && !self.suspects.contains(op))
+    /// Whether all of `ops` are stateless. Operations that are not in the registry are not.
+    pub(super) fn contains_all(&self, ops: &HashSet<&str>) -> bool {
+        ops.iter().all(|&op| self.0.contains(op))
     }
 }
 
-/// Operations that TensorFlow marks stateful though running them leaves no trace: they read or
-/// name a variable or table, live for one run (tensor arrays, stacks), call functions (whose
-/// bodies are looked at themselves), or draw random numbers. Sorted.
-const HARMLESS: [&str; 75] = [
+fn may_change_state(op: &OpDef) -> bool {
+    let is_suspect = op.is_stateful || op.input_arg.iter().any(|arg| arg.is_ref);
+    is_suspect && READ_ONLY_OPS.binary_search(&op.name.as_str()).is_err()
+}
+
+/// Operations that TensorFlow marks as stateful although a run of them changes nothing: they read or
+/// name a variable or table, their state lives for one run (tensor arrays, stacks), they call
+/// functions (whose bodies are analyzed themselves), or they draw random numbers. Sorted.
+const READ_ONLY_OPS: [&str; 75] = [
     "Assert",
     "BoostedTreesEnsembleResourceHandleOp",
     "BoostedTreesPredict",
@@ -246,7 +240,7 @@ mod tests {
             library: None,
         };
         let graph = Graph::new(&graph);
-        let behind = |name| graph.operations_behind([name].into_iter());
+        let behind = |name| graph.operations_of([name].into_iter());
         assert_eq!(behind("read:0"), HashSet::from(["Placeholder", "Identity"]));
         assert!(behind("both:0").contains("AssignAdd"));
     }
@@ -262,7 +256,7 @@ mod tests {
                 ],
             }),
         };
-        let behind = Graph::new(&graph).operations_behind(["y:0"].into_iter());
+        let behind = Graph::new(&graph).operations_of(["y:0"].into_iter());
         assert_eq!(behind, HashSet::from(["StatefulPartitionedCall", "DecodeBase64"]));
     }
 
@@ -272,7 +266,7 @@ mod tests {
             node: vec![node("a", "Merge", &["b"]), node("b", "NextIteration", &["a"])],
             library: None,
         };
-        assert_eq!(Graph::new(&graph).operations_behind(["a"].into_iter()).len(), 2);
+        assert_eq!(Graph::new(&graph).operations_of(["a"].into_iter()).len(), 2);
     }
 
     #[test]
@@ -282,14 +276,14 @@ mod tests {
         let registry = OpList {
             op: vec![op("Add", false), op("AssignVariableOp", true), op("VarHandleOp", true)],
         };
-        let state = StateChanging::new(&registry);
-        assert!(state.none_in(&HashSet::from(["Add", "VarHandleOp"])));
-        assert!(!state.none_in(&HashSet::from(["Add", "AssignVariableOp"])));
-        assert!(!state.none_in(&HashSet::from(["SomeCustomOp"])));
+        let stateless = StatelessOps::new(&registry);
+        assert!(stateless.contains_all(&HashSet::from(["Add", "VarHandleOp"])));
+        assert!(!stateless.contains_all(&HashSet::from(["Add", "AssignVariableOp"])));
+        assert!(!stateless.contains_all(&HashSet::from(["SomeCustomOp"])));
     }
 
     #[test]
-    fn the_harmless_list_is_sorted() {
-        assert!(HARMLESS.is_sorted());
+    fn the_list_of_read_only_operations_is_sorted() {
+        assert!(READ_ONLY_OPS.is_sorted());
     }
 }

@@ -1,8 +1,9 @@
 //! TensorFlow SavedModels, run by libtensorflow in this process.
 //!
-//! * `ffi` is the library's C API behind safe types, [`custom_ops`] adds to it;
-//! * [`saved_model`], [`graph`] and [`bundle`] read a model's files without it;
-//! * this file ties them together as a [`Platform`].
+//! * `ffi` wraps the library's C API in safe types, and [`custom_ops`] extends the library;
+//! * [`saved_model`], [`graph`] and [`bundle`] read a model's files without the library;
+//! * [`trace`] reads profiles;
+//! * this file implements the [`Platform`].
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,
@@ -15,8 +16,8 @@ use std::thread;
 
 use prost::Message;
 
-use self::ffi::{Api, Endpoint, Session};
-use self::graph::StateChanging;
+use self::ffi::{GraphEndpoint, RunTensors, TensorFlowApi, TensorFlowSession};
+use self::graph::StatelessOps;
 use tensorserve_os as os;
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
@@ -37,7 +38,7 @@ mod graph;
 mod saved_model;
 mod trace;
 
-/// In Python's wheels, and in the C API's own archive.
+/// The library's files in Python's wheels and in the archive of the C API.
 const LIBRARY: Library = Library {
     name: "libtensorflow",
     files: &["libtensorflow_cc.so.2", "libtensorflow.so.2"],
@@ -48,30 +49,31 @@ const LIBRARY: Library = Library {
 /// The `tensorflow` platform.
 pub struct TensorFlow {
     config: TensorFlowConfig,
-    /// Opened by the first call that needs it, so that commands that do not stay quick.
-    runtime: Mutex<Option<Arc<Runtime>>>,
+    /// Opened on first use, so that commands that do not need it stay fast.
+    runtime: Mutex<Option<Arc<TensorFlowRuntime>>>,
 }
 
-/// The library, opened, and what we asked it once.
-struct Runtime {
-    api: Arc<Api>,
-    state: StateChanging,
+/// The open library, and what is read from it once.
+struct TensorFlowRuntime {
+    api: Arc<TensorFlowApi>,
+    stateless: StatelessOps,
     custom_ops: Vec<CustomOps>,
-    pools: Once,
+    pools_started: Once,
 }
 
-/// The threads between operations that all sessions share, in the order sessions list them.
-const POOLS: [&str; 2] = ["runs", "loads"];
+/// The inter-op thread pools that all sessions share, in the order in which sessions list them.
+const INTER_OP_POOLS: [&str; 2] = ["runs", "loads"];
 
 impl TensorFlow {
-    /// The platform with these settings. Opens nothing yet.
+    /// The platform with these settings. The library is not opened yet.
     #[must_use]
     pub fn new(config: TensorFlowConfig) -> Self {
         let runtime = Mutex::new(None);
         TensorFlow { config, runtime }
     }
 
-    fn runtime(&self) -> Result<Arc<Runtime>> {
+    /// The library, which is opened on first use.
+    fn runtime(&self) -> Result<Arc<TensorFlowRuntime>> {
         let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtime) = &*slot {
             return Ok(Arc::clone(runtime));
@@ -79,24 +81,27 @@ impl TensorFlow {
         let api = self.open()?;
         if !api.bounds_threads() {
             log::warn!(
-                "this libtensorflow can not bound threads per run; every run uses all of them"
+                "this libtensorflow cannot limit the threads of a run; every run uses all of them"
             );
         }
         if !os::splits_file_reads() {
-            log::debug!("variables are read in one call each, which requests may wait for");
+            log::debug!("each variable is read in one system call, which may delay requests");
         }
         let custom_ops = custom_ops::load(&api, &self.config.custom_ops)?;
-        // Custom operations are in it, too.
+        // The registry includes the custom operations.
         let registry = OpList::decode(api.operations().as_slice()).map_err(|e| {
-            Error::internal("libtensorflow's list of operations is damaged").with_source(e)
+            Error::internal("libtensorflow's list of operations is invalid").with_source(e)
         })?;
-        let state = StateChanging::new(&registry);
-        let runtime = Arc::new(Runtime { api, state, custom_ops, pools: Once::new() });
+        let stateless = StatelessOps::new(&registry);
+        let pools_started = Once::new();
+        let runtime = Arc::new(TensorFlowRuntime { api, stateless, custom_ops, pools_started });
         *slot = Some(Arc::clone(&runtime));
         Ok(runtime)
     }
 
-    fn open(&self) -> Result<Arc<Api>> {
+    /// Opens the library. What it writes to stderr meanwhile goes to the log, unless its log level is
+    /// 0 or left to the environment.
+    fn open(&self) -> Result<Arc<TensorFlowApi>> {
         ffi::use_threads_per_session();
         let Some(level) = self.config.log_level else {
             return self.find_and_open();
@@ -105,75 +110,77 @@ impl TensorFlow {
         if level == 0 {
             return self.find_and_open();
         }
-        let (opened, notes) = os::capture_stderr(|| self.find_and_open());
-        for note in notes.lines() {
-            log::debug!("libtensorflow: {note}");
+        let (opened, output) = os::capture_stderr(|| self.find_and_open());
+        for line in output.lines() {
+            log::debug!("libtensorflow: {line}");
         }
         opened
     }
 
-    fn find_and_open(&self) -> Result<Arc<Api>> {
-        LIBRARY.open(self.config.library.as_deref(), &self.config.search, Api::open)
+    fn find_and_open(&self) -> Result<Arc<TensorFlowApi>> {
+        LIBRARY.open(self.config.library.as_deref(), &self.config.search, TensorFlowApi::open)
     }
 
-    /// Starts the threads between operations: for runs, and for what loads do, which all others go
-    /// before. A thread's priority is that of the one that starts it, and the library starts
-    /// these for the first session that lists them.
-    fn start_pools(&self, api: &Arc<Api>) {
-        let config = |count| {
-            ConfigProto {
-                device_count: [("GPU".to_owned(), 0)].into(),
-                intra_op_parallelism_threads: 1,
-                inter_op_parallelism_threads: self.config.inter_op_threads,
-                session_inter_op_thread_pool: self.pools(count),
-                ..ConfigProto::default()
-            }
-            .encode_to_vec()
-        };
-        let (runs, all) = (config(1), config(POOLS.len()));
-        let outcome = Session::set_up(api, &runs).and_then(|()| {
+    /// Starts the inter-op thread pools: one for runs, and one of low priority for loads. A thread
+    /// inherits the priority of the thread that starts it, and the library starts a pool for the
+    /// first session that lists it.
+    fn start_pools(&self, api: &Arc<TensorFlowApi>) {
+        let (runs, all) = (self.pool_config(1), self.pool_config(INTER_OP_POOLS.len()));
+        let outcome = TensorFlowSession::initialize(api, &runs).and_then(|()| {
             let api = Arc::clone(api);
             let starter = thread::Builder::new().name("pools".to_owned()).spawn(move || {
                 os::lower_priority();
-                Session::set_up(&api, &all)
+                TensorFlowSession::initialize(&api, &all)
             });
-            let ended = starter.map(thread::JoinHandle::join);
-            ended.ok().and_then(Result::ok).unwrap_or(Ok(()))
+            let joined = starter.map(thread::JoinHandle::join);
+            joined.ok().and_then(Result::ok).unwrap_or(Ok(()))
         });
         if let Err(error) = outcome {
             log::debug!("loads have no threads of low priority: {error}");
         }
     }
 
-    /// The first `count` of the [`POOLS`].
-    fn pools(&self, count: usize) -> Vec<ThreadPoolOptionProto> {
+    /// The settings of a session that starts the first `count` pools.
+    fn pool_config(&self, count: usize) -> Vec<u8> {
+        ConfigProto {
+            device_count: [("GPU".to_owned(), 0)].into(),
+            intra_op_parallelism_threads: 1,
+            inter_op_parallelism_threads: self.config.inter_op_threads,
+            session_inter_op_thread_pool: self.inter_op_pools(count),
+            ..ConfigProto::default()
+        }
+        .encode_to_vec()
+    }
+
+    /// The first `count` of the [`INTER_OP_POOLS`].
+    fn inter_op_pools(&self, count: usize) -> Vec<ThreadPoolOptionProto> {
         let num_threads = self.config.inter_op_threads;
         let pool = |name: &&str| {
             let global_name = format!("tensorserve {name}");
             ThreadPoolOptionProto { num_threads, global_name }
         };
-        POOLS.iter().take(count).map(pool).collect()
+        INTER_OP_POOLS.iter().take(count).map(pool).collect()
     }
 
-    /// Settings of a session whose operations use `threads` threads, unless the user has set a
+    /// The settings of a session whose operations use `threads` threads, unless the user has set a
     /// number.
     fn session_config(&self, threads: usize) -> Vec<u8> {
         let gpu = &self.config.gpu;
         let threads = match self.config.intra_op_threads {
             0 => i32::try_from(threads).unwrap_or(0),
-            set => set,
+            configured => configured,
         };
         ConfigProto {
             intra_op_parallelism_threads: threads,
             inter_op_parallelism_threads: self.config.inter_op_threads,
-            session_inter_op_thread_pool: self.pools(POOLS.len()),
+            session_inter_op_thread_pool: self.inter_op_pools(INTER_OP_POOLS.len()),
             gpu_options: Some(GpuOptions {
                 per_process_gpu_memory_fraction: gpu.memory_fraction,
                 allow_growth: gpu.allow_growth,
                 visible_device_list: gpu.visible_devices.clone(),
                 ..GpuOptions::default()
             }),
-            // A graph exported on a GPU host must load on one without.
+            // A graph that was exported on a machine with a GPU must load on one without.
             allow_soft_placement: true,
             log_device_placement: false,
             ..ConfigProto::default()
@@ -216,7 +223,7 @@ impl Platform for TensorFlow {
     }
 
     fn recognises(&self, place: &Place) -> bool {
-        saved_model::is_one(place.path())
+        saved_model::exists(place.path())
     }
 
     fn takes_threads(&self) -> bool {
@@ -240,16 +247,17 @@ impl Platform for TensorFlow {
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded> {
         let meta = saved_model::read(folder, &options.tags)?;
         let runtime = self.runtime()?;
-        let signatures = saved_model::signatures(&meta, options, Some(&runtime.state));
+        let signatures = saved_model::signatures(&meta, options, Some(&runtime.stateless));
         let marshalled_hooks = saved_model::has_marshalled_hooks(&meta);
-        drop(meta); // It may hold a large graph; the runtime makes its own.
+        drop(meta); // It may have a large graph, and the runtime reads its own.
         let config = self.session_config(options.threads);
-        runtime.pools.call_once(|| self.start_pools(&runtime.api));
-        let session = Session::load(&runtime.api, folder, &options.tags, &config);
+        runtime.pools_started.call_once(|| self.start_pools(&runtime.api));
+        let session = TensorFlowSession::load(&runtime.api, folder, &options.tags, &config);
         let session = session.map_err(with_hint)?;
-        let calls = signatures.iter().map(|s| Call::resolve(&session, s)).collect();
+        let endpoints =
+            signatures.iter().map(|s| SignatureEndpoints::resolve(&session, s)).collect();
         Ok(Loaded {
-            executable: Arc::new(Model { session, calls }),
+            executable: Arc::new(SavedModelExecutable { session, endpoints }),
             signatures,
             bytes: saved_model::size_of_files(folder),
             marshalled_hooks,
@@ -257,58 +265,62 @@ impl Platform for TensorFlow {
     }
 }
 
-/// A failed load, with what to do about an operation that is not there.
+/// The error of a load, with what to do about a missing operation.
 fn with_hint(error: Error) -> Error {
     if !error.message().contains("Op type not registered") {
         return error;
     }
-    let hint = "if it is a custom op, name its library with custom_op_paths";
+    let hint = "if it is a custom op, add its library to custom_op_paths";
     Error::new(error.code(), format!("{} ({hint})", error.message()))
 }
 
 /// A loaded SavedModel.
-struct Model {
-    /// Feeds and fetches of each signature; an error for one that can not be called.
-    calls: Vec<Result<Call>>,
-    session: Session,
+struct SavedModelExecutable {
+    /// The endpoints of each signature, or why it cannot be run.
+    endpoints: Vec<Result<SignatureEndpoints>>,
+    session: TensorFlowSession,
 }
 
-struct Call {
-    feeds: Vec<Endpoint>,
-    fetches: Vec<Endpoint>,
+/// The feeds and fetches of a signature, in the order of its inputs and outputs.
+struct SignatureEndpoints {
+    feeds: Vec<GraphEndpoint>,
+    fetches: Vec<GraphEndpoint>,
 }
 
-impl Call {
-    fn resolve(session: &Session, signature: &Signature) -> Result<Self> {
-        let find = |spec: &TensorSpec| {
+impl SignatureEndpoints {
+    fn resolve(session: &TensorFlowSession, signature: &Signature) -> Result<Self> {
+        let resolve = |spec: &TensorSpec| {
             if spec.sparse.is_some() {
                 let message =
-                    format!("{:?} is a sparse tensor, which can not be served", spec.alias);
+                    format!("{:?} is a sparse tensor, which is not supported", spec.alias);
                 return Err(Error::new(Code::Unimplemented, message));
             }
             session.endpoint(&spec.tensor_name)
         };
-        Ok(Call {
-            feeds: signature.inputs.iter().map(find).collect::<Result<_>>()?,
-            fetches: signature.outputs.iter().map(find).collect::<Result<_>>()?,
+        Ok(SignatureEndpoints {
+            feeds: signature.inputs.iter().map(resolve).collect::<Result<_>>()?,
+            fetches: signature.outputs.iter().map(resolve).collect::<Result<_>>()?,
         })
+    }
+
+    fn with<'a>(&'a self, inputs: &'a [Tensor]) -> RunTensors<'a> {
+        RunTensors { feeds: &self.feeds, inputs, fetches: &self.fetches }
     }
 }
 
-impl Model {
-    fn call(&self, signature: usize) -> Result<&Call> {
-        match self.calls.get(signature) {
-            Some(Ok(call)) => Ok(call),
+impl SavedModelExecutable {
+    fn endpoints(&self, signature: usize) -> Result<&SignatureEndpoints> {
+        match self.endpoints.get(signature) {
+            Some(Ok(endpoints)) => Ok(endpoints),
             Some(Err(error)) => Err(error.duplicate()),
-            None => Err(Error::internal("no such signature number")),
+            None => Err(Error::internal("the signature's index is out of range")),
         }
     }
 }
 
-impl Executable for Model {
+impl Executable for SavedModelExecutable {
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
-        let call = self.call(signature)?;
-        self.session.run(&call.feeds, inputs, &call.fetches, options)
+        self.session.run(self.endpoints(signature)?.with(inputs), options)
     }
 
     fn profile(
@@ -317,9 +329,8 @@ impl Executable for Model {
         inputs: &[Tensor],
         options: RunOptions,
     ) -> Result<Profiled> {
-        let call = self.call(signature)?;
-        let (outputs, metadata) =
-            self.session.run_traced(&call.feeds, inputs, &call.fetches, options)?;
+        let tensors = self.endpoints(signature)?.with(inputs);
+        let (outputs, metadata) = self.session.run_traced(tensors, options)?;
         Ok((outputs, trace::read(&metadata)?))
     }
 }

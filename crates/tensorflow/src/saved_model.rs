@@ -1,5 +1,5 @@
-//! Reads a SavedModel's files without libtensorflow: what it declares, and whether all its files
-//! are there. Hostile bytes end here, as typed errors, before the runtime sees them.
+//! Reads a SavedModel's files without libtensorflow: its signatures, and whether all its files
+//! exist. Malformed files are rejected here, with typed errors, before the runtime reads them.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::bundle;
-use super::graph::{Graph, StateChanging};
+use super::graph::{Graph, StatelessOps};
 use tensorserve_platform::{Completeness, LoadOptions};
 use tensorserve_proto::tensor_from_proto;
 use tensorserve_proto::tensorflow::tensor_info::Encoding;
@@ -18,10 +18,11 @@ use tensorserve_tensor::{CooSparse, DeclaredShape, ImageEncoding, Signature, Ten
 
 const FILE: &str = "saved_model.pb";
 const INDEX: &str = "variables/variables.index";
-/// Protobuf's own limit on a message.
-const LARGEST_FILE: u64 = i32::MAX as u64;
 
-/// Operations that turn a file into pixels.
+/// The largest protobuf message in bytes.
+const MAX_FILE_SIZE: u64 = i32::MAX as u64;
+
+/// Operations that decode image files.
 const IMAGE_DECODERS: [&str; 7] = [
     "DecodeImage",
     "DecodeJpeg",
@@ -32,67 +33,68 @@ const IMAGE_DECODERS: [&str; 7] = [
     "DecodeAndCropJpeg",
 ];
 
-/// Whether `folder` holds a SavedModel of any quality.
-pub(super) fn is_one(folder: &Path) -> bool {
+/// Whether `folder` has the main file of a SavedModel, valid or not.
+pub(super) fn exists(folder: &Path) -> bool {
     folder.join(FILE).is_file()
 }
 
-/// Reads the graph with exactly the tags `tags`.
+/// Reads the graph that has exactly the tags `tags`.
 pub(super) fn read(folder: &Path, tags: &[String]) -> Result<MetaGraphDef> {
     let file = folder.join(FILE);
-    let size = fs::metadata(&file).map_err(|e| unreadable(FILE, &e))?.len();
-    if size > LARGEST_FILE {
-        return Err(broken(format!("{FILE} has {size} bytes, more than protobuf allows")));
+    let size = fs::metadata(&file).map_err(|e| read_error(FILE, &e))?.len();
+    if size > MAX_FILE_SIZE {
+        return Err(data_loss(format!("{FILE} has {size} bytes, more than protobuf allows")));
     }
-    let bytes = Bytes::from(fs::read(&file).map_err(|e| unreadable(FILE, &e))?);
+    let bytes = Bytes::from(fs::read(&file).map_err(|e| read_error(FILE, &e))?);
     if bytes.is_empty() {
-        return Err(broken(format!("{FILE} is empty")));
+        return Err(data_loss(format!("{FILE} is empty")));
     }
-    // The decoder stops at a nesting depth of 100.
-    let model = SavedModel::decode(bytes)
-        .map_err(|e| broken(format!("{FILE} is not a SavedModel ({e})")).with_source(e))?;
-    select(model, tags)
+    select_graph(decode(bytes)?, tags)
 }
 
-fn select(model: SavedModel, tags: &[String]) -> Result<MetaGraphDef> {
-    let tags_of = |graph: &MetaGraphDef| {
-        let info = graph.meta_info_def.as_ref();
-        let mut tags = info.map_or(Vec::new(), |info| info.tags.clone());
-        tags.sort();
-        tags
-    };
-    let mut wanted = tags.to_vec();
-    wanted.sort();
-    let found: Vec<Vec<String>> = model.meta_graphs.iter().map(tags_of).collect();
-    if found.is_empty() {
-        return Err(broken(format!("{FILE} holds no graph")));
+/// Decodes the main file. The decoder refuses messages that are nested deeper than 100 levels.
+fn decode(bytes: Bytes) -> Result<SavedModel> {
+    SavedModel::decode(bytes)
+        .map_err(|e| data_loss(format!("{FILE} is not a SavedModel ({e})")).with_source(e))
+}
+
+fn select_graph(model: SavedModel, tags: &[String]) -> Result<MetaGraphDef> {
+    if model.meta_graphs.is_empty() {
+        return Err(data_loss(format!("{FILE} has no graph")));
     }
+    let mut selected = tags.to_vec();
+    selected.sort();
+    let available: Vec<Vec<String>> = model.meta_graphs.iter().map(sorted_tags).collect();
     let mut graphs = model.meta_graphs.into_iter();
-    graphs.find(|graph| tags_of(graph) == wanted).ok_or_else(|| {
-        let sets: Vec<String> = found.iter().map(|tags| tags.join(",")).collect();
+    graphs.find(|graph| sorted_tags(graph) == selected).ok_or_else(|| {
+        let sets: Vec<String> = available.iter().map(|tags| tags.join(",")).collect();
         Error::not_found(format!(
             "no graph with the tags {:?}; {FILE} has {:?}",
-            wanted.join(","),
+            selected.join(","),
             sets.join("; ")
         ))
     })
 }
 
-/// Whether every file that the SavedModel names is there and long enough.
+fn sorted_tags(graph: &MetaGraphDef) -> Vec<String> {
+    let info = graph.meta_info_def.as_ref();
+    let mut tags = info.map_or(Vec::new(), |info| info.tags.clone());
+    tags.sort();
+    tags
+}
+
+/// Whether all files that the SavedModel names exist and are long enough.
 pub(super) fn check(folder: &Path) -> Completeness {
     let bytes = match fs::read(folder.join(FILE)) {
         Ok(bytes) => Bytes::from(bytes),
-        Err(e) => return Completeness::Broken(unreadable(FILE, &e)),
+        Err(e) => return Completeness::Broken(read_error(FILE, &e)),
     };
-    let model = match SavedModel::decode(bytes) {
+    // A file that is still being written looks like a damaged one. The caller distinguishes them by
+    // whether the file still changes.
+    let model = match decode(bytes) {
         Ok(model) if !model.meta_graphs.is_empty() => model,
-        // A file that is still being written looks the same as a damaged one; the caller tells
-        // them apart by whether it still changes.
-        Ok(_) => return Completeness::Broken(broken(format!("{FILE} holds no graph"))),
-        Err(e) => {
-            let error = broken(format!("{FILE} is not a SavedModel ({e})"));
-            return Completeness::Broken(error.with_source(e));
-        }
+        Ok(_) => return Completeness::Broken(data_loss(format!("{FILE} has no graph"))),
+        Err(error) => return Completeness::Broken(error),
     };
     for graph in &model.meta_graphs {
         for asset in &graph.asset_file_def {
@@ -123,7 +125,8 @@ fn check_variables(folder: &Path) -> Completeness {
         return Completeness::Missing(INDEX.to_owned());
     };
     let Some(sizes) = bundle::shard_sizes(&index) else {
-        return Completeness::Missing(format!("{INDEX} (what is there is cut short or damaged)"));
+        let name = format!("{INDEX} (the existing file is truncated or damaged)");
+        return Completeness::Missing(name);
     };
     let shards = sizes.len();
     for (shard, size) in sizes.into_iter().enumerate() {
@@ -131,8 +134,9 @@ fn check_variables(folder: &Path) -> Completeness {
         match fs::metadata(folder.join(&name)) {
             Ok(file) if file.len() >= size => {}
             Ok(file) => {
-                let have = file.len();
-                return Completeness::Missing(format!("{name} ({have} of {size} bytes are there)"));
+                let existing = file.len();
+                let name = format!("{name} ({existing} of {size} bytes exist)");
+                return Completeness::Missing(name);
             }
             Err(_) => return Completeness::Missing(name),
         }
@@ -140,48 +144,54 @@ fn check_variables(folder: &Path) -> Completeness {
     Completeness::Complete
 }
 
-/// The signatures a graph declares, sorted by name. Without `state` (no library at hand) none
-/// counts as read-only.
+/// The signatures of a graph, sorted by name. Without `stateless`, which comes from the library, none
+/// is read-only.
 pub(super) fn signatures(
     meta: &MetaGraphDef,
     options: &LoadOptions,
-    state: Option<&StateChanging>,
+    stateless: Option<&StatelessOps>,
 ) -> Vec<Signature> {
     let graph = meta.graph_def.as_ref().map(Graph::new);
-    let of = |(name, definition): (&String, &SignatureDef)| {
-        let mut signature = declared(name, definition);
+    let mut signatures = Vec::with_capacity(meta.signature_def.len());
+    for (name, definition) in &meta.signature_def {
+        let mut signature = declared_signature(name, definition);
         if let Some(graph) = &graph {
-            let outputs = signature.outputs.iter().map(|o| o.tensor_name.as_str());
-            let operations = graph.operations_behind(outputs);
-            signature.read_only = state.is_some_and(|state| state.none_in(&operations));
-            let decodes = |op: &&str| IMAGE_DECODERS.contains(op);
-            signature.takes_images = signature.inputs.len() == 1 && operations.iter().any(decodes);
-            if operations.contains("DecodeBase64") {
-                signature.images = ImageEncoding::Base64Url;
-            }
+            analyze(&mut signature, graph, stateless);
         }
         if let Some(images) = options.images {
             signature.images = images;
         }
-        signature
-    };
-    meta.signature_def.iter().map(of).collect()
+        signatures.push(signature);
+    }
+    signatures
 }
 
-fn declared(name: &str, definition: &SignatureDef) -> Signature {
-    let specs = |(alias, info): (&String, &TensorInfo)| spec(alias, info);
-    let defaults = definition.defaults.iter().filter_map(|(alias, proto)| {
-        tensor_from_proto(proto)
-            .inspect_err(|e| log::warn!("signature {name}: default of {alias} left out: {e}"))
-            .ok()
-            .map(|tensor| (alias.clone(), tensor))
-    });
+/// Sets what a signature's operations show.
+fn analyze(signature: &mut Signature, graph: &Graph, stateless: Option<&StatelessOps>) {
+    let outputs = signature.outputs.iter().map(|spec| spec.tensor_name.as_str());
+    let operations = graph.operations_of(outputs);
+    signature.read_only = stateless.is_some_and(|ops| ops.contains_all(&operations));
+    let decodes_images = operations.iter().any(|op| IMAGE_DECODERS.contains(op));
+    signature.takes_images = signature.inputs.len() == 1 && decodes_images;
+    if operations.contains("DecodeBase64") {
+        signature.images = ImageEncoding::Base64Url;
+    }
+}
+
+fn declared_signature(name: &str, definition: &SignatureDef) -> Signature {
+    let mut defaults = Vec::new();
+    for (alias, proto) in &definition.defaults {
+        match tensor_from_proto(proto) {
+            Ok(tensor) => defaults.push((alias.clone(), tensor)),
+            Err(e) => log::warn!("signature {name}: ignoring the default of {alias}: {e}"),
+        }
+    }
     Signature {
         name: name.to_owned(),
         method_name: definition.method_name.clone(),
-        inputs: definition.inputs.iter().map(specs).collect(),
-        outputs: definition.outputs.iter().map(specs).collect(),
-        defaults: defaults.collect(),
+        inputs: definition.inputs.iter().map(|(alias, info)| spec(alias, info)).collect(),
+        outputs: definition.outputs.iter().map(|(alias, info)| spec(alias, info)).collect(),
+        defaults,
         images: ImageEncoding::Raw,
         takes_images: false,
         read_only: false,
@@ -212,13 +222,13 @@ fn spec(alias: &str, info: &TensorInfo) -> TensorSpec {
     TensorSpec { alias: alias.to_owned(), tensor_name, dtype_number: info.dtype, shape, sparse }
 }
 
-/// Whether the graph holds the functions that Simple TensorFlow Serving would call around it.
+/// Whether the graph has the marshalled Python functions that Simple TensorFlow Serving would call.
 pub(super) fn has_marshalled_hooks(meta: &MetaGraphDef) -> bool {
-    let is_there = |name: &str| meta.collection_def.contains_key(name);
-    is_there("preprocess_function") || is_there("postprocess_function")
+    let hooks = ["preprocess_function", "postprocess_function"];
+    hooks.iter().any(|name| meta.collection_def.contains_key(*name))
 }
 
-/// The bytes of all files below `folder`.
+/// The size of all files below `folder`, in bytes.
 pub(super) fn size_of_files(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else {
         return 0;
@@ -231,10 +241,10 @@ pub(super) fn size_of_files(folder: &Path) -> u64 {
     sizes.sum()
 }
 
-fn broken(message: String) -> Error {
+fn data_loss(message: String) -> Error {
     Error::new(Code::DataLoss, message)
 }
 
-fn unreadable(name: &str, error: &std::io::Error) -> Error {
-    Error::new(Code::of_io(error), format!("{name} can not be read: {error}"))
+fn read_error(name: &str, error: &std::io::Error) -> Error {
+    Error::new(Code::of_io(error), format!("{name} cannot be read: {error}"))
 }

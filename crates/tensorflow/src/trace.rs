@@ -1,4 +1,4 @@
-//! Reads what the runtime noted of a run that it was asked to trace.
+//! Reads the profile of a traced run.
 
 use prost::Message;
 
@@ -6,38 +6,41 @@ use tensorserve_platform::OpRun;
 use tensorserve_proto::tensorflow::{NodeExecStats, RunMetadata};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// A loop can run an operation millions of times; what the runtime notes of that helps nobody.
-const LARGEST: usize = 64 << 20;
+/// The largest profile in bytes. A loop can run an operation millions of times, and a profile of
+/// that helps nobody.
+const MAX_PROFILE: usize = 64 << 20;
 
-/// What each operation did, from a serialized `RunMetadata`.
+const NANOS_PER_MICRO: i64 = 1000;
+
+/// The run of each operation, from a serialized `RunMetadata`.
 pub(super) fn read(metadata: &[u8]) -> Result<Vec<OpRun>> {
-    if metadata.len() > LARGEST {
-        let (size, most) = (metadata.len() >> 20, LARGEST >> 20);
+    if metadata.len() > MAX_PROFILE {
+        let (size, limit) = (metadata.len() >> 20, MAX_PROFILE >> 20);
         return Err(Error::new(
             Code::ResourceExhausted,
-            format!("the profile of this run has {size} MiB, more than the {most} MiB it may have"),
+            format!("the profile of this run has {size} MiB; at most {limit} MiB are allowed"),
         ));
     }
     let metadata = RunMetadata::decode(metadata)
-        .map_err(|e| Error::internal("the runtime's profile is damaged").with_source(e))?;
+        .map_err(|e| Error::internal("the runtime's profile is invalid").with_source(e))?;
     let mut runs = Vec::new();
     for device in metadata.step_stats.unwrap_or_default().dev_stats {
-        // A GPU reports its kernels once for each stream, and once more all together.
+        // A GPU reports each kernel for its stream, and again for all streams together.
         let is_stream = device.device.contains("/stream:");
         if is_stream && !device.device.ends_with("/stream:all") {
             continue;
         }
         for node in device.node_stats {
-            runs.push(run_of(node, is_stream));
+            runs.push(op_run(node, is_stream));
         }
     }
     Ok(runs)
 }
 
-fn run_of(node: NodeExecStats, on_accelerator: bool) -> OpRun {
+fn op_run(node: NodeExecStats, on_accelerator: bool) -> OpRun {
     let micros = node.op_end_rel_micros.saturating_sub(node.op_start_rel_micros);
     let nanos = node.op_end_rel_nanos.saturating_sub(node.op_start_rel_nanos);
-    let nanos = if nanos > 0 { nanos } else { micros.saturating_mul(1000) };
+    let nanos = if nanos > 0 { nanos } else { micros.saturating_mul(NANOS_PER_MICRO) };
     let bytes = node.memory.iter().fold(0i64, |sum, m| sum.saturating_add(m.total_bytes));
     OpRun {
         op: op_of(&node.timeline_label).unwrap_or(&node.node_name).to_owned(),
@@ -48,7 +51,7 @@ fn run_of(node: NodeExecStats, on_accelerator: bool) -> OpRun {
     }
 }
 
-/// The kind of operation in a label such as `dense/MatMul = MatMul(x, dense/kernel)`.
+/// The operation of a label such as `dense/MatMul = MatMul(x, dense/kernel)`.
 fn op_of(label: &str) -> Option<&str> {
     let (_, call) = label.split_once(" = ")?;
     let (op, _) = call.split_once('(')?;
@@ -91,8 +94,8 @@ mod tests {
     #[test]
     fn what_is_no_profile_is_an_error() {
         assert!(read(b"\xff\xff\xff").is_err());
-        assert!(read(b"").expect("nothing was noted").is_empty());
-        let error = read(&vec![0; LARGEST + 1]).expect_err("too large");
+        assert!(read(b"").expect("an empty profile").is_empty());
+        let error = read(&vec![0; MAX_PROFILE + 1]).expect_err("too large");
         assert_eq!(error.code(), Code::ResourceExhausted);
     }
 }

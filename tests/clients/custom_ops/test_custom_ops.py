@@ -120,7 +120,7 @@ class OfOurOwn(unittest.TestCase):
         process.kill()
         process.wait()
         self.assertIn("TensorserveZeroOut", text)
-        self.assertIn("name its library with custom_op_paths", text)
+        self.assertIn("add its library to custom_op_paths", text)
 
     def test_under_simple_tensorflow_servings_name(self):
         process = subprocess.Popen(
@@ -181,9 +181,9 @@ class ThatCanNotBeLoaded(unittest.TestCase):
         half = self.file("half.so", library[: len(library) // 2])
         empty = self.file("empty.so", b"")
         told = refused(text, half, empty, "/no/such/ops.so")
-        self.assertIn(f"{text} can not be loaded: it is no shared library", told)
-        self.assertIn(f"{half} can not be loaded: it is cut short", told)
-        self.assertIn(f"{empty} can not be loaded: it is no shared library", told)
+        self.assertIn(f"{text} cannot be loaded: it is not a shared library", told)
+        self.assertIn(f"{half} cannot be loaded: it is truncated", told)
+        self.assertIn(f"{empty} cannot be loaded: it is not a shared library", told)
         self.assertIn("/no/such/ops.so: No such file", told)
 
     def test_another_abi_names_the_symbol_and_the_version(self):
@@ -192,7 +192,7 @@ class ThatCanNotBeLoaded(unittest.TestCase):
         source = f"void {symbol}(void);\n"
         source += f"__attribute__((constructor)) static void start(void) {{ {symbol}(); }}\n"
         told = refused(self.compiled("old.so", source))
-        self.assertIn("old.so can not be loaded", told)
+        self.assertIn("old.so cannot be loaded", told)
         self.assertIn(f"libtensorflow {tf.version.VERSION} has no symbol {symbol}", told)
         self.assertIn(f"build it against TensorFlow {tf.version.VERSION}", told)
 
