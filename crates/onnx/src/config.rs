@@ -1,14 +1,14 @@
-//! What ONNX Runtime is told.
+//! Configuration of ONNX Runtime.
 
 use std::path::PathBuf;
 
-/// ONNX Runtime: where it is and how its sessions are set up.
+/// ONNX Runtime: where the library is, and how many threads its sessions use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OnnxConfig {
-    /// File or folder given by the user.
+    /// The library file or its directory, if configured.
     pub library: Option<PathBuf>,
-    /// Folders to search, in order.
+    /// Directories to search, in order.
     pub search: Vec<PathBuf>,
-    /// Threads within an operation; 0 for what a load asks for.
+    /// Threads within one operation; 0 for the number that a load requests.
     pub intra_op_threads: i32,
 }

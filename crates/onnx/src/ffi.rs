@@ -1,16 +1,17 @@
-//! ONNX Runtime's C API, loaded at run time, behind safe types. The only file of this platform
-//! with `unsafe` code, and long for that reason: what keeps it sound can be read in one place.
+//! ONNX Runtime's C API, loaded at run time, behind safe types. This is the only file of the crate
+//! with `unsafe` code. It is long for that reason: all that its soundness depends on is in one
+//! place.
 //!
-//! Rules that the types here keep:
-//! * every pointer from the library sits in one struct that frees it on drop, and that struct
-//!   holds the [`Api`] (and with it the library) alive;
-//! * every call that reports a status goes through [`Api::check`];
-//! * numbers are fed in place: the runtime reads our memory during the call only, and an output
-//!   that turns out to be an input's memory keeps that input;
+//! Invariants of the types here:
+//! * one struct owns each pointer from the library and frees it on drop; that struct holds the
+//!   [`OnnxApi`], which keeps the library loaded;
+//! * every call that returns a status goes through [`OnnxApi::check`];
+//! * numeric inputs are passed without a copy: the runtime reads the tensor's memory during the
+//!   call only, and an output that shares an input's memory holds a reference to that input;
 //! * an output tensor is read in place and freed when its last view is dropped.
 //!
 //! Source: `onnxruntime_c_api.h` of ONNX Runtime 1.15 to 1.31. The API is a table of functions
-//! that only grows at its end.
+//! to which each version only appends.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -28,7 +29,7 @@ use tensorserve_tensor::{Buffer, DType, Data, Memory, Shape, Strings, StringsBui
 
 use super::types;
 
-/// Types the library only hands out pointers to.
+/// Opaque types of the library, used behind pointers only.
 macro_rules! opaque {
     ($($name:ident),*) => { $(#[repr(C)] struct $name { _opaque: [u8; 0] })* };
 }
@@ -44,9 +45,10 @@ opaque!(
     OrtAllocator
 );
 
-/// Null if all went well.
+/// Null on success.
 type Status = *mut OrtStatus;
 
+/// `OrtLoggingFunction`: user parameter, severity, category, log id, code location, message.
 type Logger = unsafe extern "C" fn(
     *mut c_void,
     c_int,
@@ -58,43 +60,48 @@ type Logger = unsafe extern "C" fn(
 
 /// `OrtApiBase`.
 #[repr(C)]
-struct Base {
-    api: unsafe extern "C" fn(u32) -> *const Table,
+struct OrtApiBase {
+    api: unsafe extern "C" fn(u32) -> *const ApiTable,
     version: unsafe extern "C" fn() -> *const c_char,
 }
 
-/// The version of the API that we use; a library gives those of all versions before its own.
+/// The version of the API that this file uses. A library also offers every earlier version.
 const API_VERSION: u32 = 15;
 
-/// As many functions of `OrtApi` as we need to reach the last that we call.
-type Table = [*const c_void; 253];
+/// The number of functions of `OrtApi` up to and including the last that is called here.
+const API_TABLE_LENGTH: usize = 253;
+
+/// The start of `OrtApi`.
+type ApiTable = [*const c_void; API_TABLE_LENGTH];
 
 macro_rules! functions {
-    ($($field:ident = $place:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// The functions that we call, each with its place in `OrtApi`.
+    ($($field:ident = $index:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
+        /// The functions that are called here, each with its index in `OrtApi`.
         struct Functions {
             $($field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
         }
 
         impl Functions {
-            /// Whether the table has all of them.
-            fn are_in(table: &Table) -> bool {
-                [$($place),*].iter().all(|place: &usize| {
-                    table.get(*place).is_some_and(|function| !function.is_null())
+            /// Whether the table contains all of the functions.
+            fn are_in(table: &ApiTable) -> bool {
+                [$($index),*].iter().all(|index: &usize| {
+                    table.get(*index).is_some_and(|function| !function.is_null())
                 })
             }
 
+            /// Casts the entries of the table to their signatures.
+            ///
             /// # Safety
-            /// The table must be that of the library, and have all of them.
-            unsafe fn of(table: &Table) -> Self {
-                // SAFETY: from version 15 of the API on, the function at each place has exactly
-                // the signature that is written in the table below.
+            /// The table must come from the library and contain all of the functions.
+            unsafe fn from_table(table: &ApiTable) -> Self {
+                // SAFETY: from version 15 of the API on, the function at each index has exactly
+                // the signature in the list below.
                 unsafe {
                     Functions {
                         $($field: mem::transmute::<
                             *const c_void,
                             unsafe extern "C" fn($($arg),*) $(-> $ret)?
-                        >(table[$place]),)*
+                        >(table[$index]),)*
                     }
                 }
             }
@@ -152,96 +159,119 @@ functions! {
     resized_string = 252: fn(*mut OrtValue, usize, usize, *mut *mut c_char) -> Status;
 }
 
-/// Levels of its log (`OrtLoggingLevel`).
+/// `OrtLoggingLevel`.
 const WARNING: c_int = 2;
 const FATAL: c_int = 4;
 
-/// `ORT_ENABLE_ALL`.
-const ALL_OPTIMIZATIONS: c_int = 99;
+/// `GraphOptimizationLevel`.
+const ORT_ENABLE_ALL: c_int = 99;
 
-/// The library, and what of it there is once in a process.
-pub(super) struct Api {
+/// `OrtAllocatorType` and `OrtMemType` of ordinary CPU memory.
+const ORT_DEVICE_ALLOCATOR: c_int = 0;
+const ORT_MEM_TYPE_DEFAULT: c_int = 0;
+
+/// `OrtErrorCode`.
+const ORT_INVALID_ARGUMENT: c_int = 2;
+const ORT_NO_SUCHFILE: c_int = 3;
+const ORT_INVALID_PROTOBUF: c_int = 7;
+const ORT_NOT_IMPLEMENTED: c_int = 9;
+const ORT_INVALID_GRAPH: c_int = 10;
+
+/// Inputs or outputs of a run that are kept on the stack; more go to the heap.
+const INLINE_VALUES: usize = 4;
+
+/// Dimensions of a shape that are kept on the stack; more go to the heap.
+const INLINE_DIMS: usize = 4;
+
+/// The library, and its objects that exist once in a process.
+pub(super) struct OnnxApi {
     functions: Functions,
     version: String,
     env: *mut OrtEnv,
-    /// Says that memory is the machine's own.
+    /// Describes CPU memory.
     memory: *mut OrtMemoryInfo,
     allocator: *mut OrtAllocator,
     /// Never closed: the library leaves threads and exit handlers behind, which would then run in
-    /// unmapped memory. So `env` and `memory` are never freed either.
+    /// unmapped memory. `env` and `memory` are therefore never freed either.
     _library: ManuallyDrop<Library>,
 }
 
-// SAFETY: environment, memory description and default allocator are not changed once made, and
-// the library may use them from any thread.
-unsafe impl Send for Api {}
+// SAFETY: environment, memory description and default allocator are not changed after
+// `initialize`, and the library may use them from any thread.
+unsafe impl Send for OnnxApi {}
 // SAFETY: as above.
-unsafe impl Sync for Api {}
+unsafe impl Sync for OnnxApi {}
 
 /// Why the library was not opened.
 #[derive(Debug)]
-pub(super) enum Unopened {
-    /// The loader's own words.
+pub(super) enum OpenError {
+    /// The dynamic loader failed.
     Loader(libloading::Error),
-    /// It is one that we can not use.
-    Unfit(String),
+    /// The library cannot be used, with the reason.
+    Unsupported(String),
 }
 
-impl std::fmt::Display for Unopened {
+impl std::fmt::Display for OpenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Unopened::Loader(error) => error.fmt(f),
-            Unopened::Unfit(why) => f.write_str(why),
+            OpenError::Loader(error) => error.fmt(f),
+            OpenError::Unsupported(reason) => f.write_str(reason),
         }
     }
 }
 
-impl std::error::Error for Unopened {}
+impl std::error::Error for OpenError {}
 
-impl Api {
+impl OnnxApi {
     /// Opens the library at `path`.
-    pub(super) fn open(path: &Path) -> Result<Arc<Self>, Unopened> {
-        // SAFETY: loading runs the library's initialisers. The path comes from the operator
-        // (flag, environment, our own folders), never from a request, and naming a library
-        // there means trusting it with the process.
-        let library = unsafe { Library::new(path) }.map_err(Unopened::Loader)?;
+    pub(super) fn open(path: &Path) -> Result<Arc<Self>, OpenError> {
+        // SAFETY: loading runs the library's initializers. The path comes from the operator
+        // (flag, environment, default directories), never from a request, and an operator who
+        // names a library there trusts it with the process.
+        let library = unsafe { Library::new(path) }.map_err(OpenError::Loader)?;
         // SAFETY: the symbol has this signature in every version, and returns a pointer to a
-        // static table, whose functions may be called with any version. A version that the
-        // library does not know gives null.
+        // static table, whose functions accept any version. For a version that the library does
+        // not support they return null.
         let (table, version) = unsafe {
-            let base = library.get::<unsafe extern "C" fn() -> *const Base>(b"OrtGetApiBase\0");
-            let base = base.map_err(Unopened::Loader)?();
+            let base =
+                library.get::<unsafe extern "C" fn() -> *const OrtApiBase>(b"OrtGetApiBase\0");
+            let base = base.map_err(OpenError::Loader)?();
             let Some(base) = base.as_ref() else {
-                return Err(Unopened::Unfit("it gives no API".to_owned()));
+                return Err(OpenError::Unsupported("OrtGetApiBase returned no API".to_owned()));
             };
             let version = CStr::from_ptr((base.version)()).to_string_lossy().into_owned();
             ((base.api)(API_VERSION).as_ref(), version)
         };
         let Some(table) = table.filter(|table| Functions::are_in(table)) else {
-            return Err(Unopened::Unfit(format!(
-                "it is ONNX Runtime {version}; this needs 1.{API_VERSION} or later"
+            return Err(OpenError::Unsupported(format!(
+                "it is ONNX Runtime {version}; version 1.{API_VERSION} or later is required"
             )));
         };
-        // SAFETY: it is the library's table, and was just seen to have all functions.
-        let functions = unsafe { Functions::of(table) };
+        // SAFETY: the table comes from the library, and `are_in` has found all functions in it.
+        let functions = unsafe { Functions::from_table(table) };
         let library = ManuallyDrop::new(library);
         let (env, memory, allocator) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-        let mut api = Api { functions, version, env, memory, allocator, _library: library };
-        api.set_up().map_err(|error| Unopened::Unfit(error.to_string()))?;
+        let mut api = OnnxApi { functions, version, env, memory, allocator, _library: library };
+        api.initialize().map_err(|error| OpenError::Unsupported(error.to_string()))?;
         Ok(Arc::new(api))
     }
 
-    fn set_up(&mut self) -> Result<()> {
+    /// Creates the objects that exist once in a process.
+    fn initialize(&mut self) -> Result<()> {
         let Functions { create_env, create_cpu_memory_info, default_allocator, .. } =
             self.functions;
         let (mut env, mut memory) = (ptr::null_mut(), ptr::null_mut());
         let mut allocator = ptr::null_mut();
-        // SAFETY: each call writes one pointer; the name is a constant. `note` has the logger's
-        // signature and lives for ever. 0 and 0 are an allocator and a memory of the device.
+        // SAFETY: each call writes one pointer; the name is a constant. `log_message` has the
+        // logger's signature and, as a function, is valid for the life of the process.
         unsafe {
             let name = c"tensorserve".as_ptr();
-            self.check(create_env(note, ptr::null_mut(), WARNING, name, &raw mut env))?;
-            self.check(create_cpu_memory_info(0, 0, &raw mut memory))?;
+            self.check(create_env(log_message, ptr::null_mut(), WARNING, name, &raw mut env))?;
+            self.check(create_cpu_memory_info(
+                ORT_DEVICE_ALLOCATOR,
+                ORT_MEM_TYPE_DEFAULT,
+                &raw mut memory,
+            ))?;
             self.check(default_allocator(&raw mut allocator))?;
         }
         (self.env, self.memory, self.allocator) = (env, memory, allocator);
@@ -253,13 +283,13 @@ impl Api {
         &self.version
     }
 
-    /// Takes the status that a call gave.
+    /// Turns the status of a call into a result, and frees it.
     fn check(&self, status: Status) -> Result<()> {
         if status.is_null() {
             return Ok(());
         }
-        // SAFETY: a status that is not null is ours; its message is NUL-terminated, copied at
-        // once, and freed with it.
+        // SAFETY: the caller owns a non-null status. Its message is NUL-terminated, and is copied
+        // before it is freed together with the status.
         let (code, message) = unsafe {
             let code = (self.functions.error_code)(status);
             let message = CStr::from_ptr((self.functions.error_message)(status));
@@ -267,89 +297,94 @@ impl Api {
             (self.functions.release_status)(status);
             (code, message)
         };
-        Err(Error::new(code_of(code), message))
+        Err(Error::new(code_from_ort(code), message))
     }
 }
 
-/// The kind of failure that `OrtErrorCode` tells.
-fn code_of(number: c_int) -> Code {
-    match number {
-        2 => Code::InvalidArgument,
-        3 => Code::NotFound,
-        7 | 10 => Code::DataLoss,
-        9 => Code::Unimplemented,
+/// The error code for an `OrtErrorCode`.
+fn code_from_ort(code: c_int) -> Code {
+    match code {
+        ORT_INVALID_ARGUMENT => Code::InvalidArgument,
+        ORT_NO_SUCHFILE => Code::NotFound,
+        ORT_INVALID_PROTOBUF | ORT_INVALID_GRAPH => Code::DataLoss,
+        ORT_NOT_IMPLEMENTED => Code::Unimplemented,
         _ => Code::Unknown,
     }
 }
 
-/// What the library has to say goes to our log. What fails comes back as an error, too.
-unsafe extern "C" fn note(
+/// Writes a message of the library to the server's log: warnings as such, the rest as debug
+/// messages, because a failure is also returned as an error.
+unsafe extern "C" fn log_message(
     _: *mut c_void,
     severity: c_int,
     _category: *const c_char,
     _id: *const c_char,
-    _place: *const c_char,
+    _location: *const c_char,
     message: *const c_char,
 ) {
     if message.is_null() {
         return;
     }
-    // SAFETY: a message is NUL-terminated and lives for the call.
+    // SAFETY: a message is NUL-terminated and valid during the call.
     let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
     let level = if severity == WARNING { log::Level::Warn } else { log::Level::Debug };
     log::log!(level, "ONNX Runtime: {message}");
 }
 
-/// Where the library finds a model.
-pub(super) enum Source<'a> {
-    /// In this file.
+/// Where the library reads a model from.
+pub(super) enum ModelSource<'a> {
+    /// A file.
     File(&'a Path),
-    /// In these bytes; files that they name are in this folder.
+    /// A serialized model, and the directory of the files that it refers to.
     Bytes(&'a [u8], &'a Path),
 }
 
 /// A loaded model.
-pub(super) struct Session {
-    api: Arc<Api>,
+pub(super) struct OnnxSession {
+    api: Arc<OnnxApi>,
     raw: NonNull<OrtSession>,
-    /// Of runs without a timeout.
-    quiet: RunOptions,
+    /// The options of runs without a timeout.
+    default_run_options: OnnxRunOptions,
 }
 
-// SAFETY: a session may be run from any number of threads at once; it keeps no state of a run
-// (https://github.com/microsoft/onnxruntime/issues/114, for the CPU, which is all we use).
-unsafe impl Send for Session {}
+// SAFETY: any number of threads may run a session at the same time; it keeps no state of a run
+// (https://github.com/microsoft/onnxruntime/issues/114, for the CPU, the only device used here).
+unsafe impl Send for OnnxSession {}
 // SAFETY: as above.
-unsafe impl Sync for Session {}
+unsafe impl Sync for OnnxSession {}
 
-/// Names of inputs or outputs, as the library wants them.
-pub(super) struct Names {
+/// Names of inputs or outputs, as an array of C strings.
+pub(super) struct TensorNames {
     raw: Vec<*const c_char>,
     _owned: Vec<CString>,
 }
 
-// SAFETY: the pointers are into `_owned`, which nobody changes.
-unsafe impl Send for Names {}
+// SAFETY: the pointers point into `_owned`, which is never changed.
+unsafe impl Send for TensorNames {}
 // SAFETY: as above.
-unsafe impl Sync for Names {}
+unsafe impl Sync for TensorNames {}
 
-impl Names {
+impl TensorNames {
+    /// Copies the names.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] if a name contains a NUL character.
     pub(super) fn new<'a>(names: impl Iterator<Item = &'a str>) -> Result<Self> {
         let owned: Vec<CString> = names.map(c_string).collect::<Result<_>>()?;
-        Ok(Names { raw: owned.iter().map(|name| name.as_ptr()).collect(), _owned: owned })
+        Ok(TensorNames { raw: owned.iter().map(|name| name.as_ptr()).collect(), _owned: owned })
     }
 }
 
-impl Session {
-    /// Loads a model whose operations use `threads` threads; 0 leaves it to the library.
-    pub(super) fn load(api: &Arc<Api>, source: &Source, threads: usize) -> Result<Self> {
+impl OnnxSession {
+    /// Loads a model, which runs each operation on `threads` threads; with 0 the library chooses
+    /// the number.
+    pub(super) fn load(api: &Arc<OnnxApi>, source: &ModelSource, threads: usize) -> Result<Self> {
         let options = SessionOptions::new(api, threads)?;
         let mut raw = ptr::null_mut();
         let status = match source {
-            Source::File(path) => {
-                let path = CString::new(path.as_os_str().as_bytes())
-                    .map_err(|_| Error::invalid("the model's path contains a NUL character"))?;
-                // SAFETY: environment, path and options are live for the call.
+            ModelSource::File(path) => {
+                let path = path_c_string(path)?;
+                // SAFETY: environment, path and options are live during the call.
                 unsafe {
                     (api.functions.create_session)(
                         api.env,
@@ -359,10 +394,10 @@ impl Session {
                     )
                 }
             }
-            Source::Bytes(bytes, folder) => {
+            ModelSource::Bytes(bytes, folder) => {
                 options.set(c"session.model_external_initializers_file_folder_path", folder)?;
-                // SAFETY: environment, bytes and options are live for the call; the library
-                // keeps a copy of what it needs.
+                // SAFETY: environment, bytes and options are live during the call; the library
+                // copies the bytes that it needs afterwards.
                 unsafe {
                     (api.functions.create_session_from_array)(
                         api.env,
@@ -375,36 +410,42 @@ impl Session {
             }
         };
         api.check(status)?;
-        let raw = NonNull::new(raw).ok_or_else(|| Error::internal("no session was made"))?;
-        let quiet = RunOptions::new(api);
-        let session = |quiet| Session { api: Arc::clone(api), raw, quiet };
-        quiet.map(session)
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| Error::internal("ONNX Runtime returned a null session"))?;
+        let default_run_options = OnnxRunOptions::new(api)?;
+        Ok(OnnxSession { api: Arc::clone(api), raw, default_run_options })
     }
 
-    /// Feeds `tensors` to `inputs`, one each, and fetches `outputs`.
+    /// Runs the model: feeds `tensors` to `inputs`, one each, and fetches `outputs`.
     pub(super) fn run(
         &self,
-        inputs: &Names,
+        inputs: &TensorNames,
         tensors: &[Tensor],
-        outputs: &Names,
-        options: Option<&RunOptions>,
+        outputs: &TensorNames,
+        options: Option<&OnnxRunOptions>,
     ) -> Result<Vec<Tensor>> {
         if inputs.raw.len() != tensors.len() {
-            return Err(Error::internal("inputs and names differ in number"));
+            return Err(Error::internal(format!(
+                "a run has {} input tensors for {} input names",
+                tensors.len(),
+                inputs.raw.len()
+            )));
         }
-        let fed: SmallVec<[Value; 4]> =
-            tensors.iter().map(|tensor| Value::of(&self.api, tensor)).collect::<Result<_>>()?;
-        let raw_fed: SmallVec<[*const OrtValue; 4]> =
+        let mut fed: SmallVec<[OwnedValue; INLINE_VALUES]> = SmallVec::new();
+        for tensor in tensors {
+            fed.push(OwnedValue::from_tensor(&self.api, tensor)?);
+        }
+        let raw_fed: SmallVec<[*const OrtValue; INLINE_VALUES]> =
             fed.iter().map(|value| value.raw.as_ptr().cast_const()).collect();
-        let mut fetched: SmallVec<[*mut OrtValue; 4]> =
+        let mut fetched: SmallVec<[*mut OrtValue; INLINE_VALUES]> =
             smallvec::smallvec![ptr::null_mut(); outputs.raw.len()];
-        // SAFETY: session and options are live; the arrays have the stated lengths and outlive
-        // the call, as do the values of `fed` and the memory of `tensors` that they lie over. The
-        // library does not write to what is fed: it is never the only holder of it.
+        // SAFETY: session and options are live. The arrays have the stated lengths and outlive
+        // the call, as do the values of `fed` and the memory of `tensors` that they refer to. The
+        // library does not write to an input, because it never holds the only reference to it.
         let status = unsafe {
             (self.api.functions.run)(
                 self.raw.as_ptr(),
-                options.unwrap_or(&self.quiet).raw.as_ptr(),
+                options.unwrap_or(&self.default_run_options).raw.as_ptr(),
                 inputs.raw.as_ptr(),
                 raw_fed.as_ptr(),
                 raw_fed.len(),
@@ -413,32 +454,36 @@ impl Session {
                 fetched.as_mut_ptr(),
             )
         };
-        let fetched: SmallVec<[Option<Value>; 4]> = fetched
+        // Taken before the status is checked, so that each value is freed if the run failed.
+        let fetched: SmallVec<[Option<OwnedValue>; INLINE_VALUES]> = fetched
             .into_iter()
-            .map(|raw| NonNull::new(raw).map(|raw| Value { api: Arc::clone(&self.api), raw }))
+            .map(|raw| NonNull::new(raw).map(|raw| OwnedValue { api: Arc::clone(&self.api), raw }))
             .collect();
         self.api.check(status)?;
-        let taken = fetched.into_iter().map(|value| {
-            value.ok_or_else(|| Error::internal("the runtime returned no tensor"))?.take(tensors)
+        let results = fetched.into_iter().map(|value| {
+            let value = value.ok_or_else(|| Error::internal("ONNX Runtime returned no output"))?;
+            value.into_tensor(tensors)
         });
-        taken.collect()
+        results.collect()
     }
 }
 
-impl Drop for Session {
+impl Drop for OnnxSession {
     fn drop(&mut self) {
-        // SAFETY: nobody else holds the session, so no run is under way; freed once, here.
+        // SAFETY: this is the only reference to the session, so no run is in progress. It is freed
+        // once, here.
         unsafe { (self.api.functions.release_session)(self.raw.as_ptr()) };
     }
 }
 
+/// The settings with which a session is created.
 struct SessionOptions<'a> {
-    api: &'a Api,
+    api: &'a OnnxApi,
     raw: *mut OrtSessionOptions,
 }
 
 impl<'a> SessionOptions<'a> {
-    fn new(api: &'a Api, threads: usize) -> Result<Self> {
+    fn new(api: &'a OnnxApi, threads: usize) -> Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: writes one pointer, which is freed in drop.
         api.check(unsafe { (api.functions.create_session_options)(&raw mut raw) })?;
@@ -452,97 +497,100 @@ impl<'a> SessionOptions<'a> {
             ..
         } = api.functions;
         let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
-        // SAFETY: the options are live, and not used by anyone else.
+        // SAFETY: the options are live, and nothing else uses them.
         unsafe {
-            api.check(set_optimization(raw, ALL_OPTIMIZATIONS))?;
+            api.check(set_optimization(raw, ORT_ENABLE_ALL))?;
             api.check(set_intra_threads(raw, threads))?;
             api.check(set_inter_threads(raw, 1))?;
-            // It remembers a plan for every shape that it has met: memory that clients decide on.
+            // A memory pattern is cached for every input shape: memory that clients control.
             api.check(disable_memory_pattern(raw))?;
-            // It would keep for ever what the largest request took.
+            // An arena never returns the memory that the largest request needed.
             api.check(disable_arena(raw))?;
         }
-        // Threads that wait must not take a core from those that work.
+        // Idle threads that spin would take cores from busy ones.
         options.set(c"session.intra_op.allow_spinning", Path::new("0"))?;
         options.set(c"session.load_model_format", Path::new("ONNX"))?;
         Ok(options)
     }
 
+    /// Sets a configuration entry, whose value may be a path.
     fn set(&self, key: &CStr, value: &Path) -> Result<()> {
-        let value = CString::new(value.as_os_str().as_bytes())
-            .map_err(|_| Error::invalid("the model's path contains a NUL character"))?;
+        let value = path_c_string(value)?;
         let set = self.api.functions.add_session_entry;
-        // SAFETY: the options are live, key and value NUL-terminated; the library copies them.
+        // SAFETY: the options are live; key and value are NUL-terminated, and the library copies
+        // them.
         self.api.check(unsafe { set(self.raw, key.as_ptr(), value.as_ptr()) })
     }
 }
 
 impl Drop for SessionOptions<'_> {
     fn drop(&mut self) {
-        // SAFETY: `raw` came from the library and is freed once, here.
+        // SAFETY: `raw` comes from the library and is freed once, here.
         unsafe { (self.api.functions.release_session_options)(self.raw) };
     }
 }
 
-/// How runs go, and the way to end one.
-pub(super) struct RunOptions {
-    api: Arc<Api>,
+/// The settings of runs, through which runs in progress can be terminated.
+pub(super) struct OnnxRunOptions {
+    api: Arc<OnnxApi>,
     raw: NonNull<OrtRunOptions>,
 }
 
-// SAFETY: runs only read it, and `terminate` is made to be called from another thread meanwhile.
-unsafe impl Send for RunOptions {}
+// SAFETY: runs only read the options, and the library allows `terminate` on another thread during
+// a run.
+unsafe impl Send for OnnxRunOptions {}
 // SAFETY: as above.
-unsafe impl Sync for RunOptions {}
+unsafe impl Sync for OnnxRunOptions {}
 
-impl RunOptions {
-    /// Options of runs that log nothing: what fails comes back as an error.
-    pub(super) fn new(api: &Arc<Api>) -> Result<Self> {
+impl OnnxRunOptions {
+    /// Options of runs that log nothing, because a failure is returned as an error.
+    pub(super) fn new(api: &Arc<OnnxApi>) -> Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: writes one pointer, which is freed in drop.
         api.check(unsafe { (api.functions.create_run_options)(&raw mut raw) })?;
-        let raw = NonNull::new(raw).ok_or_else(|| Error::internal("no run options were made"))?;
-        let options = RunOptions { api: Arc::clone(api), raw };
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| Error::internal("ONNX Runtime returned null run options"))?;
+        let options = OnnxRunOptions { api: Arc::clone(api), raw };
         let set = api.functions.set_run_log_severity;
-        // SAFETY: the options are live, and not used by anyone else yet.
+        // SAFETY: the options are live, and nothing else uses them yet.
         api.check(unsafe { set(raw.as_ptr(), FATAL) })?;
         Ok(options)
     }
 
-    /// Ends the runs under way with these options, and those to come.
+    /// Terminates all present and later runs with these options.
     pub(super) fn terminate(&self) {
         // SAFETY: the options are live.
         let status = unsafe { (self.api.functions.set_terminate)(self.raw.as_ptr()) };
         if let Err(error) = self.api.check(status) {
-            log::warn!("a run could not be ended: {error}");
+            log::warn!("a run that exceeds its deadline cannot be terminated: {error}");
         }
     }
 }
 
-impl Drop for RunOptions {
+impl Drop for OnnxRunOptions {
     fn drop(&mut self) {
-        // SAFETY: `raw` came from the library and is freed once, here.
+        // SAFETY: `raw` comes from the library and is freed once, here.
         unsafe { (self.api.functions.release_run_options)(self.raw.as_ptr()) };
     }
 }
 
-/// An `OrtValue` we own.
-struct Value {
-    api: Arc<Api>,
+/// An `OrtValue` that is freed on drop.
+struct OwnedValue {
+    api: Arc<OnnxApi>,
     raw: NonNull<OrtValue>,
 }
 
-impl Value {
-    /// `tensor` as the library wants it: numbers in place, strings copied. Must not be used once
-    /// `tensor` is gone.
-    fn of(api: &Arc<Api>, tensor: &Tensor) -> Result<Self> {
+impl OwnedValue {
+    /// A value for `tensor`: refers to the memory of numbers, copies strings. Must not outlive
+    /// `tensor`.
+    fn from_tensor(api: &Arc<OnnxApi>, tensor: &Tensor) -> Result<Self> {
         let dims = tensor.shape().dims();
-        let number = types::number(tensor.dtype());
+        let element_type = types::element_type(tensor.dtype());
         let mut raw = ptr::null_mut();
         let status = match tensor.data() {
             Data::Numeric(buffer) => {
                 let bytes = buffer.as_slice();
-                // SAFETY: shape and data are live; the data is only read, see `Session::run`.
+                // SAFETY: shape and data are live; the data is only read (see `OnnxSession::run`).
                 unsafe {
                     (api.functions.create_tensor_over)(
                         api.memory,
@@ -550,91 +598,93 @@ impl Value {
                         bytes.len(),
                         dims.as_ptr(),
                         dims.len(),
-                        number,
+                        element_type,
                         &raw mut raw,
                     )
                 }
             }
-            // SAFETY: the allocator lives for ever, the shape for the call.
+            // SAFETY: the allocator is never freed, and the shape is live during the call.
             Data::Strings(_) => unsafe {
                 (api.functions.create_tensor)(
                     api.allocator,
                     dims.as_ptr(),
                     dims.len(),
-                    number,
+                    element_type,
                     &raw mut raw,
                 )
             },
         };
         api.check(status)?;
-        let raw = NonNull::new(raw).ok_or_else(|| Error::internal("no tensor was made"))?;
-        let value = Value { api: Arc::clone(api), raw };
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| Error::internal("ONNX Runtime returned a null tensor"))?;
+        let value = OwnedValue { api: Arc::clone(api), raw };
         if let Data::Strings(strings) = tensor.data() {
-            value.fill(strings)?;
+            value.copy_strings_in(strings)?;
         }
         Ok(value)
     }
 
-    /// Copies strings into a tensor of as many.
-    fn fill(&self, strings: &Strings) -> Result<()> {
+    /// Copies `strings` into a string tensor of the same number of elements.
+    fn copy_strings_in(&self, strings: &Strings) -> Result<()> {
         for (index, string) in strings.iter().enumerate() {
-            let mut place: *mut c_char = ptr::null_mut();
+            let mut target: *mut c_char = ptr::null_mut();
             let resize = self.api.functions.resized_string;
-            // SAFETY: the value is a live tensor of strings, which checks the index; the place
-            // that it gives has room for as many bytes as were asked for.
+            // SAFETY: the value is a live string tensor, and the library checks the index. The
+            // returned buffer has room for the requested number of bytes.
             unsafe {
-                let status = resize(self.raw.as_ptr(), index, string.len(), &raw mut place);
+                let status = resize(self.raw.as_ptr(), index, string.len(), &raw mut target);
                 self.api.check(status)?;
-                if !place.is_null() {
-                    ptr::copy_nonoverlapping(string.as_ptr(), place.cast(), string.len());
+                if !target.is_null() {
+                    ptr::copy_nonoverlapping(string.as_ptr(), target.cast(), string.len());
                 }
             }
         }
         Ok(())
     }
 
-    /// Takes an output as one of our tensors: numbers as a view, strings copied. `inputs` are
-    /// those of the run.
-    fn take(self, inputs: &[Tensor]) -> Result<Tensor> {
+    /// Turns an output into a [`Tensor`]: a view of its numbers, or a copy of its strings.
+    /// `inputs` are the inputs of the run.
+    fn into_tensor(self, inputs: &[Tensor]) -> Result<Tensor> {
         let functions = &self.api.functions;
         let mut is_tensor = 0;
         // SAFETY: the value is live; writes one number.
         self.api.check(unsafe { (functions.is_tensor)(self.raw.as_ptr(), &raw mut is_tensor) })?;
         if is_tensor == 0 {
-            let message = "the model returned something that is no tensor";
+            let message =
+                "the model returned an output that is not a tensor, which is not supported";
             return Err(Error::new(Code::Unimplemented, message));
         }
         let (dtype, shape) = self.dtype_and_shape()?;
         let count = shape.elements()?;
         let Some(size) = dtype.size() else {
-            return Tensor::from_strings(shape, self.copy_strings(count)?);
+            return Tensor::from_strings(shape, self.copy_strings_out(count)?);
         };
         let mut data = ptr::null_mut();
-        // SAFETY: the value is a live tensor of numbers; writes one pointer.
+        // SAFETY: the value is a live numeric tensor; writes one pointer.
         self.api.check(unsafe { (functions.tensor_data)(self.raw.as_ptr(), &raw mut data) })?;
         let data: *const u8 = data.cast_const().cast();
-        // A graph may hand an input on as it is.
-        let is_of = |input: &&Tensor| input.bytes().as_ptr_range().contains(&data);
-        let input = inputs.iter().find(is_of).cloned();
+        // A graph may return an input as an output.
+        let shares_memory = |input: &&Tensor| input.bytes().as_ptr_range().contains(&data);
+        let input = inputs.iter().find(shares_memory).cloned();
         let length = count.checked_mul(size);
         let length = length.ok_or_else(|| Error::internal("an output has too many elements"))?;
-        let output = Output { _value: self, _input: input, data, length };
+        let output = OutputMemory { _value: self, _input: input, data, length };
         Tensor::numeric(dtype, shape, Buffer::new(Arc::new(output)))
     }
 
     fn dtype_and_shape(&self) -> Result<(DType, Shape)> {
         let functions = &self.api.functions;
         let mut info = ptr::null_mut();
-        let (mut number, mut rank) = (0, 0);
-        let mut dims: SmallVec<[i64; 4]> = SmallVec::new();
-        // SAFETY: the value is a live tensor. `info` is ours and freed below, whatever happens in
-        // between; `dims` has room for as many dimensions as there are said to be.
+        let (mut element_type, mut rank) = (0, 0);
+        let mut dims: SmallVec<[i64; INLINE_DIMS]> = SmallVec::new();
+        // SAFETY: the value is a live tensor. `info` is freed below on success and on failure;
+        // `dims` has room for `rank` dimensions.
         let outcome = unsafe {
             let get = functions.type_and_shape;
             self.api.check(get(self.raw.as_ptr(), &raw mut info))?;
             let outcome = self
                 .api
-                .check((functions.element_type)(info, &raw mut number))
+                .check((functions.element_type)(info, &raw mut element_type))
                 .and_then(|()| self.api.check((functions.dimension_count)(info, &raw mut rank)))
                 .and_then(|()| {
                     dims.resize(rank, 0);
@@ -644,18 +694,20 @@ impl Value {
             outcome
         };
         outcome?;
-        let dtype = types::dtype(number).ok_or_else(|| {
-            let name = types::name(number);
-            let message = format!("the model returned a tensor of type {name}");
+        let dtype = types::dtype(element_type).ok_or_else(|| {
+            let name = types::name(element_type);
+            let message =
+                format!("the model returned a tensor of type {name}, which is not supported");
             Error::new(Code::Unimplemented, message)
         })?;
         Ok((dtype, Shape::new(&dims)?))
     }
 
-    fn copy_strings(&self, count: usize) -> Result<StringsBuilder> {
+    /// Copies the `count` strings of a string tensor.
+    fn copy_strings_out(&self, count: usize) -> Result<StringsBuilder> {
         let functions = &self.api.functions;
         let mut length = 0;
-        // SAFETY: the value is a live tensor of strings; writes one number.
+        // SAFETY: the value is a live string tensor; writes one number.
         let status = unsafe { (functions.strings_length)(self.raw.as_ptr(), &raw mut length) };
         self.api.check(status)?;
         let mut bytes = vec![0_u8; length];
@@ -663,7 +715,8 @@ impl Value {
         if count > 0 {
             let get = functions.strings_content;
             let (content, offsets) = (bytes.as_mut_ptr().cast(), starts.as_mut_ptr());
-            // SAFETY: there is room for `length` bytes and `count` starts, which is said.
+            // SAFETY: the buffers have room for `length` bytes and `count` offsets, which are the
+            // sizes passed.
             let status = unsafe { get(self.raw.as_ptr(), content, length, offsets, count) };
             self.api.check(status)?;
         }
@@ -676,39 +729,44 @@ impl Value {
     }
 }
 
-impl Drop for Value {
+impl Drop for OwnedValue {
     fn drop(&mut self) {
-        // SAFETY: `raw` is a value we own and is freed once, here.
+        // SAFETY: this struct owns `raw`, which is freed once, here.
         unsafe { (self.api.functions.release_value)(self.raw.as_ptr()) };
     }
 }
 
-/// The numbers of an output.
-struct Output {
+/// The memory of a numeric output.
+struct OutputMemory {
     data: *const u8,
+    /// In bytes.
     length: usize,
-    _value: Value,
-    /// The input whose memory it is.
+    _value: OwnedValue,
+    /// The input that the memory belongs to, if the model returned an input.
     _input: Option<Tensor>,
 }
 
-// SAFETY: a value that a run has returned is changed by nobody, and freeing one is safe from any
-// thread.
-unsafe impl Send for Output {}
+// SAFETY: a value that a run has returned is never changed, and may be freed on any thread.
+unsafe impl Send for OutputMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Output {}
+unsafe impl Sync for OutputMemory {}
 
-impl Memory for Output {
+impl Memory for OutputMemory {
     fn bytes(&self) -> &[u8] {
         if self.length == 0 || self.data.is_null() {
             return &[];
         }
         // SAFETY: data and length describe the tensor's memory, which lives as long as the value
-        // does or, if it is an input's, as that input.
+        // or, if it belongs to an input, as long as that input.
         unsafe { std::slice::from_raw_parts(self.data, self.length) }
     }
 }
 
 fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::invalid(format!("{text:?} contains a NUL character")))
+}
+
+fn path_c_string(path: &Path) -> Result<CString> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| Error::invalid("the model's path contains a NUL character"))
 }

@@ -1,4 +1,4 @@
-//! Parts of ONNX graphs: made, and read.
+//! Parts of ONNX graphs: functions that build them, and accessors.
 
 use bytes::Bytes;
 
@@ -12,19 +12,22 @@ use crate::proto::{
 };
 use tensorserve_tensor::DType;
 
-/// A node of ONNX's own operators.
+/// A node with a standard ONNX operator.
 pub(crate) fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
-    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     NodeProto {
         op_type: op.to_owned(),
-        input: owned(inputs),
-        output: owned(outputs),
+        input: to_owned_names(inputs),
+        output: to_owned_names(outputs),
         ..NodeProto::default()
     }
 }
 
+fn to_owned_names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
 impl NodeProto {
-    /// The same with an attribute.
+    /// Adds an attribute.
     #[must_use]
     pub(crate) fn with(mut self, attribute: AttributeProto) -> Self {
         self.attribute.push(attribute);
@@ -36,17 +39,17 @@ impl NodeProto {
         self.attribute.iter().find(|attribute| attribute.name == name)
     }
 
-    /// The integer `name`.
+    /// The integer attribute `name`.
     pub(super) fn int(&self, name: &str) -> Option<i64> {
         self.get(name)?.i
     }
 
-    /// The integers `name`; none if there is no such attribute.
+    /// The integers of the attribute `name`; empty if the node has no such attribute.
     pub(super) fn ints(&self, name: &str) -> &[i64] {
         self.get(name).map_or(&[], |attribute| &attribute.ints)
     }
 
-    /// Takes the attribute `name` out.
+    /// Removes the attribute `name`, and returns it.
     pub(super) fn take(&mut self, name: &str) -> Option<AttributeProto> {
         let index = self.attribute.iter().position(|attribute| attribute.name == name)?;
         Some(self.attribute.remove(index))
@@ -57,47 +60,52 @@ fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
     AttributeProto { name: name.to_owned(), r#type: kind.into(), ..AttributeProto::default() }
 }
 
+/// An integer attribute.
 pub(crate) fn int(name: &str, value: i64) -> AttributeProto {
     AttributeProto { i: Some(value), ..attribute(name, AttributeType::Int) }
 }
 
+/// A float attribute.
 pub(crate) fn float(name: &str, value: f32) -> AttributeProto {
     AttributeProto { f: Some(value), ..attribute(name, AttributeType::Float) }
 }
 
+/// A string attribute.
 pub(crate) fn string(name: &str, value: &str) -> AttributeProto {
     let value = Bytes::copy_from_slice(value.as_bytes());
     AttributeProto { s: Some(value), ..attribute(name, AttributeType::String) }
 }
 
+/// An attribute of integers.
 pub(crate) fn ints(name: &str, values: &[i64]) -> AttributeProto {
     AttributeProto { ints: values.to_vec(), ..attribute(name, AttributeType::Ints) }
 }
 
+/// An attribute of floats.
 pub(super) fn floats(name: &str, values: &[f32]) -> AttributeProto {
     AttributeProto { floats: values.to_vec(), ..attribute(name, AttributeType::Floats) }
 }
 
-/// The constant `name`: a vector of integers.
-pub(crate) fn integers(name: &str, values: &[i64]) -> TensorProto {
+/// The initializer `name`: a vector of int64.
+pub(crate) fn int64_vector(name: &str, values: &[i64]) -> TensorProto {
     TensorProto {
         name: name.to_owned(),
         dims: vec![i64::try_from(values.len()).unwrap_or(i64::MAX)],
-        data_type: types::number(DType::Int64),
+        data_type: types::element_type(DType::Int64),
         int64_data: values.to_vec(),
         ..TensorProto::default()
     }
 }
 
-/// An input or output: a tensor whose open dimensions are -1.
-pub(crate) fn value(name: &str, dtype: DType, dims: &[i64]) -> ValueInfoProto {
-    let dimension = |&size: &i64| Dimension {
+/// An input or output: a tensor, of which a dimension of size -1 varies.
+pub(crate) fn tensor_info(name: &str, dtype: DType, dims: &[i64]) -> ValueInfoProto {
+    let dim = dims.iter().map(|&size| Dimension {
         value: (size >= 0).then_some(Size::DimValue(size)),
         ..Dimension::default()
-    };
+    });
     let tensor = type_proto::Tensor {
-        elem_type: types::number(dtype),
-        shape: Some(TensorShapeProto { dim: dims.iter().map(dimension).collect() }),
+        elem_type: types::element_type(dtype),
+        shape: Some(TensorShapeProto { dim: dim.collect() }),
     };
     let value = Some(Type::TensorType(tensor));
     ValueInfoProto {

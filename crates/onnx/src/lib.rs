@@ -1,9 +1,11 @@
 //! ONNX models, run by ONNX Runtime in this process.
 //!
-//! * `ffi` is the library's C API behind safe types, [`watchdog`] ends runs that take too long;
-//! * [`model`] reads a model without the library, [`types`] and [`graph`] know its parts;
-//! * [`upgrade`] and [`zipmap`] rewrite what the library, or a protocol, does not take;
-//! * this file ties them together as a [`Platform`].
+//! * `ffi` wraps the library's C API in safe types, [`watchdog`] terminates runs at their deadline;
+//! * [`model`] reads a model without the library, [`types`] and [`graph`] read and build its parts;
+//! * [`upgrade`] rewrites operators that the library no longer supports, [`zipmap`] outputs that no
+//!   protocol supports;
+//! * `mxnet` converts MXNet checkpoints into ONNX models;
+//! * this file implements the [`Platform`].
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,
@@ -16,8 +18,8 @@ use std::time::Instant;
 
 use prost::Message;
 
-use self::ffi::{Api, Names, RunOptions as FfiOptions, Session, Source};
-use self::model::Model;
+use self::ffi::{ModelSource, OnnxApi, OnnxRunOptions, OnnxSession, TensorNames};
+use self::model::OnnxModel;
 use self::watchdog::Watchdog;
 use crate::proto::ModelProto;
 use tensorserve_platform::library::Library;
@@ -25,7 +27,7 @@ use tensorserve_platform::{
     Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, RunOptions, files,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{Signature, Tensor};
+use tensorserve_tensor::{DeclaredShape, Signature, Tensor};
 
 pub use self::config::OnnxConfig;
 
@@ -41,7 +43,7 @@ mod upgrade;
 mod watchdog;
 mod zipmap;
 
-/// In Python's wheels, and in Microsoft's own archive.
+/// The library's files in Python's wheels and in Microsoft's release archive.
 const LIBRARY: Library = Library {
     name: "libonnxruntime",
     files: &["libonnxruntime.so.1", "libonnxruntime.so"],
@@ -53,29 +55,32 @@ const LIBRARY: Library = Library {
 pub struct Onnx {
     config: OnnxConfig,
     /// Opened by the first model that needs it.
-    runtime: Mutex<Option<Arc<Api>>>,
+    runtime: Mutex<Option<Arc<OnnxApi>>>,
     watchdog: Arc<Watchdog>,
 }
 
 impl Onnx {
-    /// The platform with these settings. Opens nothing yet.
+    /// The platform with these settings. The library is not opened yet.
     #[must_use]
     pub fn new(config: OnnxConfig) -> Self {
         Onnx { config, runtime: Mutex::new(None), watchdog: Arc::default() }
     }
 
-    fn runtime(&self) -> Result<Arc<Api>> {
+    /// The library, which is opened on first use.
+    fn runtime(&self) -> Result<Arc<OnnxApi>> {
         let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(api) = &*slot {
             return Ok(Arc::clone(api));
         }
-        let api = LIBRARY.open(self.config.library.as_deref(), &self.config.search, Api::open)?;
+        let api =
+            LIBRARY.open(self.config.library.as_deref(), &self.config.search, OnnxApi::open)?;
         *slot = Some(Arc::clone(&api));
         Ok(api)
     }
 
-    /// Loads a model that was made in memory, of files of `bytes` bytes in `folder`.
-    pub(crate) fn load_made(
+    /// Loads a model that was converted or rewritten in memory. Its files, in the directory
+    /// `folder`, have `bytes` bytes.
+    pub(crate) fn load_converted(
         &self,
         proto: &ModelProto,
         signature: Signature,
@@ -84,42 +89,44 @@ impl Onnx {
         options: &LoadOptions,
     ) -> Result<Loaded> {
         let encoded = proto.encode_to_vec();
-        self.load_source(signature, &Source::Bytes(&encoded, folder), bytes, options)
+        self.load_source(signature, &ModelSource::Bytes(&encoded, folder), bytes, options)
     }
 
     fn load_source(
         &self,
         signature: Signature,
-        source: &Source,
+        source: &ModelSource,
         bytes: u64,
         options: &LoadOptions,
     ) -> Result<Loaded> {
         let api = self.runtime()?;
         let threads = match usize::try_from(self.config.intra_op_threads) {
-            Ok(set @ 1..) => set,
+            Ok(configured @ 1..) => configured,
             _ => options.threads,
         };
-        let model = Runnable {
-            session: Session::load(&api, source, threads)?,
-            inputs: Names::new(signature.inputs.iter().map(|spec| &*spec.alias))?,
-            outputs: Names::new(signature.outputs.iter().map(|spec| &*spec.alias))?,
+        let executable = OnnxExecutable {
+            session: OnnxSession::load(&api, source, threads)?,
+            inputs: TensorNames::new(signature.inputs.iter().map(|spec| &*spec.alias))?,
+            outputs: TensorNames::new(signature.outputs.iter().map(|spec| &*spec.alias))?,
             signature: signature.clone(),
             api,
             watchdog: Arc::clone(&self.watchdog),
         };
         Ok(Loaded {
             signatures: vec![signature],
-            executable: Arc::new(model),
+            executable: Arc::new(executable),
             bytes,
             marshalled_hooks: false,
         })
     }
 }
 
-/// The one function of a model.
+/// The signature of a model, of which ONNX has one per model.
 pub(crate) fn signature(proto: &ModelProto) -> Result<Signature> {
-    let graph = proto.graph.as_ref();
-    model::signature(graph.ok_or_else(|| model::broken("the model holds no graph".to_owned()))?)
+    match &proto.graph {
+        Some(graph) => model::signature(graph),
+        None => Err(model::invalid_model("the model has no graph".to_owned())),
+    }
 }
 
 impl Platform for Onnx {
@@ -136,7 +143,7 @@ impl Platform for Onnx {
     }
 
     fn recognises(&self, place: &Place) -> bool {
-        place.has_file(&model::ENDINGS)
+        place.has_file(&model::EXTENSIONS)
     }
 
     fn takes_threads(&self) -> bool {
@@ -144,11 +151,11 @@ impl Platform for Onnx {
     }
 
     fn check(&self, path: &Path) -> Completeness {
-        let one_file = files::check(path, &model::ENDINGS);
-        if !matches!(one_file, Completeness::Complete) {
-            return one_file;
+        let file = files::check(path, &model::EXTENSIONS);
+        if !matches!(file, Completeness::Complete) {
+            return file;
         }
-        match Model::read(path) {
+        match OnnxModel::read(path) {
             Ok(_) => Completeness::Complete,
             Err(error) if error.code() == Code::NotFound => {
                 Completeness::Missing(error.message().to_owned())
@@ -158,8 +165,8 @@ impl Platform for Onnx {
     }
 
     fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
-        let mut model = Model::read(path)?;
-        zipmap::replace(&mut model.proto)?;
+        let mut model = OnnxModel::read(path)?;
+        zipmap::replace_maps(&mut model.proto)?;
         Ok(Inspection {
             written_by: model.written_by(),
             signatures: vec![signature(&model.proto)?],
@@ -168,39 +175,49 @@ impl Platform for Onnx {
     }
 
     fn load(&self, path: &Path, options: &LoadOptions) -> Result<Loaded> {
-        let mut model = Model::read(path)?;
+        let mut model = OnnxModel::read(path)?;
         let upgraded = upgrade::upgrade(&mut model.proto)?;
-        let replaced = zipmap::replace(&mut model.proto)?;
+        let replaced = zipmap::replace_maps(&mut model.proto)?;
         let signature = signature(&model.proto)?;
         if upgraded || replaced {
-            return self.load_made(&model.proto, signature, model.bytes, model.folder(), options);
+            return self.load_converted(
+                &model.proto,
+                signature,
+                model.bytes,
+                model.folder(),
+                options,
+            );
         }
-        self.load_source(signature, &Source::File(&model.file), model.bytes, options)
+        self.load_source(signature, &ModelSource::File(&model.file), model.bytes, options)
     }
 }
 
-/// A loaded model.
-struct Runnable {
-    session: Session,
-    inputs: Names,
-    outputs: Names,
+/// A loaded model. `inputs` and `outputs` are the names of the signature's, in its order.
+struct OnnxExecutable {
+    session: OnnxSession,
+    inputs: TensorNames,
+    outputs: TensorNames,
     signature: Signature,
-    api: Arc<Api>,
+    api: Arc<OnnxApi>,
     watchdog: Arc<Watchdog>,
 }
 
-impl Runnable {
-    /// Says what is wrong with an input's shape in words of ours; the runtime looks closer.
-    fn check(&self, inputs: &[Tensor]) -> Result<()> {
+impl OnnxExecutable {
+    /// Refuses inputs of another shape than declared, with a message that names the input. The
+    /// runtime checks everything else.
+    fn check_shapes(&self, inputs: &[Tensor]) -> Result<()> {
         for (spec, tensor) in self.signature.inputs.iter().zip(inputs) {
-            let tensorserve_tensor::DeclaredShape::Dims(declared) = &spec.shape else {
+            let DeclaredShape::Dims(declared) = &spec.shape else {
                 continue;
             };
+            // Old exporters declare zero dimensions for an input of any shape.
+            if declared.is_empty() {
+                continue;
+            }
             let dims = tensor.shape().dims();
             let mut pairs = declared.iter().zip(dims);
-            let fits = pairs.all(|((size, _), got)| *size < 0 || size == got);
-            // Old models declare no dimension where they mean any.
-            if !declared.is_empty() && (declared.len() != dims.len() || !fits) {
+            let sizes_match = pairs.all(|((size, _), got)| *size < 0 || size == got);
+            if declared.len() != dims.len() || !sizes_match {
                 return Err(Error::invalid(format!(
                     "input {:?} has shape {:?}; the model takes {}",
                     spec.alias,
@@ -212,39 +229,47 @@ impl Runnable {
         Ok(())
     }
 
-    fn run_until(&self, due: Option<Instant>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        let Some(due) = due else {
+    /// Runs the model, and terminates the run at `deadline`.
+    fn run_until(&self, deadline: Option<Instant>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let Some(deadline) = deadline else {
             return self.session.run(&self.inputs, inputs, &self.outputs, None);
         };
-        let options = Arc::new(FfiOptions::new(&self.api)?);
-        let watched = self.watchdog.watch(due, Arc::clone(&options))?;
-        let ran = self.session.run(&self.inputs, inputs, &self.outputs, Some(&*options));
+        let options = Arc::new(OnnxRunOptions::new(&self.api)?);
+        let watched = self.watchdog.watch(deadline, Arc::clone(&options))?;
+        let result = self.session.run(&self.inputs, inputs, &self.outputs, Some(&*options));
         drop(watched);
-        ran.map_err(|error| match Instant::now() >= due {
-            true => Error::new(Code::DeadlineExceeded, "the model took too long and was stopped")
-                .with_source(error),
+        result.map_err(|error| match Instant::now() >= deadline {
+            true => Error::new(
+                Code::DeadlineExceeded,
+                "the run exceeded its deadline and was terminated",
+            )
+            .with_source(error),
             false => error,
         })
     }
 }
 
-impl Executable for Runnable {
+impl Executable for OnnxExecutable {
     fn run(&self, _: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
-        self.check(inputs)?;
-        let due = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.run_until(due, inputs).map_err(in_our_words)
+        self.check_shapes(inputs)?;
+        let deadline = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        self.run_until(deadline, inputs).map_err(with_run_code)
     }
 }
 
-/// A run's failure. What an operation can not do with its inputs comes without a kind, and all that
-/// is in the graph was checked at the load.
-fn in_our_words(error: Error) -> Error {
+/// Messages of ONNX Runtime that report a failed allocation.
+const ALLOCATION_FAILURES: [&str; 2] = ["Failed to allocate", "bad_alloc"];
+
+/// Gives a failed run the code that the runtime omits. The graph was checked when it was loaded, so
+/// an operator that fails does so because of its inputs, or for lack of memory.
+fn with_run_code(error: Error) -> Error {
     if error.code() != Code::Unknown {
         return error;
     }
-    let is_memory = ["Failed to allocate", "bad_alloc"].iter().any(|w| error.message().contains(w));
-    let code = if is_memory { Code::ResourceExhausted } else { Code::InvalidArgument };
-    Error::new(code, error.message().to_owned())
+    let message = error.message();
+    let is_out_of_memory = ALLOCATION_FAILURES.iter().any(|failure| message.contains(failure));
+    let code = if is_out_of_memory { Code::ResourceExhausted } else { Code::InvalidArgument };
+    Error::new(code, message.to_owned())
 }
 
 #[cfg(test)]

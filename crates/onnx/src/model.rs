@@ -1,13 +1,15 @@
-//! Reads a model's file without ONNX Runtime: what it declares, and whether all files that it
-//! names are there. Hostile bytes end here, as typed errors, before the runtime sees them.
+//! Reads a model's file without ONNX Runtime: its signature, and whether all files that it refers
+//! to exist. Malformed files are refused here with typed errors, before the runtime reads them.
 
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use bytes::Bytes;
 use prost::Message;
 
 use super::types;
+use crate::proto::tensor_shape_proto::Dimension;
 use crate::proto::tensor_shape_proto::dimension::Value as Size;
 use crate::proto::type_proto::Value as Type;
 use crate::proto::{
@@ -18,48 +20,57 @@ use tensorserve_platform::files;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DeclaredShape, Signature, TensorSpec};
 
-/// How the name of a model's file ends.
-pub(super) const ENDINGS: [&str; 1] = [".onnx"];
+/// Extensions of a model's file.
+pub(super) const EXTENSIONS: [&str; 1] = [".onnx"];
 
-/// Protobuf's own limit on a message. Larger weights are in files of their own.
-const LARGEST_FILE: u64 = i32::MAX as u64;
+/// The largest model file in bytes, which is Protobuf's limit on a message. Larger models keep
+/// their weights in files of their own.
+const MAX_FILE_SIZE: u64 = i32::MAX as u64;
 
-/// The kind of `data_location` of a tensor whose values are in a file.
-const EXTERNAL: i32 = 1;
+/// `TensorProto.DataLocation.EXTERNAL`: the tensor's values are in a file.
+const DATA_LOCATION_EXTERNAL: i32 = 1;
 
-/// A model as its file has it.
-pub(super) struct Model {
+/// The key of the external data entry that names the file.
+const EXTERNAL_LOCATION: &str = "location";
+
+/// A decoded model file.
+pub(super) struct OnnxModel {
     pub(super) file: PathBuf,
     pub(super) proto: ModelProto,
-    /// What its files have in all.
+    /// The size of all its files together.
     pub(super) bytes: u64,
 }
 
-impl Model {
-    /// The model at `path`.
+impl OnnxModel {
+    /// Reads the model at `path`, which is a file or a directory with one such file.
     ///
     /// # Errors
-    /// [`Code::DataLoss`] if it is none; [`Code::NotFound`] if a file of it is not there.
+    /// [`Code::DataLoss`] if the file is not a valid model; [`Code::NotFound`] if the file, or one
+    /// that it refers to, does not exist; [`Code::PermissionDenied`] if it refers to a file outside
+    /// its directory.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let file = files::find(path, &ENDINGS)?;
-        let shown = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let bytes = Bytes::from(files::read(&file, LARGEST_FILE)?);
+        let file = files::find(path, &EXTENSIONS)?;
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let bytes = Bytes::from(files::read(&file, MAX_FILE_SIZE)?);
         if bytes.is_empty() {
-            return Err(broken(format!("{shown} is empty")));
+            return Err(invalid_model(format!("{name} is empty")));
         }
         let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        // The decoder stops at a nesting depth of 100.
-        let proto = ModelProto::decode(bytes)
-            .map_err(|e| broken(format!("{shown} is not an ONNX model ({e})")).with_source(e))?;
+        // The decoder refuses messages that are nested more than 100 levels deep.
+        let proto = ModelProto::decode(bytes).map_err(|error| {
+            let message = format!("{name} is not a valid ONNX model ({error})");
+            invalid_model(message).with_source(error)
+        })?;
         if proto.graph.is_none() {
-            return Err(broken(format!("{shown} is not an ONNX model (it holds no graph)")));
+            let message = format!("{name} is not a valid ONNX model (it has no graph)");
+            return Err(invalid_model(message));
         }
-        let mut model = Model { file, proto, bytes: size };
+        let mut model = OnnxModel { file, proto, bytes: size };
         model.bytes = size.saturating_add(model.size_of_weights()?);
         Ok(model)
     }
 
-    /// The folder of the file, in which everything that it names must be.
+    /// The directory of the file. All files that the model refers to must be in it.
     pub(super) fn folder(&self) -> &Path {
         match self.file.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -67,7 +78,7 @@ impl Model {
         }
     }
 
-    /// What wrote it, and for which operators.
+    /// The program that wrote the model, and the operator set.
     pub(super) fn written_by(&self) -> String {
         let ModelProto { producer_name, producer_version, .. } = &self.proto;
         let mut words: Vec<String> = [producer_name, producer_version]
@@ -76,138 +87,146 @@ impl Model {
             .cloned()
             .collect();
         if words.is_empty() {
-            words.push("an unnamed program".to_owned());
+            words.push("an unknown producer".to_owned());
         }
         let opset = opset(&self.proto);
         words.extend(opset.map(|version| format!("(opset {version})")));
         words.join(" ")
     }
 
-    /// The bytes of the files that hold weights, all of which are there, in the model's folder.
+    /// The size of the weight files together, all of which must exist in the model's directory.
     fn size_of_weights(&self) -> Result<u64> {
-        let mut named: Vec<&str> = Vec::new();
+        let mut names: Vec<&str> = Vec::new();
         if let Some(graph) = &self.proto.graph {
-            visit(graph, &mut |tensor| {
-                let location = tensor.external_data.iter().find(|entry| entry.key == "location");
-                if tensor.data_location == EXTERNAL {
-                    named.push(location.map_or("", |entry| &entry.value));
+            visit_tensors(graph, &mut |tensor| {
+                if tensor.data_location == DATA_LOCATION_EXTERNAL {
+                    let mut entries = tensor.external_data.iter();
+                    let location = entries.find(|entry| entry.key == EXTERNAL_LOCATION);
+                    names.push(location.map_or("", |entry| &entry.value));
                 }
             });
         }
-        named.sort_unstable();
-        named.dedup();
-        let sizes = named.iter().map(|name| self.size_of(name));
+        names.sort_unstable();
+        names.dedup();
+        let sizes = names.iter().map(|name| self.size_of_weight_file(name));
         sizes.sum()
     }
 
-    fn size_of(&self, name: &str) -> Result<u64> {
-        let plain = |part: Component| matches!(part, Component::Normal(_) | Component::CurDir);
-        let outside = || {
-            let message = format!("its weights are in {name:?}, which is not in its own folder");
-            Error::new(Code::PermissionDenied, message)
-        };
-        if name.is_empty() || !Path::new(name).components().all(plain) {
-            return Err(outside());
+    fn size_of_weight_file(&self, name: &str) -> Result<u64> {
+        if name.is_empty() || !Path::new(name).components().all(is_below) {
+            return Err(outside_of_directory(name));
         }
-        let missing = |e: std::io::Error| {
-            let message = format!("its weights can not be read: {name}: {e}");
-            Error::new(Code::of_io(&e), message).with_source(e)
+        let unreadable = |error: io::Error| {
+            let message = format!("the model's weight file {name} cannot be read: {error}");
+            Error::new(Code::of_io(&error), message).with_source(error)
         };
-        // A link may lead out, too.
-        let file = self.folder().join(name).canonicalize().map_err(missing)?;
-        let folder = self.folder().canonicalize().map_err(missing)?;
-        let real = self.file.canonicalize().map_err(missing)?;
-        let homes = [Some(folder.as_path()), real.parent()];
-        if !homes.into_iter().flatten().any(|home| file.starts_with(home)) {
-            return Err(outside());
+        // A symbolic link may also lead out of the directory.
+        let file = self.folder().join(name).canonicalize().map_err(unreadable)?;
+        let folder = self.folder().canonicalize().map_err(unreadable)?;
+        let model_file = self.file.canonicalize().map_err(unreadable)?;
+        let allowed = [Some(folder.as_path()), model_file.parent()];
+        if !allowed.into_iter().flatten().any(|directory| file.starts_with(directory)) {
+            return Err(outside_of_directory(name));
         }
-        Ok(fs::metadata(&file).map_err(missing)?.len())
+        Ok(fs::metadata(&file).map_err(unreadable)?.len())
     }
 }
 
-/// The version of ONNX's own operators that a model is for.
-pub(super) fn opset(model: &ModelProto) -> Option<i64> {
-    let own = model.opset_import.iter().find(|import| is_own(&import.domain));
-    own.map(|import| import.version)
+/// Whether a component of a path leads neither upwards nor to the root.
+fn is_below(component: Component) -> bool {
+    matches!(component, Component::Normal(_) | Component::CurDir)
 }
 
-/// Whether a domain is that of ONNX's own operators.
-pub(super) fn is_own(domain: &str) -> bool {
+fn outside_of_directory(name: &str) -> Error {
+    let message = format!("the model's weight file {name:?} is not in the model's directory");
+    Error::new(Code::PermissionDenied, message)
+}
+
+/// The version of the standard ONNX operators that a model uses.
+pub(super) fn opset(model: &ModelProto) -> Option<i64> {
+    let import = model.opset_import.iter().find(|import| is_standard_domain(&import.domain));
+    import.map(|import| import.version)
+}
+
+/// Whether a domain is that of the standard ONNX operators.
+pub(super) fn is_standard_domain(domain: &str) -> bool {
     domain.is_empty() || domain == "ai.onnx"
 }
 
-/// Calls `see` with every constant of a graph and of those in it.
-fn visit<'a>(graph: &'a GraphProto, see: &mut impl FnMut(&'a TensorProto)) {
-    fn sparse<'a>(tensor: &'a SparseTensorProto, see: &mut impl FnMut(&'a TensorProto)) {
-        tensor.values.iter().chain(&tensor.indices).for_each(see);
-    }
-    graph.initializer.iter().for_each(&mut *see);
-    graph.sparse_initializer.iter().for_each(|tensor| sparse(tensor, see));
+/// Calls `visitor` with every constant of a graph and of its subgraphs.
+fn visit_tensors<'a>(graph: &'a GraphProto, visitor: &mut dyn FnMut(&'a TensorProto)) {
+    graph.initializer.iter().for_each(&mut *visitor);
+    graph.sparse_initializer.iter().for_each(|tensor| visit_sparse(tensor, visitor));
     for attribute in graph.node.iter().flat_map(|node: &NodeProto| &node.attribute) {
         let AttributeProto { t, tensors, g, graphs, sparse_tensor, sparse_tensors, .. } = attribute;
-        t.iter().chain(tensors).for_each(&mut *see);
-        sparse_tensor.iter().chain(sparse_tensors).for_each(|tensor| sparse(tensor, see));
-        for graph in g.iter().chain(graphs) {
-            visit_boxed(graph, see);
+        t.iter().chain(tensors).for_each(&mut *visitor);
+        sparse_tensor.iter().chain(sparse_tensors).for_each(|tensor| visit_sparse(tensor, visitor));
+        for subgraph in g.iter().chain(graphs) {
+            visit_tensors(subgraph, visitor);
         }
     }
 }
 
-/// [`visit`] of a graph in a graph: of a type that does not grow with the depth.
-fn visit_boxed<'a>(graph: &'a GraphProto, see: &mut dyn FnMut(&'a TensorProto)) {
-    visit(graph, &mut |tensor| see(tensor));
+fn visit_sparse<'a>(tensor: &'a SparseTensorProto, visitor: &mut dyn FnMut(&'a TensorProto)) {
+    tensor.values.iter().chain(&tensor.indices).for_each(visitor);
 }
 
-/// The one function of a model: its inputs but those that are constants, to its outputs.
+/// The signature of a model: its inputs except those that have an initializer, and its outputs.
 ///
 /// # Errors
-/// [`Code::Unimplemented`] if one of them is no tensor, or of a type that has no value outside
-/// the runtime.
+/// [`Code::Unimplemented`] if an input or output is not a tensor, or has an element type that is
+/// not supported.
 pub(super) fn signature(graph: &GraphProto) -> Result<Signature> {
-    let is_constant = |input: &&ValueInfoProto| {
-        graph.initializer.iter().any(|tensor| tensor.name == input.name)
-            || graph.sparse_initializer.iter().any(|tensor| {
-                tensor.values.as_ref().is_some_and(|values| values.name == input.name)
-            })
-    };
-    let inputs = graph.input.iter().filter(|input| !is_constant(input));
+    let inputs = graph.input.iter().filter(|input| !has_initializer(graph, &input.name));
     Ok(Signature::only(
-        inputs.map(|input| spec("input", input)).collect::<Result<_>>()?,
-        graph.output.iter().map(|output| spec("output", output)).collect::<Result<_>>()?,
+        inputs.map(|input| tensor_spec("input", input)).collect::<Result<_>>()?,
+        graph.output.iter().map(|output| tensor_spec("output", output)).collect::<Result<_>>()?,
     ))
 }
 
-fn spec(what: &str, info: &ValueInfoProto) -> Result<TensorSpec> {
-    let unsupported = |kind: &str| {
-        let message = format!("{what} {:?} is {kind}, which can not be served", info.name);
+fn has_initializer(graph: &GraphProto, input: &str) -> bool {
+    let is_sparse = |tensor: &SparseTensorProto| {
+        tensor.values.as_ref().is_some_and(|values| values.name == input)
+    };
+    graph.initializer.iter().any(|tensor| tensor.name == input)
+        || graph.sparse_initializer.iter().any(is_sparse)
+}
+
+/// The spec of an input or output, which `role` says.
+fn tensor_spec(role: &str, info: &ValueInfoProto) -> Result<TensorSpec> {
+    let unsupported = |description: &str| {
+        let message = format!("{role} {:?} {description}, which is not supported", info.name);
         Error::new(Code::Unimplemented, message)
     };
     let tensor = match info.r#type.as_ref().and_then(|its| its.value.as_ref()) {
         Some(Type::TensorType(tensor)) => tensor,
-        Some(Type::SequenceType(_)) => return Err(unsupported("a sequence")),
-        Some(Type::MapType(_)) => return Err(unsupported("a map")),
-        Some(Type::SparseTensorType(_)) => return Err(unsupported("a sparse tensor")),
-        Some(Type::OptionalType(_)) => return Err(unsupported("an optional value")),
-        None => return Err(unsupported("of no type")),
+        Some(Type::SequenceType(_)) => return Err(unsupported("is a sequence")),
+        Some(Type::MapType(_)) => return Err(unsupported("is a map")),
+        Some(Type::SparseTensorType(_)) => return Err(unsupported("is a sparse tensor")),
+        Some(Type::OptionalType(_)) => return Err(unsupported("is an optional value")),
+        None => return Err(unsupported("has no type")),
     };
     let dtype = types::dtype(tensor.elem_type).ok_or_else(|| {
-        unsupported(&format!("a tensor of type {}", types::name(tensor.elem_type)))
+        unsupported(&format!("is a tensor of type {}", types::name(tensor.elem_type)))
     })?;
     let mut spec = TensorSpec::new(info.name.clone(), dtype, &[]);
     spec.shape = match &tensor.shape {
         None => DeclaredShape::UnknownRank,
-        Some(shape) => {
-            let dims = shape.dim.iter().map(|dimension| match &dimension.value {
-                Some(Size::DimValue(size)) if *size >= 0 => (*size, String::new()),
-                Some(Size::DimParam(name)) => (-1, name.clone()),
-                Some(Size::DimValue(_)) | None => (-1, String::new()),
-            });
-            DeclaredShape::Dims(dims.collect())
-        }
+        Some(shape) => DeclaredShape::Dims(shape.dim.iter().map(declared_dimension).collect()),
     };
     Ok(spec)
 }
 
-pub(super) fn broken(message: String) -> Error {
+/// The size of a dimension, or -1 if it varies, and the name of one that varies.
+fn declared_dimension(dimension: &Dimension) -> (i64, String) {
+    match &dimension.value {
+        Some(Size::DimValue(size)) if *size >= 0 => (*size, String::new()),
+        Some(Size::DimParam(name)) => (-1, name.clone()),
+        Some(Size::DimValue(_)) | None => (-1, String::new()),
+    }
+}
+
+/// The error for a file that is not a valid model.
+pub(super) fn invalid_model(message: String) -> Error {
     Error::new(Code::DataLoss, message)
 }

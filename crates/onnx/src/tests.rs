@@ -1,8 +1,8 @@
-//! ONNX models: what ONNX's own tools wrote, and small graphs made here.
+//! Tests with model files of ONNX's own tools, and with small graphs that the tests build.
 //!
-//! Expected numbers of the files are onnxruntime 1.31.1's in Python; those of the graphs are worked
-//! out by hand. Besides, the 112 models for version 6 of the operators that ONNX's own tests have
-//! (`onnx/backend/test/data` of its Python package) gave the outputs that are there beside them.
+//! The expected numbers of the files come from onnxruntime 1.31.1 in Python; those of the graphs
+//! are calculated by hand. In addition, the 112 models for operator set 6 of ONNX's own tests
+//! (`onnx/backend/test/data` of its Python package) returned the expected outputs stored with them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,22 +12,28 @@ use bytes::Bytes;
 use prost::Message;
 use tempfile::TempDir;
 
-use super::graph::{float, int, integers, ints, node, string, value};
+use super::graph::{float, int, int64_vector, ints, node, string, tensor_info};
 use super::*;
 use crate::proto::{
     GraphProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
 };
 use tensorserve_tensor::{DType, DeclaredShape, Shape, StringsBuilder, aligned_vec};
 
-/// On the library that `make lib` fetches, or that is named in the environment.
+/// The platform with the library that the environment names, or that `make lib` downloads.
 pub(crate) fn onnx() -> Onnx {
-    let named = |name| std::env::var_os(name).map(PathBuf::from);
-    let fetched = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../lib");
+    let downloaded = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../lib");
     Onnx::new(OnnxConfig {
-        library: named("TENSORSERVE_LIBONNXRUNTIME"),
-        search: named("TENSORSERVE_LIB_DIR").into_iter().chain([fetched]).collect(),
+        library: path_from_environment("TENSORSERVE_LIBONNXRUNTIME"),
+        search: path_from_environment("TENSORSERVE_LIB_DIR")
+            .into_iter()
+            .chain([downloaded])
+            .collect(),
         ..OnnxConfig::default()
     })
+}
+
+fn path_from_environment(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from)
 }
 
 fn data(path: &str) -> PathBuf {
@@ -70,7 +76,7 @@ const IRIS_SCORES: [f32; 9] = [
     0.993_782_46,
 ];
 
-/// A model of the nodes, for `opset`.
+/// A model with the nodes, for the operator set `opset`.
 fn model(opset: i64, nodes: Vec<NodeProto>, inputs: &[(&str, DType, &[i64])]) -> ModelProto {
     let last = nodes.last().and_then(|node| node.output.first()).cloned().unwrap_or_default();
     ModelProto {
@@ -79,8 +85,11 @@ fn model(opset: i64, nodes: Vec<NodeProto>, inputs: &[(&str, DType, &[i64])]) ->
         graph: Some(GraphProto {
             name: "test".to_owned(),
             node: nodes,
-            input: inputs.iter().map(|(name, dtype, dims)| value(name, *dtype, dims)).collect(),
-            output: vec![value(&last, DType::Float, &[-1])],
+            input: inputs
+                .iter()
+                .map(|(name, dtype, dims)| tensor_info(name, *dtype, dims))
+                .collect(),
+            output: vec![tensor_info(&last, DType::Float, &[-1])],
             ..GraphProto::default()
         }),
         ..ModelProto::default()
@@ -94,13 +103,13 @@ fn save(model: &ModelProto) -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// What a graph of a float input and constants gives for it, of any shape.
+/// The output of a graph with the float input `x` and constants, for `x` of any shape.
 fn compute(opset: i64, nodes: Vec<NodeProto>, constants: Vec<TensorProto>, x: &Tensor) -> Tensor {
     let mut model = model(opset, nodes, &[("x", DType::Float, x.shape().dims())]);
     let graph = model.graph.as_mut().expect("graph");
     if opset < 7 {
-        // As they had to.
-        graph.input.extend(constants.iter().map(|c| value(&c.name, DType::Float, &c.dims)));
+        // Old IR versions require initializers to be inputs.
+        graph.input.extend(constants.iter().map(|c| tensor_info(&c.name, DType::Float, &c.dims)));
     }
     graph.initializer = constants;
     if let Some(crate::proto::type_proto::Value::TensorType(tensor)) =
@@ -118,7 +127,7 @@ fn constant(name: &str, dims: &[i64], values: &[f32]) -> TensorProto {
     TensorProto {
         name: name.to_owned(),
         dims: dims.to_vec(),
-        data_type: types::number(DType::Float),
+        data_type: types::element_type(DType::Float),
         raw_data: raw.into(),
         ..TensorProto::default()
     }
@@ -153,7 +162,7 @@ fn maps_of_scores_come_as_one_tensor() {
     let outputs = run(&loaded, &[floats_of(&[3, 4], &IRIS)]).expect("runs");
     assert_eq!(outputs[0].values::<i64>(), Some(&[0, 1, 2][..]));
     close(&outputs[1], &[3, 3], &IRIS_SCORES);
-    // And without the library.
+    // Inspection, which does not use the library, reports the same.
     let inspected = onnx().inspect(&path, &LoadOptions::default()).expect("inspected");
     assert_eq!(inspected.signatures[0].outputs[1], *scores);
     assert_eq!(inspected.written_by, "skl2onnx 1.20.0 (opset 18)");
@@ -213,7 +222,7 @@ fn strings_may_hold_any_bytes() {
 
 #[test]
 fn a_model_of_the_first_operators_is_brought_to_new_ones() {
-    // PyTorch 0.3's, for version 2 of the operators, and the same rewritten by hand for version 8.
+    // A model of PyTorch 0.3 for operator set 2, and the same rewritten by hand for set 8.
     let expected = [
         -2.333_852,
         -2.289_035_8,
@@ -232,7 +241,7 @@ fn a_model_of_the_first_operators_is_brought_to_new_ones() {
     {
         let loaded = load(&models.join(file)).expect(file);
         let [input] = &loaded.signatures[0].inputs[..] else {
-            panic!("its parameters are no inputs");
+            panic!("parameters are listed as inputs");
         };
         assert_eq!((&*input.alias, input.shape.sizes()), ("1", Some(vec![1, 1, 28, 28])));
         let outputs = run(&loaded, &[floats_of(&[1, 1, 28, 28], &[1.0; 784])]).expect("runs");
@@ -242,20 +251,20 @@ fn a_model_of_the_first_operators_is_brought_to_new_ones() {
 }
 
 #[test]
-fn operands_that_begin_at_an_axis_are_spread_from_there() {
+fn operands_that_begin_at_an_axis_are_broadcast_from_there() {
     let x = floats_of(&[1, 2, 2], &[1.0, 2.0, 3.0, 4.0]);
     let b = || vec![constant("b", &[2], &[10.0, 20.0])];
     let add = |attributes: &[(&str, i64)]| {
-        let mut made = node("Add", &["x", "b"], &["y"]);
-        made.attribute.extend(attributes.iter().map(|(name, value)| int(name, *value)));
-        vec![made.with(ints("consumed_inputs", &[0, 0]))]
+        let mut add = node("Add", &["x", "b"], &["y"]);
+        add.attribute.extend(attributes.iter().map(|(name, value)| int(name, *value)));
+        vec![add.with(ints("consumed_inputs", &[0, 0]))]
     };
     let middle = compute(1, add(&[("broadcast", 1), ("axis", 1)]), b(), &x);
     close(&middle, &[1, 2, 2], &[11.0, 12.0, 23.0, 24.0]);
     let last = compute(6, add(&[("broadcast", 1)]), b(), &x);
     close(&last, &[1, 2, 2], &[11.0, 22.0, 13.0, 24.0]);
-    let from_behind = compute(1, add(&[("broadcast", 1), ("axis", -2)]), b(), &x);
-    close(&from_behind, &[1, 2, 2], &[11.0, 12.0, 23.0, 24.0]);
+    let from_end = compute(1, add(&[("broadcast", 1), ("axis", -2)]), b(), &x);
+    close(&from_end, &[1, 2, 2], &[11.0, 12.0, 23.0, 24.0]);
     let slope = vec![constant("s", &[2], &[0.5, 0.25])];
     let below = floats_of(&[1, 2, 2], &[-1.0, 2.0, -4.0, -8.0]);
     let prelu = compute(1, vec![node("PRelu", &["x", "s"], &["y"])], slope, &below);
@@ -265,7 +274,7 @@ fn operands_that_begin_at_an_axis_are_spread_from_there() {
 #[test]
 fn what_was_an_attribute_becomes_what_it_is_now() {
     let x = floats_of(&[1, 1, 2, 2], &[1.0, 2.0, 3.0, 4.0]);
-    let one = |made: NodeProto| compute(1, vec![made], Vec::new(), &x);
+    let one = |node: NodeProto| compute(1, vec![node], Vec::new(), &x);
     let reshaped = one(node("Reshape", &["x"], &["y"]).with(ints("shape", &[0, -1])));
     close(&reshaped, &[1, 4], &[1.0, 2.0, 3.0, 4.0]);
     let padded = one(node("Pad", &["x"], &["y"])
@@ -316,7 +325,7 @@ fn an_output_that_is_an_input_outlives_the_request() {
     graph.output = graph.input.clone();
     let (_folder, file) = save(&model);
     let Ok(loaded) = load(&file) else {
-        return; // A version of the library that does not take it.
+        return; // Some versions of the library refuse such a graph.
     };
     let outputs = run(&loaded, &[floats_of(&[3], &[1.0, 2.0, 3.0])]).expect("runs");
     drop(loaded);
@@ -352,13 +361,13 @@ fn what_a_request_gets_wrong_is_its_own_fault() {
         assert_eq!(error.code(), Code::InvalidArgument, "{error}");
         assert!(error.message().contains("\"X\"") && error.message().contains("[?, 4]"), "{error}");
     }
-    // Seen only by the operation.
+    // Only the operator detects this mismatch.
     let nodes = vec![node("Add", &["x", "y"], &["z"])];
     let inputs: [(&str, DType, &[i64]); 2] =
         [("x", DType::Float, &[-1]), ("y", DType::Float, &[-1])];
     let (_folder, file) = save(&model(13, nodes, &inputs));
     let unequal = [floats_of(&[2], &[1.0; 2]), floats_of(&[3], &[1.0; 3])];
-    let error = run(&load(&file).expect("loads"), &unequal).expect_err("can not be added");
+    let error = run(&load(&file).expect("loads"), &unequal).expect_err("cannot be added");
     assert_eq!(error.code(), Code::InvalidArgument, "{error}");
 }
 
@@ -368,11 +377,14 @@ fn a_run_that_takes_too_long_is_ended() {
         name: "body".to_owned(),
         node: vec![node("Identity", &["go"], &["go on"]), node("Sin", &["before"], &["after"])],
         input: vec![
-            value("round", DType::Int64, &[]),
-            value("go", DType::Bool, &[]),
-            value("before", DType::Float, &[-1]),
+            tensor_info("round", DType::Int64, &[]),
+            tensor_info("go", DType::Bool, &[]),
+            tensor_info("before", DType::Float, &[-1]),
         ],
-        output: vec![value("go on", DType::Bool, &[]), value("after", DType::Float, &[-1])],
+        output: vec![
+            tensor_info("go on", DType::Bool, &[]),
+            tensor_info("after", DType::Float, &[-1]),
+        ],
         ..GraphProto::default()
     };
     let mut repeat = node("Loop", &["rounds", "", "x"], &["y"]).with(int("body", 0));
@@ -381,19 +393,19 @@ fn a_run_that_takes_too_long_is_ended() {
     repeat.attribute[0].g = Some(body);
     let mut model = model(13, vec![repeat], &[("x", DType::Float, &[-1])]);
     let graph = model.graph.as_mut().expect("graph");
-    graph.initializer = vec![TensorProto { dims: vec![], ..integers("rounds", &[1 << 40]) }];
+    graph.initializer = vec![TensorProto { dims: vec![], ..int64_vector("rounds", &[1 << 40]) }];
     let (_folder, file) = save(&model);
     let loaded = load(&file).expect("loads");
     let started = Instant::now();
     for _ in 0..2 {
         let options = RunOptions { threads: 1, timeout: Some(Duration::from_millis(30)) };
-        let ran = loaded.executable.run(0, &[floats_of(&[1], &[1.0])], options);
-        assert_eq!(ran.expect_err("too long").code(), Code::DeadlineExceeded);
+        let result = loaded.executable.run(0, &[floats_of(&[1], &[1.0])], options);
+        assert_eq!(result.expect_err("too long").code(), Code::DeadlineExceeded);
     }
     assert!(started.elapsed() < Duration::from_secs(20));
 }
 
-/// A model of a weight in a file, at `location`.
+/// A model with a weight in the file `location`.
 fn with_weight_at(location: &str) -> ModelProto {
     let mut model =
         model(13, vec![node("Add", &["x", "w"], &["y"])], &[("x", DType::Float, &[-1])]);
@@ -444,21 +456,21 @@ fn damaged_models_are_errors() {
         let whole = fs::read(data("platforms/onnx").join(name)).expect("file");
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("model.onnx");
-        let tried = |bytes: &[u8]| {
+        let load_and_inspect = |bytes: &[u8]| {
             fs::write(&file, bytes).expect("written");
             let _ = load(&file);
             let _ = onnx().inspect(&file, &LoadOptions::default());
         };
         for length in 0..whole.len() {
-            tried(&whole[..length]);
+            load_and_inspect(&whole[..length]);
         }
         let mut seed = 1_u32;
         for _ in 0..200 {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let mut bytes = whole.clone();
-            let place = usize::try_from(seed >> 8).expect("small") % bytes.len();
-            bytes[place] ^= u8::try_from(seed >> 24).expect("a byte") | 1;
-            tried(&bytes);
+            let index = usize::try_from(seed >> 8).expect("small") % bytes.len();
+            bytes[index] ^= u8::try_from(seed >> 24).expect("a byte") | 1;
+            load_and_inspect(&bytes);
         }
     }
 }
@@ -484,5 +496,5 @@ fn without_the_library_the_error_says_how_to_get_it() {
         assert!(error.message().contains("make lib") && error.message().contains("/nowhere"));
     }
     let wrong = OnnxConfig { library: Some("/nowhere".into()), ..OnnxConfig::default() };
-    assert!(Onnx::new(wrong).describe().is_err(), "a wrong setting is told at once");
+    assert!(Onnx::new(wrong).describe().is_err(), "a wrong setting is an error at once");
 }

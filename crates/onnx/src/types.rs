@@ -1,9 +1,10 @@
-//! ONNX's element types (`TensorProto.DataType`), which ONNX Runtime numbers in the same way.
+//! ONNX's element types (`TensorProto.DataType`). `ONNXTensorElementDataType` of ONNX Runtime has
+//! the same numbers.
 
 use tensorserve_tensor::DType;
 
-/// Every type that a tensor of ours can have, with its number.
-const TYPES: [(DType, i32); 14] = [
+/// The supported element types, with their numbers.
+const SUPPORTED: [(DType, i32); 14] = [
     (DType::Float, 1),
     (DType::UInt8, 2),
     (DType::Int8, 3),
@@ -20,8 +21,8 @@ const TYPES: [(DType, i32); 14] = [
     (DType::BFloat16, 16),
 ];
 
-/// Types that can not be served, by number.
-const OTHERS: [(i32, &str); 9] = [
+/// Element types that are not supported, by number, for error messages.
+const UNSUPPORTED: [(i32, &str); 9] = [
     (14, "complex64"),
     (15, "complex128"),
     (17, "float8e4m3fn"),
@@ -33,21 +34,24 @@ const OTHERS: [(i32, &str); 9] = [
     (23, "float4e2m1"),
 ];
 
-/// The type with ONNX's number.
-pub(super) fn dtype(number: i32) -> Option<DType> {
-    TYPES.iter().find(|(_, its)| *its == number).map(|(dtype, _)| *dtype)
+/// `TensorProto.DataType.UNDEFINED`.
+const UNDEFINED: i32 = 0;
+
+/// The dtype for ONNX's number of an element type, if it is supported.
+pub(super) fn dtype(element_type: i32) -> Option<DType> {
+    SUPPORTED.iter().find(|(_, number)| *number == element_type).map(|(dtype, _)| *dtype)
 }
 
-/// ONNX's number of a type; 0, which is none, for complex numbers.
-pub(crate) fn number(dtype: DType) -> i32 {
-    TYPES.iter().find(|(its, _)| *its == dtype).map_or(0, |(_, number)| *number)
+/// ONNX's number of an element type; [`UNDEFINED`] for a dtype that is not supported.
+pub(crate) fn element_type(dtype: DType) -> i32 {
+    SUPPORTED.iter().find(|(its, _)| *its == dtype).map_or(UNDEFINED, |(_, number)| *number)
 }
 
-/// What users call the type with ONNX's number.
-pub(super) fn name(number: i32) -> String {
-    if let Some(dtype) = dtype(number) {
+/// The usual name of an element type, for error messages.
+pub(super) fn name(element_type: i32) -> String {
+    if let Some(dtype) = dtype(element_type) {
         return dtype.python_name().to_owned();
     }
-    let other = OTHERS.iter().find(|(its, _)| *its == number);
-    other.map_or_else(|| format!("number {number}"), |(_, name)| (*name).to_owned())
+    let unsupported = UNSUPPORTED.iter().find(|(number, _)| *number == element_type);
+    unsupported.map_or_else(|| format!("number {element_type}"), |(_, name)| (*name).to_owned())
 }

@@ -1,14 +1,15 @@
-//! Brings models for old operators to the oldest that ONNX Runtime runs.
+//! Upgrades models for operator sets 1 to 6 to operator set 7, the oldest that ONNX Runtime
+//! supports.
 //!
-//! What changed from the first operators to those of version 7: numbers that were attributes became
-//! inputs, attributes about memory and training went, and a second operand is spread over the first
-//! from its last dimension, not from one that an attribute names.
+//! What changed between them: some attributes became inputs, attributes for memory reuse and
+//! training were removed, and the second operand is broadcast from the last dimension, not from the
+//! dimension that an attribute names.
 
 use std::collections::{HashMap, HashSet};
 use std::mem;
 
-use super::graph::{floats, int, integers, ints, node};
-use super::model::{broken, is_own, opset};
+use super::graph::{floats, int, int64_vector, ints, node};
+use super::model::{invalid_model, is_standard_domain, opset};
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::type_proto::Value as Type;
 use crate::proto::{
@@ -17,13 +18,16 @@ use crate::proto::{
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The version of ONNX's own operators that what is older is brought to.
-const TARGET: i64 = 7;
+/// The operator set that older models are upgraded to.
+const TARGET_OPSET: i64 = 7;
 
-/// The version of the format from which on constants need not be inputs.
-const CONSTANTS_APART: i64 = 4;
+/// The first IR version in which initializers need not be inputs.
+const IR_WITH_SEPARATE_INITIALIZERS: i64 = 4;
 
-/// Operators that are the same in version 7, but for what goes from all.
+/// The first IR version in which a model declares its operator sets. Earlier ones use set 1.
+const IR_WITH_OPSETS: i64 = 3;
+
+/// Operators whose upgrade is only what all operators have in common.
 const UNCHANGED: &[&str] = &[
     "Abs",
     "ArgMax",
@@ -88,201 +92,211 @@ const UNCHANGED: &[&str] = &[
     "Unsqueeze",
 ];
 
-/// Brings `model` to operators that the runtime knows. Returns whether it had to.
+/// Upgrades `model` to [`TARGET_OPSET`] if it uses an older operator set. Returns whether it did.
 ///
 /// # Errors
-/// [`Code::Unimplemented`] with the name of what can not be brought there.
+/// [`Code::Unimplemented`], with the name of the operator, if one cannot be upgraded;
+/// [`Code::DataLoss`] if an operator is invalid.
 pub(super) fn upgrade(model: &mut ModelProto) -> Result<bool> {
-    // The first two versions of the format did not name operators, of which there was one set.
-    let first = if model.ir_version < 3 { Some(1) } else { None };
-    let from = match opset(model).or(first) {
-        Some(version) if version < TARGET => version.max(1),
+    let implied = if model.ir_version < IR_WITH_OPSETS { Some(1) } else { None };
+    let from = match opset(model).or(implied) {
+        Some(version) if version < TARGET_OPSET => version.max(1),
         _ => return Ok(false),
     };
-    separate_constants(model);
+    separate_initializers(model);
     let graph = model.graph.get_or_insert_default();
-    let mut upgrade = Upgrade::of(graph, from);
+    let mut upgrader = Upgrader::new(graph, from);
     for node in mem::take(&mut graph.node) {
-        upgrade.take(node)?;
+        upgrader.upgrade_node(node)?;
     }
-    graph.node = upgrade.nodes;
-    graph.initializer.extend(upgrade.constants);
-    model.opset_import.retain(|import| !is_own(&import.domain));
-    model.opset_import.push(OperatorSetIdProto { domain: String::new(), version: TARGET });
+    graph.node = upgrader.nodes;
+    graph.initializer.extend(upgrader.initializers);
+    model.opset_import.retain(|import| !is_standard_domain(&import.domain));
+    model.opset_import.push(OperatorSetIdProto { domain: String::new(), version: TARGET_OPSET });
     Ok(true)
 }
 
-/// Makes constants no inputs, as they had to be in old models.
-pub(super) fn separate_constants(model: &mut ModelProto) {
-    if model.ir_version >= CONSTANTS_APART {
+/// Removes the initializers of an old model from its inputs, where its IR version required them.
+pub(super) fn separate_initializers(model: &mut ModelProto) {
+    if model.ir_version >= IR_WITH_SEPARATE_INITIALIZERS {
         return;
     }
-    model.ir_version = CONSTANTS_APART;
+    model.ir_version = IR_WITH_SEPARATE_INITIALIZERS;
     let graph = model.graph.get_or_insert_default();
     let names: HashSet<&str> = graph.initializer.iter().map(|tensor| &*tensor.name).collect();
     graph.input.retain(|input| !names.contains(&*input.name));
 }
 
-struct Upgrade {
+/// The upgrade of one graph, node by node.
+struct Upgrader {
+    /// The operator set that the model uses.
     from: i64,
-    /// Numbers of dimensions of what is known.
+    /// The known ranks of values, by name.
     ranks: HashMap<String, usize>,
+    /// The upgraded nodes.
     nodes: Vec<NodeProto>,
-    constants: Vec<TensorProto>,
+    /// Initializers that the upgraded nodes need.
+    initializers: Vec<TensorProto>,
 }
 
-impl Upgrade {
-    fn of(graph: &GraphProto, from: i64) -> Self {
-        let declared = |info: &ValueInfoProto| match &info.r#type.as_ref()?.value {
-            Some(Type::TensorType(tensor)) => {
-                Some((info.name.clone(), tensor.shape.as_ref()?.dim.len()))
-            }
-            _ => None,
-        };
-        let constant = |tensor: &TensorProto| (tensor.name.clone(), tensor.dims.len());
-        let ranks = graph.input.iter().chain(&graph.value_info).filter_map(declared);
-        let ranks = ranks.chain(graph.initializer.iter().map(constant)).collect();
-        Upgrade { from, ranks, nodes: Vec::new(), constants: Vec::new() }
+impl Upgrader {
+    fn new(graph: &GraphProto, from: i64) -> Self {
+        let declared = graph.input.iter().chain(&graph.value_info);
+        let mut ranks: HashMap<String, usize> =
+            declared.filter_map(|info| Some((info.name.clone(), declared_rank(info)?))).collect();
+        for tensor in &graph.initializer {
+            ranks.insert(tensor.name.clone(), tensor.dims.len());
+        }
+        Upgrader { from, ranks, nodes: Vec::new(), initializers: Vec::new() }
     }
 
-    fn take(&mut self, mut node: NodeProto) -> Result<()> {
-        if !is_own(&node.domain) {
+    fn upgrade_node(&mut self, mut node: NodeProto) -> Result<()> {
+        if !is_standard_domain(&node.domain) {
             self.nodes.push(node);
             return Ok(());
         }
-        node.attribute.iter_mut().for_each(name_kind);
-        // What an operator may overwrite is the runtime's own affair now.
+        node.attribute.iter_mut().for_each(set_attribute_type);
+        // The runtime now decides itself which inputs an operator may overwrite.
         node.take("consumed_inputs");
         let op = node.op_type.clone();
         match &*op {
             "Add" | "Sub" | "Mul" | "Div" | "Pow" | "And" | "Or" | "Xor" | "Greater" | "Less"
-            | "Equal" => self.spread(&mut node)?,
-            "PRelu" => self.spread_slope(&mut node)?,
+            | "Equal" => self.broadcast_from_axis(&mut node)?,
+            "PRelu" => self.broadcast_slope(&mut node)?,
             "Gemm" => drop(node.take("broadcast")),
             "Dropout" => drop(node.take("is_test")),
             "BatchNormalization" => {
                 node.take("is_test");
-                node.output.truncate(1); // The rest was for training.
+                node.output.truncate(1); // The other outputs were for training.
             }
             "RNN" | "GRU" | "LSTM" => drop(node.take("output_sequence")),
             "Conv" | "MaxPool" | "AveragePool" | "ConvTranspose" => pad_both_ends(&mut node),
-            "Reshape" if self.from < 5 => self.shape_as_input(&mut node)?,
-            "Cast" if self.from < 6 => number_type(&mut node)?,
+            "Reshape" if self.from < 5 => self.move_shape_to_input(&mut node)?,
+            "Cast" if self.from < 6 => number_cast_type(&mut node)?,
             "Concat" if self.from < 4 && node.int("axis").is_none() => {
                 node.attribute.push(int("axis", 1));
             }
-            "Pad" if self.from < 2 => rename(&mut node, "paddings", "pads"),
-            "LpPool" | "GlobalLpPool" if self.from < 2 => whole_power(&mut node)?,
-            "Upsample" => self.scales(&mut node)?,
+            "Pad" if self.from < 2 => rename_attribute(&mut node, "paddings", "pads"),
+            "LpPool" | "GlobalLpPool" if self.from < 2 => integer_norm_order(&mut node)?,
+            "Upsample" => self.merge_scales(&mut node)?,
             "Split" if node.input.len() < 2 => {}
             "Reshape" | "Cast" | "Concat" | "Pad" | "LpPool" | "GlobalLpPool" => {}
             "Tile" if self.from >= 6 => {}
-            known if UNCHANGED.contains(&known) => {}
-            _ => return Err(self.refused(&node, "it has no upgrade")),
+            op if UNCHANGED.contains(&op) => {}
+            _ => return Err(self.unsupported(&node, "it has no equivalent there")),
         }
-        self.note_rank(&node);
+        self.record_output_ranks(&node);
         self.nodes.push(node);
         Ok(())
     }
 
-    fn refused(&self, node: &NodeProto, why: &str) -> Error {
+    /// The error for an operator that cannot be upgraded.
+    fn unsupported(&self, node: &NodeProto, reason: &str) -> Error {
         let (op, from) = (&node.op_type, self.from);
         Error::new(
             Code::Unimplemented,
             format!(
-                "the model is for version {from} of ONNX's operators, which ONNX Runtime no longer \
-                 has, and its operator {op} can not be brought to version {TARGET}: {why}. \
-                 Export the model anew"
+                "the model uses version {from} of ONNX's operators, which ONNX Runtime no longer \
+                 supports, and its operator {op} cannot be upgraded to version {TARGET_OPSET}: \
+                 {reason}. Export the model with a current version of its framework"
             ),
         )
     }
 
-    /// Gives a second operand that begins at an axis of the first the dimensions behind it.
-    fn spread(&mut self, node: &mut NodeProto) -> Result<()> {
-        let is_spread = node.take("broadcast").and_then(|its| its.i).unwrap_or(0) != 0;
+    /// Appends dimensions to a second operand that is aligned with an axis of the first operand, so
+    /// that it is aligned with the last dimension.
+    fn broadcast_from_axis(&mut self, node: &mut NodeProto) -> Result<()> {
+        let is_broadcast = node.take("broadcast").and_then(|its| its.i).unwrap_or(0) != 0;
         let axis = node.take("axis").and_then(|its| its.i);
-        let (true, Some(axis)) = (is_spread, axis) else {
+        let (true, Some(axis)) = (is_broadcast, axis) else {
             return Ok(());
         };
         let (Some(first), Some(second)) = (self.rank(node, 0), self.rank(node, 1)) else {
-            return Err(self.refused(node, "the ranks of its inputs are not known"));
+            return Err(self.unsupported(node, "the ranks of its inputs are unknown"));
         };
         let axis = usize::try_from(axis).ok().or_else(|| {
-            let behind = usize::try_from(axis.unsigned_abs()).ok()?;
-            first.checked_sub(behind)
+            let from_end = usize::try_from(axis.unsigned_abs()).ok()?;
+            first.checked_sub(from_end)
         });
         let end = axis.and_then(|axis| axis.checked_add(second));
-        let Some(behind) = end.and_then(|end| first.checked_sub(end)) else {
-            return Err(broken(format!("an operator {} has an axis out of range", node.op_type)));
+        let Some(trailing) = end.and_then(|end| first.checked_sub(end)) else {
+            let message = format!("an operator {} has an axis out of range", node.op_type);
+            return Err(invalid_model(message));
         };
-        self.append_dimensions(node, second, behind);
+        self.append_dimensions(node, second, trailing);
         Ok(())
     }
 
-    /// A slope for each channel, which is the first dimension behind the batch.
-    fn spread_slope(&mut self, node: &mut NodeProto) -> Result<()> {
+    /// Aligns a vector of slopes with the channels, which are the dimension after the batch.
+    fn broadcast_slope(&mut self, node: &mut NodeProto) -> Result<()> {
         if self.rank(node, 1) != Some(1) {
             return Ok(());
         }
         let Some(rank) = self.rank(node, 0) else {
-            return Err(self.refused(node, "the rank of its input is not known"));
+            return Err(self.unsupported(node, "the rank of its input is unknown"));
         };
         self.append_dimensions(node, 1, rank.saturating_sub(2));
         Ok(())
     }
 
-    /// Appends `count` dimensions to those of the second input, of which there are `rank`.
+    /// Appends `count` dimensions of size 1 to the second input, whose rank is `rank`.
     fn append_dimensions(&mut self, to: &mut NodeProto, rank: usize, count: usize) {
         let Some(input) = to.input.get_mut(1).filter(|_| count > 0) else {
             return;
         };
-        let spread = format!("{input}/spread{}", self.nodes.len());
+        let unsqueezed = format!("{input}/unsqueezed{}", self.nodes.len());
         let axes = (rank..rank + count).map(|axis| i64::try_from(axis).unwrap_or(i64::MAX));
         let axes: Vec<i64> = axes.collect();
-        self.nodes.push(node("Unsqueeze", &[input], &[&spread]).with(ints("axes", &axes)));
-        *input = spread;
+        self.nodes.push(node("Unsqueeze", &[input], &[&unsqueezed]).with(ints("axes", &axes)));
+        *input = unsqueezed;
     }
 
-    fn shape_as_input(&mut self, node: &mut NodeProto) -> Result<()> {
+    fn move_shape_to_input(&mut self, node: &mut NodeProto) -> Result<()> {
         let Some(shape) = node.take("shape") else {
-            return Err(broken("an operator Reshape has no shape".to_owned()));
+            return Err(invalid_model("an operator Reshape has no shape".to_owned()));
         };
-        let name = self.constant("shape", &shape.ints);
+        let name = format!("tensorserve/shape{}", self.nodes.len());
+        self.initializers.push(int64_vector(&name, &shape.ints));
         node.input.truncate(1);
         node.input.push(name);
         Ok(())
     }
 
-    /// A new constant vector.
-    fn constant(&mut self, what: &str, values: &[i64]) -> String {
-        let name = format!("tensorserve/{what}{}", self.nodes.len());
-        self.constants.push(integers(&name, values));
-        name
-    }
-
-    fn scales(&self, node: &mut NodeProto) -> Result<()> {
-        let taken = ["height_scale", "width_scale"].map(|name| node.take(name).and_then(|a| a.f));
-        match taken {
+    fn merge_scales(&self, node: &mut NodeProto) -> Result<()> {
+        let scales = ["height_scale", "width_scale"].map(|name| node.take(name).and_then(|a| a.f));
+        match scales {
             [Some(height), Some(width)] => {
                 node.attribute.push(floats("scales", &[1.0, 1.0, height, width]));
                 Ok(())
             }
             _ if node.get("scales").is_some() => Ok(()),
-            _ => Err(self.refused(node, "it names no scales")),
+            _ => Err(self.unsupported(node, "it has no scales")),
         }
     }
 
+    /// The rank of an input of a node, if it is known.
     fn rank(&self, node: &NodeProto, input: usize) -> Option<usize> {
         self.ranks.get(node.input.get(input)?).copied()
     }
 
-    /// Notes the number of dimensions of what an operator gives, as far as it can be told.
-    fn note_rank(&mut self, node: &NodeProto) {
+    /// Records the rank of an operator's outputs where the ranks of its inputs determine it.
+    fn record_output_ranks(&mut self, node: &NodeProto) {
+        // Otherwise the rank that the model declares for an output stays.
+        let Some(rank) = self.output_rank(node) else {
+            return;
+        };
+        for output in &node.output {
+            self.ranks.insert(output.clone(), rank);
+        }
+    }
+
+    fn output_rank(&self, node: &NodeProto) -> Option<usize> {
         let first = self.rank(node, 0);
         let axes = node.ints("axes").len();
-        let rank = match &*node.op_type {
+        match &*node.op_type {
             "Reshape" => {
-                let shape = self.constants.iter().find(|c| node.input.get(1) == Some(&c.name));
+                let mut initializers = self.initializers.iter();
+                let shape = initializers.find(|its| node.input.get(1) == Some(&its.name));
                 shape.map(|shape| shape.int64_data.len())
             }
             "Flatten" | "Gemm" => Some(2),
@@ -301,25 +315,26 @@ impl Upgrade {
             }
             "MatMul" => first.filter(|rank| *rank >= 2 && self.rank(node, 1) <= Some(*rank)),
             "Squeeze" | "Gather" | "RNN" | "GRU" | "LSTM" => None,
-            // All others give what has as many dimensions as their first input.
+            // The output of every other operator has the rank of the first input.
             _ => first,
-        };
-        for output in &node.output {
-            match rank {
-                Some(rank) => self.ranks.insert(output.clone(), rank),
-                // What the model says of it.
-                None => continue,
-            };
         }
     }
 }
 
-/// Says of what kind an attribute is, which the first version of the format left open.
-fn name_kind(attribute: &mut AttributeProto) {
+/// The rank that a model declares for a value.
+fn declared_rank(info: &ValueInfoProto) -> Option<usize> {
+    match &info.r#type.as_ref()?.value {
+        Some(Type::TensorType(tensor)) => Some(tensor.shape.as_ref()?.dim.len()),
+        _ => None,
+    }
+}
+
+/// Sets an attribute's type, which is missing in the first IR version.
+fn set_attribute_type(attribute: &mut AttributeProto) {
     if attribute.r#type() != AttributeType::Undefined {
         return;
     }
-    let kinds = [
+    let types = [
         (attribute.f.is_some(), AttributeType::Float),
         (attribute.i.is_some(), AttributeType::Int),
         (attribute.s.is_some(), AttributeType::String),
@@ -329,19 +344,19 @@ fn name_kind(attribute: &mut AttributeProto) {
         (!attribute.ints.is_empty(), AttributeType::Ints),
         (!attribute.strings.is_empty(), AttributeType::Strings),
     ];
-    if let Some((_, kind)) = kinds.into_iter().find(|(is_set, _)| *is_set) {
-        attribute.set_type(kind);
+    if let Some((_, its_type)) = types.into_iter().find(|(is_set, _)| *is_set) {
+        attribute.set_type(its_type);
     }
 }
 
-fn rename(node: &mut NodeProto, from: &str, to: &str) {
+fn rename_attribute(node: &mut NodeProto, from: &str, to: &str) {
     if let Some(mut attribute) = node.take(from) {
         to.clone_into(&mut attribute.name);
         node.attribute.push(attribute);
     }
 }
 
-/// PyTorch wrote a padding once for both ends.
+/// Repeats a padding that is given once for both ends, as old versions of PyTorch did.
 fn pad_both_ends(node: &mut NodeProto) {
     let pads = node.ints("pads");
     if pads.is_empty() || pads.len() != node.ints("kernel_shape").len() {
@@ -352,48 +367,56 @@ fn pad_both_ends(node: &mut NodeProto) {
     node.attribute.push(ints("pads", &both));
 }
 
-/// The type to cast to, by number and not by name.
-fn number_type(node: &mut NodeProto) -> Result<()> {
+/// The names of `TensorProto.DataType` in the order of their numbers.
+const ELEMENT_TYPE_NAMES: [&str; 16] = [
+    "UNDEFINED",
+    "FLOAT",
+    "UINT8",
+    "INT8",
+    "UINT16",
+    "INT16",
+    "INT32",
+    "INT64",
+    "STRING",
+    "BOOL",
+    "FLOAT16",
+    "DOUBLE",
+    "UINT32",
+    "UINT64",
+    "COMPLEX64",
+    "COMPLEX128",
+];
+
+/// Replaces the name of the type that a Cast casts to with its number.
+fn number_cast_type(node: &mut NodeProto) -> Result<()> {
     let Some(name) = node.get("to").and_then(|its| its.s.clone()) else {
         return Ok(());
     };
-    const NAMES: [&str; 16] = [
-        "UNDEFINED",
-        "FLOAT",
-        "UINT8",
-        "INT8",
-        "UINT16",
-        "INT16",
-        "INT32",
-        "INT64",
-        "STRING",
-        "BOOL",
-        "FLOAT16",
-        "DOUBLE",
-        "UINT32",
-        "UINT64",
-        "COMPLEX64",
-        "COMPLEX128",
-    ];
-    let number = (0..).zip(NAMES).find(|(_, its)| name.eq_ignore_ascii_case(its.as_bytes()));
-    let Some((number, _)) = number else {
-        return Err(broken("an operator Cast names an unknown type".to_owned()));
+    let mut types = (0..).zip(ELEMENT_TYPE_NAMES);
+    let Some((number, _)) = types.find(|(_, its)| name.eq_ignore_ascii_case(its.as_bytes())) else {
+        return Err(invalid_model("an operator Cast names an unknown type".to_owned()));
     };
     node.take("to");
     node.attribute.push(int("to", number));
     Ok(())
 }
 
-/// The power of a norm, which became an integer.
-fn whole_power(node: &mut NodeProto) -> Result<()> {
-    let Some(power) = node.take("p").and_then(|its| its.f) else {
+/// The highest order of a norm that is upgraded.
+const MAX_NORM_ORDER: i16 = 4;
+
+/// Makes the order `p` of a norm, which was a float, an integer.
+fn integer_norm_order(node: &mut NodeProto) -> Result<()> {
+    let Some(order) = node.take("p").and_then(|its| its.f) else {
         return Ok(());
     };
-    let whole = [1_i16, 2, 3, 4].into_iter().find(|&whole| f32::from(whole) == power);
-    let Some(whole) = whole else {
-        let message = format!("an operator {} has the power {power}", node.op_type);
+    let Some(integer) = (1..=MAX_NORM_ORDER).find(|&integer| f32::from(integer) == order) else {
+        let message = format!(
+            "an operator {} has the norm order p = {order}; only the integers from 1 to \
+             {MAX_NORM_ORDER} are supported",
+            node.op_type
+        );
         return Err(Error::new(Code::Unimplemented, message));
     };
-    node.attribute.push(int("p", whole.into()));
+    node.attribute.push(int("p", integer.into()));
     Ok(())
 }

@@ -1,41 +1,45 @@
-//! Ends runs that take too long.
+//! Terminates runs at their deadline.
 //!
-//! One thread for all models, started by the first run that has a timeout, sleeps until the first
-//! of them is due.
+//! One thread serves all models. The first run that has a deadline starts it, and it sleeps until
+//! the earliest deadline.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use super::ffi::RunOptions;
+use super::ffi::OnnxRunOptions;
 use tensorserve_tensor::error::{Error, Result};
 
-/// Keeps the time of runs.
+/// Watches the deadlines of runs.
 #[derive(Default)]
-pub(super) struct Watchdog(Arc<Shared>);
+pub(super) struct Watchdog(Arc<WatchdogShared>);
 
+/// What the thread shares with the runs.
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct WatchdogShared {
+    state: Mutex<WatchdogState>,
     changed: Condvar,
 }
 
+/// A run's deadline, and a number that distinguishes runs with the same deadline.
+type RunKey = (Instant, u64);
+
 #[derive(Default)]
-struct State {
-    /// By when they are due; the number tells two of the same moment apart.
-    runs: BTreeMap<(Instant, u64), Arc<RunOptions>>,
-    next: u64,
+struct WatchdogState {
+    runs: BTreeMap<RunKey, Arc<OnnxRunOptions>>,
+    next_number: u64,
     started: bool,
     closed: bool,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl WatchdogShared {
+    fn state(&self) -> MutexGuard<'_, WatchdogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep_watch(&self) {
+    /// The thread: terminates each run at its deadline until the watchdog is closed.
+    fn terminate_overdue_runs(&self) {
         let mut state = self.state();
         while !state.closed {
             let now = Instant::now();
@@ -59,25 +63,37 @@ impl Shared {
 }
 
 impl Watchdog {
-    /// Ends the run with these options at `due`, unless the returned value is dropped before.
-    pub(super) fn watch(&self, due: Instant, options: Arc<RunOptions>) -> Result<Watched<'_>> {
+    /// Terminates the run with `options` at `deadline`, unless the returned value is dropped
+    /// earlier.
+    ///
+    /// # Errors
+    /// [`Code::Internal`](tensorserve_tensor::error::Code::Internal) if the thread cannot be
+    /// started.
+    pub(super) fn watch(
+        &self,
+        deadline: Instant,
+        options: Arc<OnnxRunOptions>,
+    ) -> Result<WatchedRun<'_>> {
         let mut state = self.0.state();
         if !state.started {
             let shared = Arc::clone(&self.0);
             let builder = thread::Builder::new().name("onnx-timeouts".to_owned());
-            let spawned = builder.spawn(move || shared.keep_watch());
-            spawned.map_err(|e| Error::internal("a thread could not be started").with_source(e))?;
+            let spawned = builder.spawn(move || shared.terminate_overdue_runs());
+            spawned.map_err(|error| {
+                Error::internal("the thread that terminates runs cannot be started")
+                    .with_source(error)
+            })?;
             state.started = true;
         }
-        let key = (due, state.next);
-        state.next += 1;
+        let key = (deadline, state.next_number);
+        state.next_number += 1;
         state.runs.insert(key, options);
         let is_first = state.runs.first_key_value().is_some_and(|(first, _)| *first == key);
         drop(state);
         if is_first {
             self.0.changed.notify_one();
         }
-        Ok(Watched { shared: &self.0, key })
+        Ok(WatchedRun { shared: &self.0, key })
     }
 }
 
@@ -88,13 +104,13 @@ impl Drop for Watchdog {
     }
 }
 
-/// A run that is watched.
-pub(super) struct Watched<'a> {
-    shared: &'a Shared,
-    key: (Instant, u64),
+/// A run whose deadline is watched until this value is dropped.
+pub(super) struct WatchedRun<'a> {
+    shared: &'a WatchdogShared,
+    key: RunKey,
 }
 
-impl Drop for Watched<'_> {
+impl Drop for WatchedRun<'_> {
     fn drop(&mut self) {
         self.shared.state().runs.remove(&self.key);
     }

@@ -1,42 +1,37 @@
-//! Scores of classes as one tensor.
+//! Class scores as one tensor.
 //!
-//! What skl2onnx writes ends in a `ZipMap`: a map from class to score for each row, which no
-//! protocol of ours can carry and which costs more to make than the scores. The tensor before it
-//! is served instead, its columns in the order of the sorted classes.
+//! A classifier that skl2onnx writes ends in a `ZipMap`: for each row a map from class to score. No
+//! protocol here can represent such maps, and building them costs more than the scores themselves.
+//! The rewritten graph returns the tensor of scores instead, with its columns in the order of the
+//! sorted classes.
 
-use super::graph::{int, integers, node, value};
+use super::graph::{int, int64_vector, node, tensor_info};
+use super::model::opset;
+use super::upgrade::separate_initializers;
 use crate::proto::type_proto::Value as Type;
 use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
 use tensorserve_tensor::DType;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-use super::model::opset;
-use super::upgrade::separate_constants;
-
-/// The version of ONNX's own operators that a model without any is given.
+/// The version of the standard operators that is declared in a model that declares none.
 const OPSET: i64 = 13;
 
-/// Puts a tensor in the place of each output that is a sequence of maps. Returns whether there
-/// was one.
+/// Replaces each output that is a sequence of maps, or a map, with a tensor of scores. Returns
+/// whether the model had such an output.
 ///
 /// # Errors
-/// [`Code::Unimplemented`] for one that comes from elsewhere.
-pub(super) fn replace(model: &mut ModelProto) -> Result<bool> {
-    let is_map = |output: &&ValueInfoProto| {
-        matches!(
-            output.r#type.as_ref().and_then(|its| its.value.as_ref()),
-            Some(Type::SequenceType(_) | Type::MapType(_))
-        )
-    };
+/// [`Code::Unimplemented`] for such an output that is not the output of a `ZipMap`.
+pub(super) fn replace_maps(model: &mut ModelProto) -> Result<bool> {
     let outputs = model.graph.iter().flat_map(|graph| &graph.output);
-    let names: Vec<String> = outputs.filter(is_map).map(|output| output.name.clone()).collect();
+    let names: Vec<String> =
+        outputs.filter(|output| is_map(output)).map(|output| output.name.clone()).collect();
     if names.is_empty() {
         return Ok(false);
     }
-    separate_constants(model);
+    separate_initializers(model);
     let graph = model.graph.get_or_insert_default();
     for name in &names {
-        replace_one(graph, name)?;
+        replace_map(graph, name)?;
     }
     if opset(model).is_none() {
         model.opset_import.push(OperatorSetIdProto { domain: String::new(), version: OPSET });
@@ -44,37 +39,41 @@ pub(super) fn replace(model: &mut ModelProto) -> Result<bool> {
     Ok(true)
 }
 
-fn replace_one(graph: &mut GraphProto, name: &str) -> Result<()> {
-    let is_source = |node: &&mut NodeProto| {
+fn is_map(output: &ValueInfoProto) -> bool {
+    let value = output.r#type.as_ref().and_then(|its| its.value.as_ref());
+    matches!(value, Some(Type::SequenceType(_) | Type::MapType(_)))
+}
+
+/// Replaces the `ZipMap` of the output `name` with an operator that returns its scores.
+fn replace_map(graph: &mut GraphProto, name: &str) -> Result<()> {
+    let is_producer = |node: &&mut NodeProto| {
         node.op_type == "ZipMap" && node.output.first().is_some_and(|output| output == name)
     };
-    let Some(source) = graph.node.iter_mut().find(is_source) else {
+    let Some(zip_map) = graph.node.iter_mut().find(is_producer) else {
         let message = format!(
-            "output {name:?} is a sequence or a map that no ZipMap made, which can not be served"
+            "output {name:?} is a sequence or a map that is not the output of a ZipMap, which is \
+             not supported"
         );
         return Err(Error::new(Code::Unimplemented, message));
     };
-    let order = sorted_classes(source);
-    let is_sorted = order.is_sorted();
-    let scores = source.input.first().cloned().unwrap_or_default();
-    let places = format!("{name}/columns");
-    *source = if is_sorted {
-        node("Identity", &[&scores], &[name])
+    let columns = columns_of_sorted_classes(zip_map);
+    let scores = zip_map.input.first().cloned().unwrap_or_default();
+    let class_count = i64::try_from(columns.len()).unwrap_or(-1);
+    if columns.is_sorted() {
+        *zip_map = node("Identity", &[&scores], &[name]);
     } else {
-        node("Gather", &[&scores, &places], &[name]).with(int("axis", 1))
-    };
-    let count = i64::try_from(order.len()).unwrap_or(-1);
-    if !is_sorted {
-        graph.initializer.push(integers(&places, &order));
+        let indices = format!("{name}/columns");
+        *zip_map = node("Gather", &[&scores, &indices], &[name]).with(int("axis", 1));
+        graph.initializer.push(int64_vector(&indices, &columns));
     }
     if let Some(output) = graph.output.iter_mut().find(|output| output.name == name) {
-        *output = value(name, DType::Float, &[-1, count]);
+        *output = tensor_info(name, DType::Float, &[-1, class_count]);
     }
     Ok(())
 }
 
-/// For each class in sorted order, its column.
-fn sorted_classes(zip_map: &NodeProto) -> Vec<i64> {
+/// The column of each class, in the order of the sorted classes.
+fn columns_of_sorted_classes(zip_map: &NodeProto) -> Vec<i64> {
     let numbers = zip_map.ints("classlabels_int64s");
     let strings = zip_map.get("classlabels_strings").map_or(&[][..], |its| &its.strings);
     let mut columns: Vec<usize> = (0..numbers.len().max(strings.len())).collect();

@@ -1,17 +1,17 @@
-//! Turns a checkpoint into an ONNX model.
+//! Converts a checkpoint into an ONNX model.
 //!
-//! This file knows graphs: what is an input, a parameter, an output, and what each is called.
-//! [`super::ops`] knows what each operation means.
+//! This file builds the graph with its inputs, initializers and outputs, and names them.
+//! [`super::ops`] converts each operation.
 
 use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 
 use super::ops;
-use super::params::Array;
-use super::signature::{Declared, Tensor as DeclaredTensor};
-use super::symbol::{Node, Port, Symbol};
-use crate::graph::{self, integers, node};
+use super::params::ParamArray;
+use super::signature::{CheckpointSignature, DeclaredTensor};
+use super::symbol::{NodeOutput, Symbol, SymbolNode};
+use crate::graph::{self, int64_vector, node};
 use crate::proto::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
 };
@@ -19,40 +19,38 @@ use crate::types;
 use tensorserve_tensor::DType;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The version of ONNX's operators that we write, and that of the format it came with.
+/// The operator set of the ONNX model, and the IR version that introduced it.
 const OPSET: i64 = 13;
-const IR: i64 = 7;
+const IR_VERSION: i64 = 7;
 
-/// The ONNX model of a checkpoint.
+/// Converts a checkpoint into an ONNX model.
 ///
 /// # Errors
-/// [`Code::Unimplemented`] with the name of an operation that has no counterpart;
-/// [`Code::DataLoss`] if symbol, parameters and signature do not fit together.
+/// [`Code::Unimplemented`], with the name of the operation, if one has no equivalent in ONNX;
+/// [`Code::DataLoss`] if symbol, parameters and signature contradict each other.
 pub(super) fn convert(
     symbol: &Symbol,
-    params: &HashMap<String, Array>,
-    declared: Option<&Declared>,
+    params: &HashMap<String, ParamArray>,
+    declared: Option<&CheckpointSignature>,
 ) -> Result<ModelProto> {
-    let floating =
-        |array: &&Array| matches!(array.dtype, DType::Float | DType::Double | DType::Half);
     let mut converter = Converter {
         symbol,
         params,
-        dtype: params.values().find(floating).map_or(DType::Float, |array| array.dtype),
+        dtype: compute_dtype(params),
         graph: GraphProto { name: "mxnet".to_owned(), ..GraphProto::default() },
         ranks: HashMap::new(),
         constants: BTreeSet::new(),
     };
-    converter.take_inputs(declared)?;
-    let needed = needed(symbol);
+    let needed = nodes_for_outputs(symbol);
+    converter.add_inputs(declared, &needed)?;
     for (index, node) in symbol.nodes.iter().enumerate() {
         if needed.contains(&index) && !node.is_variable() {
-            ops::convert(&mut converter, node, &value_of(index, node))?;
+            ops::convert(&mut converter, node, &output_name(index, node))?;
         }
     }
-    converter.give_outputs(declared)?;
+    converter.add_outputs(declared)?;
     Ok(ModelProto {
-        ir_version: IR,
+        ir_version: IR_VERSION,
         opset_import: vec![OperatorSetIdProto { domain: String::new(), version: OPSET }],
         producer_name: "tensorserve".to_owned(),
         graph: Some(converter.graph),
@@ -60,124 +58,127 @@ pub(super) fn convert(
     })
 }
 
-/// What is called in the ONNX graph what a node gives.
-fn value_of(index: usize, node: &Node) -> String {
+/// The dtype that a checkpoint computes in: that of a parameter of floating-point numbers.
+fn compute_dtype(params: &HashMap<String, ParamArray>) -> DType {
+    let mut dtypes = params.values().map(|array| array.dtype);
+    let floating = dtypes.find(|its| matches!(its, DType::Float | DType::Double | DType::Half));
+    floating.unwrap_or(DType::Float)
+}
+
+/// The name of a node's output in the ONNX graph.
+fn output_name(index: usize, node: &SymbolNode) -> String {
     if node.is_variable() { node.name.clone() } else { format!("{}/{index}", node.name) }
 }
 
-/// The nodes that the outputs come from, without those that only serve training: labels.
-fn needed(symbol: &Symbol) -> BTreeSet<usize> {
-    let mut needed: BTreeSet<usize> = symbol.heads.iter().map(|port| port.node).collect();
-    // Each node comes after those that it takes from.
+/// The nodes that the outputs depend on. Labels, which only training uses, are not among them.
+fn nodes_for_outputs(symbol: &Symbol) -> BTreeSet<usize> {
+    let mut needed: BTreeSet<usize> = symbol.outputs.iter().map(|output| output.node).collect();
+    // In reverse order each node comes before the nodes that it takes inputs from.
     for (index, node) in symbol.nodes.iter().enumerate().rev() {
         if needed.contains(&index) {
-            needed.extend(ops::live_inputs(node).iter().map(|port| port.node));
+            needed.extend(ops::inference_inputs(node).iter().map(|input| input.node));
         }
     }
     needed
 }
 
-/// A graph that is being made.
+/// An ONNX graph under construction.
 pub(super) struct Converter<'a> {
     symbol: &'a Symbol,
-    params: &'a HashMap<String, Array>,
-    /// That of the numbers that the model computes with.
+    params: &'a HashMap<String, ParamArray>,
+    /// The dtype that the model computes in.
     pub(super) dtype: DType,
     graph: GraphProto,
-    /// Numbers of dimensions of what is known.
+    /// The known ranks of values, by name.
     ranks: HashMap<String, usize>,
+    /// The names of the initializers added so far.
     constants: BTreeSet<String>,
 }
 
 impl Converter<'_> {
-    /// Makes inputs of the variables that have no parameters.
-    fn take_inputs(&mut self, declared: Option<&Declared>) -> Result<()> {
-        let needed = needed(self.symbol);
-        let variables = self.symbol.nodes.iter().enumerate().filter(|(_, n)| n.is_variable());
-        let mut left: Vec<&DeclaredTensor> = declared.iter().flat_map(|its| &its.inputs).collect();
-        for (index, node) in variables {
-            if self.params.contains_key(&node.name) {
+    /// Adds an input for each variable that has no parameter.
+    fn add_inputs(
+        &mut self,
+        declared: Option<&CheckpointSignature>,
+        needed: &BTreeSet<usize>,
+    ) -> Result<()> {
+        let mut unused: Vec<&DeclaredTensor> =
+            declared.iter().flat_map(|its| &its.inputs).collect();
+        for (index, node) in self.symbol.nodes.iter().enumerate() {
+            if !node.is_variable() || self.params.contains_key(&node.name) {
                 continue;
             }
-            let known = left.iter().position(|its| its.name == node.name);
-            let known = known.map(|place| left.remove(place));
-            match (known, declared) {
-                (Some(known), _) => {
-                    let dims = known.dims();
-                    self.ranks.insert(node.name.clone(), dims.len());
-                    self.graph.input.push(graph::value(&node.name, self.dtype, &dims));
+            if let Some(position) = unused.iter().position(|its| its.name == node.name) {
+                let dims = unused.remove(position).dims();
+                self.ranks.insert(node.name.clone(), dims.len());
+                self.graph.input.push(graph::tensor_info(&node.name, self.dtype, &dims));
+            } else if needed.contains(&index) {
+                // A signature declares all inputs. Without one, the name of the variable decides.
+                if declared.is_some() || ops::is_parameter_name(&node.name) {
+                    return Err(missing_param(&node.name));
                 }
-                (None, Some(_)) if needed.contains(&index) => return Err(missing(&node.name)),
-                (None, None) if needed.contains(&index) => self.take_undeclared(node)?,
-                (None, _) => {}
+                let mut input = graph::tensor_info(&node.name, self.dtype, &[]);
+                clear_shape(&mut input);
+                self.graph.input.push(input);
             }
         }
-        match left.first() {
-            Some(stranger) => {
-                let name = &stranger.name;
-                let message = format!("its signature has an input {name:?}, its symbol has none");
+        match unused.first() {
+            Some(input) => {
+                let name = &input.name;
+                let message = format!(
+                    "the signature declares an input {name:?} that the symbol does not have"
+                );
                 Err(Error::new(Code::DataLoss, message))
             }
             None => Ok(()),
         }
     }
 
-    fn take_undeclared(&mut self, node: &Node) -> Result<()> {
-        if ops::is_called_like_a_parameter(&node.name) {
-            return Err(missing(&node.name));
-        }
-        let mut input = graph::value(&node.name, self.dtype, &[]);
-        // Of any shape.
-        open(&mut input);
-        self.graph.input.push(input);
-        Ok(())
-    }
-
-    /// Names what the graph gives as clients know it.
-    fn give_outputs(&mut self, declared: Option<&Declared>) -> Result<()> {
-        let names = declared.map_or(&[][..], |its| &its.outputs);
-        if !names.is_empty() && names.len() != self.symbol.heads.len() {
+    /// Adds the outputs under the names that the signature declares, or else under MXNet's.
+    fn add_outputs(&mut self, declared: Option<&CheckpointSignature>) -> Result<()> {
+        let declared = declared.map_or(&[][..], |its| &its.outputs);
+        if !declared.is_empty() && declared.len() != self.symbol.outputs.len() {
             let message = format!(
-                "its signature has {} outputs, its symbol has {}",
-                names.len(),
-                self.symbol.heads.len()
+                "the signature declares {} outputs, and the symbol has {}",
+                declared.len(),
+                self.symbol.outputs.len()
             );
             return Err(Error::new(Code::DataLoss, message));
         }
-        for (index, &head) in self.symbol.heads.iter().enumerate() {
-            let value = self.value(head)?;
-            let declared = names.get(index);
-            let name = match (declared, self.symbol.nodes.get(head.node)) {
+        for (index, &output) in self.symbol.outputs.iter().enumerate() {
+            let value = self.value(output)?;
+            let declared = declared.get(index);
+            let name = match (declared, self.symbol.nodes.get(output.node)) {
                 (Some(declared), _) => declared.name.clone(),
                 (None, Some(node)) => format!("{}_output", node.name),
                 (None, None) => return Err(Error::internal("an output of no node")),
             };
             self.graph.node.push(node("Identity", &[&value], &[&name]));
             let dims = declared.map(DeclaredTensor::dims).unwrap_or_default();
-            let mut output = graph::value(&name, self.dtype, &dims);
+            let mut output = graph::tensor_info(&name, self.dtype, &dims);
             if dims.is_empty() {
-                open(&mut output);
+                clear_shape(&mut output);
             }
             self.graph.output.push(output);
         }
         Ok(())
     }
 
-    /// The name of what a port gives.
-    fn value(&mut self, port: Port) -> Result<String> {
-        let node = self.symbol.nodes.get(port.node);
-        let node = node.ok_or_else(|| Error::internal("a port of no node"))?;
-        if port.output > 0 {
-            return Err(node.refused(&format!("its output number {} is used", port.output)));
+    /// The name of a node's output, whose parameter is added if it is a variable.
+    fn value(&mut self, of: NodeOutput) -> Result<String> {
+        let node = self.symbol.nodes.get(of.node);
+        let node = node.ok_or_else(|| Error::internal("a reference to no node"))?;
+        if of.output > 0 {
+            return Err(node.unsupported(&format!("its output number {} is used", of.output)));
         }
         if node.is_variable() {
-            self.take_param(&node.name);
+            self.add_param(&node.name);
         }
-        Ok(value_of(port.node, node))
+        Ok(output_name(of.node, node))
     }
 
-    /// Makes a constant of the parameter `name`, if there is such a one.
-    pub(super) fn take_param(&mut self, name: &str) {
+    /// Adds the parameter `name` as an initializer, if it exists.
+    pub(super) fn add_param(&mut self, name: &str) {
         let Some(array) = self.params.get(name).filter(|_| !self.constants.contains(name)) else {
             return;
         };
@@ -185,78 +186,77 @@ impl Converter<'_> {
     }
 
     /// The shape of the parameter `name`.
-    pub(super) fn dims_of(&self, name: &str) -> Option<&[i64]> {
+    pub(super) fn param_dims(&self, name: &str) -> Option<&[i64]> {
         self.params.get(name).map(|array| &*array.dims)
     }
 
-    /// The names of what `node` takes.
-    pub(super) fn inputs(&mut self, node: &Node) -> Result<Vec<String>> {
-        ops::live_inputs(node).iter().map(|&port| self.value(port)).collect()
+    /// The names of the values that `node` takes.
+    pub(super) fn inputs(&mut self, node: &SymbolNode) -> Result<Vec<String>> {
+        ops::inference_inputs(node).iter().map(|&input| self.value(input)).collect()
     }
 
-    /// Adds a constant.
+    /// Adds an initializer, whose values are little-endian.
     pub(super) fn constant(&mut self, name: &str, dtype: DType, dims: &[i64], values: Bytes) {
         self.constants.insert(name.to_owned());
         self.ranks.insert(name.to_owned(), dims.len());
         self.graph.initializer.push(TensorProto {
             name: name.to_owned(),
             dims: dims.to_vec(),
-            data_type: types::number(dtype),
+            data_type: types::element_type(dtype),
             raw_data: values,
             ..TensorProto::default()
         });
     }
 
-    /// Adds a constant number of the model's type.
-    pub(super) fn number(&mut self, name: &str, value: f64) {
-        let bytes = number_bytes(self.dtype, value);
+    /// Adds a scalar of the dtype that the model computes in.
+    pub(super) fn scalar(&mut self, name: &str, value: f64) {
+        let bytes = scalar_bytes(self.dtype, value);
         self.constant(name, self.dtype, &[], bytes.into());
     }
 
-    /// Adds a constant vector of ones.
+    /// Adds a vector of ones.
     pub(super) fn ones(&mut self, name: &str, dtype: DType, count: i64) {
-        let count_of = usize::try_from(count).unwrap_or(0);
-        let bytes = number_bytes(dtype, 1.0).repeat(count_of);
+        let length = usize::try_from(count).unwrap_or(0);
+        let bytes = scalar_bytes(dtype, 1.0).repeat(length);
         self.constant(name, dtype, &[count], bytes.into());
     }
 
-    /// Adds a constant vector of integers.
-    pub(super) fn integers(&mut self, name: &str, values: &[i64]) {
-        self.graph.initializer.push(integers(name, values));
+    /// Adds a vector of int64.
+    pub(super) fn int64_vector(&mut self, name: &str, values: &[i64]) {
+        self.graph.initializer.push(int64_vector(name, values));
     }
 
-    /// Adds an operation.
+    /// Adds a node.
     pub(super) fn push(&mut self, node: NodeProto) {
         self.graph.node.push(node);
     }
 
-    /// Adds an operation of `inputs` that gives `output`.
-    pub(super) fn simple(&mut self, op: &str, inputs: &[&str], output: &str) {
+    /// Adds a node without attributes and with one output.
+    pub(super) fn push_op(&mut self, op: &str, inputs: &[&str], output: &str) {
         self.push(node(op, inputs, &[output]));
     }
 
+    /// The rank of a value, if it is known.
     pub(super) fn rank(&self, value: &str) -> Option<usize> {
         self.ranks.get(value).copied()
     }
 
-    /// What was thought of a value does not hold.
-    pub(super) fn forget_rank(&mut self, value: &str) {
-        self.ranks.remove(value);
-    }
-
+    /// Sets or, with `None`, clears the rank of a value.
     pub(super) fn set_rank(&mut self, value: &str, rank: Option<usize>) {
-        if let Some(rank) = rank {
-            self.ranks.insert(value.to_owned(), rank);
-        }
+        match rank {
+            Some(rank) => self.ranks.insert(value.to_owned(), rank),
+            None => self.ranks.remove(value),
+        };
     }
 }
 
-/// Forgets what shapes the outputs are said to have.
-pub(super) fn open_outputs(model: &mut ModelProto) {
-    model.graph.iter_mut().flat_map(|graph| &mut graph.output).for_each(open);
+/// Makes the shapes of all outputs unknown.
+pub(super) fn clear_output_shapes(model: &mut ModelProto) {
+    model.graph.iter_mut().flat_map(|graph| &mut graph.output).for_each(clear_shape);
 }
 
-fn open(info: &mut ValueInfoProto) {
+/// Makes the shape of an input or output unknown.
+fn clear_shape(info: &mut ValueInfoProto) {
     use crate::proto::type_proto::Value;
     if let Some(Value::TensorType(tensor)) = info.r#type.as_mut().and_then(|its| its.value.as_mut())
     {
@@ -264,14 +264,14 @@ fn open(info: &mut ValueInfoProto) {
     }
 }
 
-fn missing(name: &str) -> Error {
-    let message = format!("the parameters have no {name:?}, which the symbol takes");
+fn missing_param(name: &str) -> Error {
+    let message = format!("the parameters do not have {name:?}, which the symbol refers to");
     Error::new(Code::DataLoss, message)
 }
 
-/// A number as an array of the type has it.
-#[allow(clippy::cast_possible_truncation)] // As Python's own conversion.
-fn number_bytes(dtype: DType, value: f64) -> Vec<u8> {
+/// The little-endian bytes of a number in a dtype.
+#[allow(clippy::cast_possible_truncation)] // Rounds to the nearest, as numpy does.
+fn scalar_bytes(dtype: DType, value: f64) -> Vec<u8> {
     if dtype == DType::Double {
         return value.to_le_bytes().to_vec();
     }

@@ -1,12 +1,13 @@
 //! MXNet checkpoints, run by ONNX Runtime.
 //!
-//! MXNet is retired, and the holes of its library stay. So the library is not used: a checkpoint
-//! is turned into an ONNX model when it is loaded, which the `onnx` platform runs.
+//! MXNet is retired, and vulnerabilities of its library are no longer fixed. The library is
+//! therefore not used: loading a checkpoint converts it into an ONNX model, which the `onnx`
+//! platform runs.
 //!
 //! * [`symbol`], [`params`] and [`signature`] read the files of a checkpoint;
-//! * [`convert`] makes an ONNX model of them, with what [`ops`], [`layers`] and [`shapes`] know of each
-//!   operation;
-//! * this file finds the files, and ties all together as a [`Platform`].
+//! * [`convert`] builds an ONNX model from them; [`ops`], [`layers`] and [`shapes`] convert the
+//!   operations;
+//! * this file finds the files and implements the [`Platform`].
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,15 +27,17 @@ mod shapes;
 mod signature;
 mod symbol;
 
-/// How the names of a checkpoint's files end.
-const SYMBOL: &str = "-symbol.json";
-const PARAMS: &str = ".params";
-const SIGNATURE: &str = "-signature.json";
+/// Suffixes of the names of a checkpoint's files.
+const SYMBOL_SUFFIX: &str = "-symbol.json";
+const PARAMS_SUFFIX: &str = ".params";
+const SIGNATURE_SUFFIX: &str = "-signature.json";
 
-/// More than any graph takes: that of a network of a thousand layers has less than a megabyte.
-const LARGEST_JSON: u64 = 64 << 20;
-/// What ONNX Runtime takes in one piece, which is protobuf's limit, less a place for the graph.
-const LARGEST_PARAMS: u64 = (i32::MAX as u64) - (64 << 20);
+/// The largest symbol or signature file in bytes. The symbol of a network of a thousand layers has
+/// less than a megabyte.
+const MAX_JSON_SIZE: u64 = 64 << 20;
+/// The largest parameter file in bytes: Protobuf's limit on a message, which also applies to the
+/// converted model, less room for its graph.
+const MAX_PARAMS_SIZE: u64 = (i32::MAX as u64) - MAX_JSON_SIZE;
 
 /// The `mxnet` platform.
 pub struct MxNet {
@@ -42,7 +45,7 @@ pub struct MxNet {
 }
 
 impl MxNet {
-    /// The platform, on the runtime of `onnx`.
+    /// The platform, which runs its models on the runtime of `onnx`.
     #[must_use]
     pub fn new(onnx: Arc<Onnx>) -> Self {
         MxNet { onnx }
@@ -59,11 +62,11 @@ impl Platform for MxNet {
     }
 
     fn describe(&self) -> Result<String> {
-        Ok(format!("MXNet by {}", self.onnx.describe()?))
+        Ok(format!("MXNet checkpoints on {}", self.onnx.describe()?))
     }
 
     fn recognises(&self, place: &Place) -> bool {
-        place.has_file(&[SYMBOL]) || with_ending(place.path(), SYMBOL).is_file()
+        place.has_file(&[SYMBOL_SUFFIX]) || with_suffix(place.path(), SYMBOL_SUFFIX).is_file()
     }
 
     fn takes_threads(&self) -> bool {
@@ -71,7 +74,7 @@ impl Platform for MxNet {
     }
 
     fn check(&self, path: &Path) -> Completeness {
-        match Checkpoint::at(path).and_then(|checkpoint| checkpoint.convert()) {
+        match Checkpoint::find(path).and_then(|checkpoint| checkpoint.convert()) {
             Ok(_) => Completeness::Complete,
             Err(error) if error.code() == Code::NotFound => {
                 Completeness::Missing(error.message().to_owned())
@@ -81,7 +84,7 @@ impl Platform for MxNet {
     }
 
     fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
-        let checkpoint = Checkpoint::at(path)?;
+        let checkpoint = Checkpoint::find(path)?;
         Ok(Inspection {
             signatures: vec![crate::signature(&checkpoint.convert()?)?],
             written_by: String::new(),
@@ -90,13 +93,13 @@ impl Platform for MxNet {
     }
 
     fn load(&self, path: &Path, options: &LoadOptions) -> Result<Loaded> {
-        let checkpoint = Checkpoint::at(path)?;
+        let checkpoint = Checkpoint::find(path)?;
         let mut model = checkpoint.convert()?;
         let signature = crate::signature(&model)?;
-        // MXNet never looked at them, so they may be wrong.
-        convert::open_outputs(&mut model);
+        // MXNet does not check the output shapes of a signature file, so they may be wrong.
+        convert::clear_output_shapes(&mut model);
         let (size, folder) = (checkpoint.size(), checkpoint.folder());
-        self.onnx.load_made(&model, signature, size, folder, options)
+        self.onnx.load_converted(&model, signature, size, folder, options)
     }
 }
 
@@ -104,72 +107,85 @@ impl Platform for MxNet {
 struct Checkpoint {
     symbol: PathBuf,
     params: PathBuf,
-    /// Which may be missing.
+    /// This file is optional.
     signature: PathBuf,
 }
 
 impl Checkpoint {
-    /// The checkpoint with the prefix `path`, with the symbol `path`, or in the folder `path`; of
-    /// several epochs the last.
-    fn at(path: &Path) -> Result<Self> {
-        let by_prefix = with_ending(path, SYMBOL);
-        let symbol = if by_prefix.is_file() { by_prefix } else { files::find(path, &[SYMBOL])? };
+    /// The checkpoint with the prefix `path`, with the symbol file `path`, or in the directory
+    /// `path`. Of several epochs it is the last.
+    fn find(path: &Path) -> Result<Self> {
+        let by_prefix = with_suffix(path, SYMBOL_SUFFIX);
+        let symbol =
+            if by_prefix.is_file() { by_prefix } else { files::find(path, &[SYMBOL_SUFFIX])? };
         let name = symbol.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let Some(prefix) = name.strip_suffix(SYMBOL) else {
-            let message = format!("{name} is no symbol of MXNet (such files end with {SYMBOL})");
+        let Some(prefix) = name.strip_suffix(SYMBOL_SUFFIX) else {
+            let message = format!(
+                "{name} is not an MXNet symbol file, whose name must end with {SYMBOL_SUFFIX}"
+            );
             return Err(Error::new(Code::InvalidArgument, message));
         };
-        let params = last_epoch(&symbol, prefix).ok_or_else(|| {
-            Error::not_found(format!("{prefix}-NNNN{PARAMS} is not there, beside {name}"))
+        let params = params_of_last_epoch(parent(&symbol), prefix).ok_or_else(|| {
+            let message = format!("{prefix}-NNNN{PARAMS_SUFFIX} was not found beside {name}");
+            Error::not_found(message)
         })?;
-        let signature = symbol.with_file_name(format!("{prefix}{SIGNATURE}"));
+        let signature = symbol.with_file_name(format!("{prefix}{SIGNATURE_SUFFIX}"));
         Ok(Checkpoint { symbol, params, signature })
     }
 
+    /// The directory of the files.
     fn folder(&self) -> &Path {
-        match self.symbol.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        }
+        parent(&self.symbol)
     }
 
+    /// The size of the files together, in bytes.
     fn size(&self) -> u64 {
-        let size = |file: &PathBuf| fs::metadata(file).map_or(0, |meta| meta.len());
-        [&self.symbol, &self.params, &self.signature].into_iter().map(size).sum()
+        let files = [&self.symbol, &self.params, &self.signature];
+        files.into_iter().map(|file| fs::metadata(file).map_or(0, |metadata| metadata.len())).sum()
     }
 
+    /// Reads the files and converts them.
     fn convert(&self) -> Result<ModelProto> {
-        let symbol = symbol::read(&files::read(&self.symbol, LARGEST_JSON)?)?;
+        let symbol = symbol::read(&files::read(&self.symbol, MAX_JSON_SIZE)?)?;
         let declared = match self.signature.is_file() {
-            true => Some(signature::read(&files::read(&self.signature, LARGEST_JSON)?)?),
+            true => Some(signature::read(&files::read(&self.signature, MAX_JSON_SIZE)?)?),
             false => None,
         };
-        let params = params::read(files::read(&self.params, LARGEST_PARAMS)?.into())?;
+        let params = params::read(files::read(&self.params, MAX_PARAMS_SIZE)?.into())?;
         convert::convert(&symbol, &params, declared.as_ref())
     }
 }
 
-/// `path` with more at the end of its name.
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
+/// `path` with `suffix` appended to its name.
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
-    name.push(ending);
+    name.push(suffix);
     name.into()
 }
 
-/// The file of parameters of the highest epoch.
-fn last_epoch(symbol: &Path, prefix: &str) -> Option<PathBuf> {
-    let folder = match symbol.parent() {
+/// The directory of a file.
+fn parent(file: &Path) -> &Path {
+    match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
-    };
-    let epoch_of = |path: &Path| -> Option<u32> {
-        let name = path.file_name()?.to_str()?.strip_prefix(prefix)?.strip_prefix('-')?;
-        let number = name.strip_suffix(PARAMS)?;
-        number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse().ok())?
-    };
+    }
+}
+
+/// The parameter file of the highest epoch in `folder`.
+fn params_of_last_epoch(folder: &Path, prefix: &str) -> Option<PathBuf> {
     let files = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
-    let epochs = files.filter_map(|path| Some((epoch_of(&path)?, path)));
+    let epochs = files.filter_map(|path| Some((epoch(&path, prefix)?, path)));
     epochs.max().map(|(_, path)| path)
+}
+
+/// The epoch in the name of a parameter file: `PREFIX-NNNN.params`.
+fn epoch(path: &Path, prefix: &str) -> Option<u32> {
+    let name = path.file_name()?.to_str()?.strip_prefix(prefix)?.strip_prefix('-')?;
+    let digits = name.strip_suffix(PARAMS_SUFFIX)?;
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok()
 }
 
 #[cfg(test)]

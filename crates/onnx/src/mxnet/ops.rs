@@ -1,17 +1,17 @@
-//! What each of MXNet's operations is in ONNX: here what is simple, in [`super::layers`] the layers
-//! of networks, in [`super::shapes`] what changes shapes.
+//! Converts MXNet's operations into ONNX operators: elementwise operations here, the layers of
+//! networks in [`super::layers`], and operations that change shapes in [`super::shapes`].
 //!
-//! Where MXNet's meaning has no counterpart, or depends on what is not known before a run, the
-//! operation is refused by name.
+//! An operation that has no equivalent in ONNX, or whose equivalent depends on what is unknown
+//! before a run, is refused with an error that names it.
 
 use super::convert::Converter;
-use super::symbol::{Node, Port};
-use crate::graph::{int, node as onnx};
+use super::symbol::{NodeOutput, SymbolNode, invalid_symbol};
+use crate::graph::{int, node as onnx_node};
 use crate::proto::NodeProto;
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 
-/// Operations of one input that ONNX has under another name.
-const RENAMED: &[(&str, &str)] = &[
+/// Operations with one input, and their ONNX operators.
+const UNARY: &[(&str, &str)] = &[
     ("relu", "Relu"),
     ("sigmoid", "Sigmoid"),
     ("tanh", "Tanh"),
@@ -41,8 +41,8 @@ const RENAMED: &[(&str, &str)] = &[
     ("flatten", "Flatten"),
 ];
 
-/// Operations of two inputs, of equal shapes or spread as ONNX does.
-const PAIRS: &[(&str, &str)] = &[
+/// Operations with two inputs, of equal shapes or broadcast as in ONNX, and their ONNX operators.
+const BINARY: &[(&str, &str)] = &[
     ("elemwise_add", "Add"),
     ("broadcast_add", "Add"),
     ("broadcast_plus", "Add"),
@@ -74,8 +74,9 @@ const PAIRS: &[(&str, &str)] = &[
     ("_minimum", "Min"),
 ];
 
-/// Operations of an input and a number, and whether the number comes first.
-const WITH_NUMBER: &[(&str, &str, bool)] = &[
+/// Operations with an input and a scalar, their ONNX operators, and whether the scalar is the first
+/// operand.
+const WITH_SCALAR: &[(&str, &str, bool)] = &[
     ("_plus_scalar", "Add", false),
     ("_PlusScalar", "Add", false),
     ("_minus_scalar", "Sub", false),
@@ -98,7 +99,7 @@ const WITH_NUMBER: &[(&str, &str, bool)] = &[
     ("_MinimumScalar", "Min", false),
 ];
 
-/// Operations that also take what only training needs: labels.
+/// Operations whose second input is labels, which only training uses.
 const WITH_LABELS: &[&str] = &[
     "SoftmaxOutput",
     "Softmax",
@@ -107,58 +108,61 @@ const WITH_LABELS: &[&str] = &[
     "LogisticRegressionOutput",
 ];
 
-/// The inputs of an operation that what it gives depends on.
-pub(super) fn live_inputs(node: &Node) -> &[Port] {
-    let labelled = WITH_LABELS.contains(&&*node.op);
-    let end = if labelled { node.inputs.len().min(1) } else { node.inputs.len() };
+/// The inputs that inference uses: all but labels.
+pub(super) fn inference_inputs(node: &SymbolNode) -> &[NodeOutput] {
+    let has_labels = WITH_LABELS.contains(&&*node.op);
+    let end = if has_labels { node.inputs.len().min(1) } else { node.inputs.len() };
     node.inputs.get(..end).unwrap_or_default()
 }
 
-/// Whether a variable is called as MXNet calls parameters, and not as people call inputs.
-pub(super) fn is_called_like_a_parameter(name: &str) -> bool {
-    const ENDS: [&str; 7] =
-        ["_weight", "_bias", "_gamma", "_beta", "_moving_mean", "_moving_var", "_running_mean"];
-    ENDS.iter().any(|end| name.ends_with(end))
+/// The suffixes that MXNet's layers give to the names of their parameters.
+const PARAMETER_SUFFIXES: [&str; 7] =
+    ["_weight", "_bias", "_gamma", "_beta", "_moving_mean", "_moving_var", "_running_mean"];
+
+/// Whether a variable's name is that of a parameter, and not that of an input.
+pub(super) fn is_parameter_name(name: &str) -> bool {
+    PARAMETER_SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
 }
 
-/// Adds to the graph what gives `out` as `node` would.
+/// Adds the equivalent of `node` to the graph, with the output `out`.
 ///
 /// # Errors
-/// [`Code::Unimplemented`] if it has no counterpart.
-pub(super) fn convert(graph: &mut Converter, node: &Node, out: &str) -> Result<()> {
+/// `Code::Unimplemented` if it has no equivalent; `Code::DataLoss` if it is invalid.
+pub(super) fn convert(graph: &mut Converter, node: &SymbolNode, out: &str) -> Result<()> {
     let inputs = graph.inputs(node)?;
-    let mut step = Step { graph, node, inputs, out };
-    let rank = step.data().ok().and_then(|data| step.graph.rank(data));
-    // Most operations give as many dimensions as their first input has.
-    step.graph.set_rank(out, rank);
-    step.convert()
+    let mut conversion = OpConversion { graph, node, inputs, out };
+    // The output of most operations has the rank of the first input. The others set it.
+    let rank = conversion.data().ok().and_then(|data| conversion.graph.rank(data));
+    conversion.graph.set_rank(out, rank);
+    conversion.convert()
 }
 
 /// The conversion of one operation.
-pub(super) struct Step<'c, 'g, 'n> {
+pub(super) struct OpConversion<'c, 'g, 'n> {
     pub(super) graph: &'c mut Converter<'g>,
-    pub(super) node: &'n Node,
-    /// Names of what it takes.
+    /// The operation.
+    pub(super) node: &'n SymbolNode,
+    /// The names of its inputs in the ONNX graph.
     pub(super) inputs: Vec<String>,
-    /// The name of what it gives.
+    /// The name of its output in the ONNX graph.
     pub(super) out: &'n str,
 }
 
-impl Step<'_, '_, '_> {
+impl OpConversion<'_, '_, '_> {
     fn convert(&mut self) -> Result<()> {
         let op = &*self.node.op;
-        if let Some((_, to)) = RENAMED.iter().find(|(from, _)| *from == op) {
+        if let Some((_, to)) = UNARY.iter().find(|(from, _)| *from == op) {
             if *to == "Flatten" {
                 self.graph.set_rank(self.out, Some(2));
             }
             return self.unary(to);
         }
-        if let Some((_, to)) = PAIRS.iter().find(|(from, _)| *from == op) {
+        if let Some((_, to)) = BINARY.iter().find(|(from, _)| *from == op) {
             self.expect_inputs(2..=2)?;
             return self.all_inputs(to);
         }
-        if let Some(&(_, to, first)) = WITH_NUMBER.iter().find(|(from, ..)| *from == op) {
-            return self.with_number(to, first);
+        if let Some(&(_, to, is_first)) = WITH_SCALAR.iter().find(|(from, ..)| *from == op) {
+            return self.with_scalar(to, is_first);
         }
         match op {
             "FullyConnected" => self.fully_connected(),
@@ -168,7 +172,7 @@ impl Step<'_, '_, '_> {
             "BatchNorm" | "BatchNorm_v1" => self.batch_norm(),
             "InstanceNorm" => self.instance_norm(),
             "Activation" => self.activation(),
-            "LeakyReLU" => self.leaky(),
+            "LeakyReLU" => self.leaky_relu(),
             "softmax" => self.softmax("Softmax"),
             "log_softmax" => self.softmax("LogSoftmax"),
             "SoftmaxActivation" => self.softmax_activation(),
@@ -176,12 +180,7 @@ impl Step<'_, '_, '_> {
             "Reshape" | "reshape" => self.reshape(),
             "transpose" => self.transpose(),
             "ElementWiseSum" | "add_n" => self.all_inputs("Sum"),
-            "Concat" | "concat" => {
-                let axis = int("axis", self.node.integer("dim", 1)?);
-                let inputs: Vec<&str> = self.inputs.iter().map(String::as_str).collect();
-                self.graph.push(onnx("Concat", &inputs, &[self.out]).with(axis));
-                Ok(())
-            }
+            "Concat" | "concat" => self.concat(),
             "Dropout" => self.dropout(),
             "clip" => self.clip(),
             "Pad" | "pad" => self.pad(),
@@ -197,17 +196,19 @@ impl Step<'_, '_, '_> {
             "squeeze" => self.squeeze(),
             "Embedding" => self.embedding(),
             "square" => self.square(),
-            _ => Err(self.refused("it is not known")),
+            _ => Err(self.unsupported("it has no conversion to ONNX")),
         }
     }
 
-    pub(super) fn refused(&self, what: &str) -> Error {
-        self.node.refused(what)
+    /// The error for an operation that cannot be converted.
+    pub(super) fn unsupported(&self, reason: &str) -> Error {
+        self.node.unsupported(reason)
     }
 
-    pub(super) fn broken(&self, what: &str) -> Error {
-        let Node { op, name, .. } = self.node;
-        Error::new(Code::DataLoss, format!("the symbol is damaged: {op} {name:?} {what}"))
+    /// The error for an operation that contradicts its definition: "`op` `name` `defect`".
+    pub(super) fn invalid_op(&self, defect: &str) -> Error {
+        let SymbolNode { op, name, .. } = self.node;
+        invalid_symbol(&format!("{op} {name:?} {defect}"))
     }
 
     /// The first input.
@@ -215,67 +216,82 @@ impl Step<'_, '_, '_> {
         self.input(0)
     }
 
+    /// The name of an input.
     pub(super) fn input(&self, index: usize) -> Result<&str> {
         let name = self.inputs.get(index).map(String::as_str);
-        name.ok_or_else(|| self.broken("has too few inputs"))
+        name.ok_or_else(|| self.invalid_op("has too few inputs"))
     }
 
+    /// The names of all inputs.
+    pub(super) fn input_names(&self) -> Vec<&str> {
+        self.inputs.iter().map(String::as_str).collect()
+    }
+
+    /// Checks the number of inputs.
     pub(super) fn expect_inputs(&self, counts: std::ops::RangeInclusive<usize>) -> Result<()> {
         match counts.contains(&self.inputs.len()) {
             true => Ok(()),
-            false => Err(self.broken(&format!("has {} inputs", self.inputs.len()))),
+            false => Err(self.invalid_op(&format!("has {} inputs", self.inputs.len()))),
         }
     }
 
-    /// The name of a value of this operation.
-    pub(super) fn part(&self, what: &str) -> String {
-        format!("{}/{what}", self.out)
+    /// A name for an intermediate value of this operation.
+    pub(super) fn internal_name(&self, part: &str) -> String {
+        format!("{}/{part}", self.out)
     }
 
+    /// Adds an ONNX operator on the first input.
     pub(super) fn unary(&mut self, op: &str) -> Result<()> {
-        let made = onnx(op, &[self.data()?], &[self.out]);
-        self.give(made)
+        let converted = onnx_node(op, &[self.data()?], &[self.out]);
+        self.push_node(converted)
     }
 
+    /// Adds an ONNX operator on all inputs.
     pub(super) fn all_inputs(&mut self, op: &str) -> Result<()> {
-        let inputs: Vec<&str> = self.inputs.iter().map(String::as_str).collect();
-        self.graph.simple(op, &inputs, self.out);
+        let converted = onnx_node(op, &self.input_names(), &[self.out]);
+        self.push_node(converted)
+    }
+
+    /// Adds an ONNX node.
+    pub(super) fn push_node(&mut self, node: NodeProto) -> Result<()> {
+        self.graph.push(node);
         Ok(())
     }
 
-    pub(super) fn give(&mut self, made: NodeProto) -> Result<()> {
-        self.graph.push(made);
-        Ok(())
-    }
-
-    fn with_number(&mut self, op: &str, first: bool) -> Result<()> {
-        if self.node.get("scalar").is_none() {
-            return Err(self.broken("has no scalar"));
+    fn with_scalar(&mut self, op: &str, is_first: bool) -> Result<()> {
+        if self.node.attribute("scalar").is_none() {
+            return Err(self.invalid_op("has no scalar"));
         }
-        let number = self.part("scalar");
-        self.graph.number(&number, self.node.number("scalar", 0.0)?);
+        let scalar = self.internal_name("scalar");
+        self.graph.scalar(&scalar, self.node.float("scalar", 0.0)?);
         let data = self.data()?;
-        let inputs = if first { [&*number, data] } else { [data, &*number] };
-        let made = onnx(op, &inputs, &[self.out]);
-        self.give(made)
+        let inputs = if is_first { [&*scalar, data] } else { [data, &*scalar] };
+        let converted = onnx_node(op, &inputs, &[self.out]);
+        self.push_node(converted)
     }
 
-    /// A number as ONNX's attributes have it.
-    #[allow(clippy::cast_possible_truncation)] // MXNet keeps these in the same size.
-    pub(super) fn small(&self, name: &str, default: f64) -> Result<f32> {
-        Ok(self.node.number(name, default)? as f32)
+    /// A float attribute in the precision of ONNX's attributes.
+    #[allow(clippy::cast_possible_truncation)] // MXNet keeps these attributes as f32, too.
+    pub(super) fn float_attribute(&self, name: &str, default: f64) -> Result<f32> {
+        Ok(self.node.float(name, default)? as f32)
+    }
+
+    fn concat(&mut self) -> Result<()> {
+        let axis = int("axis", self.node.integer("dim", 1)?);
+        let converted = onnx_node("Concat", &self.input_names(), &[self.out]).with(axis);
+        self.push_node(converted)
     }
 
     fn clip(&mut self) -> Result<()> {
-        let (low, high) = (self.part("low"), self.part("high"));
-        self.graph.number(&low, self.node.number("a_min", f64::NEG_INFINITY)?);
-        self.graph.number(&high, self.node.number("a_max", f64::INFINITY)?);
-        let made = onnx("Clip", &[self.data()?, &low, &high], &[self.out]);
-        self.give(made)
+        let (low, high) = (self.internal_name("low"), self.internal_name("high"));
+        self.graph.scalar(&low, self.node.float("a_min", f64::NEG_INFINITY)?);
+        self.graph.scalar(&high, self.node.float("a_max", f64::INFINITY)?);
+        let converted = onnx_node("Clip", &[self.data()?, &low, &high], &[self.out]);
+        self.push_node(converted)
     }
 
     fn square(&mut self) -> Result<()> {
-        let made = onnx("Mul", &[self.data()?, self.data()?], &[self.out]);
-        self.give(made)
+        let converted = onnx_node("Mul", &[self.data()?, self.data()?], &[self.out]);
+        self.push_node(converted)
     }
 }

@@ -1,8 +1,8 @@
 //! Reads the arrays of a checkpoint: `P-NNNN.params`, which `mx.nd.save` writes.
 //!
-//! The file is a list of arrays and a list of their names. An array has a mark of its version,
-//! its shape, where it was (a device, which does not matter here), its type and its values, all
-//! little-endian.
+//! The file is a list of arrays and a list of their names. An array has a magic number for the
+//! version of its format, its shape, its device (which does not matter here), its type and its
+//! values, all little-endian.
 
 use std::collections::HashMap;
 
@@ -11,45 +11,57 @@ use bytes::{Buf, Bytes};
 use tensorserve_tensor::DType;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// What a file of arrays begins with.
-const FILE: u64 = 0x112;
+/// The magic number of a file of arrays (`kMXAPINDArrayListMagic`).
+const LIST_MAGIC: u64 = 0x112;
 
-/// What an array begins with: of the first version, of those that may be sparse, and of those
-/// whose shape may be unknown. What begins otherwise is older still.
-const V1: u32 = 0xF993_FAC8;
-const V2: u32 = 0xF993_FAC9;
-const V3: u32 = 0xF993_FACA;
+/// The magic numbers of an array: of the first version with 64-bit dimensions, of the version that
+/// added sparse arrays, and of the version that added unknown shapes. In older files an array
+/// begins with its rank.
+const ARRAY_V1_MAGIC: u32 = 0xF993_FAC8;
+const ARRAY_V2_MAGIC: u32 = 0xF993_FAC9;
+const ARRAY_V3_MAGIC: u32 = 0xF993_FACA;
 
-/// More dimensions than that no array of MXNet has.
-const MOST_DIMENSIONS: usize = 32;
+/// `kDefaultStorage`: the array is dense.
+const DENSE_STORAGE: u32 = 0;
+
+/// The rank of an unknown shape.
+const UNKNOWN_RANK: u32 = u32::MAX;
+
+/// The largest rank of an array in MXNet.
+const MAX_RANK: usize = 32;
+
+/// The length of a device: its type and its number.
+const DEVICE_LENGTH: usize = 8;
 
 /// An array of numbers.
-pub(super) struct Array {
+pub(super) struct ParamArray {
     pub(super) dtype: DType,
     pub(super) dims: Vec<i64>,
-    /// In the file's memory, little-endian.
+    /// Little-endian, in the file's memory.
     pub(super) values: Bytes,
 }
 
-/// The arrays of a file by name, without the `arg:` or `aux:` before it.
+/// The arrays of a file by name, without the prefix `arg:` or `aux:`.
 ///
 /// # Errors
-/// [`Code::DataLoss`] if the file is damaged; [`Code::Unimplemented`] for arrays that are sparse
-/// or of another type.
-pub(super) fn read(file: Bytes) -> Result<HashMap<String, Array>> {
-    let mut reader = Reader { rest: file };
-    if reader.u64()? != FILE {
-        return Err(broken("it does not begin as a file of arrays does"));
+/// [`Code::DataLoss`] if the file is invalid; [`Code::Unimplemented`] for arrays that are sparse
+/// or have another element type.
+pub(super) fn read(file: Bytes) -> Result<HashMap<String, ParamArray>> {
+    let mut reader = ParamsReader { rest: file };
+    if reader.u64()? != LIST_MAGIC {
+        return Err(invalid_params(
+            "the file does not begin with the magic number of an array list",
+        ));
     }
-    reader.u64()?; // Kept free.
+    reader.u64()?; // Reserved.
     let count = reader.u64()?;
+    // An array takes at least four bytes, so a wrong count soon reaches the end of the file.
     let mut arrays = Vec::new();
     for _ in 0..count {
-        // Each takes four bytes at least, so a number that lies ends soon.
         arrays.push(reader.array()?);
     }
     if reader.u64()? != count {
-        return Err(broken("it has not as many names as arrays"));
+        return Err(invalid_params("the number of names differs from the number of arrays"));
     }
     let mut named = HashMap::new();
     for array in arrays {
@@ -62,85 +74,91 @@ pub(super) fn read(file: Bytes) -> Result<HashMap<String, Array>> {
     Ok(named)
 }
 
-struct Reader {
+struct ParamsReader {
     rest: Bytes,
 }
 
-impl Reader {
+impl ParamsReader {
     fn take(&mut self, count: usize) -> Result<Bytes> {
         if count > self.rest.len() {
-            return Err(broken("it ends in the middle"));
+            return Err(invalid_params("the file is truncated"));
         }
         Ok(self.rest.split_to(count))
     }
 
     fn u32(&mut self) -> Result<u32> {
-        self.take(4).map(|mut bytes| bytes.get_u32_le())
+        self.take(size_of::<u32>()).map(|mut bytes| bytes.get_u32_le())
     }
 
     fn u64(&mut self) -> Result<u64> {
-        self.take(8).map(|mut bytes| bytes.get_u64_le())
+        self.take(size_of::<u64>()).map(|mut bytes| bytes.get_u64_le())
     }
 
-    fn size(&mut self) -> Result<i64> {
-        let size = i64::try_from(self.u64()?).ok().filter(|size| *size >= 0);
-        size.ok_or_else(|| broken("a dimension is negative"))
+    fn dimension(&mut self) -> Result<i64> {
+        i64::try_from(self.u64()?).map_err(|_| invalid_params("a dimension is negative"))
     }
 
     fn name(&mut self) -> Result<String> {
         let length = usize::try_from(self.u64()?).unwrap_or(usize::MAX);
         let bytes = self.take(length)?;
-        String::from_utf8(bytes.to_vec()).map_err(|_| broken("a name is not text"))
+        String::from_utf8(bytes.to_vec()).map_err(|_| invalid_params("a name is not valid UTF-8"))
     }
 
     /// The next array; `None` for one without values.
-    fn array(&mut self) -> Result<Option<Array>> {
-        let mark = self.u32()?;
-        let dims = match mark {
-            V1 => self.wide_shape()?,
-            V2 | V3 => {
-                if self.u32()? != 0 {
-                    let message = "it has sparse arrays, which can not be served: save them dense";
+    fn array(&mut self) -> Result<Option<ParamArray>> {
+        let magic = self.u32()?;
+        let dims = match magic {
+            ARRAY_V1_MAGIC => self.shape()?,
+            ARRAY_V2_MAGIC | ARRAY_V3_MAGIC => {
+                if self.u32()? != DENSE_STORAGE {
+                    let message = "the parameters have sparse arrays, which are not supported: \
+                                   save them as dense arrays";
                     return Err(Error::new(Code::Unimplemented, message));
                 }
-                self.wide_shape()?
+                self.shape()?
             }
-            rank => self.old_shape(rank)?,
+            rank => Some(self.shape_of_u32(rank)?),
         };
-        // In the last version an array without dimensions is a number.
-        let Some(dims) = dims.filter(|dims| mark == V3 || !dims.is_empty()) else {
+        // An array of rank 0 is a scalar in the last version, and has no values in earlier ones.
+        let Some(dims) = dims.filter(|dims| magic == ARRAY_V3_MAGIC || !dims.is_empty()) else {
             return Ok(None);
         };
-        self.take(8)?; // The device.
+        self.take(DEVICE_LENGTH)?;
         let dtype = dtype(self.u32()?)?;
-        let size = dims.iter().try_fold(i64::try_from(dtype.size().unwrap_or(1)).unwrap_or(1), {
-            |size, &dim| size.checked_mul(dim)
-        });
-        let size = size.and_then(|size| usize::try_from(size).ok()).unwrap_or(usize::MAX);
-        Ok(Some(Array { dtype, dims, values: self.take(size)? }))
+        let values = self.take(byte_length(dtype, &dims))?;
+        Ok(Some(ParamArray { dtype, dims, values }))
     }
 
-    /// `None` if the shape is not known.
-    fn wide_shape(&mut self) -> Result<Option<Vec<i64>>> {
+    /// A rank and dimensions of 64 bits; `None` if the shape is unknown.
+    fn shape(&mut self) -> Result<Option<Vec<i64>>> {
         let rank = self.u32()?;
-        if rank == u32::MAX {
+        if rank == UNKNOWN_RANK {
             return Ok(None);
         }
-        (0..checked_rank(rank)?).map(|_| self.size()).collect::<Result<_>>().map(Some)
+        (0..checked_rank(rank)?).map(|_| self.dimension()).collect::<Result<_>>().map(Some)
     }
 
-    fn old_shape(&mut self, rank: u32) -> Result<Option<Vec<i64>>> {
-        (0..checked_rank(rank)?).map(|_| self.u32().map(i64::from)).collect::<Result<_>>().map(Some)
+    /// Dimensions of 32 bits.
+    fn shape_of_u32(&mut self, rank: u32) -> Result<Vec<i64>> {
+        (0..checked_rank(rank)?).map(|_| self.u32().map(i64::from)).collect()
     }
 }
 
 fn checked_rank(rank: u32) -> Result<usize> {
-    let rank = usize::try_from(rank).ok().filter(|rank| *rank <= MOST_DIMENSIONS);
-    rank.ok_or_else(|| broken("an array has too many dimensions"))
+    let rank = usize::try_from(rank).ok().filter(|rank| *rank <= MAX_RANK);
+    rank.ok_or_else(|| invalid_params(&format!("an array has more than {MAX_RANK} dimensions")))
 }
 
-fn dtype(flag: u32) -> Result<DType> {
-    Ok(match flag {
+/// The length of an array's values; `usize::MAX`, which no file has, if it overflows.
+fn byte_length(dtype: DType, dims: &[i64]) -> usize {
+    let element_size = i64::try_from(dtype.size().unwrap_or(1)).unwrap_or(1);
+    let length = dims.iter().try_fold(element_size, |length, &dim| length.checked_mul(dim));
+    length.and_then(|length| usize::try_from(length).ok()).unwrap_or(usize::MAX)
+}
+
+/// The dtype for MXNet's number of an element type (`mshadow::TypeFlag`).
+fn dtype(type_flag: u32) -> Result<DType> {
+    Ok(match type_flag {
         0 => DType::Float,
         1 => DType::Double,
         2 => DType::Half,
@@ -149,12 +167,15 @@ fn dtype(flag: u32) -> Result<DType> {
         5 => DType::Int8,
         6 => DType::Int64,
         other => {
-            let message = format!("it has an array of type number {other}, which is not supported");
+            let message = format!(
+                "the parameters have an array of MXNet's type number {other}, which is not \
+                 supported"
+            );
             return Err(Error::new(Code::Unimplemented, message));
         }
     })
 }
 
-fn broken(what: &str) -> Error {
-    Error::new(Code::DataLoss, format!("the parameters are damaged: {what}"))
+fn invalid_params(reason: &str) -> Error {
+    Error::new(Code::DataLoss, format!("the parameters are invalid: {reason}"))
 }

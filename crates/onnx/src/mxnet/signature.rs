@@ -1,29 +1,29 @@
-//! What a checkpoint says of its inputs and outputs: `P-signature.json`, as Simple TensorFlow
-//! Serving and MXNet's model server read it.
+//! The declared inputs and outputs of a checkpoint: `P-signature.json`, in the format of Simple
+//! TensorFlow Serving and MXNet's model server.
 
 use serde::Deserialize;
 
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The inputs and outputs of a model.
+/// The inputs and outputs of a checkpoint.
 #[derive(Deserialize)]
-pub(super) struct Declared {
-    pub(super) inputs: Vec<Tensor>,
+pub(super) struct CheckpointSignature {
+    pub(super) inputs: Vec<DeclaredTensor>,
     #[serde(default)]
-    pub(super) outputs: Vec<Tensor>,
+    pub(super) outputs: Vec<DeclaredTensor>,
 }
 
-/// One of them.
+/// An input or output.
 #[derive(Deserialize)]
-pub(super) struct Tensor {
+pub(super) struct DeclaredTensor {
     #[serde(rename = "data_name")]
     pub(super) name: String,
     #[serde(rename = "data_shape", default)]
     shape: Vec<i64>,
 }
 
-impl Tensor {
-    /// Its shape; the first dimension, which is the batch, is open.
+impl DeclaredTensor {
+    /// Its shape, in which the first dimension, the batch size, is -1.
     pub(super) fn dims(&self) -> Vec<i64> {
         let mut dims = self.shape.clone();
         if let Some(first) = dims.first_mut() {
@@ -33,13 +33,13 @@ impl Tensor {
     }
 }
 
-/// The signature in the text of a file.
+/// Parses the text of a signature file.
 ///
 /// # Errors
-/// [`Code::DataLoss`] if it is none.
-pub(super) fn read(text: &[u8]) -> Result<Declared> {
-    serde_json::from_slice(text).map_err(|e| {
-        let message = format!("the signature is damaged: {e}");
-        Error::new(Code::DataLoss, message).with_source(e)
+/// [`Code::DataLoss`] if the text is not a valid signature.
+pub(super) fn read(text: &[u8]) -> Result<CheckpointSignature> {
+    serde_json::from_slice(text).map_err(|error| {
+        let message = format!("the signature file is invalid: {error}");
+        Error::new(Code::DataLoss, message).with_source(error)
     })
 }

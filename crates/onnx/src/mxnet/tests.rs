@@ -1,9 +1,9 @@
-//! Checkpoints that MXNet wrote, and graphs in its form made here.
+//! Tests with checkpoints that MXNet wrote, and with checkpoints that the tests build.
 //!
-//! Expected numbers of the files are MXNet 1.9.1's (`iris_mlp`) or worked out by hand from the
-//! parameters (`mx_mlp`); those of the graphs are worked out by hand. Besides, 140 graphs of random
-//! parameters, each operation with its attributes and a small residual network, gave what MXNet
-//! 1.9.1 gives, to 4e-6.
+//! The expected numbers of the files come from MXNet 1.9.1 (`iris_mlp`) or are calculated by hand
+//! from the parameters (`mx_mlp`), as are those of the built checkpoints. In addition, 140 graphs
+//! with random parameters (each operation with its attributes, and a small residual network)
+//! returned the results of MXNet 1.9.1 with differences of at most 4e-6.
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -44,7 +44,7 @@ fn close(tensor: &Tensor, shape: &[i64], expected: &[f32]) {
     }
 }
 
-/// A file of arrays as MXNet 1.x writes it.
+/// A parameter file as MXNet 1.x writes it.
 fn params(arrays: &[(&str, &[i64], &[f32])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let long = |bytes: &mut Vec<u8>, value: usize| {
@@ -70,8 +70,8 @@ fn params(arrays: &[(&str, &[i64], &[f32])]) -> Vec<u8> {
     bytes
 }
 
-/// A checkpoint of one operation of `data`, whose shape is `shape`, and of its parameters.
-fn one(
+/// A checkpoint of one operation, whose inputs are `data` of the shape `shape` and its parameters.
+fn checkpoint_of(
     op: &str,
     attributes: &[(&str, &str)],
     shape: &[i64],
@@ -95,14 +95,14 @@ fn one(
     folder
 }
 
-/// What one operation gives.
+/// The output of one operation.
 fn compute(
     op: &str,
     attributes: &[(&str, &str)],
     x: (&[i64], &[f32]),
     arrays: &[(&str, &[i64], &[f32])],
 ) -> Tensor {
-    let folder = one(op, attributes, x.0, arrays);
+    let folder = checkpoint_of(op, attributes, x.0, arrays);
     let loaded = load(folder.path()).unwrap_or_else(|e| panic!("{op}: {e}"));
     run(&loaded, tensor(x.0, x.1))
 }
@@ -125,7 +125,7 @@ fn a_checkpoint_with_a_signature_is_called_by_its_names() {
 }
 
 #[test]
-fn a_checkpoint_without_a_signature_tells_what_it_takes() {
+fn the_inputs_of_a_checkpoint_without_a_signature_come_from_its_symbol() {
     let loaded = load(&data("platforms/mxnet")).expect("loads");
     let signature = &loaded.signatures[0];
     assert_eq!((&*signature.inputs[0].alias, signature.inputs.len()), ("data", 1));
@@ -150,7 +150,7 @@ fn layers_give_what_mxnet_gives() {
     let x = [1.0, 2.0, 3.0, 4.0];
     let image: (&[i64], &[f32]) = (&[1, 1, 2, 2], &x);
     let row: (&[i64], &[f32]) = (&[1, 4], &x);
-    // gamma counts as 1 unless it is said not to.
+    // By default gamma counts as 1.
     let normal: [(&str, &[i64], &[f32]); 4] = [
         ("gamma", &[1], &[3.0]),
         ("beta", &[1], &[0.5]),
@@ -242,7 +242,7 @@ fn shapes_and_numbers_change_as_mxnets() {
 
 #[test]
 fn a_wrong_shape_of_an_output_does_no_harm() {
-    let folder = one("relu", &[], &[1, 2], &[]);
+    let folder = checkpoint_of("relu", &[], &[1, 2], &[]);
     let input = json!({"data_name": "data", "data_shape": [1, 2]});
     let output = json!({"data_name": "out", "data_shape": [1, 7, 7]});
     let signature = json!({"inputs": [input], "outputs": [output]}).to_string();
@@ -261,7 +261,7 @@ fn what_has_no_counterpart_is_refused_by_name() {
         ("Reshape", &[("shape", "(-3, 0)")]),
         ("Activation", &[("act_type", "mish")]),
     ] {
-        let folder = one(op, attributes, &[1, 1, 2, 2], &[]);
+        let folder = checkpoint_of(op, attributes, &[1, 1, 2, 2], &[]);
         let error = load(folder.path()).err().expect(op);
         assert_eq!(error.code(), Code::Unimplemented, "{error}");
         assert!(error.message().contains(op) && error.message().contains("ONNX"), "{error}");
@@ -270,17 +270,17 @@ fn what_has_no_counterpart_is_refused_by_name() {
 
 #[test]
 fn parts_that_are_missing_are_named() {
-    let folder = one("relu", &[], &[1], &[]);
+    let folder = checkpoint_of("relu", &[], &[1], &[]);
     let params = folder.path().join("m-0003.params");
     let bytes = fs::read(&params).expect("file");
     fs::remove_file(&params).expect("removed");
     assert!(matches!(mxnet().check(folder.path()), Completeness::Missing(_)));
-    // Of several epochs, the last.
+    // The last of several epochs counts.
     fs::write(folder.path().join("m-0009.params"), "damaged").expect("written");
     assert!(matches!(mxnet().check(folder.path()), Completeness::Broken(_)));
     fs::write(folder.path().join("m-0010.params"), bytes).expect("written");
     assert!(matches!(mxnet().check(folder.path()), Completeness::Complete));
-    // A parameter that the symbol takes.
+    // A missing parameter is named.
     let home = tempfile::tempdir().expect("temporary folder");
     for name in ["iris_mlp-symbol.json", "iris_mlp-0000.params"] {
         fs::copy(data("platforms/mxnet").join(name), home.path().join(name)).expect("copied");
@@ -300,22 +300,22 @@ fn damaged_checkpoints_are_errors() {
     }
     for name in names {
         let (file, whole) = (folder.path().join(name), fs::read(source.join(name)).expect("file"));
-        let tried = |bytes: &[u8]| {
+        let write_and_load = |bytes: &[u8]| {
             fs::write(&file, bytes).expect("written");
             let _ = load(folder.path());
         };
         for length in 0..whole.len() {
-            tried(&whole[..length]);
+            write_and_load(&whole[..length]);
         }
         let mut seed = 7_u32;
         for _ in 0..200 {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let mut bytes = whole.clone();
-            let place = usize::try_from(seed >> 8).expect("small") % bytes.len();
-            bytes[place] ^= u8::try_from(seed >> 24).expect("a byte") | 1;
-            tried(&bytes);
+            let index = usize::try_from(seed >> 8).expect("small") % bytes.len();
+            bytes[index] ^= u8::try_from(seed >> 24).expect("a byte") | 1;
+            write_and_load(&bytes);
         }
-        tried(&whole);
+        write_and_load(&whole);
     }
     load(folder.path()).expect("whole again");
 }
