@@ -138,15 +138,18 @@ fn read_text(path: &Path) -> Result<String> {
 /// # Errors
 /// Those of a server that reads the file.
 pub fn list(path: &Path) -> Result<Vec<AccountSummary>> {
-    let summary = |account: Account| AccountSummary {
+    Ok(read(path)?.iter().map(summary).collect())
+}
+
+fn summary(account: &Account) -> AccountSummary {
+    AccountSummary {
         name: account.identity.name().unwrap_or_default().to_owned(),
         kind: match account.secret {
             SecretHash::Password(_) => CredentialKind::User,
             SecretHash::Key(_) => CredentialKind::Key,
         },
         roles: account.identity.roles(),
-    };
-    Ok(read(path)?.into_iter().map(summary).collect())
+    }
 }
 
 fn parse(text: &str) -> Result<Vec<Account>> {
@@ -200,14 +203,17 @@ fn identity(name: &Spanned<String>, role_names: &[Spanned<String>]) -> Result<Id
 
 /// Refuses names that cannot be written to the log, or before the colon of Basic credentials.
 fn check_name(name: &str) -> Result<(), String> {
-    let is_invalid = |c: char| c == ':' || c.is_control();
-    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(is_invalid) {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(is_forbidden_in_name) {
         return Err(format!(
             "{name:?} is not a valid name: it must have 1 to {MAX_NAME_BYTES} bytes, and neither \
              colons nor control characters"
         ));
     }
     Ok(())
+}
+
+fn is_forbidden_in_name(character: char) -> bool {
+    character == ':' || character.is_control()
 }
 
 /// Adds a user with a password to the file at `path`, which is created if it is missing.
@@ -232,11 +238,15 @@ pub fn add_key(path: &Path, name: &str, key: &str, roles: &[Role]) -> Result<()>
 
 /// A name as a TOML key, quoted if necessary.
 fn toml_key(name: &str) -> String {
-    let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-    if !name.is_empty() && name.bytes().all(is_bare) {
+    if !name.is_empty() && name.bytes().all(is_bare_key_byte) {
         return name.to_owned();
     }
     format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// Whether TOML allows the byte in a key without quotes.
+fn is_bare_key_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_".contains(&byte)
 }
 
 /// Appends a table with a secret and roles to the file.

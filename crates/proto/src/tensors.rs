@@ -168,7 +168,7 @@ fn low_half(value: i32) -> [u8; 2] {
     u16::from_le_bytes([a, b]).to_ne_bytes()
 }
 
-/// The bytes of `count` values; missing ones repeat the last, or are zeros if there is none.
+/// The bytes of `count` values; missing values repeat the last, or are zeros if `values` is empty.
 fn fill<T, const N: usize>(
     values: &[T],
     count: usize,

@@ -25,8 +25,8 @@ impl<'a> Graph<'a> {
 
     /// Whether the graph has variables, whose values come from files.
     pub(super) fn has_variables(&self) -> bool {
-        let is_variable = |op: &str| matches!(op, "Variable" | "VariableV2" | "VarHandleOp");
-        self.nodes.values().any(|node| is_variable(&node.op))
+        let mut ops = self.nodes.values().map(|node| &*node.op);
+        ops.any(|op| matches!(op, "Variable" | "VariableV2" | "VarHandleOp"))
     }
 
     /// The operations that compute the tensors `outputs`: those of all nodes that they depend on,
