@@ -22,6 +22,7 @@ use bytes::Bytes;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 pub use self::array::{Array, ElementType};
+pub use self::value::Value as PickleValue;
 pub use self::value::Value;
 
 mod array;

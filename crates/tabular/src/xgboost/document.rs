@@ -1,153 +1,160 @@
-//! A model's file as a tree of values, whichever notation it is in: JSON or UBJSON.
+//! A model file as a tree of values, in either notation: JSON or UBJSON.
 //!
-//! Lists of numbers, which make up nearly all of a model, are kept as bare numbers.
+//! Arrays of numbers, which make up nearly all of a model, are kept as bare numbers.
 
 use std::str::FromStr;
 
-use super::{broken, json, ubjson};
+use super::{damaged, json, ubjson};
 use tensorserve_tensor::error::Result;
 
-/// Lists and objects may be nested this deep; a model's own reach 8.
-pub(super) const DEEPEST: usize = 32;
+/// How deep arrays and objects may be nested; a model needs 8.
+const MAX_DEPTH: usize = 32;
 
-/// Values (lists of numbers count as one) that a document may have, so that a small hostile file
-/// takes no large memory: a model has some 20 for each tree.
-pub(super) const MOST_VALUES: usize = 1 << 24;
+/// The most values of a document (an array of numbers counts as one), so that a small hostile file
+/// does not allocate much memory. A model has about 20 for each tree.
+const MAX_VALUES: usize = 1 << 24;
 
-/// Members that are of no use for a prediction, and are not kept.
-const UNUSED: [&str; 5] = ["Config", "cats", "loss_changes", "parents", "sum_hessian"];
+/// Members that predictions do not need. They are skipped.
+const UNUSED_MEMBERS: [&str; 5] = ["Config", "cats", "loss_changes", "parents", "sum_hessian"];
 
-/// A value.
+/// A value of a document.
 #[derive(Debug, PartialEq)]
-pub(super) enum Value {
-    Nothing,
+pub(super) enum DocumentValue {
+    Null,
     Number(f64),
     Text(String),
-    /// A list of numbers; truth values are 0 and 1.
+    /// An array of numbers; `false` and `true` are 0 and 1.
     Numbers(Vec<f64>),
-    List(Vec<Value>),
+    /// An array of other values.
+    List(Vec<DocumentValue>),
     /// Members in the order of the file.
-    Object(Vec<(String, Value)>),
+    Object(Vec<(String, DocumentValue)>),
 }
 
-/// Counts what a document holds while it is read.
+/// Counts the values of a document while it is read, and enforces [`MAX_VALUES`] and [`MAX_DEPTH`].
 #[derive(Default)]
-pub(super) struct Count(usize);
+pub(super) struct DocumentLimits {
+    values: usize,
+}
 
-impl Count {
+impl DocumentLimits {
     /// Counts one more value, at nesting depth `depth`.
-    pub(super) fn one_more(&mut self, depth: usize) -> Result<()> {
-        self.0 += 1;
-        if self.0 > MOST_VALUES {
-            return Err(broken(format!("it has more than {MOST_VALUES} values")));
+    pub(super) fn count_value(&mut self, depth: usize) -> Result<()> {
+        self.values += 1;
+        if self.values > MAX_VALUES {
+            return Err(damaged(format!("the document has more than {MAX_VALUES} values")));
         }
-        if depth > DEEPEST {
-            return Err(broken(format!("its values are nested more than {DEEPEST} deep")));
+        if depth > MAX_DEPTH {
+            return Err(damaged(format!("values are nested more than {MAX_DEPTH} levels deep")));
         }
         Ok(())
     }
 }
 
-impl Value {
-    /// Reads a JSON text.
+impl DocumentValue {
+    /// Reads a JSON document.
     pub(super) fn from_json(text: &[u8]) -> Result<Self> {
-        json::read(text).map_err(|e| e.context("its JSON is damaged"))
+        json::read(text).map_err(|e| e.context("invalid JSON"))
     }
 
     /// Reads a UBJSON document.
     pub(super) fn from_ubjson(bytes: &[u8]) -> Result<Self> {
-        ubjson::read(bytes).map_err(|e| e.context("its UBJSON is damaged"))
+        ubjson::read(bytes).map_err(|e| e.context("invalid UBJSON"))
     }
 
-    /// Whether a member called `name` is to be kept.
-    pub(super) fn keeps(name: &str) -> bool {
-        !UNUSED.contains(&name)
+    /// Whether predictions need members of this name.
+    pub(super) fn is_used(name: &str) -> bool {
+        !UNUSED_MEMBERS.contains(&name)
     }
 
     /// The member `name`, if this is an object that has it.
-    pub(super) fn find(&self, name: &str) -> Option<&Value> {
-        let Value::Object(members) = self else { return None };
+    pub(super) fn find(&self, name: &str) -> Option<&DocumentValue> {
+        let DocumentValue::Object(members) = self else { return None };
         members.iter().find(|(n, _)| n == name).map(|(_, value)| value)
     }
 
-    /// The member `name`.
-    pub(super) fn member(&self, name: &str) -> Result<&Value> {
-        self.find(name).ok_or_else(|| broken(format!("{name:?} is missing")))
+    /// The member `name`, which must be present.
+    pub(super) fn member(&self, name: &str) -> Result<&DocumentValue> {
+        self.find(name).ok_or_else(|| damaged(format!("{name:?} is missing")))
     }
 
-    /// The text `name`.
+    /// The string member `name`.
     pub(super) fn text(&self, name: &str) -> Result<&str> {
-        let Value::Text(text) = self.member(name)? else {
-            return Err(broken(format!("{name:?} is no text")));
+        let DocumentValue::Text(text) = self.member(name)? else {
+            return Err(damaged(format!("{name:?} is not a string")));
         };
         Ok(text)
     }
 
-    /// The texts of the list `name`; none if there is no such list.
+    /// The strings of the array `name`; empty if there is no such member.
     pub(super) fn texts(&self, name: &str) -> Result<Vec<String>> {
         if self.find(name).is_none() {
             return Ok(Vec::new());
         }
         let mut texts = Vec::new();
         for value in self.list(name)? {
-            let Value::Text(text) = value else {
-                return Err(broken(format!("{name:?} is not all texts")));
+            let DocumentValue::Text(text) = value else {
+                return Err(damaged(format!("{name:?} has an element that is not a string")));
             };
             texts.push(text.clone());
         }
         Ok(texts)
     }
 
-    /// The elements of the list `name`, which are no numbers.
-    pub(super) fn list(&self, name: &str) -> Result<&[Value]> {
+    /// The elements of the array `name`, which are not numbers.
+    pub(super) fn list(&self, name: &str) -> Result<&[DocumentValue]> {
         let member = self.member(name)?;
-        if matches!(member, Value::Numbers(numbers) if numbers.is_empty()) {
+        if matches!(member, DocumentValue::Numbers(numbers) if numbers.is_empty()) {
             return Ok(&[]);
         }
-        let Value::List(list) = member else {
-            return Err(broken(format!("{name:?} is not the list that it should be")));
+        let DocumentValue::List(list) = member else {
+            return Err(damaged(format!("{name:?} is not an array of objects or strings")));
         };
         Ok(list)
     }
 
-    /// The numbers of the list `name`.
+    /// The elements of the array `name`, which are numbers.
     pub(super) fn numbers(&self, name: &str) -> Result<&[f64]> {
         let member = self.member(name)?;
-        if matches!(member, Value::List(list) if list.is_empty()) {
+        if matches!(member, DocumentValue::List(list) if list.is_empty()) {
             return Ok(&[]);
         }
-        let Value::Numbers(numbers) = member else {
-            return Err(broken(format!("{name:?} is no list of numbers")));
+        let DocumentValue::Numbers(numbers) = member else {
+            return Err(damaged(format!("{name:?} is not an array of numbers")));
         };
         Ok(numbers)
     }
 
-    /// The same as the type that the library keeps them in.
+    /// The elements of the array `name` in single precision, as the library keeps them.
     pub(super) fn floats(&self, name: &str) -> Result<Vec<f32>> {
         Ok(self.numbers(name)?.iter().map(|&x| narrow(x)).collect())
     }
 
-    /// The number in the text `name` (parameters are texts, even if they are numbers), or the
-    /// number `name`.
+    /// The parameter `name`. The library writes parameters as strings, also where they are numbers.
     pub(super) fn parameter<T: FromStr>(&self, name: &str) -> Result<T> {
         let shown = match self.member(name)? {
-            Value::Text(text) => text.trim().to_owned(),
-            Value::Number(number) => number.to_string(),
-            Value::Nothing | Value::Numbers(_) | Value::List(_) | Value::Object(_) => {
-                return Err(broken(format!("{name:?} is no number")));
+            DocumentValue::Text(text) => text.trim().to_owned(),
+            DocumentValue::Number(number) => number.to_string(),
+            DocumentValue::Null
+            | DocumentValue::Numbers(_)
+            | DocumentValue::List(_)
+            | DocumentValue::Object(_) => {
+                return Err(damaged(format!("{name:?} is not a number")));
             }
         };
-        shown.parse().map_err(|_| broken(format!("{name:?} is {shown:?}, which is no such number")))
+        shown
+            .parse()
+            .map_err(|_| damaged(format!("{name:?} is {shown:?}, which is not a valid number")))
     }
 }
 
-/// `x` as an element of the library's arrays.
+/// `x` in single precision, the type of the library's arrays.
 #[allow(clippy::cast_possible_truncation)]
 pub(super) fn narrow(x: f64) -> f32 {
     x as f32
 }
 
-/// `x` as an index; `None` if it is none.
+/// `x` as an index; `None` unless it is an integer from 0 to 2^32 - 1.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 pub(super) fn index(x: f64) -> Option<usize> {
     let fits = x >= 0.0 && x <= f64::from(u32::MAX) && x.fract() == 0.0;
@@ -158,10 +165,14 @@ pub(super) fn index(x: f64) -> Option<usize> {
 mod tests {
     use super::*;
 
+    fn message(result: Result<()>) -> String {
+        result.expect_err("wrong").message().to_owned()
+    }
+
     #[test]
     fn members_are_found_or_named() {
         let text = br#"{"a":{"b":"7","c":[1,2.5],"d":["x"],"e":[]},"parents":[1]}"#;
-        let document = Value::from_json(text).expect("JSON");
+        let document = DocumentValue::from_json(text).expect("JSON");
         assert_eq!(document.find("parents"), None, "not kept");
         let a = document.member("a").expect("there");
         assert_eq!(a.parameter::<u32>("b").expect("a number"), 7);
@@ -169,13 +180,12 @@ mod tests {
         assert_eq!(a.texts("d").expect("texts"), ["x"]);
         assert!(a.texts("e").expect("none").is_empty() && a.texts("f").expect("none").is_empty());
         assert!(a.list("e").expect("empty").is_empty() && a.numbers("e").expect("none").is_empty());
-        let says = |result: Result<()>| result.expect_err("wrong").message().to_owned();
-        assert_eq!(says(a.member("f").map(drop)), "\"f\" is missing");
-        assert_eq!(says(a.numbers("d").map(drop)), "\"d\" is no list of numbers");
-        assert_eq!(says(a.text("c").map(drop)), "\"c\" is no text");
-        assert_eq!(says(a.list("c").map(drop)), "\"c\" is not the list that it should be");
+        assert_eq!(message(a.member("f").map(drop)), "\"f\" is missing");
+        assert_eq!(message(a.numbers("d").map(drop)), "\"d\" is not an array of numbers");
+        assert_eq!(message(a.text("c").map(drop)), "\"c\" is not a string");
+        assert_eq!(message(a.list("c").map(drop)), "\"c\" is not an array of objects or strings");
         let number = a.parameter::<u32>("d").map(drop);
-        assert_eq!(says(number), "\"d\" is no number");
+        assert_eq!(message(number), "\"d\" is not a number");
     }
 
     #[test]

@@ -1,222 +1,253 @@
-//! Trees as they are run: one flat list of nodes for all of them.
+//! Trees as they are evaluated: one flat list of the nodes of all of them.
 //!
-//! A node's children lie side by side and behind it, so a walk needs one index per node, and
-//! always ends.
+//! The children of a node are adjacent, and behind it. So a node needs one index for both, and every
+//! walk ends.
 
-use super::broken;
+use std::collections::VecDeque;
+
+use super::damaged;
 use tensorserve_tensor::error::Result;
 
-/// A tree as a file has it.
+/// A tree as a file stores it.
 #[derive(Default)]
-pub(super) struct Tree {
-    pub(super) nodes: Vec<TreeNode>,
-    /// Categories of all nodes that split by them.
+pub(super) struct XgboostTree {
+    pub(super) nodes: Vec<XgboostNode>,
+    /// The categories of all nodes that split by category.
     pub(super) categories: Vec<u32>,
-    /// Leaves that hold a value for every output: those values. Else empty.
-    pub(super) vectors: Vec<f32>,
+    /// The values of leaves that have one for each output; else empty.
+    pub(super) leaf_vectors: Vec<f32>,
 }
 
-/// A node as a file has it.
-pub(super) struct TreeNode {
-    /// The places of the children in the tree; `None` for a leaf.
+/// A node as a file stores it.
+pub(super) struct XgboostNode {
+    /// The indices of the left and the right child in the tree; `None` for a leaf.
     pub(super) children: Option<(usize, usize)>,
     pub(super) feature: usize,
     /// Whether a missing value goes to the left.
     pub(super) default_left: bool,
-    pub(super) split: Split,
+    pub(super) condition: NodeCondition,
 }
 
-/// What a node decides by, or what a leaf holds.
-pub(super) enum Split {
-    /// Smaller values go to the left; a leaf's value.
+/// The condition of a node, or the value of a leaf; a file has one field for both.
+pub(super) enum NodeCondition {
+    /// The threshold: smaller values go to the left. Or the value of a leaf.
     Number(f32),
-    /// Where in [`Tree::categories`] those are that go to the right: the first, and how many.
-    Categories(usize, usize),
-    /// Where in [`Tree::vectors`] a leaf's values start.
-    Vector(usize),
+    /// The categories that go to the right: a range of [`XgboostTree::categories`].
+    Categories { start: usize, count: usize },
+    /// Where the values of a leaf start in [`XgboostTree::leaf_vectors`].
+    LeafVector(usize),
 }
 
-/// Trees, and which output each adds to.
+/// All trees of a model.
 #[derive(Default)]
 pub(super) struct Forest {
-    nodes: Vec<Node>,
-    trees: Vec<Root>,
-    /// Sets of categories, as bits.
-    sets: Vec<Set>,
+    nodes: Vec<FlatNode>,
+    trees: Vec<TreeRoot>,
+    category_sets: Vec<CategorySet>,
+    /// The bits of all category sets.
     words: Vec<u32>,
-    vectors: Vec<f32>,
+    leaf_vectors: Vec<f32>,
 }
 
-/// A node, or a leaf.
+/// A node or a leaf.
 #[derive(Clone, Copy)]
-struct Node {
-    /// The feature, with [`DEFAULT_LEFT`] and [`BY_CATEGORY`]; of a leaf with values for every
-    /// output, where those start.
+struct FlatNode {
+    /// The feature, with the flags [`DEFAULT_LEFT`] and [`BY_CATEGORY`]. Of a leaf with a value for
+    /// each output, where those start in [`Forest::leaf_vectors`].
     feature: u32,
-    /// The smallest value that goes to the right; the bits of the number of a set; a leaf's value.
+    /// The threshold, from which on values go to the right; or the bits of an index into
+    /// [`Forest::category_sets`]; or the value of a leaf.
     value: f32,
-    /// The left child's place; the right one is next. 0 marks a leaf.
+    /// The index of the left child; the right one follows it. [`NO_CHILD`] marks a leaf.
     left: u32,
 }
 
-struct Root {
+struct TreeRoot {
     node: u32,
     output: u32,
-    /// How many outputs its leaves hold values for; 0 for one, which is in the node.
+    /// The number of values in a leaf; 0 for a single one, which is in the node.
     width: u32,
 }
 
 /// A range of [`Forest::words`].
-struct Set {
+struct CategorySet {
     start: usize,
     len: usize,
 }
 
-/// Trees that are walked side by side.
+/// The number of trees that are walked in parallel.
 const LANES: usize = 8;
 
+/// Flag of [`FlatNode::feature`]: a missing value goes to the left.
 const DEFAULT_LEFT: u32 = 1 << 31;
+
+/// Flag of [`FlatNode::feature`]: the node splits by category.
 const BY_CATEGORY: u32 = 1 << 30;
-const FEATURE: u32 = BY_CATEGORY - 1;
 
-/// The most features that a node can tell apart.
-pub(super) const MOST_FEATURES: usize = FEATURE as usize;
+/// The bits of [`FlatNode::feature`] that hold the feature.
+const FEATURE_BITS: u32 = BY_CATEGORY - 1;
 
-/// The library's bound on categories: the largest number up to which single precision has all
-/// integers.
-const MOST_CATEGORIES: u32 = 1 << 24;
+/// No node is its own child, and the first node is a root.
+const NO_CHILD: u32 = 0;
 
-/// Words (of 32 categories) that all sets may have: a set takes as many as its largest category
-/// needs, so a small hostile file could ask for much memory. 256 MiB.
-const MOST_WORDS: usize = 1 << 26;
+/// The most features that a node can distinguish.
+pub(super) const MAX_FEATURES: usize = FEATURE_BITS as usize;
+
+/// The library's bound on categories: single precision has all integers up to it.
+const MAX_CATEGORIES: u32 = 1 << 24;
+
+/// The most words (of 32 categories) of all category sets: 256 MiB. A set takes as many as its
+/// largest category needs, so a small hostile file could allocate much memory.
+const MAX_CATEGORY_WORDS: usize = 1 << 26;
 
 impl Forest {
-    /// Adds a tree whose leaves, times `weight`, add to the output number `output`, or, where they
-    /// hold `outputs` values each, to all.
+    /// Adds a tree. Its leaf values, times `weight`, are added to output number `output` of
+    /// `outputs`; leaves with a value for each output are added to all.
     pub(super) fn add(
         &mut self,
-        tree: &Tree,
+        tree: &XgboostTree,
         weight: f32,
         output: usize,
         outputs: usize,
         features: usize,
     ) -> Result<()> {
         if output >= outputs {
-            return Err(broken(format!("it adds to output {output} of {outputs}")));
+            return Err(damaged(format!(
+                "output {output} does not exist; the number of outputs is {outputs}"
+            )));
         }
-        let width = if tree.vectors.is_empty() { 0 } else { outputs };
+        let width = if tree.leaf_vectors.is_empty() { 0 } else { outputs };
         let root = self.nodes.len();
-        self.nodes.push(Node::EMPTY);
-        // The places of a node in the file and here.
-        let mut open = std::collections::VecDeque::from([(0, root)]);
-        let mut seen = 0;
+        self.nodes.push(FlatNode::EMPTY);
+        // Indices of a node in the file and here.
+        let mut open = VecDeque::from([(0, root)]);
+        let mut visited = 0;
         while let Some((from, to)) = open.pop_front() {
-            let node = tree
-                .nodes
-                .get(from)
-                .ok_or_else(|| broken(format!("node {from} of {} is named", tree.nodes.len())))?;
-            seen += 1;
-            if seen > tree.nodes.len() {
-                return Err(broken("its nodes are in a circle".to_owned()));
+            let node = tree.nodes.get(from).ok_or_else(|| {
+                let nodes = tree.nodes.len();
+                damaged(format!("node {from} does not exist; the number of nodes is {nodes}"))
+            })?;
+            visited += 1;
+            if visited > tree.nodes.len() {
+                return Err(damaged("the nodes form a cycle"));
             }
-            let compiled = match node.children {
-                None => self.leaf(tree, node, weight, width)?,
+            let flat = match node.children {
+                None => self.flat_leaf(tree, node, weight, width)?,
                 Some((left, right)) => {
-                    let place = self.nodes.len();
-                    self.nodes.extend([Node::EMPTY; 2]);
-                    open.extend([(left, place), (right, place + 1)]);
-                    self.split(tree, node, features, place)?
+                    let index = self.nodes.len();
+                    self.nodes.extend([FlatNode::EMPTY; 2]);
+                    open.extend([(left, index), (right, index + 1)]);
+                    self.flat_split(tree, node, features, index)?
                 }
             };
             if let Some(slot) = self.nodes.get_mut(to) {
-                *slot = compiled;
+                *slot = flat;
             }
         }
-        self.trees.push(Root { node: small(root)?, output: small(output)?, width: small(width)? });
+        self.trees.push(TreeRoot {
+            node: to_u32(root)?,
+            output: to_u32(output)?,
+            width: to_u32(width)?,
+        });
         Ok(())
     }
 
-    fn leaf(&mut self, tree: &Tree, leaf: &TreeNode, weight: f32, width: usize) -> Result<Node> {
-        match leaf.split {
-            Split::Number(value) if width == 0 => {
-                Ok(Node { feature: 0, value: value * weight, left: 0 })
+    fn flat_leaf(
+        &mut self,
+        tree: &XgboostTree,
+        leaf: &XgboostNode,
+        weight: f32,
+        width: usize,
+    ) -> Result<FlatNode> {
+        match leaf.condition {
+            NodeCondition::Number(value) if width == 0 => {
+                Ok(FlatNode { feature: 0, value: value * weight, left: NO_CHILD })
             }
-            Split::Vector(start) if width > 0 => {
-                let values = start.checked_add(width).and_then(|end| tree.vectors.get(start..end));
-                let values =
-                    values.ok_or_else(|| broken("a leaf's values are not there".to_owned()))?;
-                let feature = small(self.vectors.len())?;
-                self.vectors.extend(values.iter().map(|value| value * weight));
-                Ok(Node { feature, value: 0.0, left: 0 })
+            NodeCondition::LeafVector(start) if width > 0 => {
+                let end = start.checked_add(width);
+                let values = end.and_then(|end| tree.leaf_vectors.get(start..end));
+                let values = values.ok_or_else(|| damaged("the values of a leaf are missing"))?;
+                let feature = to_u32(self.leaf_vectors.len())?;
+                self.leaf_vectors.extend(values.iter().map(|value| value * weight));
+                Ok(FlatNode { feature, value: 0.0, left: NO_CHILD })
             }
-            Split::Number(_) | Split::Vector(_) | Split::Categories(..) => {
-                Err(broken("a leaf has no value".to_owned()))
-            }
+            NodeCondition::Number(_)
+            | NodeCondition::LeafVector(_)
+            | NodeCondition::Categories { .. } => Err(damaged("a leaf has no value")),
         }
     }
 
-    fn split(
+    /// The node whose left child has the index `left`.
+    fn flat_split(
         &mut self,
-        tree: &Tree,
-        node: &TreeNode,
+        tree: &XgboostTree,
+        node: &XgboostNode,
         features: usize,
         left: usize,
-    ) -> Result<Node> {
+    ) -> Result<FlatNode> {
         let index = node.feature;
-        if index >= features.min(MOST_FEATURES) {
-            return Err(broken(format!("it splits by feature {index}, and there are {features}")));
+        if index >= features.min(MAX_FEATURES) {
+            return Err(damaged(format!(
+                "feature {index} does not exist; the number of features is {features}"
+            )));
         }
-        let mut feature = small(index)?;
+        let mut feature = to_u32(index)?;
         if node.default_left {
             feature |= DEFAULT_LEFT;
         }
-        let value = match node.split {
-            // No value is smaller than NaN, nor than this, which needs no case of its own.
-            Split::Number(value) if value.is_nan() => f32::NEG_INFINITY,
-            Split::Number(value) => value,
-            Split::Categories(start, count) => {
+        let value = match node.condition {
+            // No value is smaller than NaN; none is smaller than this either, and it needs no
+            // branch of its own.
+            NodeCondition::Number(value) if value.is_nan() => f32::NEG_INFINITY,
+            NodeCondition::Number(value) => value,
+            NodeCondition::Categories { start, count } => {
                 feature |= BY_CATEGORY;
                 let end = start.checked_add(count);
-                let set = end.and_then(|end| tree.categories.get(start..end));
-                let set = set.ok_or_else(|| broken("categories are not there".to_owned()))?;
-                f32::from_bits(self.add_set(set)?)
+                let categories = end.and_then(|end| tree.categories.get(start..end));
+                let categories =
+                    categories.ok_or_else(|| damaged("the categories of a node are missing"))?;
+                f32::from_bits(self.add_category_set(categories)?)
             }
-            Split::Vector(_) => return Err(broken("a node is half a leaf".to_owned())),
+            NodeCondition::LeafVector(_) => {
+                return Err(damaged("a node with children has the value of a leaf"));
+            }
         };
-        Ok(Node { feature, value, left: small(left)? })
+        Ok(FlatNode { feature, value, left: to_u32(left)? })
     }
 
-    /// Keeps a set of categories, and returns its number.
-    fn add_set(&mut self, categories: &[u32]) -> Result<u32> {
+    /// Adds a set of categories, and returns its index.
+    fn add_category_set(&mut self, categories: &[u32]) -> Result<u32> {
         let largest = categories.iter().copied().max().unwrap_or(0);
-        if largest >= MOST_CATEGORIES {
-            return Err(broken(format!("it splits by category {largest}")));
+        if largest >= MAX_CATEGORIES {
+            return Err(damaged(format!(
+                "category {largest} is out of range; the limit is {MAX_CATEGORIES}"
+            )));
         }
         let start = self.words.len();
-        let len = place_of_bit(largest).0 + 1;
-        if start + len > MOST_WORDS {
-            return Err(broken("its sets of categories are too large".to_owned()));
+        let len = word_and_bit(largest).0 + 1;
+        if start + len > MAX_CATEGORY_WORDS {
+            return Err(damaged("the category sets of the model are too large"));
         }
         self.words.resize(start + len, 0);
         for &category in categories {
-            let (word, bit) = place_of_bit(category);
+            let (word, bit) = word_and_bit(category);
             if let Some(word) = self.words.get_mut(start + word) {
                 *word |= bit;
             }
         }
-        self.sets.push(Set { start, len });
-        small(self.sets.len() - 1)
+        self.category_sets.push(CategorySet { start, len });
+        to_u32(self.category_sets.len() - 1)
     }
 
-    /// Drops all trees but the first `len`.
+    /// Removes all trees but the first `len`.
     pub(super) fn truncate(&mut self, len: usize) {
         self.trees.truncate(len);
     }
 
-    /// Adds what the trees say of `rows`, which have `features` values each, to `sums`, which has
-    /// `outputs` for each row.
+    /// Adds the leaf values of `rows`, of `features` values each, to `sums`, which has `outputs`
+    /// values for each row.
     pub(super) fn add_to(&self, sums: &mut [f32], outputs: usize, rows: &[f32], features: usize) {
-        // The trees outside, so that a few are in the cache for all rows.
+        // Trees in the outer loop, so that a few of them stay in the cache for all rows.
         for trees in self.trees.chunks(LANES) {
             let sums = sums.chunks_exact_mut(outputs);
             for (sums, row) in sums.zip(rows.chunks_exact(features)) {
@@ -228,34 +259,34 @@ impl Forest {
         }
     }
 
-    fn add_leaf(&self, tree: &Root, leaf: usize, sums: &mut [f32]) {
+    fn add_leaf(&self, tree: &TreeRoot, leaf: usize, sums: &mut [f32]) {
         let Some(leaf) = self.nodes.get(leaf) else { return };
         if tree.width == 0 {
             if let Some(sum) = sums.get_mut(tree.output as usize) {
                 *sum += leaf.value;
             }
         } else {
-            let values = self.vectors.get(leaf.feature as usize..).unwrap_or_default();
+            let values = self.leaf_vectors.get(leaf.feature as usize..).unwrap_or_default();
             sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
         }
     }
 
-    /// The leaves that `row` reaches in `trees`. Many trees are walked side by side, as each step
-    /// waits for the one before.
+    /// The leaves that `row` reaches in `trees`, of which there are at most [`LANES`]. That many are
+    /// walked in parallel, as each step depends on the one before.
     #[inline]
-    fn leaves_of(&self, trees: &[Root], row: &[f32]) -> [usize; LANES] {
+    fn leaves_of(&self, trees: &[TreeRoot], row: &[f32]) -> [usize; LANES] {
         let mut lanes = [0; LANES];
-        lanes.iter_mut().zip(trees).for_each(|(at, tree)| *at = tree.node as usize);
+        lanes.iter_mut().zip(trees).for_each(|(node, tree)| *node = tree.node as usize);
         if trees.len() < LANES {
-            for at in lanes.iter_mut().take(trees.len()) {
-                *at = self.leaf_of(*at, row);
+            for node in lanes.iter_mut().take(trees.len()) {
+                *node = self.leaf_of(*node, row);
             }
             return lanes;
         }
         loop {
             let before = lanes;
-            for at in &mut lanes {
-                *at = self.step(*at, row);
+            for node in &mut lanes {
+                *node = self.child_of(*node, row);
             }
             if lanes == before {
                 return lanes;
@@ -263,24 +294,24 @@ impl Forest {
         }
     }
 
-    /// The leaf that `row` reaches from node `at`.
-    fn leaf_of(&self, mut at: usize, row: &[f32]) -> usize {
+    /// The leaf that `row` reaches from `node`.
+    fn leaf_of(&self, mut node: usize, row: &[f32]) -> usize {
         loop {
-            let next = self.step(at, row);
-            if next == at {
-                return at;
+            let next = self.child_of(node, row);
+            if next == node {
+                return node;
             }
-            at = next;
+            node = next;
         }
     }
 
-    /// The node behind node `at` for `row`; a leaf itself. Without a branch for what is left or
-    /// right, which could not be foreseen.
+    /// The child of `node` that `row` goes to; of a leaf, the leaf. The choice between left and right
+    /// is arithmetic, as a branch could not be predicted.
     #[inline]
-    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN is what it is about.
-    fn step(&self, at: usize, row: &[f32]) -> usize {
-        let Some(&Node { feature, value, left }) = self.nodes.get(at) else { return at };
-        let x = row.get((feature & FEATURE) as usize).copied().unwrap_or(f32::NAN);
+    #[allow(clippy::neg_cmp_op_on_partial_ord)] // For NaN.
+    fn child_of(&self, node: usize, row: &[f32]) -> usize {
+        let Some(&FlatNode { feature, value, left }) = self.nodes.get(node) else { return node };
+        let x = row.get((feature & FEATURE_BITS) as usize).copied().unwrap_or(f32::NAN);
         let is_default_left = feature & DEFAULT_LEFT != 0;
         let is_left = if feature & BY_CATEGORY == 0 {
             if is_default_left { !(x >= value) } else { x < value }
@@ -288,49 +319,54 @@ impl Forest {
             !self.is_in_set(value.to_bits(), x) && (!x.is_nan() || is_default_left)
         };
         let next = left as usize + usize::from(!is_left);
-        if left == 0 { at } else { next }
+        if left == NO_CHILD { node } else { next }
     }
 
-    /// Whether the category `x` is in the set number `set`.
+    /// Whether the category `x` is in the category set with the index `set`.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     fn is_in_set(&self, set: u32, x: f32) -> bool {
-        if !(0.0..MOST_CATEGORIES as f32).contains(&x) {
+        if !(0.0..MAX_CATEGORIES as f32).contains(&x) {
             return false;
         }
-        let (word, bit) = place_of_bit(x as u32);
-        let set = self.sets.get(set as usize).filter(|set| word < set.len);
+        let (word, bit) = word_and_bit(x as u32);
+        let set = self.category_sets.get(set as usize).filter(|set| word < set.len);
         let word = set.and_then(|set| self.words.get(set.start + word));
         word.is_some_and(|word| word & bit != 0)
     }
 }
 
-impl Node {
-    const EMPTY: Node = Node { feature: 0, value: 0.0, left: 0 };
+impl FlatNode {
+    const EMPTY: FlatNode = FlatNode { feature: 0, value: 0.0, left: NO_CHILD };
 }
 
-/// Word and bit of a set's member.
-fn place_of_bit(category: u32) -> (usize, u32) {
+/// The index of the word and the bit of a category in its set.
+fn word_and_bit(category: u32) -> (usize, u32) {
     ((category / u32::BITS) as usize, 1 << (category % u32::BITS))
 }
 
-fn small(number: usize) -> Result<u32> {
-    u32::try_from(number).map_err(|_| broken("it has more than 2^32 nodes".to_owned()))
+fn to_u32(number: usize) -> Result<u32> {
+    u32::try_from(number).map_err(|_| damaged("the model has more than 2^32 nodes"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn leaf(value: f32) -> TreeNode {
-        TreeNode { children: None, feature: 0, default_left: false, split: Split::Number(value) }
+    fn leaf(value: f32) -> XgboostNode {
+        XgboostNode {
+            children: None,
+            feature: 0,
+            default_left: false,
+            condition: NodeCondition::Number(value),
+        }
     }
 
-    fn node(children: (usize, usize), feature: usize, split: Split) -> TreeNode {
-        TreeNode { children: Some(children), feature, default_left: true, split }
+    fn node(children: (usize, usize), feature: usize, condition: NodeCondition) -> XgboostNode {
+        XgboostNode { children: Some(children), feature, default_left: true, condition }
     }
 
-    fn tree(nodes: Vec<TreeNode>) -> Tree {
-        Tree { nodes, ..Tree::default() }
+    fn tree(nodes: Vec<XgboostNode>) -> XgboostTree {
+        XgboostTree { nodes, ..XgboostTree::default() }
     }
 
     fn predict(forest: &Forest, row: &[f32]) -> f32 {
@@ -342,7 +378,7 @@ mod tests {
     #[test]
     fn rows_go_left_below_the_split_and_where_missing_values_go() {
         let mut forest = Forest::default();
-        let nodes = vec![node((2, 1), 1, Split::Number(0.5)), leaf(1.0), leaf(2.0)];
+        let nodes = vec![node((2, 1), 1, NodeCondition::Number(0.5)), leaf(1.0), leaf(2.0)];
         forest.add(&tree(nodes), 1.0, 0, 1, 2).expect("good");
         for (x, leaf) in [(0.4, 2.0_f32), (0.5, 1.0), (f32::NAN, 2.0), (f32::NEG_INFINITY, 2.0)] {
             assert_eq!(predict(&forest, &[9.0, x]).to_bits(), leaf.to_bits(), "{x}");
@@ -353,8 +389,12 @@ mod tests {
     #[test]
     fn categories_of_the_set_go_right() {
         let mut forest = Forest::default();
-        let nodes = vec![node((1, 2), 0, Split::Categories(1, 2)), leaf(1.0), leaf(2.0)];
-        let tree = Tree { nodes, categories: vec![7, 3, 40], vectors: Vec::new() };
+        let nodes = vec![
+            node((1, 2), 0, NodeCondition::Categories { start: 1, count: 2 }),
+            leaf(1.0),
+            leaf(2.0),
+        ];
+        let tree = XgboostTree { nodes, categories: vec![7, 3, 40], leaf_vectors: Vec::new() };
         forest.add(&tree, 1.0, 0, 1, 1).expect("good");
         let right = [3.0, 3.9, 40.0];
         let left = [0.0, 7.0, 41.0, 64.0, 1e30, -0.5, -3.0, f32::NAN, f32::INFINITY];
@@ -362,23 +402,36 @@ mod tests {
         assert!(left.iter().all(|&x| predict(&forest, &[x]) < 1.5));
     }
 
+    /// The error for a tree that cannot be added.
+    fn refusal(tree: XgboostTree) -> String {
+        let error = Forest::default().add(&tree, 1.0, 0, 1, 1).expect_err("bad");
+        error.message().to_owned()
+    }
+
     #[test]
-    fn trees_that_can_not_be_run_are_refused() {
-        let bad = |tree: Tree| {
-            let error = Forest::default().add(&tree, 1.0, 0, 1, 1).expect_err("bad");
-            error.message().to_owned()
-        };
-        let number = || Split::Number(0.5);
-        assert_eq!(bad(tree(Vec::new())), "node 0 of 0 is named");
-        assert_eq!(bad(tree(vec![node((0, 0), 0, number())])), "its nodes are in a circle");
-        assert_eq!(bad(tree(vec![node((1, 7), 0, number()), leaf(0.0)])), "node 7 of 2 is named");
+    fn trees_that_cannot_be_run_are_refused() {
+        let number = || NodeCondition::Number(0.5);
+        assert_eq!(refusal(tree(Vec::new())), "node 0 does not exist; the number of nodes is 0");
+        assert_eq!(refusal(tree(vec![node((0, 0), 0, number())])), "the nodes form a cycle");
+        assert_eq!(
+            refusal(tree(vec![node((1, 7), 0, number()), leaf(0.0)])),
+            "node 7 does not exist; the number of nodes is 2"
+        );
         let nodes = vec![node((1, 2), 1, number()), leaf(0.0), leaf(0.0)];
-        assert_eq!(bad(tree(nodes)), "it splits by feature 1, and there are 1");
-        let nodes = vec![node((1, 2), 0, Split::Categories(usize::MAX, 2)), leaf(0.0), leaf(0.0)];
-        assert_eq!(bad(tree(nodes)), "categories are not there");
-        let nodes = vec![node((1, 2), 0, Split::Categories(0, 1)), leaf(0.0), leaf(0.0)];
-        let huge = Tree { nodes, categories: vec![u32::MAX], vectors: Vec::new() };
-        assert_eq!(bad(huge), "it splits by category 4294967295");
+        assert_eq!(refusal(tree(nodes)), "feature 1 does not exist; the number of features is 1");
+        let nodes = vec![
+            node((1, 2), 0, NodeCondition::Categories { start: usize::MAX, count: 2 }),
+            leaf(0.0),
+            leaf(0.0),
+        ];
+        assert_eq!(refusal(tree(nodes)), "the categories of a node are missing");
+        let nodes = vec![
+            node((1, 2), 0, NodeCondition::Categories { start: 0, count: 1 }),
+            leaf(0.0),
+            leaf(0.0),
+        ];
+        let huge = XgboostTree { nodes, categories: vec![u32::MAX], leaf_vectors: Vec::new() };
+        assert_eq!(refusal(huge), "category 4294967295 is out of range; the limit is 16777216");
         assert!(Forest::default().add(&tree(vec![leaf(0.0)]), 1.0, 1, 1, 1).is_err());
     }
 }

@@ -1,74 +1,86 @@
-//! Reads JSON into [`Value`]s.
+//! Reads JSON.
 
 use std::borrow::Cow;
 
-use super::broken;
-use super::document::{Count, Value};
+use super::damaged;
+use super::document::{DocumentLimits, DocumentValue};
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_tensor::error::{Error, Result};
 
 /// Reads the one value of `text`.
-pub(super) fn read(text: &[u8]) -> Result<Value> {
+pub(super) fn read(text: &[u8]) -> Result<DocumentValue> {
     let mut cursor = Cursor::new(text);
-    cursor.open_document().map_err(fault)?;
-    value(&mut cursor, &mut Count::default(), 0)
+    cursor.open_document().map_err(syntax_error)?;
+    read_value(&mut cursor, &mut DocumentLimits::default(), 0)
 }
 
-fn fault(error: SyntaxError) -> Error {
-    broken(format!("{} (at byte {})", error.kind.text(), error.offset))
+fn syntax_error(error: SyntaxError) -> Error {
+    damaged(format!("{} (at byte {})", error.kind.text(), error.offset))
 }
 
-fn value(cursor: &mut Cursor, count: &mut Count, depth: usize) -> Result<Value> {
-    count.one_more(depth)?;
+fn read_value(
+    cursor: &mut Cursor,
+    limits: &mut DocumentLimits,
+    depth: usize,
+) -> Result<DocumentValue> {
+    limits.count_value(depth)?;
     match cursor.peek() {
-        b'{' => object(cursor, count, depth),
-        b'[' => array(cursor, count, depth),
-        b'"' => Ok(Value::Text(owned(cursor.string().map_err(fault)?))),
-        b'n' => cursor.literal(b"null").map(|()| Value::Nothing).map_err(fault),
-        _ => number(cursor).map(Value::Number),
+        b'{' => read_object(cursor, limits, depth),
+        b'[' => read_array(cursor, limits, depth),
+        b'"' => Ok(DocumentValue::Text(owned(cursor.string().map_err(syntax_error)?))),
+        b'n' => cursor.literal(b"null").map(|()| DocumentValue::Null).map_err(syntax_error),
+        _ => read_number(cursor).map(DocumentValue::Number),
     }
 }
 
-fn object(cursor: &mut Cursor, count: &mut Count, depth: usize) -> Result<Value> {
+fn read_object(
+    cursor: &mut Cursor,
+    limits: &mut DocumentLimits,
+    depth: usize,
+) -> Result<DocumentValue> {
     let mut members = Vec::new();
-    let mut more = cursor.open_object().map_err(fault)?;
+    let mut more = cursor.open_object().map_err(syntax_error)?;
     while more {
-        let name = owned(cursor.name().map_err(fault)?);
-        if Value::keeps(&name) {
-            let value = value(cursor, count, depth + 1)?;
+        let name = owned(cursor.name().map_err(syntax_error)?);
+        if DocumentValue::is_used(&name) {
+            let value = read_value(cursor, limits, depth + 1)?;
             members.push((name, value));
         } else {
-            cursor.skip_value().map_err(fault)?;
+            cursor.skip_value().map_err(syntax_error)?;
         }
-        more = cursor.next_member().map_err(fault)?;
+        more = cursor.next_member().map_err(syntax_error)?;
     }
-    Ok(Value::Object(members))
+    Ok(DocumentValue::Object(members))
 }
 
-fn array(cursor: &mut Cursor, count: &mut Count, depth: usize) -> Result<Value> {
+fn read_array(
+    cursor: &mut Cursor,
+    limits: &mut DocumentLimits,
+    depth: usize,
+) -> Result<DocumentValue> {
     if !cursor.open_array() {
-        return Ok(Value::List(Vec::new()));
+        return Ok(DocumentValue::List(Vec::new()));
     }
     if matches!(cursor.peek(), b'{' | b'[' | b'"' | b'n') {
-        let mut list = vec![value(cursor, count, depth + 1)?];
-        while cursor.next_element().map_err(fault)? {
-            list.push(value(cursor, count, depth + 1)?);
+        let mut list = vec![read_value(cursor, limits, depth + 1)?];
+        while cursor.next_element().map_err(syntax_error)? {
+            list.push(read_value(cursor, limits, depth + 1)?);
         }
-        return Ok(Value::List(list));
+        return Ok(DocumentValue::List(list));
     }
-    let mut numbers = vec![number(cursor)?];
-    while cursor.next_element().map_err(fault)? {
-        numbers.push(number(cursor)?);
+    let mut numbers = vec![read_number(cursor)?];
+    while cursor.next_element().map_err(syntax_error)? {
+        numbers.push(read_number(cursor)?);
     }
-    Ok(Value::Numbers(numbers))
+    Ok(DocumentValue::Numbers(numbers))
 }
 
-/// A number, or a truth value as one.
-fn number(cursor: &mut Cursor) -> Result<f64> {
+/// Reads a number; `true` is 1 and `false` is 0.
+fn read_number(cursor: &mut Cursor) -> Result<f64> {
     match cursor.peek() {
-        b't' => cursor.literal(b"true").map(|()| 1.0).map_err(fault),
-        b'f' => cursor.literal(b"false").map(|()| 0.0).map_err(fault),
-        _ => cursor.number().map(|number| number.as_f64()).map_err(fault),
+        b't' => cursor.literal(b"true").map(|()| 1.0).map_err(syntax_error),
+        b'f' => cursor.literal(b"false").map(|()| 0.0).map_err(syntax_error),
+        _ => cursor.number().map(|number| number.as_f64()).map_err(syntax_error),
     }
 }
 
@@ -83,20 +95,20 @@ mod tests {
     #[test]
     fn values_of_all_kinds() {
         let read = |text: &str| read(text.as_bytes()).expect("JSON");
-        assert_eq!(read(" null"), Value::Nothing);
-        assert_eq!(read("true"), Value::Number(1.0));
-        assert_eq!(read("[]"), Value::List(Vec::new()));
-        assert_eq!(read("[true, false,-1.5E-1]"), Value::Numbers(vec![1.0, 0.0, -0.15]));
-        assert_eq!(read("[-Infinity]"), Value::Numbers(vec![f64::NEG_INFINITY]));
-        let Value::Numbers(nan) = read("[NaN]") else { panic!("a list of numbers") };
+        assert_eq!(read(" null"), DocumentValue::Null);
+        assert_eq!(read("true"), DocumentValue::Number(1.0));
+        assert_eq!(read("[]"), DocumentValue::List(Vec::new()));
+        assert_eq!(read("[true, false,-1.5E-1]"), DocumentValue::Numbers(vec![1.0, 0.0, -0.15]));
+        assert_eq!(read("[-Infinity]"), DocumentValue::Numbers(vec![f64::NEG_INFINITY]));
+        let DocumentValue::Numbers(nan) = read("[NaN]") else { panic!("a list of numbers") };
         assert!(nan.iter().all(|x| x.is_nan()));
-        let text = Value::Text("ä".to_owned());
-        let inner = Value::Object(vec![("a".to_owned(), text)]);
-        assert_eq!(read(r#"[{"a": "\u00e4"}]"#), Value::List(vec![inner]));
+        let text = DocumentValue::Text("ä".to_owned());
+        let inner = DocumentValue::Object(vec![("a".to_owned(), text)]);
+        assert_eq!(read(r#"[{"a": "\u00e4"}]"#), DocumentValue::List(vec![inner]));
     }
 
     #[test]
-    fn what_is_no_json_is_told_with_its_place() {
+    fn syntax_errors_name_the_byte() {
         for (text, at) in [("", 0), ("{", 1), ("[1,", 3), ("[1,\"a\"]", 3), ("{\"a\":tru}", 8)] {
             let error = read(text.as_bytes()).expect_err(text);
             let place = format!("(at byte {at})");

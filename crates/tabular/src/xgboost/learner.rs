@@ -1,29 +1,32 @@
-//! Models in a document: XGBoost's JSON and UBJSON, of all versions from 1.0 on.
+//! Models in documents: XGBoost's JSON and UBJSON, of all versions from 1.0 on. The names of members
+//! are those of the library's schema (`doc/model.schema`).
 
-use super::document::{Value, index, narrow};
-use super::forest::{Forest, Split, Tree, TreeNode};
-use super::model::{Base, Booster, Learner, Model};
-use super::objective::Version;
-use super::{Rounds, broken, unsupported};
+use super::document::{DocumentValue, index, narrow};
+use super::forest::{Forest, NodeCondition, XgboostNode, XgboostTree};
+use super::model::{BaseScore, Booster, LearnerParameters, XgboostModel};
+use super::objective::LibraryVersion;
+use super::{RoundSelection, damaged, unsupported};
 use tensorserve_tensor::error::Result;
 
-/// Reads the model in `document`, or in the snapshot that a pickle holds.
-pub(super) fn read(document: &Value, rounds: Rounds) -> Result<Model> {
+/// The version of a document that does not record one: the first that wrote documents.
+const FIRST_DOCUMENT_VERSION: LibraryVersion = (1, 0);
+
+/// Reads the model in `document`, which may be the snapshot of a pickle.
+pub(super) fn read(document: &DocumentValue, rounds: RoundSelection) -> Result<XgboostModel> {
     let document = document.find("Model").unwrap_or(document);
     let learner = document.member("learner")?;
-    let version = version(document);
-    let parameters = learner.member("learner_model_param")?;
-    let said = Learner {
-        version,
+    let stored = learner.member("learner_model_param")?;
+    let parameters = LearnerParameters {
+        version: library_version(document),
         objective: learner.member("objective")?.text("name")?.to_owned(),
-        features: parameters.parameter("num_feature")?,
-        outputs: outputs(parameters)?,
-        base: Base::Scores(base_scores(parameters)?),
+        features: stored.parameter("num_feature")?,
+        outputs: read_outputs(stored)?,
+        base_score: BaseScore::Predictions(read_base_scores(stored)?),
     };
-    said.check()?;
-    let booster = booster(learner, &said, rounds)?;
-    let mut model = said.with(booster)?;
-    if let Some(Value::Numbers(version)) = document.find("version") {
+    parameters.check()?;
+    let booster = read_booster(learner, &parameters, rounds)?;
+    let mut model = parameters.into_model(booster)?;
+    if let Some(DocumentValue::Numbers(version)) = document.find("version") {
         let parts: Vec<String> = version.iter().map(f64::to_string).collect();
         model.written_by = parts.join(".");
     }
@@ -31,111 +34,132 @@ pub(super) fn read(document: &Value, rounds: Rounds) -> Result<Model> {
     Ok(model)
 }
 
-/// Major and minor version; of a document that does not say, that of the first with documents.
-fn version(document: &Value) -> Version {
+fn library_version(document: &DocumentValue) -> LibraryVersion {
     let numbers = document.numbers("version").unwrap_or_default();
-    let part = |place: usize| {
-        let number = numbers.get(place).copied().and_then(index);
-        number.and_then(|number| u32::try_from(number).ok())
-    };
-    (part(0).unwrap_or(1), part(1).unwrap_or(0))
+    let (major, minor) = FIRST_DOCUMENT_VERSION;
+    (version_part(numbers, 0).unwrap_or(major), version_part(numbers, 1).unwrap_or(minor))
 }
 
-fn outputs(parameters: &Value) -> Result<usize> {
+fn version_part(numbers: &[f64], part: usize) -> Option<u32> {
+    let number = index(*numbers.get(part)?)?;
+    u32::try_from(number).ok()
+}
+
+/// The number of outputs: of classes or of targets.
+fn read_outputs(parameters: &DocumentValue) -> Result<usize> {
     let classes: usize = parameters.parameter("num_class")?;
     let targets = match parameters.find("num_target") {
         None => 1, // Before 1.6.
         Some(_) => parameters.parameter("num_target")?,
     };
     if classes > 1 && targets > 1 {
-        return Err(broken(format!("it has {classes} classes and {targets} targets")));
+        return Err(damaged(format!("the model has both {classes} classes and {targets} targets")));
     }
     Ok(classes.max(targets).max(1))
 }
 
-/// A text with one number, or from 3.1 on with a list of them.
-fn base_scores(parameters: &Value) -> Result<Vec<f32>> {
+/// Reads `base_score`: a string with one number, or from 3.1 on with an array of them.
+fn read_base_scores(parameters: &DocumentValue) -> Result<Vec<f32>> {
     let text = parameters.text("base_score")?;
-    let no_numbers = |_| broken(format!("\"base_score\" is {text:?}"));
-    match Value::from_json(text.as_bytes()).map_err(no_numbers)? {
-        Value::Number(score) => Ok(vec![narrow(score)]),
-        Value::Numbers(scores) => Ok(scores.into_iter().map(narrow).collect()),
-        Value::Nothing | Value::Text(_) | Value::List(_) | Value::Object(_) => {
-            Err(broken(format!("\"base_score\" is {text:?}")))
-        }
+    match DocumentValue::from_json(text.as_bytes()) {
+        Ok(DocumentValue::Number(score)) => Ok(vec![narrow(score)]),
+        Ok(DocumentValue::Numbers(scores)) => Ok(scores.into_iter().map(narrow).collect()),
+        Ok(
+            DocumentValue::Null
+            | DocumentValue::Text(_)
+            | DocumentValue::List(_)
+            | DocumentValue::Object(_),
+        )
+        | Err(_) => Err(damaged(format!("\"base_score\" is {text:?}, which is not a number"))),
     }
 }
 
-fn booster(learner: &Value, said: &Learner, rounds: Rounds) -> Result<Booster> {
+fn read_booster(
+    learner: &DocumentValue,
+    parameters: &LearnerParameters,
+    rounds: RoundSelection,
+) -> Result<Booster> {
     let booster = learner.member("gradient_booster")?;
     match booster.text("name")? {
-        "gbtree" => trees(booster, None, learner, said, rounds),
+        "gbtree" => read_trees(booster, None, learner, parameters, rounds),
         "dart" => {
             let weights = booster.floats("weight_drop")?;
-            trees(booster.member("gbtree")?, Some(weights), learner, said, rounds)
+            read_trees(booster.member("gbtree")?, Some(weights), learner, parameters, rounds)
         }
         "gblinear" => Ok(Booster::Linear(booster.member("model")?.floats("weights")?)),
         name => Err(unsupported(format!(
-            "its booster is {name:?}; gbtree, dart and gblinear are known here"
+            "the booster {name:?} is not supported, only gbtree, dart and gblinear"
         ))),
     }
 }
 
-fn trees(
-    booster: &Value,
+/// Reads the trees of `booster`, whose weights are `weights` where it is a `dart` booster.
+fn read_trees(
+    booster: &DocumentValue,
     weights: Option<Vec<f32>>,
-    learner: &Value,
-    said: &Learner,
-    rounds: Rounds,
+    learner: &DocumentValue,
+    parameters: &LearnerParameters,
+    rounds: RoundSelection,
 ) -> Result<Booster> {
     let model = booster.member("model")?;
-    // From 3.3 on, trees that were dropped in training have their weights here.
+    // From 3.3 on, the weights of dropped trees are here.
     let weights = match (weights, model.find("weight_drop")) {
         (Some(weights), _) => weights,
         (None, Some(_)) => model.floats("weight_drop")?,
         (None, None) => Vec::new(),
     };
-    let (trees, groups) = (model.list("trees")?, model.numbers("tree_info")?);
-    if trees.len() != groups.len() {
-        let (trees, groups) = (trees.len(), groups.len());
-        return Err(broken(format!("it has {trees} trees, and outputs for {groups}")));
+    let (trees, outputs) = (model.list("trees")?, model.numbers("tree_info")?);
+    if trees.len() != outputs.len() {
+        let (trees, outputs) = (trees.len(), outputs.len());
+        return Err(damaged(format!("\"tree_info\" has {outputs} elements for {trees} trees")));
     }
     let mut forest = Forest::default();
-    for (place, (document, group)) in trees.iter().zip(groups).enumerate() {
-        let weight = weights.get(place).copied().unwrap_or(1.0);
-        let mut add = || {
-            let (tree, group) = (tree(document, place, said.outputs)?, index(*group));
-            let group = group.ok_or_else(|| broken("its output is no number".to_owned()))?;
-            forest.add(&tree, weight, group, said.outputs, said.features)
-        };
-        add().map_err(|error| error.context(format!("tree {place}")))?;
+    for (number, (document, output)) in trees.iter().zip(outputs).enumerate() {
+        let weight = weights.get(number).copied().unwrap_or(1.0);
+        add_tree(&mut forest, document, number, *output, weight, parameters)
+            .map_err(|error| error.context(format!("tree {number}")))?;
     }
     if let Some(best) = best_round(learner, rounds)? {
-        forest.truncate(trees_of(best.saturating_add(1), model, said.outputs)?);
+        forest.truncate(count_trees(best.saturating_add(1), model, parameters.outputs)?);
     }
     Ok(Booster::Trees(forest))
 }
 
-/// The last round to use; `None` for all.
-fn best_round(learner: &Value, rounds: Rounds) -> Result<Option<usize>> {
+/// Adds the tree in `document`, which is tree number `number` and adds to `output`.
+fn add_tree(
+    forest: &mut Forest,
+    document: &DocumentValue,
+    number: usize,
+    output: f64,
+    weight: f32,
+    parameters: &LearnerParameters,
+) -> Result<()> {
+    let tree = read_tree(document, number, parameters.outputs)?;
+    let output =
+        index(output).ok_or_else(|| damaged(format!("the output {output} is not an index")))?;
+    forest.add(&tree, weight, output, parameters.outputs, parameters.features)
+}
+
+/// The last boosting round to use; `None` for all.
+fn best_round(learner: &DocumentValue, rounds: RoundSelection) -> Result<Option<usize>> {
     let Some(attributes) = learner.find("attributes") else {
         return Ok(None);
     };
-    // The wrappers for scikit-learn leave this mark.
+    // An attribute of the scikit-learn wrappers.
     let is_wrapped = attributes.find("scikit_learn").is_some();
-    let stops = match rounds {
-        Rounds::OfLibrary => is_wrapped,
-        Rounds::Best => true,
-        Rounds::All => false,
+    let stops_at_best = match rounds {
+        RoundSelection::AsWritten => is_wrapped,
+        RoundSelection::UpToBest => true,
+        RoundSelection::All => false,
     };
     match attributes.find("best_iteration") {
-        Some(_) if stops => attributes.parameter("best_iteration").map(Some),
+        Some(_) if stops_at_best => attributes.parameter("best_iteration").map(Some),
         Some(_) | None => Ok(None),
     }
 }
 
-/// How many trees the first `rounds` rounds made.
-fn trees_of(rounds: usize, model: &Value, outputs: usize) -> Result<usize> {
+/// How many trees the first `rounds` boosting rounds made.
+fn count_trees(rounds: usize, model: &DocumentValue, outputs: usize) -> Result<usize> {
     if model.find("iteration_indptr").is_some() {
         let ends = model.numbers("iteration_indptr")?;
         return Ok(ends.get(rounds).copied().and_then(index).unwrap_or(usize::MAX));
@@ -148,164 +172,187 @@ fn trees_of(rounds: usize, model: &Value, outputs: usize) -> Result<usize> {
     Ok(rounds.saturating_mul(parallel.max(1)).saturating_mul(outputs))
 }
 
-/// The tree in `document`, which is number `place`.
-fn tree(document: &Value, place: usize, outputs: usize) -> Result<Tree> {
-    if document.find("id").is_some() && document.parameter::<usize>("id")? != place {
-        return Err(broken("its \"id\" is another".to_owned()));
+/// Reads the tree in `document`, which is tree number `number`.
+fn read_tree(document: &DocumentValue, number: usize, outputs: usize) -> Result<XgboostTree> {
+    if document.find("id").is_some() {
+        let id: usize = document.parameter("id")?;
+        if id != number {
+            return Err(damaged(format!("\"id\" is {id}, and must be {number}")));
+        }
     }
-    let columns = Columns::new(document)?;
-    let vectors = vectors(document, outputs)?;
-    let mut tree = Tree {
+    let columns = NodeColumns::new(document)?;
+    let leaf_vectors = read_leaf_vectors(document, outputs)?;
+    let mut tree = XgboostTree {
         nodes: Vec::with_capacity(columns.left.len()),
-        categories: categories(document)?,
-        vectors: vectors.values,
+        categories: read_categories(document)?,
+        leaf_vectors: leaf_vectors.values,
     };
-    let mut sets = Sets::new(document)?;
-    for place in 0..columns.left.len() {
-        let mut node = columns.node(place)?;
-        let set = sets.of(place)?;
+    let mut category_splits = CategorySplits::new(document)?;
+    for number in 0..columns.left.len() {
+        let mut node = columns.node(number)?;
+        let categories = category_splits.next_of(number)?;
         if node.children.is_some() {
-            if let Some((start, count)) = set {
-                node.split = Split::Categories(start, count);
+            if let Some(categories) = categories {
+                node.condition = categories;
             }
-        } else if !tree.vectors.is_empty() {
-            let vector = if vectors.by_leaf { columns.right.get(place).copied() } else { None };
-            let vector = vector.map_or(Some(place), index);
+        } else if !tree.leaf_vectors.is_empty() {
+            let vector =
+                if leaf_vectors.by_leaf { columns.right.get(number).copied() } else { None };
+            let vector = vector.map_or(Some(number), index);
             let start = vector.and_then(|vector| vector.checked_mul(outputs));
-            let start = start.ok_or_else(|| broken(format!("leaf {place} has no values")))?;
-            node.split = Split::Vector(start);
+            let start = start.ok_or_else(|| damaged(format!("leaf {number} has no values")))?;
+            node.condition = NodeCondition::LeafVector(start);
         }
         tree.nodes.push(node);
     }
     Ok(tree)
 }
 
-/// A tree's lists that have an element for each node.
-struct Columns<'a> {
+/// The arrays of a tree that have an element for each node.
+struct NodeColumns<'a> {
     left: &'a [f64],
     right: &'a [f64],
     feature: &'a [f64],
-    value: &'a [f64],
+    condition: &'a [f64],
     default_left: &'a [f64],
 }
 
-impl<'a> Columns<'a> {
-    fn new(document: &'a Value) -> Result<Self> {
+impl<'a> NodeColumns<'a> {
+    fn new(document: &'a DocumentValue) -> Result<Self> {
         let left = document.numbers("left_children")?;
-        let column = |name: &str| {
-            let column = document.numbers(name)?;
-            if column.len() != left.len() {
-                let (have, want) = (column.len(), left.len());
-                return Err(broken(format!("{name:?} has {have} elements and needs {want}")));
-            }
-            Ok(column)
-        };
-        Ok(Columns {
+        let nodes = left.len();
+        Ok(NodeColumns {
             left,
-            right: column("right_children")?,
-            feature: column("split_indices")?,
-            value: column("split_conditions")?,
-            default_left: column("default_left")?,
+            right: node_column(document, "right_children", nodes)?,
+            feature: node_column(document, "split_indices", nodes)?,
+            condition: node_column(document, "split_conditions", nodes)?,
+            default_left: node_column(document, "default_left", nodes)?,
         })
     }
 
-    /// Node number `place`. Nodes that training has thrown away are like any other, but no other
-    /// names them.
-    fn node(&self, place: usize) -> Result<TreeNode> {
-        let get = |column: &[f64]| column.get(place).copied().unwrap_or(f64::NAN);
-        let (left, right) = (get(self.left), get(self.right));
+    /// Node number `number`. Nodes that training has deleted look like any other, but no other node
+    /// refers to them.
+    fn node(&self, number: usize) -> Result<XgboostNode> {
+        let (left, right) = (element(self.left, number), element(self.right, number));
         let is_leaf = left < 0.0;
         let children = index(left).zip(index(right));
         if !is_leaf && children.is_none() {
-            return Err(broken(format!("node {place} has the children {left} and {right}")));
+            return Err(damaged(format!("node {number} has the children {left} and {right}")));
         }
-        // That of a leaf, or of a node that is thrown away, may be anything.
-        let feature = index(get(self.feature)).unwrap_or(usize::MAX);
-        Ok(TreeNode {
+        // The feature of a leaf or of a deleted node may be any number.
+        let feature = index(element(self.feature, number)).unwrap_or(usize::MAX);
+        Ok(XgboostNode {
             children: if is_leaf { None } else { children },
             feature,
-            default_left: get(self.default_left) > 0.0,
-            split: Split::Number(narrow(get(self.value))),
+            default_left: element(self.default_left, number) > 0.0,
+            condition: NodeCondition::Number(narrow(element(self.condition, number))),
         })
     }
 }
 
-/// Leaves that hold a value for every output.
-struct Vectors {
+/// The array `name` of a tree with `nodes` nodes.
+fn node_column<'a>(document: &'a DocumentValue, name: &str, nodes: usize) -> Result<&'a [f64]> {
+    let column = document.numbers(name)?;
+    if column.len() != nodes {
+        let have = column.len();
+        return Err(damaged(format!("{name:?} has {have} elements for {nodes} nodes")));
+    }
+    Ok(column)
+}
+
+/// Element number `number`; NaN beyond the end.
+fn element(column: &[f64], number: usize) -> f64 {
+    column.get(number).copied().unwrap_or(f64::NAN)
+}
+
+/// The values of leaves that have one for each output.
+struct LeafVectors {
     values: Vec<f32>,
-    /// Whether leaves say which of them are theirs (from 3.2 on), or every node has some.
+    /// Whether leaves store the index of their values (from 3.2 on), or each node has some.
     by_leaf: bool,
 }
 
-fn vectors(document: &Value, outputs: usize) -> Result<Vectors> {
+fn read_leaf_vectors(document: &DocumentValue, outputs: usize) -> Result<LeafVectors> {
     let parameters = document.member("tree_param")?;
     let size: usize = match parameters.find("size_leaf_vector") {
-        None => 1, // Not written by all versions.
+        None => 1, // Some versions do not write it.
         Some(_) => parameters.parameter("size_leaf_vector")?,
     };
     if size <= 1 {
-        return Ok(Vectors { values: Vec::new(), by_leaf: false });
+        return Ok(LeafVectors { values: Vec::new(), by_leaf: false });
     }
     if size != outputs {
-        return Err(broken(format!("its leaves have {size} values, for {outputs} outputs")));
+        return Err(damaged(format!("leaves have {size} values, and the model {outputs} outputs")));
     }
     let by_leaf = document.find("leaf_weights").is_some();
     let values = document.floats(if by_leaf { "leaf_weights" } else { "base_weights" })?;
     if values.is_empty() {
-        return Err(broken("its leaves have no values".to_owned()));
+        return Err(damaged("leaves have no values"));
     }
-    Ok(Vectors { values, by_leaf })
+    Ok(LeafVectors { values, by_leaf })
 }
 
-fn categories(document: &Value) -> Result<Vec<u32>> {
+/// Reads the categories of all nodes of a tree.
+fn read_categories(document: &DocumentValue) -> Result<Vec<u32>> {
     if document.find("categories").is_none() {
         return Ok(Vec::new()); // Before 1.3.
     }
-    let category = |&x: &f64| index(x).and_then(|x| u32::try_from(x).ok());
-    let categories: Option<Vec<u32>> =
-        document.numbers("categories")?.iter().map(category).collect();
-    categories.ok_or_else(|| broken("a category is no number".to_owned()))
+    let mut categories = Vec::new();
+    for &number in document.numbers("categories")? {
+        let category = index(number).and_then(|category| u32::try_from(category).ok());
+        let category =
+            category.ok_or_else(|| damaged(format!("{number} is not a valid category")))?;
+        categories.push(category);
+    }
+    Ok(categories)
 }
 
-/// Which nodes split by categories, in the order of the nodes.
-struct Sets<'a> {
+/// The nodes that split by category, in ascending order, each with its range of the categories.
+struct CategorySplits<'a> {
     nodes: &'a [f64],
     starts: &'a [f64],
-    sizes: &'a [f64],
+    counts: &'a [f64],
 }
 
-impl<'a> Sets<'a> {
-    fn new(document: &'a Value) -> Result<Self> {
+impl<'a> CategorySplits<'a> {
+    fn new(document: &'a DocumentValue) -> Result<Self> {
         if document.find("categories_nodes").is_none() {
-            return Ok(Sets { nodes: &[], starts: &[], sizes: &[] });
+            return Ok(CategorySplits { nodes: &[], starts: &[], counts: &[] });
         }
-        let sets = Sets {
+        let splits = CategorySplits {
             nodes: document.numbers("categories_nodes")?,
             starts: document.numbers("categories_segments")?,
-            sizes: document.numbers("categories_sizes")?,
+            counts: document.numbers("categories_sizes")?,
         };
-        if sets.starts.len() != sets.nodes.len() || sets.sizes.len() != sets.nodes.len() {
-            return Err(broken("its lists of categories do not match".to_owned()));
+        let nodes = splits.nodes.len();
+        if splits.starts.len() != nodes || splits.counts.len() != nodes {
+            return Err(damaged(
+                "\"categories_nodes\", \"categories_segments\" and \"categories_sizes\" differ in \
+                 length",
+            ));
         }
-        Ok(sets)
+        Ok(splits)
     }
 
-    /// Start and length of the set of node `place`, if it has one; to be asked for every node in
-    /// turn.
-    fn of(&mut self, place: usize) -> Result<Option<(usize, usize)>> {
-        let Some((node, rest)) = self.nodes.split_first() else {
+    /// The categories of node `node`, if it splits by them. To be called for each node in turn.
+    fn next_of(&mut self, node: usize) -> Result<Option<NodeCondition>> {
+        let Some((first, rest)) = self.nodes.split_first() else {
             return Ok(None);
         };
-        if index(*node) != Some(place) {
+        if index(*first) != Some(node) {
             return Ok(None);
         }
         self.nodes = rest;
-        let first = |list: &mut &'a [f64]| {
-            let (first, rest) = list.split_first()?;
-            *list = rest;
-            index(*first)
-        };
-        let set = first(&mut self.starts).zip(first(&mut self.sizes));
-        set.map(Some).ok_or_else(|| broken(format!("node {place} splits by no categories")))
+        let range = next_index(&mut self.starts).zip(next_index(&mut self.counts));
+        let (start, count) =
+            range.ok_or_else(|| damaged(format!("node {node} has no categories to split by")))?;
+        Ok(Some(NodeCondition::Categories { start, count }))
     }
+}
+
+/// Removes the first element of `numbers`, and returns it as an index.
+fn next_index(numbers: &mut &[f64]) -> Option<usize> {
+    let (first, rest) = numbers.split_first()?;
+    *numbers = rest;
+    index(*first)
 }

@@ -1,102 +1,117 @@
-//! A model as it is run: what all kinds of files are turned into.
+//! A model as it is evaluated, whatever the format of its file.
 
-use super::forest::{Forest, MOST_FEATURES};
-use super::objective::{Objective, Transform, Version};
-use super::{broken, unsupported};
-use tensorserve_tensor::error::Result;
+use super::forest::{Forest, MAX_FEATURES};
+use super::objective::{LibraryVersion, Objective, PredictionTransform};
+use super::{damaged, unsupported};
+use tensorserve_platform::{Executable, RunOptions};
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{DType, Shape, Signature, Tensor, TensorSpec, aligned_vec};
 
-/// The most outputs of a model. More classes or targets than that have not been seen, and every
-/// row of a request takes that much memory.
-const MOST_OUTPUTS: usize = 1 << 16;
+/// The most outputs of a model: classes, targets or quantiles. Each row of a request takes that many
+/// numbers in memory.
+const MAX_OUTPUTS: usize = 1 << 16;
 
-/// Rows whose sums are held at a time: so many that a tree stays in the cache for a while, so few
-/// that their values do, too.
-const BLOCK: usize = 64;
+/// Rows that are evaluated together: enough to reuse a tree while it is in the cache, few enough
+/// that their features stay there, too.
+const ROWS_PER_BLOCK: usize = 64;
 
-/// A model.
-pub(super) struct Model {
+/// The most feature names that an error message lists.
+const MAX_SHOWN_NAMES: usize = 32;
+
+/// The name of the input.
+const INPUT: &str = "data";
+
+/// The name of the output.
+const OUTPUT: &str = "result";
+
+/// A loaded model.
+pub(super) struct XgboostModel {
     /// The version of the library that wrote it; empty if not recorded.
     pub(super) written_by: String,
-    /// Values in a row.
+    /// Features of a row.
     pub(super) features: usize,
-    /// What those are called; empty if not recorded.
+    /// The names of the features; empty if not recorded.
     pub(super) names: Vec<String>,
-    /// What stands for a missing value, besides NaN.
+    /// The value that stands for a missing one, besides NaN.
     pub(super) missing: Option<f32>,
     booster: Booster,
-    transform: Transform,
-    /// What the sum of each output starts from.
+    transform: PredictionTransform,
+    /// The initial sum of each output.
     base: Vec<f32>,
 }
 
-/// What turns a row into sums.
+/// What computes the sums of a row.
 pub(super) enum Booster {
     Trees(Forest),
-    /// For each feature in turn a weight for each output, and the biases behind them.
+    /// For each feature a weight for each output; then the biases of the outputs.
     Linear(Vec<f32>),
 }
 
-/// What a file says beside its booster.
-pub(super) struct Learner {
-    pub(super) version: Version,
+/// The parameters of the learner that a file stores beside its booster.
+pub(super) struct LearnerParameters {
+    pub(super) version: LibraryVersion,
     pub(super) objective: String,
     pub(super) features: usize,
     pub(super) outputs: usize,
-    pub(super) base: Base,
+    pub(super) base_score: BaseScore,
 }
 
-/// How a file says what sums start from.
-pub(super) enum Base {
-    /// As a prediction: a value for every output, or one for all.
-    Scores(Vec<f32>),
-    /// As it is, for all outputs: before 1.0.
+/// How a file stores the initial sums.
+pub(super) enum BaseScore {
+    /// As predictions: one for each output, or one for all.
+    Predictions(Vec<f32>),
+    /// As the sum itself, for all outputs: before 1.0.
     Margin(f32),
 }
 
-impl Learner {
-    /// Checks what a booster can be read against.
+impl LearnerParameters {
+    /// Checks the sizes that a booster is read against.
     pub(super) fn check(&self) -> Result<()> {
-        if self.features == 0 {
-            return Err(broken("\"num_feature\" is 0".to_owned()));
+        let LearnerParameters { features, outputs, .. } = *self;
+        if features == 0 {
+            return Err(damaged("\"num_feature\" is 0"));
         }
-        if self.features > MOST_FEATURES {
-            let features = self.features;
-            return Err(unsupported(format!("it has {features} features, more than 2^30")));
+        if features > MAX_FEATURES {
+            return Err(unsupported(format!(
+                "the model has {features} features; at most {MAX_FEATURES} are supported"
+            )));
         }
-        if self.outputs > MOST_OUTPUTS {
-            let outputs = self.outputs;
-            return Err(unsupported(format!("it has {outputs} outputs, more than {MOST_OUTPUTS}")));
+        if outputs > MAX_OUTPUTS {
+            return Err(unsupported(format!(
+                "the model has {outputs} outputs; at most {MAX_OUTPUTS} are supported"
+            )));
         }
         Ok(())
     }
 
     /// The model with this booster.
-    pub(super) fn with(self, booster: Booster) -> Result<Model> {
+    pub(super) fn into_model(self, booster: Booster) -> Result<XgboostModel> {
         let objective = Objective::new(&self.objective, self.version)?;
         if let Booster::Linear(weights) = &booster {
-            let (have, want) = (weights.len(), (self.features + 1).saturating_mul(self.outputs));
-            if have != want {
-                return Err(broken(format!("it has {have} weights and needs {want}")));
+            let (have, need) = (weights.len(), (self.features + 1).saturating_mul(self.outputs));
+            if have != need {
+                return Err(damaged(format!("\"weights\" has {have} elements and needs {need}")));
             }
         }
         let is_linear = matches!(booster, Booster::Linear(_));
-        let base = match self.base {
-            Base::Margin(margin) => vec![margin; self.outputs],
-            // Linear boosters take the first for all, in training and in the library's predictions.
-            Base::Scores(scores) if scores.len() == 1 || is_linear => {
+        let base = match self.base_score {
+            BaseScore::Margin(margin) => vec![margin; self.outputs],
+            // Linear boosters use the first for all outputs, in training and in the library's
+            // predictions.
+            BaseScore::Predictions(scores) if scores.len() == 1 || is_linear => {
                 let score = scores.first().copied().unwrap_or(f32::NAN);
                 vec![objective.margin(score)?; self.outputs]
             }
-            Base::Scores(scores) if scores.len() == self.outputs => {
+            BaseScore::Predictions(scores) if scores.len() == self.outputs => {
                 scores.into_iter().map(|score| objective.margin(score)).collect::<Result<_>>()?
             }
-            Base::Scores(scores) => {
-                let (have, want) = (scores.len(), self.outputs);
-                return Err(broken(format!("\"base_score\" has {have} numbers and needs {want}")));
+            BaseScore::Predictions(scores) => {
+                let (have, need) = (scores.len(), self.outputs);
+                return Err(damaged(format!("\"base_score\" has {have} numbers and needs {need}")));
             }
         };
         let (major, minor) = self.version;
-        Ok(Model {
+        Ok(XgboostModel {
             written_by: if major == 0 { String::new() } else { format!("{major}.{minor}") },
             features: self.features,
             names: Vec::new(),
@@ -108,21 +123,34 @@ impl Learner {
     }
 }
 
-impl Model {
-    /// How many numbers a row's prediction has.
-    pub(super) fn width(&self) -> usize {
+impl XgboostModel {
+    /// The input and the output: `data`, float, `[-1, features]`; `result`, float, `[-1]` or
+    /// `[-1, numbers of a prediction]`.
+    pub(super) fn signature(&self) -> Signature {
+        let outputs: &[i64] = match self.width() {
+            1 => &[-1],
+            width => &[-1, dimension(width)],
+        };
+        Signature::only(
+            vec![TensorSpec::new(INPUT, DType::Float, &[-1, dimension(self.features)])],
+            vec![TensorSpec::new(OUTPUT, DType::Float, outputs)],
+        )
+    }
+
+    /// How many numbers the prediction of a row has.
+    fn width(&self) -> usize {
         self.transform.width(self.base.len())
     }
 
-    /// Predicts for `rows`, which have [`Model::features`] values each; predictions reach `push`
-    /// in order, some at a time.
+    /// Predicts for `rows`, of [`XgboostModel::features`] values each. Passes predictions to `push`
+    /// in the order of the rows, several at a time.
     pub(super) fn predict(&self, rows: &[f32], mut push: impl FnMut(&[f32])) {
         let outputs = self.base.len();
         let count = rows.len().checked_div(self.features).unwrap_or(0);
-        let mut sums = vec![0.0; count.min(BLOCK) * outputs];
+        let mut sums = vec![0.0; count.min(ROWS_PER_BLOCK) * outputs];
         let mut cleaned = Vec::new();
-        for rows in rows.chunks(BLOCK * self.features) {
-            let rows = self.without_missing(rows, &mut cleaned);
+        for rows in rows.chunks(ROWS_PER_BLOCK * self.features) {
+            let rows = self.missing_as_nan(rows, &mut cleaned);
             let count = rows.len().checked_div(self.features).unwrap_or(0);
             let sums = sums.get_mut(..count * outputs).unwrap_or_default();
             for sums in sums.chunks_exact_mut(outputs) {
@@ -138,20 +166,66 @@ impl Model {
         }
     }
 
-    /// `rows` with NaN for missing values.
-    fn without_missing<'a>(&self, rows: &'a [f32], cleaned: &'a mut Vec<f32>) -> &'a [f32] {
+    /// `rows` with NaN in place of [`XgboostModel::missing`]; `cleaned` is the buffer for them.
+    #[allow(clippy::float_cmp)] // The exact value.
+    fn missing_as_nan<'a>(&self, rows: &'a [f32], cleaned: &'a mut Vec<f32>) -> &'a [f32] {
         let Some(missing) = self.missing else {
             return rows;
         };
-        #[allow(clippy::float_cmp)] // The very same number.
-        let clean = |&x: &f32| if x == missing { f32::NAN } else { x };
         cleaned.clear();
-        cleaned.extend(rows.iter().map(clean));
+        cleaned.extend(rows.iter().map(|&x| if x == missing { f32::NAN } else { x }));
         cleaned
+    }
+
+    /// The number of rows of `input`, whose shape is checked.
+    fn count_rows(&self, input: &Tensor) -> Result<usize> {
+        let features = self.features;
+        match *input.shape().dims() {
+            [rows, columns] if usize::try_from(columns) == Ok(features) => {
+                usize::try_from(rows).map_err(|_| Error::invalid("a negative number of rows"))
+            }
+            [_, columns] => Err(Error::invalid(format!(
+                "input {INPUT:?} has {columns} values in a row, and the model takes {features}{}",
+                self.shown_names()
+            ))),
+            _ => Err(Error::invalid(format!(
+                "input {INPUT:?} has the shape {:?}, and the model takes [rows, {features}]",
+                input.shape()
+            ))),
+        }
+    }
+
+    /// The names of the features for an error message, unless there are too many.
+    fn shown_names(&self) -> String {
+        match self.names.len() {
+            1..=MAX_SHOWN_NAMES => format!(": {}", self.names.join(", ")),
+            _ => String::new(),
+        }
     }
 }
 
-/// Adds the products of a row's values and their weights to its sums. Missing values add nothing.
+impl Executable for XgboostModel {
+    fn run(&self, _signature: usize, inputs: &[Tensor], _: RunOptions) -> Result<Vec<Tensor>> {
+        let input = inputs.first().ok_or_else(|| Error::internal("no input"))?;
+        let rows = self.count_rows(input)?;
+        let values = input.values::<f32>().ok_or_else(|| {
+            let dtype = input.dtype();
+            Error::invalid(format!(
+                "input {INPUT:?} has the dtype {dtype}, and the model takes float"
+            ))
+        })?;
+        let width = self.width();
+        let mut result = aligned_vec(rows.saturating_mul(width));
+        self.predict(values, |predictions| result.extend_from_slice(predictions));
+        let shape = match width {
+            1 => Shape::vector(rows),
+            _ => Shape::new(&[dimension(rows), dimension(width)])?,
+        };
+        Ok(vec![Tensor::from_vec(shape, result)?])
+    }
+}
+
+/// Adds the products of each row's values and their weights to its sums. Missing values add nothing.
 fn add_products(weights: &[f32], sums: &mut [f32], outputs: usize, rows: &[f32], features: usize) {
     let (weights, biases) = weights.split_at(weights.len().min(features * outputs));
     for (sums, row) in sums.chunks_exact_mut(outputs).zip(rows.chunks_exact(features)) {
@@ -162,4 +236,9 @@ fn add_products(weights: &[f32], sums: &mut [f32], outputs: usize, rows: &[f32],
             }
         }
     }
+}
+
+/// A size as a dimension of a shape.
+pub(super) fn dimension(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
 }

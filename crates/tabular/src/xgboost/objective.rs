@@ -1,30 +1,30 @@
-//! What a model was trained for, as far as it changes an answer: how a sum of leaves becomes a
-//! prediction, and how the first summand is written in the file.
+//! The training objective, as far as it affects predictions: how a sum of leaf values becomes a
+//! prediction, and how the file stores the initial value of that sum.
 //!
-//! The steps of the arithmetic and their order are the library's, in single precision, so that
-//! answers are the same to the bit.
+//! The arithmetic and its order are the library's, in single precision, so that predictions agree
+//! bit for bit.
 
-use super::{broken, unsupported};
+use super::{damaged, unsupported};
 use tensorserve_tensor::error::Result;
 
-/// How a row's sums become its prediction.
+/// How the sums of a row become its prediction (`ObjFunction::PredTransform` of the library).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Transform {
-    /// They are it.
+pub(super) enum PredictionTransform {
     Identity,
     Sigmoid,
     Exponential,
     /// 1 for a sum above 0, else 0.
-    Sign,
+    HardThreshold,
     /// Probabilities of the classes.
     Softmax,
-    /// The number of the class with the largest sum.
-    Largest,
-    /// The sums of a row in order: quantiles that do not cross.
-    Ascending,
+    /// The class with the largest sum.
+    ArgMax,
+    /// The sums of a row in ascending order: quantiles that do not cross.
+    SortedQuantiles,
 }
 
-/// What turns a written `base_score` into a sum: the inverse of the transform, mostly.
+/// How a stored `base_score` becomes the initial sum: in most objectives the inverse of the
+/// transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Identity,
@@ -35,24 +35,35 @@ enum Link {
 /// What a model was trained for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Objective {
-    pub(super) transform: Transform,
+    pub(super) transform: PredictionTransform,
     link: Link,
 }
 
-/// The version of the library that wrote a file, as (major, minor).
-pub(super) type Version = (u32, u32);
+/// The version of the library that wrote a file: major, minor.
+pub(super) type LibraryVersion = (u32, u32);
 
-/// The last version in which `binary:logitraw` took its `base_score` for a probability.
-const LAST_LOGITRAW_OF_PROBABILITIES: Version = (1, 3);
+/// The last version that stores the `base_score` of `binary:logitraw` as a probability.
+const LAST_LOGITRAW_PROBABILITY: LibraryVersion = (1, 3);
 
-/// The first version that puts a row's quantiles in order.
-const FIRST_ORDERED_QUANTILES: Version = (3, 4);
+/// The first version that sorts the quantiles of a row.
+const FIRST_SORTED_QUANTILES: LibraryVersion = (3, 4);
+
+/// The prefix of objectives that were trained on a GPU, until 1.0.
+const GPU_PREFIX: &str = "gpu:";
+
+/// The library's bound on probabilities, which keeps their logarithms finite.
+const MIN_PROBABILITY: f32 = 1e-6;
+
+/// The library's bound on the argument of the sigmoid's exponential, which is infinite above it.
+const MAX_SIGMOID_EXPONENT: f32 = 88.7;
+
+/// The library's guard against a division by 0 in the sigmoid.
+const SIGMOID_EPSILON: f32 = 1e-16;
 
 impl Objective {
     /// The objective `name` in a file of version `version`.
-    pub(super) fn new(name: &str, version: Version) -> Result<Self> {
-        // Until 1.0 some had a second name for training on a GPU.
-        let (transform, link) = match name.strip_prefix("gpu:").unwrap_or(name) {
+    pub(super) fn new(name: &str, version: LibraryVersion) -> Result<Self> {
+        let (transform, link) = match name.strip_prefix(GPU_PREFIX).unwrap_or(name) {
             "reg:squarederror"
             | "reg:linear"
             | "reg:squaredlogerror"
@@ -60,77 +71,79 @@ impl Objective {
             | "reg:absoluteerror"
             | "rank:pairwise"
             | "rank:ndcg"
-            | "rank:map" => (Transform::Identity, Link::Identity),
-            "reg:quantileerror" if version >= FIRST_ORDERED_QUANTILES => {
-                (Transform::Ascending, Link::Identity)
+            | "rank:map" => (PredictionTransform::Identity, Link::Identity),
+            "reg:quantileerror" if version >= FIRST_SORTED_QUANTILES => {
+                (PredictionTransform::SortedQuantiles, Link::Identity)
             }
-            "reg:quantileerror" => (Transform::Identity, Link::Identity),
-            "binary:logitraw" if version <= LAST_LOGITRAW_OF_PROBABILITIES => {
-                (Transform::Identity, Link::Logit)
+            "reg:quantileerror" => (PredictionTransform::Identity, Link::Identity),
+            "binary:logitraw" if version <= LAST_LOGITRAW_PROBABILITY => {
+                (PredictionTransform::Identity, Link::Logit)
             }
-            "binary:logitraw" => (Transform::Identity, Link::Identity),
-            "reg:logistic" | "binary:logistic" => (Transform::Sigmoid, Link::Logit),
-            "binary:hinge" => (Transform::Sign, Link::Identity),
+            "binary:logitraw" => (PredictionTransform::Identity, Link::Identity),
+            "reg:logistic" | "binary:logistic" => (PredictionTransform::Sigmoid, Link::Logit),
+            "binary:hinge" => (PredictionTransform::HardThreshold, Link::Identity),
             "count:poisson" | "reg:gamma" | "reg:tweedie" | "survival:cox" | "survival:aft" => {
-                (Transform::Exponential, Link::Log)
+                (PredictionTransform::Exponential, Link::Log)
             }
-            "multi:softprob" => (Transform::Softmax, Link::Identity),
-            "multi:softmax" => (Transform::Largest, Link::Identity),
+            "multi:softprob" => (PredictionTransform::Softmax, Link::Identity),
+            "multi:softmax" => (PredictionTransform::ArgMax, Link::Identity),
             _ => {
                 return Err(unsupported(format!(
-                    "its objective is {name:?}, whose predictions are not known here; export the \
-                     model to ONNX, or train it with another objective"
+                    "the objective {name:?} is not supported; export the model to ONNX, or train \
+                     it with another objective"
                 )));
             }
         };
         Ok(Objective { transform, link })
     }
 
-    /// What sums start from, for a `base_score` as it is written.
+    /// The initial sum (the *margin*) of a stored `base_score`.
     pub(super) fn margin(self, base_score: f32) -> Result<f32> {
-        /// The library's bound on probabilities, so that their logarithm is finite.
-        const SMALLEST: f32 = 1e-6;
         let margin = match self.link {
             Link::Identity => base_score,
-            Link::Logit => -(1.0 / base_score.clamp(SMALLEST, 1.0 - SMALLEST) - 1.0).ln(),
+            Link::Logit => {
+                -(1.0 / base_score.clamp(MIN_PROBABILITY, 1.0 - MIN_PROBABILITY) - 1.0).ln()
+            }
             Link::Log => base_score.ln(),
         };
         if !margin.is_finite() {
-            return Err(broken(format!("\"base_score\" is {base_score}")));
+            return Err(damaged(format!(
+                "\"base_score\" is {base_score}, which the objective does not allow"
+            )));
         }
         Ok(margin)
     }
 }
 
-impl Transform {
-    /// How many numbers come of `sums` sums.
+impl PredictionTransform {
+    /// How many numbers a prediction has that is made of `sums` sums.
     pub(super) fn width(self, sums: usize) -> usize {
         match self {
-            Transform::Largest => 1,
-            Transform::Identity
-            | Transform::Sigmoid
-            | Transform::Exponential
-            | Transform::Sign
-            | Transform::Softmax
-            | Transform::Ascending => sums,
+            PredictionTransform::ArgMax => 1,
+            PredictionTransform::Identity
+            | PredictionTransform::Sigmoid
+            | PredictionTransform::Exponential
+            | PredictionTransform::HardThreshold
+            | PredictionTransform::Softmax
+            | PredictionTransform::SortedQuantiles => sums,
         }
     }
 
-    /// Turns the sums of rows, `sums` each, into their predictions, and hands those to `push`.
+    /// Turns the sums of rows, `sums` for each, into predictions, and passes those to `push`.
     pub(super) fn apply(self, rows: &mut [f32], sums: usize, mut push: impl FnMut(&[f32])) {
         match self {
-            Transform::Identity => {}
-            Transform::Sigmoid => rows.iter_mut().for_each(|x| *x = sigmoid(*x)),
-            Transform::Exponential => rows.iter_mut().for_each(|x| *x = x.exp()),
-            Transform::Sign => {
+            PredictionTransform::Identity => {}
+            PredictionTransform::Sigmoid => rows.iter_mut().for_each(|x| *x = sigmoid(*x)),
+            PredictionTransform::Exponential => rows.iter_mut().for_each(|x| *x = x.exp()),
+            PredictionTransform::HardThreshold => {
                 rows.iter_mut().for_each(|x| *x = if *x > 0.0 { 1.0 } else { 0.0 });
             }
-            Transform::Softmax => rows.chunks_exact_mut(sums).for_each(softmax),
-            Transform::Ascending => {
+            PredictionTransform::Softmax => rows.chunks_exact_mut(sums).for_each(softmax),
+            PredictionTransform::SortedQuantiles => {
                 rows.chunks_exact_mut(sums).for_each(|row| row.sort_unstable_by(f32::total_cmp));
             }
-            Transform::Largest => {
-                return rows.chunks_exact(sums).for_each(|row| push(&[largest(row)]));
+            PredictionTransform::ArgMax => {
+                return rows.chunks_exact(sums).for_each(|row| push(&[argmax(row)]));
             }
         }
         push(rows);
@@ -138,10 +151,10 @@ impl Transform {
 }
 
 fn sigmoid(x: f32) -> f32 {
-    let negative = -x;
-    // Above that, the exponential is infinite. (Written so that NaN stays.)
-    let bounded = if negative > 88.7 { 88.7 } else { negative };
-    1.0 / (bounded.exp() + 1.0 + 1e-16)
+    let exponent = -x;
+    // Not `min`, which would replace NaN.
+    let bounded = if exponent > MAX_SIGMOID_EXPONENT { MAX_SIGMOID_EXPONENT } else { exponent };
+    1.0 / (bounded.exp() + 1.0 + SIGMOID_EPSILON)
 }
 
 fn softmax(row: &mut [f32]) {
@@ -158,13 +171,13 @@ fn softmax(row: &mut [f32]) {
     }
 }
 
-/// The place of the first of the largest.
+/// The index of the largest value; of equal ones, of the first.
 #[allow(clippy::cast_precision_loss)] // Classes are fewer than 2^24.
-fn largest(row: &[f32]) -> f32 {
+fn argmax(row: &[f32]) -> f32 {
     let mut best = (0, row.first().copied().unwrap_or(0.0));
-    for (place, &x) in row.iter().enumerate() {
+    for (index, &x) in row.iter().enumerate() {
         if x > best.1 {
-            best = (place, x);
+            best = (index, x);
         }
     }
     best.0 as f32
@@ -178,7 +191,7 @@ mod tests {
         predict_as(name, (3, 2), sums, width)
     }
 
-    fn predict_as(name: &str, version: Version, sums: &[f32], width: usize) -> Vec<f32> {
+    fn predict_as(name: &str, version: LibraryVersion, sums: &[f32], width: usize) -> Vec<f32> {
         let mut rows = sums.to_vec();
         let mut out = Vec::new();
         let transform = Objective::new(name, version).expect("known").transform;
@@ -202,11 +215,12 @@ mod tests {
         assert_eq!(predict_as("reg:quantileerror", (3, 4), &crossing, 3), [1.0, 2.0, 3.0]);
     }
 
+    fn margin(name: &str, version: LibraryVersion, score: f32) -> Result<f32, String> {
+        Objective::new(name, version).expect("known").margin(score).map_err(|e| e.to_string())
+    }
+
     #[test]
     fn sums_start_from_what_is_written() {
-        let margin = |name, version, score| {
-            Objective::new(name, version).expect("known").margin(score).map_err(|e| e.to_string())
-        };
         assert_eq!(margin("reg:linear", (0, 0), 0.5), Ok(0.5));
         assert_eq!(margin("binary:logistic", (3, 2), 0.5), Ok(0.0));
         assert_eq!(margin("binary:logitraw", (1, 3), 0.5), Ok(0.0));

@@ -1,46 +1,48 @@
-//! Models in pickles and in joblib's files: the bytes of the booster in them, in whichever notation
-//! its version of the library used. Nothing of a pickle is run.
+//! Models in pickles and joblib files: the bytes of the booster in them, in whichever format its
+//! version of the library used. The pickle is read as data; nothing in it is executed.
 
 use super::document::narrow;
-use super::model::Model;
-use super::{LARGEST_FILE, Rounds, broken, read_bytes, unsupported};
-use crate::pickle::{self, Value};
+use super::format::{MAX_FILE_BYTES, read_bytes};
+use super::model::XgboostModel;
+use super::{RoundSelection, damaged, unsupported};
+use crate::pickle::{self, PickleValue};
 use tensorserve_tensor::error::Result;
 
-/// Reads a pickled `Booster`, or a wrapper for scikit-learn around one.
-pub(super) fn read(bytes: Vec<u8>) -> Result<Model> {
-    let limit = usize::try_from(LARGEST_FILE).unwrap_or(usize::MAX);
+/// Reads a pickled `Booster`, or a scikit-learn wrapper around one.
+pub(super) fn read(bytes: Vec<u8>) -> Result<XgboostModel> {
+    let limit = usize::try_from(MAX_FILE_BYTES).unwrap_or(usize::MAX);
     let pickle = pickle::read(bytes, limit)?;
     let root = pickle.root();
     if root.class_name() == Some("Booster") {
-        return booster(root, Rounds::All);
+        return read_booster(root, RoundSelection::All);
     }
     match root.attribute("_Booster") {
         Some(inner) if inner.class_name() == Some("Booster") => {
-            let mut model = booster(inner, Rounds::Best)?;
-            let missing = root.attribute("missing").and_then(Value::float).map(narrow);
+            let mut model = read_booster(inner, RoundSelection::UpToBest)?;
+            let missing = root.attribute("missing").and_then(PickleValue::float).map(narrow);
             model.missing = missing.filter(|missing| !missing.is_nan());
             Ok(model)
         }
-        Some(_) => Err(broken("its model is not fitted".to_owned())),
+        Some(_) => Err(damaged("the pickled model is not fitted")),
         None => {
-            let what = root.class().unwrap_or(root.kind());
+            let found = root.class().unwrap_or(root.kind());
             Err(unsupported(format!(
-                "its pickle holds {what}; a Booster of XGBoost or one of its models for \
-                 scikit-learn is read here"
+                "the pickle holds {found}; only XGBoost's Booster and its scikit-learn wrappers \
+                 are supported"
             )))
         }
     }
 }
 
-fn booster(booster: Value, rounds: Rounds) -> Result<Model> {
-    let handle = booster.attribute("handle").and_then(Value::bytes);
-    let handle = handle.ok_or_else(|| broken("its booster holds no model".to_owned()))?;
+fn read_booster(booster: PickleValue, rounds: RoundSelection) -> Result<XgboostModel> {
+    let handle = booster.attribute("handle").and_then(PickleValue::bytes);
+    let handle = handle.ok_or_else(|| damaged("the pickled Booster has no model"))?;
     let mut model = read_bytes(handle, rounds)?;
     if model.names.is_empty() {
-        // Until 1.3 they were not in the model itself.
-        let names = booster.attribute("feature_names").and_then(Value::items).unwrap_or_default();
-        let names = names.into_iter().map(|name| name.text().map(str::to_owned));
+        // Until 1.3 the names are attributes of the Python object.
+        let names = booster.attribute("feature_names").and_then(PickleValue::items);
+        let names = names.unwrap_or_default().into_iter();
+        let names = names.map(|name| name.text().map(str::to_owned));
         model.names = names.collect::<Option<_>>().unwrap_or_default();
     }
     Ok(model)

@@ -2,11 +2,15 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::path::PathBuf;
 
 use serde_json::Value as Json;
 
+use super::format::read_file;
+use super::model::dimension;
 use super::*;
-use tensorserve_platform::Platforms;
+use tensorserve_platform::{Platforms, RunOptions};
+use tensorserve_tensor::{Shape, Tensor, aligned_vec};
 
 fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(path)
@@ -26,7 +30,7 @@ fn tensor(shape: &[i64], values: &[f32]) -> Tensor {
 
 fn run(loaded: &Loaded, rows: usize, values: &[f32]) -> (Vec<i64>, Vec<f32>) {
     let columns = values.len() / rows.max(1);
-    let input = tensor(&[size(rows), size(columns)], values);
+    let input = tensor(&[dimension(rows), dimension(columns)], values);
     let outputs = loaded.executable.run(0, &[input], RunOptions::default()).expect("runs");
     let [output] = outputs.as_slice() else { panic!("one output") };
     (output.shape().dims().to_vec(), output.values::<f32>().expect("floats").to_vec())
@@ -36,7 +40,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Simple TensorFlow Serving's sample. Expected is what xgboost 1.7.6 says of it.
+/// Simple TensorFlow Serving's sample, with the predictions of xgboost 1.7.6.
 #[test]
 fn the_sample_of_simple_tensorflow_serving() {
     let rows = [1.0, 2.0, 3.0, 4.0, 5.1, 3.5, 1.4, 0.2, 6.0, 2.2, 4.0, 1.0, 6.3, 3.3, 6.0, 2.5];
@@ -52,7 +56,7 @@ fn the_sample_of_simple_tensorflow_serving() {
     }
 }
 
-/// Expected is what xgboost 3.2.0 says, which wrote them.
+/// With the predictions of xgboost 3.2.0, which wrote the files.
 #[test]
 fn several_classes_and_two() {
     let rows =
@@ -87,26 +91,27 @@ fn several_classes_and_two() {
 struct Case {
     files: Vec<String>,
     rows: usize,
-    /// Little-endian, in hexadecimal.
+    /// Little-endian bytes, in hexadecimal.
     input: String,
     expected: String,
     shape: Vec<i64>,
-    /// Whether answers are to be the same to the bit. (Until 1.2 the library added the trees'
-    /// values to each other first.)
+    /// Whether predictions must agree bit for bit. (Until 1.2 the library added up the trees before
+    /// it added the base score.)
     exact: bool,
 }
 
 fn floats(hex: &str) -> Vec<f32> {
     let digits = hex.as_bytes().as_chunks::<8>().0;
-    let number = |text: &[u8; 8]| {
-        let text = std::str::from_utf8(text).expect("text");
-        f32::from_bits(u32::from_str_radix(text, 16).expect("hexadecimal").swap_bytes())
-    };
-    digits.iter().map(number).collect()
+    digits.iter().map(float).collect()
 }
 
-/// The folder's `cases.json` and files are what `make_xgboost.py` makes, run by several versions of
-/// the library on random rows, some of them with missing values.
+fn float(digits: &[u8; 8]) -> f32 {
+    let digits = std::str::from_utf8(digits).expect("text");
+    f32::from_bits(u32::from_str_radix(digits, 16).expect("hexadecimal").swap_bytes())
+}
+
+/// Checks the predictions in `cases.json` of `folder`. `make_xgboost.py` made it and the models, with
+/// several versions of the library, for random rows, some with missing values.
 fn check_cases(folder: &Path) -> usize {
     let text = fs::read_to_string(folder.join("cases.json")).expect("cases");
     let cases: std::collections::BTreeMap<String, Case> =
@@ -124,13 +129,13 @@ fn check_cases(folder: &Path) -> usize {
                 }
             };
             let (shape, result) = run(&loaded, case.rows, &input);
-            let is_off = |(a, b): &(&f32, &f32)| match case.exact {
+            let mut wrong_pairs = result.iter().zip(&expected).filter(|(a, b)| match case.exact {
                 true => a.to_bits() != b.to_bits(),
                 false => (**a - **b).abs() > 2e-6 * b.abs().max(1.0),
-            };
-            let differ = result.iter().zip(&expected).filter(is_off).count();
+            });
+            let first = wrong_pairs.next();
+            let differ = wrong_pairs.count() + usize::from(first.is_some());
             if shape != case.shape || result.len() != expected.len() || differ > 0 {
-                let first = result.iter().zip(&expected).find(is_off);
                 let _ =
                     writeln!(wrong, "{name} {file}: {shape:?}, {differ} differ, first {first:?}");
             }
@@ -146,7 +151,7 @@ fn answers_are_the_librarys_to_the_bit() {
     assert!(check_cases(&data("platforms/xgboost/made")) >= 10);
 }
 
-/// For folders that `make_xgboost.py` has filled: all models that a version can make.
+/// For folders that `make_xgboost.py` has filled with all models that a version can make.
 #[test]
 #[ignore = "needs folders of cases, in TENSORSERVE_XGBOOST_CASES when this is compiled"]
 fn answers_in_other_folders() {
@@ -162,7 +167,7 @@ fn models_are_recognised_by_ending_or_by_what_is_in_them() {
     assert!(recognises(&data("platforms/xgboost/iris_softprob.json")));
     assert!(recognises(&data("platforms/xgboost/iris_softprob.ubj")));
     assert!(recognises(&data(IRIS)), "by its .bst");
-    assert!(!recognises(&data(IRIS).join("model.pkl")), "left to scikit-learn's models");
+    assert!(!recognises(&data(IRIS).join("model.pkl")), "left to the scikitlearn platform");
     assert!(!recognises(&data("simple-tensorflow-serving/models/tf2_two_signatures/1")));
 
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -185,7 +190,7 @@ fn models_are_recognised_by_ending_or_by_what_is_in_them() {
 }
 
 #[test]
-fn requests_of_another_shape_are_told_so() {
+fn requests_of_another_shape_are_refused() {
     let loaded = load(&data(IRIS).join("model.joblib"));
     let fails = |shape: &[i64], count: usize| {
         let input = tensor(shape, &vec![0.0; count]);
@@ -197,11 +202,11 @@ fn requests_of_another_shape_are_told_so() {
         fails(&[2, 3], 6),
         "input \"data\" has 3 values in a row, and the model takes 4: f0, f1, f2, f3"
     );
-    assert_eq!(fails(&[4], 4), "input \"data\" has the shape [4], and must have [rows, 4]");
-    assert_eq!(fails(&[], 1), "input \"data\" has the shape [], and must have [rows, 4]");
+    assert_eq!(fails(&[4], 4), "input \"data\" has the shape [4], and the model takes [rows, 4]");
+    assert_eq!(fails(&[], 1), "input \"data\" has the shape [], and the model takes [rows, 4]");
     assert_eq!(
         fails(&[1, 4, 1], 4),
-        "input \"data\" has the shape [1,4,1], and must have [rows, 4]"
+        "input \"data\" has the shape [1,4,1], and the model takes [rows, 4]"
     );
     assert!(fails(&[i64::MAX, 0], 0).contains("has 0 values in a row"));
     assert_eq!(run_empty(&loaded), [0]);
@@ -225,7 +230,7 @@ fn batches_of_any_size_are_like_single_rows() {
 
 /// Reads `bytes` as a model; if it is one, it must run.
 fn read_or_refuse(bytes: &[u8]) {
-    let Ok(model) = read_any(bytes.to_vec()) else { return };
+    let Ok(model) = read_file(bytes.to_vec()) else { return };
     let row = vec![0.5; model.features.min(1 << 20)];
     if row.len() == model.features {
         model.predict(&row, |_| {});
@@ -249,7 +254,7 @@ fn files_cut_short_are_refused() {
         for end in (0..bytes.len()).step_by(step) {
             read_or_refuse(&bytes[..end]);
         }
-        let error = read_any(bytes[..bytes.len() / 2].to_vec()).err().expect("half a file");
+        let error = read_file(bytes[..bytes.len() / 2].to_vec()).err().expect("half a file");
         assert_eq!(error.code(), Code::DataLoss, "{file}: {error}");
     }
 }
@@ -275,38 +280,45 @@ fn damaged_files_are_refused_or_run() {
     }
 }
 
-/// What is said of a model in which `change` changes something.
+/// The error for a model that `change` has changed.
 fn refusal(change: impl Fn(&mut Json)) -> String {
     let text = fs::read(data("platforms/xgboost/iris_virginica_binary.json")).expect("a file");
     let mut model: Json = serde_json::from_slice(&text).expect("JSON");
     change(&mut model);
-    let error = read_any(model.to_string().into_bytes()).err().expect("refused");
+    let error = read_file(model.to_string().into_bytes()).err().expect("refused");
     format!("{:?}: {error}", error.code())
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_faulty_member() {
     const TREE: &str = "/learner/gradient_booster/model/trees/3";
     let set = |path: &str, value: Json| {
         refusal(|model| *model.pointer_mut(path).expect("there") = value.clone())
     };
     let name = set("/learner/objective/name", "reg:mine".into());
-    assert!(name.starts_with("Unimplemented: its objective is \"reg:mine\""), "{name}");
+    assert!(
+        name.starts_with("Unimplemented: the objective \"reg:mine\" is not supported"),
+        "{name}"
+    );
     let name = set("/learner/gradient_booster/name", "gbforest".into());
-    assert!(name.starts_with("Unimplemented: its booster is \"gbforest\""), "{name}");
+    assert!(name.starts_with("Unimplemented: the booster \"gbforest\" is not supported"), "{name}");
     let at = |member: &str| format!("{TREE}/{member}");
     for (path, value, says) in [
         (at("left_children"), "[0,-1,-1]", "tree 3: \"right_children\" has"),
-        (at("left_children/0"), "0", "tree 3: its nodes are in a circle"),
-        (at("right_children/0"), "700", "tree 3: node 700 of"),
+        (at("left_children/0"), "0", "tree 3: the nodes form a cycle"),
+        (at("right_children/0"), "700", "tree 3: node 700 does not exist"),
         (at("right_children/0"), "-1", "tree 3: node 0 has the children 1 and -1"),
-        (at("split_indices/0"), "4", "tree 3: it splits by feature 4, and there are 4"),
-        (at("id"), "4", "tree 3: its \"id\" is another"),
-        (at("split_conditions"), "{}", "tree 3: \"split_conditions\" is no list of numbers"),
+        (
+            at("split_indices/0"),
+            "4",
+            "tree 3: feature 4 does not exist; the number of features is 4",
+        ),
+        (at("id"), "4", "tree 3: \"id\" is 4, and must be 3"),
+        (at("split_conditions"), "{}", "tree 3: \"split_conditions\" is not an array of numbers"),
         (
             "/learner/gradient_booster/model/tree_info/3".to_owned(),
             "1",
-            "tree 3: it adds to output",
+            "tree 3: output 1 does not exist",
         ),
         (
             "/learner/learner_model_param/num_feature".to_owned(),
@@ -325,9 +337,9 @@ fn what_is_wrong_is_named() {
         assert!(said.starts_with(&format!("DataLoss: {says}")), "{path}: {said}");
     }
     let outputs = set("/learner/learner_model_param/num_class", "2000000000".into());
-    assert!(outputs.starts_with("Unimplemented: it has 2000000000 outputs"), "{outputs}");
+    assert!(outputs.starts_with("Unimplemented: the model has 2000000000 outputs"), "{outputs}");
     assert_eq!(
-        read_any(b"PK\x03\x04".to_vec()).err().expect("no model").code(),
+        read_file(b"PK\x03\x04".to_vec()).err().expect("no model").code(),
         Code::DataLoss,
         "no format"
     );

@@ -1,51 +1,88 @@
-//! Reads UBJSON (<https://ubjson.org>, draft 12) into [`Value`]s: numbers are big-endian, lengths
-//! are numbers with their type before them, and lists may name one type for all their elements.
+//! Reads UBJSON (<https://ubjson.org>, draft 12): numbers are big-endian, a length is an integer with
+//! its type marker before it, and an array may declare one type for all its elements.
 
-use super::broken;
-use super::document::{Count, Value};
-use super::scan::Scan;
-use tensorserve_tensor::error::Result;
+use super::damaged;
+use super::document::{DocumentLimits, DocumentValue};
+use super::reader::ByteReader;
+use tensorserve_tensor::error::{Error, Result};
 
-/// Reads the one value of `bytes`.
-pub(super) fn read(bytes: &[u8]) -> Result<Value> {
-    let mut scan = Scan::new(bytes);
-    let marker = scan.byte()?;
-    value(marker, &mut scan, &mut Count::default(), 0)
+/// Type markers, <https://ubjson.org/type-reference>.
+mod marker {
+    pub(super) const NULL: u8 = b'Z';
+    pub(super) const TRUE: u8 = b'T';
+    pub(super) const FALSE: u8 = b'F';
+    pub(super) const INT8: u8 = b'i';
+    pub(super) const UINT8: u8 = b'U';
+    pub(super) const INT16: u8 = b'I';
+    pub(super) const INT32: u8 = b'l';
+    pub(super) const INT64: u8 = b'L';
+    pub(super) const FLOAT32: u8 = b'd';
+    pub(super) const FLOAT64: u8 = b'D';
+    pub(super) const CHAR: u8 = b'C';
+    pub(super) const STRING: u8 = b'S';
+    pub(super) const ARRAY: u8 = b'[';
+    pub(super) const ARRAY_END: u8 = b']';
+    pub(super) const OBJECT: u8 = b'{';
+    pub(super) const OBJECT_END: u8 = b'}';
+    /// The type of all elements of a container.
+    pub(super) const TYPE: u8 = b'$';
+    /// The number of elements of a container.
+    pub(super) const COUNT: u8 = b'#';
 }
 
-/// The value that `marker` announces.
-fn value(marker: u8, scan: &mut Scan, count: &mut Count, depth: usize) -> Result<Value> {
-    count.one_more(depth)?;
-    match marker {
-        b'{' => object(scan, count, depth),
-        b'[' => array(scan, count, depth),
-        b'S' => text(scan).map(Value::Text),
-        b'Z' => Ok(Value::Nothing),
-        _ => number(marker, scan).map(Value::Number),
+/// Reads the one value of `bytes`.
+pub(super) fn read(bytes: &[u8]) -> Result<DocumentValue> {
+    let mut reader = ByteReader::new(bytes);
+    let kind = reader.byte()?;
+    read_value(kind, &mut reader, &mut DocumentLimits::default(), 0)
+}
+
+/// Reads the value whose marker is `kind`.
+fn read_value(
+    kind: u8,
+    reader: &mut ByteReader,
+    limits: &mut DocumentLimits,
+    depth: usize,
+) -> Result<DocumentValue> {
+    limits.count_value(depth)?;
+    match kind {
+        marker::OBJECT => read_object(reader, limits, depth),
+        marker::ARRAY => read_array(reader, limits, depth),
+        marker::STRING => read_text(reader).map(DocumentValue::Text),
+        marker::NULL => Ok(DocumentValue::Null),
+        _ => read_number(kind, reader).map(DocumentValue::Number),
     }
 }
 
-fn object(scan: &mut Scan, count: &mut Count, depth: usize) -> Result<Value> {
+fn read_object(
+    reader: &mut ByteReader,
+    limits: &mut DocumentLimits,
+    depth: usize,
+) -> Result<DocumentValue> {
     let mut members = Vec::new();
-    while scan.peek() != Some(b'}') {
-        let name = text(scan)?;
-        let marker = scan.byte()?;
-        let value = value(marker, scan, count, depth + 1)?;
-        if Value::keeps(&name) {
+    while reader.peek() != Some(marker::OBJECT_END) {
+        let name = read_text(reader)?;
+        let kind = reader.byte()?;
+        let value = read_value(kind, reader, limits, depth + 1)?;
+        if DocumentValue::is_used(&name) {
             members.push((name, value));
         }
     }
-    scan.byte()?;
-    Ok(Value::Object(members))
+    reader.byte()?;
+    Ok(DocumentValue::Object(members))
 }
 
-fn array(scan: &mut Scan, count: &mut Count, depth: usize) -> Result<Value> {
-    if scan.take(b'$') {
-        return typed_array(scan);
+fn read_array(
+    reader: &mut ByteReader,
+    limits: &mut DocumentLimits,
+    depth: usize,
+) -> Result<DocumentValue> {
+    if reader.skip_if(marker::TYPE) {
+        return read_typed_array(reader);
     }
-    // Without a length, the list ends at a bracket.
-    let mut left = match scan.take(b'#') {
-        true => Some(length(scan)?),
+    // Without a count, the array ends at a bracket.
+    let mut left = match reader.skip_if(marker::COUNT) {
+        true => Some(read_length(reader)?),
         false => None,
     };
     let mut numbers = Vec::new();
@@ -54,81 +91,86 @@ fn array(scan: &mut Scan, count: &mut Count, depth: usize) -> Result<Value> {
         match &mut left {
             Some(0) => break,
             Some(left) => *left -= 1,
-            None if scan.take(b']') => break,
+            None if reader.skip_if(marker::ARRAY_END) => break,
             None => {}
         }
-        match scan.byte()? {
-            marker @ (b'{' | b'[' | b'S' | b'Z') => {
-                list.push(value(marker, scan, count, depth + 1)?);
+        match reader.byte()? {
+            kind @ (marker::OBJECT | marker::ARRAY | marker::STRING | marker::NULL) => {
+                list.push(read_value(kind, reader, limits, depth + 1)?);
             }
-            marker => numbers.push(number(marker, scan)?),
+            kind => numbers.push(read_number(kind, reader)?),
         }
     }
     match (numbers.is_empty(), list.is_empty()) {
-        (false, false) => Err(broken(format!("a list mixes numbers and others, {}", scan.place()))),
-        (false, true) => Ok(Value::Numbers(numbers)),
-        (true, _) => Ok(Value::List(list)),
+        (false, false) => {
+            Err(damaged(format!("an array mixes numbers with other values, {}", reader.position())))
+        }
+        (false, true) => Ok(DocumentValue::Numbers(numbers)),
+        (true, _) => Ok(DocumentValue::List(list)),
     }
 }
 
-/// A list whose elements are of one type of number.
-fn typed_array(scan: &mut Scan) -> Result<Value> {
-    let marker = scan.byte()?;
-    if !scan.take(b'#') {
-        return Err(broken(format!("a list has a type and no length, {}", scan.place())));
+/// Reads an array whose elements are all of one numeric type.
+fn read_typed_array(reader: &mut ByteReader) -> Result<DocumentValue> {
+    let kind = reader.byte()?;
+    if !reader.skip_if(marker::COUNT) {
+        return Err(damaged(format!(
+            "an array declares a type without a count, {}",
+            reader.position()
+        )));
     }
-    let size = match marker {
-        b'i' | b'U' => 1,
-        b'I' => 2,
-        b'l' | b'd' => 4,
-        b'L' | b'D' => 8,
-        _ => return Err(unknown(marker, scan)),
+    let size = match kind {
+        marker::INT8 | marker::UINT8 => 1,
+        marker::INT16 => 2,
+        marker::INT32 | marker::FLOAT32 => 4,
+        marker::INT64 | marker::FLOAT64 => 8,
+        _ => return Err(unknown_marker(kind, reader)),
     };
-    let length = length(scan)?;
-    let bytes = length.checked_mul(size).ok_or_else(|| scan.too_short())?;
-    let mut elements = Scan::new(scan.bytes(bytes)?);
-    let numbers = (0..length).map(|_| number(marker, &mut elements));
-    numbers.collect::<Result<_>>().map(Value::Numbers)
+    let length = read_length(reader)?;
+    let bytes = length.checked_mul(size).ok_or_else(|| reader.too_short())?;
+    let mut elements = ByteReader::new(reader.bytes(bytes)?);
+    let numbers = (0..length).map(|_| read_number(kind, &mut elements));
+    numbers.collect::<Result<_>>().map(DocumentValue::Numbers)
 }
 
 #[allow(clippy::cast_precision_loss)] // None of the library's numbers is that large.
-fn number(marker: u8, scan: &mut Scan) -> Result<f64> {
-    Ok(match marker {
-        b'i' => f64::from(i8::from_be_bytes(scan.array()?)),
-        b'U' | b'C' => f64::from(scan.byte()?),
-        b'I' => f64::from(i16::from_be_bytes(scan.array()?)),
-        b'l' => f64::from(i32::from_be_bytes(scan.array()?)),
-        b'L' => i64::from_be_bytes(scan.array()?) as f64,
-        b'd' => f64::from(f32::from_be_bytes(scan.array()?)),
-        b'D' => f64::from_be_bytes(scan.array()?),
-        b'T' => 1.0,
-        b'F' => 0.0,
-        _ => return Err(unknown(marker, scan)),
+fn read_number(kind: u8, reader: &mut ByteReader) -> Result<f64> {
+    Ok(match kind {
+        marker::INT8 => f64::from(i8::from_be_bytes(reader.array()?)),
+        marker::UINT8 | marker::CHAR => f64::from(reader.byte()?),
+        marker::INT16 => f64::from(i16::from_be_bytes(reader.array()?)),
+        marker::INT32 => f64::from(i32::from_be_bytes(reader.array()?)),
+        marker::INT64 => i64::from_be_bytes(reader.array()?) as f64,
+        marker::FLOAT32 => f64::from(f32::from_be_bytes(reader.array()?)),
+        marker::FLOAT64 => f64::from_be_bytes(reader.array()?),
+        marker::TRUE => 1.0,
+        marker::FALSE => 0.0,
+        _ => return Err(unknown_marker(kind, reader)),
     })
 }
 
-fn unknown(marker: u8, scan: &Scan) -> tensorserve_tensor::error::Error {
-    let marker = char::from(marker);
-    broken(format!("{marker:?} announces no kind of value, {}", scan.place()))
+fn unknown_marker(kind: u8, reader: &ByteReader) -> Error {
+    let kind = char::from(kind);
+    damaged(format!("{kind:?} is not a type marker, {}", reader.position()))
 }
 
-fn text(scan: &mut Scan) -> Result<String> {
-    let length = length(scan)?;
-    Ok(String::from_utf8_lossy(scan.bytes(length)?).into_owned())
+fn read_text(reader: &mut ByteReader) -> Result<String> {
+    let length = read_length(reader)?;
+    Ok(String::from_utf8_lossy(reader.bytes(length)?).into_owned())
 }
 
-/// A length: an integer with its type before it.
-fn length(scan: &mut Scan) -> Result<usize> {
-    let marker = scan.byte()?;
-    let length = match marker {
-        b'i' => i64::from(i8::from_be_bytes(scan.array()?)),
-        b'U' => i64::from(scan.byte()?),
-        b'I' => i64::from(i16::from_be_bytes(scan.array()?)),
-        b'l' => i64::from(i32::from_be_bytes(scan.array()?)),
-        b'L' => i64::from_be_bytes(scan.array()?),
-        _ => return Err(broken(format!("a length is missing, {}", scan.place()))),
+/// Reads a length: an integer with its type marker before it.
+fn read_length(reader: &mut ByteReader) -> Result<usize> {
+    let length = match reader.byte()? {
+        marker::INT8 => i64::from(i8::from_be_bytes(reader.array()?)),
+        marker::UINT8 => i64::from(reader.byte()?),
+        marker::INT16 => i64::from(i16::from_be_bytes(reader.array()?)),
+        marker::INT32 => i64::from(i32::from_be_bytes(reader.array()?)),
+        marker::INT64 => i64::from_be_bytes(reader.array()?),
+        _ => return Err(damaged(format!("a length is missing, {}", reader.position()))),
     };
-    usize::try_from(length).map_err(|_| broken(format!("a length is negative, {}", scan.place())))
+    usize::try_from(length)
+        .map_err(|_| damaged(format!("a length is negative, {}", reader.position())))
 }
 
 #[cfg(test)]
@@ -140,7 +182,7 @@ mod tests {
         let object = b"{U\x01aSi\x02xyU\x01bZU\x01c[TFi\xff]U\x01d[$d#i\x01\x3f\x80\0\0U\x01e[#U\x02Si\x01xSi\x01yU\x01f[$l#L\0\0\0\0\0\0\0\x01\xff\xff\xff\xfeU\x01g[#i\0}";
         let value = read(object).expect("UBJSON");
         assert_eq!(value.text("a").expect("text"), "xy");
-        assert_eq!(value.find("b"), Some(&Value::Nothing));
+        assert_eq!(value.find("b"), Some(&DocumentValue::Null));
         assert_eq!(value.numbers("c").expect("numbers"), [1.0, 0.0, -1.0]);
         assert_eq!(value.numbers("d").expect("numbers"), [1.0]);
         assert_eq!(value.texts("e").expect("texts"), ["x", "y"]);
