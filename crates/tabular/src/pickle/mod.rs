@@ -1,56 +1,59 @@
-//! Python's pickles (protocols 0 to 5, Python 2's too) and joblib's files, read as data.
+//! Pickles (protocols 0 to 5, also of Python 2) and joblib files, read as data.
 //!
-//! A pickle is a program: it names functions for its reader to import and call. Nothing is
-//! imported or called here. What a call would have made is kept as an [`Object`] that says which
-//! class, with which arguments and state; only what is known to be plain data is understood: NumPy's
-//! arrays, dtypes and scalars, bytes, sets and dictionaries.
+//! A pickle is a program: it names functions for its reader to import and call. Nothing is imported
+//! or called here. The result of a call is kept as a [`PickleObject`], which records the class, the
+//! arguments and the state; only calls that make plain data are understood: NumPy arrays, dtypes and
+//! scalars, bytes, sets and dictionaries.
 //!
-//! * this file opens a file and holds what was read, an arena of [`Node`]s;
-//! * `value` looks into it, `array` is NumPy's array;
-//! * `machine` runs the opcodes, `input` reads their operands, `known` understands calls.
+//! * this file decompresses a file, and defines the result: an arena of [`PickleNode`]s;
+//! * `value` gives access to it, `array` is NumPy's array;
+//! * `unpickler` executes the opcodes of `opcode`, `reader` reads their operands; `reduce`
+//!   understands calls, and `joblib` reads the arrays that joblib puts behind their description.
 //!
-//! A pickle may share values and may contain itself. So nodes are addressed by number and never
-//! copied: reading takes memory in proportion to the file, dropping does not recurse, and no loop
-//! leaks. Whoever walks the values bounds the depth.
-#![allow(clippy::wildcard_enum_match_arm)] // A value is of the kind that is asked for, or is not.
+//! A pickle may share values, and may contain itself. So nodes are addressed by index and never
+//! copied: memory is proportional to the file, dropping does not recurse, and cycles do not leak.
+//! Code that walks the values must bound the depth.
+#![allow(clippy::wildcard_enum_match_arm)] // Accessors take one variant, and ignore all others.
 
 use std::io::Read;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
 
 use tensorserve_tensor::error::{Code, Error, Result};
 
-pub use self::array::{Array, ElementType};
-pub use self::value::Value as PickleValue;
-pub use self::value::Value;
+pub use self::array::{NumpyArray, NumpyDtype, dtype_kind};
+pub use self::value::PickleValue;
 
 mod array;
-mod input;
-mod known;
-mod machine;
+mod joblib;
+mod opcode;
+mod reader;
+mod reduce;
+mod unpickler;
 mod value;
 
-/// The number of a node.
+/// The index of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Id(u32);
+pub struct PickleId(u32);
 
-/// What a pickle holds.
+/// The content of a pickle.
 #[derive(Debug)]
 pub struct Pickle {
-    nodes: Vec<Node>,
-    root: Id,
+    nodes: Vec<PickleNode>,
+    root: PickleId,
     bytes: usize,
 }
 
 impl Pickle {
     /// The value that was pickled.
     #[must_use]
-    pub fn root(&self) -> Value<'_> {
-        Value::new(self, self.root)
+    pub fn root(&self) -> PickleValue<'_> {
+        PickleValue::new(self, self.root)
     }
 
-    /// Bytes of the pickle, uncompressed.
+    /// The size of the uncompressed pickle in bytes.
     #[must_use]
     pub fn byte_len(&self) -> usize {
         self.bytes
@@ -60,55 +63,55 @@ impl Pickle {
 /// One value of a pickle.
 #[derive(Debug)]
 #[allow(missing_docs)]
-pub enum Node {
+pub enum PickleNode {
     None,
     Bool(bool),
     Int(i64),
-    /// A whole number that does not fit 64 bits.
-    Huge,
+    /// An integer that does not fit 64 bits.
+    BigInt,
     Float(f64),
-    /// Bytes; also Python 2's `str`, which may be text.
+    /// Bytes, or a `str` of Python 2, which may be text.
     Bytes(Bytes),
     Text(String),
-    List(Vec<Id>),
-    Tuple(Vec<Id>),
-    Set(Vec<Id>),
-    Dict(Vec<(Id, Id)>),
-    /// A class or function by its name, `module.name`.
+    List(Vec<PickleId>),
+    Tuple(Vec<PickleId>),
+    Set(Vec<PickleId>),
+    Dict(Vec<(PickleId, PickleId)>),
+    /// The name of a class or a function, `module.name`.
     Global(Arc<str>),
-    Object(Box<Object>),
-    Array(Box<Array>),
-    ElementType(Arc<ElementType>),
+    Object(Box<PickleObject>),
+    Array(Box<NumpyArray>),
+    Dtype(Arc<NumpyDtype>),
 }
 
-/// What a class or function would have made, if it had been called.
+/// The result of a call of a class or a function, which is recorded and not executed.
 #[derive(Debug)]
-pub struct Object {
-    /// `module.name`; empty for what was made by something that has no name.
+pub struct PickleObject {
+    /// The name of the class or function, `module.name`; empty if it has none.
     pub class: Arc<str>,
-    /// The tuple of arguments.
-    pub arguments: Option<Id>,
-    /// What `__setstate__` would have been given: mostly the dictionary of attributes.
-    pub state: Option<Id>,
-    /// What would have been appended to it.
-    pub items: Vec<Id>,
-    /// What would have been set in it.
-    pub entries: Vec<(Id, Id)>,
+    /// The arguments, a tuple.
+    pub arguments: Option<PickleId>,
+    /// The argument of `__setstate__`: usually the dictionary of attributes.
+    pub state: Option<PickleId>,
+    /// Values that are appended to the result.
+    pub items: Vec<PickleId>,
+    /// Entries that are set in the result.
+    pub entries: Vec<(PickleId, PickleId)>,
 }
 
-/// Reads a pickle, or a file of joblib's, of at most `max_bytes` when uncompressed.
+/// Reads a pickle or a joblib file, of at most `max_bytes` uncompressed.
 ///
 /// # Errors
-/// [`Code::DataLoss`] for what is not one, with the byte and the opcode;
-/// [`Code::Unimplemented`] for a kind of compression, or a part of a pickle, that is not read;
-/// [`Code::ResourceExhausted`] for too much.
+/// [`Code::DataLoss`] for a file that is not a valid pickle, with the byte and the opcode;
+/// [`Code::Unimplemented`] for a kind of compression or a part of a pickle that is not supported;
+/// [`Code::ResourceExhausted`] for a pickle of more than `max_bytes`, or with too many values.
 pub fn read(bytes: Vec<u8>, max_bytes: usize) -> Result<Pickle> {
     let bytes = uncompressed(bytes, max_bytes)?;
     if bytes.len() > max_bytes {
         return Err(too_large(max_bytes));
     }
     let length = bytes.len();
-    let (nodes, root) = machine::run(Bytes::from(bytes))?;
+    let (nodes, root) = unpickler::run(Bytes::from(bytes))?;
     Ok(Pickle { nodes, root, bytes: length })
 }
 
@@ -117,39 +120,48 @@ fn too_large(max_bytes: usize) -> Error {
     Error::new(Code::ResourceExhausted, message)
 }
 
-/// How files begin that are read by unpacking them elsewhere first.
-const REFUSED: [(&[u8], &str); 8] = [
+/// Magic numbers of formats that are not supported, and what they are.
+const UNSUPPORTED_FORMATS: [(&[u8], &str); 8] = [
     (b"BZh", "compressed with bz2"),
     (b"\xfd7zXZ\0", "compressed with xz"),
     (b"\x5d\0\0", "compressed with lzma"),
     (b"\x04\x22\x4d\x18", "compressed with lz4"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
     (b"ZF0x", "compressed by a joblib older than 0.10"),
-    (b"PK\x03\x04", "a zip file, and no pickle"),
-    (b"\x89HDF", "an HDF5 file, and no pickle"),
+    (b"PK\x03\x04", "a zip file, not a pickle"),
+    (b"\x89HDF", "an HDF5 file, not a pickle"),
 ];
+
+/// The magic number of gzip.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// The first byte of zlib streams with a window of 32 KiB; it is not an opcode.
+const ZLIB_START: u8 = 0x78;
 
 /// The pickle in `bytes`, which joblib may have compressed.
 fn uncompressed(bytes: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>> {
-    if let Some((_, what)) = REFUSED.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+    if let Some((_, what)) = UNSUPPORTED_FORMATS.iter().find(|(magic, _)| bytes.starts_with(magic))
+    {
         let message = format!(
             "the file is {what}; save the model again with pickle.dump, or with joblib.dump \
              without compression or with zlib or gzip"
         );
         return Err(Error::new(Code::Unimplemented, message));
     }
-    match *bytes {
-        [0x1f, 0x8b, ..] => inflate(flate2::bufread::MultiGzDecoder::new(&*bytes), max_bytes),
-        // No pickle begins with 0x78, which is no opcode.
-        [0x78, ..] => inflate(flate2::bufread::ZlibDecoder::new(&*bytes), max_bytes),
-        _ => Ok(bytes),
+    if bytes.starts_with(&GZIP_MAGIC) {
+        return decompress(MultiGzDecoder::new(&*bytes), max_bytes);
     }
+    if bytes.starts_with(&[ZLIB_START]) {
+        return decompress(ZlibDecoder::new(&*bytes), max_bytes);
+    }
+    Ok(bytes)
 }
 
-fn inflate(packed: impl Read, max_bytes: usize) -> Result<Vec<u8>> {
-    let most = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
+/// The bytes of a stream, one more than `max_bytes` at most.
+fn decompress(packed: impl Read, max_bytes: usize) -> Result<Vec<u8>> {
+    let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
-    packed.take(most).read_to_end(&mut bytes).map_err(|e| {
+    packed.take(limit).read_to_end(&mut bytes).map_err(|e| {
         Error::new(Code::DataLoss, format!("the compressed pickle is damaged: {e}")).with_source(e)
     })?;
     Ok(bytes)

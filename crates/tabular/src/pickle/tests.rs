@@ -27,19 +27,19 @@ fn cases() -> Vec<(Case, Vec<u8>)> {
     decoded.collect()
 }
 
-fn joined<'a>(items: impl IntoIterator<Item = Value<'a>>, depth: usize) -> String {
+fn joined<'a>(items: impl IntoIterator<Item = PickleValue<'a>>, depth: usize) -> String {
     let shown: Vec<String> = items.into_iter().map(|item| shown(item, depth)).collect();
     shown.join(",")
 }
 
-fn entries(value: Value, depth: usize) -> String {
+fn entries(value: PickleValue, depth: usize) -> String {
     let pairs = value.entries();
     let pairs: Vec<String> =
         pairs.map(|(k, v)| format!("{}:{}", shown(k, depth), shown(v, depth))).collect();
     pairs.join(",")
 }
 
-/// Python's way to write a number.
+/// A number as Python writes it.
 fn number(number: f64) -> String {
     match number {
         n if n == f64::INFINITY => "inf".to_owned(),
@@ -47,24 +47,26 @@ fn number(number: f64) -> String {
     }
 }
 
-fn array(array: &Array) -> String {
+fn array(array: &NumpyArray) -> String {
     let shape: Vec<String> = array.shape().iter().map(ToString::to_string).collect();
-    let elements: Vec<String> = match array.letter() {
-        'V' => {
+    let elements: Vec<String> = match array.kind() {
+        dtype_kind::VOID => {
             let field =
                 |name| format!("{name}={}", self::array(&array.field(name).expect("field")));
-            array.element().fields().map(field).collect()
+            array.dtype().fields().map(field).collect()
         }
-        'b' => {
+        dtype_kind::BOOL => {
             let bools = array.i64s().expect("bools").into_iter();
             bools.map(|b| if b == 1 { "True".into() } else { "False".into() }).collect()
         }
-        'f' => array.f64s().expect("numbers").into_iter().map(number).collect(),
-        'S' => {
+        dtype_kind::FLOAT => array.f64s().expect("numbers").into_iter().map(number).collect(),
+        dtype_kind::BYTES => {
             let texts = array.strings().expect("text").into_iter();
             texts.map(|text| hex(text.as_bytes())).collect()
         }
-        'U' => array.strings().expect("text").iter().map(|t| format!("{t:?}")).collect(),
+        dtype_kind::TEXT => {
+            array.strings().expect("text").iter().map(|t| format!("{t:?}")).collect()
+        }
         _ => array.i64s().expect("numbers").iter().map(ToString::to_string).collect(),
     };
     format!("array[{}]({})", shape.join(","), elements.join(","))
@@ -76,30 +78,30 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The value as `tests/cases/pickles.py` shows it.
-fn shown(value: Value, depth: usize) -> String {
+fn shown(value: PickleValue, depth: usize) -> String {
     let Some(depth) = depth.checked_sub(1) else { return "…".to_owned() };
     let items = || joined(value.items().expect("items"), depth);
     match value.node() {
-        Node::None => "None".to_owned(),
-        Node::Bool(true) => "True".to_owned(),
-        Node::Bool(false) => "False".to_owned(),
-        Node::Int(number) => number.to_string(),
-        Node::Huge => "huge".to_owned(),
-        Node::Float(value) => number(*value),
-        Node::Bytes(bytes) => hex(bytes),
-        Node::Text(text) => serde_json::to_string(text).expect("text"),
-        Node::List(_) => format!("[{}]", items()),
-        Node::Tuple(_) => format!("({})", items()),
-        Node::Set(_) => format!("set({})", items()),
-        Node::Dict(_) => format!("{{{}}}", entries(value, depth)),
-        Node::Global(name) => name.to_string(),
-        Node::ElementType(_) => "dtype".to_owned(),
-        Node::Array(inner) if inner.letter() == 'O' => {
+        PickleNode::None => "None".to_owned(),
+        PickleNode::Bool(true) => "True".to_owned(),
+        PickleNode::Bool(false) => "False".to_owned(),
+        PickleNode::Int(number) => number.to_string(),
+        PickleNode::BigInt => "huge".to_owned(),
+        PickleNode::Float(value) => number(*value),
+        PickleNode::Bytes(bytes) => hex(bytes),
+        PickleNode::Text(text) => serde_json::to_string(text).expect("text"),
+        PickleNode::List(_) => format!("[{}]", items()),
+        PickleNode::Tuple(_) => format!("({})", items()),
+        PickleNode::Set(_) => format!("set({})", items()),
+        PickleNode::Dict(_) => format!("{{{}}}", entries(value, depth)),
+        PickleNode::Global(name) => name.to_string(),
+        PickleNode::Dtype(_) => "dtype".to_owned(),
+        PickleNode::Array(inner) if inner.kind() == dtype_kind::OBJECT => {
             let shape: Vec<String> = inner.shape().iter().map(ToString::to_string).collect();
             format!("array[{}]({})", shape.join(","), items())
         }
-        Node::Array(inner) => array(inner),
-        Node::Object(object) => {
+        PickleNode::Array(inner) => array(inner),
+        PickleNode::Object(object) => {
             let mut text = format!("{}({})", object.class, joined(value.arguments(), depth));
             if let Some(state) = object.state {
                 text += &shown(value.other(state), depth);
@@ -145,29 +147,31 @@ fn a_pickle_cut_short_or_damaged_is_an_error_or_a_value() {
                 *byte = (seed >> 20) as u8;
             }
             if let Ok(pickle) = read(damaged, 1 << 20) {
-                let _ = look(pickle.root(), 12);
+                let _ = visit(pickle.root(), 12);
             }
         }
     }
 }
 
-/// Asks a value for everything.
-fn look(value: Value, depth: usize) -> usize {
+/// Calls every accessor of a value; returns the number of values and elements.
+fn visit(value: PickleValue, depth: usize) -> usize {
     let Some(depth) = depth.checked_sub(1) else { return 0 };
     let mut seen = 1;
     if let Some(array) = value.array() {
         seen += array.f64s().map_or(0, |values| values.len());
         seen += array.strings().map_or(0, |values| values.len());
-        let fields: Vec<Array> = array.element().fields().filter_map(|f| array.field(f)).collect();
-        seen += fields.iter().filter_map(Array::i64s).map(|values| values.len()).sum::<usize>();
+        let fields: Vec<NumpyArray> =
+            array.dtype().fields().filter_map(|f| array.field(f)).collect();
+        seen +=
+            fields.iter().filter_map(NumpyArray::i64s).map(|values| values.len()).sum::<usize>();
     }
-    seen += value.items().unwrap_or_default().into_iter().map(|v| look(v, depth)).sum::<usize>();
-    seen += value.entries().map(|(k, v)| look(k, depth) + look(v, depth)).sum::<usize>();
-    seen + value.object().and_then(|o| o.state).map_or(0, |id| look(value.other(id), depth))
+    seen += value.items().unwrap_or_default().into_iter().map(|v| visit(v, depth)).sum::<usize>();
+    seen += value.entries().map(|(k, v)| visit(k, depth) + visit(v, depth)).sum::<usize>();
+    seen + value.object().and_then(|o| o.state).map_or(0, |id| visit(value.other(id), depth))
 }
 
 #[test]
-fn joblibs_files_are_read_compressed_or_not() {
+fn joblib_files_are_read_compressed_or_not() {
     let plain = fs::read(project("tests/data/platforms/sklearn/iris_logreg_pipeline.joblib"));
     let plain = plain.expect("file");
     let mut gzip = flate2::read::GzEncoder::new(&*plain, flate2::Compression::fast());
@@ -176,14 +180,14 @@ fn joblibs_files_are_read_compressed_or_not() {
     gzip.read_to_end(&mut gzipped).expect("packed");
     zlib.read_to_end(&mut zlibbed).expect("packed");
     for file in [plain, gzipped, zlibbed] {
-        let pickle = read(file, 1 << 20).expect("a file of joblib's");
+        let pickle = read(file, 1 << 20).expect("a joblib file");
         let root = pickle.root();
         assert_eq!(root.class(), Some("sklearn.pipeline.Pipeline"));
-        let steps = root.attribute("steps").and_then(Value::items).expect("steps");
+        let steps = root.attribute("steps").and_then(PickleValue::items).expect("steps");
         let last = steps.last().and_then(|step| step.items()).expect("a pair");
         let model = last.last().expect("an estimator");
         assert_eq!(model.class_name(), Some("LogisticRegression"));
-        let coef = model.attribute("coef_").and_then(Value::array).expect("coefficients");
+        let coef = model.attribute("coef_").and_then(PickleValue::array).expect("coefficients");
         assert_eq!(coef.shape(), [3, 4]);
         // Written by columns, as 4-byte numbers.
         let first = coef.f64s().expect("numbers").into_iter().take(2).collect::<Vec<f64>>();
@@ -199,17 +203,17 @@ fn pickles_of_python_2_are_read() {
         let pickle = read(bytes, 1 << 20).unwrap_or_else(|e| panic!("{file}: {e}"));
         let root = pickle.root();
         assert_eq!(root.class(), Some("sklearn.pipeline.Pipeline"), "{file}");
-        let steps = root.attribute("steps").and_then(Value::items).expect("steps");
+        let steps = root.attribute("steps").and_then(PickleValue::items).expect("steps");
         let [_, forest] = *steps.last().and_then(|step| step.items()).expect("a pair") else {
             panic!("no pair")
         };
-        let trees = forest.attribute("estimators_").and_then(Value::items).expect("trees");
+        let trees = forest.attribute("estimators_").and_then(PickleValue::items).expect("trees");
         assert_eq!(trees.len(), 10);
         let tree = trees.first().and_then(|tree| tree.attribute("tree_")).expect("a tree");
         assert_eq!(tree.class(), Some("sklearn.tree._tree.Tree"));
         assert_eq!(tree.arguments().len(), 3);
-        let nodes = tree.attribute("nodes").and_then(Value::array).expect("nodes");
-        let count = tree.attribute("node_count").and_then(Value::int).expect("a number");
+        let nodes = tree.attribute("nodes").and_then(PickleValue::array).expect("nodes");
+        let count = tree.attribute("node_count").and_then(PickleValue::int).expect("a number");
         assert_eq!(i64::try_from(nodes.len()), Ok(count));
         let left = nodes.field("left_child").and_then(|field| field.i64s()).expect("children");
         assert_eq!(left.first(), Some(&1));
@@ -221,9 +225,9 @@ fn refusal(bytes: &[u8]) -> Error {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_name_the_byte_and_the_opcode() {
     let cases: [(&[u8], Code, &str); 9] = [
-        (b"", Code::DataLoss, "byte 0 without its end mark"),
+        (b"", Code::DataLoss, "byte 0 without STOP"),
         (b"\x80\x09.", Code::Unimplemented, "protocol 9"),
         (b"K\x01K", Code::DataLoss, "byte 2 (opcode 'K')"),
         (b"(K\x010.", Code::DataLoss, "byte 4 (opcode '.')"),
@@ -242,15 +246,15 @@ fn what_is_wrong_is_said_with_its_place() {
 
 #[test]
 fn a_few_bytes_do_not_make_much() {
-    // A list within itself, and a tuple of tuples of tuples of the same.
-    let pickle = read(b"]q\x00h\x00a.".to_vec(), 100).expect("a circle");
-    assert_eq!(look(pickle.root(), 10), 10);
+    // A list that contains itself, and nested tuples that each contain the one before twice.
+    let pickle = read(b"]q\x00h\x00a.".to_vec(), 100).expect("a cycle");
+    assert_eq!(visit(pickle.root(), 10), 10);
     let mut doubled = b")".to_vec();
     doubled.extend(std::iter::repeat_n(*b"2\x86", 1000).flatten());
     doubled.push(b'.');
     assert!(read(doubled, 10_000).is_ok());
 
-    // A text that is turned into bytes again and again.
+    // A text that is encoded again and again.
     let mut copies = b"X\x00\x00\x10\x00".to_vec();
     copies.extend(std::iter::repeat_n(b'x', 1 << 20));
     copies.extend_from_slice(b"\x85q\x000");
@@ -261,7 +265,7 @@ fn a_few_bytes_do_not_make_much() {
     let error = read(copies, 1 << 22).expect_err("too much");
     assert!(error.message().contains("far more"), "{error}");
 
-    // Zeros that are packed.
+    // Data that compresses well.
     let zeros = vec![b'N'; 1 << 20];
     let mut packed = Vec::new();
     let mut gzip = flate2::read::GzEncoder::new(&*zeros, flate2::Compression::best());

@@ -1,145 +1,149 @@
-//! Looking into what a pickle holds.
+//! Access to the values of a pickle.
 
-use super::{Array, Id, Node, Object, Pickle};
+use super::{NumpyArray, Pickle, PickleId, PickleNode, PickleObject};
 
-/// Entries of a dictionary that are looked at for a key: no class has so many attributes, and a
-/// damaged file must not make looking them up long.
-const MOST_ATTRIBUTES: usize = 4096;
+/// How many entries of a dictionary are searched for a key. No class has as many attributes, and a
+/// damaged file must not make the search slow.
+const MAX_SEARCHED_ENTRIES: usize = 4096;
 
 /// One value of a pickle.
 #[derive(Clone, Copy)]
-pub struct Value<'a> {
+pub struct PickleValue<'a> {
     pickle: &'a Pickle,
-    id: Id,
+    id: PickleId,
 }
 
-impl Node {
-    /// What it is, in words for an error.
+impl PickleNode {
+    /// Its type, for error messages.
     #[must_use]
-    pub fn kind(&self) -> &'static str {
+    pub fn type_name(&self) -> &'static str {
         match self {
-            Node::None => "None",
-            Node::Bool(_) => "a bool",
-            Node::Int(_) | Node::Huge => "a whole number",
-            Node::Float(_) => "a number",
-            Node::Bytes(_) => "bytes",
-            Node::Text(_) => "text",
-            Node::List(_) => "a list",
-            Node::Tuple(_) => "a tuple",
-            Node::Set(_) => "a set",
-            Node::Dict(_) => "a dictionary",
-            Node::Global(_) => "a class or function",
-            Node::Object(_) => "an object",
-            Node::Array(_) => "an array",
-            Node::ElementType(_) => "a dtype",
+            PickleNode::None => "None",
+            PickleNode::Bool(_) => "a bool",
+            PickleNode::Int(_) | PickleNode::BigInt => "an integer",
+            PickleNode::Float(_) => "a float",
+            PickleNode::Bytes(_) => "bytes",
+            PickleNode::Text(_) => "a string",
+            PickleNode::List(_) => "a list",
+            PickleNode::Tuple(_) => "a tuple",
+            PickleNode::Set(_) => "a set",
+            PickleNode::Dict(_) => "a dictionary",
+            PickleNode::Global(_) => "a class or function",
+            PickleNode::Object(_) => "an object",
+            PickleNode::Array(_) => "a NumPy array",
+            PickleNode::Dtype(_) => "a NumPy dtype",
         }
     }
 }
 
-impl<'a> Value<'a> {
-    pub(super) fn new(pickle: &'a Pickle, id: Id) -> Self {
-        Value { pickle, id }
+impl<'a> PickleValue<'a> {
+    pub(super) fn new(pickle: &'a Pickle, id: PickleId) -> Self {
+        PickleValue { pickle, id }
     }
 
-    /// The value itself.
+    /// Its node.
     #[must_use]
-    pub fn node(self) -> &'a Node {
+    pub fn node(self) -> &'a PickleNode {
         let index = usize::try_from(self.id.0).unwrap_or(usize::MAX);
-        self.pickle.nodes.get(index).unwrap_or(&Node::None)
+        self.pickle.nodes.get(index).unwrap_or(&PickleNode::None)
     }
 
-    /// Which value of the pickle it is: shared values have one number.
+    /// Its identity within the pickle: a value that is shared has one.
     #[must_use]
-    pub fn id(self) -> Id {
+    pub fn id(self) -> PickleId {
         self.id
     }
 
-    /// Another value of the same pickle.
+    /// The value `id` of the same pickle.
     #[must_use]
-    pub fn other(self, id: Id) -> Value<'a> {
-        Value { pickle: self.pickle, id }
+    pub fn other(self, id: PickleId) -> PickleValue<'a> {
+        PickleValue { pickle: self.pickle, id }
     }
 
-    /// What it is, in words for an error.
+    fn others(self, ids: &[PickleId]) -> Vec<PickleValue<'a>> {
+        ids.iter().map(|id| self.other(*id)).collect()
+    }
+
+    /// Its type, for error messages.
     #[must_use]
-    pub fn kind(self) -> &'static str {
-        self.node().kind()
+    pub fn type_name(self) -> &'static str {
+        self.node().type_name()
     }
 
     /// Whether it is `None`.
     #[must_use]
     pub fn is_none(self) -> bool {
-        matches!(self.node(), Node::None)
+        matches!(self.node(), PickleNode::None)
     }
 
-    /// As a bool: one, or 0 or 1.
+    /// As a bool: a bool, or the integer 0 or 1.
     #[must_use]
     pub fn bool(self) -> Option<bool> {
         match self.node() {
-            Node::Bool(value) => Some(*value),
-            Node::Int(0) => Some(false),
-            Node::Int(1) => Some(true),
+            PickleNode::Bool(value) => Some(*value),
+            PickleNode::Int(0) => Some(false),
+            PickleNode::Int(1) => Some(true),
             _ => None,
         }
     }
 
-    /// As a whole number: one, a bool, or an array of one.
+    /// As an integer: an integer, a bool, or an array of one of them.
     #[must_use]
     pub fn int(self) -> Option<i64> {
         match self.node() {
-            Node::Bool(value) => Some((*value).into()),
-            Node::Int(value) => Some(*value),
-            Node::Array(array) if array.len() == 1 => array.i64s()?.first().copied(),
+            PickleNode::Bool(value) => Some((*value).into()),
+            PickleNode::Int(value) => Some(*value),
+            PickleNode::Array(array) if array.len() == 1 => array.i64s()?.first().copied(),
             _ => None,
         }
     }
 
-    /// As a number: one, a bool, or an array of one.
+    /// As a float: a number, a bool, or an array of one of them.
     #[must_use]
     pub fn float(self) -> Option<f64> {
         match self.node() {
-            Node::Bool(value) => Some(f64::from(u8::from(*value))),
-            Node::Int(value) => Some(*value as f64),
-            Node::Float(value) => Some(*value),
-            Node::Array(array) if array.len() == 1 => array.f64s()?.first().copied(),
+            PickleNode::Bool(value) => Some(f64::from(u8::from(*value))),
+            PickleNode::Int(value) => Some(*value as f64),
+            PickleNode::Float(value) => Some(*value),
+            PickleNode::Array(array) if array.len() == 1 => array.f64s()?.first().copied(),
             _ => None,
         }
     }
 
-    /// As text: text, or bytes of Python 2 that are text.
+    /// As text: a string, or the bytes of a Python 2 string that are valid UTF-8.
     #[must_use]
     pub fn text(self) -> Option<&'a str> {
         match self.node() {
-            Node::Text(text) => Some(text),
-            Node::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+            PickleNode::Text(text) => Some(text),
+            PickleNode::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
             _ => None,
         }
     }
 
-    /// As bytes, or the bytes of text.
+    /// As bytes: bytes, or those of a string.
     #[must_use]
     pub fn bytes(self) -> Option<&'a [u8]> {
         match self.node() {
-            Node::Text(text) => Some(text.as_bytes()),
-            Node::Bytes(bytes) => Some(bytes),
+            PickleNode::Text(text) => Some(text.as_bytes()),
+            PickleNode::Bytes(bytes) => Some(bytes),
             _ => None,
         }
     }
 
     /// As an array.
     #[must_use]
-    pub fn array(self) -> Option<&'a Array> {
+    pub fn array(self) -> Option<&'a NumpyArray> {
         match self.node() {
-            Node::Array(array) => Some(array),
+            PickleNode::Array(array) => Some(array),
             _ => None,
         }
     }
 
     /// As an object.
     #[must_use]
-    pub fn object(self) -> Option<&'a Object> {
+    pub fn object(self) -> Option<&'a PickleObject> {
         match self.node() {
-            Node::Object(object) => Some(object),
+            PickleNode::Object(object) => Some(object),
             _ => None,
         }
     }
@@ -148,60 +152,59 @@ impl<'a> Value<'a> {
     #[must_use]
     pub fn class(self) -> Option<&'a str> {
         match self.node() {
-            Node::Object(object) => Some(&object.class),
-            Node::Global(name) => Some(name),
+            PickleNode::Object(object) => Some(&object.class),
+            PickleNode::Global(name) => Some(name),
             _ => None,
         }
     }
 
-    /// The last part of [`Value::class`].
+    /// The last part of [`PickleValue::class`].
     #[must_use]
     pub fn class_name(self) -> Option<&'a str> {
         let class = self.class()?;
         Some(class.rsplit_once('.').map_or(class, |(_, name)| name))
     }
 
-    /// The values of a list, a tuple, a set, an array of objects (by rows), or what was appended
-    /// to an object; `None` for anything else.
+    /// The values of a list, a tuple, a set, or an array of objects (in row-major order), or those
+    /// that were appended to an object; `None` for any other value.
     #[must_use]
-    pub fn items(self) -> Option<Vec<Value<'a>>> {
-        let value = |id: &Id| self.other(*id);
+    pub fn items(self) -> Option<Vec<PickleValue<'a>>> {
         match self.node() {
-            Node::List(items) | Node::Tuple(items) | Node::Set(items) => {
-                Some(items.iter().map(value).collect())
+            PickleNode::List(items) | PickleNode::Tuple(items) | PickleNode::Set(items) => {
+                Some(self.others(items))
             }
-            Node::Object(object) => Some(object.items.iter().map(value).collect()),
-            Node::Array(array) => {
+            PickleNode::Object(object) => Some(self.others(&object.items)),
+            PickleNode::Array(array) => {
                 let list = self.other(array.objects()?);
-                let Node::List(items) = list.node() else { return None };
-                array.places().map(|place| items.get(place).map(value)).collect()
+                let PickleNode::List(items) = list.node() else { return None };
+                array.places().map(|place| items.get(place).map(|id| self.other(*id))).collect()
             }
             _ => None,
         }
     }
 
-    /// The arguments that an object was made with.
+    /// The arguments of the call that made an object.
     #[must_use]
-    pub fn arguments(self) -> Vec<Value<'a>> {
+    pub fn arguments(self) -> Vec<PickleValue<'a>> {
         let arguments = self.object().and_then(|object| object.arguments);
         arguments.and_then(|id| self.other(id).items()).unwrap_or_default()
     }
 
-    /// The entries of a dictionary, or those set in an object.
-    pub fn entries(self) -> impl Iterator<Item = (Value<'a>, Value<'a>)> {
+    /// The entries of a dictionary, or those that were set in an object.
+    pub fn entries(self) -> impl Iterator<Item = (PickleValue<'a>, PickleValue<'a>)> {
         let entries = match self.node() {
-            Node::Dict(entries) => entries.as_slice(),
-            Node::Object(object) => &object.entries,
+            PickleNode::Dict(entries) => entries.as_slice(),
+            PickleNode::Object(object) => &object.entries,
             _ => &[],
         };
         entries.iter().map(move |(key, value)| (self.other(*key), self.other(*value)))
     }
 
-    /// The value of a text key; of the last, if there are several.
+    /// The value of the entry `key`; of the last such entry, if there are several.
     #[must_use]
-    pub fn get(self, key: &str) -> Option<Value<'a>> {
+    pub fn get(self, key: &str) -> Option<PickleValue<'a>> {
         let mut found = None;
-        for (name, value) in self.entries().take(MOST_ATTRIBUTES) {
+        for (name, value) in self.entries().take(MAX_SEARCHED_ENTRIES) {
             if name.bytes() == Some(key.as_bytes()) {
                 found = Some(value);
             }
@@ -209,13 +212,13 @@ impl<'a> Value<'a> {
         found
     }
 
-    /// The attribute `name` of an object, as its state has it.
+    /// The attribute `name` of an object, from its state.
     #[must_use]
-    pub fn attribute(self, name: &str) -> Option<Value<'a>> {
+    pub fn attribute(self, name: &str) -> Option<PickleValue<'a>> {
         let state = self.other(self.object()?.state?);
         match state.node() {
-            // A dictionary, and one of slots.
-            Node::Tuple(parts) => parts.iter().find_map(|part| self.other(*part).get(name)),
+            // A dictionary of attributes, and one of slots.
+            PickleNode::Tuple(parts) => parts.iter().find_map(|part| self.other(*part).get(name)),
             _ => state.get(name),
         }
     }

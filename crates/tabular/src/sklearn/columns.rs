@@ -3,7 +3,7 @@
 use super::compile;
 use super::estimator::Estimator;
 use super::model::{Rows, Takes, Transform};
-use crate::pickle::Value;
+use crate::pickle::{PickleNode, PickleValue, dtype_kind};
 use tensorserve_tensor::error::{Error, Result};
 
 /// Keeps columns as they are.
@@ -76,10 +76,11 @@ fn categories(of: &Estimator) -> Result<Vec<Categories>> {
         let wrong = || of.unsupported("a column of categories that are no numbers");
         let array = column.value.array().ok_or_else(wrong)?;
         of.charge(array.len())?;
-        let numbers: Option<Vec<f64>> = match array.letter() {
-            'O' => {
-                column.value.items().and_then(|items| items.into_iter().map(Value::float).collect())
-            }
+        let numbers: Option<Vec<f64>> = match array.kind() {
+            dtype_kind::OBJECT => column
+                .value
+                .items()
+                .and_then(|items| items.into_iter().map(PickleValue::float).collect()),
             _ => array.f64s(),
         };
         let numbers = numbers.ok_or_else(wrong)?;
@@ -157,7 +158,7 @@ fn one_hot(of: &Estimator) -> Result<OneHot> {
         let array = value.array().ok_or_else(wrong)?;
         of.charge(array.len())?;
         let indices: Vec<Option<i64>> = match value.items() {
-            Some(items) => items.into_iter().map(Value::int).collect(),
+            Some(items) => items.into_iter().map(PickleValue::int).collect(),
             None => array.i64s().ok_or_else(wrong)?.into_iter().map(Some).collect(),
         };
         if indices.len() != columns.len() {
@@ -325,7 +326,12 @@ fn column_transformer(of: &Estimator) -> Result<Parts> {
 
 /// The columns that the transformer `name` takes: as the fitted estimator found them, or as they
 /// were asked for.
-fn columns_of(of: &Estimator, input: usize, name: Value, asked: Value) -> Result<Vec<usize>> {
+fn columns_of(
+    of: &Estimator,
+    input: usize,
+    name: PickleValue,
+    asked: PickleValue,
+) -> Result<Vec<usize>> {
     let wrong = || of.fault("the columns of a transformer of it are not there");
     let found = of.find(&["_transformer_to_input_indices"]);
     let found = found.and_then(|found| found.get(name.text()?));
@@ -335,15 +341,15 @@ fn columns_of(of: &Estimator, input: usize, name: Value, asked: Value) -> Result
     }
     let numbers: Option<Vec<i64>> = match asked.array() {
         Some(array) => array.i64s(),
-        None => asked.items().and_then(|items| items.into_iter().map(Value::int).collect()),
+        None => asked.items().and_then(|items| items.into_iter().map(PickleValue::int).collect()),
     };
     let unnamed = || of.unsupported("columns given by name, of a scikit-learn before 1.0,");
     let numbers = numbers.ok_or_else(unnamed)?;
     of.charge(numbers.len())?;
     let is_mask = found.is_none()
-        && asked
-            .items()
-            .is_some_and(|items| matches!(items.first().map(|item| item.kind()), Some("a bool")));
+        && asked.items().is_some_and(|items| {
+            matches!(items.first().map(|item| item.node()), Some(PickleNode::Bool(_)))
+        });
     if is_mask {
         return Err(of.unsupported("columns given as bools, of a scikit-learn before 1.0,"));
     }

@@ -22,7 +22,7 @@ pub(super) fn part(of: &Estimator) -> Result<Model> {
 
 fn refuse_strangers(of: &Estimator) -> Result<()> {
     let Some(class) = of.value.class() else {
-        let kind = of.value.kind();
+        let kind = of.value.type_name();
         let message = format!("the pickle holds {kind}, not an estimator of scikit-learn");
         return Err(Error::new(Code::DataLoss, message));
     };

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::pickle::{Array, Node, Pickle, Value};
+use crate::pickle::{NumpyArray, Pickle, PickleNode, PickleValue, dtype_kind};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// How deep estimators may hold estimators.
@@ -25,7 +25,7 @@ impl Source {
 /// An estimator of scikit-learn's in a pickle.
 #[derive(Clone, Copy)]
 pub(super) struct Estimator<'a> {
-    pub(super) value: Value<'a>,
+    pub(super) value: PickleValue<'a>,
     source: &'a Source,
     depth: usize,
 }
@@ -47,7 +47,7 @@ impl Matrix {
 }
 
 impl<'a> Estimator<'a> {
-    pub(super) fn root(value: Value<'a>, source: &'a Source) -> Self {
+    pub(super) fn root(value: PickleValue<'a>, source: &'a Source) -> Self {
         Estimator { value, source, depth: 0 }
     }
 
@@ -79,28 +79,28 @@ impl<'a> Estimator<'a> {
     /// Whether the scikit-learn that wrote it is older than `major.minor`; one that does not say
     /// is older than any.
     pub(super) fn is_older_than(&self, major: u32, minor: u32) -> bool {
-        let version = self.value.attribute("_sklearn_version").and_then(Value::text);
+        let version = self.value.attribute("_sklearn_version").and_then(PickleValue::text);
         let mut parts = version.unwrap_or("0").split('.').map(|part| part.parse().unwrap_or(0u32));
         (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < (major, minor)
     }
 
     /// The first of these attributes that it has and that is not `None`.
-    pub(super) fn find(&self, names: &[&str]) -> Option<Value<'a>> {
+    pub(super) fn find(&self, names: &[&str]) -> Option<PickleValue<'a>> {
         let mut found = names.iter().filter_map(|name| self.value.attribute(name));
         found.find(|value| !value.is_none())
     }
 
     /// The first of these attributes that it has.
-    pub(super) fn attribute(&self, names: &[&str]) -> Result<Value<'a>> {
+    pub(super) fn attribute(&self, names: &[&str]) -> Result<PickleValue<'a>> {
         self.find(names).ok_or_else(|| {
             let name = names.first().unwrap_or(&"?");
             self.fault(format_args!("it has no {name}: it has not been fitted, or is damaged"))
         })
     }
 
-    fn wrong(&self, names: &[&str], value: Value, wanted: &str) -> Error {
+    fn wrong(&self, names: &[&str], value: PickleValue, wanted: &str) -> Error {
         let name = names.first().unwrap_or(&"?");
-        self.fault(format_args!("{name} is {}, not {wanted}", value.kind()))
+        self.fault(format_args!("{name} is {}, not {wanted}", value.type_name()))
     }
 
     /// A setting that is on or off.
@@ -142,7 +142,7 @@ impl<'a> Estimator<'a> {
     pub(super) fn numbers(&self, names: &[&str]) -> Result<(Vec<usize>, Vec<f64>)> {
         let value = self.attribute(names)?;
         let wrong = || self.wrong(names, value, "an array of numbers");
-        if let Some(array) = value.array().filter(|array| array.letter() != 'O') {
+        if let Some(array) = value.array().filter(|array| array.kind() != dtype_kind::OBJECT) {
             self.charge(array.len())?;
             return Ok((array.shape().to_vec(), array.f64s().ok_or_else(wrong)?));
         }
@@ -151,7 +151,7 @@ impl<'a> Estimator<'a> {
         }
         let items = value.items().ok_or_else(wrong)?;
         self.charge(items.len())?;
-        let numbers: Option<Vec<f64>> = items.into_iter().map(Value::float).collect();
+        let numbers: Option<Vec<f64>> = items.into_iter().map(PickleValue::float).collect();
         let numbers = numbers.ok_or_else(wrong)?;
         Ok((vec![numbers.len()], numbers))
     }
@@ -201,7 +201,7 @@ impl<'a> Estimator<'a> {
     }
 
     /// Another estimator, which this one holds.
-    pub(super) fn child(&self, value: Value<'a>) -> Result<Estimator<'a>> {
+    pub(super) fn child(&self, value: PickleValue<'a>) -> Result<Estimator<'a>> {
         let depth = self.depth + 1;
         if depth > MOST_DEPTH {
             return Err(self.fault(format_args!("estimators are nested deeper than {MOST_DEPTH}")));
@@ -227,7 +227,7 @@ impl<'a> Estimator<'a> {
     }
 
     /// An array among its attributes as it is.
-    pub(super) fn array(&self, names: &[&str]) -> Result<&'a Array> {
+    pub(super) fn array(&self, names: &[&str]) -> Result<&'a NumpyArray> {
         let value = self.attribute(names)?;
         value.array().ok_or_else(|| self.wrong(names, value, "an array"))
     }
@@ -246,25 +246,27 @@ impl<'a> Estimator<'a> {
     }
 
     #[allow(clippy::wildcard_enum_match_arm)] // Any other value is not what it should be.
-    fn labels_in(&self, value: Value<'a>) -> Result<Labels> {
+    fn labels_in(&self, value: PickleValue<'a>) -> Result<Labels> {
         let wrong = || self.wrong(&["classes_"], value, "an array of numbers or text");
         let labels = match value.node() {
-            Node::Array(array) if array.letter() == 'O' => {
+            PickleNode::Array(array) if array.kind() == dtype_kind::OBJECT => {
                 return self.mixed_labels(&value.items().ok_or_else(wrong)?);
             }
-            Node::Array(array) => {
+            PickleNode::Array(array) => {
                 self.charge(array.len())?;
                 if array.shape().len() != 1 {
                     return Err(self.unsupported("a model of several outputs"));
                 }
-                match array.letter() {
-                    'b' => Labels::Bools(array.i64s().ok_or_else(wrong)?),
-                    'i' | 'u' => Labels::Ints(array.i64s().ok_or_else(wrong)?),
-                    'f' => Labels::Floats(array.f64s().ok_or_else(wrong)?),
+                match array.kind() {
+                    dtype_kind::BOOL => Labels::Bools(array.i64s().ok_or_else(wrong)?),
+                    dtype_kind::INT | dtype_kind::UINT => {
+                        Labels::Ints(array.i64s().ok_or_else(wrong)?)
+                    }
+                    dtype_kind::FLOAT => Labels::Floats(array.f64s().ok_or_else(wrong)?),
                     _ => Labels::Texts(array.strings().ok_or_else(wrong)?),
                 }
             }
-            Node::List(_) => {
+            PickleNode::List(_) => {
                 // One array of classes for each output, or a plain list.
                 let items = value.items().ok_or_else(wrong)?;
                 if items.iter().any(|item| item.array().is_some()) {
@@ -280,7 +282,7 @@ impl<'a> Estimator<'a> {
         }
     }
 
-    fn mixed_labels(&self, items: &[Value<'a>]) -> Result<Labels> {
+    fn mixed_labels(&self, items: &[PickleValue<'a>]) -> Result<Labels> {
         self.charge(items.len())?;
         let texts: Option<Vec<String>> =
             items.iter().map(|item| item.text().map(str::to_owned)).collect();

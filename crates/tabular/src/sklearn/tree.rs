@@ -2,7 +2,7 @@
 
 use super::estimator::Estimator;
 use super::model::Rows;
-use crate::pickle::{Array, Value};
+use crate::pickle::{NumpyArray, PickleValue, dtype_kind};
 use tensorserve_tensor::error::Result;
 
 /// In place of a feature: the node is a leaf.
@@ -160,7 +160,7 @@ pub(super) struct Stump<'a> {
     /// Numbers of an output.
     pub(super) width: usize,
     pub(super) takes_missing: bool,
-    array: &'a Array,
+    array: &'a NumpyArray,
 }
 
 impl<'a> Stump<'a> {
@@ -222,23 +222,24 @@ pub(super) fn columns_of(ensemble: &Estimator, features: usize) -> Result<Option
         usize::try_from(number).ok().filter(|column| *column < features).ok_or_else(wrong)
     };
     let mut all = Vec::new();
-    let lists: Vec<Vec<i64>> = match value.array().filter(|array| array.letter() != 'O') {
-        Some(array) => {
-            ensemble.charge(array.len())?;
-            let width = array.shape().get(1).copied().filter(|width| *width > 0);
-            let numbers = array.i64s().ok_or_else(wrong)?;
-            numbers.chunks(width.ok_or_else(wrong)?).map(<[i64]>::to_vec).collect()
-        }
-        None => {
-            let items: Vec<Value> = value.items().ok_or_else(wrong)?;
-            let list = |item: Value| {
-                let array = item.array().ok_or_else(wrong)?;
+    let lists: Vec<Vec<i64>> =
+        match value.array().filter(|array| array.kind() != dtype_kind::OBJECT) {
+            Some(array) => {
                 ensemble.charge(array.len())?;
-                array.i64s().ok_or_else(wrong)
-            };
-            items.into_iter().map(list).collect::<Result<_>>()?
-        }
-    };
+                let width = array.shape().get(1).copied().filter(|width| *width > 0);
+                let numbers = array.i64s().ok_or_else(wrong)?;
+                numbers.chunks(width.ok_or_else(wrong)?).map(<[i64]>::to_vec).collect()
+            }
+            None => {
+                let items: Vec<PickleValue> = value.items().ok_or_else(wrong)?;
+                let list = |item: PickleValue| {
+                    let array = item.array().ok_or_else(wrong)?;
+                    ensemble.charge(array.len())?;
+                    array.i64s().ok_or_else(wrong)
+                };
+                items.into_iter().map(list).collect::<Result<_>>()?
+            }
+        };
     for list in lists {
         all.push(list.into_iter().map(column).collect::<Result<_>>()?);
     }
