@@ -1,96 +1,110 @@
-//! From a pickled estimator to a compiled model.
+//! Compiles a pickled estimator.
 
 use super::estimator::Estimator;
-use super::model::{Model, Predictor, Transform};
-use super::{ensemble, forest, histogram, linear, neighbors, network, svm, transform};
+use super::model::{Predictor, SklearnModel, Transformer};
+use super::{
+    bayes, boosting, dummy, ensemble, forest, histogram, isolation, linear, neighbors, network,
+    svm, transform,
+};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// Compiles a pipeline or an estimator.
-pub(super) fn model(of: &Estimator) -> Result<Model> {
-    refuse_strangers(of)?;
-    part(of)
+/// The prefix of scikit-learn's modules.
+const SKLEARN: &str = "sklearn.";
+
+/// Estimators that search for parameters, and then delegate to the best estimator.
+const SEARCHES: [&str; 4] =
+    ["GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV"];
+
+/// Compiles the root of a pickle: a pipeline or an estimator.
+pub(super) fn compile(root: &Estimator) -> Result<SklearnModel> {
+    check_library(root)?;
+    compile_part(root)
 }
 
-/// Compiles a part of a model that is a model itself.
-pub(super) fn part(of: &Estimator) -> Result<Model> {
+/// Compiles an estimator that is a model, or a member of an ensemble.
+pub(super) fn compile_part(estimator: &Estimator) -> Result<SklearnModel> {
     let mut steps = Vec::new();
-    let predictor = end(of, &mut steps)?;
-    let model = Model { steps, predictor };
-    check(of, &model)?;
+    let predictor = compile_predictor(estimator, &mut steps)?;
+    let model = SklearnModel { steps, predictor };
+    check_widths(estimator, &model)?;
     Ok(model)
 }
 
-fn refuse_strangers(of: &Estimator) -> Result<()> {
-    let Some(class) = of.value.class() else {
-        let kind = of.value.type_name();
-        let message = format!("the pickle holds {kind}, not an estimator of scikit-learn");
+/// Refuses objects of other libraries.
+fn check_library(estimator: &Estimator) -> Result<()> {
+    let Some(class) = estimator.value.class() else {
+        let found = estimator.value.type_name();
+        let message = format!("the pickle holds {found}, not a scikit-learn estimator");
         return Err(Error::new(Code::DataLoss, message));
     };
-    if class.starts_with("sklearn.") {
+    if class.starts_with(SKLEARN) {
         return Ok(());
     }
     Err(Error::new(
         Code::Unimplemented,
         format!(
-            "the pickle holds a {class}, not an estimator of scikit-learn; serve a model of \
-             another library with its own platform, or convert it to ONNX"
+            "the pickle holds a {class}, not a scikit-learn estimator; serve a model of another \
+             library with its own platform, or convert it to ONNX"
         ),
     ))
 }
 
-/// Adds the steps of `of` up to its end, which it returns.
-fn end(of: &Estimator, steps: &mut Vec<Box<dyn Transform>>) -> Result<Predictor> {
-    if of.class() == "Pipeline" {
+/// Adds the transformers before the predictor to `steps`, and returns the predictor.
+fn compile_predictor(
+    estimator: &Estimator,
+    steps: &mut Vec<Box<dyn Transformer>>,
+) -> Result<Predictor> {
+    if estimator.class() == "Pipeline" {
         let mut last = None;
-        for step in pipeline(of)? {
+        for step in pipeline_steps(estimator)? {
             if let Some(before) = last.replace(step) {
-                add(&before, steps)?;
+                add_transformer(&before, steps)?;
             }
         }
-        let last = last.ok_or_else(|| of.unsupported("a pipeline without a predictor"))?;
-        return end(&last, steps);
+        let last = last.ok_or_else(|| estimator.unsupported("a pipeline without a predictor"))?;
+        return compile_predictor(&last, steps);
     }
-    if is_search(of.class()) {
-        let best = of.child(of.attribute(&["best_estimator_"])?)?;
-        return end(&best, steps);
+    if SEARCHES.contains(&estimator.class()) {
+        let best = estimator.child(estimator.attribute(&["best_estimator_"])?)?;
+        return compile_predictor(&best, steps);
     }
-    predictor(of)
+    predictor(estimator)
 }
 
-fn is_search(class: &str) -> bool {
-    let searches =
-        ["GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV"];
-    searches.contains(&class)
-}
-
-/// The steps of a pipeline that do something.
-fn pipeline<'a>(of: &Estimator<'a>) -> Result<Vec<Estimator<'a>>> {
+/// The steps of a pipeline, without those that do nothing.
+fn pipeline_steps<'a>(pipeline: &Estimator<'a>) -> Result<Vec<Estimator<'a>>> {
     let mut steps = Vec::new();
-    for step in of.children(&["steps"])? {
+    for step in pipeline.children(&["steps"])? {
         let parts = step.value.items().unwrap_or_default();
         let [_, estimator] = *parts else {
-            return Err(of.fault("a step of it is no pair of a name and an estimator"));
+            return Err(pipeline.damaged("a step is not a pair of a name and an estimator"));
         };
         if !estimator.is_none() && estimator.text() != Some("passthrough") {
-            steps.push(of.child(estimator)?);
+            steps.push(pipeline.child(estimator)?);
         }
     }
     Ok(steps)
 }
 
-/// Adds what the transformer `of` does.
-pub(super) fn add(of: &Estimator, steps: &mut Vec<Box<dyn Transform>>) -> Result<()> {
-    if of.class() == "Pipeline" {
-        return pipeline(of)?.iter().try_for_each(|step| add(step, steps));
+/// Compiles a transformer or a pipeline of transformers, and adds it to `steps`.
+pub(super) fn add_transformer(
+    estimator: &Estimator,
+    steps: &mut Vec<Box<dyn Transformer>>,
+) -> Result<()> {
+    if estimator.class() == "Pipeline" {
+        for step in pipeline_steps(estimator)? {
+            add_transformer(&step, steps)?;
+        }
+        return Ok(());
     }
-    let known = steps.last().map(|step| step.output());
-    steps.push(transform::read(of, known)?);
+    let columns = steps.last().map(|step| step.output());
+    steps.push(transform::read(estimator, columns)?);
     Ok(())
 }
 
-/// The predictor `of`.
-pub(super) fn predictor(of: &Estimator) -> Result<Predictor> {
-    match of.class() {
+/// Compiles a predictor.
+fn predictor(estimator: &Estimator) -> Result<Predictor> {
+    match estimator.class() {
         "LogisticRegression"
         | "LogisticRegressionCV"
         | "SGDClassifier"
@@ -99,7 +113,7 @@ pub(super) fn predictor(of: &Estimator) -> Result<Predictor> {
         | "RidgeClassifierCV"
         | "Perceptron"
         | "PassiveAggressiveClassifier"
-        | "LinearDiscriminantAnalysis" => linear::classifier(of),
+        | "LinearDiscriminantAnalysis" => linear::classifier(estimator),
         "LinearRegression"
         | "Ridge"
         | "RidgeCV"
@@ -128,59 +142,65 @@ pub(super) fn predictor(of: &Estimator) -> Result<Predictor> {
         | "QuantileRegressor"
         | "PoissonRegressor"
         | "GammaRegressor"
-        | "TweedieRegressor" => linear::regressor(of),
-        "GaussianNB" => linear::gaussian(of),
-        "MultinomialNB" | "BernoulliNB" | "ComplementNB" => linear::counting(of),
-        "QuadraticDiscriminantAnalysis" => linear::quadratic(of),
+        | "TweedieRegressor" => linear::regressor(estimator),
+        "GaussianNB" => bayes::gaussian(estimator),
+        "MultinomialNB" | "BernoulliNB" | "ComplementNB" => bayes::counting(estimator),
+        "QuadraticDiscriminantAnalysis" => bayes::quadratic(estimator),
         "DecisionTreeClassifier"
         | "ExtraTreeClassifier"
         | "RandomForestClassifier"
-        | "ExtraTreesClassifier" => forest::classifier(of),
+        | "ExtraTreesClassifier" => forest::classifier(estimator),
         "DecisionTreeRegressor"
         | "ExtraTreeRegressor"
         | "RandomForestRegressor"
-        | "ExtraTreesRegressor" => forest::regressor(of),
-        "GradientBoostingClassifier" | "GradientBoostingRegressor" => forest::boosting(of),
-        "HistGradientBoostingClassifier" | "HistGradientBoostingRegressor" => histogram::read(of),
-        "IsolationForest" => forest::isolation(of),
-        "SVC" | "NuSVC" => svm::classifier(of),
-        "SVR" | "NuSVR" => svm::regressor(of),
-        "MLPClassifier" => network::classifier(of),
-        "MLPRegressor" => network::regressor(of),
-        "KNeighborsClassifier" => neighbors::classifier(of),
-        "KNeighborsRegressor" => neighbors::regressor(of),
-        "KMeans" | "MiniBatchKMeans" => neighbors::clusters(of),
-        "BaggingClassifier" => ensemble::bagging_classifier(of),
-        "AdaBoostClassifier" => ensemble::ada_boost_classifier(of),
-        "VotingClassifier" => ensemble::voting_classifier(of),
-        "BaggingRegressor" | "AdaBoostRegressor" | "VotingRegressor" => ensemble::regressor(of),
-        "DummyClassifier" => ensemble::dummy_classifier(of),
-        "DummyRegressor" => ensemble::dummy_regressor(of),
-        _ => Err(of.unsupported("this estimator")),
+        | "ExtraTreesRegressor" => forest::regressor(estimator),
+        "GradientBoostingClassifier" | "GradientBoostingRegressor" => boosting::read(estimator),
+        "HistGradientBoostingClassifier" | "HistGradientBoostingRegressor" => {
+            histogram::read(estimator)
+        }
+        "IsolationForest" => isolation::read(estimator),
+        "SVC" | "NuSVC" => svm::classifier(estimator),
+        "SVR" | "NuSVR" => svm::regressor(estimator),
+        "MLPClassifier" => network::classifier(estimator),
+        "MLPRegressor" => network::regressor(estimator),
+        "KNeighborsClassifier" => neighbors::classifier(estimator),
+        "KNeighborsRegressor" => neighbors::regressor(estimator),
+        "KMeans" | "MiniBatchKMeans" => neighbors::clusters(estimator),
+        "BaggingClassifier" => ensemble::bagging_classifier(estimator),
+        "AdaBoostClassifier" => ensemble::ada_boost_classifier(estimator),
+        "VotingClassifier" => ensemble::voting_classifier(estimator),
+        "BaggingRegressor" | "AdaBoostRegressor" | "VotingRegressor" => {
+            ensemble::regressor(estimator)
+        }
+        "DummyClassifier" => dummy::classifier(estimator),
+        "DummyRegressor" => dummy::regressor(estimator),
+        _ => Err(estimator.unsupported("this estimator")),
     }
 }
 
-/// That each step takes as many columns as the one before makes.
-fn check(of: &Estimator, model: &Model) -> Result<()> {
-    let last = connected(of, model.features(), &model.steps)?;
+/// Checks that each step takes the number of features that the one before makes.
+fn check_widths(estimator: &Estimator, model: &SklearnModel) -> Result<()> {
+    let given = output_width(estimator, model.features(), &model.steps)?;
     let features = model.predictor.features();
-    if features != last || features == 0 {
-        return Err(of.fault(format_args!("it predicts from {features} columns, of {last} given")));
+    if features != given || features == 0 {
+        return Err(estimator.damaged(format_args!(
+            "the predictor takes {features} features, and is given {given}"
+        )));
     }
     Ok(())
 }
 
-/// How many columns come out of `steps` if `columns` go in, one after the other.
-pub(super) fn connected(
-    of: &Estimator,
+/// The number of features that `steps` make in turn of `columns` features.
+pub(super) fn output_width(
+    estimator: &Estimator,
     mut columns: usize,
-    steps: &[Box<dyn Transform>],
+    steps: &[Box<dyn Transformer>],
 ) -> Result<usize> {
     for (number, step) in steps.iter().enumerate() {
         let input = step.input();
         if input != columns || input == 0 {
-            return Err(of.fault(format_args!(
-                "step {number} takes {input} columns, and is given {columns}"
+            return Err(estimator.damaged(format_args!(
+                "step {number} takes {input} features, and is given {columns}"
             )));
         }
         columns = step.output();

@@ -1,184 +1,218 @@
-//! Models of models: bagging, AdaBoost and votes; and dummies, which look at nothing.
+//! Ensembles of models: bagging, AdaBoost and voting.
 
+use super::accepted::AcceptedValues;
 use super::compile;
-use super::estimator::{Estimator, Labels};
+use super::estimator::{ClassLabels, Estimator};
 use super::model::{
-    Classify, Gives, Model, Outcome, Predictor, Regress, Rows, Takes, largest, softmax,
+    ClassScores, Classifier, FeatureRows, Predictions, Predictor, Regressor, SklearnModel,
 };
-use super::tree::columns_of;
+use super::numeric::{argmax, softmax};
+use super::tree::read_estimator_columns;
 use tensorserve_tensor::error::Result;
 
-/// A model of an ensemble.
-struct Member {
-    model: Model,
-    /// The columns it takes, if not all.
+/// The error for a member without a weight or without columns.
+const MEMBERS_DIFFER: &str =
+    "estimators_, its weights and estimators_features_ differ in length, or are empty";
+
+/// A member of an ensemble.
+struct EnsembleMember {
+    model: SklearnModel,
+    /// The columns that it uses; `None` for all.
     columns: Option<Vec<usize>>,
     weight: f64,
-    /// For each of its classes, the number of the ensemble's.
+    /// For each of its classes, the index in the ensemble.
     classes: Vec<usize>,
 }
 
-impl Member {
-    /// What it makes of `rows`.
-    fn run(&self, rows: Rows) -> Outcome {
-        let Some(columns) = &self.columns else { return self.model.evaluate(rows) };
-        let pick = |row: &[f64]| {
-            let pick = |column: &usize| row.get(*column).copied().unwrap_or(f64::NAN);
-            columns.iter().map(pick).collect::<Vec<f64>>()
-        };
-        let values: Vec<f64> = rows.iter().flat_map(pick).collect();
-        self.model.evaluate(Rows { values: &values, columns: columns.len(), ..rows })
+impl EnsembleMember {
+    /// Its predictions for `rows` of the ensemble.
+    fn predict(&self, rows: FeatureRows) -> Predictions {
+        let Some(columns) = &self.columns else { return self.model.run_unchecked(rows) };
+        let mut values = Vec::with_capacity(rows.len() * columns.len());
+        for row in rows.iter() {
+            for column in columns {
+                values.push(row.get(*column).copied().unwrap_or(f64::NAN));
+            }
+        }
+        let rows = FeatureRows { values: &values, columns: columns.len(), ..rows };
+        self.model.run_unchecked(rows)
     }
 
-    fn gives(&self) -> Gives {
+    fn scores(&self) -> ClassScores {
         match &self.model.predictor {
-            Predictor::Classifier(classifier) => classifier.gives,
-            Predictor::Regressor(_) => Gives::Classes,
+            Predictor::Classifier(classifier) => classifier.scores,
+            Predictor::Regressor(_) => ClassScores::None,
         }
     }
 }
 
-/// The members of an ensemble, which all take `features` columns or say which.
-fn members(of: &Estimator, features: usize, weights: Option<Vec<f64>>) -> Result<Vec<Member>> {
-    let all = of.children(&["estimators_"])?;
-    let mut columns = columns_of(of, features)?;
+/// Compiles the members of an ensemble of `features` features, without their classes.
+fn compile_members(
+    estimator: &Estimator,
+    features: usize,
+    weights: Option<Vec<f64>>,
+) -> Result<Vec<EnsembleMember>> {
+    let all = estimator.children(&["estimators_"])?;
+    let mut columns = read_estimator_columns(estimator, features)?;
     let weights = weights.unwrap_or_else(|| vec![1.0; all.len()]);
-    let counts = columns.as_ref().map_or(all.len(), Vec::len);
-    if all.is_empty() || weights.len() < all.len() || counts != all.len() {
-        return Err(of.fault("it has not one weight and one set of columns for each estimator"));
+    let lists = columns.as_ref().map_or(all.len(), Vec::len);
+    if all.is_empty() || weights.len() < all.len() || lists != all.len() {
+        return Err(estimator.damaged(MEMBERS_DIFFER));
     }
     let mut members = Vec::new();
-    for (number, (estimator, weight)) in all.iter().zip(weights).enumerate() {
-        let model = compile::part(estimator)?;
-        if model.steps.iter().any(|step| step.refuses()) {
+    for (number, (member, weight)) in all.iter().zip(weights).enumerate() {
+        let model = compile::compile_part(member)?;
+        if model.steps.iter().any(|step| step.can_fail()) {
             return Err(
-                of.unsupported("an estimator with an encoder that refuses what it does not know")
+                estimator.unsupported("a member with an encoder that refuses unknown categories")
             );
         }
         let columns = columns.as_mut().and_then(|all| all.get_mut(number)).map(std::mem::take);
-        // All columns in their order are no choice.
+        // All columns in their order need no selection.
         let columns = columns.filter(|columns| !columns.iter().copied().eq(0..features));
-        let takes = columns.as_ref().map_or(features, Vec::len);
-        if model.features() != takes {
-            return Err(of.fault("an estimator of it takes other columns than it is given"));
+        let given = columns.as_ref().map_or(features, Vec::len);
+        let takes = model.features();
+        if takes != given {
+            return Err(estimator.damaged(format_args!(
+                "member {number} takes {takes} features, and is given {given}"
+            )));
         }
-        members.push(Member { model, columns, weight, classes: Vec::new() });
+        members.push(EnsembleMember { model, columns, weight, classes: Vec::new() });
     }
     Ok(members)
 }
 
-fn features(of: &Estimator) -> Result<usize> {
-    if let Some(features) = of.features() {
+fn count_features(estimator: &Estimator) -> Result<usize> {
+    if let Some(features) = estimator.features() {
         return Ok(features);
     }
-    let all = of.children(&["estimators_"])?;
-    let first = all.first().ok_or_else(|| of.fault("it has no estimator"))?;
-    // Only an ensemble whose members all take all columns does not say how many there are.
-    Ok(compile::part(first)?.features())
+    let members = estimator.children(&["estimators_"])?;
+    let first = members.first().ok_or_else(|| estimator.damaged("estimators_ is empty"))?;
+    // Only ensembles whose members use all columns do not record their number.
+    Ok(compile::compile_part(first)?.features())
 }
 
-/// Finds the ensemble's number of each class of its members, which were fitted with its numbers,
-/// or with its labels.
-fn match_classes(of: &Estimator, members: &mut [Member], labels: &Labels) -> Result<()> {
+/// Finds the index in the ensemble of each class of the members. Members were fitted with the labels
+/// of the ensemble, or with their indices.
+fn match_classes(
+    estimator: &Estimator,
+    members: &mut [EnsembleMember],
+    labels: &ClassLabels,
+) -> Result<()> {
     let count = labels.len();
     for member in members {
         let Predictor::Classifier(classifier) = &member.model.predictor else {
-            return Err(of.fault("an estimator of it tells no classes"));
+            return Err(estimator.damaged("a member is not a classifier"));
         };
-        let numbers: Option<Vec<usize>> = match &classifier.labels {
-            own if own == labels => Some((0..count).collect()),
+        let classes: Option<Vec<usize>> = match &classifier.labels {
             own if own.len() == count => Some((0..count).collect()),
-            Labels::Ints(own) => own.iter().map(|own| usize::try_from(*own).ok()).collect(),
-            Labels::Floats(_) | Labels::Texts(_) | Labels::Bools(_) => None,
+            ClassLabels::Ints(own) => own.iter().map(|own| usize::try_from(*own).ok()).collect(),
+            ClassLabels::Floats(_) | ClassLabels::Texts(_) | ClassLabels::Bools(_) => None,
         };
-        let numbers = numbers.filter(|numbers| numbers.iter().all(|number| *number < count));
-        member.classes =
-            numbers.ok_or_else(|| of.fault("an estimator of it tells other classes"))?;
+        let classes = classes.filter(|classes| classes.iter().all(|class| *class < count));
+        member.classes = classes
+            .ok_or_else(|| estimator.damaged("a member has other classes than the ensemble"))?;
     }
     Ok(())
 }
 
-/// How members' answers become one.
+/// How the predictions of members are combined.
 #[derive(Clone, Copy, PartialEq)]
-enum Sum {
-    /// The mean of their probabilities.
-    Shares,
-    /// The weights of those that say so.
-    Votes,
-    /// As votes, but what others say counts against it.
-    Balanced,
-    /// Sums of logarithms of their probabilities.
-    Logs,
+enum Aggregation {
+    /// The weighted mean of their probabilities.
+    SoftVote,
+    /// The sum of the weights of those that predict a class.
+    HardVote,
+    /// As [`Aggregation::HardVote`]; a prediction also counts against the other classes (the
+    /// algorithm SAMME).
+    Samme,
+    /// The sum of the centered logarithms of their probabilities (the algorithm SAMME.R).
+    SammeR,
 }
 
-struct Committee {
+struct ClassifierEnsemble {
     features: usize,
-    members: Vec<Member>,
+    members: Vec<EnsembleMember>,
     classes: usize,
-    sum: Sum,
-    /// Whether sums are those of AdaBoost, which softmax makes probabilities of.
-    boosts: bool,
-    takes: Takes,
+    aggregation: Aggregation,
+    /// Whether sums are those of AdaBoost, and softmax makes them probabilities.
+    is_ada_boost: bool,
+    accepts: AcceptedValues,
 }
 
-impl Committee {
-    fn add(&self, member: &Member, rows: Rows, out: &mut [f64]) {
-        let Outcome::Classes { classes, scores } = member.run(rows) else { return };
-        let count = self.classes as f64;
-        let is_log = member.gives() == Gives::Logs;
-        let share = |score: f64| if is_log { score.exp() } else { score };
+impl ClassifierEnsemble {
+    /// Adds what `member` predicts for `rows` to `out`, `classes` values for each row.
+    fn add(&self, member: &EnsembleMember, rows: FeatureRows, out: &mut [f64]) {
+        let Predictions::Classes { classes, scores } = member.predict(rows) else { return };
+        let has_logs = member.scores() == ClassScores::LogProbabilities;
         let width = member.classes.len().max(1);
-        let answers = classes.iter().zip(scores.chunks_exact(width));
-        for ((class, scores), out) in answers.zip(out.chunks_exact_mut(self.classes)) {
-            match self.sum {
-                Sum::Shares => {
+        let predictions = classes.iter().zip(scores.chunks_exact(width));
+        for ((class, scores), out) in predictions.zip(out.chunks_exact_mut(self.classes)) {
+            match self.aggregation {
+                Aggregation::SoftVote => {
                     for (score, class) in scores.iter().zip(&member.classes) {
                         if let Some(out) = out.get_mut(*class) {
-                            *out += share(*score) * member.weight;
+                            *out += probability(*score, has_logs) * member.weight;
                         }
                     }
                 }
-                Sum::Votes | Sum::Balanced => {
-                    if self.sum == Sum::Balanced {
-                        let others = member.weight * (-1.0 / (count - 1.0));
-                        out.iter_mut().for_each(|out| *out += others);
-                    }
-                    let class = member.classes.get(*class).copied().unwrap_or(0);
-                    if let Some(out) = out.get_mut(class) {
-                        *out += member.weight;
-                        if self.sum == Sum::Balanced {
-                            *out += member.weight / (count - 1.0);
-                        }
-                    }
-                }
-                Sum::Logs => {
-                    let log = |score: &f64| share(*score).max(f64::EPSILON).ln();
-                    let mean = scores.iter().map(log).sum::<f64>() / count;
-                    for (out, score) in out.iter_mut().zip(scores) {
-                        *out += (count - 1.0) * (log(score) - mean);
-                    }
-                }
+                Aggregation::HardVote | Aggregation::Samme => self.add_vote(member, *class, out),
+                Aggregation::SammeR => self.add_log_probabilities(scores, has_logs, out),
             }
+        }
+    }
+
+    fn add_vote(&self, member: &EnsembleMember, class: usize, out: &mut [f64]) {
+        let is_samme = self.aggregation == Aggregation::Samme;
+        let others = self.classes as f64 - 1.0;
+        if is_samme {
+            let against = member.weight * (-1.0 / others);
+            out.iter_mut().for_each(|out| *out += against);
+        }
+        let class = member.classes.get(class).copied().unwrap_or(0);
+        if let Some(out) = out.get_mut(class) {
+            *out += member.weight;
+            if is_samme {
+                *out += member.weight / others;
+            }
+        }
+    }
+
+    fn add_log_probabilities(&self, scores: &[f64], has_logs: bool, out: &mut [f64]) {
+        let count = self.classes as f64;
+        let mean = scores.iter().map(|score| clipped_log(*score, has_logs)).sum::<f64>() / count;
+        for (out, score) in out.iter_mut().zip(scores) {
+            *out += (count - 1.0) * (clipped_log(*score, has_logs) - mean);
         }
     }
 }
 
-impl Classify for Committee {
+/// The probability of a score, which may be its logarithm.
+fn probability(score: f64, is_log: bool) -> f64 {
+    if is_log { score.exp() } else { score }
+}
+
+/// The logarithm of the probability of a score, kept finite.
+fn clipped_log(score: f64, is_log: bool) -> f64 {
+    probability(score, is_log).max(f64::EPSILON).ln()
+}
+
+impl Classifier for ClassifierEnsemble {
     fn features(&self) -> usize {
         self.features
     }
 
-    fn takes(&self) -> Takes {
-        self.takes
+    fn accepts(&self) -> AcceptedValues {
+        self.accepts
     }
 
-    fn classify(&self, rows: Rows, classes: &mut [usize], scores: &mut [f64]) {
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
         self.members.iter().for_each(|member| self.add(member, rows, scores));
         let weight: f64 = self.members.iter().map(|member| member.weight).sum();
         for (class, scores) in classes.iter_mut().zip(scores.chunks_exact_mut(self.classes)) {
             scores.iter_mut().for_each(|score| *score /= weight);
-            if !self.boosts {
-                *class = largest(scores);
+            if !self.is_ada_boost {
+                *class = argmax(scores);
                 continue;
             }
             if let [first, second] = *scores {
@@ -186,7 +220,7 @@ impl Classify for Committee {
                 *class = usize::from(decision > 0.0);
                 scores.copy_from_slice(&[-decision / 2.0, decision / 2.0]);
             } else {
-                *class = largest(scores);
+                *class = argmax(scores);
                 let others = (self.classes - 1) as f64;
                 scores.iter_mut().for_each(|score| *score /= others);
             }
@@ -195,249 +229,189 @@ impl Classify for Committee {
     }
 }
 
-/// What all members take.
-fn takes(members: &[Member]) -> Takes {
-    members.iter().map(|member| member.model.takes()).min().unwrap_or(Takes::Finite)
+/// What all members accept.
+fn accepted_by_all(members: &[EnsembleMember]) -> AcceptedValues {
+    members.iter().map(|member| member.model.accepts()).min().unwrap_or(AcceptedValues::Finite)
 }
 
-fn committee(
-    of: &Estimator,
+fn have_probabilities(members: &[EnsembleMember]) -> bool {
+    members.iter().all(|member| member.scores() != ClassScores::None)
+}
+
+/// Compiles an ensemble of classifiers, other than AdaBoost's. Also returns its labels.
+fn classifier_ensemble(
+    estimator: &Estimator,
     features: usize,
-    mut members: Vec<Member>,
-    (sum, boosts, gives): (Sum, bool, Gives),
-) -> Result<Predictor> {
-    let labels = of.labels()?;
-    match_classes(of, &mut members, &labels)?;
+    mut members: Vec<EnsembleMember>,
+    aggregation: Aggregation,
+) -> Result<(ClassifierEnsemble, ClassLabels)> {
+    let labels = estimator.labels()?;
+    match_classes(estimator, &mut members, &labels)?;
     let classes = labels.len();
-    let takes = takes(&members);
-    let model = Committee { features, members, classes, sum, boosts, takes };
-    Ok(Predictor::classifier(model, labels, gives))
+    let accepts = accepted_by_all(&members);
+    let is_ada_boost = false;
+    let model =
+        ClassifierEnsemble { features, members, classes, aggregation, is_ada_boost, accepts };
+    Ok((model, labels))
 }
 
-/// A `BaggingClassifier`.
-pub(super) fn bagging_classifier(of: &Estimator) -> Result<Predictor> {
-    let features = features(of)?;
-    let members = members(of, features, None)?;
-    let shares = members.iter().all(|member| member.gives() != Gives::Classes);
-    let sum = if shares { Sum::Shares } else { Sum::Votes };
-    committee(of, features, members, (sum, false, Gives::ProbabilitiesAndLogs))
-}
-
-/// An `AdaBoostClassifier`.
-pub(super) fn ada_boost_classifier(of: &Estimator) -> Result<Predictor> {
-    let features = features(of)?;
-    let count = of.children(&["estimators_"])?.len();
-    let is_real = of.text("algorithm")? == "SAMME.R";
-    let mut weights = of.vector(&["estimator_weights_"])?;
-    weights.truncate(count);
-    let members = members(of, features, Some(weights))?;
-    let sum = match is_real {
-        true => Sum::Logs,
-        false if of.is_older_than(0, 22) => {
-            return Err(of.unsupported("algorithm SAMME of a scikit-learn before 0.22"));
-        }
-        false if of.is_older_than(1, 4) => Sum::Votes,
-        false => Sum::Balanced,
+/// Reads a `BaggingClassifier`.
+pub(super) fn bagging_classifier(estimator: &Estimator) -> Result<Predictor> {
+    let features = count_features(estimator)?;
+    let members = compile_members(estimator, features, None)?;
+    let aggregation = match have_probabilities(&members) {
+        true => Aggregation::SoftVote,
+        false => Aggregation::HardVote,
     };
-    let classes = of.labels()?.len();
-    let all = members.iter().all(|member| match &member.model.predictor {
+    let (model, labels) = classifier_ensemble(estimator, features, members, aggregation)?;
+    Ok(Predictor::classifier(model, labels, ClassScores::ProbabilitiesAndLogs))
+}
+
+/// Reads an `AdaBoostClassifier`.
+pub(super) fn ada_boost_classifier(estimator: &Estimator) -> Result<Predictor> {
+    let features = count_features(estimator)?;
+    let weights = ada_boost_weights(estimator)?;
+    let is_samme_r = estimator.text("algorithm")? == "SAMME.R";
+    let members = compile_members(estimator, features, Some(weights))?;
+    let aggregation = match is_samme_r {
+        true => Aggregation::SammeR,
+        false if estimator.is_older_than(0, 22) => {
+            return Err(estimator.unsupported("algorithm=SAMME of scikit-learn before 0.22"));
+        }
+        false if estimator.is_older_than(1, 4) => Aggregation::HardVote,
+        false => Aggregation::Samme,
+    };
+    let classes = estimator.labels()?.len();
+    let have_all_classes = members.iter().all(|member| match &member.model.predictor {
         Predictor::Classifier(classifier) => classifier.labels.len() == classes,
         Predictor::Regressor(_) => false,
     });
-    if classes < 2 || (is_real && !all) {
-        return Err(of.unsupported("a model whose estimators do not know all classes"));
+    if classes < 2 || (is_samme_r && !have_all_classes) {
+        return Err(estimator.unsupported("a member that does not have all classes"));
     }
-    committee(of, features, members, (sum, true, Gives::ProbabilitiesAndLogs))
+    let (mut model, labels) = classifier_ensemble(estimator, features, members, aggregation)?;
+    model.is_ada_boost = true;
+    Ok(Predictor::classifier(model, labels, ClassScores::ProbabilitiesAndLogs))
 }
 
-/// A `VotingClassifier`.
-pub(super) fn voting_classifier(of: &Estimator) -> Result<Predictor> {
-    let features = features(of)?;
-    let members = members(of, features, weights(of)?)?;
-    let how = match of.text("voting")? {
-        "soft" => (Sum::Shares, false, Gives::Probabilities),
-        _ => (Sum::Votes, false, Gives::Classes),
+/// The weights of the members of an AdaBoost ensemble. Boosting that stops early leaves more.
+fn ada_boost_weights(estimator: &Estimator) -> Result<Vec<f64>> {
+    let count = estimator.children(&["estimators_"])?.len();
+    let mut weights = estimator.vector(&["estimator_weights_"])?;
+    weights.truncate(count);
+    Ok(weights)
+}
+
+/// Reads a `VotingClassifier`.
+pub(super) fn voting_classifier(estimator: &Estimator) -> Result<Predictor> {
+    let features = count_features(estimator)?;
+    let members = compile_members(estimator, features, voting_weights(estimator)?)?;
+    let (aggregation, scores) = match estimator.text("voting")? {
+        "soft" => (Aggregation::SoftVote, ClassScores::Probabilities),
+        _ => (Aggregation::HardVote, ClassScores::None),
     };
-    let shares = members.iter().all(|member| member.gives() != Gives::Classes);
-    if how.0 == Sum::Shares && !shares {
-        return Err(of.fault("an estimator of it has no probabilities"));
+    if aggregation == Aggregation::SoftVote && !have_probabilities(&members) {
+        return Err(estimator.damaged("a member has no probabilities"));
     }
-    committee(of, features, members, how)
+    let (model, labels) = classifier_ensemble(estimator, features, members, aggregation)?;
+    Ok(Predictor::classifier(model, labels, scores))
 }
 
-/// The weights of votes, if there are any.
-fn weights(of: &Estimator) -> Result<Option<Vec<f64>>> {
-    if of.find(&["weights"]).is_none() {
+/// The weights of a voting ensemble, if it has any.
+fn voting_weights(estimator: &Estimator) -> Result<Option<Vec<f64>>> {
+    if estimator.find(&["weights"]).is_none() {
         return Ok(None);
     }
-    let count = of.children(&["estimators_"])?.len();
-    let weights = of.vector(&["weights"])?;
+    let count = estimator.children(&["estimators_"])?.len();
+    let weights = estimator.vector(&["weights"])?;
     if weights.len() != count {
-        return Err(of.unsupported("a vote with estimators that were dropped"));
+        return Err(estimator.unsupported("weights of members that were dropped"));
     }
     Ok(Some(weights))
 }
 
-/// Numbers of several models.
-struct Averages {
+/// The mean or the median of the numbers of several models.
+struct RegressorEnsemble {
     features: usize,
-    members: Vec<Member>,
+    members: Vec<EnsembleMember>,
     is_median: bool,
-    takes: Takes,
+    accepts: AcceptedValues,
 }
 
-impl Regress for Averages {
+impl Regressor for RegressorEnsemble {
     fn features(&self) -> usize {
         self.features
     }
 
-    fn takes(&self) -> Takes {
-        self.takes
+    fn accepts(&self) -> AcceptedValues {
+        self.accepts
     }
 
-    fn predict(&self, rows: Rows, out: &mut [f64]) {
-        let runs = self.members.iter().map(|member| match member.run(rows) {
-            Outcome::Numbers(numbers) => (numbers, member.weight),
-            Outcome::Classes { .. } => (Vec::new(), 0.0),
+    fn predict(&self, rows: FeatureRows, out: &mut [f64]) {
+        let predictions = self.members.iter().map(|member| match member.predict(rows) {
+            Predictions::Numbers(numbers) => (numbers, member.weight),
+            Predictions::Classes { .. } => (Vec::new(), 0.0),
         });
-        if !self.is_median {
-            let mut all = 0.0;
-            for (numbers, weight) in runs {
-                out.iter_mut().zip(numbers).for_each(|(out, number)| *out += number * weight);
-                all += weight;
-            }
-            out.iter_mut().for_each(|out| *out /= all);
+        if self.is_median {
+            let predictions: Vec<(Vec<f64>, f64)> = predictions.collect();
+            weighted_medians(&predictions, out);
             return;
         }
-        let runs: Vec<(Vec<f64>, f64)> = runs.collect();
-        let half = 0.5 * self.members.iter().map(|member| member.weight).sum::<f64>();
-        let mut said: Vec<(f64, f64)> = Vec::with_capacity(runs.len());
-        for (row, out) in out.iter_mut().enumerate() {
-            said.clear();
-            said.extend(runs.iter().filter_map(|(numbers, w)| Some((*numbers.get(row)?, *w))));
-            said.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let mut sum = 0.0;
-            let middle = said.iter().find(|(_, weight)| {
-                sum += weight;
-                sum >= half
-            });
-            *out = middle.or(said.last()).map_or(f64::NAN, |(number, _)| *number);
+        let mut total = 0.0;
+        for (numbers, weight) in predictions {
+            out.iter_mut().zip(numbers).for_each(|(out, number)| *out += number * weight);
+            total += weight;
         }
+        out.iter_mut().for_each(|out| *out /= total);
     }
 }
 
-fn averages(of: &Estimator, weights: Option<Vec<f64>>, is_median: bool) -> Result<Predictor> {
-    let features = features(of)?;
-    let members = members(of, features, weights)?;
-    let single = |member: &Member| match &member.model.predictor {
+/// Writes the weighted median of each row. `predictions` are the numbers of all rows and the weight of
+/// each member.
+fn weighted_medians(predictions: &[(Vec<f64>, f64)], out: &mut [f64]) {
+    let half = 0.5 * predictions.iter().map(|(_, weight)| weight).sum::<f64>();
+    let mut row_values: Vec<(f64, f64)> = Vec::with_capacity(predictions.len());
+    for (row, out) in out.iter_mut().enumerate() {
+        row_values.clear();
+        row_values
+            .extend(predictions.iter().filter_map(|(numbers, w)| Some((*numbers.get(row)?, *w))));
+        row_values.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut sum = 0.0;
+        let median = row_values.iter().find(|(_, weight)| {
+            sum += weight;
+            sum >= half
+        });
+        *out = median.or(row_values.last()).map_or(f64::NAN, |(number, _)| *number);
+    }
+}
+
+/// Compiles an ensemble of regressors.
+fn regressor_ensemble(
+    estimator: &Estimator,
+    weights: Option<Vec<f64>>,
+    is_median: bool,
+) -> Result<Predictor> {
+    let features = count_features(estimator)?;
+    let members = compile_members(estimator, features, weights)?;
+    let have_one_output = members.iter().all(|member| match &member.model.predictor {
         Predictor::Regressor(model) => model.outputs().is_none(),
         Predictor::Classifier(_) => false,
-    };
-    if !members.iter().all(single) {
-        return Err(of.unsupported("an ensemble of models that do not each tell one number"));
+    });
+    if !have_one_output {
+        return Err(estimator.unsupported("a member that does not predict a single number"));
     }
-    let takes = takes(&members);
-    Ok(Predictor::regressor(Averages { features, members, is_median, takes }))
+    let accepts = accepted_by_all(&members);
+    Ok(Predictor::regressor(RegressorEnsemble { features, members, is_median, accepts }))
 }
 
-/// A `BaggingRegressor`, a `VotingRegressor` or an `AdaBoostRegressor`.
-pub(super) fn regressor(of: &Estimator) -> Result<Predictor> {
-    match of.class() {
+/// Reads a `BaggingRegressor`, a `VotingRegressor` or an `AdaBoostRegressor`.
+pub(super) fn regressor(estimator: &Estimator) -> Result<Predictor> {
+    match estimator.class() {
         "AdaBoostRegressor" => {
-            let count = of.children(&["estimators_"])?.len();
-            let mut weights = of.vector(&["estimator_weights_"])?;
-            weights.truncate(count);
-            averages(of, Some(weights), true)
+            let weights = ada_boost_weights(estimator)?;
+            regressor_ensemble(estimator, Some(weights), true)
         }
-        "VotingRegressor" => averages(of, weights(of)?, false),
-        _ => averages(of, None, false),
+        "VotingRegressor" => regressor_ensemble(estimator, voting_weights(estimator)?, false),
+        _ => regressor_ensemble(estimator, None, false),
     }
-}
-
-/// Always the same.
-struct Constant {
-    features: usize,
-    class: usize,
-    values: Vec<f64>,
-}
-
-impl Classify for Constant {
-    fn features(&self) -> usize {
-        self.features
-    }
-
-    fn takes(&self) -> Takes {
-        Takes::Anything
-    }
-
-    fn classify(&self, _: Rows, classes: &mut [usize], scores: &mut [f64]) {
-        classes.fill(self.class);
-        let scores = scores.chunks_exact_mut(self.values.len());
-        scores.for_each(|scores| scores.copy_from_slice(&self.values));
-    }
-}
-
-impl Regress for Constant {
-    fn features(&self) -> usize {
-        self.features
-    }
-
-    fn outputs(&self) -> Option<usize> {
-        Some(self.values.len()).filter(|width| *width > 1)
-    }
-
-    fn takes(&self) -> Takes {
-        Takes::Anything
-    }
-
-    fn predict(&self, _: Rows, out: &mut [f64]) {
-        let rows = out.chunks_exact_mut(self.values.len());
-        rows.for_each(|row| row.copy_from_slice(&self.values));
-    }
-}
-
-fn dummy_features(of: &Estimator) -> Result<usize> {
-    of.features().ok_or_else(|| of.unsupported("one that does not say its number of columns"))
-}
-
-pub(super) fn dummy_classifier(of: &Estimator) -> Result<Predictor> {
-    let labels = of.labels()?;
-    let priors = of.vector_of(&["class_prior_"], labels.len())?;
-    let only = |class: usize| {
-        let share = |number| f64::from(u8::from(number == class));
-        (0..priors.len()).map(share).collect::<Vec<f64>>()
-    };
-    let (class, values) = match of.text("strategy")? {
-        "prior" => (largest(&priors), priors),
-        "most_frequent" => (largest(&priors), only(largest(&priors))),
-        "constant" => {
-            let constant = of.attribute(&["constant"])?;
-            let place = match &labels {
-                Labels::Ints(labels) | Labels::Bools(labels) => {
-                    labels.iter().position(|label| constant.int() == Some(*label))
-                }
-                Labels::Floats(labels) => {
-                    labels.iter().position(|label| constant.float() == Some(*label))
-                }
-                Labels::Texts(labels) => {
-                    labels.iter().position(|label| constant.text() == Some(label))
-                }
-            };
-            let place = place.ok_or_else(|| of.fault("its constant is none of its classes"))?;
-            (place, only(place))
-        }
-        other => {
-            return Err(of.unsupported(format_args!("the strategy {other:?}, which is chance")));
-        }
-    };
-    let model = Constant { features: dummy_features(of)?, class, values };
-    Ok(Predictor::classifier(model, labels, Gives::ProbabilitiesAndLogs))
-}
-
-pub(super) fn dummy_regressor(of: &Estimator) -> Result<Predictor> {
-    let values = of.vector(&["constant_"])?;
-    if values.is_empty() {
-        return Err(of.fault("its constant is empty"));
-    }
-    Ok(Predictor::regressor(Constant { features: dummy_features(of)?, class: 0, values }))
 }

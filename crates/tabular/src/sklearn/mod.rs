@@ -1,83 +1,98 @@
-//! scikit-learn's models, evaluated natively from their pickles (`.pkl`, `.pickle`) and joblib's
-//! files (`.joblib`), of any scikit-learn since 0.17.
+//! scikit-learn models, evaluated without Python, from pickles (`.pkl`, `.pickle`) and joblib files
+//! (`.joblib`) of scikit-learn 0.17 and later.
 //!
-//! Nothing of a pickle is executed: it is read as data (`codec::pickle`), and the fitted numbers
-//! are compiled into flat arrays. So a model does not depend on the version of Python,
-//! scikit-learn or NumPy that wrote it, and a hostile file can not run anything.
+//! Nothing in a pickle is executed: it is read as data (`crate::pickle`), and the fitted parameters
+//! are compiled into flat arrays. So a model does not depend on the versions of Python, scikit-learn
+//! and NumPy that wrote it, and a hostile file cannot run code.
 //!
-//! * `estimator` reads attributes of a pickled estimator, `compile` makes a model of them;
-//! * `model` is that: steps over whole matrices, and what predicts at the end;
-//! * `transform`, `linear`, `tree`, … are the estimators;
-//! * this file ties them together as a [`Platform`], and makes tensors of what a model says.
+//! * `estimator` reads the attributes of a pickled estimator, `compile` makes a model of them;
+//! * `model` is a compiled model: transformers over whole matrices, and a predictor; `accepted`
+//!   refuses NaN and infinity where scikit-learn does;
+//! * `scaler`, `polynomial`, `projection`, `imputer`, `select`, `encoder` and `column_transformer` are
+//!   the transformers, which `transform` dispatches to; `linear`, `bayes`, `tree`, … are the
+//!   predictors;
+//! * `executable` makes tensors of predictions, and this file is the [`Platform`].
 
 use std::path::Path;
 use std::sync::Arc;
 
-use self::estimator::{Estimator, Labels, Source};
-use self::model::{Classifier, Gives, Model, Outcome, Predictor, Rows};
+use self::estimator::{Estimator, ReadBudget};
+use self::model::SklearnModel;
 use crate::pickle;
-use tensorserve_platform::{
-    Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, RunOptions, files,
-};
-use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{
-    AlignedVec, DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
-};
+use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
+use tensorserve_tensor::Signature;
+use tensorserve_tensor::error::Result;
 
-mod columns;
+mod accepted;
+mod bayes;
+mod boosting;
+mod column_transformer;
 mod compile;
+mod dummy;
+mod encoder;
 mod ensemble;
 mod estimator;
+mod executable;
 mod forest;
 mod histogram;
+mod imputer;
+mod isolation;
 mod linear;
 mod model;
 mod neighbors;
 mod network;
+mod numeric;
+mod polynomial;
+mod projection;
+mod scaler;
 mod select;
 mod svm;
 mod transform;
 mod tree;
 
+/// The endings of model files.
 const ENDINGS: [&str; 3] = [".pkl", ".pickle", ".joblib"];
 
-/// The largest file: a forest of thousands of deep trees has some hundred megabytes, and reading
-/// one takes several times its size of memory.
-const LARGEST_FILE: u64 = 2 << 30;
+/// The largest file. A forest of thousands of deep trees has some hundred megabytes, and reading a
+/// file takes several times its size in memory.
+const MAX_FILE_BYTES: u64 = 2 << 30;
 
-/// The most that a compressed file may become.
-const LARGEST_PICKLE: usize = 2 << 30;
-
-/// What the input is called.
-const INPUT: &str = "data";
+/// The largest size of a pickle when it is decompressed.
+const MAX_PICKLE_BYTES: usize = 2 << 30;
 
 /// The `scikitlearn` platform.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScikitLearn;
 
-/// A model with what it says of itself.
-struct Opened {
-    model: Model,
+/// A model file that is read.
+struct SklearnFile {
+    model: SklearnModel,
     signature: Signature,
     written_by: String,
     bytes: u64,
 }
 
-fn open(path: &Path) -> Result<Opened> {
-    let file = files::find(path, &ENDINGS)?;
-    let bytes = files::read(&file, LARGEST_FILE)?;
-    let size = bytes.len() as u64;
-    let read = || {
-        let pickle = pickle::read(bytes, LARGEST_PICKLE)?;
-        let source = Source::new(&pickle);
-        let root = Estimator::root(pickle.root(), &source);
-        let version = root.find(&["_sklearn_version"]).and_then(|version| version.text());
-        let written_by = version.map_or(String::new(), |version| format!("scikit-learn {version}"));
-        Ok((compile::model(&root)?, written_by))
-    };
-    let (model, written_by) = read().map_err(|e: Error| e.context(file.display()))?;
-    let signature = signature(&model);
-    Ok(Opened { model, signature, written_by, bytes: size })
+impl SklearnFile {
+    fn open(path: &Path) -> Result<Self> {
+        let file = files::find(path, &ENDINGS)?;
+        let bytes = files::read(&file, MAX_FILE_BYTES)?;
+        let size = bytes.len() as u64;
+        let (model, written_by) =
+            read_model(bytes, MAX_PICKLE_BYTES).map_err(|error| error.context(file.display()))?;
+        let signature = model.signature();
+        Ok(SklearnFile { model, signature, written_by, bytes: size })
+    }
+}
+
+/// Reads and compiles the model in a pickle. Also returns the program that wrote it; empty if not
+/// recorded.
+fn read_model(bytes: Vec<u8>, max_bytes: usize) -> Result<(SklearnModel, String)> {
+    let pickle = pickle::read(bytes, max_bytes)?;
+    let budget = ReadBudget::new(&pickle);
+    let root = Estimator::root(pickle.root(), &budget);
+    let version = root.find(&["_sklearn_version"]).and_then(|version| version.text());
+    let written_by = version.map_or(String::new(), |version| format!("scikit-learn {version}"));
+    Ok((compile::compile(&root)?, written_by))
 }
 
 impl Platform for ScikitLearn {
@@ -90,7 +105,7 @@ impl Platform for ScikitLearn {
     }
 
     fn describe(&self) -> Result<String> {
-        Ok("scikit-learn natively".to_owned())
+        Ok("scikit-learn, built-in evaluator".to_owned())
     }
 
     fn recognises(&self, place: &Place) -> bool {
@@ -106,152 +121,19 @@ impl Platform for ScikitLearn {
     }
 
     fn inspect(&self, folder: &Path, _options: &LoadOptions) -> Result<Inspection> {
-        let Opened { signature, written_by, bytes, .. } = open(folder)?;
+        let SklearnFile { signature, written_by, bytes, .. } = SklearnFile::open(folder)?;
         Ok(Inspection { signatures: vec![signature], written_by, bytes })
     }
 
     fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
-        let Opened { model, signature, bytes, .. } = open(folder)?;
+        let SklearnFile { model, signature, bytes, .. } = SklearnFile::open(folder)?;
         Ok(Loaded {
             signatures: vec![signature],
-            executable: Arc::new(Scikit { model }),
+            executable: Arc::new(model),
             bytes,
             marshalled_hooks: false,
         })
     }
-}
-
-fn signature(model: &Model) -> Signature {
-    let columns = |count: usize| i64::try_from(count).unwrap_or(-1);
-    let inputs = vec![TensorSpec::new(INPUT, DType::Double, &[-1, columns(model.features())])];
-    let outputs = match &model.predictor {
-        Predictor::Regressor(regressor) => match regressor.outputs() {
-            None => vec![TensorSpec::new("predict", DType::Double, &[-1])],
-            Some(count) => vec![TensorSpec::new("predict", DType::Double, &[-1, columns(count)])],
-        },
-        Predictor::Classifier(Classifier { labels, gives, .. }) => {
-            let dtype = match labels {
-                Labels::Ints(_) => DType::Int64,
-                Labels::Floats(_) => DType::Double,
-                Labels::Texts(_) => DType::String,
-                Labels::Bools(_) => DType::Bool,
-            };
-            let shares =
-                |name: &str| TensorSpec::new(name, DType::Double, &[-1, columns(labels.len())]);
-            let mut outputs = vec![TensorSpec::new("predict", dtype, &[-1])];
-            if *gives != Gives::Classes {
-                outputs.push(shares("predict_proba"));
-            }
-            if gives.logs() {
-                outputs.push(shares("predict_log_proba"));
-            }
-            outputs
-        }
-    };
-    Signature::only(inputs, outputs)
-}
-
-/// A loaded model.
-struct Scikit {
-    model: Model,
-}
-
-impl Executable for Scikit {
-    fn run(&self, _signature: usize, inputs: &[Tensor], _: RunOptions) -> Result<Vec<Tensor>> {
-        let features = self.model.features();
-        let [data] = inputs else {
-            return Err(Error::invalid(format!("one input is expected: {INPUT}")));
-        };
-        let Some(values) = data.values::<f64>() else {
-            let dtype = data.dtype();
-            return Err(Error::invalid(format!("input {INPUT} is of type {dtype}, not double")));
-        };
-        if data.shape().rank() != 2 || data.shape().row_dims() != [features as i64] {
-            return Err(Error::invalid(format!(
-                "input {INPUT} has shape {:?}; rows of {features} numbers are expected: \
-                 [-1,{features}]",
-                data.shape()
-            )));
-        }
-        let rows = Rows { values, columns: features, first: 0 };
-        let outcome = self.model.run(rows)?;
-        tensors(&self.model.predictor, rows.len(), outcome)
-    }
-}
-
-/// The outputs of a signature, in its order.
-fn tensors(predictor: &Predictor, rows: usize, outcome: Outcome) -> Result<Vec<Tensor>> {
-    match (predictor, outcome) {
-        (Predictor::Regressor(regressor), Outcome::Numbers(numbers)) => {
-            Ok(vec![match regressor.outputs() {
-                None => Tensor::from_vec(Shape::vector(rows), aligned(&numbers))?,
-                Some(count) => matrix(rows, count, aligned(&numbers))?,
-            }])
-        }
-        (Predictor::Classifier(classifier), Outcome::Classes { classes, scores }) => {
-            let mut outputs = vec![predicted(&classifier.labels, &classes)?];
-            outputs.extend(shares(classifier, rows, &scores)?);
-            Ok(outputs)
-        }
-        _ => Err(Error::new(Code::Internal, "a model has made something else than it is for")),
-    }
-}
-
-fn aligned(values: &[f64]) -> AlignedVec<f64> {
-    let mut out = aligned_vec(values.len());
-    out.extend_from_slice(values);
-    out
-}
-
-fn matrix(rows: usize, columns: usize, values: AlignedVec<f64>) -> Result<Tensor> {
-    let size = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
-    Tensor::from_vec(Shape::new(&[size(rows), size(columns)])?, values)
-}
-
-/// What the classes are called.
-fn predicted(labels: &Labels, classes: &[usize]) -> Result<Tensor> {
-    let shape = Shape::vector(classes.len());
-    match labels {
-        Labels::Ints(labels) => {
-            let mut out = aligned_vec::<i64>(classes.len());
-            classes.iter().for_each(|class| out.push(labels.get(*class).copied().unwrap_or(0)));
-            Tensor::from_vec(shape, out)
-        }
-        Labels::Floats(labels) => {
-            let mut out = aligned_vec::<f64>(classes.len());
-            classes.iter().for_each(|class| out.push(labels.get(*class).copied().unwrap_or(0.0)));
-            Tensor::from_vec(shape, out)
-        }
-        Labels::Bools(labels) => {
-            let mut out = aligned_vec::<u8>(classes.len());
-            classes.iter().for_each(|class| out.push(u8::from(labels.get(*class) == Some(&1))));
-            Tensor::from_bools(shape, out)
-        }
-        Labels::Texts(labels) => {
-            let mut out = StringsBuilder::with_capacity(classes.len(), classes.len() * 8);
-            for class in classes {
-                out.push(labels.get(*class).map_or(&[], |label| label.as_bytes()));
-            }
-            Tensor::from_strings(shape, out)
-        }
-    }
-}
-
-/// Logarithms of probabilities, and probabilities, as far as the model has them.
-fn shares(classifier: &Classifier, rows: usize, scores: &[f64]) -> Result<Vec<Tensor>> {
-    let mapped = |of: fn(f64) -> f64| {
-        let mut out = aligned_vec(scores.len());
-        scores.iter().for_each(|score| out.push(of(*score)));
-        matrix(rows, classifier.labels.len(), out)
-    };
-    let floored = |share: f64| if share == 0.0 { f64::MIN_POSITIVE.ln() } else { share.ln() };
-    Ok(match classifier.gives {
-        Gives::Classes => Vec::new(),
-        Gives::Probabilities => vec![mapped(|share| share)?],
-        Gives::ProbabilitiesAndLogs => vec![mapped(f64::ln)?, mapped(|share| share)?],
-        Gives::ProbabilitiesAndFlooredLogs => vec![mapped(floored)?, mapped(|share| share)?],
-        Gives::Logs => vec![mapped(|log| log)?, mapped(f64::exp)?],
-    })
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! What looks at the rows it was fitted with: nearest neighbours, and centers of clusters.
+//! Predictors by distance: nearest neighbours, and centers of clusters.
 
-use super::estimator::{Estimator, Labels};
-use super::model::{Classify, Gives, Predictor, Regress, Rows, largest};
+use super::estimator::{ClassLabels, Estimator};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
+use super::numeric::{argmax, indicator};
 use tensorserve_tensor::error::Result;
 
-/// How far apart two rows are.
+/// A distance between two rows.
 #[derive(Clone, Copy)]
 enum Metric {
     Euclidean,
@@ -14,14 +15,15 @@ enum Metric {
 }
 
 impl Metric {
-    fn read(of: &Estimator) -> Result<Self> {
-        if let Some(settings) = of.find(&["effective_metric_params_", "metric_params"])
-            && settings.entries().any(|(key, value)| key.text() != Some("p") && !value.is_none())
+    fn read(estimator: &Estimator) -> Result<Self> {
+        if let Some(parameters) = estimator.find(&["effective_metric_params_", "metric_params"])
+            && parameters.entries().any(|(key, value)| key.text() != Some("p") && !value.is_none())
         {
-            return Err(of.unsupported("a metric with settings of its own"));
+            return Err(estimator.unsupported("a metric with parameters of its own"));
         }
-        let power = of.find(&["p"]).and_then(|p| p.float()).unwrap_or(2.0);
-        let name = of.find(&["effective_metric_", "metric"]).and_then(|metric| metric.text());
+        let power = estimator.find(&["p"]).and_then(|p| p.float()).unwrap_or(2.0);
+        let name =
+            estimator.find(&["effective_metric_", "metric"]).and_then(|metric| metric.text());
         Ok(match name {
             Some("euclidean" | "l2") => Metric::Euclidean,
             Some("manhattan" | "cityblock" | "l1") => Metric::Manhattan,
@@ -30,116 +32,132 @@ impl Metric {
             Some("minkowski" | "p") if power == 1.0 => Metric::Manhattan,
             Some("minkowski" | "p") if power.is_infinite() => Metric::Chebyshev,
             Some("minkowski" | "p") if power > 0.0 => Metric::Minkowski(power),
-            Some(other) => return Err(of.unsupported(format_args!("the metric {other:?}"))),
-            None => return Err(of.unsupported("a metric that is a function")),
+            Some(other) => return Err(estimator.unsupported(format_args!("the metric {other:?}"))),
+            None => return Err(estimator.unsupported("a metric that is a function")),
         })
     }
 
-    /// What grows as the distance does.
-    fn rank(self, a: &[f64], b: &[f64]) -> f64 {
-        let apart = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    /// The reduced distance, which orders rows as the distance does, and takes less time.
+    fn reduced_distance(self, a: &[f64], b: &[f64]) -> f64 {
+        let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
         match self {
-            Metric::Euclidean => apart.map(|x| x * x).sum(),
-            Metric::Manhattan => apart.sum(),
-            Metric::Chebyshev => apart.fold(0.0, f64::max),
-            Metric::Minkowski(power) => apart.map(|x| x.powf(power)).sum(),
+            Metric::Euclidean => differences.map(|x| x * x).sum(),
+            Metric::Manhattan => differences.sum(),
+            Metric::Chebyshev => differences.fold(0.0, f64::max),
+            Metric::Minkowski(power) => differences.map(|x| x.powf(power)).sum(),
         }
     }
 
-    /// The distance of a rank.
-    fn distance(self, rank: f64) -> f64 {
+    /// The distance of a reduced distance.
+    fn distance(self, reduced: f64) -> f64 {
         match self {
-            Metric::Euclidean => rank.sqrt(),
-            Metric::Manhattan | Metric::Chebyshev => rank,
-            Metric::Minkowski(power) => rank.powf(1.0 / power),
+            Metric::Euclidean => reduced.sqrt(),
+            Metric::Manhattan | Metric::Chebyshev => reduced,
+            Metric::Minkowski(power) => reduced.powf(1.0 / power),
         }
     }
 }
 
-/// The rows that a model was fitted with.
-struct Known {
+/// The training rows.
+struct TrainingRows {
     metric: Metric,
     features: usize,
     /// One row after the other.
     rows: Vec<f64>,
     count: usize,
-    /// How many of the nearest count.
-    nearest: usize,
-    by_distance: bool,
+    /// The number of neighbours that are taken into account.
+    neighbors: usize,
+    /// Whether neighbours are weighted by the inverse of their distance.
+    weights_by_distance: bool,
 }
 
-impl Known {
-    fn read(of: &Estimator) -> Result<Self> {
-        let rows = of.matrix(&["_fit_X"])?;
-        let nearest = of.count(&["n_neighbors"])?;
-        if nearest == 0 || nearest > rows.rows {
-            return Err(of.fault("n_neighbors is not between 1 and the number of its rows"));
+/// A training row and its reduced distance.
+type Candidate = (f64, usize);
+
+/// The index of a training row and its weight.
+type Neighbor = (usize, f64);
+
+impl TrainingRows {
+    fn read(estimator: &Estimator) -> Result<Self> {
+        let rows = estimator.matrix(&["_fit_X"])?;
+        let neighbors = estimator.count(&["n_neighbors"])?;
+        if neighbors == 0 || neighbors > rows.rows {
+            return Err(estimator.damaged(format_args!(
+                "n_neighbors={neighbors} is not between 1 and the {} training rows",
+                rows.rows
+            )));
         }
-        let by_distance = match of.attribute(&["weights"])?.text() {
+        let weights_by_distance = match estimator.attribute(&["weights"])?.text() {
             Some("uniform") => false,
             Some("distance") => true,
-            _ => return Err(of.unsupported("a function for weights")),
+            _ => return Err(estimator.unsupported("weights as a function")),
         };
-        Ok(Known {
-            metric: Metric::read(of)?,
+        Ok(TrainingRows {
+            metric: Metric::read(estimator)?,
             features: rows.columns,
             count: rows.rows,
             rows: rows.values,
-            nearest,
-            by_distance,
+            neighbors,
+            weights_by_distance,
         })
     }
 
-    /// Fills `out` with the numbers of the nearest rows and how much each counts, nearest first.
-    fn find(&self, row: &[f64], ranks: &mut Vec<(f64, usize)>, out: &mut Vec<(usize, f64)>) {
-        ranks.clear();
+    /// Fills `out` with the nearest neighbours of `row`, nearest first. `candidates` is a buffer.
+    fn find(&self, row: &[f64], candidates: &mut Vec<Candidate>, out: &mut Vec<Neighbor>) {
+        candidates.clear();
         let known = self.rows.chunks_exact(self.features).enumerate();
-        ranks.extend(known.map(|(number, known)| (self.metric.rank(row, known), number)));
-        let order = |a: &(f64, usize), b: &(f64, usize)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
-        if self.nearest < ranks.len() {
-            ranks.select_nth_unstable_by(self.nearest, order);
-            ranks.truncate(self.nearest);
+        candidates.extend(
+            known.map(|(number, known)| (self.metric.reduced_distance(row, known), number)),
+        );
+        if self.neighbors < candidates.len() {
+            candidates.select_nth_unstable_by(self.neighbors, nearer);
+            candidates.truncate(self.neighbors);
         }
-        ranks.sort_unstable_by(order);
+        candidates.sort_unstable_by(nearer);
         out.clear();
-        if !self.by_distance {
-            out.extend(ranks.iter().map(|(_, number)| (*number, 1.0)));
+        if !self.weights_by_distance {
+            out.extend(candidates.iter().map(|(_, number)| (*number, 1.0)));
             return;
         }
-        // Of rows that are the same, only those count.
-        let is_same = ranks.iter().any(|(rank, _)| *rank == 0.0);
-        out.extend(ranks.iter().map(|(rank, number)| match is_same {
-            true => (*number, f64::from(u8::from(*rank == 0.0))),
-            false => (*number, 1.0 / self.metric.distance(*rank)),
+        // If the row equals training rows, only those count.
+        let is_known = candidates.iter().any(|(reduced, _)| *reduced == 0.0);
+        out.extend(candidates.iter().map(|(reduced, number)| match is_known {
+            true => (*number, indicator(*reduced == 0.0)),
+            false => (*number, 1.0 / self.metric.distance(*reduced)),
         }));
     }
 }
 
+/// Orders by distance, then by the order of the training rows.
+fn nearer(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))
+}
+
 struct NeighborsClassifier {
-    known: Known,
-    /// The class of each row.
-    of_row: Vec<usize>,
+    training: TrainingRows,
+    /// The class of each training row.
+    row_classes: Vec<usize>,
     classes: usize,
 }
 
-impl Classify for NeighborsClassifier {
+impl Classifier for NeighborsClassifier {
     fn features(&self) -> usize {
-        self.known.features
+        self.training.features
     }
 
-    fn classify(&self, rows: Rows, classes: &mut [usize], scores: &mut [f64]) {
-        let (mut ranks, mut nearest) = (Vec::with_capacity(self.known.count), Vec::new());
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+        let (mut candidates, mut nearest) = (Vec::with_capacity(self.training.count), Vec::new());
         let scores = scores.chunks_exact_mut(self.classes);
         for ((row, class), scores) in rows.iter().zip(classes).zip(scores) {
-            self.known.find(row, &mut ranks, &mut nearest);
+            self.training.find(row, &mut candidates, &mut nearest);
             scores.fill(0.0);
             for (number, weight) in &nearest {
-                let class = self.of_row.get(*number).copied().unwrap_or(0);
+                let class = self.row_classes.get(*number).copied().unwrap_or(0);
                 if let Some(score) = scores.get_mut(class) {
                     *score += weight;
                 }
             }
-            *class = largest(scores);
+            *class = argmax(scores);
             let sum: f64 = scores.iter().sum();
             let sum = if sum == 0.0 { 1.0 } else { sum };
             scores.iter_mut().for_each(|score| *score /= sum);
@@ -147,45 +165,46 @@ impl Classify for NeighborsClassifier {
     }
 }
 
-pub(super) fn classifier(of: &Estimator) -> Result<Predictor> {
-    let labels = of.labels()?;
+/// Reads a `KNeighborsClassifier`.
+pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
+    let labels = estimator.labels()?;
     let classes = labels.len();
-    let known = Known::read(of)?;
-    let of_row = of.vector_of(&["_y"], known.count)?;
-    let of_row: Vec<usize> = of_row.into_iter().map(|class| class as usize).collect();
-    if of_row.iter().any(|class| *class >= classes) {
-        return Err(of.fault("_y has a class that is not there"));
+    let training = TrainingRows::read(estimator)?;
+    let row_classes = estimator.vector_of_len(&["_y"], training.count)?;
+    let row_classes: Vec<usize> = row_classes.into_iter().map(|class| class as usize).collect();
+    if row_classes.iter().any(|class| *class >= classes) {
+        return Err(estimator.damaged(format_args!("_y has a class beyond the {classes} classes")));
     }
-    let model = NeighborsClassifier { known, of_row, classes };
-    Ok(Predictor::classifier(model, labels, Gives::Probabilities))
+    let model = NeighborsClassifier { training, row_classes, classes };
+    Ok(Predictor::classifier(model, labels, ClassScores::Probabilities))
 }
 
 struct NeighborsRegressor {
-    known: Known,
-    /// For each row, the numbers to predict.
+    training: TrainingRows,
+    /// For each training row, its targets.
     targets: Vec<f64>,
     width: usize,
     is_vector: bool,
 }
 
-impl Regress for NeighborsRegressor {
+impl Regressor for NeighborsRegressor {
     fn features(&self) -> usize {
-        self.known.features
+        self.training.features
     }
 
     fn outputs(&self) -> Option<usize> {
         (!self.is_vector).then_some(self.width)
     }
 
-    fn predict(&self, rows: Rows, out: &mut [f64]) {
-        let (mut ranks, mut nearest) = (Vec::with_capacity(self.known.count), Vec::new());
+    fn predict(&self, rows: FeatureRows, out: &mut [f64]) {
+        let (mut candidates, mut nearest) = (Vec::with_capacity(self.training.count), Vec::new());
         for (row, out) in rows.iter().zip(out.chunks_exact_mut(self.width)) {
-            self.known.find(row, &mut ranks, &mut nearest);
+            self.training.find(row, &mut candidates, &mut nearest);
             out.fill(0.0);
             let mut sum = 0.0;
             for (number, weight) in &nearest {
-                let place = number * self.width..(number + 1) * self.width;
-                let targets = self.targets.get(place).unwrap_or_default();
+                let range = number * self.width..(number + 1) * self.width;
+                let targets = self.targets.get(range).unwrap_or_default();
                 out.iter_mut().zip(targets).for_each(|(out, target)| *out += target * weight);
                 sum += weight;
             }
@@ -194,49 +213,54 @@ impl Regress for NeighborsRegressor {
     }
 }
 
-pub(super) fn regressor(of: &Estimator) -> Result<Predictor> {
-    let known = Known::read(of)?;
-    let (shape, targets) = of.numbers(&["_y"])?;
+/// Reads a `KNeighborsRegressor`.
+pub(super) fn regressor(estimator: &Estimator) -> Result<Predictor> {
+    let training = TrainingRows::read(estimator)?;
+    let (shape, targets) = estimator.numbers(&["_y"])?;
     let width = match *shape {
-        [rows] if rows == known.count => 1,
-        [rows, width] if rows == known.count && width > 0 => width,
-        _ => return Err(of.fault("_y has not one value for each row")),
+        [rows] if rows == training.count => 1,
+        [rows, width] if rows == training.count && width > 0 => width,
+        _ => {
+            let rows = training.count;
+            return Err(estimator.damaged(format_args!("_y does not have {rows} rows, as _fit_X")));
+        }
     };
     let is_vector = shape.len() == 1;
-    Ok(Predictor::regressor(NeighborsRegressor { known, targets, width, is_vector }))
+    Ok(Predictor::regressor(NeighborsRegressor { training, targets, width, is_vector }))
 }
 
-/// The center that a row is nearest to.
-struct Centers {
+/// Predicts the cluster whose center is nearest.
+struct ClusterCenters {
     features: usize,
+    /// One center after the other.
     centers: Vec<f64>,
     count: usize,
 }
 
-impl Classify for Centers {
+impl Classifier for ClusterCenters {
     fn features(&self) -> usize {
         self.features
     }
 
-    fn classify(&self, rows: Rows, classes: &mut [usize], scores: &mut [f64]) {
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
         let scores = scores.chunks_exact_mut(self.count);
         for ((row, class), scores) in rows.iter().zip(classes).zip(scores) {
             let centers = self.centers.chunks_exact(self.features);
             for (score, center) in scores.iter_mut().zip(centers) {
-                *score = -Metric::Euclidean.rank(row, center);
+                *score = -Metric::Euclidean.reduced_distance(row, center);
             }
-            *class = largest(scores);
+            *class = argmax(scores);
         }
     }
 }
 
-/// `KMeans` and `MiniBatchKMeans`: the number of the cluster.
-pub(super) fn clusters(of: &Estimator) -> Result<Predictor> {
-    let centers = of.matrix(&["cluster_centers_"])?;
+/// Reads a `KMeans` or a `MiniBatchKMeans`, which predicts the index of the cluster.
+pub(super) fn clusters(estimator: &Estimator) -> Result<Predictor> {
+    let centers = estimator.matrix(&["cluster_centers_"])?;
     let count = centers.rows;
     if count == 0 {
-        return Err(of.fault("it has no center"));
+        return Err(estimator.damaged("cluster_centers_ is empty"));
     }
-    let model = Centers { features: centers.columns, centers: centers.values, count };
-    Ok(Predictor::classifier(model, Labels::counted(count), Gives::Classes))
+    let model = ClusterCenters { features: centers.columns, centers: centers.values, count };
+    Ok(Predictor::classifier(model, ClassLabels::range(count), ClassScores::None))
 }

@@ -1,13 +1,15 @@
 //! Multi-layer perceptrons.
 
 use super::estimator::Estimator;
-use super::model::{Classify, Gives, Predictor, Regress, Rows, largest, logistic, softmax};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
+use super::numeric::{argmax, logistic, softmax};
 use tensorserve_tensor::error::Result;
 
+/// A layer of neurons.
 struct Layer {
     inputs: usize,
     outputs: usize,
-    /// For each input, its weight for every output.
+    /// For each input, its weights for all outputs.
     weights: Vec<f64>,
     intercepts: Vec<f64>,
     activation: Activation,
@@ -24,7 +26,8 @@ enum Activation {
 }
 
 impl Activation {
-    fn named(of: &Estimator, name: &str) -> Result<Self> {
+    /// The activation `name` of scikit-learn.
+    fn named(estimator: &Estimator, name: &str) -> Result<Self> {
         Ok(match name {
             "identity" => Activation::Identity,
             "logistic" => Activation::Logistic,
@@ -32,56 +35,67 @@ impl Activation {
             "relu" => Activation::Relu,
             "softmax" => Activation::Softmax,
             "exp" => Activation::Exp,
-            other => return Err(of.unsupported(format_args!("the activation {other:?}"))),
+            other => return Err(estimator.unsupported(format_args!("the activation {other:?}"))),
         })
     }
 
     fn apply(self, values: &mut [f64]) {
-        let each: fn(f64) -> f64 = match self {
+        let function: fn(f64) -> f64 = match self {
             Activation::Identity => return,
             Activation::Softmax => return softmax(values),
             Activation::Logistic => logistic,
             Activation::Tanh => f64::tanh,
-            Activation::Relu => |x| if x > 0.0 { x } else { 0.0 },
+            Activation::Relu => relu,
             Activation::Exp => f64::exp,
         };
-        values.iter_mut().for_each(|value| *value = each(*value));
+        values.iter_mut().for_each(|value| *value = function(*value));
     }
 }
 
-struct Network {
+fn relu(x: f64) -> f64 {
+    if x > 0.0 { x } else { 0.0 }
+}
+
+/// A network of fully connected layers.
+struct Perceptron {
     layers: Vec<Layer>,
+    /// The most inputs or outputs of a layer.
     widest: usize,
 }
 
-impl Network {
-    fn read(of: &Estimator) -> Result<Self> {
-        let weights = of.children(&["coefs_"])?;
-        let intercepts = of.children(&["intercepts_"])?;
+impl Perceptron {
+    fn read(estimator: &Estimator) -> Result<Self> {
+        let weights = estimator.children(&["coefs_"])?;
+        let intercepts = estimator.children(&["intercepts_"])?;
         if weights.is_empty() || weights.len() != intercepts.len() {
-            return Err(of.fault("it has not one set of intercepts for each layer"));
+            let (weights, intercepts) = (weights.len(), intercepts.len());
+            return Err(estimator.damaged(format_args!(
+                "coefs_ has {weights} elements, and intercepts_ has {intercepts}"
+            )));
         }
-        let hidden = Activation::named(of, of.text("activation")?)?;
-        let last = Activation::named(of, of.text("out_activation_")?)?;
+        let hidden = Activation::named(estimator, estimator.text("activation")?)?;
+        let output = Activation::named(estimator, estimator.text("out_activation_")?)?;
         let mut layers: Vec<Layer> = Vec::new();
         let count = weights.len();
         for (number, (weights, intercepts)) in weights.iter().zip(intercepts).enumerate() {
-            let wrong = || of.fault(format_args!("layer {number} of it does not fit"));
+            let wrong = || {
+                estimator.damaged(format_args!("layer {number} does not match the one before it"))
+            };
             let weights = weights.value.array().ok_or_else(wrong)?;
             let intercepts = intercepts.value.array().ok_or_else(wrong)?;
-            of.charge(weights.len().saturating_add(intercepts.len()))?;
+            estimator.charge(weights.len().saturating_add(intercepts.len()))?;
             let [inputs, outputs] = *weights.shape() else { return Err(wrong()) };
-            let fits = layers.last().is_none_or(|before| before.outputs == inputs);
-            if !fits || inputs == 0 || outputs == 0 || *intercepts.shape() != [outputs] {
+            let is_connected = layers.last().is_none_or(|before| before.outputs == inputs);
+            if !is_connected || inputs == 0 || outputs == 0 || *intercepts.shape() != [outputs] {
                 return Err(wrong());
             }
             let weights = weights.f64s().ok_or_else(wrong)?;
             let intercepts = intercepts.f64s().ok_or_else(wrong)?;
-            let activation = if number + 1 == count { last } else { hidden };
+            let activation = if number + 1 == count { output } else { hidden };
             layers.push(Layer { inputs, outputs, weights, intercepts, activation });
         }
         let widest = layers.iter().map(|layer| layer.outputs.max(layer.inputs)).max();
-        Ok(Network { layers, widest: widest.unwrap_or(0) })
+        Ok(Perceptron { layers, widest: widest.unwrap_or(0) })
     }
 
     fn features(&self) -> usize {
@@ -92,8 +106,8 @@ impl Network {
         self.layers.last().map_or(0, |layer| layer.outputs)
     }
 
-    /// Gives `take` what the last layer makes of each row, and its number.
-    fn run(&self, rows: Rows, mut take: impl FnMut(usize, &[f64])) {
+    /// Calls `take` for each row, with its index and the outputs of the last layer.
+    fn run(&self, rows: FeatureRows, mut take: impl FnMut(usize, &[f64])) {
         let (mut this, mut next) = (vec![0.0; self.widest], vec![0.0; self.widest]);
         for (number, row) in rows.iter().enumerate() {
             this.iter_mut().zip(row).for_each(|(to, from)| *to = *from);
@@ -121,9 +135,9 @@ impl Layer {
     }
 }
 
-struct NetworkRegressor(Network);
+struct PerceptronRegressor(Perceptron);
 
-impl Regress for NetworkRegressor {
+impl Regressor for PerceptronRegressor {
     fn features(&self) -> usize {
         self.0.features()
     }
@@ -132,7 +146,7 @@ impl Regress for NetworkRegressor {
         Some(self.0.outputs()).filter(|outputs| *outputs > 1)
     }
 
-    fn predict(&self, rows: Rows, out: &mut [f64]) {
+    fn predict(&self, rows: FeatureRows, out: &mut [f64]) {
         let width = self.0.outputs();
         self.0.run(rows, |row, values| {
             if let Some(out) = out.get_mut(row * width..(row + 1) * width) {
@@ -142,32 +156,33 @@ impl Regress for NetworkRegressor {
     }
 }
 
-pub(super) fn regressor(of: &Estimator) -> Result<Predictor> {
-    Ok(Predictor::regressor(NetworkRegressor(Network::read(of)?)))
+/// Reads an `MLPRegressor`.
+pub(super) fn regressor(estimator: &Estimator) -> Result<Predictor> {
+    Ok(Predictor::regressor(PerceptronRegressor(Perceptron::read(estimator)?)))
 }
 
-struct NetworkClassifier {
-    network: Network,
+struct PerceptronClassifier {
+    network: Perceptron,
     classes: usize,
 }
 
-impl Classify for NetworkClassifier {
+impl Classifier for PerceptronClassifier {
     fn features(&self) -> usize {
         self.network.features()
     }
 
-    fn classify(&self, rows: Rows, classes: &mut [usize], scores: &mut [f64]) {
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
         self.network.run(rows, |row, values| {
             let width = self.classes;
-            let place = scores.get_mut(row * width..(row + 1) * width);
-            let (Some(class), Some(scores)) = (classes.get_mut(row), place) else { return };
+            let scores = scores.get_mut(row * width..(row + 1) * width);
+            let (Some(class), Some(scores)) = (classes.get_mut(row), scores) else { return };
             match *values {
                 [second] => {
                     *class = usize::from(second > 0.5);
                     scores.copy_from_slice(&[1.0 - second, second]);
                 }
                 _ => {
-                    *class = largest(values);
+                    *class = argmax(values);
                     scores.copy_from_slice(values);
                 }
             }
@@ -175,17 +190,23 @@ impl Classify for NetworkClassifier {
     }
 }
 
-pub(super) fn classifier(of: &Estimator) -> Result<Predictor> {
-    let labels = of.labels()?;
+/// Reads an `MLPClassifier`.
+pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
+    let labels = estimator.labels()?;
     let classes = labels.len();
-    let network = Network::read(of)?;
-    let softmax = network.layers.last().map(|layer| layer.activation) == Some(Activation::Softmax);
-    match (classes, network.outputs(), softmax) {
+    let network = Perceptron::read(estimator)?;
+    let has_softmax =
+        network.layers.last().map(|layer| layer.activation) == Some(Activation::Softmax);
+    match (classes, network.outputs(), has_softmax) {
         (2, 1, false) => {}
         (_, outputs, true) if outputs == classes => {}
-        (_, _, false) => return Err(of.unsupported("a model of several labels for a row")),
-        _ => return Err(of.fault("it has not one output for each class")),
+        (_, _, false) => return Err(estimator.unsupported("a multi-label classifier")),
+        (_, outputs, _) => {
+            return Err(estimator.damaged(format_args!(
+                "the last layer has {outputs} outputs for {classes} classes"
+            )));
+        }
     }
-    let model = NetworkClassifier { network, classes };
-    Ok(Predictor::classifier(model, labels, Gives::ProbabilitiesAndLogs))
+    let model = PerceptronClassifier { network, classes };
+    Ok(Predictor::classifier(model, labels, ClassScores::ProbabilitiesAndLogs))
 }

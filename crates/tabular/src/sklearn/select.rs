@@ -1,29 +1,45 @@
-//! Transformers that keep some of the columns.
+//! Feature selection: transformers that keep some of the columns.
 
+use super::accepted::AcceptedValues;
 use super::estimator::Estimator;
-use super::model::{Rows, Takes, Transform};
+use super::model::{FeatureRows, Transformer};
 use tensorserve_tensor::error::Result;
 
-/// Some of the columns.
-pub(super) struct Columns {
-    from: usize,
+/// The default threshold of `SelectFromModel` for models that are sparse.
+const SPARSE_THRESHOLD: f64 = 1e-5;
+
+/// Keeps some of the columns.
+struct ColumnSelection {
+    features: usize,
     kept: Vec<usize>,
 }
 
-impl Transform for Columns {
+impl ColumnSelection {
+    /// Keeps the columns whose element in `mask` is true.
+    fn boxed(estimator: &Estimator, mask: &[bool]) -> Result<Box<dyn Transformer>> {
+        let kept: Vec<usize> =
+            mask.iter().enumerate().filter(|(_, kept)| **kept).map(|(column, _)| column).collect();
+        if kept.is_empty() {
+            return Err(estimator.unsupported("a selection of no columns"));
+        }
+        Ok(Box::new(ColumnSelection { features: mask.len(), kept }))
+    }
+}
+
+impl Transformer for ColumnSelection {
     fn input(&self) -> usize {
-        self.from
+        self.features
     }
 
     fn output(&self) -> usize {
         self.kept.len()
     }
 
-    fn takes(&self) -> Takes {
-        Takes::Missing
+    fn accepts(&self) -> AcceptedValues {
+        AcceptedValues::FiniteOrNan
     }
 
-    fn apply(&self, rows: Rows, to: &mut [f64]) -> Result<()> {
+    fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
         for (row, to) in rows.iter().zip(to.chunks_exact_mut(self.kept.len().max(1))) {
             for (to, column) in to.iter_mut().zip(&self.kept) {
                 *to = row.get(*column).copied().unwrap_or(f64::NAN);
@@ -33,28 +49,19 @@ impl Transform for Columns {
     }
 }
 
-fn selected(of: &Estimator, mask: &[bool]) -> Result<Columns> {
-    let kept: Vec<usize> =
-        mask.iter().enumerate().filter(|(_, kept)| **kept).map(|(column, _)| column).collect();
-    if kept.is_empty() {
-        return Err(of.unsupported("a selection of no column"));
-    }
-    Ok(Columns { from: mask.len(), kept })
-}
-
-/// Scores, with the lowest number in place of NaN.
-fn scores(of: &Estimator) -> Result<Vec<f64>> {
-    let scores = of.vector(&["scores_"])?;
+/// The scores of the columns, NaN replaced by the lowest number.
+fn read_scores(estimator: &Estimator) -> Result<Vec<f64>> {
+    let scores = estimator.vector(&["scores_"])?;
     Ok(scores.into_iter().map(|score| if score.is_nan() { f64::MIN } else { score }).collect())
 }
 
-/// The `k` best; of equals, those further right.
-fn select_k_best(of: &Estimator) -> Result<Columns> {
-    let scores = scores(of)?;
-    if of.attribute(&["k"])?.text() == Some("all") {
-        return selected(of, &vec![true; scores.len()]);
+/// `SelectKBest`: the columns with the `k` best scores; of equal ones, the later columns.
+pub(super) fn k_best(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
+    let scores = read_scores(estimator)?;
+    if estimator.attribute(&["k"])?.text() == Some("all") {
+        return ColumnSelection::boxed(estimator, &vec![true; scores.len()]);
     }
-    let k = of.count(&["k"])?;
+    let k = estimator.count(&["k"])?;
     let mut order: Vec<(f64, usize)> = scores.iter().copied().zip(0..).collect();
     order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     let mut mask = vec![false; scores.len()];
@@ -63,30 +70,21 @@ fn select_k_best(of: &Estimator) -> Result<Columns> {
             *kept = true;
         }
     }
-    selected(of, &mask)
+    ColumnSelection::boxed(estimator, &mask)
 }
 
-/// Those above a percentile, and as many as there is room for of those that equal it.
-fn select_percentile(of: &Estimator) -> Result<Columns> {
-    let scores = scores(of)?;
-    let percentile = of.number(&["percentile"])?;
+/// `SelectPercentile`: the columns with scores above a percentile, and the first of those that equal
+/// it, up to their share of all columns.
+pub(super) fn percentile(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
+    let scores = read_scores(estimator)?;
+    let percentile = estimator.number(&["percentile"])?;
     if !(0.0..=100.0).contains(&percentile) || scores.is_empty() {
-        return Err(of.fault("its percentile is none"));
+        return Err(estimator.damaged(format_args!("percentile={percentile} is not valid")));
     }
     if percentile == 100.0 {
-        return selected(of, &vec![true; scores.len()]);
+        return ColumnSelection::boxed(estimator, &vec![true; scores.len()]);
     }
-    let mut sorted = scores.clone();
-    sorted.sort_by(f64::total_cmp);
-    let place = (100.0 - percentile) / 100.0 * (sorted.len() - 1) as f64;
-    let below = place.floor();
-    let at = |place: f64| sorted.get(place as usize).or(sorted.last()).copied().unwrap_or(0.0);
-    let (low, high, part) = (at(below), at(below + 1.0), place - below);
-    // As NumPy does it, so that equal scores give themselves.
-    let threshold = match part < 0.5 {
-        true => low + (high - low) * part,
-        false => high - (high - low) * (1.0 - part),
-    };
+    let threshold = interpolated_percentile(&scores, 100.0 - percentile);
     let mut mask: Vec<bool> = scores.iter().map(|score| *score > threshold).collect();
     let room = (scores.len() as f64 * percentile / 100.0) as usize;
     let mut left = room.saturating_sub(mask.iter().filter(|kept| **kept).count());
@@ -96,89 +94,105 @@ fn select_percentile(of: &Estimator) -> Result<Columns> {
             left -= 1;
         }
     }
-    selected(of, &mask)
+    ColumnSelection::boxed(estimator, &mask)
 }
 
-/// By the probability that a column says nothing.
-fn select_by_p(of: &Estimator) -> Result<Columns> {
-    let values = of.vector(&["pvalues_"])?;
-    let alpha = of.number(&["alpha"])?;
+/// The percentile of `scores`, interpolated linearly as by `numpy.percentile`, which returns the
+/// score itself between equal ones.
+fn interpolated_percentile(scores: &[f64], percentile: f64) -> f64 {
+    let mut sorted = scores.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let position = percentile / 100.0 * sorted.len().saturating_sub(1) as f64;
+    let below = position.floor() as usize;
+    let last = sorted.last().copied().unwrap_or(0.0);
+    let low = sorted.get(below).copied().unwrap_or(last);
+    let high = sorted.get(below + 1).copied().unwrap_or(last);
+    let fraction = position - position.floor();
+    match fraction < 0.5 {
+        true => low + (high - low) * fraction,
+        false => high - (high - low) * (1.0 - fraction),
+    }
+}
+
+/// `SelectFpr`, `SelectFdr` and `SelectFwe`: the columns with small p-values.
+pub(super) fn by_p_value(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
+    let values = estimator.vector(&["pvalues_"])?;
+    let alpha = estimator.number(&["alpha"])?;
     let count = values.len() as f64;
-    let mask: Vec<bool> = match of.class() {
+    let mask: Vec<bool> = match estimator.class() {
         "SelectFpr" => values.iter().map(|p| *p < alpha).collect(),
         "SelectFwe" => values.iter().map(|p| *p < alpha / count).collect(),
         _ => {
+            // The procedure of Benjamini and Hochberg.
             let mut sorted = values.clone();
             sorted.sort_by(f64::total_cmp);
-            let ranks = (1..).map(|rank: u32| alpha / count * f64::from(rank));
-            let below = sorted.iter().zip(ranks).filter(|(p, most)| **p <= *most);
-            let most = below.map(|(p, _)| *p).reduce(f64::max);
-            values.iter().map(|p| most.is_some_and(|most| *p <= most)).collect()
+            let bounds = (1..).map(|rank: u32| alpha / count * f64::from(rank));
+            let accepted = sorted.iter().zip(bounds).filter(|(p, bound)| **p <= *bound);
+            let largest = accepted.map(|(p, _)| *p).reduce(f64::max);
+            values.iter().map(|p| largest.is_some_and(|largest| *p <= largest)).collect()
         }
     };
-    selected(of, &mask)
+    ColumnSelection::boxed(estimator, &mask)
 }
 
-fn variance_threshold(of: &Estimator) -> Result<Columns> {
-    let variances = of.vector(&["variances_"])?;
-    let threshold = of.number(&["threshold"])?;
+/// `VarianceThreshold`: the columns with a larger variance.
+pub(super) fn variance_threshold(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
+    let variances = estimator.vector(&["variances_"])?;
+    let threshold = estimator.number(&["threshold"])?;
     let mask: Vec<bool> = variances.iter().map(|variance| *variance > threshold).collect();
-    selected(of, &mask)
+    ColumnSelection::boxed(estimator, &mask)
 }
 
-fn supported(of: &Estimator) -> Result<Columns> {
-    let mask: Vec<bool> = of.vector(&["support_"])?.into_iter().map(|kept| kept != 0.0).collect();
-    selected(of, &mask)
+/// `RFE`, `RFECV` and `SequentialFeatureSelector`: the columns that fitting has selected.
+pub(super) fn by_support(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
+    let support = estimator.vector(&["support_"])?;
+    let mask: Vec<bool> = support.into_iter().map(|kept| kept != 0.0).collect();
+    ColumnSelection::boxed(estimator, &mask)
 }
 
-/// Those that a model finds important, by its coefficients.
-fn from_model(of: &Estimator) -> Result<Columns> {
-    let model = of.child(of.attribute(&["estimator_", "estimator"])?)?;
-    let is_plain = matches!(of.text("importance_getter")?, "" | "auto" | "coef_");
-    let order = of.find(&["norm_order"]).and_then(|order| order.int()).unwrap_or(1);
-    if model.find(&["coef_"]).is_none() || !is_plain || order != 1 {
-        return Err(of.unsupported("a selection by anything but the coefficients of a model"));
+/// `SelectFromModel`: the columns with large coefficients in a model.
+pub(super) fn from_model(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
+    let model = estimator.child(estimator.attribute(&["estimator_", "estimator"])?)?;
+    let is_plain = matches!(estimator.text("importance_getter")?, "" | "auto" | "coef_");
+    let norm = estimator.find(&["norm_order"]).and_then(|order| order.int()).unwrap_or(1);
+    if model.find(&["coef_"]).is_none() || !is_plain || norm != 1 {
+        return Err(estimator.unsupported("a selection that does not use coefficients"));
     }
     let coefficients = model.matrix(&["coef_"])?;
     let mut importances = vec![0.0; coefficients.columns];
     for row in coefficients.iter() {
         importances.iter_mut().zip(row).for_each(|(sum, value)| *sum += value.abs());
     }
-    let threshold = threshold(of, &model, &importances)?;
+    let threshold = importance_threshold(estimator, &model, &importances)?;
     let mut mask: Vec<bool> = importances.iter().map(|value| *value >= threshold).collect();
-    if of.find(&["max_features"]).is_some() {
-        let most = of.count(&["max_features_", "max_features"])?;
+    if estimator.find(&["max_features"]).is_some() {
+        let limit = estimator.count(&["max_features_", "max_features"])?;
         let mut order: Vec<(f64, usize)> = importances.iter().copied().zip(0..).collect();
         order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        for (_, column) in order.into_iter().skip(most) {
+        for (_, column) in order.into_iter().skip(limit) {
             if let Some(kept) = mask.get_mut(column) {
                 *kept = false;
             }
         }
     }
-    selected(of, &mask)
+    ColumnSelection::boxed(estimator, &mask)
 }
 
-/// How important a column must be: a number, or a part of the mean or the median.
-fn threshold(of: &Estimator, model: &Estimator, importances: &[f64]) -> Result<f64> {
-    let Some(set) = of.find(&["threshold"]) else {
-        let has_ratio = |ratio: &str| {
-            model.find(&[ratio]).and_then(|ratio| ratio.float()).is_some_and(|r| r == 1.0)
-        };
-        let is_sparse = model.text("penalty")? == "l1"
-            || model.class().contains("Lasso")
-            || (model.class() == "ElasticNet" && has_ratio("l1_ratio"))
-            || (model.class() == "ElasticNetCV" && has_ratio("l1_ratio_"))
-            || (model.class() == "LogisticRegression"
-                && has_ratio("l1_ratio")
-                && !model.is_older_than(1, 8));
-        return Ok(if is_sparse { 1e-5 } else { mean(importances) });
+/// The threshold for importances: a number, or a multiple of their mean or median.
+fn importance_threshold(
+    estimator: &Estimator,
+    model: &Estimator,
+    importances: &[f64],
+) -> Result<f64> {
+    let Some(threshold) = estimator.find(&["threshold"]) else {
+        return Ok(if is_sparse(model)? { SPARSE_THRESHOLD } else { mean(importances) });
     };
-    if let Some(number) = set.float() {
+    if let Some(number) = threshold.float() {
         return Ok(number);
     }
-    let wrong = || of.fault("its threshold is neither a number nor of the mean or median");
-    let text = set.text().ok_or_else(wrong)?;
+    let wrong =
+        || estimator.damaged("threshold is neither a number nor a multiple of mean or median");
+    let text = threshold.text().ok_or_else(wrong)?;
     let (scale, reference) = match text.split_once('*') {
         None => (1.0, text),
         Some((scale, reference)) => (scale.trim().parse().map_err(|_| wrong())?, reference),
@@ -190,6 +204,23 @@ fn threshold(of: &Estimator, model: &Estimator, importances: &[f64]) -> Result<f
     }
 }
 
+/// Whether scikit-learn takes the model for one with an L1 penalty.
+fn is_sparse(model: &Estimator) -> Result<bool> {
+    if model.text("penalty")? == "l1" || model.class().contains("Lasso") {
+        return Ok(true);
+    }
+    Ok(match model.class() {
+        "ElasticNet" => is_one(model, "l1_ratio"),
+        "ElasticNetCV" => is_one(model, "l1_ratio_"),
+        "LogisticRegression" => is_one(model, "l1_ratio") && !model.is_older_than(1, 8),
+        _ => false,
+    })
+}
+
+fn is_one(model: &Estimator, name: &str) -> bool {
+    model.find(&[name]).and_then(|value| value.float()) == Some(1.0)
+}
+
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
@@ -197,23 +228,11 @@ fn mean(values: &[f64]) -> f64 {
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let at = |place: usize| sorted.get(place).copied().unwrap_or(f64::NAN);
     let middle = sorted.len() / 2;
-    match sorted.len() % 2 {
-        1 => at(middle),
-        _ => f64::midpoint(at(middle.saturating_sub(1)), at(middle)),
+    let high = sorted.get(middle).copied().unwrap_or(f64::NAN);
+    if sorted.len() % 2 == 1 {
+        return high;
     }
-}
-
-/// The selection `of`, if it is one.
-pub(super) fn read(of: &Estimator) -> Result<Option<Columns>> {
-    Ok(Some(match of.class() {
-        "SelectKBest" => select_k_best(of)?,
-        "SelectPercentile" => select_percentile(of)?,
-        "SelectFpr" | "SelectFdr" | "SelectFwe" => select_by_p(of)?,
-        "VarianceThreshold" => variance_threshold(of)?,
-        "RFE" | "RFECV" | "SequentialFeatureSelector" => supported(of)?,
-        "SelectFromModel" => from_model(of)?,
-        _ => return Ok(None),
-    }))
+    let low = sorted.get(middle.saturating_sub(1)).copied().unwrap_or(f64::NAN);
+    f64::midpoint(low, high)
 }

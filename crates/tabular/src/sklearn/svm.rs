@@ -1,157 +1,167 @@
 //! Support vector machines with kernels, as libsvm defines them.
 
 use super::estimator::Estimator;
-use super::model::{Classify, Gives, Predictor, Regress, Rows, dot};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
+use super::numeric::{argmax, dot, logistic};
 use tensorserve_tensor::error::Result;
 
-/// How alike two rows are.
+/// libsvm's bound on the probabilities of pairs (`min_prob`).
+const MIN_PROBABILITY: f64 = 1e-7;
+
+/// libsvm's minimum number of iterations of pairwise coupling, and its tolerance, which is divided by
+/// the number of classes.
+const MIN_ITERATIONS: usize = 100;
+const TOLERANCE: f64 = 0.005;
+
 #[derive(Clone, Copy)]
 enum Kernel {
     Linear,
-    Polynomial { gamma: f64, offset: f64, degree: f64 },
+    Polynomial { gamma: f64, coef0: f64, degree: f64 },
     Radial { gamma: f64 },
-    Sigmoid { gamma: f64, offset: f64 },
+    Sigmoid { gamma: f64, coef0: f64 },
 }
 
 impl Kernel {
-    fn read(of: &Estimator) -> Result<Self> {
-        let gamma = || of.number(&["_gamma"]);
-        let offset = || of.number(&["coef0"]);
-        Ok(match of.text("kernel")? {
+    fn read(estimator: &Estimator) -> Result<Self> {
+        let gamma = || estimator.number(&["_gamma"]);
+        let coef0 = || estimator.number(&["coef0"]);
+        Ok(match estimator.text("kernel")? {
             "linear" => Kernel::Linear,
             "poly" => Kernel::Polynomial {
                 gamma: gamma()?,
-                offset: offset()?,
-                degree: of.number(&["degree"])?,
+                coef0: coef0()?,
+                degree: estimator.number(&["degree"])?,
             },
             "rbf" => Kernel::Radial { gamma: gamma()? },
-            "sigmoid" => Kernel::Sigmoid { gamma: gamma()?, offset: offset()? },
-            "" => return Err(of.unsupported("a kernel that is a function")),
-            other => return Err(of.unsupported(format_args!("the kernel {other:?}"))),
+            "sigmoid" => Kernel::Sigmoid { gamma: gamma()?, coef0: coef0()? },
+            "" => return Err(estimator.unsupported("a kernel as a function")),
+            other => return Err(estimator.unsupported(format_args!("the kernel {other:?}"))),
         })
     }
 
-    fn of(self, a: &[f64], b: &[f64]) -> f64 {
+    fn evaluate(self, a: &[f64], b: &[f64]) -> f64 {
         match self {
             Kernel::Linear => dot(a, b),
-            Kernel::Polynomial { gamma, offset, degree } => {
-                (gamma * dot(a, b) + offset).powf(degree)
-            }
-            Kernel::Radial { gamma } => (-gamma * distance(a, b)).exp(),
-            Kernel::Sigmoid { gamma, offset } => (gamma * dot(a, b) + offset).tanh(),
+            Kernel::Polynomial { gamma, coef0, degree } => (gamma * dot(a, b) + coef0).powf(degree),
+            Kernel::Radial { gamma } => (-gamma * squared_distance(a, b)).exp(),
+            Kernel::Sigmoid { gamma, coef0 } => (gamma * dot(a, b) + coef0).tanh(),
         }
     }
 }
 
-/// The square of the distance.
-fn distance(a: &[f64], b: &[f64]) -> f64 {
+fn squared_distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum()
 }
 
-/// The rows that a machine was made of, and how it weighs them.
-struct Machine {
+/// The support vectors of a machine with their coefficients.
+struct SupportVectors {
     kernel: Kernel,
     features: usize,
-    /// One row after the other.
+    /// One vector after the other.
     vectors: Vec<f64>,
     count: usize,
-    /// Sets of weights of all vectors, one after the other.
-    weights: Vec<f64>,
-    /// What is added to each sum.
-    constants: Vec<f64>,
+    /// Sets of dual coefficients of all vectors, one set after the other.
+    coefficients: Vec<f64>,
+    intercepts: Vec<f64>,
 }
 
-impl Machine {
-    fn read(of: &Estimator) -> Result<Self> {
-        if of.flag("_sparse", false)? {
-            return Err(of.unsupported("a machine that was fitted with sparse rows"));
+impl SupportVectors {
+    fn read(estimator: &Estimator) -> Result<Self> {
+        if estimator.flag("_sparse", false)? {
+            return Err(estimator.unsupported("a machine that was fitted on a sparse matrix"));
         }
-        let kernel = Kernel::read(of)?;
-        let vectors = of.matrix(&["support_vectors_"])?;
-        let weights = of.matrix(&["_dual_coef_", "dual_coef_"])?;
-        if weights.columns != vectors.rows {
-            return Err(of.fault("it has not one weight for each support vector"));
+        let kernel = Kernel::read(estimator)?;
+        let vectors = estimator.matrix(&["support_vectors_"])?;
+        let coefficients = estimator.matrix(&["_dual_coef_", "dual_coef_"])?;
+        if coefficients.columns != vectors.rows {
+            let (have, need) = (coefficients.columns, vectors.rows);
+            return Err(estimator.damaged(format_args!(
+                "dual_coef_ has {have} columns for {need} support vectors"
+            )));
         }
-        let constants = of.vector(&["_intercept_", "intercept_"])?;
-        Ok(Machine {
+        let intercepts = estimator.vector(&["_intercept_", "intercept_"])?;
+        Ok(SupportVectors {
             kernel,
             features: vectors.columns,
             count: vectors.rows,
             vectors: vectors.values,
-            weights: weights.values,
-            constants,
+            coefficients: coefficients.values,
+            intercepts,
         })
     }
 
-    /// How alike `row` is to each vector.
-    fn compare(&self, row: &[f64], out: &mut [f64]) {
+    /// Writes the kernel of `row` and each support vector to `out`.
+    fn kernels(&self, row: &[f64], out: &mut [f64]) {
         for (out, vector) in out.iter_mut().zip(self.vectors.chunks_exact(self.features)) {
-            *out = self.kernel.of(row, vector);
+            *out = self.kernel.evaluate(row, vector);
         }
     }
 }
 
-struct SupportRegressor(Machine);
+struct SvmRegressor(SupportVectors);
 
-impl Regress for SupportRegressor {
+impl Regressor for SvmRegressor {
     fn features(&self) -> usize {
         self.0.features
     }
 
-    fn predict(&self, rows: Rows, out: &mut [f64]) {
-        let mut alike = vec![0.0; self.0.count];
-        let constant = self.0.constants.first().copied().unwrap_or(0.0);
+    fn predict(&self, rows: FeatureRows, out: &mut [f64]) {
+        let mut kernels = vec![0.0; self.0.count];
+        let intercept = self.0.intercepts.first().copied().unwrap_or(0.0);
         for (row, out) in rows.iter().zip(out) {
-            self.0.compare(row, &mut alike);
-            *out = dot(&alike, &self.0.weights) + constant;
+            self.0.kernels(row, &mut kernels);
+            *out = dot(&kernels, &self.0.coefficients) + intercept;
         }
     }
 }
 
-pub(super) fn regressor(of: &Estimator) -> Result<Predictor> {
-    let machine = Machine::read(of)?;
-    if machine.weights.len() != machine.count || machine.constants.len() != 1 {
-        return Err(of.fault("it has not one weight for each support vector"));
+/// Reads an `SVR` or a `NuSVR`.
+pub(super) fn regressor(estimator: &Estimator) -> Result<Predictor> {
+    let machine = SupportVectors::read(estimator)?;
+    if machine.coefficients.len() != machine.count || machine.intercepts.len() != 1 {
+        return Err(estimator.damaged("it does not have one set of coefficients and one intercept"));
     }
-    Ok(Predictor::regressor(SupportRegressor(machine)))
+    Ok(Predictor::regressor(SvmRegressor(machine)))
 }
 
-/// A machine for each pair of classes.
-struct SupportClassifier {
-    machine: Machine,
+/// A machine for each pair of classes. Pairs are in the order (0, 1), (0, 2), …, (1, 2), …
+struct SvmClassifier {
+    machine: SupportVectors,
     classes: usize,
-    /// Where the vectors of each class begin; and where all end.
+    /// Where the support vectors of each class start, and where the last ones end.
     starts: Vec<usize>,
-    /// For each pair, how its sum becomes a probability.
-    slopes: Option<Vec<(f64, f64)>>,
-    /// Whether equal votes are told apart by how sure the pairs are.
+    /// For each pair, slope and offset of the sigmoid that makes a probability of its decision.
+    sigmoids: Option<Vec<(f64, f64)>>,
+    /// Whether ties of votes are broken by the sum of decisions.
     breaks_ties: bool,
 }
 
-impl SupportClassifier {
-    /// The weights of the vectors of `class` in set `set`, each with how alike it is.
-    fn part(&self, set: usize, class: usize, alike: &[f64]) -> f64 {
+impl SvmClassifier {
+    /// The sum over the support vectors of `class` of coefficient times kernel, with the coefficients
+    /// of set `set`.
+    fn partial_sum(&self, set: usize, class: usize, kernels: &[f64]) -> f64 {
         let (Some(start), Some(end)) = (self.starts.get(class), self.starts.get(class + 1)) else {
             return 0.0;
         };
-        let all = set * self.machine.count;
-        let weights = self.machine.weights.get(all + start..all + end).unwrap_or_default();
-        dot(weights, alike.get(*start..*end).unwrap_or_default())
+        let offset = set * self.machine.count;
+        let coefficients = self.machine.coefficients.get(offset + start..offset + end);
+        dot(coefficients.unwrap_or_default(), kernels.get(*start..*end).unwrap_or_default())
     }
 
-    /// What each pair of classes says: above 0 for the first of the two.
-    fn decide(&self, alike: &[f64], decisions: &mut [f64]) {
-        let mut pairs = decisions.iter_mut().zip(&self.machine.constants);
+    /// Writes the decision of each pair of classes: above 0 for the first of the two.
+    fn decide(&self, kernels: &[f64], decisions: &mut [f64]) {
+        let mut pairs = decisions.iter_mut().zip(&self.machine.intercepts);
         for first in 0..self.classes {
             for second in first + 1..self.classes {
-                let Some((decision, constant)) = pairs.next() else { return };
-                *decision = self.part(second - 1, first, alike)
-                    + self.part(first, second, alike)
-                    + constant;
+                let Some((decision, intercept)) = pairs.next() else { return };
+                *decision = self.partial_sum(second - 1, first, kernels)
+                    + self.partial_sum(first, second, kernels)
+                    + intercept;
             }
         }
     }
 
+    /// Counts the pairs that each class wins.
     fn vote(&self, decisions: &[f64], votes: &mut [f64]) {
         votes.fill(0.0);
         let mut pairs = decisions.iter();
@@ -165,7 +175,7 @@ impl SupportClassifier {
         }
     }
 
-    /// Adds to each class's votes how sure its pairs are, which changes no order of votes.
+    /// Adds the sum of its decisions to the votes of each class, scaled so that it only breaks ties.
     fn add_confidence(&self, decisions: &[f64], votes: &mut [f64]) {
         let mut sums = vec![0.0; self.classes];
         let mut pairs = decisions.iter();
@@ -186,63 +196,64 @@ impl SupportClassifier {
     }
 }
 
-impl Classify for SupportClassifier {
+impl Classifier for SvmClassifier {
     fn features(&self) -> usize {
         self.machine.features
     }
 
-    fn classify(&self, rows: Rows, classes: &mut [usize], scores: &mut [f64]) {
-        let mut alike = vec![0.0; self.machine.count];
-        let mut decisions = vec![0.0; self.machine.constants.len()];
-        let mut coupling = Coupling::new(self.classes);
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+        let mut kernels = vec![0.0; self.machine.count];
+        let mut decisions = vec![0.0; self.machine.intercepts.len()];
+        let mut coupling = PairwiseCoupling::new(self.classes);
         let scores = scores.chunks_exact_mut(self.classes);
         for ((row, class), scores) in rows.iter().zip(classes).zip(scores) {
-            self.machine.compare(row, &mut alike);
-            self.decide(&alike, &mut decisions);
+            self.machine.kernels(row, &mut kernels);
+            self.decide(&kernels, &mut decisions);
             self.vote(&decisions, scores);
             if self.breaks_ties {
                 self.add_confidence(&decisions, scores);
             }
-            *class = super::model::largest(scores);
-            if let Some(slopes) = &self.slopes {
-                coupling.set(&decisions, slopes);
+            *class = argmax(scores);
+            if let Some(sigmoids) = &self.sigmoids {
+                coupling.set_pairs(&decisions, sigmoids);
                 coupling.solve(scores);
             }
         }
     }
 }
 
-/// Makes shares of classes of what each pair of them says, by the second method of Wu, Lin and
-/// Weng, "Probability estimates for multi-class classification by pairwise coupling" (2004), as
-/// far as libsvm takes it.
-struct Coupling {
+/// Makes class probabilities of those of pairs, by the second method of Wu, Lin and Weng, "Probability
+/// estimates for multi-class classification by pairwise coupling" (2004), with libsvm's limits.
+struct PairwiseCoupling {
     classes: usize,
-    /// For each pair, how probable the first is if it is one of the two.
+    /// The probability of the first of two classes, given that it is one of the two: `pairs[i][j]`.
     pairs: Vec<f64>,
+    /// The matrix `Q` of the paper.
     matrix: Vec<f64>,
+    /// The product of the matrix and the probabilities.
     product: Vec<f64>,
 }
 
-impl Coupling {
+impl PairwiseCoupling {
     fn new(classes: usize) -> Self {
         let square = vec![0.0; classes * classes];
-        Coupling { classes, pairs: square.clone(), matrix: square, product: vec![0.0; classes] }
+        let product = vec![0.0; classes];
+        PairwiseCoupling { classes, pairs: square.clone(), matrix: square, product }
     }
 
-    fn set(&mut self, decisions: &[f64], slopes: &[(f64, f64)]) {
-        const LEAST: f64 = 1e-7;
-        let mut known = decisions.iter().zip(slopes);
+    /// Sets the probabilities of pairs from their decisions.
+    fn set_pairs(&mut self, decisions: &[f64], sigmoids: &[(f64, f64)]) {
+        let mut known = decisions.iter().zip(sigmoids);
         for first in 0..self.classes {
             for second in first + 1..self.classes {
                 let Some((decision, (slope, offset))) = known.next() else { return };
-                let share = super::model::logistic(-(decision * slope + offset));
-                let share = share.clamp(LEAST, 1.0 - LEAST);
-                let (there, back) = (first * self.classes + second, second * self.classes + first);
-                if let Some(pair) = self.pairs.get_mut(there) {
-                    *pair = share;
+                let probability = logistic(-(decision * slope + offset));
+                let probability = probability.clamp(MIN_PROBABILITY, 1.0 - MIN_PROBABILITY);
+                if let Some(pair) = self.pairs.get_mut(first * self.classes + second) {
+                    *pair = probability;
                 }
-                if let Some(pair) = self.pairs.get_mut(back) {
-                    *pair = 1.0 - share;
+                if let Some(pair) = self.pairs.get_mut(second * self.classes + first) {
+                    *pair = 1.0 - probability;
                 }
             }
         }
@@ -261,58 +272,64 @@ impl Coupling {
                     true => diagonal,
                     false => -self.pair(column, row) * self.pair(row, column),
                 };
-                if let Some(place) = self.matrix.get_mut(row * self.classes + column) {
-                    *place = value;
+                if let Some(element) = self.matrix.get_mut(row * self.classes + column) {
+                    *element = value;
                 }
             }
         }
     }
 
-    fn solve(&mut self, shares: &mut [f64]) {
+    /// Writes the class probabilities.
+    fn solve(&mut self, probabilities: &mut [f64]) {
         self.fill_matrix();
         let count = self.classes as f64;
-        shares.fill(1.0 / count);
-        for _ in 0..self.classes.max(100) {
-            let mut whole = 0.0;
+        probabilities.fill(1.0 / count);
+        for _ in 0..self.classes.max(MIN_ITERATIONS) {
+            let mut quadratic_form = 0.0;
             let rows = self.matrix.chunks_exact(self.classes);
-            for ((product, row), share) in self.product.iter_mut().zip(rows).zip(&*shares) {
-                *product = dot(row, shares);
-                whole += share * *product;
+            for ((product, row), probability) in
+                self.product.iter_mut().zip(rows).zip(&*probabilities)
+            {
+                *product = dot(row, probabilities);
+                quadratic_form += probability * *product;
             }
-            let error = |product: &f64| (product - whole).abs();
-            let worst = self.product.iter().map(error).fold(0.0, f64::max);
-            if worst < 0.005 / count {
+            let errors = self.product.iter().map(|product| (product - quadratic_form).abs());
+            if errors.fold(0.0, f64::max) < TOLERANCE / count {
                 break;
             }
-            self.improve(shares, whole);
+            self.improve(probabilities, quadratic_form);
         }
     }
 
-    /// Sets one share after the other to what is best while the others stay.
-    fn improve(&mut self, shares: &mut [f64], mut whole: f64) {
+    /// Sets each probability in turn to the best value while the others stay.
+    fn improve(&mut self, probabilities: &mut [f64], mut quadratic_form: f64) {
         for (number, row) in self.matrix.chunks_exact(self.classes).enumerate() {
             let diagonal = row.get(number).copied().unwrap_or(1.0);
             let product = self.product.get(number).copied().unwrap_or(0.0);
-            let step = (whole - product) / diagonal;
-            if let Some(share) = shares.get_mut(number) {
-                *share += step;
+            let step = (quadratic_form - product) / diagonal;
+            if let Some(probability) = probabilities.get_mut(number) {
+                *probability += step;
             }
-            let all = 1.0 + step;
-            whole = (whole + step * (step * diagonal + 2.0 * product)) / all / all;
-            for ((product, share), value) in self.product.iter_mut().zip(&mut *shares).zip(row) {
-                *product = (*product + step * value) / all;
-                *share /= all;
+            let sum = 1.0 + step;
+            quadratic_form =
+                (quadratic_form + step * (step * diagonal + 2.0 * product)) / sum / sum;
+            for ((product, probability), value) in
+                self.product.iter_mut().zip(&mut *probabilities).zip(row)
+            {
+                *product = (*product + step * value) / sum;
+                *probability /= sum;
             }
         }
     }
 }
 
-pub(super) fn classifier(of: &Estimator) -> Result<Predictor> {
-    let labels = of.labels()?;
+/// Reads an `SVC` or a `NuSVC`.
+pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
+    let labels = estimator.labels()?;
     let classes = labels.len();
     let pairs = classes * (classes - 1) / 2;
-    let machine = Machine::read(of)?;
-    let sizes = of.vector_of(&["_n_support", "n_support_"], classes)?;
+    let machine = SupportVectors::read(estimator)?;
+    let sizes = estimator.vector_of_len(&["_n_support", "n_support_"], classes)?;
     let mut starts = vec![0];
     for size in sizes {
         starts.push(starts.last().copied().unwrap_or(0usize).saturating_add(size as usize));
@@ -320,28 +337,35 @@ pub(super) fn classifier(of: &Estimator) -> Result<Predictor> {
     let sets = classes - 1;
     if classes < 2
         || starts.last() != Some(&machine.count)
-        || machine.constants.len() != pairs
-        || machine.weights.len() != sets * machine.count
+        || machine.intercepts.len() != pairs
+        || machine.coefficients.len() != sets * machine.count
     {
-        return Err(of.fault("it has not the support vectors of each pair of classes"));
+        return Err(estimator.damaged(format_args!(
+            "the support vectors do not match the {pairs} pairs of {classes} classes"
+        )));
     }
-    // Empty where it was fitted without them.
-    let slopes = match of.find(&["_probA", "probA_"]).map(|_| of.vector(&["_probA", "probA_"])) {
-        None => None,
-        Some(slopes) => {
-            let slopes = slopes?;
-            let offsets = of.vector_of(&["_probB", "probB_"], slopes.len())?;
-            match slopes.len() {
-                0 => None,
-                count if count == pairs => Some(slopes.into_iter().zip(offsets).collect()),
-                _ => return Err(of.fault("it has not one probability for each pair of classes")),
-            }
-        }
+    let sigmoids = read_sigmoids(estimator, pairs)?;
+    let scores = match sigmoids.is_some() {
+        true => ClassScores::ProbabilitiesAndLogs,
+        false => ClassScores::None,
     };
-    let gives = if slopes.is_some() { Gives::ProbabilitiesAndLogs } else { Gives::Classes };
-    let breaks_ties = of.flag("break_ties", false)?
-        && of.text("decision_function_shape")? == "ovr"
+    let breaks_ties = estimator.flag("break_ties", false)?
+        && estimator.text("decision_function_shape")? == "ovr"
         && classes > 2;
-    let model = SupportClassifier { machine, classes, starts, slopes, breaks_ties };
-    Ok(Predictor::classifier(model, labels, gives))
+    let model = SvmClassifier { machine, classes, starts, sigmoids, breaks_ties };
+    Ok(Predictor::classifier(model, labels, scores))
+}
+
+/// Slope and offset of the sigmoid of each pair; `None` if the model was fitted without probabilities.
+fn read_sigmoids(estimator: &Estimator, pairs: usize) -> Result<Option<Vec<(f64, f64)>>> {
+    let Some(slopes) = estimator.optional_vector(&["_probA", "probA_"])? else {
+        return Ok(None);
+    };
+    let offsets = estimator.vector_of_len(&["_probB", "probB_"], slopes.len())?;
+    match slopes.len() {
+        0 => Ok(None),
+        count if count == pairs => Ok(Some(slopes.into_iter().zip(offsets).collect())),
+        count => Err(estimator
+            .damaged(format_args!("probA_ has {count} elements for {pairs} pairs of classes"))),
+    }
 }

@@ -1,5 +1,5 @@
-//! Models of scikit-learn 1.9.1 and 1.2.2 with what they predict there (`tests/cases/
-//! sklearn_models.py`), and the real files of others.
+//! Models of scikit-learn 1.9.1 and 1.2.2 with the predictions of these (`tests/cases/
+//! sklearn_models.py`), and existing model files.
 #![allow(clippy::wildcard_enum_match_arm)] // Any other value fails the test.
 
 use std::fs;
@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
+use super::executable::{aligned, matrix};
 use super::*;
 use tensorserve_codec::base64;
-use tensorserve_platform::Platforms;
+use tensorserve_platform::{Executable, Platforms, RunOptions};
+use tensorserve_tensor::error::{Code, Error};
+use tensorserve_tensor::{DType, Shape, Tensor, aligned_vec};
 
 #[derive(Deserialize)]
 struct Case {
@@ -36,10 +39,8 @@ fn cases(version: &str) -> Vec<(Case, Vec<u8>)> {
     decoded.collect()
 }
 
-fn model(bytes: Vec<u8>) -> Result<Model> {
-    let pickle = pickle::read(bytes, 1 << 24)?;
-    let source = Source::new(&pickle);
-    compile::model(&Estimator::root(pickle.root(), &source))
+fn model(bytes: Vec<u8>) -> Result<SklearnModel> {
+    read_model(bytes, 1 << 24).map(|(model, _)| model)
 }
 
 fn number(json: &Json) -> f64 {
@@ -56,11 +57,10 @@ fn input(rows: &[Vec<Json>]) -> Tensor {
     matrix(rows.len(), columns, values).expect("a matrix")
 }
 
-/// What a model says, by the names of its outputs.
-fn answers(model: Model, data: Tensor) -> Result<Vec<(String, Tensor)>> {
-    let signature = signature(&model);
-    let outputs = Scikit { model }.run(0, &[data], RunOptions::default())?;
-    let names = signature.outputs.into_iter().map(|spec| spec.alias);
+/// The outputs of a model, with their names.
+fn predict(model: &SklearnModel, data: Tensor) -> Result<Vec<(String, Tensor)>> {
+    let outputs = model.run(0, &[data], RunOptions::default())?;
+    let names = model.signature().outputs.into_iter().map(|spec| spec.alias);
     Ok(names.zip(outputs).collect())
 }
 
@@ -108,12 +108,12 @@ fn check(version: &str, least: usize) {
     for (case, file) in cases {
         let name = &case.name;
         let model = model(file).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let answers = answers(model, input(&case.rows)).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let outputs: Vec<&str> = answers.iter().map(|(output, _)| output.as_str()).collect();
+        let got = predict(&model, input(&case.rows)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let outputs: Vec<&str> = got.iter().map(|(output, _)| output.as_str()).collect();
         let expected: Vec<&str> = case.expected.keys().map(String::as_str).collect();
         assert_eq!(outputs, expected, "{name}");
-        for ((output, got), want) in answers.iter().zip(case.expected.values()) {
-            // Before 1.6 this one takes logarithms of what may have become 0.
+        for ((output, got), want) in got.iter().zip(case.expected.values()) {
+            // Before 1.6 it takes logarithms of probabilities that may have been rounded to 0.
             let rounds = name.starts_with("Quadratic") && output == "predict_log_proba";
             if !rounds {
                 compare(name, output, got, want);
@@ -132,9 +132,9 @@ fn models_of_an_older_version_predict_what_they_do_there() {
     check("1.2.2", 150);
 }
 
-/// An encoder that knows the categories 1 and 3 of its only column.
+/// An encoder of one column with the categories 1 and 3.
 #[test]
-fn what_is_no_category_is_refused() {
+fn unknown_categories_are_refused() {
     let pickle = b"csklearn.pipeline\nPipeline\n)\x81}X\x05\0\0\0steps](N\
         csklearn.preprocessing\nOneHotEncoder\n)\x81}X\x0b\0\0\0categories_](\
         cnumpy.core.numeric\n_frombuffer\n(C\x02\x01\x03cnumpy\ndtype\n(X\x02\0\0\0u1\
@@ -143,12 +143,12 @@ fn what_is_no_category_is_refused() {
         X\x0a\0\0\0intercept_K\x01ub\x86esb.";
     let run = |value: f64| {
         let model = model(pickle.to_vec()).unwrap_or_else(|e| panic!("{e}"));
-        answers(model, matrix(1, 1, aligned(&[value])).expect("a matrix"))
+        predict(&model, matrix(1, 1, aligned(&[value])).expect("a matrix"))
     };
-    let answers = run(3.0).expect("an answer");
-    assert_eq!(answers[0].1.values::<f64>(), Some(&[8.0][..]));
+    let outputs = run(3.0).expect("outputs");
+    assert_eq!(outputs[0].1.values::<f64>(), Some(&[8.0][..]));
     let error = run(2.0).expect_err("refused");
-    assert!(error.message().contains("none of the categories"), "{error}");
+    assert!(error.message().contains("not one of the categories"), "{error}");
     assert!(run(f64::NAN).is_err());
 }
 
@@ -157,8 +157,8 @@ fn loaded(path: &str) -> Loaded {
     ScikitLearn.load(&path, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// No Python of today loads these two (scikit-learn 0.19.1, Python 2): what they predict was found
-/// by walking through their trees by hand.
+/// No current Python loads these two (scikit-learn 0.19.1, Python 2). The expected predictions were
+/// computed from their trees by hand.
 #[test]
 fn models_of_scikit_learn_0_19_and_python_2_are_served() {
     for (file, shares) in [
@@ -181,7 +181,7 @@ fn models_of_scikit_learn_0_19_and_python_2_are_served() {
     }
 }
 
-/// Expected: `predict_proba` of scikit-learn 1.9.1 for rows of 64-bit numbers.
+/// The expected probabilities are those of `predict_proba` of scikit-learn 1.9.1 for 64-bit floats.
 #[test]
 fn a_pipeline_is_served_from_either_kind_of_file() {
     for ending in ["pkl", "joblib"] {
@@ -201,7 +201,7 @@ fn a_pipeline_is_served_from_either_kind_of_file() {
 }
 
 #[test]
-fn wrong_inputs_are_said_to_be_wrong() {
+fn invalid_inputs_are_refused() {
     let loaded = loaded("tests/data/platforms/sklearn/iris_logreg_pipeline.pkl");
     let run = |tensor: Tensor| loaded.executable.run(0, &[tensor], RunOptions::default());
     let doubles = |shape: &[i64], values: &[f64]| {
@@ -219,16 +219,16 @@ fn wrong_inputs_are_said_to_be_wrong() {
         assert_eq!(error.code(), Code::InvalidArgument);
         assert!(error.message().contains(says), "{error}");
     }
-    // Many rows are run in parts.
+    // Many rows are evaluated in blocks.
     let mut many = vec![1.0; 4 << 16];
     let answer = run(doubles(&[1 << 16, 4], &many)).expect("an answer");
     assert_eq!(answer[2].shape().dims(), [1 << 16, 3]);
     many[4 * 50_000 + 3] = f64::NAN;
     let error = run(doubles(&[1 << 16, 4], &many)).expect_err("refused");
     assert!(error.message().contains("column 3 of row 50000 "), "{error}");
-    // The first step makes infinity of it.
+    // The first step makes these values infinite.
     let error = run(doubles(&[1, 4], &[f64::MAX; 4])).expect_err("refused");
-    assert!(error.message().contains("on the way"), "{error}");
+    assert!(error.message().contains("in a step of the model"), "{error}");
 }
 
 fn refusal(pickle: &[u8]) -> Error {
@@ -247,7 +247,7 @@ fn what_is_not_supported_is_named() {
     let error = refusal(b"cxgboost.core\nBooster\n)\x81}b.");
     assert_eq!(error.code(), Code::Unimplemented);
     assert!(error.message().contains("xgboost.core.Booster"), "{error}");
-    // Nothing of it is run.
+    // A call is not executed.
     let error = refusal(b"cos\nsystem\n(S'echo harm'\ntR.");
     assert_eq!(error.code(), Code::Unimplemented);
     assert_eq!(refusal(b"]q\x00.").code(), Code::DataLoss);
@@ -302,7 +302,7 @@ fn damaged_models_are_errors_or_models() {
                 damaged[place] = (random() % 256) as u8;
             }
             if let Ok(model) = model(damaged) {
-                let _ = answers(model, data.clone());
+                let _ = predict(&model, data.clone());
             }
         }
     }

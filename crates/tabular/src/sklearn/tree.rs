@@ -1,48 +1,64 @@
-//! Decision trees, laid out so that a row's way through them only ever goes forward.
+//! Decision trees in an array, so that a walk through a tree only goes forward.
 
 use super::estimator::Estimator;
-use super::model::Rows;
-use crate::pickle::{NumpyArray, PickleValue, dtype_kind};
+use super::model::FeatureRows;
+use crate::pickle::{NumpyArray, dtype_kind};
 use tensorserve_tensor::error::Result;
 
-/// In place of a feature: the node is a leaf.
+/// The feature of a leaf.
 const LEAF: u32 = u32::MAX >> 1;
-/// Beside a feature: a missing value goes left.
+
+/// Flag of [`FlatNode::feature`]: a missing value goes to the left.
 const MISSING_LEFT: u32 = !LEAF;
 
-/// One decision, or the end of the way.
+/// The left child of a leaf (`sklearn.tree._tree.TREE_LEAF`).
+const TREE_LEAF: i64 = -1;
+
+/// The numbers that a node of scikit-learn's trees is read as.
+const NUMBERS_PER_NODE: usize = 5;
+
+/// A node or a leaf.
 #[derive(Clone, Copy)]
-struct Node {
-    /// A value up to this goes to the next node.
+struct FlatNode {
+    /// Values up to it go to the left child, which is the next node.
     threshold: f64,
-    /// The feature that decides, or [`LEAF`], and [`MISSING_LEFT`].
+    /// The feature, or [`LEAF`]; and the flag [`MISSING_LEFT`].
     feature: u32,
-    /// The node that any other value goes to; of a leaf, where its values begin.
+    /// The index of the right child; of a leaf, where its values start.
     other: u32,
 }
 
-/// Trees over the same features.
-pub(super) struct Trees {
+/// Trees over the same features, whose leaves have the same number of values.
+pub(super) struct SklearnTrees {
     features: usize,
-    /// The numbers in each leaf.
+    /// The number of values of a leaf.
     width: usize,
-    nodes: Vec<Node>,
+    nodes: Vec<FlatNode>,
     roots: Vec<usize>,
     values: Vec<f64>,
 }
 
-/// A node as it was stored.
-pub(super) struct Stored {
-    /// The feature and the threshold; `None` of a leaf.
+/// A node as a file stores it.
+pub(super) struct StoredNode {
+    /// The feature and the threshold; `None` for a leaf.
     pub(super) split: Option<(i64, f64)>,
     pub(super) missing_left: bool,
     pub(super) left: i64,
     pub(super) right: i64,
 }
 
-impl Trees {
+/// A node that is still to be added.
+struct OpenNode {
+    /// Its index in the file.
+    number: i64,
+    depth: usize,
+    /// The index here of the node whose right child it is.
+    parent: Option<usize>,
+}
+
+impl SklearnTrees {
     pub(super) fn new(features: usize, width: usize) -> Self {
-        Trees { features, width, nodes: Vec::new(), roots: Vec::new(), values: Vec::new() }
+        SklearnTrees { features, width, nodes: Vec::new(), roots: Vec::new(), values: Vec::new() }
     }
 
     pub(super) fn features(&self) -> usize {
@@ -57,59 +73,69 @@ impl Trees {
         self.roots.len()
     }
 
-    /// Adds a tree: its nodes, and the values of a leaf by its number and its depth. With
-    /// `columns`, its features are of those columns.
+    /// Adds a tree of `estimator`. `leaf` appends the values of a leaf, given its index in the file
+    /// and its depth. With `columns`, the features of the tree are indices into these.
     pub(super) fn add(
         &mut self,
-        of: &Estimator,
-        stored: &[Stored],
+        estimator: &Estimator,
+        stored: &[StoredNode],
         columns: Option<&[usize]>,
         mut leaf: impl FnMut(usize, usize, &mut Vec<f64>),
     ) -> Result<()> {
-        let cut = |what: &str| of.fault(format_args!("a tree of it {what}"));
+        let too_large = || estimator.damaged("a tree has too many nodes");
         self.roots.push(self.nodes.len());
-        let mut seen = vec![false; stored.len()];
-        // The node, its depth, and the parent that has it as its other one.
-        let mut waiting = vec![(0, 0, None)];
-        while let Some((number, depth, parent)) = waiting.pop() {
+        let mut visited = vec![false; stored.len()];
+        let mut open = vec![OpenNode { number: 0, depth: 0, parent: None }];
+        while let Some(OpenNode { number, depth, parent }) = open.pop() {
             let number = usize::try_from(number).unwrap_or(usize::MAX);
-            let node = stored.get(number).ok_or_else(|| cut("has a branch that leads nowhere"))?;
-            match seen.get_mut(number) {
-                Some(seen) if !*seen => *seen = true,
-                _ => return Err(cut("has a node with two parents")),
+            let node = stored
+                .get(number)
+                .ok_or_else(|| estimator.damaged("a node of a tree has a missing child"))?;
+            match visited.get_mut(number) {
+                Some(visited) if !*visited => *visited = true,
+                _ => return Err(estimator.damaged("a node of a tree has two parents")),
             }
-            let place = self.nodes.len();
-            let short = u32::try_from(place).map_err(|_| cut("is too large"))?;
+            let index = self.nodes.len();
+            let right = u32::try_from(index).map_err(|_| too_large())?;
             if let Some(parent) = parent
                 && let Some(parent) = self.nodes.get_mut::<usize>(parent)
             {
-                parent.other = short;
+                parent.other = right;
             }
             let Some((feature, threshold)) = node.split else {
-                let other = u32::try_from(self.values.len()).map_err(|_| cut("is too large"))?;
-                self.nodes.push(Node { threshold: 0.0, feature: LEAF, other });
+                let start = u32::try_from(self.values.len()).map_err(|_| too_large())?;
+                self.nodes.push(FlatNode { threshold: 0.0, feature: LEAF, other: start });
                 leaf(number, depth, &mut self.values);
-                self.values.resize(usize::try_from(other).unwrap_or(0) + self.width, 0.0);
+                self.values.resize(start as usize + self.width, 0.0);
                 continue;
             };
-            let feature = usize::try_from(feature).ok().and_then(|feature| match columns {
-                Some(columns) => columns.get(feature).copied(),
-                None => Some(feature),
-            });
-            let feature = feature.filter(|feature| *feature < self.features);
-            let feature = feature.and_then(|feature| u32::try_from(feature).ok());
-            let feature = feature.filter(|feature| *feature < LEAF);
-            let feature = feature.ok_or_else(|| cut("asks for a feature that is not there"))?;
+            let feature = self.column_of(feature, columns).ok_or_else(|| {
+                estimator.damaged(format_args!(
+                    "a tree splits by feature {feature}, which does not exist"
+                ))
+            })?;
             let missing = if node.missing_left { MISSING_LEFT } else { 0 };
-            self.nodes.push(Node { threshold, feature: feature | missing, other: 0 });
-            // The left one is taken next, and so comes to lie next.
-            waiting.push((node.right, depth + 1, Some(place)));
-            waiting.push((node.left, depth + 1, None));
+            self.nodes.push(FlatNode { threshold, feature: feature | missing, other: 0 });
+            // The left child is popped first, and so is the next node.
+            let depth = depth + 1;
+            open.push(OpenNode { number: node.right, depth, parent: Some(index) });
+            open.push(OpenNode { number: node.left, depth, parent: None });
         }
         Ok(())
     }
 
-    /// The values of the leaf that `row` comes to in the tree that begins at `root`.
+    /// The column of feature number `feature` of a tree; `None` if there is no such column.
+    fn column_of(&self, feature: i64, columns: Option<&[usize]>) -> Option<u32> {
+        let feature = usize::try_from(feature).ok()?;
+        let column = match columns {
+            Some(columns) => *columns.get(feature)?,
+            None => feature,
+        };
+        let column = u32::try_from(column).ok().filter(|_| column < self.features)?;
+        (column < LEAF).then_some(column)
+    }
+
+    /// The values of the leaf that `row` reaches in the tree with the root `root`.
     fn leaf(&self, root: usize, row: &[f64]) -> &[f64] {
         let mut at = root;
         while let Some(node) = self.nodes.get(at) {
@@ -119,15 +145,16 @@ impl Trees {
                 break;
             }
             let value = row.get(feature as usize).copied().unwrap_or(f64::NAN);
-            let stays =
+            let is_left =
                 value <= node.threshold || (value.is_nan() && node.feature & MISSING_LEFT != 0);
-            at = if stays { at + 1 } else { node.other as usize };
+            at = if is_left { at + 1 } else { node.other as usize };
         }
         self.values.get(at..at + self.width).unwrap_or_default()
     }
 
-    /// Gives `take` each row's number, and its leaf in each tree, tree after tree.
-    pub(super) fn walk(&self, rows: Rows, mut take: impl FnMut(usize, usize, &[f64])) {
+    /// Calls `take` for each row and tree, with the indices of the tree and of the row, and the
+    /// values of the leaf.
+    pub(super) fn walk(&self, rows: FeatureRows, mut take: impl FnMut(usize, usize, &[f64])) {
         for (tree, root) in self.roots.iter().enumerate() {
             for (number, row) in rows.iter().enumerate() {
                 take(tree, number, self.leaf(*root, row));
@@ -135,8 +162,8 @@ impl Trees {
         }
     }
 
-    /// Adds each row's leaf in every tree to its `width` places of `out`.
-    pub(super) fn sum(&self, rows: Rows, out: &mut [f64]) {
+    /// Adds the values of each row's leaf in every tree to the `width` values of the row in `out`.
+    pub(super) fn sum(&self, rows: FeatureRows, out: &mut [f64]) {
         for root in &self.roots {
             for (row, out) in rows.iter().zip(out.chunks_exact_mut(self.width.max(1))) {
                 let values = self.leaf(*root, row);
@@ -146,102 +173,125 @@ impl Trees {
     }
 }
 
-/// The rows as the 32-bit numbers that scikit-learn's trees compare.
-pub(super) fn narrowed(rows: Rows) -> Vec<f64> {
+/// The values of `rows`, rounded to single precision, in which scikit-learn's trees compare.
+pub(super) fn to_single_precision(rows: FeatureRows) -> Vec<f64> {
     rows.values.iter().map(|value| f64::from(*value as f32)).collect()
 }
 
-/// A tree of scikit-learn's.
-pub(super) struct Stump<'a> {
-    pub(super) nodes: Vec<Stored>,
-    /// For each node, the numbers of each output.
-    pub(super) values: Vec<f64>,
+/// A fitted `sklearn.tree._tree.Tree`.
+pub(super) struct PickledTree<'a> {
+    pub(super) nodes: Vec<StoredNode>,
+    /// For each node, `width` values for each of `outputs` outputs.
+    values: Vec<f64>,
     pub(super) outputs: usize,
-    /// Numbers of an output.
     pub(super) width: usize,
-    pub(super) takes_missing: bool,
+    /// Whether its nodes record where missing values go.
+    pub(super) has_missing: bool,
     array: &'a NumpyArray,
 }
 
-impl<'a> Stump<'a> {
-    /// Reads the tree of the fitted tree estimator `of`.
-    pub(super) fn read(of: &Estimator<'a>) -> Result<Self> {
-        let tree = of.child(of.attribute(&["tree_"])?)?;
-        let nodes = tree.array(&["nodes"])?;
+impl<'a> PickledTree<'a> {
+    /// Reads the tree of a fitted tree estimator.
+    pub(super) fn read(estimator: &Estimator<'a>) -> Result<Self> {
+        let tree = estimator.child(estimator.attribute(&["tree_"])?)?;
+        let array = tree.array(&["nodes"])?;
         let values = tree.array(&["values"])?;
-        let count = nodes.len();
-        tree.charge(count.saturating_mul(5))?;
+        let count = array.len();
+        tree.charge(count.saturating_mul(NUMBERS_PER_NODE))?;
         let [rows, outputs, width] = *values.shape() else {
-            return Err(tree.fault("its values do not have three dimensions"));
+            return Err(tree.damaged("values does not have three dimensions"));
         };
         if rows != count || outputs == 0 || width == 0 {
-            return Err(tree.fault("its values are not one for each node"));
+            return Err(tree.damaged(format_args!("values has {rows} rows for {count} nodes")));
         }
         let (_, values) = tree.numbers(&["values"])?;
-        let ints = |name: &str| {
-            let field = nodes.field(name).and_then(|field| field.i64s());
-            field.ok_or_else(|| tree.fault(format_args!("its nodes have no {name}")))
-        };
-        let (left, right) = (ints("left_child")?, ints("right_child")?);
-        let feature = ints("feature")?;
-        let threshold = nodes.field("threshold").and_then(|field| field.f64s());
-        let threshold = threshold.ok_or_else(|| tree.fault("its nodes have no threshold"))?;
-        let missing = nodes.field("missing_go_to_left").and_then(|field| field.i64s());
-        let takes_missing = missing.is_some();
+        let left = node_integers(&tree, array, "left_child")?;
+        let right = node_integers(&tree, array, "right_child")?;
+        let feature = node_integers(&tree, array, "feature")?;
+        let threshold = node_floats(&tree, array, &["threshold"])?;
+        let missing = array.field("missing_go_to_left").and_then(|field| field.i64s());
+        let has_missing = missing.is_some();
         let missing = missing.unwrap_or_else(|| vec![0; count]);
-        let sides = left.into_iter().zip(right).zip(missing);
-        let nodes = feature.into_iter().zip(threshold).zip(sides);
-        let nodes = nodes.map(|(split, ((left, right), missing))| Stored {
-            split: (left >= 0).then_some(split),
+        let children = left.into_iter().zip(right).zip(missing);
+        let nodes = feature.into_iter().zip(threshold).zip(children);
+        let nodes = nodes.map(|(split, ((left, right), missing))| StoredNode {
+            split: (left > TREE_LEAF).then_some(split),
             missing_left: missing != 0,
             left,
             right,
         });
-        let nodes = nodes.collect();
-        Ok(Stump { nodes, values, outputs, width, takes_missing, array: tree.array(&["nodes"])? })
+        Ok(PickledTree { nodes: nodes.collect(), values, outputs, width, has_missing, array })
     }
 
-    /// The numbers of node `number`.
-    pub(super) fn at(&self, number: usize) -> &[f64] {
+    /// The values of node `number`, of all outputs.
+    pub(super) fn values(&self, number: usize) -> &[f64] {
         let width = self.outputs * self.width;
         self.values.get(number * width..(number + 1) * width).unwrap_or_default()
     }
 
-    /// How many rows each node was fitted with.
-    pub(super) fn samples(&self, of: &Estimator) -> Result<Vec<i64>> {
-        let samples = self.array.field("n_node_samples").and_then(|field| field.i64s());
-        samples.ok_or_else(|| of.fault("its nodes have no n_node_samples"))
+    /// The number of training rows of each node.
+    pub(super) fn sample_counts(&self, estimator: &Estimator) -> Result<Vec<i64>> {
+        node_integers(estimator, self.array, "n_node_samples")
     }
 }
 
-/// Which columns each of an ensemble's estimators has, if they do not all have all.
-pub(super) fn columns_of(ensemble: &Estimator, features: usize) -> Result<Option<Vec<Vec<usize>>>> {
+/// The field `name` of all nodes, as integers.
+pub(super) fn node_integers(
+    estimator: &Estimator,
+    nodes: &NumpyArray,
+    name: &str,
+) -> Result<Vec<i64>> {
+    let field = nodes.field(name).and_then(|field| field.i64s());
+    field.ok_or_else(|| missing_field(estimator, name))
+}
+
+/// The first of the fields `names` that all nodes have, as floats.
+pub(super) fn node_floats(
+    estimator: &Estimator,
+    nodes: &NumpyArray,
+    names: &[&str],
+) -> Result<Vec<f64>> {
+    let field = names.iter().find_map(|name| nodes.field(name));
+    let values = field.and_then(|field| field.f64s());
+    values.ok_or_else(|| missing_field(estimator, names.first().unwrap_or(&"?")))
+}
+
+fn missing_field(estimator: &Estimator, name: &str) -> tensorserve_tensor::error::Error {
+    estimator.damaged(format_args!("nodes has no field {name}"))
+}
+
+/// The columns of each estimator of an ensemble; `None` if each uses all of them.
+pub(super) fn read_estimator_columns(
+    ensemble: &Estimator,
+    features: usize,
+) -> Result<Option<Vec<Vec<usize>>>> {
     let Some(value) = ensemble.find(&["estimators_features_"]) else { return Ok(None) };
-    let wrong = || ensemble.fault("its estimators_features_ are no columns");
-    let column = |number: i64| {
-        usize::try_from(number).ok().filter(|column| *column < features).ok_or_else(wrong)
-    };
-    let mut all = Vec::new();
-    let lists: Vec<Vec<i64>> =
-        match value.array().filter(|array| array.kind() != dtype_kind::OBJECT) {
-            Some(array) => {
+    let wrong = || ensemble.damaged("estimators_features_ is not a list of columns");
+    let lists: Vec<Vec<i64>> = match value.array() {
+        Some(array) if array.kind() != dtype_kind::OBJECT => {
+            ensemble.charge(array.len())?;
+            let width = array.shape().get(1).copied().filter(|width| *width > 0);
+            let numbers = array.i64s().ok_or_else(wrong)?;
+            numbers.chunks(width.ok_or_else(wrong)?).map(<[i64]>::to_vec).collect()
+        }
+        _ => {
+            let mut lists = Vec::new();
+            for item in value.items().ok_or_else(wrong)? {
+                let array = item.array().ok_or_else(wrong)?;
                 ensemble.charge(array.len())?;
-                let width = array.shape().get(1).copied().filter(|width| *width > 0);
-                let numbers = array.i64s().ok_or_else(wrong)?;
-                numbers.chunks(width.ok_or_else(wrong)?).map(<[i64]>::to_vec).collect()
+                lists.push(array.i64s().ok_or_else(wrong)?);
             }
-            None => {
-                let items: Vec<PickleValue> = value.items().ok_or_else(wrong)?;
-                let list = |item: PickleValue| {
-                    let array = item.array().ok_or_else(wrong)?;
-                    ensemble.charge(array.len())?;
-                    array.i64s().ok_or_else(wrong)
-                };
-                items.into_iter().map(list).collect::<Result<_>>()?
-            }
-        };
+            lists
+        }
+    };
+    let mut all = Vec::with_capacity(lists.len());
     for list in lists {
-        all.push(list.into_iter().map(column).collect::<Result<_>>()?);
+        let mut columns = Vec::with_capacity(list.len());
+        for number in list {
+            let column = usize::try_from(number).ok().filter(|column| *column < features);
+            columns.push(column.ok_or_else(wrong)?);
+        }
+        all.push(columns);
     }
     Ok(Some(all))
 }

@@ -1,0 +1,198 @@
+//! Classifiers by Bayes' theorem: naive Bayes, and quadratic discriminant analysis.
+
+use super::estimator::{ClassLabels, Estimator};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor};
+use super::numeric::{argmax, dot, indicator, log_softmax};
+use tensorserve_tensor::error::Result;
+
+/// Computes the joint log-likelihood of a row and each class, up to a constant of the row.
+struct BayesClassifier {
+    features: usize,
+    likelihood: Likelihood,
+    /// For each class, the terms that do not depend on the row.
+    constants: Vec<f64>,
+    classes: usize,
+}
+
+enum Likelihood {
+    /// For each class and feature, the mean, and `1 / (2 * variance)`.
+    Gaussian { means: Vec<f64>, half_precisions: Vec<f64> },
+    /// For each class and feature, the weight of a count. With a threshold, features are first
+    /// binarized.
+    Counts { weights: Vec<f64>, threshold: Option<f64> },
+    /// A multivariate normal distribution for each class.
+    Quadratic { classes: Vec<QuadraticClass> },
+}
+
+/// A class of a quadratic discriminant analysis.
+struct QuadraticClass {
+    mean: Vec<f64>,
+    /// The principal axes, each divided by the square root of its scaling.
+    directions: Vec<f64>,
+}
+
+impl BayesClassifier {
+    /// Writes the log-likelihoods of `row` to `scores`; `scratch` has room for a row.
+    fn log_likelihoods(&self, row: &[f64], scores: &mut [f64], scratch: &mut [f64]) {
+        let scores = scores.iter_mut().zip(&self.constants);
+        match &self.likelihood {
+            Likelihood::Gaussian { means, half_precisions } => {
+                let means = means.chunks_exact(row.len());
+                let classes = means.zip(half_precisions.chunks_exact(row.len()));
+                for ((score, constant), (means, half_precisions)) in scores.zip(classes) {
+                    let terms = row.iter().zip(means).zip(half_precisions);
+                    let sum: f64 = terms.map(|((x, mean), half)| (x - mean).powi(2) * half).sum();
+                    *score = constant - sum;
+                }
+            }
+            Likelihood::Counts { weights, threshold } => {
+                let counts = match threshold {
+                    None => row,
+                    Some(threshold) => {
+                        for (to, x) in scratch.iter_mut().zip(row) {
+                            *to = indicator(x > threshold);
+                        }
+                        scratch
+                    }
+                };
+                for ((score, constant), weights) in scores.zip(weights.chunks_exact(row.len())) {
+                    *score = dot(counts, weights) + constant;
+                }
+            }
+            Likelihood::Quadratic { classes } => {
+                for ((score, constant), class) in scores.zip(classes) {
+                    for ((to, x), mean) in scratch.iter_mut().zip(row).zip(&class.mean) {
+                        *to = x - mean;
+                    }
+                    let directions = class.directions.chunks_exact(row.len());
+                    let sum: f64 = directions.map(|d| dot(scratch, d).powi(2)).sum();
+                    *score = constant - 0.5 * sum;
+                }
+            }
+        }
+    }
+}
+
+impl Classifier for BayesClassifier {
+    fn features(&self) -> usize {
+        self.features
+    }
+
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+        let mut scratch = vec![0.0; self.features];
+        let scores = scores.chunks_exact_mut(self.classes);
+        for ((row, class), scores) in rows.iter().zip(classes).zip(scores) {
+            self.log_likelihoods(row, scores, &mut scratch);
+            *class = argmax(scores);
+            log_softmax(scores);
+        }
+    }
+}
+
+/// The logarithms of the prior probabilities of the classes.
+fn log_priors(estimator: &Estimator, names: &[&str], labels: &ClassLabels) -> Result<Vec<f64>> {
+    let priors = estimator.vector_of_len(names, labels.len())?;
+    Ok(priors.into_iter().map(f64::ln).collect())
+}
+
+/// Reads a `GaussianNB`.
+pub(super) fn gaussian(estimator: &Estimator) -> Result<Predictor> {
+    let labels = estimator.labels()?;
+    let classes = labels.len();
+    let means = estimator.matrix(&["theta_"])?;
+    let variances = estimator.matrix_of_shape(&["var_", "sigma_"], classes, means.columns)?;
+    let mut constants = log_priors(estimator, &["class_prior_"], &labels)?;
+    if means.rows != classes {
+        return Err(rows_for_classes(estimator, "theta_", means.rows, classes));
+    }
+    for (constant, variances) in constants.iter_mut().zip(variances.iter()) {
+        let sum: f64 = variances.iter().map(|var| (std::f64::consts::TAU * var).ln()).sum();
+        *constant -= 0.5 * sum;
+    }
+    let half_precisions = variances.values.iter().map(|variance| 0.5 / variance).collect();
+    let likelihood = Likelihood::Gaussian { means: means.values, half_precisions };
+    let model = BayesClassifier { features: means.columns, likelihood, constants, classes };
+    Ok(Predictor::classifier(model, labels, ClassScores::LogProbabilities))
+}
+
+/// Reads a `MultinomialNB`, a `ComplementNB` or a `BernoulliNB`.
+pub(super) fn counting(estimator: &Estimator) -> Result<Predictor> {
+    let labels = estimator.labels()?;
+    let classes = labels.len();
+    let matrix = estimator.matrix(&["feature_log_prob_"])?;
+    if matrix.rows != classes {
+        return Err(rows_for_classes(estimator, "feature_log_prob_", matrix.rows, classes));
+    }
+    let features = matrix.columns;
+    let mut constants = estimator.vector_of_len(&["class_log_prior_"], classes)?;
+    let (mut threshold, mut weights) = (None, matrix.values);
+    match estimator.class() {
+        "BernoulliNB" => {
+            // `x * ln(p) + (1 - x) * ln(1 - p)`, as a product and a constant.
+            for (constant, weights) in constants.iter_mut().zip(weights.chunks_exact_mut(features))
+            {
+                for weight in weights {
+                    let absent = (-weight.exp()).ln_1p();
+                    *weight -= absent;
+                    *constant += absent;
+                }
+            }
+            threshold = estimator.optional_number(&["binarize"])?;
+        }
+        // It uses priors only if there is a single class.
+        "ComplementNB" if classes > 1 => constants.fill(0.0),
+        _ => {}
+    }
+    let likelihood = Likelihood::Counts { weights, threshold };
+    let model = BayesClassifier { features, likelihood, constants, classes };
+    Ok(Predictor::classifier(model, labels, ClassScores::LogProbabilities))
+}
+
+/// Reads a `QuadraticDiscriminantAnalysis`.
+pub(super) fn quadratic(estimator: &Estimator) -> Result<Predictor> {
+    let labels = estimator.labels()?;
+    let classes = labels.len();
+    let means = estimator.matrix(&["means_"])?;
+    let features = means.columns;
+    let mut constants = log_priors(estimator, &["priors_"], &labels)?;
+    let rotations = estimator.children(&["rotations_"])?;
+    let scalings = estimator.children(&["scalings_"])?;
+    if means.rows != classes || rotations.len() != classes || scalings.len() != classes {
+        return Err(estimator.damaged(format_args!(
+            "means_, rotations_ and scalings_ do not have {classes} elements, one for each class"
+        )));
+    }
+    let mut parts = Vec::with_capacity(classes);
+    for (((mean, rotation), scaling), constant) in
+        means.iter().zip(rotations).zip(scalings).zip(&mut constants)
+    {
+        let wrong = || estimator.damaged("rotations_ and scalings_ differ in shape");
+        let scaling = scaling.value.array().and_then(|array| array.f64s()).ok_or_else(wrong)?;
+        let rotation = rotation.value.array().ok_or_else(wrong)?;
+        estimator.charge(rotation.len())?;
+        if *rotation.shape() != [features, scaling.len()] {
+            return Err(wrong());
+        }
+        let rotation = rotation.f64s().ok_or_else(wrong)?;
+        let mut directions = Vec::with_capacity(rotation.len());
+        for (number, scaling_value) in scaling.iter().enumerate() {
+            let column = rotation.iter().skip(number).step_by(scaling.len());
+            directions.extend(column.map(|value| value / scaling_value.sqrt()));
+        }
+        *constant -= 0.5 * scaling.iter().map(|scaling| scaling.ln()).sum::<f64>();
+        parts.push(QuadraticClass { mean: mean.to_vec(), directions });
+    }
+    let likelihood = Likelihood::Quadratic { classes: parts };
+    let model = BayesClassifier { features, likelihood, constants, classes };
+    Ok(Predictor::classifier(model, labels, ClassScores::LogProbabilities))
+}
+
+/// The error for a matrix that does not have a row for each class.
+fn rows_for_classes(
+    estimator: &Estimator,
+    name: &str,
+    rows: usize,
+    classes: usize,
+) -> tensorserve_tensor::error::Error {
+    estimator.damaged(format_args!("{name} has {rows} rows for {classes} classes"))
+}

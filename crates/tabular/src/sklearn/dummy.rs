@@ -1,0 +1,110 @@
+//! `DummyClassifier` and `DummyRegressor`, which ignore the features.
+
+use super::accepted::AcceptedValues;
+use super::estimator::{ClassLabels, Estimator};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
+use super::numeric::{argmax, indicator};
+use crate::pickle::PickleValue;
+use tensorserve_tensor::error::Result;
+
+/// Always makes the same prediction.
+struct ConstantPredictor {
+    features: usize,
+    /// The index of the class; not used for numbers.
+    class: usize,
+    /// The scores of the classes, or the numbers.
+    values: Vec<f64>,
+}
+
+impl Classifier for ConstantPredictor {
+    fn features(&self) -> usize {
+        self.features
+    }
+
+    fn accepts(&self) -> AcceptedValues {
+        AcceptedValues::Any
+    }
+
+    fn classify(&self, _: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+        classes.fill(self.class);
+        let scores = scores.chunks_exact_mut(self.values.len());
+        scores.for_each(|scores| scores.copy_from_slice(&self.values));
+    }
+}
+
+impl Regressor for ConstantPredictor {
+    fn features(&self) -> usize {
+        self.features
+    }
+
+    fn outputs(&self) -> Option<usize> {
+        Some(self.values.len()).filter(|width| *width > 1)
+    }
+
+    fn accepts(&self) -> AcceptedValues {
+        AcceptedValues::Any
+    }
+
+    fn predict(&self, _: FeatureRows, out: &mut [f64]) {
+        let rows = out.chunks_exact_mut(self.values.len());
+        rows.for_each(|row| row.copy_from_slice(&self.values));
+    }
+}
+
+fn count_features(estimator: &Estimator) -> Result<usize> {
+    estimator
+        .features()
+        .ok_or_else(|| estimator.unsupported("one that does not record its number of features"))
+}
+
+/// Reads a `DummyClassifier`.
+pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
+    let labels = estimator.labels()?;
+    let priors = estimator.vector_of_len(&["class_prior_"], labels.len())?;
+    let (class, values) = match estimator.text("strategy")? {
+        "prior" => (argmax(&priors), priors),
+        "most_frequent" => {
+            let class = argmax(&priors);
+            (class, one_hot(class, priors.len()))
+        }
+        "constant" => {
+            let class = index_of(&labels, estimator.attribute(&["constant"])?);
+            let class =
+                class.ok_or_else(|| estimator.damaged("constant is not one of classes_"))?;
+            (class, one_hot(class, priors.len()))
+        }
+        other => {
+            return Err(estimator.unsupported(format_args!("the random strategy {other:?}")));
+        }
+    };
+    let model = ConstantPredictor { features: count_features(estimator)?, class, values };
+    Ok(Predictor::classifier(model, labels, ClassScores::ProbabilitiesAndLogs))
+}
+
+/// The index of a label.
+fn index_of(labels: &ClassLabels, label: PickleValue) -> Option<usize> {
+    match labels {
+        ClassLabels::Ints(labels) | ClassLabels::Bools(labels) => {
+            labels.iter().position(|known| label.int() == Some(*known))
+        }
+        ClassLabels::Floats(labels) => {
+            labels.iter().position(|known| label.float() == Some(*known))
+        }
+        ClassLabels::Texts(labels) => labels.iter().position(|known| label.text() == Some(known)),
+    }
+}
+
+/// 1 for `class`, 0 for the other classes.
+fn one_hot(class: usize, classes: usize) -> Vec<f64> {
+    (0..classes).map(|number| indicator(number == class)).collect()
+}
+
+/// Reads a `DummyRegressor`.
+pub(super) fn regressor(estimator: &Estimator) -> Result<Predictor> {
+    let values = estimator.vector(&["constant_"])?;
+    if values.is_empty() {
+        return Err(estimator.damaged("constant_ is empty"));
+    }
+    let features = count_features(estimator)?;
+    Ok(Predictor::regressor(ConstantPredictor { features, class: 0, values }))
+}
