@@ -1,18 +1,18 @@
-//! Clustering by distance from centres: the nearest cluster wins.
+//! `ClusteringModel`: the cluster with the nearest center.
 
-use super::field::{Kind, Row};
-use super::model::{NO_CLASS, Place, Verdict};
-use super::schema::Builder;
-use super::xml::Element;
+use super::builder::PmmlBuilder;
+use super::field::{PmmlRow, ValueKind};
+use super::model::{ModelContext, NO_CLASS, PmmlPrediction};
+use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
-pub(super) struct Clustering {
+pub(super) struct ClusteringModel {
     fields: Box<[ClusterField]>,
-    /// Of one cluster after the other, a number for each field.
-    centres: Box<[f64]>,
-    /// The codes of the names of clusters.
-    names: Box<[f64]>,
-    measure: Measure,
+    /// The centers: for each cluster in turn, a number for each field.
+    centers: Box<[f64]>,
+    /// The codes of the ids of the clusters.
+    ids: Box<[f64]>,
+    measure: DistanceMeasure,
 }
 
 struct ClusterField {
@@ -21,111 +21,118 @@ struct ClusterField {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Measure {
+enum DistanceMeasure {
     SquaredEuclidean,
     CityBlock,
     Chebychev,
 }
 
-impl Clustering {
-    /// The number of the nearest cluster, of several the first, and its name.
-    pub(super) fn score(&self, row: &Row) -> Verdict {
+impl ClusteringModel {
+    /// The id of the nearest cluster; of equally near ones, of the first.
+    pub(super) fn score(&self, row: &PmmlRow) -> PmmlPrediction {
         if self.fields.iter().all(|field| row.get(field.slot).is_nan()) {
-            return Verdict::MISSING;
+            return PmmlPrediction::MISSING;
         }
         let mut nearest: Option<(f64, f64)> = None;
-        let centres = self.centres.chunks_exact(self.fields.len().max(1));
-        for (centre, name) in centres.zip(&self.names) {
-            let distance = self.distance(centre, row);
-            if nearest.is_none_or(|(least, _)| distance < least) {
-                nearest = Some((distance, *name));
+        let centers = self.centers.chunks_exact(self.fields.len().max(1));
+        for (center, id) in centers.zip(&self.ids) {
+            let distance = self.distance(center, row);
+            if nearest.is_none_or(|(smallest, _)| distance < smallest) {
+                nearest = Some((distance, *id));
             }
         }
-        nearest.map_or(Verdict::MISSING, |(_, name)| Verdict {
-            value: name,
+        nearest.map_or(PmmlPrediction::MISSING, |(_, id)| PmmlPrediction {
+            value: id,
             class: NO_CLASS,
-            entity: name,
+            entity: id,
         })
     }
 
-    /// The distance in the fields that are there. What the standard then multiplies it by is the same
-    /// for every cluster.
-    fn distance(&self, centre: &[f64], row: &Row) -> f64 {
+    /// The distance in the fields that are not missing. The standard adjusts it for those that are by a
+    /// factor that is the same for all clusters.
+    fn distance(&self, center: &[f64], row: &PmmlRow) -> f64 {
         let mut distance = 0.0;
-        for (field, centre) in self.fields.iter().zip(centre) {
-            let off = (row.get(field.slot) - centre).abs();
-            if off.is_nan() {
+        for (field, center) in self.fields.iter().zip(center) {
+            let difference = (row.get(field.slot) - center).abs();
+            if difference.is_nan() {
                 continue;
             }
             match self.measure {
-                Measure::SquaredEuclidean => distance += field.weight * off * off,
-                Measure::CityBlock => distance += field.weight * off,
-                Measure::Chebychev => distance = f64::max(distance, field.weight * off),
+                DistanceMeasure::SquaredEuclidean => {
+                    distance += field.weight * difference * difference;
+                }
+                DistanceMeasure::CityBlock => distance += field.weight * difference,
+                DistanceMeasure::Chebychev => {
+                    distance = f64::max(distance, field.weight * difference);
+                }
             }
         }
         distance
     }
 
     pub(super) fn read<'d>(
-        builder: &mut Builder<'d>,
-        element: Element<'d>,
-        place: &Place,
+        builder: &mut PmmlBuilder<'d>,
+        element: XmlElement<'d>,
+        context: &ModelContext,
     ) -> Result<Self> {
         if element.attribute("modelClass") == Some("distributionBased") {
             return Err(element.unsupported("modelClass=\"distributionBased\""));
         }
-        let measure = measure(element)?;
-        let mut fields = Vec::new();
-        for field in element.all("ClusteringField") {
-            if field.attribute("isCenterField") == Some("false") {
-                continue;
+        let measure = read_measure(element)?;
+        let fields = read_fields(element, context)?;
+        let (mut centers, mut ids) = (Vec::new(), Vec::new());
+        for (index, cluster) in element.children_named("Cluster").enumerate() {
+            let center = cluster.numbers()?;
+            if center.len() != fields.len() {
+                let (have, need) = (center.len(), fields.len());
+                return Err(cluster.damaged(format!("has {have} numbers for {need} fields")));
             }
-            if !matches!(field.attribute("compareFunction"), None | Some("absDiff")) {
-                return Err(field.unsupported("another compareFunction than absDiff"));
-            }
-            let known = place.scope.field(field, "field")?;
-            if known.kind == Kind::Text {
-                return Err(field.unsupported("a clustering field of strings"));
-            }
-            let weight = field.number_or("fieldWeight", 1.0)?;
-            fields.push(ClusterField { slot: known.slot, weight });
+            centers.extend(center);
+            let default = (index + 1).to_string();
+            ids.push(builder.strings.intern(cluster.attribute("id").unwrap_or(&default)));
         }
-        if fields.is_empty() {
-            return Err(element.damaged("has no ClusteringField"));
-        }
-        let (mut centres, mut names) = (Vec::new(), Vec::new());
-        for (index, cluster) in element.all("Cluster").enumerate() {
-            let numbers = cluster.numbers()?;
-            if numbers.len() != fields.len() {
-                return Err(cluster.damaged("has not one number for each ClusteringField"));
-            }
-            centres.extend(numbers);
-            let number = (index + 1).to_string();
-            names.push(builder.symbols.intern(cluster.attribute("id").unwrap_or(&number)));
-        }
-        if names.is_empty() {
+        if ids.is_empty() {
             return Err(element.damaged("has no Cluster"));
         }
-        Ok(Clustering {
-            fields: fields.into(),
-            centres: centres.into(),
-            names: names.into(),
-            measure,
-        })
+        Ok(ClusteringModel { fields, centers: centers.into(), ids: ids.into(), measure })
     }
 }
 
-fn measure(element: Element) -> Result<Measure> {
-    let comparison = element.need_child("ComparisonMeasure")?;
-    if !matches!(comparison.attribute("compareFunction"), None | Some("absDiff")) {
-        return Err(comparison.unsupported("another compareFunction than absDiff"));
+fn read_fields(element: XmlElement, context: &ModelContext) -> Result<Box<[ClusterField]>> {
+    let mut fields = Vec::new();
+    for clustering_field in element.children_named("ClusteringField") {
+        if clustering_field.attribute("isCenterField") == Some("false") {
+            continue;
+        }
+        check_compare_function(clustering_field)?;
+        let field = context.scope.field(clustering_field, "field")?;
+        if field.data_type.kind == ValueKind::Text {
+            return Err(clustering_field.unsupported("a clustering field of strings"));
+        }
+        let weight = clustering_field.number_or("fieldWeight", 1.0)?;
+        fields.push(ClusterField { slot: field.slot, weight });
     }
-    let name = comparison.children().next().map_or("", Element::name);
-    match name {
-        // The nearest by the square is the nearest.
-        "euclidean" | "squaredEuclidean" => Ok(Measure::SquaredEuclidean),
-        "cityBlock" => Ok(Measure::CityBlock),
-        "chebychev" => Ok(Measure::Chebychev),
-        _ => Err(comparison.unsupported(format!("the measure {name:?}"))),
+    match fields.is_empty() {
+        true => Err(element.damaged("has no ClusteringField")),
+        false => Ok(fields.into()),
+    }
+}
+
+fn read_measure(element: XmlElement) -> Result<DistanceMeasure> {
+    let comparison = element.required_child("ComparisonMeasure")?;
+    check_compare_function(comparison)?;
+    match comparison.children().next().map_or("", XmlElement::name) {
+        // The square does not change which cluster is nearest.
+        "euclidean" | "squaredEuclidean" => Ok(DistanceMeasure::SquaredEuclidean),
+        "cityBlock" => Ok(DistanceMeasure::CityBlock),
+        "chebychev" => Ok(DistanceMeasure::Chebychev),
+        name => Err(comparison.unsupported(format!("the measure {name:?}"))),
+    }
+}
+
+fn check_compare_function(element: XmlElement) -> Result<()> {
+    match element.attribute("compareFunction") {
+        None | Some("absDiff") => Ok(()),
+        Some(other) => Err(element.unsupported(format!("compareFunction={other:?}"))),
     }
 }

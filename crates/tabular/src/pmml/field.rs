@@ -1,161 +1,207 @@
-//! Fields and their values while a row is scored.
+//! Fields, and their values while a row is scored.
 //!
-//! Every value is an `f64`: a number, the code of a string, or 0 and 1 for a truth value; NaN is
-//! a missing one. What a field holds is known when the model is read, so nothing needs to say it
-//! at run time, and a comparison is one of two numbers whatever they mean.
+//! Every value is an `f64`: a number, the code of a string, or 0 or 1 for a boolean; NaN is a missing
+//! value. The type of a field is resolved when the model is read, so that evaluation does not check
+//! it, and a comparison is one of two numbers.
 
 use std::collections::HashMap;
 
-use super::xml::{self, Element};
+use super::xml::{self, XmlElement};
 use tensorserve_tensor::error::Result;
 
 /// A missing value.
 pub(super) const MISSING: f64 = f64::NAN;
 
-/// What a field's values are.
+/// What the values of a field are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Number,
     /// Codes of strings.
     Text,
     /// 0 or 1.
-    Flag,
+    Boolean,
 }
 
-impl Kind {
-    /// The kind of a `dataType`, and whether numbers are of single precision.
-    pub(super) fn of_type(element: Element, data_type: &str) -> Result<(Kind, bool)> {
-        match data_type {
-            "string" => Ok((Kind::Text, false)),
-            "boolean" => Ok((Kind::Flag, false)),
-            "integer" | "double" => Ok((Kind::Number, false)),
-            "float" => Ok((Kind::Number, true)),
+impl ValueKind {
+    /// Its name in error messages.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            ValueKind::Number => "number",
+            ValueKind::Text => "string",
+            ValueKind::Boolean => "boolean",
+        }
+    }
+}
+
+/// The type of a field: a `dataType` of the standard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PmmlType {
+    pub(super) kind: ValueKind,
+    /// Whether it is a number of single precision: `float`.
+    pub(super) is_single: bool,
+}
+
+impl PmmlType {
+    pub(super) const NUMBER: PmmlType = PmmlType::of_kind(ValueKind::Number);
+    pub(super) const TEXT: PmmlType = PmmlType::of_kind(ValueKind::Text);
+
+    /// The type of this kind; of numbers, that of double precision.
+    pub(super) const fn of_kind(kind: ValueKind) -> Self {
+        PmmlType { kind, is_single: false }
+    }
+
+    /// The type `name` in an attribute of `element`.
+    pub(super) fn named(element: XmlElement, name: &str) -> Result<Self> {
+        match name {
+            "string" => Ok(PmmlType::TEXT),
+            "boolean" => Ok(PmmlType::of_kind(ValueKind::Boolean)),
+            "integer" | "double" => Ok(PmmlType::NUMBER),
+            "float" => Ok(PmmlType { kind: ValueKind::Number, is_single: true }),
             other => Err(element.unsupported(format!("a field with dataType={other:?}"))),
         }
     }
 }
 
-/// Where a field's value is while a row is scored, and what it is.
+/// The location of a field's value while a row is scored, and its type.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Field {
+pub(super) struct PmmlField {
+    /// The index in [`PmmlRow::values`].
     pub(super) slot: u32,
-    pub(super) kind: Kind,
-    /// Whether it is a number of single precision.
-    pub(super) single: bool,
+    pub(super) data_type: PmmlType,
 }
 
-/// The strings that a model knows. Their codes count from 0.
+/// The strings of a model. Their codes are consecutive from 0.
 #[derive(Default)]
-pub(super) struct Symbols {
+pub(super) struct StringTable {
     codes: HashMap<Box<[u8]>, u32>,
     texts: Vec<Box<str>>,
 }
 
-impl Symbols {
-    /// The code of `text`, a new one if need be.
+impl StringTable {
+    /// The code of `text`, which is added if it is new.
     pub(super) fn intern(&mut self, text: &str) -> f64 {
         if let Some(code) = self.codes.get(text.as_bytes()) {
             return f64::from(*code);
         }
-        // There are no more strings than bytes in the file, which are fewer than u32::MAX.
+        // A file has fewer bytes than u32::MAX, and so fewer strings.
         let code = u32::try_from(self.texts.len()).unwrap_or(u32::MAX);
         self.codes.insert(text.as_bytes().into(), code);
         self.texts.push(text.into());
         f64::from(code)
     }
 
-    /// The code of a string of a request, if the model knows it.
+    /// The code of a string of a request, if it occurs in the model.
     pub(super) fn code(&self, text: &[u8]) -> Option<f64> {
         self.codes.get(text).map(|code| f64::from(*code))
     }
 
     /// The string with this code.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Codes were integers.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Codes are integers.
     pub(super) fn text(&self, code: f64) -> Option<&str> {
         self.texts.get(code as usize).map(AsRef::as_ref)
     }
 
-    /// How many there are: the first code that stands for none of them.
+    /// The number of strings: the first code that is not in use.
     #[allow(clippy::cast_precision_loss)] // There are fewer than 2^32.
     pub(super) fn end(&self) -> f64 {
         self.texts.len() as f64
     }
 
-    /// What `text` is as a value of such a field.
+    /// The value of `text`, in an attribute of `element`, for a field of this type.
     pub(super) fn constant(
         &mut self,
-        element: Element,
-        kind: Kind,
-        single: bool,
+        element: XmlElement,
+        data_type: PmmlType,
         text: &str,
     ) -> Result<f64> {
-        let value = match kind {
-            Kind::Text => Some(self.intern(text)),
-            Kind::Number => xml::parse_number(text).map(|number| rounded(number, single)),
-            Kind::Flag => xml::parse_flag(text).map(|flag| f64::from(u8::from(flag))),
+        let value = match data_type.kind {
+            ValueKind::Text => Some(self.intern(text)),
+            ValueKind::Number => {
+                xml::parse_number(text).map(|number| rounded(number, data_type.is_single))
+            }
+            ValueKind::Boolean => xml::parse_boolean(text).map(indicator),
         };
-        value.ok_or_else(|| element.damaged(format!("{text:?} is not a value of its field")))
+        value.ok_or_else(|| element.damaged(format!("{text:?} is not a value of the field's type")))
+    }
+
+    /// The value of the attribute `name` of `element`; missing if there is no such attribute.
+    pub(super) fn optional_constant(
+        &mut self,
+        element: XmlElement,
+        data_type: PmmlType,
+        name: &str,
+    ) -> Result<f64> {
+        match element.attribute(name) {
+            Some(text) => self.constant(element, data_type, text),
+            None => Ok(MISSING),
+        }
     }
 }
 
-/// `number` as a field of single precision, or of double, holds it.
-#[allow(clippy::cast_possible_truncation)] // That is the point.
-pub(super) fn rounded(number: f64, single: bool) -> f64 {
-    if single { f64::from(number as f32) } else { number }
+/// `number` in single precision if `is_single`.
+#[allow(clippy::cast_possible_truncation)] // The purpose.
+pub(super) fn rounded(number: f64, is_single: bool) -> f64 {
+    if is_single { f64::from(number as f32) } else { number }
 }
 
-/// The names that a part of a model can refer to: its own, then those around it.
-pub(super) struct Scope<'s> {
-    names: HashMap<String, Field>,
-    around: Option<&'s Scope<'s>>,
+/// 1 for true, 0 for false.
+pub(super) fn indicator(condition: bool) -> f64 {
+    f64::from(u8::from(condition))
 }
 
-impl<'s> Scope<'s> {
-    pub(super) fn outermost() -> Self {
-        Scope { names: HashMap::new(), around: None }
+/// The fields that a part of a model can refer to: its own, and those of the scopes around it.
+pub(super) struct FieldScope<'s> {
+    fields: HashMap<String, PmmlField>,
+    parent: Option<&'s FieldScope<'s>>,
+}
+
+impl<'s> FieldScope<'s> {
+    pub(super) fn root() -> Self {
+        FieldScope { fields: HashMap::new(), parent: None }
     }
 
-    pub(super) fn within(around: &'s Scope<'s>) -> Self {
-        Scope { names: HashMap::new(), around: Some(around) }
+    pub(super) fn within(parent: &'s FieldScope<'s>) -> Self {
+        FieldScope { fields: HashMap::new(), parent: Some(parent) }
     }
 
-    pub(super) fn set(&mut self, name: &str, field: Field) {
-        self.names.insert(name.to_owned(), field);
+    pub(super) fn set(&mut self, name: &str, field: PmmlField) {
+        self.fields.insert(name.to_owned(), field);
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<Field> {
+    pub(super) fn get(&self, name: &str) -> Option<PmmlField> {
         let mut scope = Some(self);
-        while let Some(here) = scope {
-            if let Some(field) = here.names.get(name) {
+        while let Some(current) = scope {
+            if let Some(field) = current.fields.get(name) {
                 return Some(*field);
             }
-            scope = here.around;
+            scope = current.parent;
         }
         None
     }
 
-    /// The field that attribute `attribute` of `element` names.
-    pub(super) fn field(&self, element: Element, attribute: &str) -> Result<Field> {
-        let name = element.need(attribute)?;
-        self.get(name).ok_or_else(|| element.damaged(format!("no field {name:?} is known here")))
+    /// The field that the attribute `attribute` of `element` names.
+    pub(super) fn field(&self, element: XmlElement, attribute: &str) -> Result<PmmlField> {
+        let name = element.required(attribute)?;
+        self.get(name)
+            .ok_or_else(|| element.damaged(format!("the field {name:?} is not defined here")))
     }
 }
 
 /// The values of one row.
-pub(super) struct Row<'r> {
+pub(super) struct PmmlRow<'r> {
     pub(super) values: &'r mut [f64],
-    /// For strings of the request that the model does not know: their text.
-    pub(super) strangers: &'r dyn Strangers,
+    /// The strings of the request that do not occur in the model.
+    pub(super) unknown: &'r dyn UnknownStrings,
 }
 
-/// Gives the text of strings that the model does not know. Within a row, each has a code of its
-/// own from [`Symbols::end`] on.
-pub(super) trait Strangers {
-    /// The text of the string with this code; `None` for one that the model knows.
+/// The text of strings that do not occur in the model. Within a row, each has a code of its own,
+/// from [`StringTable::end`] on.
+pub(super) trait UnknownStrings {
+    /// The string with this code; `None` if it occurs in the model.
     fn text(&self, code: f64) -> Option<&[u8]>;
 }
 
-impl Row<'_> {
+impl PmmlRow<'_> {
     #[inline]
     pub(super) fn get(&self, slot: u32) -> f64 {
         self.values.get(slot as usize).copied().unwrap_or(MISSING)
@@ -174,12 +220,12 @@ impl Row<'_> {
         self.values.get_mut(start..start.saturating_add(count)).unwrap_or_default()
     }
 
-    /// Whether two strings are the same; both are there.
+    /// Whether two strings, neither of them missing, are equal.
     pub(super) fn same_text(&self, a: f64, b: f64) -> bool {
         if a.to_bits() == b.to_bits() {
             return true;
         }
-        let texts = (self.strangers.text(a), self.strangers.text(b));
+        let texts = (self.unknown.text(a), self.unknown.text(b));
         matches!(texts, (Some(a), Some(b)) if a == b)
     }
 }

@@ -1,33 +1,37 @@
-//! General regression: sums of parameters, each of which is a product of what predictors are worth,
-//! and the function that links a sum to what is predicted.
+//! `GeneralRegressionModel`: sums of parameters, each of which is a product of predictors, and the
+//! function that links a sum to the prediction.
 
 use std::collections::{HashMap, HashSet};
 
-use super::field::{Kind, Row};
-use super::model::{Classes, Place, Verdict};
-use super::regression::{normal_cdf, softmax};
-use super::schema::Builder;
-use super::xml::Element;
+use super::builder::PmmlBuilder;
+use super::classes::TargetClasses;
+use super::field::{PmmlRow, ValueKind, indicator};
+use super::model::{ModelContext, PmmlPrediction};
+use super::numeric::{
+    inverse_cauchit, inverse_cloglog, inverse_loglog, logistic, normal_cdf, softmax,
+};
+use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
-pub(super) struct General {
-    parameters: Box<[Parameter]>,
-    /// Where the worth of each parameter is left.
-    worth: u32,
-    sums: Box<[Sum]>,
-    link: Link,
-    classes: Option<Classes>,
-    /// The class that has no sum of its own.
+pub(super) struct GeneralRegression {
+    parameters: Box<[RegressionParameter]>,
+    /// The slot of the value of the first parameter; those of the others follow.
+    first_value: u32,
+    sums: Box<[LinearPredictor]>,
+    link: LinkFunction,
+    classes: Option<TargetClasses>,
+    /// The index of the class without a sum.
     reference: u32,
 }
 
-struct Parameter {
-    factors: Box<[Factor]>,
+/// A parameter: the product of its factors; 1 without any.
+struct RegressionParameter {
+    factors: Box<[PredictorFactor]>,
 }
 
-enum Factor {
-    /// 1 for this value, else 0.
-    Is {
+enum PredictorFactor {
+    /// 1 if the field has this value, else 0.
+    Indicator {
         slot: u32,
         value: f64,
     },
@@ -37,29 +41,34 @@ enum Factor {
     },
 }
 
-impl Factor {
-    #[allow(clippy::float_cmp)] // Values of categories.
-    fn of(&self, row: &Row) -> f64 {
+impl PredictorFactor {
+    #[allow(clippy::float_cmp)] // Categories.
+    fn value(&self, row: &PmmlRow) -> f64 {
         match self {
-            Factor::Is { slot, value } => match row.get(*slot) {
+            PredictorFactor::Indicator { slot, value } => match row.get(*slot) {
                 missing if missing.is_nan() => missing,
-                given => f64::from(u8::from(given == *value)),
+                field => indicator(field == *value),
             },
-            Factor::Power { slot, exponent } => match row.get(*slot) {
+            PredictorFactor::Power { slot, exponent } => match row.get(*slot) {
                 missing if missing.is_nan() => missing,
-                given if *exponent == 1.0 => given,
-                given => given.powf(*exponent),
+                field if *exponent == 1.0 => field,
+                field => field.powf(*exponent),
             },
         }
     }
 }
 
-/// The number of a class, and of the parameters with their coefficients.
-type Sum = (u32, Box<[(u32, f64)]>);
+/// The sum of parameters for the number or for a class.
+struct LinearPredictor {
+    /// The index of the class.
+    class: u32,
+    /// The index of each parameter, and its coefficient.
+    terms: Box<[(u32, f64)]>,
+}
 
-/// What a sum is to what is predicted.
+/// How the sum is linked to the prediction: `linkFunction`.
 #[derive(Clone, Copy, Debug)]
-enum Link {
+enum LinkFunction {
     Identity,
     Log,
     Logc,
@@ -73,209 +82,240 @@ enum Link {
     NegativeBinomial(f64),
 }
 
-impl Link {
-    fn of(element: Element) -> Result<Self> {
-        let parameter = |name: &str| element.need_number(name);
+impl LinkFunction {
+    fn read(element: XmlElement) -> Result<Self> {
         Ok(match element.attribute("linkFunction") {
-            None | Some("identity") => Link::Identity,
-            Some("log") => Link::Log,
-            Some("logc") => Link::Logc,
-            Some("logit") => Link::Logit,
-            Some("probit") => Link::Probit,
-            Some("cloglog") => Link::Cloglog,
-            Some("loglog") => Link::Loglog,
-            Some("cauchit") => Link::Cauchit,
-            Some("inverse") => Link::Power(-1.0),
-            Some("power") => Link::Power(parameter("linkParameter")?),
-            Some("oddspower") => Link::OddsPower(parameter("linkParameter")?),
-            Some("negbin") => Link::NegativeBinomial(parameter("distParameter")?),
+            None | Some("identity") => LinkFunction::Identity,
+            Some("log") => LinkFunction::Log,
+            Some("logc") => LinkFunction::Logc,
+            Some("logit") => LinkFunction::Logit,
+            Some("probit") => LinkFunction::Probit,
+            Some("cloglog") => LinkFunction::Cloglog,
+            Some("loglog") => LinkFunction::Loglog,
+            Some("cauchit") => LinkFunction::Cauchit,
+            Some("inverse") => LinkFunction::Power(-1.0),
+            Some("power") => LinkFunction::Power(element.required_number("linkParameter")?),
+            Some("oddspower") => LinkFunction::OddsPower(element.required_number("linkParameter")?),
+            Some("negbin") => {
+                LinkFunction::NegativeBinomial(element.required_number("distParameter")?)
+            }
             Some(other) => {
-                return Err(element.damaged(format!("linkFunction={other:?} is not known")));
+                return Err(element.damaged(format!("linkFunction={other:?} is not valid")));
             }
         })
     }
 
-    /// What is predicted for a sum.
-    fn undo(self, sum: f64) -> f64 {
+    /// The prediction for a sum.
+    fn inverse(self, sum: f64) -> f64 {
         match self {
-            Link::Identity => sum,
-            Link::Log => sum.exp(),
-            Link::Logc => 1.0 - sum.exp(),
-            Link::Logit => 1.0 / (1.0 + (-sum).exp()),
-            Link::Probit => normal_cdf(sum),
-            Link::Cloglog => 1.0 - (-sum.exp()).exp(),
-            Link::Loglog => (-(-sum).exp()).exp(),
-            Link::Cauchit => 0.5 + sum.atan() / std::f64::consts::PI,
-            Link::Power(0.0) => sum.exp(),
-            Link::Power(power) => sum.powf(1.0 / power),
-            Link::OddsPower(0.0) => 1.0 / (1.0 + (-sum).exp()),
-            Link::OddsPower(power) => 1.0 / (1.0 + (1.0 + power * sum).powf(-1.0 / power)),
-            Link::NegativeBinomial(shape) => 1.0 / (shape * ((-sum).exp() - 1.0)),
+            LinkFunction::Identity => sum,
+            LinkFunction::Log | LinkFunction::Power(0.0) => sum.exp(),
+            LinkFunction::Logc => 1.0 - sum.exp(),
+            LinkFunction::Logit | LinkFunction::OddsPower(0.0) => logistic(sum),
+            LinkFunction::Probit => normal_cdf(sum),
+            LinkFunction::Cloglog => inverse_cloglog(sum),
+            LinkFunction::Loglog => inverse_loglog(sum),
+            LinkFunction::Cauchit => inverse_cauchit(sum),
+            LinkFunction::Power(power) => sum.powf(1.0 / power),
+            LinkFunction::OddsPower(power) => 1.0 / (1.0 + (1.0 + power * sum).powf(-1.0 / power)),
+            LinkFunction::NegativeBinomial(shape) => 1.0 / (shape * ((-sum).exp() - 1.0)),
         }
     }
 }
 
-impl General {
-    pub(super) fn score(&self, row: &mut Row) -> Verdict {
-        for (slot, parameter) in (self.worth..).zip(&self.parameters) {
-            let worth: f64 = parameter.factors.iter().map(|factor| factor.of(row)).product();
-            row.set(slot, worth);
+impl GeneralRegression {
+    pub(super) fn score(&self, row: &mut PmmlRow) -> PmmlPrediction {
+        for (slot, parameter) in (self.first_value..).zip(&self.parameters) {
+            let value: f64 = parameter.factors.iter().map(|factor| factor.value(row)).product();
+            row.set(slot, value);
         }
         let Some(classes) = &self.classes else {
-            let sum = self.sums.first().map_or(f64::NAN, |(_, terms)| self.sum(terms, row));
-            return Verdict::number(self.link.undo(sum));
+            let sum = self.sums.first().map_or(f64::NAN, |sum| self.sum(sum, row));
+            return PmmlPrediction::number(self.link.inverse(sum));
         };
         row.range(classes.slot, classes.len()).fill(0.0);
-        for (class, terms) in &self.sums {
-            let sum = self.sum(terms, row);
+        for predictor in &self.sums {
+            let sum = self.sum(predictor, row);
             if sum.is_nan() {
-                return Verdict::MISSING;
+                return PmmlPrediction::MISSING;
             }
-            row.set(classes.slot.saturating_add(*class), sum);
+            row.set(classes.slot.saturating_add(predictor.class), sum);
         }
         let probabilities = row.range(classes.slot, classes.len());
-        match (&*self.sums, self.link) {
-            ([(class, _)], link) if !matches!(link, Link::Identity) => {
-                let one =
-                    probabilities.get(*class as usize).map_or(f64::NAN, |sum| link.undo(*sum));
-                for (place, probability) in [(*class, one), (self.reference, 1.0 - one)] {
-                    if let Some(slot) = probabilities.get_mut(place as usize) {
-                        *slot = probability;
+        match &*self.sums {
+            [predictor] if !matches!(self.link, LinkFunction::Identity) => {
+                let sum = probabilities.get(predictor.class as usize);
+                let probability = sum.map_or(f64::NAN, |sum| self.link.inverse(*sum));
+                let both = [(predictor.class, probability), (self.reference, 1.0 - probability)];
+                for (class, probability) in both {
+                    if let Some(place) = probabilities.get_mut(class as usize) {
+                        *place = probability;
                     }
                 }
             }
             _ => softmax(probabilities),
         }
-        classes.likeliest(row)
+        classes.most_probable(row)
     }
 
-    fn sum(&self, terms: &[(u32, f64)], row: &Row) -> f64 {
-        let worth = |number: u32| row.get(self.worth.saturating_add(number));
-        terms.iter().map(|(number, coefficient)| coefficient * worth(*number)).sum()
+    fn sum(&self, predictor: &LinearPredictor, row: &PmmlRow) -> f64 {
+        let terms = predictor.terms.iter().map(|(parameter, coefficient)| {
+            coefficient * row.get(self.first_value.saturating_add(*parameter))
+        });
+        terms.sum()
     }
 
     pub(super) fn read<'d>(
-        builder: &mut Builder<'d>,
-        element: Element<'d>,
-        place: &Place,
+        builder: &mut PmmlBuilder<'d>,
+        element: XmlElement<'d>,
+        context: &ModelContext,
     ) -> Result<Self> {
-        let kind = element.need("modelType")?;
-        let link = match (kind, place.classes.is_some()) {
-            ("regression" | "generalLinear", false) | ("multinomialLogistic", true) => {
-                Link::Identity
-            }
-            ("generalizedLinear", is_class) => {
-                let link = Link::of(element)?;
-                if is_class && matches!(link, Link::Identity) {
-                    return Err(element.unsupported("classes without a linkFunction"));
-                }
-                link
-            }
-            _ => return Err(element.unsupported(format!("modelType={kind:?}"))),
-        };
+        let link = read_link(element, context.classes.is_some())?;
         for name in ["offsetVariable", "offsetValue", "trialsVariable", "trialsValue"] {
             if element.attribute(name).is_some() {
                 return Err(element.unsupported(format!("the attribute {name}")));
             }
         }
-        let (parameters, numbers) = read_parameters(builder, element, place)?;
-        let (sums, reference) = read_sums(builder, element, place, &numbers)?;
-        let worth = builder.slots(element, parameters.len())?;
-        let classes = place.classes.clone();
-        Ok(General { parameters, worth, sums, link, classes, reference })
+        let names = ParameterNames::read(element)?;
+        let parameters = read_parameters(builder, element, context, &names)?;
+        let (sums, reference) = read_sums(builder, element, context, &names)?;
+        let first_value = builder.allocate_slots(element, parameters.len())?;
+        let classes = context.classes.clone();
+        Ok(GeneralRegression { parameters, first_value, sums, link, classes, reference })
     }
 }
 
-type Parameters<'d> = (Box<[Parameter]>, HashMap<&'d str, u32>);
+/// Reads the link function of a model of this `modelType`.
+fn read_link(element: XmlElement, is_classification: bool) -> Result<LinkFunction> {
+    let model_type = element.required("modelType")?;
+    match (model_type, is_classification) {
+        ("regression" | "generalLinear", false) | ("multinomialLogistic", true) => {
+            Ok(LinkFunction::Identity)
+        }
+        ("generalizedLinear", _) => {
+            let link = LinkFunction::read(element)?;
+            if is_classification && matches!(link, LinkFunction::Identity) {
+                return Err(element.unsupported("a classification without a linkFunction"));
+            }
+            Ok(link)
+        }
+        _ => Err(element.unsupported(format!("modelType={model_type:?}"))),
+    }
+}
 
-/// The parameters, and the number of each by its name.
+/// The parameters of a model.
+struct ParameterNames<'d> {
+    indices: HashMap<&'d str, u32>,
+    count: usize,
+}
+
+impl<'d> ParameterNames<'d> {
+    fn read(element: XmlElement<'d>) -> Result<Self> {
+        let mut names = ParameterNames { indices: HashMap::new(), count: 0 };
+        let list = element.required_child("ParameterList")?;
+        for (index, parameter) in (0u32..).zip(list.children_named("Parameter")) {
+            names.indices.insert(parameter.required("name")?, index);
+            names.count += 1;
+        }
+        Ok(names)
+    }
+
+    /// The index of the parameter that `element` refers to.
+    fn index_of(&self, element: XmlElement) -> Result<u32> {
+        let name = element.required("parameterName")?;
+        let index = self.indices.get(name).copied();
+        index.ok_or_else(|| element.damaged(format!("the parameter {name:?} is not declared")))
+    }
+}
+
 fn read_parameters<'d>(
-    builder: &mut Builder<'d>,
-    element: Element<'d>,
-    place: &Place,
-) -> Result<Parameters<'d>> {
-    let mut numbers = HashMap::new();
-    let mut factors: Vec<Vec<Factor>> = Vec::new();
-    for (number, parameter) in (0u32..).zip(element.need_child("ParameterList")?.all("Parameter")) {
-        numbers.insert(parameter.need("name")?, number);
-        factors.push(Vec::new());
-    }
-    let mut categorical = HashSet::new();
-    for predictor in element.child("FactorList").into_iter().flat_map(|list| list.all("Predictor"))
-    {
-        if predictor.child("Categories").is_some()
-            || predictor.attribute("contrastMatrixType").is_some()
-        {
-            return Err(predictor.unsupported("contrasts of a factor"));
-        }
-        categorical.insert(predictor.need("name")?);
-    }
-    for cell in element.child("PPMatrix").into_iter().flat_map(|matrix| matrix.all("PPCell")) {
+    builder: &mut PmmlBuilder<'d>,
+    element: XmlElement<'d>,
+    context: &ModelContext,
+    names: &ParameterNames<'d>,
+) -> Result<Box<[RegressionParameter]>> {
+    let categorical = read_categorical(element)?;
+    let mut factors: Vec<Vec<PredictorFactor>> = Vec::new();
+    factors.resize_with(names.count, Vec::new);
+    let cells = element.child("PPMatrix").into_iter();
+    for cell in cells.flat_map(|matrix| matrix.children_named("PPCell")) {
         if cell.attribute("targetCategory").is_some() {
-            return Err(cell.unsupported("a cell for one class"));
+            return Err(cell.unsupported("a PPCell with a targetCategory"));
         }
-        let field = place.scope.field(cell, "predictorName")?;
+        let field = context.scope.field(cell, "predictorName")?;
         let slot = field.slot;
-        let text = cell.need("value")?;
-        let factor = if categorical.contains(cell.need("predictorName")?) {
-            let value = builder.symbols.constant(cell, field.kind, field.single, text)?;
-            Factor::Is { slot, value }
-        } else if field.kind == Kind::Text {
+        let text = cell.required("value")?;
+        let factor = if categorical.contains(cell.required("predictorName")?) {
+            let value = builder.strings.constant(cell, field.data_type, text)?;
+            PredictorFactor::Indicator { slot, value }
+        } else if field.data_type.kind == ValueKind::Text {
             return Err(cell.damaged("needs a field of numbers"));
         } else {
-            Factor::Power { slot, exponent: cell.need_number("value")? }
+            PredictorFactor::Power { slot, exponent: cell.required_number("value")? }
         };
-        let number = parameter(&numbers, cell)?;
-        if let Some(factors) = factors.get_mut(number as usize) {
+        let parameter = names.index_of(cell)?;
+        if let Some(factors) = factors.get_mut(parameter as usize) {
             factors.push(factor);
         }
     }
-    let parameters = factors.into_iter().map(|factors| Parameter { factors: factors.into() });
-    Ok((parameters.collect(), numbers))
+    let parameters = factors.into_iter();
+    Ok(parameters.map(|factors| RegressionParameter { factors: factors.into() }).collect())
 }
 
-fn parameter(numbers: &HashMap<&str, u32>, element: Element) -> Result<u32> {
-    let name = element.need("parameterName")?;
-    let number = numbers.get(name).copied();
-    number.ok_or_else(|| element.damaged(format!("no parameter is called {name:?}")))
+/// The names of the categorical predictors.
+fn read_categorical<'d>(element: XmlElement<'d>) -> Result<HashSet<&'d str>> {
+    let mut categorical = HashSet::new();
+    let lists = element.child("FactorList").into_iter();
+    for predictor in lists.flat_map(|list| list.children_named("Predictor")) {
+        if predictor.child("Categories").is_some()
+            || predictor.attribute("contrastMatrixType").is_some()
+        {
+            return Err(predictor.unsupported("a contrast matrix"));
+        }
+        categorical.insert(predictor.required("name")?);
+    }
+    Ok(categorical)
 }
 
-type Sums = (Box<[Sum]>, u32);
-
-/// The sums, and the class without one.
+/// Reads the sums, and the index of the class without one.
 fn read_sums<'d>(
-    builder: &mut Builder<'d>,
-    element: Element<'d>,
-    place: &Place,
-    numbers: &HashMap<&'d str, u32>,
-) -> Result<Sums> {
-    let matrix = element.need_child("ParamMatrix")?;
+    builder: &mut PmmlBuilder<'d>,
+    element: XmlElement<'d>,
+    context: &ModelContext,
+    names: &ParameterNames<'d>,
+) -> Result<(Box<[LinearPredictor]>, u32)> {
+    let matrix = element.required_child("ParamMatrix")?;
+    // The class and the terms of each sum, and the index of each class's sum.
     let mut sums: Vec<(u32, Vec<(u32, f64)>)> = Vec::new();
-    let mut places = HashMap::new();
-    for cell in matrix.all("PCell") {
-        let class = match (&place.classes, cell.attribute("targetCategory")) {
+    let mut positions: HashMap<u32, usize> = HashMap::new();
+    for cell in matrix.children_named("PCell") {
+        let class = match (&context.classes, cell.attribute("targetCategory")) {
             (None, _) => 0,
-            (Some(classes), Some(text)) => classes.number(builder, cell, text)?,
-            (Some(_), None) => return Err(cell.unsupported("a cell for all classes")),
+            (Some(classes), Some(name)) => classes.index_of(builder, cell, name)?,
+            (Some(_), None) => return Err(cell.unsupported("a PCell without a targetCategory")),
         };
-        let at = *places.entry(class).or_insert_with(|| {
+        let position = *positions.entry(class).or_insert_with(|| {
             sums.push((class, Vec::new()));
             sums.len() - 1
         });
-        let term = (parameter(numbers, cell)?, cell.need_number("beta")?);
-        if let Some((_, terms)) = sums.get_mut(at) {
+        let term = (names.index_of(cell)?, cell.required_number("beta")?);
+        if let Some((_, terms)) = sums.get_mut(position) {
             terms.push(term);
         }
     }
     let count = sums.len();
-    let reference = match &place.classes {
+    let reference = match &context.classes {
         None if count == 1 => 0,
         Some(classes) if count > 0 && count + 1 == classes.len() => {
-            let taken = |class: &u32| places.contains_key(class);
-            (0..).find(|class| !taken(class)).unwrap_or(0)
+            (0..).find(|class| !positions.contains_key(class)).unwrap_or(0)
         }
-        _ => return Err(matrix.unsupported("another number of sums than of classes but one")),
+        _ => {
+            let message =
+                format!("a ParamMatrix with {count} sums, not one for each class but one,");
+            return Err(matrix.unsupported(message));
+        }
     };
-    let sums = sums.into_iter().map(|(class, terms)| (class, terms.into()));
+    let sums = sums.into_iter();
+    let sums = sums.map(|(class, terms)| LinearPredictor { class, terms: terms.into() });
     Ok((sums.collect(), reference))
 }

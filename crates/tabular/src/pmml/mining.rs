@@ -1,47 +1,67 @@
-//! Models of models: segments, each with a predicate, whose results are put together.
+//! `MiningModel`: segments, each a model with a predicate, whose predictions are combined.
 
-use super::field::{MISSING, Row, Scope};
-use super::model::{self, Classes, Model, NO_CLASS, Place, Shown, Verdict};
+use super::builder::PmmlBuilder;
+use super::classes::TargetClasses;
+use super::field::{FieldScope, MISSING, PmmlRow};
+use super::model::{
+    self, ExposedOutput, MiningFunction, ModelContext, NO_CLASS, PmmlModel, PmmlPrediction,
+};
+use super::numeric::normalize;
 use super::predicate::{self, Predicate, Truth};
-use super::regression::divide_by_total;
-use super::schema::Builder;
-use super::xml::Element;
+use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
-/// The most output fields of segments.
-const MAX_SHOWN: usize = 65_536;
+/// The most output fields of all segments.
+const MAX_EXPOSED: usize = 65_536;
 
-pub(super) struct Mining {
+pub(super) struct MiningModel {
     segments: Box<[Segment]>,
-    method: Method,
-    on_missing: OnMissing,
-    /// Of segments without a result, the share of the weight above which there is none at all.
-    most_missing: f64,
-    /// Our classes, and those of the segments.
-    classes: Option<(Classes, Classes)>,
-    /// For the median: where the results of segments lie.
-    results: u32,
+    method: MultipleModelMethod,
+    missing_treatment: MissingPredictionTreatment,
+    /// The largest share of the weight that segments without a prediction may have: above it, there
+    /// is no prediction (`missingThreshold`).
+    missing_threshold: f64,
+    classes: Option<SegmentClasses>,
+    /// The slot of the first prediction of a segment; those of the others follow. Only for the
+    /// median.
+    first_value: u32,
+}
+
+/// The classes of a model of segments.
+struct SegmentClasses {
+    /// Those of the whole model.
+    own: TargetClasses,
+    /// Those that segments with the same target share.
+    inner: TargetClasses,
+}
+
+impl SegmentClasses {
+    /// The slots of the probabilities of each class: that of the whole model, and that of a segment.
+    fn slots(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+        (self.own.slot..).zip(self.inner.slot..).take(self.own.len())
+    }
 }
 
 struct Segment {
     predicate: Predicate,
-    model: Model,
+    model: PmmlModel,
     weight: f64,
-    name: f64,
-    /// Whether its answer is of the kind that the whole gives.
-    answers: bool,
+    /// The code of its id.
+    id: f64,
+    /// Whether it predicts the target of the whole model.
+    predicts_target: bool,
 }
 
+/// How the predictions of segments are combined: `multipleModelMethod`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
+enum MultipleModelMethod {
     SelectFirst,
     Chain,
-    /// One result is made of those of all segments.
-    Combine(Combination),
+    Aggregate(SegmentAggregation),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Combination {
+enum SegmentAggregation {
     Sum,
     Average,
     Median,
@@ -49,20 +69,21 @@ enum Combination {
     Vote,
 }
 
-impl Method {
-    /// The method, and whether segments have weights.
-    fn of(element: Element) -> Result<(Self, bool)> {
-        Ok(match element.need("multipleModelMethod")? {
-            "sum" => (Method::Combine(Combination::Sum), false),
-            "weightedSum" => (Method::Combine(Combination::Sum), true),
-            "average" => (Method::Combine(Combination::Average), false),
-            "weightedAverage" => (Method::Combine(Combination::Average), true),
-            "median" => (Method::Combine(Combination::Median), false),
-            "max" => (Method::Combine(Combination::Max), false),
-            "majorityVote" => (Method::Combine(Combination::Vote), false),
-            "weightedMajorityVote" => (Method::Combine(Combination::Vote), true),
-            "selectFirst" => (Method::SelectFirst, false),
-            "modelChain" => (Method::Chain, false),
+impl MultipleModelMethod {
+    /// Reads the method, and whether it uses the weights of segments.
+    fn read(element: XmlElement) -> Result<(Self, bool)> {
+        use MultipleModelMethod::Aggregate;
+        Ok(match element.required("multipleModelMethod")? {
+            "sum" => (Aggregate(SegmentAggregation::Sum), false),
+            "weightedSum" => (Aggregate(SegmentAggregation::Sum), true),
+            "average" => (Aggregate(SegmentAggregation::Average), false),
+            "weightedAverage" => (Aggregate(SegmentAggregation::Average), true),
+            "median" => (Aggregate(SegmentAggregation::Median), false),
+            "max" => (Aggregate(SegmentAggregation::Max), false),
+            "majorityVote" => (Aggregate(SegmentAggregation::Vote), false),
+            "weightedMajorityVote" => (Aggregate(SegmentAggregation::Vote), true),
+            "selectFirst" => (MultipleModelMethod::SelectFirst, false),
+            "modelChain" => (MultipleModelMethod::Chain, false),
             other => {
                 return Err(element.unsupported(format!("multipleModelMethod={other:?}")));
             }
@@ -70,312 +91,337 @@ impl Method {
     }
 }
 
-/// What a segment without a result does to the whole.
+/// The effect of a segment without a prediction: `missingPredictionTreatment`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OnMissing {
-    /// It has no vote; a sum or a mean with it is missing.
+enum MissingPredictionTreatment {
+    /// It has no vote; but a sum or a mean is missing.
     Continue,
-    Skip,
-    NoResult,
+    SkipSegment,
+    /// The whole model has no prediction.
+    ReturnMissing,
 }
 
-impl Mining {
-    pub(super) fn score(&self, row: &mut Row) -> Verdict {
+impl MiningModel {
+    pub(super) fn score(&self, row: &mut PmmlRow) -> PmmlPrediction {
         match self.method {
-            Method::SelectFirst => self.first(row),
-            Method::Chain => self.chain(row),
-            Method::Combine(combination) => match &self.classes {
-                None => self.number(row, combination),
-                Some((own, theirs)) => self.class(row, combination, own, theirs),
+            MultipleModelMethod::SelectFirst => self.score_first(row),
+            MultipleModelMethod::Chain => self.score_chain(row),
+            MultipleModelMethod::Aggregate(aggregation) => match &self.classes {
+                None => self.score_number(row, aggregation),
+                Some(classes) => self.score_class(row, aggregation, classes),
             },
         }
     }
 
-    fn first(&self, row: &mut Row) -> Verdict {
+    /// The prediction of the first segment whose predicate is true.
+    fn score_first(&self, row: &mut PmmlRow) -> PmmlPrediction {
         let mut segments = self.segments.iter();
         match segments.find(|segment| segment.predicate.test(row) == Truth::True) {
-            Some(segment) => segment.named(segment.model.score(row)),
-            None => Verdict::MISSING,
+            Some(segment) => segment.with_entity(segment.model.score(row)),
+            None => PmmlPrediction::MISSING,
         }
     }
 
-    /// Every segment sees the outputs of those before it; the last one's result is that of all.
-    fn chain(&self, row: &mut Row) -> Verdict {
-        let mut verdict = Verdict::MISSING;
+    /// The prediction of the last segment. Each segment can refer to the outputs of those before it.
+    fn score_chain(&self, row: &mut PmmlRow) -> PmmlPrediction {
+        let mut last = PmmlPrediction::MISSING;
         for segment in &self.segments {
             if segment.predicate.test(row) != Truth::True {
                 continue;
             }
-            let one = segment.model.score(row);
-            if segment.answers {
-                verdict = one;
+            let prediction = segment.model.score(row);
+            if segment.predicts_target {
+                last = prediction;
             }
-            if one.is_missing() && self.on_missing == OnMissing::NoResult {
-                return Verdict::MISSING;
-            }
-        }
-        if let Some((own, theirs)) = &self.classes {
-            for (own, theirs) in (own.slot..).zip(theirs.slot..).take(own.len()) {
-                row.set(own, row.get(theirs));
+            let returns_missing =
+                self.missing_treatment == MissingPredictionTreatment::ReturnMissing;
+            if prediction.is_missing() && returns_missing {
+                return PmmlPrediction::MISSING;
             }
         }
-        verdict
+        if let Some(classes) = &self.classes {
+            for (own, inner) in classes.slots() {
+                row.set(own, row.get(inner));
+            }
+        }
+        last
     }
 
-    /// One number of those of the segments.
+    /// Aggregates numbers.
     #[allow(clippy::cast_precision_loss)]
-    fn number(&self, row: &mut Row, combination: Combination) -> Verdict {
-        let (mut sum, mut most) = (0.0, f64::NEG_INFINITY);
-        let mut tally = Tally::default();
+    fn score_number(&self, row: &mut PmmlRow, aggregation: SegmentAggregation) -> PmmlPrediction {
+        let skips_missing = self.missing_treatment == MissingPredictionTreatment::SkipSegment;
+        let (mut sum, mut largest) = (0.0, f64::NEG_INFINITY);
+        let mut tally = SegmentTally::default();
         for segment in &self.segments {
             if segment.predicate.test(row) != Truth::True {
                 continue;
             }
             let value = segment.model.score(row).value;
-            if !tally.add(segment.weight, value.is_nan(), self.on_missing == OnMissing::Skip) {
-                return Verdict::MISSING;
-            }
+            tally.add(segment.weight, value.is_nan());
             if value.is_nan() {
-                continue;
+                if skips_missing {
+                    continue;
+                }
+                return PmmlPrediction::MISSING;
             }
-            if combination == Combination::Median {
-                row.set(self.results.saturating_add(tally.count - 1), value);
+            if aggregation == SegmentAggregation::Median {
+                row.set(self.first_value.saturating_add(tally.count - 1), value);
             }
             sum += segment.weight * value;
-            most = most.max(value);
+            largest = largest.max(value);
         }
-        if tally.count == 0 || tally.is_too_much_missing(self.most_missing) {
-            return Verdict::MISSING;
+        if tally.count == 0 || tally.is_above(self.missing_threshold) {
+            return PmmlPrediction::MISSING;
         }
-        Verdict::number(match combination {
-            Combination::Max => most,
-            Combination::Median => median(row.range(self.results, tally.count as usize)),
-            Combination::Average => sum / tally.weight,
-            Combination::Sum | Combination::Vote => sum,
+        PmmlPrediction::number(match aggregation {
+            SegmentAggregation::Max => largest,
+            SegmentAggregation::Median => median(row.range(self.first_value, tally.count as usize)),
+            SegmentAggregation::Average => sum / tally.weight,
+            SegmentAggregation::Sum | SegmentAggregation::Vote => sum,
         })
     }
 
-    /// One class by those of the segments, or by their probabilities.
-    fn class(
+    /// Aggregates votes for classes, or the probabilities of classes.
+    fn score_class(
         &self,
-        row: &mut Row,
-        combination: Combination,
-        own: &Classes,
-        theirs: &Classes,
-    ) -> Verdict {
+        row: &mut PmmlRow,
+        aggregation: SegmentAggregation,
+        classes: &SegmentClasses,
+    ) -> PmmlPrediction {
+        let own = &classes.own;
         row.range(own.slot, own.len()).fill(0.0);
-        let votes = combination == Combination::Vote;
-        let mut tally = Tally::default();
+        let is_vote = aggregation == SegmentAggregation::Vote;
+        let skips_missing = match self.missing_treatment {
+            MissingPredictionTreatment::Continue => is_vote,
+            MissingPredictionTreatment::SkipSegment => true,
+            MissingPredictionTreatment::ReturnMissing => false,
+        };
+        let mut tally = SegmentTally::default();
         for segment in &self.segments {
             if segment.predicate.test(row) != Truth::True {
                 continue;
             }
-            let verdict = segment.model.score(row);
-            let is_missing = verdict.is_missing() || verdict.class == NO_CLASS;
-            let goes_on = match self.on_missing {
-                OnMissing::Continue => votes,
-                OnMissing::Skip => true,
-                OnMissing::NoResult => false,
-            };
-            if !tally.add(segment.weight, is_missing, goes_on) {
-                return Verdict::MISSING;
-            }
+            let prediction = segment.model.score(row);
+            let is_missing = prediction.is_missing() || prediction.class == NO_CLASS;
+            tally.add(segment.weight, is_missing);
             if is_missing {
-                continue;
+                if skips_missing {
+                    continue;
+                }
+                return PmmlPrediction::MISSING;
             }
-            if votes {
-                let slot = own.slot.saturating_add(verdict.class);
+            if is_vote {
+                let slot = own.slot.saturating_add(prediction.class);
                 row.set(slot, row.get(slot) + segment.weight);
                 continue;
             }
-            for (own, theirs) in (own.slot..).zip(theirs.slot..).take(own.len()) {
-                row.set(own, row.get(own) + segment.weight * row.get(theirs));
+            for (own, inner) in classes.slots() {
+                row.set(own, row.get(own) + segment.weight * row.get(inner));
             }
         }
-        if tally.count == 0 || tally.is_too_much_missing(self.most_missing) {
-            return Verdict::MISSING;
+        if tally.count == 0 || tally.is_above(self.missing_threshold) {
+            return PmmlPrediction::MISSING;
         }
-        divide_by_total(row.range(own.slot, own.len()));
-        own.likeliest(row)
+        normalize(row.range(own.slot, own.len()));
+        own.most_probable(row)
     }
 }
 
-/// What segments there were.
+/// The segments whose predicates were true.
 #[derive(Default)]
-struct Tally {
-    /// With a result.
+struct SegmentTally {
+    /// The number of those with a prediction.
     count: u32,
-    /// Theirs.
+    /// The weight of those with a prediction.
     weight: f64,
-    /// That of those without.
+    /// The weight of those without.
     missing: f64,
 }
 
-impl Tally {
-    /// False if there can be no result any more.
-    fn add(&mut self, weight: f64, is_missing: bool, goes_on: bool) -> bool {
-        if !is_missing {
+impl SegmentTally {
+    fn add(&mut self, weight: f64, is_missing: bool) {
+        if is_missing {
+            self.missing += weight;
+        } else {
             self.count += 1;
             self.weight += weight;
-            return true;
         }
-        self.missing += weight;
-        goes_on
     }
 
-    fn is_too_much_missing(&self, most: f64) -> bool {
-        self.missing > most * (self.weight + self.missing)
+    /// Whether the share of segments without a prediction is above `threshold`.
+    fn is_above(&self, threshold: f64) -> bool {
+        self.missing > threshold * (self.weight + self.missing)
     }
 }
 
 fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;
-    let at = |index: usize| values.get(index).copied().unwrap_or(MISSING);
-    match values.len() % 2 {
-        1 => at(middle),
-        _ => f64::midpoint(at(middle.wrapping_sub(1)), at(middle)),
+    let high = values.get(middle).copied().unwrap_or(MISSING);
+    if values.len() % 2 == 1 {
+        return high;
     }
+    let low = values.get(middle.wrapping_sub(1)).copied().unwrap_or(MISSING);
+    f64::midpoint(low, high)
 }
 
 impl Segment {
-    /// The result with the name of what decided: the segment, unless the model names something.
-    fn named(&self, verdict: Verdict) -> Verdict {
-        match verdict.entity.is_nan() {
-            true => Verdict { entity: self.name, ..verdict },
-            false => verdict,
+    /// The prediction with the id of what determined it: this segment, unless the model has an id.
+    fn with_entity(&self, prediction: PmmlPrediction) -> PmmlPrediction {
+        match prediction.entity.is_nan() {
+            true => PmmlPrediction { entity: self.id, ..prediction },
+            false => prediction,
         }
     }
 }
 
-impl Mining {
-    /// Reads it, and the outputs of its segments that others see.
+impl MiningModel {
+    /// Reads the model, and the outputs of its segments that are visible outside of it.
     pub(super) fn read<'d>(
-        builder: &mut Builder<'d>,
-        element: Element<'d>,
-        place: &Place,
-    ) -> Result<(Self, Vec<Shown>)> {
+        builder: &mut PmmlBuilder<'d>,
+        element: XmlElement<'d>,
+        context: &ModelContext,
+    ) -> Result<(Self, Vec<ExposedOutput>)> {
         if let Some(embedded) = element.child("Regression").or(element.child("DecisionTree")) {
-            return Err(embedded.unsupported("a model that is embedded without a segment"));
+            return Err(embedded.unsupported("an embedded model without a segment"));
         }
-        let segmentation = element.need_child("Segmentation")?;
-        let (method, is_weighted) = Method::of(segmentation)?;
-        let classes = classes(builder, segmentation, place, method)?;
+        let segmentation = element.required_child("Segmentation")?;
+        let (method, is_weighted) = MultipleModelMethod::read(segmentation)?;
+        let classes = read_classes(builder, segmentation, context, method)?;
+        let is_chain = method == MultipleModelMethod::Chain;
+        let selects_first = method == MultipleModelMethod::SelectFirst;
         let mut segments = Vec::new();
-        let mut shown = Vec::new();
-        // Where each segment sees the outputs of those before it.
-        let mut scope = Scope::within(place.scope);
-        for segment in segmentation.all("Segment") {
-            let (segment, outputs) = {
-                let inside = Place {
-                    scope: &scope,
-                    classes: classes.as_ref().map(|(_, theirs)| theirs.clone()),
-                    has_outputs: method == Method::Chain
-                        || (place.has_outputs && method == Method::SelectFirst),
-                    depth: place.depth + 1,
-                };
-                read_segment(builder, segment, &inside, is_weighted)?
+        let mut exposed = Vec::new();
+        // Has the outputs of the segments before, in a chain.
+        let mut scope = FieldScope::within(context.scope);
+        for segment in segmentation.children_named("Segment") {
+            let inside = ModelContext {
+                scope: &scope,
+                classes: classes.as_ref().map(|classes| classes.inner.clone()),
+                has_outputs: is_chain || (context.has_outputs && selects_first),
+                depth: context.depth + 1,
             };
-            for output in &outputs {
-                if method == Method::Chain {
+            let (segment, outputs) = read_segment(builder, segment, &inside, is_weighted)?;
+            if is_chain {
+                for output in &outputs {
                     scope.set(&output.name, output.field);
                 }
             }
-            shown.extend(outputs);
-            if shown.len() > MAX_SHOWN {
-                return Err(segmentation.unsupported(format!("more than {MAX_SHOWN} outputs")));
+            exposed.extend(outputs);
+            if exposed.len() > MAX_EXPOSED {
+                return Err(segmentation.unsupported(format!("more than {MAX_EXPOSED} outputs")));
             }
             segments.push(segment);
         }
-        let is_fine = match method {
-            Method::Chain => segments.last().is_some_and(|last: &Segment| last.answers),
-            Method::SelectFirst | Method::Combine(_) => {
-                !segments.is_empty() && segments.iter().all(|segment| segment.answers)
-            }
-        };
-        if !is_fine {
-            let message = "a segment that predicts something else than the whole";
-            return Err(segmentation.unsupported(message));
-        }
-        let results = match method == Method::Combine(Combination::Median) {
-            true => builder.slots(segmentation, segments.len())?,
+        check_targets(segmentation, method, &segments)?;
+        let is_median = method == MultipleModelMethod::Aggregate(SegmentAggregation::Median);
+        let first_value = match is_median {
+            true => builder.allocate_slots(segmentation, segments.len())?,
             false => 0,
         };
-        let (on_missing, most_missing) = missing_treatment(segmentation)?;
-        let segments = segments.into();
-        Ok((Mining { segments, method, on_missing, most_missing, classes, results }, shown))
+        let (missing_treatment, missing_threshold) = read_missing_treatment(segmentation)?;
+        let model = MiningModel {
+            segments: segments.into(),
+            method,
+            missing_treatment,
+            missing_threshold,
+            classes,
+            first_value,
+        };
+        Ok((model, exposed))
     }
 }
 
-/// Our classes, and those that segments which predict the same use.
-fn classes(
-    builder: &mut Builder,
-    element: Element,
-    place: &Place,
-    method: Method,
-) -> Result<Option<(Classes, Classes)>> {
-    let Some(own) = &place.classes else {
-        return match method {
-            Method::Combine(Combination::Vote) => {
-                Err(element.damaged("there is no vote on a number"))
-            }
-            Method::SelectFirst | Method::Chain | Method::Combine(_) => Ok(None),
+/// Checks that the segments that determine the prediction predict the target of the whole model.
+fn check_targets(
+    element: XmlElement,
+    method: MultipleModelMethod,
+    segments: &[Segment],
+) -> Result<()> {
+    let is_valid = match method {
+        MultipleModelMethod::Chain => segments.last().is_some_and(|last| last.predicts_target),
+        MultipleModelMethod::SelectFirst | MultipleModelMethod::Aggregate(_) => {
+            !segments.is_empty() && segments.iter().all(|segment| segment.predicts_target)
+        }
+    };
+    match is_valid {
+        true => Ok(()),
+        false => Err(element.unsupported("a segment with another target than the whole model")),
+    }
+}
+
+/// The classes of the model, and those of its segments.
+fn read_classes(
+    builder: &mut PmmlBuilder,
+    element: XmlElement,
+    context: &ModelContext,
+    method: MultipleModelMethod,
+) -> Result<Option<SegmentClasses>> {
+    let is_vote = method == MultipleModelMethod::Aggregate(SegmentAggregation::Vote);
+    let Some(own) = &context.classes else {
+        return match is_vote {
+            true => Err(element.damaged("a vote needs a model that predicts classes")),
+            false => Ok(None),
         };
     };
-    let theirs = match method {
-        Method::SelectFirst => own.clone(),
-        Method::Chain | Method::Combine(Combination::Average | Combination::Vote) => {
-            own.elsewhere(builder, element)?
+    let inner = match method {
+        MultipleModelMethod::SelectFirst => own.clone(),
+        MultipleModelMethod::Chain
+        | MultipleModelMethod::Aggregate(SegmentAggregation::Average | SegmentAggregation::Vote) => {
+            own.with_own_slots(builder, element)?
         }
-        Method::Combine(Combination::Sum | Combination::Median | Combination::Max) => {
-            return Err(element.unsupported("this multipleModelMethod for classes"));
-        }
+        MultipleModelMethod::Aggregate(
+            SegmentAggregation::Sum | SegmentAggregation::Median | SegmentAggregation::Max,
+        ) => return Err(element.unsupported("this multipleModelMethod for classes")),
     };
-    Ok(Some((own.clone(), theirs)))
+    Ok(Some(SegmentClasses { own: own.clone(), inner }))
 }
 
 fn read_segment<'d>(
-    builder: &mut Builder<'d>,
-    element: Element<'d>,
-    place: &Place,
+    builder: &mut PmmlBuilder<'d>,
+    element: XmlElement<'d>,
+    context: &ModelContext,
     is_weighted: bool,
-) -> Result<(Segment, Vec<Shown>)> {
-    let predicate = predicate::of(element, place.scope, &mut builder.symbols)?;
-    let found = model::find(element).ok_or_else(|| element.damaged("has no model"))?;
+) -> Result<(Segment, Vec<ExposedOutput>)> {
+    let predicate = predicate::read_child(element, context.scope, &mut builder.strings)?;
+    let inner = model::find(element).ok_or_else(|| element.damaged("has no model"))?;
     let weight = if is_weighted { element.number_or("weight", 1.0)? } else { 1.0 };
     if weight < 0.0 || weight.is_infinite() {
-        return Err(element.damaged("weight is not a positive number"));
+        return Err(element.damaged("weight is not a finite, positive number"));
     }
-    let name = match element.attribute("id") {
-        Some(id) if builder.wants_entities => builder.symbols.intern(id),
+    let id = match element.attribute("id") {
+        Some(id) if builder.needs_entity_ids => builder.strings.intern(id),
         _ => MISSING,
     };
-    let (model, shown) = model::inner(builder, found, place)?;
-    let answers = match (&model.classes, &place.classes) {
-        (None, None) => model.function.is_regression(),
-        (Some(theirs), Some(wanted)) => {
-            theirs.slot == wanted.slot && theirs.labels == wanted.labels
+    let (model, exposed) = model::read_inner(builder, inner, context)?;
+    let predicts_target = match (&model.classes, &context.classes) {
+        (None, None) => model.function == MiningFunction::Regression,
+        (Some(inner), Some(expected)) => {
+            inner.slot == expected.slot && inner.labels == expected.labels
         }
         _ => false,
     };
-    Ok((Segment { predicate, model, weight, name, answers }, shown))
+    Ok((Segment { predicate, model, weight, id, predicts_target }, exposed))
 }
 
-fn missing_treatment(element: Element) -> Result<(OnMissing, f64)> {
-    // Files of a version before 4.4 have it as an extension of that name.
+/// Reads the treatment of segments without a prediction, and the threshold for their share.
+fn read_missing_treatment(element: XmlElement) -> Result<(MissingPredictionTreatment, f64)> {
+    // Before 4.4, an extension of the same name with a prefix.
     let name = element
         .attribute("missingPredictionTreatment")
         .or(element.attribute("x-missingPredictionTreatment"));
-    let on_missing = match name {
-        None | Some("continue") => OnMissing::Continue,
-        Some("skipSegment") => OnMissing::Skip,
-        Some("returnMissing") => OnMissing::NoResult,
+    let treatment = match name {
+        None | Some("continue") => MissingPredictionTreatment::Continue,
+        Some("skipSegment") => MissingPredictionTreatment::SkipSegment,
+        Some("returnMissing") => MissingPredictionTreatment::ReturnMissing,
         Some(other) => {
-            let message = format!("missingPredictionTreatment={other:?} is not known");
+            let message = format!("missingPredictionTreatment={other:?} is not valid");
             return Err(element.damaged(message));
         }
     };
     let threshold = element.number("missingThreshold")?;
-    let threshold = threshold.or(element.number("x-missingThreshold")?);
-    Ok((on_missing, if on_missing == OnMissing::Skip { threshold.unwrap_or(1.0) } else { 1.0 }))
+    let threshold = threshold.or(element.number("x-missingThreshold")?).unwrap_or(1.0);
+    let is_used = treatment == MissingPredictionTreatment::SkipSegment;
+    Ok((treatment, if is_used { threshold } else { 1.0 }))
 }

@@ -1,20 +1,21 @@
-//! PMML files (versions 3 to 4.4), scored by this process itself.
+//! PMML files (versions 3 to 4.4), evaluated without a library.
 //!
-//! A file is compiled when it is loaded: names become places in an array of numbers, trees become
-//! arrays ([`tree`]), and so on. Scoring a row fills that array, step by step, and takes no
-//! memory. What can not be scored is refused when the file is loaded, by its name and line.
+//! A file is compiled when it is loaded: names become indices into an array of numbers, trees become
+//! arrays, and so on. Scoring a row fills that array step by step, without allocation. What cannot be
+//! scored is refused when the file is loaded, by its name and line.
 //!
-//! * [`xml`] reads the file; [`field`], [`schema`], [`expression`] and [`predicate`] are what all
-//!   models are made of;
-//! * [`model`] puts a model together, [`tree`], [`regression`], [`general`], [`mining`],
-//!   [`scorecard`], [`clustering`] and [`network`] are the kinds of them, and [`output`] names their results;
-//! * [`rows`] turns tensors into rows and back; this file ties them together as a [`Platform`].
+//! * [`xml`] parses the file; [`field`], [`schema`], [`expression`] and [`predicate`] are common to all
+//!   models, and [`builder`] is what they share while a file is read;
+//! * [`model`] assembles a model; [`tree`], [`regression`], [`general`], [`mining`], [`scorecard`],
+//!   [`clustering`] and [`network`] are its kinds; [`target`] and [`output`] are what follows it;
+//! * [`scorer`] converts between tensors and rows; this file is the [`Platform`].
 
 use std::path::Path;
 use std::sync::Arc;
 
-use self::rows::Scorer;
-use self::xml::Element;
+use self::builder::PmmlBuilder;
+use self::scorer::Scorer;
+use self::xml::XmlElement;
 use tensorserve_platform::{
     Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform, files,
 };
@@ -22,28 +23,39 @@ use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod apply;
+mod builder;
+mod classes;
 mod clustering;
 mod expression;
 mod field;
+mod function;
 mod general;
 mod interval;
+mod map_values;
 mod mining;
 mod model;
 mod network;
+mod norm_continuous;
+mod numeric;
 mod output;
 mod predicate;
 mod regression;
-mod rows;
 mod schema;
 mod scorecard;
+mod scorer;
+mod target;
 mod tree;
 mod xml;
 
-/// How names of PMML files end.
+/// The endings of model files.
 const ENDINGS: [&str; 1] = [".pmml"];
 
-/// The largest file: a forest of some ten million nodes. Reading takes three times that in memory.
-const MAX_BYTES: u64 = 1 << 30;
+/// The largest file: a forest of about ten million nodes. Reading takes three times its size in
+/// memory.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// The byte order mark, which some programs put before the text.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// The `pmml` platform.
 pub struct Pmml;
@@ -62,7 +74,7 @@ impl Platform for Pmml {
     }
 
     fn describe(&self) -> Result<String> {
-        Ok("PMML natively".to_owned())
+        Ok("PMML, built-in evaluator".to_owned())
     }
 
     fn recognises(&self, place: &Place) -> bool {
@@ -78,64 +90,73 @@ impl Platform for Pmml {
     }
 
     fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
-        let file = read(path)?;
-        let signatures = vec![file.signature];
-        Ok(Inspection { signatures, written_by: file.written_by, bytes: file.bytes })
+        let PmmlFile { model, bytes } = PmmlFile::open(path)?;
+        let signatures = vec![model.signature];
+        Ok(Inspection { signatures, written_by: model.written_by, bytes })
     }
 
     fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
-        let file = read(path)?;
-        let executable: Arc<dyn Executable> = Arc::new(file.scorer);
-        let signatures = vec![file.signature];
-        Ok(Loaded { signatures, executable, bytes: file.bytes, marshalled_hooks: false })
+        let PmmlFile { model, bytes } = PmmlFile::open(path)?;
+        let executable: Arc<dyn Executable> = Arc::new(model.scorer);
+        let signatures = vec![model.signature];
+        Ok(Loaded { signatures, executable, bytes, marshalled_hooks: false })
     }
 }
 
-/// A file, read.
-struct Read {
-    signature: Signature,
-    scorer: Scorer,
-    written_by: String,
+/// A model file that is read.
+struct PmmlFile {
+    model: CompiledPmml,
     bytes: u64,
 }
 
-fn read(path: &Path) -> Result<Read> {
-    let file = files::find(path, &ENDINGS)?;
-    let bytes = files::read(&file, MAX_BYTES)?;
-    let text = std::str::from_utf8(&bytes).map_err(|error| {
-        let at = error.valid_up_to();
-        Error::new(Code::DataLoss, format!("byte {at} is not UTF-8, the encoding that is taken"))
-    });
-    let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-    let (signature, scorer, written_by) =
-        text.and_then(compile).map_err(|error| error.context(file.display()))?;
-    Ok(Read { signature, scorer, written_by, bytes: size })
+impl PmmlFile {
+    fn open(path: &Path) -> Result<Self> {
+        let file = files::find(path, &ENDINGS)?;
+        let bytes = files::read(&file, MAX_FILE_BYTES)?;
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            let at = error.valid_up_to();
+            Error::new(
+                Code::DataLoss,
+                format!("invalid UTF-8 at byte {at}; save the file as UTF-8"),
+            )
+        });
+        let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let model = text.and_then(compile).map_err(|error| error.context(file.display()))?;
+        Ok(PmmlFile { model, bytes: size })
+    }
 }
 
-/// What the text of a file says: its signature, its model, and what wrote it.
-fn compile(text: &str) -> Result<(Signature, Scorer, String)> {
-    // A mark of the byte order, which some tools put before the text.
-    let document = xml::parse(text.trim_start_matches('\u{feff}'))?;
-    let root = Element::root(&document);
+/// The compiled model of a file.
+struct CompiledPmml {
+    signature: Signature,
+    scorer: Scorer,
+    /// The program that wrote the file; empty if not recorded.
+    written_by: String,
+}
+
+/// Compiles the text of a file.
+fn compile(text: &str) -> Result<CompiledPmml> {
+    let document = xml::parse(text.trim_start_matches(BYTE_ORDER_MARK))?;
+    let root = XmlElement::root(&document);
     if root.name() != "PMML" {
         return Err(root.damaged("is not PMML"));
     }
     check_version(root)?;
-    let mut builder = schema::Builder::new(root)?;
-    let whole = model::read(&mut builder, root)?;
-    let (signature, scorer) = rows::prepare(builder, whole)?;
-    Ok((signature, scorer, written_by(root)))
+    let mut builder = PmmlBuilder::new(root)?;
+    let model = model::read_root(&mut builder, root)?;
+    let (signature, scorer) = Scorer::new(builder, model)?;
+    Ok(CompiledPmml { signature, scorer, written_by: written_by(root) })
 }
 
-fn check_version(root: Element) -> Result<()> {
+fn check_version(root: XmlElement) -> Result<()> {
     let version = root.attribute("version").unwrap_or_default();
     match version.split('.').next() {
         Some("3" | "4") => Ok(()),
-        _ => Err(root.unsupported(format!("version {version:?}, which is neither 3 nor 4,"))),
+        _ => Err(root.unsupported(format!("version {version:?}, neither 3 nor 4,"))),
     }
 }
 
-fn written_by(root: Element) -> String {
+fn written_by(root: XmlElement) -> String {
     let application = root.child("Header").and_then(|header| header.child("Application"));
     let Some(application) = application else {
         return String::new();

@@ -1,48 +1,59 @@
-//! Neural networks: layers of sums of the layer before, each through an activation function.
+//! `NeuralNetwork`: layers of neurons, each an activation function of a weighted sum of values of
+//! layers before.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::expression::{self, Expression, Line};
-use super::field::{Kind, Row};
-use super::model::{Classes, Place, Verdict};
-use super::regression::{divide_by_total, softmax};
-use super::schema::Builder;
-use super::xml::Element;
+use super::builder::PmmlBuilder;
+use super::classes::TargetClasses;
+use super::expression::{self, Expression};
+use super::field::{PmmlRow, PmmlType, indicator};
+use super::model::{ModelContext, PmmlPrediction};
+use super::norm_continuous::NormContinuous;
+use super::numeric::{logistic, normalize, softmax};
+use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
-pub(super) struct Network {
+pub(super) struct NeuralNetwork {
+    /// The slot and the expression of each input.
     inputs: Box<[(u32, Expression)]>,
-    layers: Box<[Layer]>,
-    outputs: Outputs,
+    layers: Box<[NeuralLayer]>,
+    outputs: NeuralOutputs,
 }
 
-struct Layer {
-    /// Where the values of its neurons lie, side by side.
+struct NeuralLayer {
+    /// The slot of the value of its first neuron; those of the others follow.
     first: u32,
     neurons: Box<[Neuron]>,
-    /// Of all its neurons: where a value comes from, and its weight.
+    /// The connections of all its neurons: slot and weight.
     connections: Box<[(u32, f64)]>,
-    activation: Activation,
-    /// Of the activation function `threshold`.
+    activation: ActivationFunction,
+    /// Used by [`ActivationFunction::Threshold`].
     threshold: f64,
-    normalization: Normalization,
+    normalization: LayerNormalization,
 }
 
 struct Neuron {
     bias: f64,
+    /// A range of [`NeuralLayer::connections`].
     connections: Range<usize>,
 }
 
-enum Outputs {
-    /// Where the number is, and what makes it one of the target's.
-    Number(u32, Option<Line>),
-    /// Where the probability of each class comes from.
-    Classes(Classes, Box<[(u32, u32)]>),
+enum NeuralOutputs {
+    Number {
+        slot: u32,
+        /// The inverse of the normalization of the target.
+        denormalization: Option<NormContinuous>,
+    },
+    Classes {
+        classes: TargetClasses,
+        /// The index of each class, and the slot of its probability.
+        sources: Box<[(u32, u32)]>,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Activation {
+enum ActivationFunction {
     Threshold,
     Logistic,
     Tanh,
@@ -59,91 +70,91 @@ enum Activation {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Normalization {
+enum LayerNormalization {
     None,
     Simplemax,
     Softmax,
 }
 
-impl Activation {
-    fn of(self, sum: f64, threshold: f64) -> f64 {
+impl ActivationFunction {
+    fn apply(self, sum: f64, threshold: f64) -> f64 {
         match self {
-            Activation::Threshold if sum.is_nan() => sum,
-            Activation::Threshold => f64::from(u8::from(sum > threshold)),
-            Activation::Logistic => 1.0 / (1.0 + (-sum).exp()),
-            Activation::Tanh => sum.tanh(),
-            Activation::Identity => sum,
-            Activation::Exponential => sum.exp(),
-            Activation::Reciprocal => 1.0 / sum,
-            Activation::Square => sum * sum,
-            Activation::Gauss => (-(sum * sum)).exp(),
-            Activation::Sine => sum.sin(),
-            Activation::Cosine => sum.cos(),
-            Activation::Elliott => sum / (1.0 + sum.abs()),
-            Activation::Arctan => 2.0 * sum.atan() / std::f64::consts::PI,
-            Activation::Rectifier if sum.is_nan() => sum,
-            Activation::Rectifier => sum.max(0.0),
+            ActivationFunction::Threshold if sum.is_nan() => sum,
+            ActivationFunction::Threshold => indicator(sum > threshold),
+            ActivationFunction::Logistic => logistic(sum),
+            ActivationFunction::Tanh => sum.tanh(),
+            ActivationFunction::Identity => sum,
+            ActivationFunction::Exponential => sum.exp(),
+            ActivationFunction::Reciprocal => 1.0 / sum,
+            ActivationFunction::Square => sum * sum,
+            ActivationFunction::Gauss => (-(sum * sum)).exp(),
+            ActivationFunction::Sine => sum.sin(),
+            ActivationFunction::Cosine => sum.cos(),
+            ActivationFunction::Elliott => sum / (1.0 + sum.abs()),
+            ActivationFunction::Arctan => 2.0 * sum.atan() / std::f64::consts::PI,
+            ActivationFunction::Rectifier if sum.is_nan() => sum,
+            ActivationFunction::Rectifier => sum.max(0.0),
         }
     }
 
-    fn named(element: Element, name: &str) -> Result<Self> {
+    fn named(element: XmlElement, name: &str) -> Result<Self> {
         Ok(match name {
-            "threshold" => Activation::Threshold,
-            "logistic" => Activation::Logistic,
-            "tanh" => Activation::Tanh,
-            "identity" => Activation::Identity,
-            "exponential" => Activation::Exponential,
-            "reciprocal" => Activation::Reciprocal,
-            "square" => Activation::Square,
-            "Gauss" => Activation::Gauss,
-            "sine" => Activation::Sine,
-            "cosine" => Activation::Cosine,
-            "Elliott" => Activation::Elliott,
-            "arctan" => Activation::Arctan,
-            "rectifier" => Activation::Rectifier,
+            "threshold" => ActivationFunction::Threshold,
+            "logistic" => ActivationFunction::Logistic,
+            "tanh" => ActivationFunction::Tanh,
+            "identity" => ActivationFunction::Identity,
+            "exponential" => ActivationFunction::Exponential,
+            "reciprocal" => ActivationFunction::Reciprocal,
+            "square" => ActivationFunction::Square,
+            "Gauss" => ActivationFunction::Gauss,
+            "sine" => ActivationFunction::Sine,
+            "cosine" => ActivationFunction::Cosine,
+            "Elliott" => ActivationFunction::Elliott,
+            "arctan" => ActivationFunction::Arctan,
+            "rectifier" => ActivationFunction::Rectifier,
             _ => return Err(element.unsupported(format!("activationFunction={name:?}"))),
         })
     }
 }
 
-impl Normalization {
-    fn named(element: Element, name: Option<&str>) -> Result<Self> {
+impl LayerNormalization {
+    fn named(element: XmlElement, name: Option<&str>) -> Result<Self> {
         match name {
-            None | Some("none") => Ok(Normalization::None),
-            Some("simplemax") => Ok(Normalization::Simplemax),
-            Some("softmax") => Ok(Normalization::Softmax),
+            None | Some("none") => Ok(LayerNormalization::None),
+            Some("simplemax") => Ok(LayerNormalization::Simplemax),
+            Some("softmax") => Ok(LayerNormalization::Softmax),
             Some(name) => {
-                Err(element.damaged(format!("normalizationMethod={name:?} is not known")))
+                Err(element.damaged(format!("normalizationMethod={name:?} is not valid")))
             }
         }
     }
 }
 
-impl Layer {
-    fn run(&self, row: &mut Row) {
+impl NeuralLayer {
+    fn run(&self, row: &mut PmmlRow) {
         for (slot, neuron) in (self.first..).zip(&self.neurons) {
             let connections = self.connections.get(neuron.connections.clone()).unwrap_or_default();
             let mut sum = neuron.bias;
             for (from, weight) in connections {
                 sum += weight * row.get(*from);
             }
-            row.set(slot, self.activation.of(sum, self.threshold));
+            row.set(slot, self.activation.apply(sum, self.threshold));
         }
         let values = row.range(self.first, self.neurons.len());
         match self.normalization {
-            Normalization::None => {}
-            Normalization::Simplemax => divide_by_total(values),
-            // A missing value must not be taken for a small one.
-            Normalization::Softmax if values.iter().any(|value| value.is_nan()) => {
+            LayerNormalization::None => {}
+            LayerNormalization::Simplemax => normalize(values),
+            // The maximum ignores NaN, but a missing value makes all of them missing.
+            LayerNormalization::Softmax if values.iter().any(|value| value.is_nan()) => {
                 values.fill(f64::NAN);
             }
-            Normalization::Softmax => softmax(values),
+            LayerNormalization::Softmax => softmax(values),
         }
     }
 }
 
-impl Network {
-    pub(super) fn score(&self, row: &mut Row) -> Verdict {
+impl NeuralNetwork {
+    pub(super) fn score(&self, row: &mut PmmlRow) -> PmmlPrediction {
         for (slot, expression) in &self.inputs {
             row.set(*slot, expression.value(row));
         }
@@ -151,128 +162,150 @@ impl Network {
             layer.run(row);
         }
         match &self.outputs {
-            Outputs::Number(slot, line) => {
+            NeuralOutputs::Number { slot, denormalization } => {
                 let value = row.get(*slot);
-                Verdict::number(match line {
-                    Some(line) if !value.is_nan() => line.at(value),
+                PmmlPrediction::number(match denormalization {
+                    Some(function) if !value.is_nan() => function.at(value),
                     Some(_) | None => value,
                 })
             }
-            Outputs::Classes(classes, sources) => {
+            NeuralOutputs::Classes { classes, sources } => {
                 row.range(classes.slot, classes.len()).fill(0.0);
                 for (class, from) in sources {
                     let value = row.get(*from);
                     if value.is_nan() {
-                        return Verdict::MISSING;
+                        return PmmlPrediction::MISSING;
                     }
                     row.set(classes.slot.saturating_add(*class), value);
                 }
-                classes.likeliest(row)
+                classes.most_probable(row)
             }
         }
     }
 
     pub(super) fn read<'d>(
-        builder: &mut Builder<'d>,
-        element: Element<'d>,
-        place: &Place,
+        builder: &mut PmmlBuilder<'d>,
+        element: XmlElement<'d>,
+        context: &ModelContext,
     ) -> Result<Self> {
-        let mut ids = HashMap::new();
+        let mut neurons = NeuronSlots::default();
         let mut inputs = Vec::new();
-        for input in element.need_child("NeuralInputs")?.all("NeuralInput") {
-            let derived = input.need_child("DerivedField")?;
-            let (scope, symbols) = (place.scope, &mut builder.symbols);
-            let expression = expression::of(derived, Kind::Number, false, scope, symbols)?;
-            let slot = builder.slot(input)?;
-            ids.insert(input.need("id")?, slot);
+        for input in element.required_child("NeuralInputs")?.children_named("NeuralInput") {
+            let derived = input.required_child("DerivedField")?;
+            let (scope, strings) = (context.scope, &mut builder.strings);
+            let expression = expression::read_child(derived, PmmlType::NUMBER, scope, strings)?;
+            let slot = builder.allocate_slot(input)?;
+            neurons.0.insert(input.required("id")?, slot);
             inputs.push((slot, expression));
         }
         let mut layers = Vec::new();
-        for layer in element.all("NeuralLayer") {
-            layers.push(read_layer(builder, element, layer, &mut ids)?);
+        for layer in element.children_named("NeuralLayer") {
+            layers.push(read_layer(builder, element, layer, &mut neurons)?);
         }
-        let outputs = read_outputs(builder, element, place, &ids)?;
-        Ok(Network { inputs: inputs.into(), layers: layers.into(), outputs })
+        let outputs = read_outputs(builder, element, context, &neurons)?;
+        Ok(NeuralNetwork { inputs: inputs.into(), layers: layers.into(), outputs })
     }
 }
 
-/// The place of the neuron that `attribute` names.
-fn neuron(ids: &HashMap<&str, u32>, element: Element, attribute: &str) -> Result<u32> {
-    let id = element.need(attribute)?;
-    let found = ids.get(id).copied();
-    found.ok_or_else(|| element.damaged(format!("no neuron {id:?} comes before it")))
+/// The slot of each neuron by its id.
+#[derive(Default)]
+struct NeuronSlots<'d>(HashMap<&'d str, u32>);
+
+impl NeuronSlots<'_> {
+    /// The slot of the neuron that the attribute `attribute` of `element` names.
+    fn find(&self, element: XmlElement, attribute: &str) -> Result<u32> {
+        let id = element.required(attribute)?;
+        let slot = self.0.get(id).copied();
+        slot.ok_or_else(|| element.damaged(format!("no layer before has the neuron {id:?}")))
+    }
 }
 
 fn read_layer<'d>(
-    builder: &mut Builder<'d>,
-    network: Element<'d>,
-    element: Element<'d>,
-    ids: &mut HashMap<&'d str, u32>,
-) -> Result<Layer> {
-    let own = element.attribute("activationFunction");
-    let name = match own {
+    builder: &mut PmmlBuilder<'d>,
+    network: XmlElement<'d>,
+    element: XmlElement<'d>,
+    slots: &mut NeuronSlots<'d>,
+) -> Result<NeuralLayer> {
+    // Attributes of the network are the defaults for its layers.
+    let name = match element.attribute("activationFunction") {
         Some(name) => name,
-        None => network.need("activationFunction")?,
+        None => network.required("activationFunction")?,
     };
-    let activation = Activation::named(element, name)?;
+    let activation = ActivationFunction::named(element, name)?;
     let method = element.attribute("normalizationMethod");
     let method = method.or(network.attribute("normalizationMethod"));
-    let normalization = Normalization::named(element, method)?;
+    let normalization = LayerNormalization::named(element, method)?;
     let threshold = match element.number("threshold")? {
         Some(threshold) => threshold,
         None => network.number_or("threshold", 0.0)?,
     };
     let (mut neurons, mut connections) = (Vec::new(), Vec::new());
-    for neuron_element in element.all("Neuron") {
+    for neuron in element.children_named("Neuron") {
         let start = connections.len();
-        for connection in neuron_element.all("Con") {
-            let from = neuron(ids, connection, "from")?;
-            connections.push((from, connection.need_number("weight")?));
+        for connection in neuron.children_named("Con") {
+            let from = slots.find(connection, "from")?;
+            connections.push((from, connection.required_number("weight")?));
         }
-        let bias = neuron_element.number_or("bias", 0.0)?;
+        let bias = neuron.number_or("bias", 0.0)?;
         neurons.push(Neuron { bias, connections: start..connections.len() });
     }
-    let first = builder.slots(element, neurons.len())?;
-    for (slot, neuron) in (first..).zip(element.all("Neuron")) {
-        ids.insert(neuron.need("id")?, slot);
+    let first = builder.allocate_slots(element, neurons.len())?;
+    for (slot, neuron) in (first..).zip(element.children_named("Neuron")) {
+        slots.0.insert(neuron.required("id")?, slot);
     }
     let (neurons, connections) = (neurons.into(), connections.into());
-    Ok(Layer { first, neurons, connections, activation, threshold, normalization })
+    Ok(NeuralLayer { first, neurons, connections, activation, threshold, normalization })
 }
 
 fn read_outputs<'d>(
-    builder: &mut Builder<'d>,
-    element: Element<'d>,
-    place: &Place,
-    ids: &HashMap<&'d str, u32>,
-) -> Result<Outputs> {
-    let outputs = element.need_child("NeuralOutputs")?;
-    let Some(classes) = &place.classes else {
-        let mut all = outputs.all("NeuralOutput");
-        let (Some(output), None) = (all.next(), all.next()) else {
-            return Err(outputs.damaged("needs one NeuralOutput for a number"));
-        };
-        let slot = neuron(ids, output, "outputNeuron")?;
-        let derived = output.need_child("DerivedField")?;
-        return match derived.children().next() {
-            Some(child) if child.name() == "FieldRef" => Ok(Outputs::Number(slot, None)),
-            Some(child) if child.name() == "NormContinuous" => {
-                Ok(Outputs::Number(slot, Some(Line::inverse(child)?)))
-            }
-            _ => Err(derived.unsupported("this expression of an output")),
-        };
+    builder: &mut PmmlBuilder<'d>,
+    element: XmlElement<'d>,
+    context: &ModelContext,
+    neurons: &NeuronSlots<'d>,
+) -> Result<NeuralOutputs> {
+    let outputs = element.required_child("NeuralOutputs")?;
+    match &context.classes {
+        None => read_number_output(outputs, neurons),
+        Some(classes) => read_class_outputs(builder, outputs, classes, neurons),
+    }
+}
+
+fn read_number_output(outputs: XmlElement, neurons: &NeuronSlots) -> Result<NeuralOutputs> {
+    let mut all = outputs.children_named("NeuralOutput");
+    let (Some(output), None) = (all.next(), all.next()) else {
+        return Err(outputs.damaged("needs one NeuralOutput for a number"));
     };
+    let slot = neurons.find(output, "outputNeuron")?;
+    let derived = output.required_child("DerivedField")?;
+    let denormalization = match derived.children().next() {
+        Some(child) if child.name() == "FieldRef" => None,
+        Some(child) if child.name() == "NormContinuous" => {
+            Some(NormContinuous::read_inverse(child)?)
+        }
+        _ => return Err(derived.unsupported("this expression of an output")),
+    };
+    Ok(NeuralOutputs::Number { slot, denormalization })
+}
+
+fn read_class_outputs<'d>(
+    builder: &mut PmmlBuilder<'d>,
+    outputs: XmlElement<'d>,
+    classes: &TargetClasses,
+    neurons: &NeuronSlots<'d>,
+) -> Result<NeuralOutputs> {
     let mut sources = Vec::new();
-    for output in outputs.all("NeuralOutput") {
-        let slot = neuron(ids, output, "outputNeuron")?;
-        let Some(discrete) = output.need_child("DerivedField")?.child("NormDiscrete") else {
-            return Err(output.unsupported("another expression of a class than NormDiscrete"));
+    for output in outputs.children_named("NeuralOutput") {
+        let slot = neurons.find(output, "outputNeuron")?;
+        let Some(discrete) = output.required_child("DerivedField")?.child("NormDiscrete") else {
+            return Err(output.unsupported("an output of a class that is not a NormDiscrete"));
         };
-        let class = classes.number(builder, discrete, discrete.need("value")?)?;
+        let class = classes.index_of(builder, discrete, discrete.required("value")?)?;
         sources.push((class, slot));
     }
     if sources.len() != classes.len() {
-        return Err(outputs.unsupported("another number of outputs than of classes"));
+        let (have, need) = (sources.len(), classes.len());
+        let message = format!("a network with {have} outputs for {need} classes");
+        return Err(outputs.unsupported(message));
     }
-    Ok(Outputs::Classes(classes.clone(), sources.into()))
+    Ok(NeuralOutputs::Classes { classes: classes.clone(), sources: sources.into() })
 }

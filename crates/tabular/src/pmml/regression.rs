@@ -1,37 +1,47 @@
-//! Regression: a sum of terms for the predicted number or for each class, and what is made of it.
+//! `RegressionModel`: a sum of terms for the number or for each class, and its normalization.
 
-use super::field::{Kind, Row};
-use super::model::{Classes, Place, Verdict};
-use super::schema::Builder;
-use super::xml::Element;
+use super::builder::PmmlBuilder;
+use super::classes::TargetClasses;
+use super::field::{PmmlRow, ValueKind};
+use super::model::{ModelContext, PmmlPrediction};
+use super::numeric::{
+    inverse_cauchit, inverse_cloglog, inverse_loglog, logistic, normal_cdf, normalize, softmax,
+};
+use super::schema;
+use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
-pub(super) struct Regression {
-    tables: Box<[Table]>,
-    classes: Option<Classes>,
-    normalization: Normalization,
-    /// Whether classes have an order, and each sum is about it and all before it.
+pub(super) struct RegressionModel {
+    tables: Box<[RegressionTable]>,
+    classes: Option<TargetClasses>,
+    normalization: NormalizationMethod,
+    /// Whether classes are ordered, and each sum is about the class and those before it.
     is_ordinal: bool,
 }
 
-struct Table {
+/// The terms of a sum.
+struct RegressionTable {
     intercept: f64,
-    /// Number of the class that it is for.
+    /// The index of its class.
     class: u32,
+    /// Field and coefficient.
     linear: Box<[(u32, f64)]>,
+    /// Field, exponent and coefficient.
     powers: Box<[(u32, i32, f64)]>,
-    /// Of categorical fields: those of one field lie side by side, sorted by value.
-    categories: Box<[Category]>,
+    categories: Box<[CategoricalPredictor]>,
+    /// The fields of each product, and its coefficient.
     products: Box<[(Box<[u32]>, f64)]>,
 }
 
-struct Category {
+/// The coefficients of the values of a field.
+struct CategoricalPredictor {
     slot: u32,
-    values: Box<[(f64, f64)]>,
+    /// Value and coefficient, sorted by value.
+    coefficients: Box<[(f64, f64)]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Normalization {
+enum NormalizationMethod {
     None,
     Simplemax,
     Softmax,
@@ -43,15 +53,15 @@ enum Normalization {
     Cauchit,
 }
 
-impl Table {
-    fn sum(&self, row: &Row) -> f64 {
+impl RegressionTable {
+    fn sum(&self, row: &PmmlRow) -> f64 {
         let mut sum = self.intercept;
         for (slot, coefficient) in &self.linear {
             sum += coefficient * row.get(*slot);
         }
         for (slot, exponent, coefficient) in &self.powers {
             let value = row.get(*slot);
-            // What is missing stays so, even to the power of 0.
+            // A missing value stays missing, also for an exponent of 0.
             sum += if value.is_nan() { value } else { coefficient * value.powi(*exponent) };
         }
         for category in &self.categories {
@@ -64,141 +74,97 @@ impl Table {
     }
 }
 
-impl Category {
-    /// 0 for a value that is missing or has none.
+impl CategoricalPredictor {
+    /// The coefficient of `value`; 0 if it is missing, or has none.
     #[allow(clippy::float_cmp)]
     fn coefficient(&self, value: f64) -> f64 {
-        let at = self.values.partition_point(|(known, _)| *known < value);
-        match self.values.get(at) {
+        let index = self.coefficients.partition_point(|(known, _)| *known < value);
+        match self.coefficients.get(index) {
             Some((known, coefficient)) if *known == value => *coefficient,
             _ => 0.0,
         }
     }
 }
 
-impl Normalization {
-    fn named(element: Element) -> Result<Self> {
+impl NormalizationMethod {
+    fn read(element: XmlElement) -> Result<Self> {
         Ok(match element.attribute("normalizationMethod").unwrap_or("none") {
-            "none" => Normalization::None,
-            "simplemax" => Normalization::Simplemax,
-            "softmax" => Normalization::Softmax,
-            "logit" => Normalization::Logit,
-            "probit" => Normalization::Probit,
-            "cloglog" => Normalization::Cloglog,
-            "exp" => Normalization::Exp,
-            "loglog" => Normalization::Loglog,
-            "cauchit" => Normalization::Cauchit,
+            "none" => NormalizationMethod::None,
+            "simplemax" => NormalizationMethod::Simplemax,
+            "softmax" => NormalizationMethod::Softmax,
+            "logit" => NormalizationMethod::Logit,
+            "probit" => NormalizationMethod::Probit,
+            "cloglog" => NormalizationMethod::Cloglog,
+            "exp" => NormalizationMethod::Exp,
+            "loglog" => NormalizationMethod::Loglog,
+            "cauchit" => NormalizationMethod::Cauchit,
             other => {
-                let message = format!("normalizationMethod={other:?} is not known");
+                let message = format!("normalizationMethod={other:?} is not valid");
                 return Err(element.damaged(message));
             }
         })
     }
 
-    /// What it makes of one sum.
-    fn of(self, sum: f64) -> f64 {
+    /// The normalized value of a single sum.
+    fn apply(self, sum: f64) -> f64 {
         match self {
-            Normalization::None | Normalization::Simplemax => sum,
-            Normalization::Softmax | Normalization::Logit => 1.0 / (1.0 + (-sum).exp()),
-            Normalization::Probit => normal_cdf(sum),
-            Normalization::Cloglog => 1.0 - (-sum.exp()).exp(),
-            Normalization::Exp => sum.exp(),
-            Normalization::Loglog => (-(-sum).exp()).exp(),
-            Normalization::Cauchit => 0.5 + sum.atan() / std::f64::consts::PI,
+            NormalizationMethod::None | NormalizationMethod::Simplemax => sum,
+            NormalizationMethod::Softmax | NormalizationMethod::Logit => logistic(sum),
+            NormalizationMethod::Probit => normal_cdf(sum),
+            NormalizationMethod::Cloglog => inverse_cloglog(sum),
+            NormalizationMethod::Exp => sum.exp(),
+            NormalizationMethod::Loglog => inverse_loglog(sum),
+            NormalizationMethod::Cauchit => inverse_cauchit(sum),
         }
     }
 }
 
-/// The share of a normal distribution that is below `x`.
-pub(super) fn normal_cdf(x: f64) -> f64 {
-    0.5 * erfc(-x / std::f64::consts::SQRT_2)
-}
-
-/// The complementary error function: a series near 0, a continued fraction further out, each to
-/// the last digits.
-fn erfc(x: f64) -> f64 {
-    if x.is_nan() {
-        return x;
-    }
-    let size = x.abs();
-    if size < 2.5 {
-        return 1.0 - erf_series(x);
-    }
-    let tail = erfc_fraction(size);
-    if x > 0.0 { tail } else { 2.0 - tail }
-}
-
-fn erf_series(x: f64) -> f64 {
-    let (mut term, mut sum) = (x, x);
-    for n in 1..100 {
-        let n = f64::from(n);
-        term *= -x * x / n;
-        let next = term / (2.0 * n + 1.0);
-        sum += next;
-        if next.abs() < sum.abs() * 1e-17 {
-            break;
-        }
-    }
-    sum * std::f64::consts::FRAC_2_SQRT_PI
-}
-
-fn erfc_fraction(x: f64) -> f64 {
-    if x > 27.0 {
-        return 0.0;
-    }
-    let mut fraction = x;
-    for n in (1..=60).rev() {
-        fraction = x + f64::from(n) / 2.0 / fraction;
-    }
-    (-x * x).exp() / fraction * std::f64::consts::FRAC_2_SQRT_PI / 2.0
-}
-
-impl Regression {
-    pub(super) fn score(&self, row: &mut Row) -> Verdict {
+impl RegressionModel {
+    pub(super) fn score(&self, row: &mut PmmlRow) -> PmmlPrediction {
         let Some(classes) = &self.classes else {
             let sum = self.tables.first().map_or(f64::NAN, |table| table.sum(row));
-            return Verdict::number(self.normalization.of(sum));
+            return PmmlPrediction::number(self.normalization.apply(sum));
         };
         let count = classes.len();
         row.range(classes.slot, count).fill(0.0);
         for table in &self.tables {
             let sum = table.sum(row);
             if sum.is_nan() {
-                return Verdict::MISSING;
+                return PmmlPrediction::MISSING;
             }
             row.set(classes.slot + table.class, sum);
         }
-        self.normalize(row.range(classes.slot, count));
-        classes.likeliest(row)
+        self.make_probabilities(row.range(classes.slot, count));
+        classes.most_probable(row)
     }
 
-    /// Makes probabilities of the sums.
-    fn normalize(&self, sums: &mut [f64]) {
+    /// Turns the sums of the classes into probabilities.
+    fn make_probabilities(&self, sums: &mut [f64]) {
         if self.is_ordinal {
-            return self.cumulate(sums);
+            return self.make_ordinal(sums);
         }
         match self.normalization {
-            Normalization::Softmax => softmax(sums),
-            Normalization::Simplemax => divide_by_total(sums),
-            Normalization::None
-            | Normalization::Logit
-            | Normalization::Probit
-            | Normalization::Cloglog
-            | Normalization::Exp
-            | Normalization::Loglog
-            | Normalization::Cauchit => self.leave_rest_to_last(sums),
+            NormalizationMethod::Softmax => softmax(sums),
+            NormalizationMethod::Simplemax => normalize(sums),
+            NormalizationMethod::None
+            | NormalizationMethod::Logit
+            | NormalizationMethod::Probit
+            | NormalizationMethod::Cloglog
+            | NormalizationMethod::Exp
+            | NormalizationMethod::Loglog
+            | NormalizationMethod::Cauchit => self.make_independent(sums),
         }
     }
 
-    /// The class of the last table gets what the others leave.
-    fn leave_rest_to_last(&self, sums: &mut [f64]) {
+    /// Normalizes each sum by itself. The class of the last table gets the rest of the probability.
+    fn make_independent(&self, sums: &mut [f64]) {
         let Some((last, others)) = self.tables.split_last() else {
             return;
         };
         let mut rest = 1.0;
         for table in others {
             if let Some(sum) = sums.get_mut(table.class as usize) {
-                *sum = self.normalization.of(*sum);
+                *sum = self.normalization.apply(*sum);
                 rest -= *sum;
             }
         }
@@ -207,85 +173,114 @@ impl Regression {
         }
     }
 
-    fn cumulate(&self, sums: &mut [f64]) {
+    /// Normalized sums are cumulative probabilities: the differences are those of the classes.
+    fn make_ordinal(&self, sums: &mut [f64]) {
         let mut below = 0.0;
         let last = self.tables.len().saturating_sub(1);
         for (index, table) in self.tables.iter().enumerate() {
             if let Some(sum) = sums.get_mut(table.class as usize) {
-                let up_to = if index == last { 1.0 } else { self.normalization.of(*sum) };
-                *sum = up_to - below;
-                below = up_to;
+                let cumulative = if index == last { 1.0 } else { self.normalization.apply(*sum) };
+                *sum = cumulative - below;
+                below = cumulative;
             }
         }
     }
-}
 
-pub(super) fn softmax(sums: &mut [f64]) {
-    // The largest is taken off first, so that no power overflows.
-    let most = sums.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    sums.iter_mut().for_each(|sum| *sum = (*sum - most).exp());
-    divide_by_total(sums);
-}
-
-pub(super) fn divide_by_total(values: &mut [f64]) {
-    let total: f64 = values.iter().sum();
-    values.iter_mut().for_each(|value| *value /= total);
-}
-
-impl Regression {
     pub(super) fn read<'d>(
-        builder: &mut Builder<'d>,
-        element: Element<'d>,
-        place: &Place,
+        builder: &mut PmmlBuilder<'d>,
+        element: XmlElement<'d>,
+        context: &ModelContext,
     ) -> Result<Self> {
-        let normalization = Normalization::named(element)?;
+        let normalization = NormalizationMethod::read(element)?;
         let mut tables = Vec::new();
-        for table in element.all("RegressionTable") {
-            tables.push(read_table(builder, table, place)?);
+        for table in element.children_named("RegressionTable") {
+            tables.push(read_table(builder, table, context)?);
         }
-        let classes = place.classes.clone();
-        match (&classes, tables.len()) {
-            (None, 1) => {}
-            (None, count) => {
-                return Err(element.damaged(format!("has {count} RegressionTables instead of 1")));
-            }
-            (Some(classes), count) => {
-                let mut numbers: Vec<u32> = tables.iter().map(|table| table.class).collect();
-                numbers.sort_unstable();
-                numbers.dedup();
-                if numbers.len() != count || count != classes.len() || count < 2 {
-                    return Err(element.damaged("needs one RegressionTable for each class"));
-                }
-            }
-        }
-        let target = super::schema::target_of(element).and_then(|name| builder.data_field(name));
+        let classes = context.classes.clone();
+        check_tables(element, &tables, classes.as_ref())?;
+        let target = schema::target_of(element).and_then(|name| builder.data_field(name));
         let is_ordinal = classes.is_some()
             && target.is_some_and(|field| field.attribute("optype") == Some("ordinal"));
-        if is_ordinal && matches!(normalization, Normalization::Softmax | Normalization::Simplemax)
-        {
-            return Err(element.unsupported("this normalizationMethod for an ordinal target"));
+        if classes.is_some() {
+            check_normalization(element, normalization, is_ordinal, tables.len())?;
         }
-        let is_for_any = matches!(
-            normalization,
-            Normalization::None | Normalization::Softmax | Normalization::Simplemax
-        );
-        let is_for_two = normalization != Normalization::Exp && tables.len() == 2;
-        if classes.is_some() && !is_ordinal && !is_for_any && !is_for_two {
-            return Err(element.unsupported("this normalizationMethod for so many classes"));
-        }
-        Ok(Regression { tables: tables.into(), classes, normalization, is_ordinal })
+        Ok(RegressionModel { tables: tables.into(), classes, normalization, is_ordinal })
     }
 }
 
-fn read_table(builder: &mut Builder, element: Element, place: &Place) -> Result<Table> {
-    let class = match &place.classes {
+/// Checks that there is a table for the number, or one for each class.
+fn check_tables(
+    element: XmlElement,
+    tables: &[RegressionTable],
+    classes: Option<&TargetClasses>,
+) -> Result<()> {
+    let count = tables.len();
+    let Some(classes) = classes else {
+        return match count {
+            1 => Ok(()),
+            _ => Err(element.damaged(format!("has {count} RegressionTables instead of 1"))),
+        };
+    };
+    let mut indices: Vec<u32> = tables.iter().map(|table| table.class).collect();
+    indices.sort_unstable();
+    indices.dedup();
+    match indices.len() == count && count == classes.len() && count >= 2 {
+        true => Ok(()),
+        false => Err(element.damaged("needs one RegressionTable for each class")),
+    }
+}
+
+/// Checks that the standard defines the normalization for `count` classes.
+fn check_normalization(
+    element: XmlElement,
+    normalization: NormalizationMethod,
+    is_ordinal: bool,
+    count: usize,
+) -> Result<()> {
+    if is_ordinal {
+        return match normalization {
+            NormalizationMethod::Softmax | NormalizationMethod::Simplemax => {
+                Err(element.unsupported("this normalizationMethod for an ordinal target"))
+            }
+            NormalizationMethod::None
+            | NormalizationMethod::Logit
+            | NormalizationMethod::Probit
+            | NormalizationMethod::Cloglog
+            | NormalizationMethod::Exp
+            | NormalizationMethod::Loglog
+            | NormalizationMethod::Cauchit => Ok(()),
+        };
+    }
+    let is_defined = match normalization {
+        NormalizationMethod::None
+        | NormalizationMethod::Softmax
+        | NormalizationMethod::Simplemax => true,
+        NormalizationMethod::Exp => false,
+        NormalizationMethod::Logit
+        | NormalizationMethod::Probit
+        | NormalizationMethod::Cloglog
+        | NormalizationMethod::Loglog
+        | NormalizationMethod::Cauchit => count == 2,
+    };
+    match is_defined {
+        true => Ok(()),
+        false => Err(element.unsupported(format!("this normalizationMethod for {count} classes"))),
+    }
+}
+
+fn read_table(
+    builder: &mut PmmlBuilder,
+    element: XmlElement,
+    context: &ModelContext,
+) -> Result<RegressionTable> {
+    let class = match &context.classes {
         None => 0,
-        Some(classes) => classes.number(builder, element, element.need("targetCategory")?)?,
+        Some(classes) => classes.index_of(builder, element, element.required("targetCategory")?)?,
     };
     let (mut linear, mut powers) = (Vec::new(), Vec::new());
-    for term in element.all("NumericPredictor") {
-        let slot = numeric(place, term, "name")?;
-        let coefficient = term.need_number("coefficient")?;
+    for term in element.children_named("NumericPredictor") {
+        let slot = numeric_slot(context, term, "name")?;
+        let coefficient = term.required_number("coefficient")?;
         match term.attribute("exponent").map(str::trim).unwrap_or("1") {
             "1" => linear.push((slot, coefficient)),
             exponent => {
@@ -297,75 +292,54 @@ fn read_table(builder: &mut Builder, element: Element, place: &Place) -> Result<
         }
     }
     let mut products = Vec::new();
-    for term in element.all("PredictorTerm") {
+    for term in element.children_named("PredictorTerm") {
         let mut slots = Vec::new();
-        for part in term.all("FieldRef") {
-            slots.push(numeric(place, part, "field")?);
+        for factor in term.children_named("FieldRef") {
+            slots.push(numeric_slot(context, factor, "field")?);
         }
         if slots.is_empty() {
             return Err(term.damaged("has no FieldRef"));
         }
-        products.push((slots.into(), term.need_number("coefficient")?));
+        products.push((slots.into(), term.required_number("coefficient")?));
     }
-    Ok(Table {
-        intercept: element.need_number("intercept")?,
+    Ok(RegressionTable {
+        intercept: element.required_number("intercept")?,
         class,
         linear: linear.into(),
         powers: powers.into(),
-        categories: read_categories(builder, element, place)?,
+        categories: read_categories(builder, element, context)?,
         products: products.into(),
     })
 }
 
 fn read_categories(
-    builder: &mut Builder,
-    element: Element,
-    place: &Place,
-) -> Result<Box<[Category]>> {
-    let mut entries = Vec::new();
-    for term in element.all("CategoricalPredictor") {
-        let field = place.scope.field(term, "name")?;
-        let text = term.need("value")?;
-        let value = builder.symbols.constant(term, field.kind, field.single, text)?;
-        entries.push((field.slot, value, term.need_number("coefficient")?));
+    builder: &mut PmmlBuilder,
+    element: XmlElement,
+    context: &ModelContext,
+) -> Result<Box<[CategoricalPredictor]>> {
+    // Field, value and coefficient.
+    let mut entries: Vec<(u32, f64, f64)> = Vec::new();
+    for term in element.children_named("CategoricalPredictor") {
+        let field = context.scope.field(term, "name")?;
+        let value = builder.strings.constant(term, field.data_type, term.required("value")?)?;
+        entries.push((field.slot, value, term.required_number("coefficient")?));
     }
     entries.sort_by(|(a, x, _), (b, y, _)| a.cmp(b).then(x.total_cmp(y)));
-    let category = |group: &[(u32, f64, f64)]| Category {
-        slot: group.first().map_or(0, |(slot, ..)| *slot),
-        values: group.iter().map(|(_, value, coefficient)| (*value, *coefficient)).collect(),
-    };
-    Ok(entries.chunk_by(|(a, ..), (b, ..)| a == b).map(category).collect())
-}
-
-/// The place of a field of numbers (or truth values, which count as 0 and 1).
-fn numeric(place: &Place, element: Element, attribute: &str) -> Result<u32> {
-    let field = place.scope.field(element, attribute)?;
-    match field.kind {
-        Kind::Number | Kind::Flag => Ok(field.slot),
-        Kind::Text => Err(element.damaged("needs a field of numbers")),
+    let mut categories = Vec::new();
+    for group in entries.chunk_by(|(a, ..), (b, ..)| a == b) {
+        categories.push(CategoricalPredictor {
+            slot: group.first().map_or(0, |(slot, ..)| *slot),
+            coefficients: group.iter().map(|(_, value, factor)| (*value, *factor)).collect(),
+        });
     }
+    Ok(categories.into())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_normal_distribution_is_exact_to_many_digits() {
-        // From scipy.stats.norm.cdf.
-        let known = [
-            (-8.0, 6.220_960_574_271_785e-16),
-            (-3.6, 1.591_085_901_575_338_8e-4),
-            (-1.0, 0.158_655_253_931_457_05),
-            (0.0, 0.5),
-            (0.3, 0.617_911_422_188_952_6),
-            (2.0, 0.977_249_868_051_820_8),
-            (5.0, 0.999_999_713_348_428_1),
-        ];
-        for (x, expected) in known {
-            let got = normal_cdf(x);
-            assert!((got / expected - 1.0).abs() < 1e-12, "{x}: {got} {expected}");
-        }
-        assert_eq!((normal_cdf(-40.0), normal_cdf(40.0)), (0.0, 1.0));
+/// The slot of a field of numbers, or of booleans, which count as 0 and 1.
+fn numeric_slot(context: &ModelContext, element: XmlElement, attribute: &str) -> Result<u32> {
+    let field = context.scope.field(element, attribute)?;
+    match field.data_type.kind {
+        ValueKind::Number | ValueKind::Boolean => Ok(field.slot),
+        ValueKind::Text => Err(element.damaged("needs a field of numbers")),
     }
 }

@@ -1,165 +1,80 @@
-//! What happens to fields before a model sees them: the data dictionary says which values they
-//! may have, the mining schema what becomes of others, and derived fields are computed.
+//! The preprocessing of a row: the data dictionary declares valid values, the mining schema the
+//! treatment of others, and derived fields are computed.
 
-use std::collections::{HashMap, HashSet};
-
+use super::builder::PmmlBuilder;
 use super::expression::{self, Expression};
-use super::field::{Field, Kind, MISSING, Row, Scope, Symbols};
+use super::field::{FieldScope, MISSING, PmmlField, PmmlRow, ValueKind};
 use super::interval::Interval;
 use super::predicate::contains;
-use super::xml::{Element, parse_number};
+use super::xml::{XmlElement, parse_number};
 use tensorserve_tensor::error::Result;
 
-/// The most values of a row, those in between included (8 MiB of memory for each request).
-const MAX_SLOTS: u32 = 1 << 20;
+/// The values of a boolean field.
+const BOOLEANS: [f64; 2] = [0.0, 1.0];
 
-/// What is shared by all parts of a file while it is read.
-pub(super) struct Builder<'d> {
-    pub(super) symbols: Symbols,
-    /// Places for the values of a row, so far.
-    pub(super) slots: u32,
-    /// Numbers in tables of all models together, so far.
-    pub(super) numbers: usize,
-    /// The names of fields that something refers to.
-    referred: HashSet<&'d str>,
-    dictionary: HashMap<&'d str, Element<'d>>,
-    /// Whether an output asks which node, segment or cluster gave the result.
-    pub(super) wants_entities: bool,
-}
-
-/// The most numbers in tables (1 GiB of memory).
-const MAX_NUMBERS: usize = 1 << 27;
-
-impl<'d> Builder<'d> {
-    pub(super) fn new(root: Element<'d>) -> Result<Self> {
-        let mut referred = HashSet::new();
-        let mut wants_entities = false;
-        for element in root.descendants() {
-            wants_entities |=
-                matches!(element.attribute("feature"), Some("entityId" | "clusterId"));
-            let names = element.attributes().filter(|(name, _)| *name != "value");
-            match element.name() {
-                // These are where names come from; everything else refers to them.
-                "DataField" | "DerivedField" | "OutputField" => {
-                    referred.extend(element.attribute("targetField"));
-                }
-                _ => referred.extend(names.map(|(_, value)| value)),
-            }
-        }
-        let mut dictionary = HashMap::new();
-        for field in root.need_child("DataDictionary")?.all("DataField") {
-            if dictionary.insert(field.need("name")?, field).is_some() {
-                return Err(field.damaged("is there twice"));
-            }
-        }
-        Ok(Builder {
-            symbols: Symbols::default(),
-            slots: 0,
-            numbers: 0,
-            referred,
-            dictionary,
-            wants_entities,
-        })
-    }
-
-    /// A place for a value.
-    pub(super) fn slot(&mut self, element: Element) -> Result<u32> {
-        self.slots(element, 1)
-    }
-
-    /// Places for `count` values, side by side.
-    pub(super) fn slots(&mut self, element: Element, count: usize) -> Result<u32> {
-        let first = self.slots;
-        let end = u32::try_from(count).ok().and_then(|count| first.checked_add(count));
-        match end.filter(|end| *end <= MAX_SLOTS) {
-            Some(end) => self.slots = end,
-            None => return Err(element.unsupported("so many fields and classes")),
-        }
-        Ok(first)
-    }
-
-    /// Counts numbers of a table that is about to be made.
-    pub(super) fn count(&mut self, element: Element, count: usize) -> Result<()> {
-        self.numbers = self.numbers.saturating_add(count);
-        if self.numbers > MAX_NUMBERS {
-            return Err(element.unsupported("so large a model"));
-        }
-        Ok(())
-    }
-
-    /// The declaration of the field `name` of the data.
-    pub(super) fn data_field(&self, name: &str) -> Option<Element<'d>> {
-        self.dictionary.get(name).copied()
-    }
-
-    /// What the values of the field that `element` declares are.
-    pub(super) fn kind(&self, element: Element) -> Result<(Kind, bool)> {
-        Kind::of_type(element, element.need("dataType")?)
-    }
-}
-
-/// What is done to a row before the model sees it.
-pub(super) enum Step {
-    Prepare(Prepare),
+/// A step before the model is evaluated.
+pub(super) enum PreprocessingStep {
+    Treat(FieldTreatment),
     Derive { to: u32, expression: Expression },
 }
 
-impl Step {
-    /// False if the row has a value for which there must be no result.
-    pub(super) fn run(&self, row: &mut Row) -> bool {
+impl PreprocessingStep {
+    /// Returns false if a value is invalid, so that the row has no prediction.
+    pub(super) fn run(&self, row: &mut PmmlRow) -> bool {
         match self {
-            Step::Prepare(prepare) => return prepare.run(row),
-            Step::Derive { to, expression } => row.set(*to, expression.value(row)),
+            PreprocessingStep::Treat(treatment) => return treatment.run(row),
+            PreprocessingStep::Derive { to, expression } => row.set(*to, expression.value(row)),
         }
         true
     }
 }
 
-/// What becomes of a field that is missing, not valid, or far out.
-pub(super) struct Prepare {
+/// The treatment of missing values, invalid values and outliers of a field.
+pub(super) struct FieldTreatment {
     from: u32,
     to: u32,
-    valid: Valid,
-    /// Values that mean that there is none, sorted.
-    as_missing: Box<[f64]>,
-    invalid: Invalid,
+    valid: ValidValues,
+    /// Values that stand for a missing one, sorted.
+    missing_codes: Box<[f64]>,
+    invalid: InvalidTreatment,
     low: f64,
     high: f64,
-    /// Whether what lies beyond these two is missing, and not moved to them.
+    /// Whether values below `low` and above `high` become missing, instead of `low` and `high`.
     drops_outliers: bool,
+    /// What replaces a missing value.
     replacement: f64,
 }
 
-enum Valid {
-    Any,
-    /// Any but these.
-    Not(Box<[f64]>),
+/// The valid values of a field; sets are sorted.
+enum ValidValues {
+    All,
+    AllExcept(Box<[f64]>),
     Listed(Box<[f64]>),
     Within(Box<[Interval]>),
 }
 
-impl Valid {
-    fn has(&self, value: f64) -> bool {
+impl ValidValues {
+    fn contains(&self, value: f64) -> bool {
         match self {
-            Valid::Any => true,
-            Valid::Not(set) => !contains(set, value),
-            Valid::Listed(set) => contains(set, value),
-            Valid::Within(intervals) => intervals.iter().any(|one| one.contains(value)),
+            ValidValues::All => true,
+            ValidValues::AllExcept(set) => !contains(set, value),
+            ValidValues::Listed(set) => contains(set, value),
+            ValidValues::Within(intervals) => intervals.iter().any(|one| one.contains(value)),
         }
     }
 }
 
-/// What becomes of a value that is not valid.
+/// The treatment of an invalid value: `invalidValueTreatment`.
 #[derive(Clone, Copy)]
-enum Invalid {
-    NoResult,
+enum InvalidTreatment {
+    NoPrediction,
     AsIs,
-    Missing,
-    Value(f64),
+    AsMissing,
+    Replace(f64),
 }
 
-impl Prepare {
-    fn run(&self, row: &mut Row) -> bool {
+impl FieldTreatment {
+    fn run(&self, row: &mut PmmlRow) -> bool {
         let Some(mut value) = self.validated(row.get(self.from)) else {
             return false;
         };
@@ -172,25 +87,26 @@ impl Prepare {
         true
     }
 
+    /// The value after the treatment of missing and invalid ones; `None` for no prediction.
     fn validated(&self, value: f64) -> Option<f64> {
-        if value.is_nan() || contains(&self.as_missing, value) {
+        if value.is_nan() || contains(&self.missing_codes, value) {
             return Some(MISSING);
         }
-        if self.valid.has(value) {
+        if self.valid.contains(value) {
             return Some(value);
         }
         match self.invalid {
-            Invalid::NoResult => None,
-            Invalid::AsIs => Some(value),
-            Invalid::Missing => Some(MISSING),
-            Invalid::Value(replacement) => Some(replacement),
+            InvalidTreatment::NoPrediction => None,
+            InvalidTreatment::AsIs => Some(value),
+            InvalidTreatment::AsMissing => Some(MISSING),
+            InvalidTreatment::Replace(replacement) => Some(replacement),
         }
     }
 
-    /// Whether it leaves every value as it is.
-    fn is_nothing(&self) -> bool {
-        matches!(self.valid, Valid::Any)
-            && self.as_missing.is_empty()
+    /// Whether it keeps every value.
+    fn is_identity(&self) -> bool {
+        matches!(self.valid, ValidValues::All)
+            && self.missing_codes.is_empty()
             && self.replacement.is_nan()
             && self.low == f64::NEG_INFINITY
             && self.high == f64::INFINITY
@@ -198,138 +114,144 @@ impl Prepare {
 }
 
 /// An active field of the outermost model: an input of the signature.
-pub(super) struct Input {
+pub(super) struct PmmlInput {
     pub(super) name: String,
-    pub(super) field: Field,
+    pub(super) field: PmmlField,
 }
 
-/// Whether a mining field is one that the model reads.
-fn is_active(element: Element) -> Result<bool> {
+/// Whether a mining field is an input of its model.
+fn is_active(element: XmlElement) -> Result<bool> {
     match element.attribute("usageType").unwrap_or("active") {
         "active" => Ok(true),
         "predicted" | "target" | "supplementary" | "group" | "order" | "frequencyWeight"
         | "analysisWeight" => Ok(false),
-        other => Err(element.damaged(format!("usageType={other:?} is not known"))),
+        other => Err(element.damaged(format!("usageType={other:?} is not valid"))),
     }
 }
 
-/// The name of the field that a model predicts, if its schema says so.
-pub(super) fn target_of<'d>(model: Element<'d>) -> Option<&'d str> {
-    let is_target =
-        |field: &Element| matches!(field.attribute("usageType"), Some("target" | "predicted"));
-    model.child("MiningSchema")?.all("MiningField").find(is_target)?.attribute("name")
+/// The name of the target field of a model, if its mining schema declares one.
+pub(super) fn target_of<'d>(model: XmlElement<'d>) -> Option<&'d str> {
+    let mut fields = model.child("MiningSchema")?.children_named("MiningField");
+    fields
+        .find(|field| matches!(field.attribute("usageType"), Some("target" | "predicted")))?
+        .attribute("name")
 }
 
-/// The active fields of the outermost model, which come from requests.
-pub(super) fn inputs<'d>(
-    builder: &mut Builder<'d>,
-    model: Element<'d>,
-    scope: &mut Scope,
-    steps: &mut Vec<Step>,
-) -> Result<Vec<Input>> {
-    let mut inputs: Vec<Input> = Vec::new();
-    for mining in model.need_child("MiningSchema")?.all("MiningField") {
-        let name = mining.need("name")?;
+/// Reads the active fields of the outermost model, whose values come from requests.
+pub(super) fn read_inputs<'d>(
+    builder: &mut PmmlBuilder<'d>,
+    model: XmlElement<'d>,
+    scope: &mut FieldScope,
+    steps: &mut Vec<PreprocessingStep>,
+) -> Result<Vec<PmmlInput>> {
+    let mut inputs: Vec<PmmlInput> = Vec::new();
+    for mining in model.required_child("MiningSchema")?.children_named("MiningField") {
+        let name = mining.required("name")?;
         if !is_active(mining)? {
             continue;
         }
         let data = builder
             .data_field(name)
             .ok_or_else(|| mining.damaged(format!("{name:?} is not in the DataDictionary")))?;
-        let (kind, single) = builder.kind(data)?;
-        let field = Field { slot: builder.slot(mining)?, kind, single };
+        let data_type = builder.type_of(data)?;
+        let field = PmmlField { slot: builder.allocate_slot(mining)?, data_type };
         if scope.get(name).is_some() {
-            return Err(mining.damaged("is there twice"));
+            return Err(mining.damaged("is declared twice"));
         }
         scope.set(name, field);
-        inputs.push(Input { name: name.to_owned(), field });
-        let (valid, as_missing) = valid_values(builder, data, field)?;
-        let invalid = invalid_treatment(builder, mining, field)?;
-        let prepare = treatment(builder, mining, field, field.slot)?;
-        let prepare = Prepare { valid, as_missing, invalid, ..prepare };
-        if !prepare.is_nothing() {
-            steps.push(Step::Prepare(prepare));
+        inputs.push(PmmlInput { name: name.to_owned(), field });
+        let (valid, missing_codes) = read_valid_values(builder, data, field)?;
+        let invalid = read_invalid_treatment(builder, mining, field)?;
+        let treatment = read_treatment(builder, mining, field)?;
+        let treatment = FieldTreatment { valid, missing_codes, invalid, ..treatment };
+        if !treatment.is_identity() {
+            steps.push(PreprocessingStep::Treat(treatment));
         }
     }
     Ok(inputs)
 }
 
-/// The active fields of a model within another: they are that one's, perhaps with other values
-/// for missing ones.
-pub(super) fn inherited<'d>(
-    builder: &mut Builder<'d>,
-    model: Element<'d>,
-    scope: &mut Scope,
-    steps: &mut Vec<Step>,
+/// Reads the active fields of a model within another: fields of that model, for whose missing values
+/// and outliers it may declare another treatment.
+pub(super) fn read_inherited<'d>(
+    builder: &mut PmmlBuilder<'d>,
+    model: XmlElement<'d>,
+    scope: &mut FieldScope,
+    steps: &mut Vec<PreprocessingStep>,
 ) -> Result<()> {
     let Some(schema) = model.child("MiningSchema") else {
         return Ok(());
     };
-    for mining in schema.all("MiningField") {
+    for mining in schema.children_named("MiningField") {
         if !is_active(mining)? {
             continue;
         }
         let field = scope.field(mining, "name")?;
-        let prepare = treatment(builder, mining, field, field.slot)?;
-        if prepare.is_nothing() {
+        let treatment = read_treatment(builder, mining, field)?;
+        if treatment.is_identity() {
             continue;
         }
-        let to = builder.slot(mining)?;
-        steps.push(Step::Prepare(Prepare { to, ..prepare }));
-        scope.set(mining.need("name")?, Field { slot: to, ..field });
+        let to = builder.allocate_slot(mining)?;
+        steps.push(PreprocessingStep::Treat(FieldTreatment { to, ..treatment }));
+        scope.set(mining.required("name")?, PmmlField { slot: to, ..field });
     }
     Ok(())
 }
 
-/// The derived fields in `element` that something refers to.
-pub(super) fn derived<'d>(
-    builder: &mut Builder<'d>,
-    element: Element<'d>,
-    scope: &mut Scope,
-    steps: &mut Vec<Step>,
+/// Reads the derived fields in `element` that are used.
+pub(super) fn read_derived<'d>(
+    builder: &mut PmmlBuilder<'d>,
+    element: XmlElement<'d>,
+    scope: &mut FieldScope,
+    steps: &mut Vec<PreprocessingStep>,
 ) -> Result<()> {
-    for derived in element.all("DerivedField") {
-        let name = derived.need("name")?;
-        if !builder.referred.contains(name) {
+    for derived in element.children_named("DerivedField") {
+        let name = derived.required("name")?;
+        if !builder.is_referenced(name) {
             continue;
         }
-        let (kind, single) = builder.kind(derived)?;
-        let expression = expression::of(derived, kind, single, scope, &mut builder.symbols)?;
-        let to = builder.slot(derived)?;
-        steps.push(Step::Derive { to, expression });
-        scope.set(name, Field { slot: to, kind, single });
+        let data_type = builder.type_of(derived)?;
+        let expression = expression::read_child(derived, data_type, scope, &mut builder.strings)?;
+        let to = builder.allocate_slot(derived)?;
+        steps.push(PreprocessingStep::Derive { to, expression });
+        scope.set(name, PmmlField { slot: to, data_type });
     }
     Ok(())
 }
 
-/// What `mining` says of missing and far values.
-fn treatment(builder: &mut Builder, mining: Element, field: Field, to: u32) -> Result<Prepare> {
-    let mut constant = |name: &str| match mining.attribute(name) {
-        Some(text) => builder.symbols.constant(mining, field.kind, field.single, text),
-        None => Ok(MISSING),
-    };
+/// Reads the treatment of missing values and outliers, in place. All values are valid.
+fn read_treatment(
+    builder: &mut PmmlBuilder,
+    mining: XmlElement,
+    field: PmmlField,
+) -> Result<FieldTreatment> {
     let replacement = match mining.attribute("missingValueTreatment") {
         Some("returnInvalid") => {
             return Err(mining.unsupported("missingValueTreatment=\"returnInvalid\""));
         }
-        _ => constant("missingValueReplacement")?,
+        _ => {
+            builder.strings.optional_constant(mining, field.data_type, "missingValueReplacement")?
+        }
     };
     let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
+    let is_number = field.data_type.kind == ValueKind::Number;
     let drops_outliers = match mining.attribute("outliers").unwrap_or("asIs") {
         "asIs" => false,
-        treatment @ ("asMissingValues" | "asExtremeValues") if field.kind == Kind::Number => {
+        treatment @ ("asMissingValues" | "asExtremeValues") if is_number => {
             low = mining.number_or("lowValue", low)?;
             high = mining.number_or("highValue", high)?;
             treatment == "asMissingValues"
         }
-        other => return Err(mining.damaged(format!("outliers={other:?} has no meaning here"))),
+        other => {
+            return Err(mining.damaged(format!("outliers={other:?} is not valid for this field")));
+        }
     };
-    Ok(Prepare {
+    Ok(FieldTreatment {
         from: field.slot,
-        to,
-        valid: Valid::Any,
-        as_missing: Box::default(),
-        invalid: Invalid::AsIs,
+        to: field.slot,
+        valid: ValidValues::All,
+        missing_codes: Box::default(),
+        invalid: InvalidTreatment::AsIs,
         low,
         high,
         drops_outliers,
@@ -337,59 +259,67 @@ fn treatment(builder: &mut Builder, mining: Element, field: Field, to: u32) -> R
     })
 }
 
-fn invalid_treatment(builder: &mut Builder, mining: Element, field: Field) -> Result<Invalid> {
+fn read_invalid_treatment(
+    builder: &mut PmmlBuilder,
+    mining: XmlElement,
+    field: PmmlField,
+) -> Result<InvalidTreatment> {
     match mining.attribute("invalidValueTreatment").unwrap_or("returnInvalid") {
-        "returnInvalid" => Ok(Invalid::NoResult),
-        "asIs" => Ok(Invalid::AsIs),
-        "asMissing" => Ok(Invalid::Missing),
+        "returnInvalid" => Ok(InvalidTreatment::NoPrediction),
+        "asIs" => Ok(InvalidTreatment::AsIs),
+        "asMissing" => Ok(InvalidTreatment::AsMissing),
         "asValue" => {
-            let text = mining.need("invalidValueReplacement")?;
-            let value = builder.symbols.constant(mining, field.kind, field.single, text)?;
-            Ok(Invalid::Value(value))
+            let text = mining.required("invalidValueReplacement")?;
+            let value = builder.strings.constant(mining, field.data_type, text)?;
+            Ok(InvalidTreatment::Replace(value))
         }
-        other => Err(mining.damaged(format!("invalidValueTreatment={other:?} is not known"))),
+        other => Err(mining.damaged(format!("invalidValueTreatment={other:?} is not valid"))),
     }
 }
 
-/// The values that the data dictionary allows, and those that it says mean a missing one.
-fn valid_values(builder: &mut Builder, data: Element, field: Field) -> Result<(Valid, Box<[f64]>)> {
-    let (mut listed, mut missing, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
-    for value in data.all("Value") {
-        let text = value.need("value")?;
+/// Reads the values that the data dictionary declares valid, and those that stand for a missing one.
+fn read_valid_values(
+    builder: &mut PmmlBuilder,
+    data: XmlElement,
+    field: PmmlField,
+) -> Result<(ValidValues, Box<[f64]>)> {
+    let is_number = field.data_type.kind == ValueKind::Number;
+    let (mut listed, mut missing, mut invalid) = (Vec::new(), Vec::new(), Vec::new());
+    for value in data.children_named("Value") {
+        let text = value.required("value")?;
         let property = value.attribute("property").unwrap_or("valid");
         let set = match property {
             "valid" => &mut listed,
-            "invalid" => &mut wrong,
+            "invalid" => &mut invalid,
             "missing" => &mut missing,
-            other => return Err(value.damaged(format!("property={other:?} is not known"))),
+            other => return Err(value.damaged(format!("property={other:?} is not valid"))),
         };
-        // A marker such as "?" among numbers can never come in as one.
-        let is_number = field.kind == Kind::Number;
+        // A marker such as "?" cannot occur among numbers.
         if property != "valid" && is_number && parse_number(text).is_none() {
             continue;
         }
-        set.push(builder.symbols.constant(value, field.kind, field.single, text)?);
+        set.push(builder.strings.constant(value, field.data_type, text)?);
     }
-    for set in [&mut listed, &mut missing, &mut wrong] {
+    for set in [&mut listed, &mut missing, &mut invalid] {
         set.sort_by(f64::total_cmp);
     }
     let mut intervals = Vec::new();
-    for interval in data.all("Interval") {
-        intervals.push(Interval::of(interval)?);
+    for interval in data.children_named("Interval") {
+        intervals.push(Interval::read(interval)?);
     }
     if !intervals.is_empty() {
         intervals.extend(listed.drain(..).map(Interval::point));
     }
     let valid = if !listed.is_empty() {
-        Valid::Listed(listed.into())
+        ValidValues::Listed(listed.into())
     } else if !intervals.is_empty() {
-        Valid::Within(intervals.into())
-    } else if field.kind == Kind::Flag {
-        Valid::Listed([0.0, 1.0].into())
-    } else if !wrong.is_empty() {
-        Valid::Not(wrong.into())
+        ValidValues::Within(intervals.into())
+    } else if field.data_type.kind == ValueKind::Boolean {
+        ValidValues::Listed(BOOLEANS.into())
+    } else if !invalid.is_empty() {
+        ValidValues::AllExcept(invalid.into())
     } else {
-        Valid::Any
+        ValidValues::All
     };
     Ok((valid, missing.into()))
 }

@@ -1,81 +1,87 @@
-//! Scorecards: the points of the first attribute of each characteristic that a row has.
+//! `Scorecard`: the sum of the points of one attribute of each characteristic.
 
+use super::builder::PmmlBuilder;
 use super::expression::{self, Expression};
-use super::field::{Kind, Row};
-use super::model::{Place, Verdict};
+use super::field::{PmmlRow, PmmlType};
+use super::model::{ModelContext, PmmlPrediction};
 use super::predicate::{self, Predicate, Truth};
-use super::schema::Builder;
-use super::xml::Element;
+use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 pub(super) struct Scorecard {
-    initial: f64,
+    initial_score: f64,
     /// The attributes of each characteristic.
-    characteristics: Box<[Box<[Attribute]>]>,
+    characteristics: Box<[Box<[ScorecardAttribute]>]>,
 }
 
-struct Attribute {
+struct ScorecardAttribute {
     predicate: Predicate,
-    points: Points,
+    score: PartialScore,
 }
 
-enum Points {
-    Fixed(f64),
-    Computed(Expression),
+enum PartialScore {
+    Constant(f64),
+    Complex(Expression),
 }
 
 impl Scorecard {
-    pub(super) fn score(&self, row: &mut Row) -> Verdict {
-        let mut sum = self.initial;
+    /// The initial score, plus the partial score of the first attribute of each characteristic whose
+    /// predicate is true.
+    pub(super) fn score(&self, row: &mut PmmlRow) -> PmmlPrediction {
+        let mut sum = self.initial_score;
         for attributes in &self.characteristics {
             let mut attributes = attributes.iter();
             let found = attributes.find(|one| one.predicate.test(row) == Truth::True);
             let Some(attribute) = found else {
-                return Verdict::MISSING;
+                return PmmlPrediction::MISSING;
             };
-            sum += match &attribute.points {
-                Points::Fixed(points) => *points,
-                Points::Computed(expression) => expression.value(row),
+            sum += match &attribute.score {
+                PartialScore::Constant(score) => *score,
+                PartialScore::Complex(expression) => expression.value(row),
             };
         }
-        Verdict::number(sum)
+        PmmlPrediction::number(sum)
     }
 
     pub(super) fn read<'d>(
-        builder: &mut Builder<'d>,
-        element: Element<'d>,
-        place: &Place,
+        builder: &mut PmmlBuilder<'d>,
+        element: XmlElement<'d>,
+        context: &ModelContext,
     ) -> Result<Self> {
-        if place.classes.is_some() {
+        if context.classes.is_some() {
             return Err(element.damaged("functionName must be \"regression\""));
         }
         let mut characteristics = Vec::new();
-        for part in element.need_child("Characteristics")?.all("Characteristic") {
-            characteristics.push(read_characteristic(builder, part, place)?);
+        let list = element.required_child("Characteristics")?;
+        for characteristic in list.children_named("Characteristic") {
+            characteristics.push(read_characteristic(builder, characteristic, context)?);
         }
-        let initial = element.number_or("initialScore", 0.0)?;
-        Ok(Scorecard { initial, characteristics: characteristics.into() })
+        let initial_score = element.number_or("initialScore", 0.0)?;
+        Ok(Scorecard { initial_score, characteristics: characteristics.into() })
     }
 }
 
 fn read_characteristic(
-    builder: &mut Builder,
-    element: Element,
-    place: &Place,
-) -> Result<Box<[Attribute]>> {
+    builder: &mut PmmlBuilder,
+    element: XmlElement,
+    context: &ModelContext,
+) -> Result<Box<[ScorecardAttribute]>> {
     let mut attributes = Vec::new();
-    for attribute in element.all("Attribute") {
-        let predicate = predicate::of(attribute, place.scope, &mut builder.symbols)?;
-        let points =
-            match (attribute.child("ComplexPartialScore"), attribute.number("partialScore")?) {
-                (Some(complex), _) => {
-                    let (scope, symbols) = (place.scope, &mut builder.symbols);
-                    Points::Computed(expression::of(complex, Kind::Number, false, scope, symbols)?)
-                }
-                (None, Some(points)) => Points::Fixed(points),
-                (None, None) => return Err(attribute.damaged("has no partialScore")),
-            };
-        attributes.push(Attribute { predicate, points });
+    for attribute in element.children_named("Attribute") {
+        let strings = &mut builder.strings;
+        let predicate = predicate::read_child(attribute, context.scope, strings)?;
+        let constant = attribute.number("partialScore")?;
+        let score = match (attribute.child("ComplexPartialScore"), constant) {
+            (Some(complex), _) => PartialScore::Complex(expression::read_child(
+                complex,
+                PmmlType::NUMBER,
+                context.scope,
+                strings,
+            )?),
+            (None, Some(score)) => PartialScore::Constant(score),
+            (None, None) => return Err(attribute.damaged("has no partialScore")),
+        };
+        attributes.push(ScorecardAttribute { predicate, score });
     }
     match attributes.is_empty() {
         true => Err(element.damaged("has no Attribute")),

@@ -1,7 +1,7 @@
-//! Scores of real and made-up files.
+//! Scores of existing and synthetic files.
 //!
-//! `tests/data/platforms/pmml/make.py` made most files, and had pypmml 1.5.8 score random rows of
-//! them, some values missing. It wrote what came out to `expected.json`.
+//! `tests/data/platforms/pmml/make.py` made most files, scored random rows with pypmml 1.5.8, some
+//! with missing values, and wrote the results to `expected.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -76,7 +76,7 @@ fn rows_score_as_the_reference_scores_them() {
     let expected: BTreeMap<String, Vec<(Row, Row)>> = serde_json::from_str(&expected).expect("it");
     let mut faults = Vec::new();
     for (name, cases) in &expected {
-        let (signature, scorer, _) = match compile(&text(&format!("{name}.pmml"))) {
+        let CompiledPmml { signature, scorer, .. } = match compile(&text(&format!("{name}.pmml"))) {
             Ok(file) => file,
             Err(error) => {
                 faults.push(format!("{name}: {error}"));
@@ -90,7 +90,7 @@ fn rows_score_as_the_reference_scores_them() {
         for (index, (row, answer)) in cases.iter().enumerate() {
             for (alias, wanted) in answer {
                 let at = signature.outputs.iter().position(|spec| spec.alias == *alias);
-                // It adds outputs that the file does not ask for.
+                // pypmml adds outputs that the file does not declare.
                 let Some(at) = at else { continue };
                 compared.insert(alias);
                 let got = value(&outputs[at], index);
@@ -107,9 +107,10 @@ fn rows_score_as_the_reference_scores_them() {
     assert!(faults.is_empty(), "{}\n{}", faults.len(), faults.join("\n"));
 }
 
-/// The answers to a request of `inputs`, which is what clients send, by output.
-fn answers(file: &str, inputs: &[(&str, Value)]) -> BTreeMap<String, Value> {
-    let (signature, scorer, _) = compile(file).unwrap_or_else(|error| panic!("{error}"));
+/// The outputs for one row of `inputs`, by name.
+fn predict(file: &str, inputs: &[(&str, Value)]) -> BTreeMap<String, Value> {
+    let CompiledPmml { signature, scorer, .. } =
+        compile(file).unwrap_or_else(|error| panic!("{error}"));
     let row: Row = inputs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
     let tensors: Vec<Tensor> = signature.inputs.iter().map(|spec| column(spec, &[&row])).collect();
     let outputs = scorer.run(0, &tensors, RunOptions::default()).expect("scores");
@@ -129,21 +130,21 @@ fn an_output_without_a_model_of_its_own_is_the_target() {
     let row = |values: [f64; 4]| -> Vec<(&str, Value)> {
         names.iter().zip(values).map(|(name, value)| (*name, Value::from(value))).collect()
     };
-    let all = answers(&file, &row([5.1, 3.5, 1.4, 0.2]));
+    let all = predict(&file, &row([5.1, 3.5, 1.4, 0.2]));
     assert_eq!(all["Species"], "setosa");
     assert_eq!(all["Probability_setosa"], 1.0);
     assert_eq!(all["Probability_versicolor"], 0.0);
     assert_eq!(all["Node_Id"], "2");
     assert_eq!(all.len(), 5);
 
-    // Beyond the interval that the data dictionary allows: no result.
-    let all = answers(&file, &row([50.0, 3.5, 1.4, 0.2]));
+    // Outside of the interval that the data dictionary allows: no prediction.
+    let all = predict(&file, &row([50.0, 3.5, 1.4, 0.2]));
     assert_eq!((&all["Species"], &all["Probability_setosa"]), (&Value::Null, &Value::Null));
 }
 
 #[test]
 fn the_samples_score_as_pypmml_scored_them() {
-    // The rows and numbers of pypmml 1.5.8 for the two hand-written files.
+    // The predictions of pypmml 1.5.8 for the two hand-written files.
     let rows = [[5.1, 3.5, 1.4, 0.2], [6.0, 2.9, 4.5, 1.5], [6.3, 3.3, 6.0, 2.5]];
     let tree = [
         ("setosa", [1.0, 0.0, 0.0]),
@@ -161,7 +162,7 @@ fn the_samples_score_as_pypmml_scored_them() {
     ];
     for (name, target, expected) in files {
         for (row, (class, probabilities)) in rows.into_iter().zip(expected) {
-            let all = answers(&text(name), &iris(row));
+            let all = predict(&text(name), &iris(row));
             assert_eq!(all[target], class);
             assert_eq!(all["species"], class);
             for (class, expected) in ["setosa", "versicolor", "virginica"].iter().zip(probabilities)
@@ -173,8 +174,8 @@ fn the_samples_score_as_pypmml_scored_them() {
     }
 }
 
-/// A file of one regression tree with one predicate: 1 where it holds, 0 where not, null where it
-/// is not known.
+/// A file with a tree of one predicate, which predicts 1 where it is true, 0 where it is false, and
+/// nothing where it is unknown.
 fn of_predicate(predicate: &str) -> String {
     format!(
         r#"<PMML version="4.4"><DataDictionary>
@@ -190,10 +191,10 @@ fn of_predicate(predicate: &str) -> String {
 }
 
 #[test]
-fn predicates_have_three_answers() {
+fn predicates_have_three_truth_values() {
     let (yes, no, unknown) = (Value::from(1.0), Value::from(0.0), Value::Null);
     let test = |predicate: &str, inputs: &[(&str, Value)], expected: &Value| {
-        let all = answers(&of_predicate(predicate), inputs);
+        let all = predict(&of_predicate(predicate), inputs);
         let got = &all["predicted"];
         let got = if got.is_null() { &Value::Null } else { got };
         assert_eq!(got, expected, "{predicate} {inputs:?}");
@@ -229,7 +230,7 @@ fn predicates_have_three_answers() {
     let flag = r#"<SimplePredicate field="b" operator="equal" value="true"/>"#;
     test(flag, &[("b", Value::from("true"))], &yes);
     test(flag, &[("b", Value::from("false"))], &no);
-    // Neither of the two is not valid, so there is no result.
+    // A value that is neither of the two is invalid, and has no prediction.
     test(flag, &[("b", Value::from("maybe"))], &unknown);
     let missing = r#"<SimplePredicate field="x" operator="isMissing"/>"#;
     test(missing, &[], &yes);
@@ -238,7 +239,7 @@ fn predicates_have_three_answers() {
 
 #[test]
 fn a_general_model_of_two_classes_links_its_sum_to_one_of_them() {
-    // As R writes logistic regression.
+    // A logistic regression as R exports it.
     let file = r#"<PMML version="4.4"><DataDictionary>
         <DataField name="x" optype="continuous" dataType="double"/>
         <DataField name="y" optype="categorical" dataType="integer"/></DataDictionary>
@@ -251,18 +252,18 @@ fn a_general_model_of_two_classes_links_its_sum_to_one_of_them() {
         <PCell targetCategory="1" parameterName="p0" beta="0.5"/>
         <PCell targetCategory="1" parameterName="p1" beta="-2"/></ParamMatrix>
         </GeneralRegressionModel></PMML>"#;
-    let all = answers(file, &[("x", Value::from(1.0))]);
+    let all = predict(file, &[("x", Value::from(1.0))]);
     let expected = 1.0 / (1.0 + 1.5f64.exp());
     assert!(same(&all["probability_1"], &Value::from(expected)), "{all:?}");
     assert!(same(&all["probability_0"], &Value::from(1.0 - expected)), "{all:?}");
     assert_eq!(all["y"], 0.0);
-    assert_eq!(answers(file, &[("x", Value::from(0.0))])["y"], 1.0);
-    assert_eq!(answers(file, &[])["y"], Value::Null);
+    assert_eq!(predict(file, &[("x", Value::from(0.0))])["y"], 1.0);
+    assert_eq!(predict(file, &[])["y"], Value::Null);
 }
 
 #[test]
 fn inputs_of_any_shape_are_answered_or_refused() {
-    let (signature, scorer, _) = compile(&text("tree_none.pmml")).expect("a model");
+    let CompiledPmml { signature, scorer, .. } = compile(&text("tree_none.pmml")).expect("a model");
     let run = |inputs: &[Tensor]| scorer.run(0, inputs, RunOptions::default());
     let names: Vec<&str> = signature.inputs.iter().map(|spec| spec.alias.as_str()).collect();
     assert_eq!(names, ["colour", "n", "size", "x", "z"]);
@@ -270,7 +271,7 @@ fn inputs_of_any_shape_are_answered_or_refused() {
     let rows = |outputs: &[Tensor]| outputs[0].rows();
     assert_eq!(rows(&run(&defaults).expect("a row")), Some(1));
 
-    // Defaults stand for any number of rows, none included.
+    // Defaults stand for any number of rows, also for none.
     for count in [0, 1, 3] {
         let mut inputs = defaults.clone();
         inputs[3] = doubles(&vec![0.5; count]);
@@ -295,7 +296,7 @@ fn inputs_of_any_shape_are_answered_or_refused() {
     let error = with(3, doubles(&[1.0; 3])).expect_err("three rows").to_string();
     assert!(error.contains("\"x\" has 3 values where another has 2"), "{error}");
     let error = with(3, strings(&["1", "2"])).expect_err("strings").to_string();
-    assert!(error.contains("\"x\" is string and should be double"), "{error}");
+    assert!(error.contains("\"x\" has the dtype string, and the model takes double"), "{error}");
     let mut values = aligned_vec(4);
     values.extend_from_slice(&[0.5; 4]);
     let square = Tensor::from_vec(Shape::new(&[2, 2]).expect("a shape"), values);
@@ -329,7 +330,7 @@ fn what_is_not_supported_is_refused_by_name() {
     refused(&of_predicate(order), "the order of strings");
 }
 
-/// `inner` in `depth` layers.
+/// `inner` within `depth` pairs of `start` and `end`.
 fn nested(depth: usize, start: &str, inner: &str, end: &str) -> String {
     format!("{}{inner}{}", start.repeat(depth), end.repeat(depth))
 }
@@ -363,7 +364,7 @@ fn what_is_nested_too_deeply_is_refused() {
     };
     let one = [("x", Value::from(1.0)), ("z", Value::from(1.0))];
     for (fine, expected) in [(predicates(40), 1.0), (models(40), 3.0), (functions(40), 3.0)] {
-        assert_eq!(answers(&fine, &one)["predicted"], expected);
+        assert_eq!(predict(&fine, &one)["predicted"], expected);
     }
     for deep in [predicates(5000), models(5000), functions(5000)] {
         let error = compile(&deep).err().expect("refused");
@@ -395,10 +396,8 @@ fn files_cut_short_or_with_wrong_bytes_are_refused_or_read() {
                 let at = random() % bytes.len();
                 bytes[at] = b" \"<>/=0129azAZ-."[random() % 16];
             }
-            let Ok((signature, scorer, _)) = compile(&String::from_utf8(bytes).expect("text"))
-            else {
-                continue;
-            };
+            let text = String::from_utf8(bytes).expect("text");
+            let Ok(CompiledPmml { signature, scorer, .. }) = compile(&text) else { continue };
             let input = |spec: &TensorSpec| match spec.dtype() {
                 Some(DType::String) => strings(&["red"]),
                 _ => row.clone(),

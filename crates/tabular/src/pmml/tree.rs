@@ -1,93 +1,117 @@
-//! Decision trees, as flat arrays: the children of a node lie side by side behind it, so that
-//! every step goes forward and scoring ends.
+//! `TreeModel`: decision trees in an array. The children of a node are adjacent and behind it, so that
+//! every walk ends.
 
 use std::collections::HashMap;
 
-use super::field::{MISSING, Row, rounded};
-use super::model::{Classes, Function, NO_CLASS, Place, Verdict};
+use super::builder::PmmlBuilder;
+use super::classes::TargetClasses;
+use super::field::{MISSING, PmmlRow, rounded};
+use super::model::{ModelContext, NO_CLASS, PmmlPrediction};
 use super::predicate::{self, Predicate, Truth};
-use super::schema::Builder;
-use super::xml::Element;
+use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
-pub(super) struct Tree {
-    nodes: Box<[Node]>,
-    /// The probabilities of all classes, one row of them for each node that has some.
+pub(super) struct TreeModel {
+    nodes: Box<[PmmlNode]>,
+    /// The probabilities of all classes, for each node that has them.
     probabilities: Box<[f64]>,
-    classes: Option<Classes>,
-    on_missing: OnMissing,
-    /// Whether a node of which no child holds gives the result, instead of none.
-    keeps_last: bool,
+    classes: Option<TargetClasses>,
+    missing_strategy: MissingValueStrategy,
+    /// Whether a node without a true child makes the prediction (`noTrueChildStrategy`).
+    returns_last_prediction: bool,
 }
 
-struct Node {
-    test: Predicate,
+struct PmmlNode {
+    predicate: Predicate,
     first_child: u32,
     children: u32,
     default_child: u32,
-    /// The number it predicts; missing for a class.
+    /// The number that it predicts; missing if it predicts a class.
     score: f64,
     class: u32,
-    /// Its row of probabilities.
+    /// The index of its probabilities in units of the number of classes.
     probabilities: u32,
-    /// The code of its name.
-    name: f64,
+    /// The code of its id.
+    id: f64,
 }
 
+/// The index in place of a node or of probabilities that do not exist.
 const NONE: u32 = u32::MAX;
 
-/// What happens when it is not known whether a node's predicate holds.
+/// What happens where the predicate of a node is unknown: `missingValueStrategy`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum OnMissing {
-    /// It does not hold.
-    GoOn,
-    /// The node above gives the result.
-    Last,
-    NoResult,
-    /// The node above says which child is next.
-    Default,
+enum MissingValueStrategy {
+    /// The predicate counts as false.
+    None,
+    /// The parent makes the prediction.
+    LastPrediction,
+    NullPrediction,
+    /// The default child of the parent is next.
+    DefaultChild,
 }
 
-impl Tree {
-    pub(super) fn score(&self, row: &mut Row) -> Verdict {
+impl MissingValueStrategy {
+    fn read(element: XmlElement) -> Result<Self> {
+        match element.attribute("missingValueStrategy").unwrap_or("none") {
+            "none" => Ok(MissingValueStrategy::None),
+            "lastPrediction" => Ok(MissingValueStrategy::LastPrediction),
+            "nullPrediction" => Ok(MissingValueStrategy::NullPrediction),
+            "defaultChild" => Ok(MissingValueStrategy::DefaultChild),
+            other => Err(element.unsupported(format!("missingValueStrategy={other:?}"))),
+        }
+    }
+}
+
+/// The continuation of a walk.
+enum NextNode<'t> {
+    Child(&'t PmmlNode),
+    /// The walk ends here.
+    Here,
+    NoPrediction,
+}
+
+impl TreeModel {
+    pub(super) fn score(&self, row: &mut PmmlRow) -> PmmlPrediction {
         let Some(mut node) = self.nodes.first() else {
-            return Verdict::MISSING;
+            return PmmlPrediction::MISSING;
         };
-        if node.test.test(row) != Truth::True {
-            return Verdict::MISSING;
+        if node.predicate.test(row) != Truth::True {
+            return PmmlPrediction::MISSING;
         }
         while node.children > 0 {
             match self.next(node, row) {
-                Next::Node(next) => node = next,
-                Next::Here => break,
-                Next::Nowhere => return Verdict::MISSING,
+                NextNode::Child(child) => node = child,
+                NextNode::Here => break,
+                NextNode::NoPrediction => return PmmlPrediction::MISSING,
             }
         }
-        self.result(node, row)
+        self.prediction(node, row)
     }
 
     #[inline]
-    fn next(&self, node: &Node, row: &Row) -> Next<'_> {
+    fn next(&self, node: &PmmlNode, row: &PmmlRow) -> NextNode<'_> {
         let first = node.first_child as usize;
         let children = self.nodes.get(first..first + node.children as usize).unwrap_or_default();
         for child in children {
-            match (child.test.test(row), self.on_missing) {
-                (Truth::True, _) => return Next::Node(child),
-                (Truth::False, _) | (Truth::Unknown, OnMissing::GoOn) => {}
-                (Truth::Unknown, OnMissing::Last) => return Next::Here,
-                (Truth::Unknown, OnMissing::NoResult) => return Next::Nowhere,
-                (Truth::Unknown, OnMissing::Default) => {
+            match (child.predicate.test(row), self.missing_strategy) {
+                (Truth::True, _) => return NextNode::Child(child),
+                (Truth::False, _) | (Truth::Unknown, MissingValueStrategy::None) => {}
+                (Truth::Unknown, MissingValueStrategy::LastPrediction) => return NextNode::Here,
+                (Truth::Unknown, MissingValueStrategy::NullPrediction) => {
+                    return NextNode::NoPrediction;
+                }
+                (Truth::Unknown, MissingValueStrategy::DefaultChild) => {
                     let child = self.nodes.get(node.default_child as usize);
-                    return child.map_or(Next::Nowhere, Next::Node);
+                    return child.map_or(NextNode::NoPrediction, NextNode::Child);
                 }
             }
         }
-        if self.keeps_last { Next::Here } else { Next::Nowhere }
+        if self.returns_last_prediction { NextNode::Here } else { NextNode::NoPrediction }
     }
 
-    fn result(&self, node: &Node, row: &mut Row) -> Verdict {
+    fn prediction(&self, node: &PmmlNode, row: &mut PmmlRow) -> PmmlPrediction {
         let Some(classes) = &self.classes else {
-            return Verdict { value: node.score, class: NO_CLASS, entity: node.name };
+            return PmmlPrediction { value: node.score, class: NO_CLASS, entity: node.id };
         };
         let count = classes.len();
         let probabilities = row.range(classes.slot, count);
@@ -95,181 +119,176 @@ impl Tree {
         match self.probabilities.get(start..start.saturating_add(count)) {
             Some(known) => probabilities.copy_from_slice(known),
             None => {
-                // Without a distribution, all there is to say is which class it is.
+                // Without a distribution, only the class is known.
                 probabilities.fill(0.0);
-                if let Some(one) = probabilities.get_mut(node.class as usize) {
-                    *one = 1.0;
+                if let Some(probability) = probabilities.get_mut(node.class as usize) {
+                    *probability = 1.0;
                 }
             }
         }
-        Verdict { entity: node.name, ..classes.verdict(node.class) }
+        PmmlPrediction { entity: node.id, ..classes.prediction(node.class) }
     }
-}
 
-enum Next<'t> {
-    Node(&'t Node),
-    Here,
-    Nowhere,
-}
-
-impl Tree {
     pub(super) fn read<'d>(
-        builder: &mut Builder<'d>,
-        element: Element<'d>,
-        place: &Place,
+        builder: &mut PmmlBuilder<'d>,
+        element: XmlElement<'d>,
+        context: &ModelContext,
     ) -> Result<Self> {
-        let on_missing = match element.attribute("missingValueStrategy").unwrap_or("none") {
-            "none" => OnMissing::GoOn,
-            "lastPrediction" => OnMissing::Last,
-            "nullPrediction" => OnMissing::NoResult,
-            "defaultChild" => OnMissing::Default,
-            other => {
-                return Err(element.unsupported(format!("missingValueStrategy={other:?}")));
-            }
-        };
-        let keeps_last = match element.attribute("noTrueChildStrategy") {
+        let missing_strategy = MissingValueStrategy::read(element)?;
+        let returns_last_prediction = match element.attribute("noTrueChildStrategy") {
             None | Some("returnNullPrediction") => false,
             Some("returnLastPrediction") => true,
             Some(other) => {
-                let message = format!("noTrueChildStrategy={other:?} is not known");
+                let message = format!("noTrueChildStrategy={other:?} is not valid");
                 return Err(element.damaged(message));
             }
         };
-        if let Some("binarySplit" | "multiSplit") | None = element.attribute("splitCharacteristic")
-        {
-        } else {
-            return Err(element.damaged("splitCharacteristic is not known"));
+        match element.attribute("splitCharacteristic") {
+            None | Some("binarySplit" | "multiSplit") => {}
+            Some(other) => {
+                let message = format!("splitCharacteristic={other:?} is not valid");
+                return Err(element.damaged(message));
+            }
         }
-        let reader = Reader {
+        let mut reader = TreeReader {
             builder,
-            place,
+            context,
+            missing_strategy,
             nodes: Vec::new(),
             probabilities: Vec::new(),
             is_single: element.attribute("x-mathContext") == Some("float"),
         };
-        let (nodes, probabilities) = reader.read(element.need_child("Node")?, on_missing)?;
-        let classes = place.classes.clone();
-        Ok(Tree { nodes, probabilities, classes, on_missing, keeps_last })
+        reader.read(element.required_child("Node")?)?;
+        let TreeReader { nodes, probabilities, .. } = reader;
+        Ok(TreeModel {
+            nodes: nodes.into(),
+            probabilities: probabilities.into(),
+            classes: context.classes.clone(),
+            missing_strategy,
+            returns_last_prediction,
+        })
     }
 }
 
-struct Reader<'a, 'b, 'd, 's> {
-    builder: &'a mut Builder<'d>,
-    place: &'a Place<'b, 's>,
-    nodes: Vec<Node>,
+struct TreeReader<'a, 'b, 'd, 's> {
+    builder: &'a mut PmmlBuilder<'d>,
+    context: &'a ModelContext<'b, 's>,
+    missing_strategy: MissingValueStrategy,
+    nodes: Vec<PmmlNode>,
     probabilities: Vec<f64>,
     /// Whether scores are numbers of single precision.
     is_single: bool,
 }
 
-type Arrays = (Box<[Node]>, Box<[f64]>);
-
-impl<'d> Reader<'_, '_, 'd, '_> {
-    /// Goes through the tree level by level; a node's number is its place in `elements`.
-    fn read(mut self, root: Element<'d>, on_missing: OnMissing) -> Result<Arrays> {
+impl<'d> TreeReader<'_, '_, 'd, '_> {
+    /// Reads the nodes level by level. The index of a node is that of its element in `elements`.
+    fn read(&mut self, root: XmlElement<'d>) -> Result<()> {
         let mut elements = vec![root];
-        let mut at = 0;
-        while let Some(element) = elements.get(at).copied() {
-            let first_child = number(element, elements.len())?;
-            elements.extend(element.all("Node"));
-            let children = number(element, elements.len())? - first_child;
-            if let Some(embedded) = element.children().find(|c| is_embedded(c.name())) {
+        let mut next = 0;
+        while let Some(element) = elements.get(next).copied() {
+            let first_child = node_index(element, elements.len())?;
+            elements.extend(element.children_named("Node"));
+            let children = node_index(element, elements.len())? - first_child;
+            if let Some(embedded) = element.children().find(|child| is_embedded_model(*child)) {
                 return Err(embedded.unsupported("a model within a node"));
             }
-            let default_child = match element.attribute("defaultChild") {
-                Some(name) if children > 0 && on_missing == OnMissing::Default => {
-                    let mut ids = elements.iter().skip(first_child as usize);
-                    let found = ids.position(|child| child.attribute("id") == Some(name));
-                    let found = found.ok_or_else(|| {
-                        element.damaged(format!("defaultChild={name:?} is no child of it"))
-                    })?;
-                    first_child + number(element, found)?
-                }
-                _ => NONE,
-            };
-            let node = self.node(element)?;
-            self.nodes.push(Node { first_child, children, default_child, ..node });
-            at += 1;
+            let mut default_child = NONE;
+            if let Some(id) = element.attribute("defaultChild")
+                && children > 0
+                && self.missing_strategy == MissingValueStrategy::DefaultChild
+            {
+                let mut siblings = elements.iter().skip(first_child as usize);
+                let found = siblings.position(|child| child.attribute("id") == Some(id));
+                let found = found.ok_or_else(|| {
+                    element.damaged(format!("defaultChild={id:?} is not the id of a child"))
+                })?;
+                default_child = first_child + node_index(element, found)?;
+            }
+            let node = self.read_node(element)?;
+            self.nodes.push(PmmlNode { first_child, children, default_child, ..node });
+            next += 1;
         }
-        Ok((self.nodes.into(), self.probabilities.into()))
+        Ok(())
     }
 
-    fn node(&mut self, element: Element<'d>) -> Result<Node> {
-        let test = predicate::of(element, self.place.scope, &mut self.builder.symbols)?;
-        let name = match element.attribute("id") {
-            Some(id) if self.builder.wants_entities => self.builder.symbols.intern(id),
+    /// Reads a node without its children.
+    fn read_node(&mut self, element: XmlElement<'d>) -> Result<PmmlNode> {
+        let predicate =
+            predicate::read_child(element, self.context.scope, &mut self.builder.strings)?;
+        let id = match element.attribute("id") {
+            Some(id) if self.builder.needs_entity_ids => self.builder.strings.intern(id),
             _ => MISSING,
         };
-        let mut node = Node {
-            test,
+        let mut node = PmmlNode {
+            predicate,
             first_child: 0,
             children: 0,
             default_child: NONE,
             score: MISSING,
             class: NO_CLASS,
             probabilities: NONE,
-            name,
+            id,
         };
-        match &self.place.classes {
+        match &self.context.classes {
             None => {
                 let score = element.number("score")?;
                 node.score = score.map_or(MISSING, |score| rounded(score, self.is_single));
             }
             Some(classes) => {
-                (node.class, node.probabilities) = self.distribution(element, classes)?;
+                (node.class, node.probabilities) = self.read_distribution(element, classes)?;
             }
         }
         Ok(node)
     }
 
-    /// The class that a node predicts, and its row of probabilities.
-    fn distribution(&mut self, element: Element<'d>, classes: &Classes) -> Result<(u32, u32)> {
-        let mut known: HashMap<u32, (f64, Option<f64>)> = HashMap::new();
-        let (mut total, mut likeliest) = (0.0, None::<(u32, f64)>);
-        for part in element.all("ScoreDistribution") {
-            let class = classes.number(self.builder, part, part.need("value")?)?;
-            let count = part.need_number("recordCount")?;
+    /// Reads the class that a node predicts, and its probabilities. Returns the index of both.
+    fn read_distribution(
+        &mut self,
+        element: XmlElement<'d>,
+        classes: &TargetClasses,
+    ) -> Result<(u32, u32)> {
+        // The record count and the declared probability of each class.
+        let mut parts: HashMap<u32, (f64, Option<f64>)> = HashMap::new();
+        let (mut total, mut largest) = (0.0, None::<(u32, f64)>);
+        for part in element.children_named("ScoreDistribution") {
+            let class = classes.index_of(self.builder, part, part.required("value")?)?;
+            let count = part.required_number("recordCount")?;
             if count.is_nan() || count < 0.0 {
                 return Err(part.damaged("recordCount is negative"));
             }
             total += count;
-            if likeliest.is_none_or(|(_, most)| count > most) {
-                likeliest = Some((class, count));
+            if largest.is_none_or(|(_, largest)| count > largest) {
+                largest = Some((class, count));
             }
-            known.insert(class, (count, part.number("probability")?));
+            parts.insert(class, (count, part.number("probability")?));
         }
         let class = match element.attribute("score") {
-            Some(score) => classes.number(self.builder, element, score)?,
-            None => likeliest.map_or(NO_CLASS, |(class, _)| class),
+            Some(name) => classes.index_of(self.builder, element, name)?,
+            None => largest.map_or(NO_CLASS, |(class, _)| class),
         };
-        let given = known.values().all(|(_, probability)| probability.is_some());
-        if known.is_empty() || (total <= 0.0 && !given) {
+        let are_declared = parts.values().all(|(_, probability)| probability.is_some());
+        if parts.is_empty() || (total <= 0.0 && !are_declared) {
             return Ok((class, NONE));
         }
-        self.builder.count(element, classes.len())?;
-        let row = number(element, self.probabilities.len() / classes.len())?;
-        let probability = |class: u32| match known.get(&class) {
-            Some((_, Some(probability))) if given => *probability,
-            Some((count, _)) => count / total,
-            None => 0.0,
-        };
-        self.probabilities.extend((0u32..).take(classes.len()).map(probability));
-        Ok((class, row))
+        self.builder.count_probabilities(element, classes.len())?;
+        let index = node_index(element, self.probabilities.len() / classes.len())?;
+        for class in (0u32..).take(classes.len()) {
+            self.probabilities.push(match parts.get(&class) {
+                Some((_, Some(probability))) if are_declared => *probability,
+                Some((count, _)) => count / total,
+                None => 0.0,
+            });
+        }
+        Ok((class, index))
     }
 }
 
-fn number(element: Element, count: usize) -> Result<u32> {
-    let number = u32::try_from(count).ok().filter(|number| *number < NONE);
-    number.ok_or_else(|| element.damaged("has too many nodes"))
+fn node_index(element: XmlElement, index: usize) -> Result<u32> {
+    let index = u32::try_from(index).ok().filter(|index| *index < NONE);
+    index.ok_or_else(|| element.damaged("has too many nodes"))
 }
 
-fn is_embedded(name: &str) -> bool {
-    matches!(name, "Regression" | "DecisionTree")
-}
-
-impl Function {
-    /// Whether results are numbers.
-    pub(super) fn is_regression(self) -> bool {
-        self == Function::Regression
-    }
+/// Whether `element` is a model that a node embeds.
+fn is_embedded_model(element: XmlElement) -> bool {
+    matches!(element.name(), "Regression" | "DecisionTree")
 }

@@ -1,7 +1,7 @@
-//! The XML of a model: read with bounds, and walked with errors that name the line.
+//! The XML of a model: parsed within limits, with errors that name the line.
 //!
-//! `roxmltree` reads it: no dependencies, no unsafe code, no recursion. Document type declarations
-//! are refused, and with them every entity that a file could define.
+//! `roxmltree` parses it: no dependencies, no unsafe code, no recursion. Document type declarations
+//! are refused, and with them all entities that a file could define.
 
 use std::borrow::Cow;
 
@@ -10,84 +10,85 @@ use roxmltree::{Document, Node, NodeType, ParsingOptions};
 
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The most nodes (elements and texts between them) of a file. A forest of a thousand trees of a
-/// thousand leaves, with three classes, has about 20 million.
+/// The most nodes (elements, and texts between them) of a file. A forest of a thousand trees with a
+/// thousand leaves each and three classes has about 20 million.
 const MAX_NODES: u32 = 64_000_000;
 
-/// How deep elements may be nested in what is read by recursion: expressions, predicates, models
-/// within models. The nodes of trees are not.
+/// How deep elements may be nested that are read recursively: expressions, predicates, and models
+/// within models. The nodes of trees are not read recursively.
 pub(super) const MAX_DEPTH: usize = 48;
 
-/// The most attributes of an element, and declarations of namespaces of a file: the reader's time
+/// The most attributes of an element, and the most namespace declarations of a file. Parsing time
 /// grows with the square of each.
 const MAX_ATTRIBUTES: usize = 4096;
 
-/// The document in `text`.
+/// Parses `text`.
 ///
 /// # Errors
-/// [`Code::DataLoss`] if it is not XML; [`Code::Unimplemented`] if it declares entities, or has
-/// more of something than we take.
+/// [`Code::DataLoss`] if it is not valid XML; [`Code::Unimplemented`] if it has a document type
+/// declaration, or exceeds a limit.
 pub(super) fn parse(text: &str) -> Result<Document<'_>> {
     let bytes = text.as_bytes();
-    let attributes = |tag: &[u8]| memchr_iter(b'=', tag).count();
-    if bytes.split(|byte| *byte == b'<').any(|tag| attributes(tag) > MAX_ATTRIBUTES)
+    let mut tags = bytes.split(|byte| *byte == b'<');
+    if tags.any(|tag| memchr_iter(b'=', tag).count() > MAX_ATTRIBUTES)
         || memmem::find_iter(bytes, b"xmlns").count() > MAX_ATTRIBUTES
     {
-        let message = format!("more than {MAX_ATTRIBUTES} attributes or namespaces are not taken");
+        let message =
+            format!("more than {MAX_ATTRIBUTES} attributes or namespaces are not supported");
         return Err(Error::new(Code::Unimplemented, message));
     }
     let options = ParsingOptions { nodes_limit: MAX_NODES, ..ParsingOptions::default() };
     Document::parse_with_options(text, options).map_err(|error| {
         if matches!(error, roxmltree::Error::DtdDetected) {
-            let message = "a document type declaration (<!DOCTYPE>) is not taken: remove it";
+            let message = "a document type declaration (<!DOCTYPE>) is not supported: remove it";
             return Error::new(Code::Unimplemented, message);
         }
-        Error::new(Code::DataLoss, format!("the file is not XML: {error}"))
+        Error::new(Code::DataLoss, format!("the file is not valid XML: {error}"))
     })
 }
 
-/// An element.
+/// An element of a document.
 #[derive(Clone, Copy)]
-pub(super) struct Element<'d>(Node<'d, 'd>);
+pub(super) struct XmlElement<'d>(Node<'d, 'd>);
 
-impl<'d> Element<'d> {
-    /// The outermost one of `document`.
+impl<'d> XmlElement<'d> {
+    /// The root element of `document`.
     pub(super) fn root(document: &'d Document<'d>) -> Self {
-        Element(document.root_element())
+        XmlElement(document.root_element())
     }
 
     pub(super) fn name(self) -> &'d str {
         self.0.tag_name().name()
     }
 
-    /// The elements directly in it, without `Extension`s, which mean nothing to the standard.
-    pub(super) fn children(self) -> impl Iterator<Item = Element<'d>> {
+    /// Its child elements, without `Extension`s, which the standard gives no meaning.
+    pub(super) fn children(self) -> impl Iterator<Item = XmlElement<'d>> {
         let elements = self.0.children().filter(|node| node.node_type() == NodeType::Element);
-        elements.map(Element).filter(|element| element.name() != "Extension")
+        elements.map(XmlElement).filter(|element| element.name() != "Extension")
     }
 
-    /// Those called `name`.
-    pub(super) fn all(self, name: &'static str) -> impl Iterator<Item = Element<'d>> {
+    /// Its child elements called `name`.
+    pub(super) fn children_named(self, name: &'static str) -> impl Iterator<Item = XmlElement<'d>> {
         self.children().filter(move |element| element.name() == name)
     }
 
-    /// The first one called `name`.
-    pub(super) fn child(self, name: &'static str) -> Option<Element<'d>> {
-        self.all(name).next()
+    /// Its first child element called `name`.
+    pub(super) fn child(self, name: &'static str) -> Option<XmlElement<'d>> {
+        self.children_named(name).next()
     }
 
-    /// The first one called `name`, which must be there.
-    pub(super) fn need_child(self, name: &'static str) -> Result<Element<'d>> {
+    /// Its first child element called `name`, which is required.
+    pub(super) fn required_child(self, name: &'static str) -> Result<XmlElement<'d>> {
         self.child(name).ok_or_else(|| self.damaged(format!("has no <{name}>")))
     }
 
-    /// It and all elements in it, in the order of the file.
-    pub(super) fn descendants(self) -> impl Iterator<Item = Element<'d>> {
+    /// It and all elements within it, in document order.
+    pub(super) fn descendants(self) -> impl Iterator<Item = XmlElement<'d>> {
         let elements = self.0.descendants().filter(|node| node.node_type() == NodeType::Element);
-        elements.map(Element)
+        elements.map(XmlElement)
     }
 
-    /// The values of all its attributes.
+    /// The names and values of all its attributes.
     pub(super) fn attributes(self) -> impl Iterator<Item = (&'d str, &'d str)> {
         self.0.attributes().map(|attribute| (attribute.name(), attribute.value()))
     }
@@ -96,12 +97,12 @@ impl<'d> Element<'d> {
         self.0.attribute(name)
     }
 
-    /// The attribute `name`, which must be there.
-    pub(super) fn need(self, name: &str) -> Result<&'d str> {
+    /// The attribute `name`, which is required.
+    pub(super) fn required(self, name: &str) -> Result<&'d str> {
         self.attribute(name).ok_or_else(|| self.damaged(format!("has no attribute {name}")))
     }
 
-    /// The attribute `name` as a number, if it is there.
+    /// The attribute `name` as a number, if it is present.
     pub(super) fn number(self, name: &str) -> Result<Option<f64>> {
         let Some(text) = self.attribute(name) else {
             return Ok(None);
@@ -112,71 +113,75 @@ impl<'d> Element<'d> {
         }
     }
 
+    /// The attribute `name` as a number, or `default`.
     pub(super) fn number_or(self, name: &str, default: f64) -> Result<f64> {
         Ok(self.number(name)?.unwrap_or(default))
     }
 
-    pub(super) fn need_number(self, name: &str) -> Result<f64> {
+    /// The attribute `name` as a number, which is required.
+    pub(super) fn required_number(self, name: &str) -> Result<f64> {
         self.number(name)?.ok_or_else(|| self.damaged(format!("has no attribute {name}")))
     }
 
-    /// The attribute `name` as yes or no.
-    pub(super) fn is(self, name: &str, default: bool) -> Result<bool> {
+    /// The attribute `name` as a boolean, or `default`.
+    pub(super) fn boolean_or(self, name: &str, default: bool) -> Result<bool> {
         match self.attribute(name) {
             None => Ok(default),
-            Some(text) => parse_flag(text)
+            Some(text) => parse_boolean(text)
                 .ok_or_else(|| self.damaged(format!("{name}={text:?} is neither true nor false"))),
         }
     }
 
-    /// The text in it.
+    /// Its text.
     pub(super) fn text(self) -> &'d str {
         self.0.text().unwrap_or_default()
     }
 
-    /// The parts of the `Array` that it is or holds.
+    /// The elements of the `Array` that it is or contains.
     pub(super) fn array(self) -> Result<Vec<Cow<'d, str>>> {
         let array = match self.name() {
             "Array" => self,
-            _ => self.need_child("Array")?,
+            _ => self.required_child("Array")?,
         };
-        split_array(array.text()).ok_or_else(|| array.damaged("has an open quote"))
+        split_array(array.text()).ok_or_else(|| array.damaged("has an unclosed quote"))
     }
 
-    /// The same, as numbers.
+    /// As [`XmlElement::array`], of numbers.
     pub(super) fn numbers(self) -> Result<Vec<f64>> {
-        let number = |text: &Cow<str>| {
-            parse_number(text).ok_or_else(|| self.damaged(format!("{text:?} is not a number")))
-        };
-        self.array()?.iter().map(number).collect()
+        let mut numbers = Vec::new();
+        for text in self.array()? {
+            let number = parse_number(&text);
+            numbers.push(number.ok_or_else(|| self.damaged(format!("{text:?} is not a number")))?);
+        }
+        Ok(numbers)
     }
 
-    /// That the file breaks the standard here.
+    /// The error for an element that violates the standard.
     pub(super) fn damaged(self, what: impl std::fmt::Display) -> Error {
-        Error::new(Code::DataLoss, format!("{}: {what}", self.place()))
+        Error::new(Code::DataLoss, format!("{}: {what}", self.position()))
     }
 
-    /// That we can not do what the file asks here.
+    /// The error for a valid element, `what` of which cannot be evaluated.
     pub(super) fn unsupported(self, what: impl std::fmt::Display) -> Error {
         let message = format!(
-            "{}: {what} is not supported; export the model to ONNX, or without it",
-            self.place()
+            "{}: {what} is not supported; export the model without it, or to ONNX",
+            self.position()
         );
         Error::new(Code::Unimplemented, message)
     }
 
-    fn place(self) -> String {
+    fn position(self) -> String {
         let line = self.0.document().text_pos_at(self.0.range().start).row;
         format!("line {line}, <{}>", self.name())
     }
 }
 
-/// A number as XML Schema writes it; not one that is none.
+/// A number of XML Schema; `None` for NaN.
 pub(super) fn parse_number(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|number: &f64| !number.is_nan())
 }
 
-pub(super) fn parse_flag(text: &str) -> Option<bool> {
+pub(super) fn parse_boolean(text: &str) -> Option<bool> {
     match text.trim() {
         "true" | "1" | "TRUE" | "True" => Some(true),
         "false" | "0" | "FALSE" | "False" => Some(false),
@@ -184,25 +189,14 @@ pub(super) fn parse_flag(text: &str) -> Option<bool> {
     }
 }
 
-/// The parts of an array: between blanks, or in double quotes, where `\"` is a quote. `None` for a
-/// quote that stays open.
+/// The elements of an array: separated by whitespace, or in double quotes, where `\"` is a quote.
+/// `None` if a quote is not closed.
 fn split_array(text: &str) -> Option<Vec<Cow<'_, str>>> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
         let (part, behind) = match rest.strip_prefix('"') {
-            Some(quoted) => {
-                let is_end = |(at, _): &(usize, &str)| {
-                    !quoted.get(..*at).is_some_and(|before| before.ends_with('\\'))
-                };
-                let (end, _) = quoted.match_indices('"').find(is_end)?;
-                let text = quoted.get(..end)?;
-                let part = match text.contains("\\\"") {
-                    true => Cow::Owned(text.replace("\\\"", "\"")),
-                    false => Cow::Borrowed(text),
-                };
-                (part, quoted.get(end + 1..)?)
-            }
+            Some(quoted) => split_quoted(quoted)?,
             None => {
                 let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
                 let (part, behind) = rest.split_at(end);
@@ -213,6 +207,19 @@ fn split_array(text: &str) -> Option<Vec<Cow<'_, str>>> {
         rest = behind.trim_start();
     }
     Some(parts)
+}
+
+/// The text before the closing quote, with its escaped quotes replaced; and the text behind it.
+fn split_quoted(quoted: &str) -> Option<(Cow<'_, str>, &str)> {
+    const ESCAPED_QUOTE: &str = "\\\"";
+    let mut quotes = quoted.match_indices('"').map(|(index, _)| index);
+    let end = quotes.find(|index| !quoted.get(..*index).unwrap_or_default().ends_with('\\'))?;
+    let text = quoted.get(..end)?;
+    let text = match text.contains(ESCAPED_QUOTE) {
+        true => Cow::Owned(text.replace(ESCAPED_QUOTE, "\"")),
+        false => Cow::Borrowed(text),
+    };
+    Some((text, quoted.get(end + 1..)?))
 }
 
 #[cfg(test)]
@@ -228,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn entities_and_what_is_no_xml_are_refused() {
+    fn entities_and_invalid_xml_are_refused() {
         let bomb = "<!DOCTYPE a [<!ENTITY b \"cc\">]><a>&b;</a>";
         assert_eq!(parse(bomb).expect_err("refused").code(), Code::Unimplemented);
         assert_eq!(parse("<a><b></a>").expect_err("refused").code(), Code::DataLoss);
