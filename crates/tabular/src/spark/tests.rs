@@ -1,4 +1,4 @@
-//! Models of every class that is known, with what Spark says of some rows.
+//! Models of every supported class, with Spark's predictions for some rows.
 //!
 //! `tests/data/platforms/spark/make.py` made most of them with Spark 3.5.8.
 
@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::classes::read_parameters;
 use super::*;
 use tensorserve_platform::RunOptions;
 use tensorserve_tensor::{Shape, Tensor, aligned_vec};
@@ -26,11 +27,14 @@ fn rows(rows: &[Vec<f64>]) -> Tensor {
     Tensor::from_vec(Shape::new(&dims).expect("a shape"), values).expect("a tensor")
 }
 
-fn run(read: &Read, input: Tensor) -> Result<BTreeMap<String, Vec<f64>>> {
-    let outputs = read.model.run(0, &[input], RunOptions::default())?;
-    let values = |tensor: &Tensor| tensor.values::<f64>().expect("doubles").to_vec();
-    let named = read.signature.outputs.iter().zip(&outputs);
-    Ok(named.map(|(spec, tensor)| (spec.alias.clone(), values(tensor))).collect())
+fn run(folder: &SparkModelFolder, input: Tensor) -> Result<BTreeMap<String, Vec<f64>>> {
+    let outputs = folder.model.run(0, &[input], RunOptions::default())?;
+    let mut named = BTreeMap::new();
+    for (spec, tensor) in folder.signature.outputs.iter().zip(&outputs) {
+        let values = tensor.values::<f64>().expect("doubles").to_vec();
+        named.insert(spec.alias.clone(), values);
+    }
+    Ok(named)
 }
 
 fn close(got: f64, expected: f64) -> bool {
@@ -51,9 +55,10 @@ fn models_predict_what_spark_predicts() {
     let expected: BTreeMap<String, Vec<Case>> = serde_json::from_str(&text).expect("expected");
     assert_eq!(expected.len(), 12);
     for (name, cases) in expected {
-        let read = read(&folder.join(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let model = SparkModelFolder::open(&folder.join(&name));
+        let model = model.unwrap_or_else(|error| panic!("{name}: {error}"));
         let input: Vec<Vec<f64>> = cases.iter().map(|case| case.features.clone()).collect();
-        let outputs = run(&read, rows(&input)).expect("an answer");
+        let outputs = run(&model, rows(&input)).expect("outputs");
         for (row, case) in cases.iter().enumerate() {
             let got = outputs["prediction"][row];
             assert!(close(got, case.prediction), "{name} {row}: {got}, not {}", case.prediction);
@@ -65,26 +70,28 @@ fn models_predict_what_spark_predicts() {
     }
 }
 
+/// A row of 692 features, of which these are not 0.
+fn sparse_row(entries: &[(usize, f64)]) -> Vec<f64> {
+    let mut row = vec![0.0; 692];
+    entries.iter().for_each(|(index, value)| row[*index] = *value);
+    row
+}
+
 #[test]
 fn the_sample_of_simple_tensorflow_serving_is_read() {
     let folder = data(SAMPLE);
     assert!(Spark.recognises(&Place::new(&folder)));
     assert!(matches!(Spark.check(&folder), Completeness::Complete));
-    let read = read(&folder).expect("a model");
-    assert_eq!(read.written_by, "Spark 2.3.2");
-    assert_eq!(read.signature.inputs[0].shape.sizes(), Some(vec![-1, 692]));
+    let model = SparkModelFolder::open(&folder).expect("a model");
+    assert_eq!(model.written_by, "Spark 2.3.2");
+    assert_eq!(model.signature.inputs[0].shape.sizes(), Some(vec![-1, 692]));
 
-    // By hand, with the coefficients as pyarrow reads them.
-    let row = |entries: &[(usize, f64)]| {
-        let mut row = vec![0.0; 692];
-        entries.iter().for_each(|(at, value)| row[*at] = *value);
-        row
-    };
+    // The expected probabilities were computed by hand, from the coefficients as pyarrow reads them.
     let input = [
-        row(&[(128, 51.0), (129, 159.0), (130, 20.0)]),
-        row(&[(300, 100.0), (301, 50.0), (244, 12.0), (568, 3.0)]),
+        sparse_row(&[(128, 51.0), (129, 159.0), (130, 20.0)]),
+        sparse_row(&[(300, 100.0), (301, 50.0), (244, 12.0), (568, 3.0)]),
     ];
-    let outputs = run(&read, rows(&input)).expect("an answer");
+    let outputs = run(&model, rows(&input)).expect("outputs");
     assert_eq!(outputs["prediction"], [1.0, 1.0]);
     for (row, expected) in [0.5559060484218078, 0.5501097228883852].into_iter().enumerate() {
         assert!(close(outputs["probability_of_1"][row], expected));
@@ -94,22 +101,23 @@ fn the_sample_of_simple_tensorflow_serving_is_read() {
 
 #[test]
 fn inputs_of_any_shape_are_answered_or_refused() {
-    let read = read(&data(SAMPLE)).expect("a model");
+    let model = SparkModelFolder::open(&data(SAMPLE)).expect("a model");
     let none = Tensor::from_vec(Shape::new(&[0, 692]).expect("a shape"), aligned_vec::<f64>(0));
-    assert_eq!(run(&read, none.expect("a tensor")).expect("no rows")["prediction"].len(), 0);
-    let error = run(&read, rows(&[vec![0.0; 3]])).expect_err("too few").to_string();
+    assert_eq!(run(&model, none.expect("a tensor")).expect("no rows")["prediction"].len(), 0);
+    let error = run(&model, rows(&[vec![0.0; 3]])).expect_err("too few").to_string();
     assert!(error.contains("[1,3]") && error.contains("[rows,692]"), "{error}");
     let mut values = aligned_vec::<f32>(692);
     values.resize(692, 0.0);
     let floats = Tensor::from_vec(Shape::new(&[1, 692]).expect("a shape"), values);
-    let error = run(&read, floats.expect("a tensor")).expect_err("floats").to_string();
-    assert!(error.contains("float and should be double"), "{error}");
+    let error = run(&model, floats.expect("a tensor")).expect_err("floats").to_string();
+    assert!(error.contains("has the dtype float, and the model takes double"), "{error}");
 }
 
 #[test]
 fn other_classes_are_refused_by_name() {
     let class = "org.apache.spark.ml.classification.GBTClassificationModel";
-    let error = model(&json!({ "class": class }), &Columns::default()).err().expect("refused");
+    let metadata = json!({ "class": class });
+    let error = read_parameters(&metadata, &ParquetColumns::default()).err().expect("refused");
     assert_eq!(error.code(), Code::Unimplemented);
     assert!(error.message().contains(class), "{error}");
 }
@@ -123,7 +131,8 @@ fn files_of_every_layout_hold_the_same() {
     let kinds = ["plain_1", "packed_1", "plain_2", "packed_2"];
     for name in kinds.iter().flat_map(|kind| [format!("{kind}_dictionary"), (*kind).to_owned()]) {
         let bytes = fs::read(folder.join(format!("{name}.parquet"))).expect("a file");
-        let columns = Columns::read(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let columns =
+            ParquetColumns::read(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(columns.rows, 1);
         assert_eq!(columns.list("v.values"), values, "{name}");
         assert_eq!(columns.list("flags"), flags, "{name}");
@@ -134,18 +143,18 @@ fn files_of_every_layout_hold_the_same() {
         assert_eq!(columns.number("count"), Some(1_099_511_627_776.0), "{name}");
         assert!(columns.has("v") && !columns.has("w"), "{name}");
         for length in (0..bytes.len()).step_by(7) {
-            assert!(Columns::read(&bytes[..length]).is_err(), "{name} cut at {length}");
+            assert!(ParquetColumns::read(&bytes[..length]).is_err(), "{name} cut at {length}");
         }
     }
     let gzip = fs::read(folder.join("gzip.parquet")).expect("a file");
-    let error = Columns::read(&gzip).expect_err("refused");
+    let error = ParquetColumns::read(&gzip).expect_err("refused");
     assert_eq!(error.code(), Code::Unimplemented);
-    assert!(error.message().contains("another compression than Snappy"), "{error}");
+    assert!(error.message().contains("a compression other than Snappy"), "{error}");
 }
 
-/// The only file of numbers of a model.
-fn numbers(folder: &str) -> Vec<u8> {
-    let file = parts(&data(folder).join("data"), ".parquet").remove(0);
+/// The only data file of a model.
+fn data_file(folder: &str) -> Vec<u8> {
+    let file = part_files(&data(folder).join(DATA), DATA_ENDING).remove(0);
     fs::read(file).expect("a file")
 }
 
@@ -157,10 +166,10 @@ fn files_cut_short_or_with_wrong_bytes_are_refused_or_read() {
         usize::try_from(seed >> 33).expect("31 bits")
     };
     for folder in [SAMPLE, "platforms/spark/ml_multinomial", "platforms/spark/mllib_multinomial"] {
-        let metadata = metadata(&data(folder).join("metadata")).expect("metadata");
-        let file = numbers(folder);
+        let metadata = read_metadata(&data(folder).join(METADATA)).expect("metadata");
+        let file = data_file(folder);
         for length in 0..file.len() {
-            assert!(Columns::read(&file[..length]).is_err(), "{folder} cut at {length}");
+            assert!(ParquetColumns::read(&file[..length]).is_err(), "{folder} cut at {length}");
         }
         for _ in 0..4_000 {
             let mut bytes = file.clone();
@@ -168,8 +177,8 @@ fn files_cut_short_or_with_wrong_bytes_are_refused_or_read() {
                 let at = random() % bytes.len();
                 bytes[at] = u8::try_from(random() % 256).expect("a byte");
             }
-            if let Ok(columns) = Columns::read(&bytes) {
-                let _ = model(&metadata, &columns).and_then(Linear::new);
+            if let Ok(columns) = ParquetColumns::read(&bytes) {
+                let _ = read_parameters(&metadata, &columns).and_then(SparkLinearModel::new);
             }
         }
     }
