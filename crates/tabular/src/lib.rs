@@ -1,12 +1,14 @@
-//! Models that are evaluated here, without a runtime of their own: XGBoost, scikit-learn, PMML and
-//! Spark. Each is read from its file into plain data, and a run is arithmetic on that.
+//! Models that are evaluated here, without the library that trained them: XGBoost, scikit-learn, PMML
+//! and Spark. Each is read from its file into plain data, and a run is arithmetic on that.
+//!
+//! Each platform has a Cargo feature. No code in a model file is executed.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-#[cfg(any(feature = "sklearn", feature = "xgboost"))]
+#[cfg(feature = "pickle")]
 pub mod pickle;
 #[cfg(feature = "pmml")]
 pub mod pmml;
