@@ -16,5 +16,7 @@ pub mod pmml;
 pub mod sklearn;
 #[cfg(feature = "spark")]
 pub mod spark;
+#[cfg(all(test, any(feature = "pickle", feature = "pmml", feature = "spark")))]
+mod testing;
 #[cfg(feature = "xgboost")]
 pub mod xgboost;

@@ -32,8 +32,8 @@ impl Unpickler {
             "NumpyArrayWrapper" if !self.is_nested => {}
             "NDArrayWrapper" | "ZNDArrayWrapper" => {
                 return unsupported(
-                    "an array in a file of its own, as joblib before 0.10 wrote it: load and save \
-                     the model again with a later joblib",
+                    "arrays in files of their own, of joblib before 0.10, are not supported: load and \
+                     save the model again with a later joblib",
                 );
             }
             _ => return Ok(()),

@@ -217,7 +217,7 @@ impl Unpickler {
     /// `_frombuffer(bytes, dtype, shape, order)`.
     fn frombuffer(&mut self, arguments: PickleId) -> OpcodeResult<Option<PickleId>> {
         let [data, dtype, shape, order] = *self.arguments(arguments)? else {
-            return unsupported("an array in this form of buffer");
+            return unsupported("these arguments of _frombuffer are not supported");
         };
         let (PickleNode::Bytes(data), PickleNode::Dtype(dtype), PickleNode::Tuple(dims)) =
             (self.node(data)?, self.node(dtype)?, self.node(shape)?)

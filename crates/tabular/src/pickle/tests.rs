@@ -3,6 +3,7 @@ use std::fs;
 use serde::Deserialize;
 
 use super::*;
+use crate::testing::{Random, project, test_data};
 use tensorserve_codec::base64;
 
 #[derive(Deserialize)]
@@ -10,10 +11,6 @@ struct Case {
     name: String,
     file: String,
     shown: String,
-}
-
-fn project(path: &str) -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
 fn cases() -> Vec<(Case, Vec<u8>)> {
@@ -132,20 +129,14 @@ fn what_python_pickles_is_read_in_every_protocol() {
 
 #[test]
 fn a_pickle_cut_short_or_damaged_is_an_error_or_a_value() {
-    let mut seed = 7u64;
+    let mut random = Random::seeded(7);
     for (_, file) in cases() {
         for length in 0..file.len() {
             assert!(read(file.get(..length).unwrap_or_default().to_vec(), 1 << 20).is_err());
         }
         for _ in 0..300 {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
             let mut damaged = file.clone();
-            let place = usize::try_from(seed >> 33).expect("small") % file.len();
-            if let Some(byte) = damaged.get_mut(place) {
-                *byte = (seed >> 20) as u8;
-            }
+            random.damage(&mut damaged, 1, None);
             if let Ok(pickle) = read(damaged, 1 << 20) {
                 let _ = visit(pickle.root(), 12);
             }
@@ -172,7 +163,7 @@ fn visit(value: PickleValue, depth: usize) -> usize {
 
 #[test]
 fn joblib_files_are_read_compressed_or_not() {
-    let plain = fs::read(project("tests/data/platforms/sklearn/iris_logreg_pipeline.joblib"));
+    let plain = fs::read(test_data("platforms/sklearn/iris_logreg_pipeline.joblib"));
     let plain = plain.expect("file");
     let mut gzip = flate2::read::GzEncoder::new(&*plain, flate2::Compression::fast());
     let mut zlib = flate2::read::ZlibEncoder::new(&*plain, flate2::Compression::best());
@@ -198,8 +189,8 @@ fn joblib_files_are_read_compressed_or_not() {
 #[test]
 fn pickles_of_python_2_are_read() {
     for file in ["model.pkl", "model.joblib"] {
-        let folder = "tests/data/simple-tensorflow-serving/models/scikitlearn_iris";
-        let bytes = fs::read(project(folder).join(file)).expect("file");
+        let folder = test_data("simple-tensorflow-serving/models/scikitlearn_iris");
+        let bytes = fs::read(folder.join(file)).expect("file");
         let pickle = read(bytes, 1 << 20).unwrap_or_else(|e| panic!("{file}: {e}"));
         let root = pickle.root();
         assert_eq!(root.class(), Some("sklearn.pipeline.Pipeline"), "{file}");

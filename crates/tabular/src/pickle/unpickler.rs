@@ -169,12 +169,16 @@ impl Unpickler {
             opcode::TUPLE2 => PickleNode::Tuple(self.pop_many(2)?),
             opcode::TUPLE3 => PickleNode::Tuple(self.pop_many(3)?),
             opcode::PERSID | opcode::BINPERSID => {
-                return unsupported("a value stored outside of the file (a persistent id)");
+                return unsupported(
+                    "values outside of the file (persistent ids) are not supported",
+                );
             }
             opcode::EXT1 | opcode::EXT2 | opcode::EXT4 => {
-                return unsupported("a name from the extension registry of the writer");
+                return unsupported("names of the extension registry are not supported");
             }
-            opcode::NEXT_BUFFER => return unsupported("a buffer stored outside of the file"),
+            opcode::NEXT_BUFFER => {
+                return unsupported("buffers outside of the file are not supported");
+            }
             _ => return damaged("unknown opcode"),
         })
     }

@@ -158,6 +158,16 @@ impl<'a> PickleValue<'a> {
         }
     }
 
+    /// What it is, for error messages: the name of its class, or its type.
+    #[must_use]
+    pub fn description(self) -> &'a str {
+        match self.class() {
+            Some("") => "an unnamed object",
+            Some(class) => class,
+            None => self.type_name(),
+        }
+    }
+
     /// The last part of [`PickleValue::class`].
     #[must_use]
     pub fn class_name(self) -> Option<&'a str> {

@@ -4,22 +4,18 @@
 //! with missing values, and wrote the results to `expected.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 use serde_json::Value;
 
 use super::*;
+use crate::testing::{Random, test_data};
 use tensorserve_platform::RunOptions;
 use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor, TensorSpec, aligned_vec};
 
 const IRIS: &str = "simple-tensorflow-serving/models/pmml_iris/DecisionTreeIris.pmml";
 
-fn data(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
-}
-
 fn text(name: &str) -> String {
-    std::fs::read_to_string(data("platforms/pmml").join(name)).expect(name)
+    std::fs::read_to_string(test_data("platforms/pmml").join(name)).expect(name)
 }
 
 fn doubles(values: &[f64]) -> Tensor {
@@ -125,7 +121,7 @@ fn iris(values: [f64; 4]) -> [(&'static str, Value); 4] {
 
 #[test]
 fn an_output_without_a_model_of_its_own_is_the_target() {
-    let file = std::fs::read_to_string(data(IRIS)).expect("the file");
+    let file = std::fs::read_to_string(test_data(IRIS)).expect("the file");
     let names = ["Sepal_Length", "Sepal_Width", "Petal_Length", "Petal_Width"];
     let row = |values: [f64; 4]| -> Vec<(&str, Value)> {
         names.iter().zip(values).map(|(name, value)| (*name, Value::from(value))).collect()
@@ -190,51 +186,60 @@ fn of_predicate(predicate: &str) -> String {
     )
 }
 
+/// Checks what a predicate is for one row.
+fn assert_truth(predicate: &str, inputs: &[(&str, Value)], expected: &Value) {
+    let all = predict(&of_predicate(predicate), inputs);
+    assert_eq!(&all["predicted"], expected, "{predicate} {inputs:?}");
+}
+
+fn x(value: f64) -> [(&'static str, Value); 2] {
+    [("x", Value::from(value)), ("c", Value::from("odd"))]
+}
+
+fn x_and_z(x: f64, z: f64) -> [(&'static str, Value); 2] {
+    [("x", Value::from(x)), ("z", Value::from(z))]
+}
+
+/// Combines whether x is above 1 and whether z is.
+fn compound(operator: &str) -> String {
+    format!(
+        r#"<CompoundPredicate booleanOperator="{operator}">
+        <SimplePredicate field="x" operator="greaterThan" value="1"/>
+        <SimplePredicate field="z" operator="greaterThan" value="1"/></CompoundPredicate>"#
+    )
+}
+
+fn in_set(operator: &str) -> String {
+    format!(
+        r#"<SimpleSetPredicate field="c" booleanOperator="{operator}"><Array type="string" n="2">"a b" odd</Array></SimpleSetPredicate>"#
+    )
+}
+
 #[test]
 fn predicates_have_three_truth_values() {
     let (yes, no, unknown) = (Value::from(1.0), Value::from(0.0), Value::Null);
-    let test = |predicate: &str, inputs: &[(&str, Value)], expected: &Value| {
-        let all = predict(&of_predicate(predicate), inputs);
-        let got = &all["predicted"];
-        let got = if got.is_null() { &Value::Null } else { got };
-        assert_eq!(got, expected, "{predicate} {inputs:?}");
-    };
-    let x = |value: f64| [("x", Value::from(value)), ("c", Value::from("odd"))];
-    let above = |field: &str| {
-        format!(r#"<SimplePredicate field="{field}" operator="greaterThan" value="1"/>"#)
-    };
-    let (a, b) = (above("x"), above("z"));
-    let both = |operator: &str| {
-        format!(r#"<CompoundPredicate booleanOperator="{operator}">{a}{b}</CompoundPredicate>"#)
-    };
-    let two = |x: f64, z: f64| [("x", Value::from(x)), ("z", Value::from(z))];
-    test(&both("xor"), &two(2.0, 2.0), &no);
-    test(&both("xor"), &two(2.0, 0.0), &yes);
-    test(&both("xor"), &x(2.0), &unknown);
-    test(&both("and"), &x(2.0), &unknown);
-    test(&both("and"), &x(0.0), &no);
-    test(&both("or"), &x(2.0), &yes);
-    test(&both("or"), &x(0.0), &unknown);
-    test(&both("surrogate"), &[("z", Value::from(2.0))], &yes);
-    test(&both("surrogate"), &[], &unknown);
-    let set = |operator: &str| {
-        format!(
-            r#"<SimpleSetPredicate field="c" booleanOperator="{operator}"><Array type="string" n="2">"a b" odd</Array></SimpleSetPredicate>"#
-        )
-    };
-    test(&set("isIn"), &x(0.0), &yes);
-    test(&set("isNotIn"), &x(0.0), &no);
-    test(&set("isNotIn"), &[("c", Value::from("other"))], &yes);
-    test(&set("isIn"), &[("c", Value::from("a b"))], &yes);
-    test(&set("isIn"), &[], &unknown);
+    assert_truth(&compound("xor"), &x_and_z(2.0, 2.0), &no);
+    assert_truth(&compound("xor"), &x_and_z(2.0, 0.0), &yes);
+    assert_truth(&compound("xor"), &x(2.0), &unknown);
+    assert_truth(&compound("and"), &x(2.0), &unknown);
+    assert_truth(&compound("and"), &x(0.0), &no);
+    assert_truth(&compound("or"), &x(2.0), &yes);
+    assert_truth(&compound("or"), &x(0.0), &unknown);
+    assert_truth(&compound("surrogate"), &[("z", Value::from(2.0))], &yes);
+    assert_truth(&compound("surrogate"), &[], &unknown);
+    assert_truth(&in_set("isIn"), &x(0.0), &yes);
+    assert_truth(&in_set("isNotIn"), &x(0.0), &no);
+    assert_truth(&in_set("isNotIn"), &[("c", Value::from("other"))], &yes);
+    assert_truth(&in_set("isIn"), &[("c", Value::from("a b"))], &yes);
+    assert_truth(&in_set("isIn"), &[], &unknown);
     let flag = r#"<SimplePredicate field="b" operator="equal" value="true"/>"#;
-    test(flag, &[("b", Value::from("true"))], &yes);
-    test(flag, &[("b", Value::from("false"))], &no);
+    assert_truth(flag, &[("b", Value::from("true"))], &yes);
+    assert_truth(flag, &[("b", Value::from("false"))], &no);
     // A value that is neither of the two is invalid, and has no prediction.
-    test(flag, &[("b", Value::from("maybe"))], &unknown);
+    assert_truth(flag, &[("b", Value::from("maybe"))], &unknown);
     let missing = r#"<SimplePredicate field="x" operator="isMissing"/>"#;
-    test(missing, &[], &yes);
-    test(missing, &x(1.0), &no);
+    assert_truth(missing, &[], &yes);
+    assert_truth(missing, &x(1.0), &no);
 }
 
 #[test]
@@ -268,14 +273,13 @@ fn inputs_of_any_shape_are_answered_or_refused() {
     let names: Vec<&str> = signature.inputs.iter().map(|spec| spec.alias.as_str()).collect();
     assert_eq!(names, ["colour", "n", "size", "x", "z"]);
     let defaults: Vec<Tensor> = signature.defaults.iter().map(|(_, t)| t.clone()).collect();
-    let rows = |outputs: &[Tensor]| outputs[0].rows();
-    assert_eq!(rows(&run(&defaults).expect("a row")), Some(1));
+    assert_eq!(run(&defaults).expect("a row")[0].rows(), Some(1));
 
     // Defaults stand for any number of rows, also for none.
     for count in [0, 1, 3] {
         let mut inputs = defaults.clone();
         inputs[3] = doubles(&vec![0.5; count]);
-        assert_eq!(rows(&run(&inputs).expect("rows")), Some(count));
+        assert_eq!(run(&inputs).expect("rows")[0].rows(), Some(count));
     }
     let with = |at: usize, tensor: Tensor| {
         let mut inputs = vec![
@@ -292,7 +296,7 @@ fn inputs_of_any_shape_are_answered_or_refused() {
     let mut values = aligned_vec(2);
     values.extend_from_slice(&[0.5, 0.5]);
     let column = Tensor::from_vec(two, values).expect("a tensor");
-    assert_eq!(rows(&with(3, column).expect("rows")), Some(2));
+    assert_eq!(with(3, column).expect("rows")[0].rows(), Some(2));
     let error = with(3, doubles(&[1.0; 3])).expect_err("three rows").to_string();
     assert!(error.contains("\"x\" has 3 values where another has 2"), "{error}");
     let error = with(3, strings(&["1", "2"])).expect_err("strings").to_string();
@@ -304,30 +308,34 @@ fn inputs_of_any_shape_are_answered_or_refused() {
     assert!(error.contains("shape [2,2]"), "{error}");
 }
 
+/// Checks that a file is refused as not supported, with `text` in the error.
+fn assert_unsupported(file: &str, text: &str) {
+    let error = compile(file).err().expect("refused");
+    assert_eq!(error.code(), Code::Unimplemented, "{error}");
+    assert!(error.message().contains(text), "{error}");
+}
+
 #[test]
 fn what_is_not_supported_is_refused_by_name() {
-    let refused = |file: &str, text: &str| {
-        let error = compile(file).err().expect("refused");
-        assert_eq!(error.code(), Code::Unimplemented, "{error}");
-        assert!(error.message().contains(text), "{error}");
-    };
-    let model = |name: &str| {
-        format!(
-            r#"<PMML version="4.2"><DataDictionary/><{name} functionName="regression"><MiningSchema/></{name}></PMML>"#
-        )
-    };
-    refused(&model("BayesianNetworkModel"), "a model of the kind BayesianNetworkModel");
+    let file = r#"<PMML version="4.2"><DataDictionary/><BayesianNetworkModel functionName="regression"><MiningSchema/></BayesianNetworkModel></PMML>"#;
+    assert_unsupported(file, "a model of the kind BayesianNetworkModel");
     let tree = text("tree_none.pmml");
     let strategy = tree.replace("\"none\"", "\"weightedConfidence\"");
-    refused(&strategy, "missingValueStrategy=\"weightedConfidence\"");
-    refused(&tree.replace("version=\"4.4\"", "version=\"2.1\""), "version \"2.1\"");
+    assert_unsupported(&strategy, "missingValueStrategy=\"weightedConfidence\"");
+    assert_unsupported(&tree.replace("version=\"4.4\"", "version=\"2.1\""), "version \"2.1\"");
     let chain = text("chain.pmml");
-    refused(&chain.replace("modelChain", "selectAll"), "multipleModelMethod=\"selectAll\"");
+    assert_unsupported(
+        &chain.replace("modelChain", "selectAll"),
+        "multipleModelMethod=\"selectAll\"",
+    );
     let functions = text("transformations.pmml");
-    refused(&functions.replace("\"avg\"", "\"soundex\""), "function=\"soundex\"");
-    refused(&functions.replace("\"predictedValue\"", "\"residual\""), "feature=\"residual\"");
+    assert_unsupported(&functions.replace("\"avg\"", "\"soundex\""), "function=\"soundex\"");
+    assert_unsupported(
+        &functions.replace("\"predictedValue\"", "\"residual\""),
+        "feature=\"residual\"",
+    );
     let order = r#"<SimplePredicate field="c" operator="lessThan" value="m"/>"#;
-    refused(&of_predicate(order), "the order of strings");
+    assert_unsupported(&of_predicate(order), "the order of strings");
 }
 
 /// `inner` within `depth` pairs of `start` and `end`.
@@ -375,13 +383,8 @@ fn what_is_nested_too_deeply_is_refused() {
 #[test]
 fn files_cut_short_or_with_wrong_bytes_are_refused_or_read() {
     let names = ["transformations", "chain", "first", "scorecard", "treatments", "boosted"];
-    let mut seed = 7u64;
-    let mut random = move || {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(seed >> 33).expect("31 bits")
-    };
-    let row = doubles(&[0.5]);
-    let file = std::fs::read_to_string(data(IRIS)).expect("the file");
+    let mut random = Random::seeded(7);
+    let file = std::fs::read_to_string(test_data(IRIS)).expect("the file");
     for length in 0..file.trim_end().len() {
         assert!(compile(&file[..length]).is_err(), "cut at {length}");
     }
@@ -392,17 +395,14 @@ fn files_cut_short_or_with_wrong_bytes_are_refused_or_read() {
         }
         for _ in 0..150 {
             let mut bytes = file.clone().into_bytes();
-            for _ in 0..1 + random() % 3 {
-                let at = random() % bytes.len();
-                bytes[at] = b" \"<>/=0129azAZ-."[random() % 16];
-            }
+            random.damage(&mut bytes, 3, Some(b" \"<>/=0129azAZ-."));
             let text = String::from_utf8(bytes).expect("text");
             let Ok(CompiledPmml { signature, scorer, .. }) = compile(&text) else { continue };
-            let input = |spec: &TensorSpec| match spec.dtype() {
+            let inputs = signature.inputs.iter().map(|spec| match spec.dtype() {
                 Some(DType::String) => strings(&["red"]),
-                _ => row.clone(),
-            };
-            let inputs: Vec<Tensor> = signature.inputs.iter().map(input).collect();
+                _ => doubles(&[0.5]),
+            });
+            let inputs: Vec<Tensor> = inputs.collect();
             assert!(scorer.run(0, &inputs, RunOptions::default()).is_ok());
         }
     }

@@ -15,6 +15,52 @@ const SKLEARN: &str = "sklearn.";
 const SEARCHES: [&str; 4] =
     ["GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV"];
 
+/// Classifiers with `coef_` and `intercept_`.
+const LINEAR_CLASSIFIERS: [&str; 9] = [
+    "LogisticRegression",
+    "LogisticRegressionCV",
+    "SGDClassifier",
+    "LinearSVC",
+    "RidgeClassifier",
+    "RidgeClassifierCV",
+    "Perceptron",
+    "PassiveAggressiveClassifier",
+    "LinearDiscriminantAnalysis",
+];
+
+/// Regressors with `coef_` and `intercept_`.
+const LINEAR_REGRESSORS: [&str; 29] = [
+    "LinearRegression",
+    "Ridge",
+    "RidgeCV",
+    "Lasso",
+    "LassoCV",
+    "ElasticNet",
+    "ElasticNetCV",
+    "Lars",
+    "LarsCV",
+    "LassoLars",
+    "LassoLarsCV",
+    "LassoLarsIC",
+    "MultiTaskLasso",
+    "MultiTaskLassoCV",
+    "MultiTaskElasticNet",
+    "MultiTaskElasticNetCV",
+    "OrthogonalMatchingPursuit",
+    "OrthogonalMatchingPursuitCV",
+    "SGDRegressor",
+    "PassiveAggressiveRegressor",
+    "BayesianRidge",
+    "ARDRegression",
+    "HuberRegressor",
+    "TheilSenRegressor",
+    "LinearSVR",
+    "QuantileRegressor",
+    "PoissonRegressor",
+    "GammaRegressor",
+    "TweedieRegressor",
+];
+
 /// Compiles the root of a pickle: a pipeline or an estimator.
 pub(super) fn compile(root: &Estimator) -> Result<SklearnModel> {
     check_library(root)?;
@@ -32,8 +78,8 @@ pub(super) fn compile_part(estimator: &Estimator) -> Result<SklearnModel> {
 
 /// Refuses objects of other libraries.
 fn check_library(estimator: &Estimator) -> Result<()> {
+    let found = estimator.value.description();
     let Some(class) = estimator.value.class() else {
-        let found = estimator.value.type_name();
         let message = format!("the pickle holds {found}, not a scikit-learn estimator");
         return Err(Error::new(Code::DataLoss, message));
     };
@@ -43,7 +89,7 @@ fn check_library(estimator: &Estimator) -> Result<()> {
     Err(Error::new(
         Code::Unimplemented,
         format!(
-            "the pickle holds a {class}, not a scikit-learn estimator; serve a model of another \
+            "the pickle holds {found}, not a scikit-learn estimator; serve a model of another \
              library with its own platform, or convert it to ONNX"
         ),
     ))
@@ -104,45 +150,14 @@ pub(super) fn add_transformer(
 
 /// Compiles a predictor.
 fn predictor(estimator: &Estimator) -> Result<Predictor> {
-    match estimator.class() {
-        "LogisticRegression"
-        | "LogisticRegressionCV"
-        | "SGDClassifier"
-        | "LinearSVC"
-        | "RidgeClassifier"
-        | "RidgeClassifierCV"
-        | "Perceptron"
-        | "PassiveAggressiveClassifier"
-        | "LinearDiscriminantAnalysis" => linear::classifier(estimator),
-        "LinearRegression"
-        | "Ridge"
-        | "RidgeCV"
-        | "Lasso"
-        | "LassoCV"
-        | "ElasticNet"
-        | "ElasticNetCV"
-        | "Lars"
-        | "LarsCV"
-        | "LassoLars"
-        | "LassoLarsCV"
-        | "LassoLarsIC"
-        | "MultiTaskLasso"
-        | "MultiTaskLassoCV"
-        | "MultiTaskElasticNet"
-        | "MultiTaskElasticNetCV"
-        | "OrthogonalMatchingPursuit"
-        | "OrthogonalMatchingPursuitCV"
-        | "SGDRegressor"
-        | "PassiveAggressiveRegressor"
-        | "BayesianRidge"
-        | "ARDRegression"
-        | "HuberRegressor"
-        | "TheilSenRegressor"
-        | "LinearSVR"
-        | "QuantileRegressor"
-        | "PoissonRegressor"
-        | "GammaRegressor"
-        | "TweedieRegressor" => linear::regressor(estimator),
+    let class = estimator.class();
+    if LINEAR_CLASSIFIERS.contains(&class) {
+        return linear::classifier(estimator);
+    }
+    if LINEAR_REGRESSORS.contains(&class) {
+        return linear::regressor(estimator);
+    }
+    match class {
         "GaussianNB" => bayes::gaussian(estimator),
         "MultinomialNB" | "BernoulliNB" | "ComplementNB" => bayes::counting(estimator),
         "QuadraticDiscriminantAnalysis" => bayes::quadratic(estimator),

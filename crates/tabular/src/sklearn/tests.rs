@@ -3,13 +3,13 @@
 #![allow(clippy::wildcard_enum_match_arm)] // Any other value fails the test.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value as Json;
 
 use super::executable::{aligned, matrix};
 use super::*;
+use crate::testing::{Random, project, test_data};
 use tensorserve_codec::base64;
 use tensorserve_platform::{Executable, Platforms, RunOptions};
 use tensorserve_tensor::error::{Code, Error};
@@ -21,10 +21,6 @@ struct Case {
     file: String,
     rows: Vec<Vec<Json>>,
     expected: std::collections::BTreeMap<String, Json>,
-}
-
-fn project(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
 fn cases(version: &str) -> Vec<(Case, Vec<u8>)> {
@@ -153,8 +149,7 @@ fn unknown_categories_are_refused() {
 }
 
 fn loaded(path: &str) -> Loaded {
-    let path = project(path);
-    ScikitLearn.load(&path, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
+    ScikitLearn.load(&test_data(path), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// No current Python loads these two (scikit-learn 0.19.1, Python 2). The expected predictions were
@@ -165,7 +160,7 @@ fn models_of_scikit_learn_0_19_and_python_2_are_served() {
         ("model.pkl", [0.0, 0.342_857_142_857_142_86, 0.657_142_857_142_857_1]),
         ("model.joblib", [0.0, 0.2, 0.8]),
     ] {
-        let folder = "tests/data/simple-tensorflow-serving/models/scikitlearn_iris";
+        let folder = "simple-tensorflow-serving/models/scikitlearn_iris";
         let loaded = loaded(&format!("{folder}/{file}"));
         let rows: Json = serde_json::json!([[1, 2, 3, 4]]);
         let rows: Vec<Vec<Json>> = serde_json::from_value(rows).expect("rows");
@@ -185,7 +180,7 @@ fn models_of_scikit_learn_0_19_and_python_2_are_served() {
 #[test]
 fn a_pipeline_is_served_from_either_kind_of_file() {
     for ending in ["pkl", "joblib"] {
-        let loaded = loaded(&format!("tests/data/platforms/sklearn/iris_logreg_pipeline.{ending}"));
+        let loaded = loaded(&format!("platforms/sklearn/iris_logreg_pipeline.{ending}"));
         let signature = &loaded.signatures[0];
         assert_eq!(signature.inputs[0].alias, "data");
         assert_eq!(signature.inputs[0].shape.sizes(), Some(vec![-1, 4]));
@@ -202,7 +197,7 @@ fn a_pipeline_is_served_from_either_kind_of_file() {
 
 #[test]
 fn invalid_inputs_are_refused() {
-    let loaded = loaded("tests/data/platforms/sklearn/iris_logreg_pipeline.pkl");
+    let loaded = loaded("platforms/sklearn/iris_logreg_pipeline.pkl");
     let run = |tensor: Tensor| loaded.executable.run(0, &[tensor], RunOptions::default());
     let doubles = |shape: &[i64], values: &[f64]| {
         Tensor::from_vec(Shape::new(shape).expect("shape"), aligned(values)).expect("tensor")
@@ -266,7 +261,7 @@ fn a_pipeline_within_itself_is_an_error() {
 #[test]
 fn a_model_is_found_by_its_name() {
     let platforms = Platforms::new(vec![Arc::new(ScikitLearn)]);
-    let folder = project("tests/data/platforms/sklearn");
+    let folder = test_data("platforms/sklearn");
     assert!(platforms.of_folder(&folder.join("iris_logreg_pipeline.pkl")).is_some());
     assert!(matches!(ScikitLearn.check(&folder), Completeness::Broken(_)));
     let inspected = ScikitLearn
@@ -277,16 +272,12 @@ fn a_model_is_found_by_its_name() {
 
 #[test]
 fn damaged_models_are_errors_or_models() {
-    let folder = project("tests/data/simple-tensorflow-serving/models/scikitlearn_iris");
+    let folder = test_data("simple-tensorflow-serving/models/scikitlearn_iris");
     let real = fs::read(folder.join("model.joblib")).expect("file");
     for length in (0..real.len()).step_by(7) {
         assert!(model(real[..length].to_vec()).is_err(), "cut at {length}");
     }
-    let mut seed = 3u64;
-    let mut random = || {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(seed >> 33).expect("small")
-    };
+    let mut random = Random::seeded(3);
     let mut all: Vec<(Tensor, Vec<u8>)> = Vec::new();
     for (case, file) in cases("1.9.1") {
         let mut plain = Vec::new();
@@ -297,10 +288,7 @@ fn damaged_models_are_errors_or_models() {
     for (data, file) in all {
         for _ in 0..40 {
             let mut damaged = file.clone();
-            for _ in 0..=random() % 3 {
-                let place = random() % damaged.len();
-                damaged[place] = (random() % 256) as u8;
-            }
+            random.damage(&mut damaged, 3, None);
             if let Ok(model) = model(damaged) {
                 let _ = predict(&model, data.clone());
             }

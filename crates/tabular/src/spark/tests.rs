@@ -3,21 +3,17 @@
 //! `tests/data/platforms/spark/make.py` made most of them with Spark 3.5.8.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::json;
 
 use super::classes::read_parameters;
 use super::*;
+use crate::testing::{Random, test_data};
 use tensorserve_platform::RunOptions;
 use tensorserve_tensor::{Shape, Tensor, aligned_vec};
 
 const SAMPLE: &str = "simple-tensorflow-serving/models/mllib_lr_model";
-
-fn data(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
-}
 
 fn rows(rows: &[Vec<f64>]) -> Tensor {
     let width = rows.first().map_or(0, Vec::len);
@@ -50,7 +46,7 @@ struct Case {
 
 #[test]
 fn models_predict_what_spark_predicts() {
-    let folder = data("platforms/spark");
+    let folder = test_data("platforms/spark");
     let text = fs::read_to_string(folder.join("expected.json")).expect("expected");
     let expected: BTreeMap<String, Vec<Case>> = serde_json::from_str(&text).expect("expected");
     assert_eq!(expected.len(), 12);
@@ -79,7 +75,7 @@ fn sparse_row(entries: &[(usize, f64)]) -> Vec<f64> {
 
 #[test]
 fn the_sample_of_simple_tensorflow_serving_is_read() {
-    let folder = data(SAMPLE);
+    let folder = test_data(SAMPLE);
     assert!(Spark.recognises(&Place::new(&folder)));
     assert!(matches!(Spark.check(&folder), Completeness::Complete));
     let model = SparkModelFolder::open(&folder).expect("a model");
@@ -101,7 +97,7 @@ fn the_sample_of_simple_tensorflow_serving_is_read() {
 
 #[test]
 fn inputs_of_any_shape_are_answered_or_refused() {
-    let model = SparkModelFolder::open(&data(SAMPLE)).expect("a model");
+    let model = SparkModelFolder::open(&test_data(SAMPLE)).expect("a model");
     let none = Tensor::from_vec(Shape::new(&[0, 692]).expect("a shape"), aligned_vec::<f64>(0));
     assert_eq!(run(&model, none.expect("a tensor")).expect("no rows")["prediction"].len(), 0);
     let error = run(&model, rows(&[vec![0.0; 3]])).expect_err("too few").to_string();
@@ -124,7 +120,7 @@ fn other_classes_are_refused_by_name() {
 
 #[test]
 fn files_of_every_layout_hold_the_same() {
-    let folder = data("platforms/spark/parquet");
+    let folder = test_data("platforms/spark/parquet");
     let values: Vec<f64> =
         std::iter::repeat_n(0.0, 900).chain((0..300).map(|index| f64::from(index % 7))).collect();
     let flags: Vec<f64> = (0..50).map(|index| f64::from(u8::from(index % 3 == 0))).collect();
@@ -154,29 +150,22 @@ fn files_of_every_layout_hold_the_same() {
 
 /// The only data file of a model.
 fn data_file(folder: &str) -> Vec<u8> {
-    let file = part_files(&data(folder).join(DATA), DATA_ENDING).remove(0);
+    let file = part_files(&test_data(folder).join(DATA), DATA_ENDING).remove(0);
     fs::read(file).expect("a file")
 }
 
 #[test]
 fn files_cut_short_or_with_wrong_bytes_are_refused_or_read() {
-    let mut seed = 7u64;
-    let mut random = move || {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(seed >> 33).expect("31 bits")
-    };
+    let mut random = Random::seeded(7);
     for folder in [SAMPLE, "platforms/spark/ml_multinomial", "platforms/spark/mllib_multinomial"] {
-        let metadata = read_metadata(&data(folder).join(METADATA)).expect("metadata");
+        let metadata = read_metadata(&test_data(folder).join(METADATA)).expect("metadata");
         let file = data_file(folder);
         for length in 0..file.len() {
             assert!(ParquetColumns::read(&file[..length]).is_err(), "{folder} cut at {length}");
         }
         for _ in 0..4_000 {
             let mut bytes = file.clone();
-            for _ in 0..1 + random() % 3 {
-                let at = random() % bytes.len();
-                bytes[at] = u8::try_from(random() % 256).expect("a byte");
-            }
+            random.damage(&mut bytes, 3, None);
             if let Ok(columns) = ParquetColumns::read(&bytes) {
                 let _ = read_parameters(&metadata, &columns).and_then(SparkLinearModel::new);
             }

@@ -365,6 +365,10 @@ mod tests {
         XgboostNode { children: Some(children), feature, default_left: true, condition }
     }
 
+    fn threshold() -> NodeCondition {
+        NodeCondition::Number(0.5)
+    }
+
     fn tree(nodes: Vec<XgboostNode>) -> XgboostTree {
         XgboostTree { nodes, ..XgboostTree::default() }
     }
@@ -410,14 +414,13 @@ mod tests {
 
     #[test]
     fn trees_that_cannot_be_run_are_refused() {
-        let number = || NodeCondition::Number(0.5);
         assert_eq!(refusal(tree(Vec::new())), "node 0 does not exist; the number of nodes is 0");
-        assert_eq!(refusal(tree(vec![node((0, 0), 0, number())])), "the nodes form a cycle");
+        assert_eq!(refusal(tree(vec![node((0, 0), 0, threshold())])), "the nodes form a cycle");
         assert_eq!(
-            refusal(tree(vec![node((1, 7), 0, number()), leaf(0.0)])),
+            refusal(tree(vec![node((1, 7), 0, threshold()), leaf(0.0)])),
             "node 7 does not exist; the number of nodes is 2"
         );
-        let nodes = vec![node((1, 2), 1, number()), leaf(0.0), leaf(0.0)];
+        let nodes = vec![node((1, 2), 1, threshold()), leaf(0.0), leaf(0.0)];
         assert_eq!(refusal(tree(nodes)), "feature 1 does not exist; the number of features is 1");
         let nodes = vec![
             node((1, 2), 0, NodeCondition::Categories { start: usize::MAX, count: 2 }),

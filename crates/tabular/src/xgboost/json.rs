@@ -92,19 +92,22 @@ fn owned(text: Cow<[u8]>) -> String {
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> DocumentValue {
+        read(text.as_bytes()).expect("JSON")
+    }
+
     #[test]
     fn values_of_all_kinds() {
-        let read = |text: &str| read(text.as_bytes()).expect("JSON");
-        assert_eq!(read(" null"), DocumentValue::Null);
-        assert_eq!(read("true"), DocumentValue::Number(1.0));
-        assert_eq!(read("[]"), DocumentValue::List(Vec::new()));
-        assert_eq!(read("[true, false,-1.5E-1]"), DocumentValue::Numbers(vec![1.0, 0.0, -0.15]));
-        assert_eq!(read("[-Infinity]"), DocumentValue::Numbers(vec![f64::NEG_INFINITY]));
-        let DocumentValue::Numbers(nan) = read("[NaN]") else { panic!("a list of numbers") };
+        assert_eq!(parse(" null"), DocumentValue::Null);
+        assert_eq!(parse("true"), DocumentValue::Number(1.0));
+        assert_eq!(parse("[]"), DocumentValue::List(Vec::new()));
+        assert_eq!(parse("[true, false,-1.5E-1]"), DocumentValue::Numbers(vec![1.0, 0.0, -0.15]));
+        assert_eq!(parse("[-Infinity]"), DocumentValue::Numbers(vec![f64::NEG_INFINITY]));
+        let DocumentValue::Numbers(nan) = parse("[NaN]") else { panic!("a list of numbers") };
         assert!(nan.iter().all(|x| x.is_nan()));
         let text = DocumentValue::Text("ä".to_owned());
         let inner = DocumentValue::Object(vec![("a".to_owned(), text)]);
-        assert_eq!(read(r#"[{"a": "\u00e4"}]"#), DocumentValue::List(vec![inner]));
+        assert_eq!(parse(r#"[{"a": "\u00e4"}]"#), DocumentValue::List(vec![inner]));
     }
 
     #[test]

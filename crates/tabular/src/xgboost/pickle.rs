@@ -25,7 +25,7 @@ pub(super) fn read(bytes: Vec<u8>) -> Result<XgboostModel> {
         }
         Some(_) => Err(damaged("the pickled model is not fitted")),
         None => {
-            let found = root.class().unwrap_or(root.type_name());
+            let found = root.description();
             Err(unsupported(format!(
                 "the pickle holds {found}; only XGBoost's Booster and its scikit-learn wrappers \
                  are supported"

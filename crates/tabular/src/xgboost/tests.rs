@@ -2,19 +2,15 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
 
 use serde_json::Value as Json;
 
 use super::format::read_file;
 use super::model::dimension;
 use super::*;
+use crate::testing::{Random, test_data};
 use tensorserve_platform::{Platforms, RunOptions};
 use tensorserve_tensor::{Shape, Tensor, aligned_vec};
-
-fn data(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(path)
-}
 
 const IRIS: &str = "simple-tensorflow-serving/models/xgboost_iris";
 
@@ -51,7 +47,7 @@ fn the_sample_of_simple_tensorflow_serving() {
         format!("{IRIS}/model.joblib"),
         "simple-tensorflow-serving/converted/xgb_iris_converted.json".to_owned(),
     ] {
-        let loaded = load(&data(&file));
+        let loaded = load(&test_data(&file));
         assert_eq!(run(&loaded, 4, &rows), (vec![4], expected.to_vec()), "{file}");
     }
 }
@@ -76,13 +72,13 @@ fn several_classes_and_two() {
         0.713_926_75,
     ];
     for file in ["iris_softprob.json", "iris_softprob.ubj"] {
-        let loaded = load(&data("platforms/xgboost").join(file));
+        let loaded = load(&test_data("platforms/xgboost").join(file));
         assert_eq!(run(&loaded, 4, &rows), (vec![4, 3], expected.to_vec()), "{file}");
         let inspection =
-            XGBoost.inspect(&data("platforms/xgboost").join(file), &LoadOptions::default());
+            XGBoost.inspect(&test_data("platforms/xgboost").join(file), &LoadOptions::default());
         assert_eq!(inspection.expect("a model").written_by, "3.2.0");
     }
-    let loaded = load(&data("platforms/xgboost/iris_virginica_binary.json"));
+    let loaded = load(&test_data("platforms/xgboost/iris_virginica_binary.json"));
     let expected = vec![0.078_880_32, 0.078_880_32, 0.843_360_5];
     assert_eq!(run(&loaded, 3, &rows[..12]), (vec![3], expected));
 }
@@ -148,7 +144,7 @@ fn check_cases(folder: &Path) -> usize {
 
 #[test]
 fn answers_are_the_librarys_to_the_bit() {
-    assert!(check_cases(&data("platforms/xgboost/made")) >= 10);
+    assert!(check_cases(&test_data("platforms/xgboost/made")) >= 10);
 }
 
 /// For folders that `make_xgboost.py` has filled with all models that a version can make.
@@ -161,18 +157,21 @@ fn answers_in_other_folders() {
     }
 }
 
+fn recognises(path: &Path) -> bool {
+    XGBoost.recognises(&Place::new(path))
+}
+
 #[test]
-fn models_are_recognised_by_ending_or_by_what_is_in_them() {
-    let recognises = |path: &Path| XGBoost.recognises(&Place::new(path));
-    assert!(recognises(&data("platforms/xgboost/iris_softprob.json")));
-    assert!(recognises(&data("platforms/xgboost/iris_softprob.ubj")));
-    assert!(recognises(&data(IRIS)), "by its .bst");
-    assert!(!recognises(&data(IRIS).join("model.pkl")), "left to the scikitlearn platform");
-    assert!(!recognises(&data("simple-tensorflow-serving/models/tf2_two_signatures/1")));
+fn models_are_recognised_by_ending_or_by_content() {
+    assert!(recognises(&test_data("platforms/xgboost/iris_softprob.json")));
+    assert!(recognises(&test_data("platforms/xgboost/iris_softprob.ubj")));
+    assert!(recognises(&test_data(IRIS)), "by its .bst");
+    assert!(!recognises(&test_data(IRIS).join("model.pkl")), "left to the scikitlearn platform");
+    assert!(!recognises(&test_data("simple-tensorflow-serving/models/tf2_two_signatures/1")));
 
     let folder = tempfile::tempdir().expect("temporary folder");
     let put = |name: &str, from: &str| {
-        fs::copy(data(from), folder.path().join(name)).expect("copied");
+        fs::copy(test_data(from), folder.path().join(name)).expect("copied");
     };
     fs::write(folder.path().join("config.json"), r#"{"a": 1}"#).expect("written");
     fs::write(folder.path().join("weights.bin"), [7; 1000]).expect("written");
@@ -191,7 +190,7 @@ fn models_are_recognised_by_ending_or_by_what_is_in_them() {
 
 #[test]
 fn requests_of_another_shape_are_refused() {
-    let loaded = load(&data(IRIS).join("model.joblib"));
+    let loaded = load(&test_data(IRIS).join("model.joblib"));
     let fails = |shape: &[i64], count: usize| {
         let input = tensor(shape, &vec![0.0; count]);
         let error = loaded.executable.run(0, &[input], RunOptions::default()).expect_err("wrong");
@@ -210,7 +209,7 @@ fn requests_of_another_shape_are_refused() {
     );
     assert!(fails(&[i64::MAX, 0], 0).contains("has 0 values in a row"));
     assert_eq!(run_empty(&loaded), [0]);
-    assert_eq!(run_empty(&load(&data("platforms/xgboost/iris_softprob.ubj"))), [0, 3]);
+    assert_eq!(run_empty(&load(&test_data("platforms/xgboost/iris_softprob.ubj"))), [0, 3]);
 }
 
 fn run_empty(loaded: &Loaded) -> Vec<i64> {
@@ -221,7 +220,7 @@ fn run_empty(loaded: &Loaded) -> Vec<i64> {
 
 #[test]
 fn batches_of_any_size_are_like_single_rows() {
-    let loaded = load(&data("platforms/xgboost/iris_softprob.json"));
+    let loaded = load(&test_data("platforms/xgboost/iris_softprob.json"));
     let rows: Vec<f32> = (0..4 * 200_u16).map(|i| f32::from(i % 71) / 10.0).collect();
     let (_, together) = run(&loaded, 200, &rows);
     let alone: Vec<f32> = rows.chunks(4).flat_map(|row| run(&loaded, 1, row).1).collect();
@@ -249,7 +248,7 @@ const REAL: [&str; 6] = [
 #[test]
 fn files_cut_short_are_refused() {
     for file in REAL {
-        let bytes = fs::read(data(file)).expect("a file");
+        let bytes = fs::read(test_data(file)).expect("a file");
         let step = if bytes.len() > 8192 { 7 } else { 1 };
         for end in (0..bytes.len()).step_by(step) {
             read_or_refuse(&bytes[..end]);
@@ -261,60 +260,56 @@ fn files_cut_short_are_refused() {
 
 #[test]
 fn damaged_files_are_refused_or_run() {
-    let mut state = 1_u64;
-    let mut random = |below: usize| {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(state >> 33).expect("31 bits") % below
-    };
+    let mut random = Random::seeded(1);
     for file in REAL {
-        let bytes = fs::read(data(file)).expect("a file");
+        let bytes = fs::read(test_data(file)).expect("a file");
         for _ in 0..1500 {
             let mut damaged = bytes.clone();
-            for _ in 0..=random(3) {
-                let at = random(damaged.len());
-                damaged[at] = u8::try_from(random(256)).expect("a byte");
-            }
+            random.damage(&mut damaged, 3, None);
             read_or_refuse(&damaged);
         }
     }
 }
 
-/// The error for a model that `change` has changed.
-fn refusal(change: impl Fn(&mut Json)) -> String {
-    let text = fs::read(data("platforms/xgboost/iris_virginica_binary.json")).expect("a file");
+/// The error for a model whose member at `path` is replaced by `value`.
+fn refusal(path: &str, value: Json) -> String {
+    let text = fs::read(test_data("platforms/xgboost/iris_virginica_binary.json")).expect("a file");
     let mut model: Json = serde_json::from_slice(&text).expect("JSON");
-    change(&mut model);
+    *model.pointer_mut(path).expect("there") = value;
     let error = read_file(model.to_string().into_bytes()).err().expect("refused");
     format!("{:?}: {error}", error.code())
 }
 
+/// The path of a member of tree 3.
+fn in_tree(member: &str) -> String {
+    format!("/learner/gradient_booster/model/trees/3/{member}")
+}
+
 #[test]
 fn errors_name_the_faulty_member() {
-    const TREE: &str = "/learner/gradient_booster/model/trees/3";
-    let set = |path: &str, value: Json| {
-        refusal(|model| *model.pointer_mut(path).expect("there") = value.clone())
-    };
-    let name = set("/learner/objective/name", "reg:mine".into());
+    let name = refusal("/learner/objective/name", "reg:mine".into());
     assert!(
         name.starts_with("Unimplemented: the objective \"reg:mine\" is not supported"),
         "{name}"
     );
-    let name = set("/learner/gradient_booster/name", "gbforest".into());
+    let name = refusal("/learner/gradient_booster/name", "gbforest".into());
     assert!(name.starts_with("Unimplemented: the booster \"gbforest\" is not supported"), "{name}");
-    let at = |member: &str| format!("{TREE}/{member}");
     for (path, value, says) in [
-        (at("left_children"), "[0,-1,-1]", "tree 3: \"right_children\" has"),
-        (at("left_children/0"), "0", "tree 3: the nodes form a cycle"),
-        (at("right_children/0"), "700", "tree 3: node 700 does not exist"),
-        (at("right_children/0"), "-1", "tree 3: node 0 has the children 1 and -1"),
+        (in_tree("left_children"), "[0,-1,-1]", "tree 3: \"right_children\" has"),
+        (in_tree("left_children/0"), "0", "tree 3: the nodes form a cycle"),
+        (in_tree("right_children/0"), "700", "tree 3: node 700 does not exist"),
+        (in_tree("right_children/0"), "-1", "tree 3: node 0 has the children 1 and -1"),
         (
-            at("split_indices/0"),
+            in_tree("split_indices/0"),
             "4",
             "tree 3: feature 4 does not exist; the number of features is 4",
         ),
-        (at("id"), "4", "tree 3: \"id\" is 4, and must be 3"),
-        (at("split_conditions"), "{}", "tree 3: \"split_conditions\" is not an array of numbers"),
+        (in_tree("id"), "4", "tree 3: \"id\" is 4, and must be 3"),
+        (
+            in_tree("split_conditions"),
+            "{}",
+            "tree 3: \"split_conditions\" is not an array of numbers",
+        ),
         (
             "/learner/gradient_booster/model/tree_info/3".to_owned(),
             "1",
@@ -333,10 +328,10 @@ fn errors_name_the_faulty_member() {
         ),
         ("/learner".to_owned(), "[]", "\"learner_model_param\" is missing"),
     ] {
-        let said = set(&path, serde_json::from_str(value).expect("JSON"));
+        let said = refusal(&path, serde_json::from_str(value).expect("JSON"));
         assert!(said.starts_with(&format!("DataLoss: {says}")), "{path}: {said}");
     }
-    let outputs = set("/learner/learner_model_param/num_class", "2000000000".into());
+    let outputs = refusal("/learner/learner_model_param/num_class", "2000000000".into());
     assert!(outputs.starts_with("Unimplemented: the model has 2000000000 outputs"), "{outputs}");
     assert_eq!(
         read_file(b"PK\x03\x04".to_vec()).err().expect("no model").code(),

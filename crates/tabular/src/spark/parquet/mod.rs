@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use self::format::{
     codec, column_chunk, column_metadata, file_metadata, repetition_type, row_group, schema_element,
 };
-use self::page::{LeafColumn, Page, PageKind, PhysicalType, decode_values};
+use self::page::{LeafColumn, PageKind, ParquetPage, PhysicalType, decode_values};
 use self::thrift::ThriftValue;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -221,7 +221,7 @@ fn read_chunk(
     let mut dictionary = None;
     let mut seen = 0usize;
     while seen < total {
-        let (page, behind) = Page::read(rest, is_compressed)?;
+        let (page, behind) = ParquetPage::read(rest, is_compressed)?;
         rest = behind;
         match page.kind {
             PageKind::Dictionary => {

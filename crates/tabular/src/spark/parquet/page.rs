@@ -81,7 +81,7 @@ fn decode_booleans(bytes: &[u8], count: usize) -> Option<Vec<f64>> {
 }
 
 /// A page, decompressed.
-pub(super) struct Page {
+pub(super) struct ParquetPage {
     pub(super) kind: PageKind,
     /// The number of values, nulls included.
     pub(super) values: usize,
@@ -107,7 +107,7 @@ pub(super) enum PageLevels {
     Sized { repetition: usize, definition: usize },
 }
 
-impl Page {
+impl ParquetPage {
     /// Reads the page at the start of `bytes`; also returns the bytes behind it.
     pub(super) fn read(bytes: &[u8], is_compressed: bool) -> Result<(Self, &[u8])> {
         let header = ThriftValue::read_struct(bytes);
@@ -122,18 +122,18 @@ impl Page {
             Some(page_type::DICTIONARY_PAGE) => {
                 let values = dictionary_values(&header).ok_or_else(missing_fields)?;
                 let bytes = decompress(body, uncompressed, is_compressed)?;
-                Page { kind: PageKind::Dictionary, values, bytes }
+                ParquetPage { kind: PageKind::Dictionary, values, bytes }
             }
             Some(page_type::DATA_PAGE) => {
                 let (values, encoding) = data_fields(&header).ok_or_else(missing_fields)?;
                 let bytes = decompress(body, uncompressed, is_compressed)?;
                 let kind = PageKind::Data { encoding, levels: PageLevels::Prefixed };
-                Page { kind, values, bytes }
+                ParquetPage { kind, values, bytes }
             }
             Some(page_type::DATA_PAGE_V2) => {
-                Page::read_v2(&header, body, uncompressed, is_compressed)?
+                ParquetPage::read_v2(&header, body, uncompressed, is_compressed)?
             }
-            _ => Page { kind: PageKind::Other, values: 0, bytes: Vec::new() },
+            _ => ParquetPage { kind: PageKind::Other, values: 0, bytes: Vec::new() },
         };
         Ok((page, rest))
     }
@@ -154,7 +154,7 @@ impl Page {
         let mut bytes = levels.to_vec();
         bytes.extend(decompress(data, uncompressed, is_compressed && fields.is_compressed)?);
         let levels = PageLevels::Sized { repetition, definition };
-        Ok(Page { kind: PageKind::Data { encoding, levels }, values, bytes })
+        Ok(ParquetPage { kind: PageKind::Data { encoding, levels }, values, bytes })
     }
 }
 
