@@ -87,6 +87,7 @@ enum Algorithm {
 }
 
 impl Algorithm {
+    #[inline]
     fn score(&self, row: &mut PmmlRow) -> PmmlPrediction {
         match self {
             Algorithm::Tree(tree) => tree.score(row),

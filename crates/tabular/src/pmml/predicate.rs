@@ -94,10 +94,7 @@ impl Predicate {
         match self {
             Predicate::Compare { slot, comparison, value } => {
                 let field = row.get(*slot);
-                if field.is_nan() {
-                    return Truth::Unknown;
-                }
-                comparison.holds(field, *value).into()
+                if field.is_nan() { Truth::Unknown } else { comparison.holds(field, *value).into() }
             }
             Predicate::Always(truth) => (*truth).into(),
             Predicate::IsMissing { slot, expected } => {
