@@ -1,5 +1,5 @@
-//! Writes a SavedModel with as many bytes of variables as one likes: a table of which rows are
-//! looked up. Made here, byte by byte, because a file of 100 MB is not for a repository.
+//! Writes a SavedModel with variables of any size: a table whose rows are looked up. It is written
+//! here, byte by byte, because a file of 100 MB does not belong in a repository.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ const FLOAT: u64 = 1;
 const INT32: u64 = 3;
 const STRING: u64 = 7;
 
-/// Writes the model to `folder`, with about `bytes` bytes of variables.
+/// Writes the model to the directory `folder`, with about `bytes` bytes of variables.
 pub fn write(folder: &Path, bytes: usize) {
     let rows = bytes as u64 / (4 * COLUMNS);
     let variables = folder.join("variables");

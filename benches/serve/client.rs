@@ -1,4 +1,4 @@
-//! A closed-loop client: each connection sends, waits for the answer, sends again.
+//! A closed-loop client: each connection sends, waits for the response, sends again.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ pub fn run(address: SocketAddr, requests: &[Vec<u8>], connections: usize, time: 
     })
 }
 
-/// One request on a connection of its own; the status of its answer.
+/// One request on a connection of its own; the status of its response.
 pub fn once(address: SocketAddr, request: &[u8]) -> u16 {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address).expect("connects");
@@ -74,7 +74,7 @@ async fn connection(
     (latency, failed)
 }
 
-/// Reads one answer; its status and where its body is in the buffer.
+/// Reads one response; returns its status and where its body is in the buffer.
 async fn answer(stream: &mut TcpStream, buffer: &mut [u8]) -> (u16, std::ops::Range<usize>) {
     let mut filled = 0;
     loop {
@@ -101,7 +101,7 @@ async fn answer(stream: &mut TcpStream, buffer: &mut [u8]) -> (u16, std::ops::Ra
     }
 }
 
-/// Sends each request once and looks at the answers.
+/// Sends each request once and checks the responses.
 pub fn check(address: SocketAddr, scenario: &Scenario) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
@@ -118,7 +118,7 @@ pub fn check(address: SocketAddr, scenario: &Scenario) {
     });
 }
 
-/// Rows and batches that the server has run of a model so far.
+/// The rows and the batches of a model that the server has run so far.
 pub fn batches(address: SocketAddr, model: &str) -> (f64, f64) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");

@@ -22,10 +22,10 @@ use tonic_prost::ProstCodec;
 
 pub const CHANNELS: usize = 8;
 
-/// A call that is made over and over.
+/// A call that is repeated.
 pub struct Call {
     pub name: &'static str,
-    /// Calls under way at once.
+    /// Concurrent calls.
     pub concurrency: usize,
     message: PredictRequest,
 }

@@ -1,6 +1,6 @@
-//! What the handlers of an `inference.py` cost: `make bench ARGS=handlers`.
+//! The cost of the handlers of an `inference.py`: `make bench ARGS=handlers`.
 //!
-//! Processor time is that of the server and of its Python processes together.
+//! CPU time is that of the server and of its Python processes.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ const SMALL: &[u8] = br#"{"instances": [1.0, 2.0, 5.0]}"#;
 /// The size of a photograph.
 const LARGE: usize = 602_000;
 
-/// Handlers that do nothing: both bodies go through them as they are.
+/// Handlers that do nothing: both bodies pass through them unchanged.
 const NOTHING: &str = "\
 def input_handler(data, context):
     return data.read()
@@ -21,7 +21,7 @@ def output_handler(response, context):
     return response.content, context.accept_header
 ";
 
-/// The same, but that a body which is no JSON is read and only counted.
+/// Handlers that read a body other than JSON, and send its length to the model.
 const IMAGE: &str = "\
 def input_handler(data, context):
     return '{\"instances\": [%d.0]}' % len(data.read())
@@ -38,12 +38,12 @@ def handler(data, context):
     return 'slept', None
 ";
 
-/// A way that requests can go.
+/// A configuration of handlers to measure.
 struct Way {
     name: &'static str,
     server: Process,
     request: Vec<u8>,
-    /// Of each round: microseconds of the server, of Python, and the median time of a request.
+    /// For each round: CPU microseconds of the server, of Python, and the median latency.
     figures: Vec<[f64; 3]>,
 }
 
@@ -85,7 +85,7 @@ pub fn run(rounds: usize, time: Duration) {
         Way::new("handlers that do nothing", Some(NOTHING), SMALL, "application/json"),
         Way::new("handlers, body of 602 kB", Some(IMAGE), &image, "application/x-image"),
     ];
-    println!("inference.py (us of processor time per request, of the server and of Python)\n");
+    println!("inference.py (us of CPU time per request, of the server and of Python)\n");
     for connections in [1, 8] {
         for way in &mut ways {
             way.figures.clear();
@@ -100,7 +100,7 @@ pub fn run(rounds: usize, time: Duration) {
         }
         println!(
             "{:<28}{:>6}{:>10}{:>10}{:>10}{:>14}{:>10}",
-            "", "conns", "server", "python", "sum", "more than none", "p50 us"
+            "", "conns", "server", "python", "sum", "over none", "p50 us"
         );
         let none = ways[0].median(0) + ways[0].median(1);
         for way in &ways {
@@ -116,10 +116,10 @@ pub fn run(rounds: usize, time: Duration) {
     let sleeping = Process::with_code(Some(SLEEP), 8);
     let mut times: Vec<Duration> = (0..rounds).map(|_| twenty(&sleeping)).collect();
     times.sort();
-    println!("\n20 requests at once that sleep 50 ms, 8 processes: {:?}", times[times.len() / 2]);
+    println!("\n20 concurrent requests of 50 ms, 8 processes: {:?}", times[times.len() / 2]);
 }
 
-/// The time in which 20 requests at once are answered.
+/// The time in which 20 concurrent requests are answered.
 fn twenty(server: &Process) -> Duration {
     let start = Instant::now();
     std::thread::scope(|scope| {

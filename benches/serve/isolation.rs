@@ -1,10 +1,9 @@
-//! `make bench ARGS=isolation`: what requests for one model feel while others load and unload.
+//! `make bench ARGS=isolation`: the latency of one model while other models load and unload.
 //!
-//! Model A gets so many requests per second, on a fixed schedule, that the machine is half busy with
-//! them; how long an answer takes counts from when its request was due. Half of what it can take at
-//! most would be more: requests that come close together cost less each. Meanwhile B and C, of
-//! 100 MB of variables each, are moved into the folder of models and out of it, again and again, or
-//! are left alone: both in turn, many times over in one run.
+//! Model A gets requests on a fixed schedule, at a rate that keeps the machine half busy; latency
+//! counts from the scheduled time of a request. (Half of the maximum rate would be too much, because
+//! requests that arrive close together cost less each.) In alternating phases, B and C, with 100 MB
+//! of variables each, are moved into and out of the directory of models repeatedly, or left alone.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -24,11 +23,10 @@ use crate::{big_model, client};
 const BYTES: usize = 100 << 20;
 /// Connections of the schedule.
 const CONNECTIONS: u32 = 8;
-/// How long one phase lasts, of those that take turns: short, so that both kinds meet the same
-/// moods of the machine.
+/// The length of one phase: short, so that other load on the machine affects both kinds equally.
 const PHASE: Duration = Duration::from_secs(2);
 
-/// Half of all requests take longer than this only where they pile up.
+/// If the median latency is above this, requests pile up.
 const BEHIND: Duration = Duration::from_millis(5);
 
 /// Latencies in nanoseconds.
@@ -44,13 +42,13 @@ pub fn run(model: &str, time: Duration) {
     for name in ["b", "c"] {
         big_model::write(&aside.join(name).join("1"), BYTES);
     }
-    // Files that have not changed for a while are loaded at the first look.
+    // Files that have not changed for 3 s are loaded at the first scan.
     thread::sleep(Duration::from_millis(3500));
     let server = Process::serving(&models, &[]);
     client::check(server.address, &scenario);
     let (rate, busy) = half_load(server.address, &scenario);
     println!(
-        "A is {}, at {rate:.0} requests per second, which take {:.0} % of the processors; \
+        "A is {}, at {rate:.0} requests per second, which use {:.0} % of the CPUs; \
          {} s with loads and as long without",
         scenario.name,
         busy * 100.0,
@@ -88,7 +86,7 @@ pub fn run(model: &str, time: Duration) {
     println!("{:<12}{}", "ratio", ratios.concat());
 }
 
-/// One phase with loads: latencies, and how often a model was loaded and unloaded.
+/// One phase with loads: latencies, and the number of loads and unloads.
 fn while_loading(
     address: SocketAddr,
     scenario: &Scenario,
@@ -118,10 +116,10 @@ fn while_loading(
     (latency, loads.into_inner())
 }
 
-/// The requests per second, to within a tenth, with which the machine is half busy, and how busy it
-/// is: client and all, as the client is part of what loads meet here.
+/// The rate of requests that keeps the machine half busy, to within a tenth, and the CPU
+/// utilization at that rate. Both include the client, which also competes with loads.
 fn half_load(address: SocketAddr, scenario: &Scenario) -> (f64, f64) {
-    // As many as get answered when nobody waits for a time.
+    // The rate without a schedule.
     let unscheduled = ask(address, scenario, None).len();
     let mut rate = unscheduled as f64 / PHASE.as_secs_f64() / 2.0;
     loop {
@@ -129,7 +127,7 @@ fn half_load(address: SocketAddr, scenario: &Scenario) -> (f64, f64) {
         let latency = ask(address, scenario, Some(rate));
         let after = processor_time();
         let busy = (after.0 - before.0) / (after.1 - before.1);
-        // Behind schedule, requests wait for longer and longer.
+        // Behind schedule, latencies keep growing.
         let behind = Duration::from_nanos(latency.value_at_quantile(0.5)) > BEHIND;
         if busy <= 0.5 && !behind {
             return (rate, busy);
@@ -138,18 +136,18 @@ fn half_load(address: SocketAddr, scenario: &Scenario) -> (f64, f64) {
     }
 }
 
-/// Processor time so far that was used, and all there was, in ticks, of the whole machine.
+/// CPU time used so far, and available so far, of the whole machine, in ticks.
 fn processor_time() -> (f64, f64) {
     let text = fs::read_to_string("/proc/stat").expect("/proc/stat");
-    let line = text.lines().next().expect("a line for all processors");
+    let line = text.lines().next().expect("a line for all CPUs");
     let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|t| t.parse().ok()).collect();
-    // user, nice, system, idle, iowait, irq, softirq, steal; what guests take is in user.
+    // user, nice, system, idle, iowait, irq, softirq, steal; guest time is in user.
     let all: f64 = ticks.iter().take(8).sum();
     (all - ticks[3] - ticks[4], all)
 }
 
-/// Asks for the time of a phase: so many requests per second, on schedule, or as many as get
-/// answers.
+/// Sends requests for one phase: at `rate` per second on schedule, or without a schedule as many as
+/// are answered.
 fn ask(address: SocketAddr, scenario: &Scenario, rate: Option<f64>) -> Latency {
     let start = Instant::now() + Duration::from_millis(20);
     let interval = rate.map(|rate| Duration::from_secs_f64(1.0 / rate));
@@ -183,7 +181,7 @@ fn ask(address: SocketAddr, scenario: &Scenario, rate: Option<f64>) -> Latency {
     })
 }
 
-/// Waits until `model` is ready, or gone.
+/// Waits until `model` is ready, or unloaded.
 fn wait_for(address: SocketAddr, model: &str, ready: bool) {
     let mut stream = TcpStream::connect(address).expect("connects");
     let request = format!("GET /v1/models/{model} HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -199,7 +197,7 @@ fn wait_for(address: SocketAddr, model: &str, ready: bool) {
     }
 }
 
-/// Reads one answer: status and body.
+/// Reads one response: status and body.
 fn answer(stream: &mut TcpStream) -> (u16, String) {
     let mut bytes = Vec::new();
     let mut buffer = [0; 16 << 10];

@@ -48,7 +48,7 @@ pub fn figures() -> Vec<(String, f64)> {
             length = out.len();
         });
         figures.push((format!("write {kind}"), per_second * length as f64));
-        // What the usual library takes for the same, without building a document.
+        // serde_json on the same data, without building a document.
         let typed = || serde_json::from_slice::<Image>(&text).expect("numbers");
         figures.push((format!("serde read {kind}"), gigabytes(text.len(), || drop(typed()))));
         let values = typed();
@@ -62,8 +62,8 @@ pub fn figures() -> Vec<(String, f64)> {
     figures
 }
 
-/// Microseconds of processor time to read a request's values and write as many numbers as its
-/// answer has. (A picture's text is read as the string it is.)
+/// Microseconds of CPU time to read a request's values and to write as many numbers as its response
+/// has. (The base64 text of an image is read as a string.)
 pub fn request_micros(scenario: &Scenario) -> f64 {
     let body = &scenario.bodies[0];
     let at = body.iter().position(|&b| b == b'[').expect("a list");

@@ -1,15 +1,15 @@
-//! `make bench`: what a request costs, against what it can not cost less than.
+//! `make bench`: the cost of a request, compared with its lower bounds.
 //!
-//! Absolute times mean nothing on a shared machine, so everything is measured in turn within one
-//! run, several times over, in alternating order: the release server as a process of its own, a
-//! bare actix-web handler that echoes the same bytes (also a process), libtensorflow in a bare
-//! loop through the same bindings, and the JSON reader and writer alone. Medians are printed.
+//! Absolute times mean little on a shared machine, so one run measures everything in alternating
+//! order, several times: the release server in its own process, a bare actix-web handler that echoes
+//! the same bytes (also in its own process), libtensorflow in a bare loop through the same bindings,
+//! and the JSON reader and writer alone. Medians are printed.
 //!
-//! Processor time per request is that of the whole server process, from the kernel's own
-//! accounting; the client is not in it.
+//! CPU time per request is that of the whole server process, from the kernel's accounting, without
+//! the client.
 //!
-//! With `isolation` something else is measured: what requests for one model feel of others that
-//! load and unload ([`isolation`]).
+//! Two other measurements: `handlers`, the cost of an `inference.py` ([`handlers`]), and `isolation`,
+//! the latency of one model while others load and unload ([`isolation`]).
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -64,7 +64,7 @@ fn main() {
         .into_iter()
         .filter(|s| only.is_empty() || only.iter().any(|name| *name == s.name))
         .collect();
-    // For profiling: load on a server that runs elsewhere.
+    // For profiling: load on a server that is already running.
     if let Some(at) = arguments.iter().position(|a| a == "--client") {
         let address = arguments[at + 1].parse().expect("an address");
         let time = Duration::from_millis(millis);
@@ -77,7 +77,7 @@ fn main() {
         return isolation::run(model, Duration::from_secs(number("--seconds", 60) as u64));
     }
     println!(
-        "{rounds} rounds of {millis} ms each, medians; processor time of the whole server process\n"
+        "{rounds} rounds of {millis} ms each, medians; CPU time of the whole server process\n"
     );
     let mut bench = Bench {
         time: Duration::from_millis(millis),
@@ -118,7 +118,7 @@ impl Bench {
         values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
     }
 
-    /// Lets the server measure its models, and checks every answer once.
+    /// Lets the server measure its models, and checks every response once.
     fn warm(&mut self, scenarios: &[Scenario]) {
         for scenario in scenarios {
             client::check(self.server.address, scenario);
@@ -236,7 +236,7 @@ impl Bench {
     }
 
     fn print(&self, scenarios: &[Scenario]) {
-        println!("libtensorflow alone, on one thread (us of processor time per call, and per row)");
+        println!("libtensorflow alone, on one thread (us of CPU time per call, and per row)");
         println!("{:<16}{:>16}{:>16}{:>16}{:>16}", "", "1 row", "8 rows", "32 rows", "128 rows");
         for scenario in scenarios {
             print!("{:<16}", scenario.name);
@@ -279,7 +279,7 @@ impl Bench {
                 );
             }
         }
-        println!("\none connection, against the sum of what it is made of (us of processor time)");
+        println!("\none connection, against the sum of its parts (us of CPU time)");
         println!(
             "{:<16}{:>10}{:>10}{:>10}{:>10}{:>10}{:>8}",
             "model", "echo", "json", "raw call", "sum", "server", "ratio"

@@ -1,4 +1,4 @@
-//! Servers as processes of their own, and the processor time they use.
+//! Servers in their own processes, and the CPU time they use.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -13,24 +13,24 @@ use crate::scenario::project;
 pub struct Process {
     child: Child,
     pub address: SocketAddr,
-    /// For gRPC, if it listens for that.
+    /// The gRPC address, if it listens on one; otherwise the HTTP address.
     pub grpc: SocketAddr,
-    /// Its `inference.py`, for as long as it runs.
+    /// The directory of its `inference.py`, removed when it ends.
     code: Option<tempfile::TempDir>,
 }
 
 impl Process {
-    /// The release server, serving the models that ship.
+    /// The release server, serving the sample models.
     pub fn server() -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
         command.args(["serve", "--http-port", "0", "--grpc-port", "0", "--log-level", "warn"]);
-        // For trying settings: TENSORSERVE_… variables reach the server.
+        // The server inherits TENSORSERVE_… variables, to try other settings.
         command.arg(project("models"));
         command.arg(project("tests/data/tensorflow-serving/generated/echo_float32"));
         Process::start(command, "ready after")
     }
 
-    /// The release server, serving what is in `folder`.
+    /// The release server, serving the models in `folder`.
     pub fn serving(folder: &Path, options: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
         command.args(["serve", "--http-port", "0", "--grpc-port", "off", "--log-level", "warn"]);
@@ -53,7 +53,7 @@ impl Process {
         process
     }
 
-    /// Its number.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -90,19 +90,19 @@ impl Process {
                 break;
             }
         }
-        // Whatever else it prints must not block it.
+        // Further output must not block it.
         std::thread::spawn(move || lines.for_each(drop));
-        let address = address.or(grpc).expect("it says where it listens");
+        let address = address.or(grpc).expect("it prints its address");
         Process { child, address, grpc: grpc.unwrap_or(address), code: None }
     }
 
-    /// Processor time of all its threads so far.
+    /// CPU time of all its threads so far.
     pub fn cpu(&self) -> Duration {
         cpu_of(self.child.id())
     }
 }
 
-/// Processor time of all threads of a process so far, as the scheduler counts it.
+/// CPU time of all threads of a process so far, from the scheduler.
 pub fn cpu_of(process: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("tasks");
     let nanos = tasks.flatten().map(|task| {
@@ -112,7 +112,7 @@ pub fn cpu_of(process: u32) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// The numbers of a process's children.
+/// The ids of a process's children.
 pub fn children(parent: u32) -> Vec<u32> {
     let numbers = std::fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -131,7 +131,7 @@ impl Drop for Process {
     }
 }
 
-/// A bare actix-web handler that sends back what it gets, with as many threads as the server.
+/// A bare actix-web handler that echoes the body, with as many threads as the server.
 pub fn echo_server() {
     actix_web::rt::System::new().block_on(async {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

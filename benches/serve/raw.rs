@@ -1,4 +1,4 @@
-//! libtensorflow in a bare loop, through the same bindings as the server's.
+//! libtensorflow in a bare loop, through the bindings that the server uses.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub struct Raw(Vec<(&'static str, Arc<dyn Executable>, usize)>);
 impl Raw {
     pub fn load(scenarios: &[Scenario]) -> Self {
         let environment = Environment::of_process();
-        // For trying settings: the variables that reach the server count here too.
+        // This variable applies to the server too, which inherits the environment.
         let mut settings = Settings::default();
         let threads = environment.get("TENSORSERVE_INTRA_OP_THREADS");
         settings.server.intra_op_threads = threads.map(|n| n.parse().expect("a number"));
@@ -38,7 +38,7 @@ impl Raw {
         Raw(scenarios.iter().map(load).collect())
     }
 
-    /// Microseconds of processor time per call for each batch size.
+    /// Microseconds of CPU time per call for each batch size.
     pub fn run(&self, scenario: &Scenario) -> Vec<(usize, f64)> {
         let (_, executable, signature) =
             self.0.iter().find(|(name, ..)| *name == scenario.name).expect("loaded");
@@ -47,7 +47,7 @@ impl Raw {
             let options = RunOptions { threads: 1, timeout: None };
             let run = || executable.run(*signature, &inputs, options).expect("runs");
             (0..3).for_each(|_| drop(run()));
-            // Of the whole process: the runtime may use threads of its own.
+            // Of the whole process: the runtime may use its own threads.
             let id = std::process::id();
             let before = process::cpu_of(id);
             let start = Instant::now();
@@ -62,7 +62,7 @@ impl Raw {
     }
 }
 
-/// Processor time of this thread.
+/// CPU time of this thread.
 pub fn thread_cpu() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("schedstat");
     let nanos = text.split_whitespace().next().and_then(|n| n.parse().ok());

@@ -1,4 +1,4 @@
-//! What is asked for: the models that ship, with several different bodies each.
+//! The requests: for each sample model, several different bodies.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// How many different bodies are sent.
+/// The number of different bodies.
 const VARIANTS: usize = 16;
 
 pub fn all() -> Vec<Scenario> {
@@ -69,7 +69,7 @@ fn scenario(
     Scenario { requests: bodies.iter().map(request).collect(), name, bodies, inputs }
 }
 
-/// Short numbers, as measurements and pixels are.
+/// Short numbers, like measurements and pixels.
 pub fn numbers(count: usize, seed: usize) -> String {
     let number =
         |i: usize| format!("{:.4}", ((i * 7919 + seed * 104_729) % 10_000) as f32 / 10_000.0);
