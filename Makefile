@@ -28,7 +28,7 @@ LINTERS = target/tools/linters
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BINARY = $(TARGET)/release/tensorserve
 
-# When make was called: the server prints how long it took from here to ready.
+# The time at which make was called: the server prints the time from here until it is ready.
 CALLED_AT := $(shell date +%s%N)
 
 .PHONY: run test rust-test client-test bench check lib build lint lint-rust lint-python \
@@ -44,9 +44,9 @@ test: lib rust-test client-test
 rust-test: lib
 	$(CARGO) test --workspace --locked $(ARGS)
 
-# The clients that users have. CLIENTS selects them, as described above.
+# Runs real clients against the server. CLIENTS selects them, as described above.
 client-test: lib
-	@# The same build as for the other tests, so that it is not compiled twice.
+	@# The build that the other tests use, so that nothing is compiled twice.
 	$(CARGO) test --locked --no-run --test it
 	CLIENTS=$(CLIENTS) PYTHON=$(PYTHON) tests/clients/run.sh "$(abspath $(TARGET)/debug/tensorserve)"
 
@@ -99,7 +99,7 @@ audit: $(DENY)
 
 $(LINTERS)/installed: scripts/linters.txt
 	rm -rf $(LINTERS)
-	@# The warning about running as root is about system directories; this one is not.
+	@# pip's warning about running as root applies to system directories, which this is not.
 	PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps \
 		--only-binary=:all: --require-hashes --target $(LINTERS) --requirement $<
 	touch $@

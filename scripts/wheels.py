@@ -150,7 +150,7 @@ def destination(package, dest, device, machine):
         repository = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         shared = os.environ.get("TENSORSERVE_LIB_DIR") or os.path.join(repository, "lib")
         dest = os.path.join(shared, f"{package.folder}-{package.version}-{device}-{machine}")
-    # A link is followed, so that a shared folder is filled and not replaced by a copy.
+    # Follow links, so that a shared directory is filled and not replaced by a copy.
     return os.path.realpath(os.path.expanduser(dest))
 
 

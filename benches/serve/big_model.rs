@@ -14,7 +14,7 @@ const STRING: u64 = 7;
 pub fn write(folder: &Path, bytes: usize) {
     let rows = bytes as u64 / (4 * COLUMNS);
     let variables = folder.join("variables");
-    fs::create_dir_all(&variables).expect("folder");
+    fs::create_dir_all(&variables).expect("directory");
     let data: Vec<u8> = (0..rows * COLUMNS).flat_map(|i| (i as f32).to_le_bytes()).collect();
     fs::write(variables.join("variables.index"), index(rows, &data)).expect("index");
     fs::write(variables.join("variables.data-00000-of-00001"), data).expect("data");

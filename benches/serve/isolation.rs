@@ -34,9 +34,9 @@ type Latency = Histogram<u64>;
 
 pub fn run(model: &str, time: Duration) {
     let scenario = scenario::all().into_iter().find(|s| s.name == model).expect("a model");
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let (models, aside) = (root.path().join("models"), root.path().join("aside"));
-    fs::create_dir_all(&models).expect("folder");
+    fs::create_dir_all(&models).expect("directory");
     let a = project("models").join(scenario.name);
     std::os::unix::fs::symlink(a, models.join(scenario.name)).expect("link");
     for name in ["b", "c"] {

@@ -44,7 +44,7 @@ impl Process {
         let Some(script) = script else {
             return Process::serving(&model, &[]);
         };
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a directory");
         std::fs::write(folder.path().join("inference.py"), script).expect("written");
         let (code, workers) = (folder.path().to_str().expect("text"), workers.to_string());
         let mut process =
