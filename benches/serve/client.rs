@@ -40,7 +40,7 @@ pub fn run(address: SocketAddr, requests: &[Vec<u8>], connections: usize, time: 
     })
 }
 
-/// One request on a connection of its own; the status of its response.
+/// Sends one request on a new connection; returns the status of its response.
 pub fn once(address: SocketAddr, request: &[u8]) -> u16 {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address).expect("connects");

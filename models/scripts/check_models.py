@@ -350,7 +350,7 @@ def check_one(model, loader):
 
 
 def run_script(script, *options):
-    """The output of a script of this folder, in a process of its own."""
+    """The output of a script of this directory, run in a separate process."""
     command = [sys.executable, str(SCRIPTS / script), *options]
     # A locale whose rules for lower case must not affect text_normalizer.
     environment = os.environ | {"LC_ALL": "tr_TR.UTF-8", "PYTHONUTF8": "1"}

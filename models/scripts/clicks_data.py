@@ -1,7 +1,7 @@
 """A synthetic click log with a structure that a recommender can discover.
 
 Every user has a hidden taste and every item a hidden style, both points in four
-dimensions, and every item has an appeal of its own. The chance of a click is
+dimensions, and every item has its own appeal. The probability of a click is
 
     sigmoid(-1 + taste . style + appeal + weights . features + 0.8 * f5 * f6)
 

@@ -6,7 +6,7 @@
 #   all   also the generated clients and the dashboard in a browser. These need Debian packages,
 #         which packages.sh installs if this runs as root
 #
-# Each folder has a virtual environment of its own below target/, with the packages of its
+# Each folder has its own virtual environment below target/, with the packages of its
 # requirements.txt. They are created once, all in parallel.
 set -eu
 binary=$1

@@ -97,7 +97,7 @@ class PageTest(unittest.TestCase):
         cls.addClassCleanup(cls.server.close)
         playwright = sync_playwright().start()
         cls.addClassCleanup(playwright.stop)
-        # Chromium's sandbox does not work for root, as whom CI runs.
+        # Chromium's sandbox does not work for root, which CI runs as.
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         cls.browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)
         cls.addClassCleanup(cls.browser.close)
