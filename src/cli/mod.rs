@@ -6,14 +6,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::config::environment::{Environment, variable};
-use crate::config::{Config, Settings};
+use crate::config::environment::Environment;
+use crate::config::{Config, Reading, Settings};
 use crate::platforms;
 use tensorserve_tensor::error::{Error, Result};
 
+mod arguments;
 mod auth;
 mod example;
 mod health;
@@ -99,12 +100,35 @@ Examples:
   tensorserve serve models/ --auth-file auth.toml
   curl -H \"Authorization: Bearer $(cat ci.key)\" http://127.0.0.1:8500/v1/models";
 
-#[derive(Args)]
+/// The arguments of `serve`. Settings are kept as text by clap, so that all mistakes in them are
+/// reported together.
 struct ServeArgs {
-    #[command(flatten)]
     settings: Settings,
-    #[command(flatten)]
     sagemaker: sagemaker::Arguments,
+}
+
+impl Args for ServeArgs {
+    fn augment_args(command: Command) -> Command {
+        sagemaker::Arguments::augment_args(command.args(Settings::arguments()))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ServeArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(ServeArgs {
+            settings: Settings::of_options(matches),
+            sagemaker: sagemaker::Arguments::from_arg_matches(matches)?,
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 #[derive(Args)]
@@ -143,7 +167,10 @@ pub fn main() -> ExitCode {
     exit_code(run(arguments, &environment))
 }
 
-/// The exit code of what came to this; complains of a failure.
+/// The exit status for arguments that cannot be parsed.
+const WRONG_USAGE: u8 = 2;
+
+/// The exit code of `outcome`, whose error is printed.
 fn exit_code(outcome: Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         complain(&error);
@@ -151,31 +178,24 @@ fn exit_code(outcome: Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Prints what was found in arguments, and gives the exit code: help is an answer, anything else
-/// a mistake in them.
-fn tell(found: &clap::Error) -> ExitCode {
+/// Prints help, or what clap found wrong with the arguments, and returns the exit code.
+fn print_clap(found: &clap::Error) -> ExitCode {
     let _ = found.print();
-    if found.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS }
+    if found.use_stderr() { ExitCode::from(WRONG_USAGE) } else { ExitCode::SUCCESS }
 }
 
 fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> {
-    let matches = command().try_get_matches_from(arguments);
+    let (matches, unknown) = arguments::parse(&Cli::command(), arguments);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match cli {
         Ok(cli) => cli,
-        Err(found) => return Ok(tell(&found)),
+        Err(found) => return Ok(print_clap(&found)),
     };
     if cli.version {
         return version(environment);
     }
     match cli.command {
-        Some(Commands::Serve(arguments)) => {
-            let ServeArgs { settings, sagemaker } = *arguments;
-            if sagemaker.are_meant(&settings, environment) {
-                return sagemaker::run(settings, &sagemaker, environment);
-            }
-            serve::run(settings, environment)
-        }
+        Some(Commands::Serve(arguments)) => run_serve(*arguments, unknown, environment),
         Some(Commands::Inspect(arguments)) => {
             inspect::run(&arguments.target, &arguments.tags, arguments.platform.as_deref())
         }
@@ -187,46 +207,41 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         Some(Commands::DockerShim { arguments }) => Ok(docker::run(false, arguments, environment)),
         Some(Commands::Completions { shell }) => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut command(), "tensorserve", &mut script);
+            clap_complete::generate(shell, &mut Cli::command(), "tensorserve", &mut script);
             say(String::from_utf8_lossy(&script).trim_end());
             Ok(ExitCode::SUCCESS)
         }
-        None => Ok(ExitCode::from(2)),
+        None => Ok(ExitCode::from(WRONG_USAGE)),
+    }
+}
+
+/// `serve`, after options that are not known.
+fn run_serve(
+    arguments: ServeArgs,
+    unknown: Reading,
+    environment: &Environment,
+) -> Result<ExitCode> {
+    let ServeArgs { settings, sagemaker } = arguments;
+    let unknown = Settings { reading: unknown, ..Settings::default() };
+    let settings = settings.or(&unknown).or_environment(environment);
+    let is_usage_wrong = !settings.reading.mistakes.is_empty();
+    let outcome = if sagemaker.are_meant(&settings, environment) {
+        sagemaker::run(settings, &sagemaker, environment)
+    } else {
+        serve::run(settings, environment)
+    };
+    match outcome {
+        Err(error) if is_usage_wrong => {
+            complain(&error);
+            Ok(ExitCode::from(WRONG_USAGE))
+        }
+        outcome => outcome,
     }
 }
 
 /// Whether the program was started under `name`, such as by a link to it.
 fn is_called(program: &OsStr, name: &str) -> bool {
     Path::new(program).file_name() == Some(OsStr::new(name))
-}
-
-/// What the environment says, for a front that takes no options of ours.
-fn settings_of_environment() -> Result<Settings> {
-    let wrong = |e: clap::Error| Error::invalid(e.to_string()).with_source(e);
-    let matches = command().try_get_matches_from(["tensorserve", "serve"]).map_err(wrong)?;
-    let cli = Cli::from_arg_matches(&matches).map_err(wrong)?;
-    match cli.command {
-        Some(Commands::Serve(arguments)) => Ok(Settings { config: None, ..arguments.settings }),
-        _ => Ok(Settings::default()),
-    }
-}
-
-/// The command line, with an environment variable for every setting.
-fn command() -> Command {
-    let with_variable = |argument: clap::Arg| {
-        if !is_setting(&argument) {
-            return argument;
-        }
-        let name = variable(argument.get_id().as_str());
-        argument.env(name).hide_env(true)
-    };
-    Cli::command().mut_subcommand("serve", |serve| serve.mut_args(with_variable))
-}
-
-/// Whether an argument of `serve` is a setting that the environment can hold, too.
-fn is_setting(argument: &clap::Arg) -> bool {
-    let id = argument.get_id().as_str();
-    !argument.is_positional() && id != "help" && !sagemaker::ARGUMENTS.contains(&id)
 }
 
 fn version(environment: &Environment) -> Result<ExitCode> {
@@ -273,14 +288,13 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        command().debug_assert();
+        Cli::command().debug_assert();
     }
 
     #[test]
     fn every_setting_has_a_flag_and_a_variable() {
-        let command = command();
-        let serve = command.find_subcommand("serve").expect("serve");
-        for argument in serve.get_arguments().filter(|argument| is_setting(argument)) {
+        let arguments = Settings::arguments();
+        for argument in arguments.iter().filter(|argument| !argument.is_positional()) {
             let id = argument.get_id().as_str();
             assert_eq!(argument.get_long().map(str::to_owned), Some(id.replace('_', "-")), "{id}");
             let variable = argument.get_env().expect(id).to_str().expect("text");

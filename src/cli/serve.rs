@@ -14,7 +14,7 @@ use super::table::columns;
 use super::{example, say};
 use crate::Server;
 use crate::config::environment::Environment;
-use crate::config::{self, AuthConfig, Config, Settings, SourceConfig};
+use crate::config::{self, AuthConfig, Config, Mistakes, Settings, SourceConfig};
 use crate::platforms;
 use tensorserve_core::engine::{Choice, Engine, ModelSpec, VersionState};
 use tensorserve_os as os;
@@ -23,9 +23,19 @@ use tensorserve_tensor::error::{Error, Result};
 
 pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitCode> {
     let start = Instant::now();
+    let settings = settings.or_file();
     start_log(&settings, environment);
-    let config = Config::new(settings, environment)?;
-    check_sources(&config)?;
+    // What names the models may be what could not be read.
+    let may_name_models = settings.reading.is_incomplete || !settings.models.is_empty();
+    let (config, mut mistakes) = Config::with_mistakes(settings, environment);
+    if config.repository.sources.is_empty() && !may_name_models {
+        mistakes.add(
+            "nothing to serve: name a model or a directory of models, as in `tensorserve serve \
+             models/`, or a file with --config",
+        );
+    }
+    check_sources(&config, &mut mistakes);
+    let config = mistakes.result(config)?;
     serve(&config, environment, start, |_| Ok(()))
 }
 
@@ -73,12 +83,8 @@ fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<Strin
     let mut names: Vec<&str> = Vec::new();
     for source in sources {
         let named = source.model.platform;
-        if source.path.is_file() && !platforms.is_model(&source.path, named) {
-            let (path, known) = (source.path.display(), config::PLATFORMS.join(", "));
-            return Err(Error::invalid(format!(
-                "{path}: its name does not say what kind of model it is; name it with --platform \
-                 ({known})"
-            )));
+        if let Some(unknown) = unknown_platform(source, platforms) {
+            return Err(Error::invalid(unknown));
         }
         let models = models_at(&source.path, platforms, named).unwrap_or_default();
         let found = models.iter().filter_map(|(_, path)| platforms.of_folder(path));
@@ -103,24 +109,33 @@ pub(super) fn start_log(settings: &Settings, environment: &Environment) {
     let _ = builder.parse_filters(&filter).try_init();
 }
 
-/// Mistakes in what to serve that are better told at once than waited out.
-fn check_sources(config: &Config) -> Result<()> {
-    let sources = &config.repository.sources;
-    if sources.is_empty() {
-        return Err(Error::invalid(
-            "nothing to serve: name a model or a folder of models, as in `tensorserve serve \
-             models/`, or a file with --config",
-        ));
-    }
+/// Records each path that cannot be served. A model with a name may be put there later.
+fn check_sources(config: &Config, mistakes: &mut Mistakes) {
     let platforms = platforms::built_in(config);
-    for source in sources.iter().filter(|source| source.name.is_none()) {
-        // A model of several files is named by what their names begin with.
-        if !source.path.exists() && !platforms.is_model(&source.path, source.model.platform) {
-            let path = source.path.display();
-            return Err(Error::not_found(format!("{path}: there is no such file or folder")));
+    for source in &config.repository.sources {
+        let path = source.path.display();
+        // A model of several files is named by the prefix of their names.
+        let is_model = platforms.is_model(&source.path, source.model.platform);
+        if source.name.is_none() && !source.path.exists() && !is_model {
+            mistakes.add(format!("{path}: there is no such file or directory"));
+        }
+        if let Some(unknown) = unknown_platform(source, &platforms) {
+            mistakes.add(unknown);
         }
     }
-    Ok(())
+}
+
+/// The mistake that `source` is a file of an unknown platform.
+fn unknown_platform(source: &SourceConfig, platforms: &Platforms) -> Option<String> {
+    let SourceConfig { path, model, .. } = source;
+    if !path.is_file() || platforms.is_model(path, model.platform) {
+        return None;
+    }
+    let (path, known) = (path.display(), config::PLATFORMS.join(", "));
+    Some(format!(
+        "{path}: the name of this file does not tell its platform; name the platform with \
+         --platform ({known})"
+    ))
 }
 
 /// Waits for SIGTERM or SIGINT. A second one ends the process at once.

@@ -9,20 +9,22 @@ use std::time::Duration;
 #[cfg(feature = "onnx")]
 use super::OnnxConfig;
 use super::environment::Environment;
-use super::settings::{BatchSettings, EachModelSettings, ServerSettings, Settings};
+use super::groups::{BatchSettings, EachModelSettings, ServerSettings};
+use super::settings::{ModelSettings, Settings};
 use super::units::{Amount, Bytes, List, Port, Span};
+use super::written::{Mistakes, Origins};
 use super::{
     AdminAccess, AuthConfig, BatchConfig, BatchMode, BatchParameters, BatcherConfig, Config, Cors,
     GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, ProtocolsConfig, RepositoryConfig,
     SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TfsConfig,
-    VersionPolicy, VersionTransition, WorkersConfig, file,
+    VersionPolicy, VersionTransition, WorkersConfig,
 };
 #[cfg(feature = "tensorflow")]
 use super::{GpuConfig, TensorFlowConfig};
 use tensorserve_core::config::is_model_name;
 use tensorserve_os::machine;
 use tensorserve_protocols::tfs::config::METRICS_PATH;
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::error::Result;
 
 impl Config {
     /// Checks settings from the command line and the environment, with those of the file they
@@ -31,34 +33,56 @@ impl Config {
     /// # Errors
     /// One error with all mistakes.
     pub fn new(settings: Settings, environment: &Environment) -> Result<Self> {
-        let settings = match &settings.config {
-            Some(path) => settings.clone().or(&file::read(path)?),
-            None => settings,
-        };
-        let mut check = Check::default();
-        for name in environment.unknown_settings() {
-            check.mistake(name);
-        }
+        let (config, mistakes) = Config::with_mistakes(settings, environment);
+        mistakes.result(config)
+    }
+
+    /// The same with all mistakes, for more to be added. Where a setting is wrong, the
+    /// configuration has a default.
+    #[must_use]
+    pub fn with_mistakes(settings: Settings, environment: &Environment) -> (Self, Mistakes) {
+        let settings = settings.or_file();
+        let mut check = Check::new(String::new(), settings.reading.origins.clone());
+        environment.unknown_settings().iter().for_each(|unknown| check.mistake(unknown));
+        check.mistakes.extend(&settings.reading.mistakes);
         let config = check.config(&settings, environment);
-        check.result(config)
+        (config, check.mistakes)
     }
 }
 
-#[derive(Default)]
+/// Checks settings, and collects the mistakes.
 pub(super) struct Check {
-    mistakes: Vec<String>,
+    mistakes: Mistakes,
+    /// Names the model whose settings these are, for those without an origin.
+    model: String,
+    origins: Origins,
 }
 
 impl Check {
-    pub(super) fn mistake(&mut self, text: impl Display) {
-        self.mistakes.push(text.to_string());
+    fn new(model: String, origins: Origins) -> Self {
+        Check { mistakes: Mistakes::default(), model, origins }
     }
 
-    fn result<T>(self, checked: T) -> Result<T> {
-        if self.mistakes.is_empty() {
-            return Ok(checked);
+    pub(super) fn mistake(&mut self, text: impl Display) {
+        self.mistakes.add(text);
+    }
+
+    /// Records what is wrong with one setting, after where it was written.
+    pub(super) fn wrong(&mut self, setting: &str, why: impl Display) {
+        match self.origins.get(setting) {
+            Some(origin) => self.mistakes.add(format!("{}: {why}", origin.of(setting))),
+            None => self.mistakes.add(format!("{}{setting}: {why}", self.model)),
         }
-        Err(Error::invalid(self.mistakes.join("\n")))
+    }
+
+    /// Records a mistake in how settings go together, before where they were written.
+    pub(super) fn clash(&mut self, settings: &[&str], why: impl Display) {
+        let origin = |name: &&str| self.origins.get(*name).map(|origin| origin.place(name));
+        let places: Vec<String> = settings.iter().filter_map(origin).collect();
+        match places.as_slice() {
+            [] => self.mistakes.add(format!("{}{why}", self.model)),
+            places => self.mistakes.add(format!("{}{why} ({})", self.model, places.join(", "))),
+        }
     }
 
     fn config(&mut self, settings: &Settings, environment: &Environment) -> Config {
@@ -68,7 +92,8 @@ impl Check {
         let mut grpc = self.grpc(server, &http);
         self.certify(server, &mut http, &mut grpc);
         if http.port.is_none() && grpc.port.is_none() && grpc.socket_path.is_none() {
-            self.mistake("http_port and grpc_port are both off: nothing would be listened on");
+            let why = "http_port and grpc_port are both off; set at least one of them";
+            self.clash(&["http_port", "grpc_port"], why);
         }
         Config {
             protocols: self.protocols(server, http.max_body_bytes),
@@ -101,7 +126,8 @@ impl Check {
         let host = match host {
             "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
             host => host.parse().unwrap_or_else(|_| {
-                self.mistake(format!("host: {host:?} is no IP address, such as 127.0.0.1 or ::"));
+                let why = "is not an IP address; write, for example, 127.0.0.1 or ::";
+                self.wrong("host", format!("{host:?} {why}"));
                 IpAddr::V4(Ipv4Addr::LOCALHOST)
             }),
         };
@@ -147,11 +173,12 @@ impl Check {
             || server.allow_unauthenticated_admin == Some(true);
         let allowed = server.console_admin.unwrap_or(is_safe);
         if allowed && !is_safe {
-            self.mistake(format!(
-                "console_admin: every client that reaches {host} could change what is served; set \
+            let why = format!(
+                "without users, every client that reaches {host} could change what is served; set \
                  auth_file (`tensorserve auth add-user NAME` creates it), listen on 127.0.0.1, or \
                  set allow_unauthenticated_admin"
-            ));
+            );
+            self.wrong("console_admin", why);
         }
         let hosts = server.console_hosts.clone().map_or(Vec::new(), |List(hosts)| hosts);
         AdminAccess { allowed, hosts }
@@ -164,16 +191,16 @@ impl Check {
             Some("extended") => SagemakerCompatibility::Extended,
             Some(other) => {
                 let rule = "is not 2.19, 2.20 or extended";
-                self.mistake(format!("sagemaker_compatibility: {other:?} {rule}"));
+                self.wrong("sagemaker_compatibility", format!("{other:?} {rule}"));
                 SagemakerCompatibility::Tf219
             }
         };
         let default_model = server.sagemaker_default_model.clone();
         let async_input = server.sagemaker_async_input.clone().map_or(Vec::new(), |List(f)| f);
         let async_output = server.sagemaker_async_output.clone();
-        if let Some(folder) = async_output.iter().find(|folder| !folder.is_absolute()) {
-            let folder = folder.display();
-            self.mistake(format!("sagemaker_async_output: {folder} is no absolute path"));
+        if let Some(directory) = async_output.iter().find(|directory| !directory.is_absolute()) {
+            let why = format!("{} is not an absolute path", directory.display());
+            self.wrong("sagemaker_async_output", why);
         }
         SagemakerConfig {
             compatibility,
@@ -190,7 +217,7 @@ impl Check {
         let max_message = server.grpc_max_message_bytes.map_or(64 << 20, |Bytes(size)| size);
         let port = server.grpc_port.unwrap_or(Port::Number(8501)).number();
         if port.is_some_and(|port| port != 0) && port == http.port {
-            self.mistake("http_port and grpc_port must differ");
+            self.clash(&["http_port", "grpc_port"], "http_port and grpc_port must differ");
         }
         GrpcConfig {
             host: http.host,
@@ -205,25 +232,12 @@ impl Check {
     fn repository(&mut self, settings: &Settings) -> RepositoryConfig {
         let server = &settings.server;
         let mut sources = Vec::new();
-        let shared = self.model(&settings.each, &settings.batching, "");
+        let shared = self.model(&settings.each, &settings.batching);
         for path in &settings.paths {
             sources.push(SourceConfig { path: path.clone(), name: None, model: shared.clone() });
         }
         for model in &settings.models {
-            let name = model.name.clone();
-            let place = name.as_deref().map_or(String::new(), |n| format!("model {n:?}: "));
-            let Some(path) = model.path.clone() else {
-                self.mistake(format!("{place}path is missing"));
-                continue;
-            };
-            if name.as_deref().is_some_and(|name| !is_model_name(name)) {
-                self.mistake(format!("{place}a name must not be empty or contain / or :"));
-            }
-            let each = model.each.clone().or(&settings.each);
-            let batching = model.batching.clone().or(&settings.batching);
-            let mut checked = self.model(&each, &batching, &place);
-            checked.labels.clone_from(&model.labels);
-            sources.push(SourceConfig { path, name, model: checked });
+            sources.extend(self.source(model, settings));
         }
         self.no_duplicates(&sources);
         RepositoryConfig {
@@ -238,13 +252,35 @@ impl Check {
         }
     }
 
+    /// The source of a `[[models]]` table, unless it has no path.
+    fn source(&mut self, model: &ModelSettings, settings: &Settings) -> Option<SourceConfig> {
+        let name = model.name.clone();
+        let shown = name.as_deref().map_or(String::new(), |name| format!("model {name:?}: "));
+        let mut origins = self.origins.clone();
+        origins.extend(model.origins.clone());
+        let mut check = Check::new(shown, origins);
+        if model.path.is_none() {
+            check.wrong("models", "the path of the model is missing");
+        }
+        if name.as_deref().is_some_and(|name| !is_model_name(name)) {
+            check.wrong("name", "a model's name must not be empty or contain / or :");
+        }
+        let each = model.each.clone().or(&settings.each);
+        let batching = model.batching.clone().or(&settings.batching);
+        let mut checked = check.model(&each, &batching);
+        checked.labels.clone_from(&model.labels);
+        self.mistakes.extend(&check.mistakes);
+        Some(SourceConfig { path: model.path.clone()?, name, model: checked })
+    }
+
     fn memory_limit(&mut self, amount: Option<Amount>) -> Option<u64> {
         let percent = match amount? {
             Amount::Bytes(size) => return u64::try_from(size).ok(),
             Amount::Percent(percent) => u64::from(percent),
         };
         let Some(memory) = machine::memory() else {
-            self.mistake("memory_limit: it is not known how much memory there is; give a size");
+            let why = "the size of this machine's memory is unknown; write a size, such as 8GiB";
+            self.wrong("memory_limit", why);
             return None;
         };
         Some(memory / 100 * percent)
@@ -262,37 +298,31 @@ impl Check {
         }
     }
 
-    fn model(
-        &mut self,
-        each: &EachModelSettings,
-        batching: &BatchSettings,
-        place: &str,
-    ) -> ModelConfig {
+    fn model(&mut self, each: &EachModelSettings, batching: &BatchSettings) -> ModelConfig {
         let images = match each.images.as_deref() {
             None | Some("auto") => Images::Auto,
             Some("raw") => Images::Raw,
             Some("base64") => Images::Base64,
             Some(other) => {
-                self.mistake(format!("{place}images: {other:?} is not auto, raw or base64"));
+                self.wrong("images", format!("{other:?} is not auto, raw or base64"));
                 Images::Auto
             }
         };
         let tags = each.tags.clone().map_or(vec!["serve".to_owned()], |List(tags)| tags);
         let named = each.platform.as_deref().map(super::platform);
-        let platform = named.and_then(|known| {
-            known.map_err(|why| self.mistake(format!("{place}platform: {why}"))).ok()
-        });
+        let platform =
+            named.and_then(|known| known.map_err(|why| self.wrong("platform", why)).ok());
         ModelConfig {
             platform,
-            policy: self.policy(each.version_policy.as_deref(), place),
-            transition: self.transition(each.version_transition.as_deref(), place),
+            policy: self.policy(each.version_policy.as_deref()),
+            transition: self.transition(each.version_transition.as_deref()),
             tags,
             labels: Default::default(),
             images,
             warm_up: each.warm_up.unwrap_or(true),
             warm_up_iterations: self.at_least_one("warm_up_iterations", each.warm_up_iterations, 1),
-            log: self.log(each, place),
-            batching: self.batching(batching, place),
+            log: self.log(each),
+            batching: self.batching(batching),
             batching_file: false,
             code: each.code.clone(),
         }
@@ -315,24 +345,22 @@ impl Check {
         }
     }
 
-    fn transition(&mut self, text: Option<&str>, place: &str) -> VersionTransition {
+    fn transition(&mut self, text: Option<&str>) -> VersionTransition {
         match text {
             None | Some("availability_preserving") => VersionTransition::AvailabilityPreserving,
             Some("resource_preserving") => VersionTransition::ResourcePreserving,
             Some(other) => {
-                self.mistake(format!(
-                    "{place}version_transition: {other:?} is not availability_preserving or \
-                     resource_preserving"
-                ));
+                let rule = "is not availability_preserving or resource_preserving";
+                self.wrong("version_transition", format!("{other:?} {rule}"));
                 VersionTransition::AvailabilityPreserving
             }
         }
     }
 
-    fn log(&mut self, each: &EachModelSettings, place: &str) -> LogConfig {
+    fn log(&mut self, each: &EachModelSettings) -> LogConfig {
         let sampling_rate = each.request_log_sampling_rate.unwrap_or(1.0);
         if !(0.0..=1.0).contains(&sampling_rate) {
-            self.mistake(format!("{place}request_log_sampling_rate must be from 0 to 1"));
+            self.wrong("request_log_sampling_rate", format!("{sampling_rate} is not from 0 to 1"));
         }
         let max_bytes = each.request_log_file_bytes.map_or(64 << 20, |Bytes(size)| size);
         LogConfig {
@@ -342,7 +370,7 @@ impl Check {
         }
     }
 
-    fn policy(&mut self, text: Option<&str>, place: &str) -> VersionPolicy {
+    fn policy(&mut self, text: Option<&str>) -> VersionPolicy {
         let text = text.unwrap_or("latest");
         let (kind, argument) = match text.split_once(':') {
             Some((kind, argument)) => (kind, Some(argument)),
@@ -359,28 +387,29 @@ impl Check {
             _ => None,
         };
         policy.unwrap_or_else(|| {
-            self.mistake(format!(
-                "{place}version_policy: {text:?} is not latest, latest:N, all or specific:1,2"
-            ));
+            let rule = "is not latest, latest:N, all or specific:1,2";
+            self.wrong("version_policy", format!("{text:?} {rule}"));
             VersionPolicy::Latest(1)
         })
     }
 
-    fn batching(&mut self, batching: &BatchSettings, place: &str) -> BatchConfig {
+    fn batching(&mut self, batching: &BatchSettings) -> BatchConfig {
         let config = BatchConfig::unchecked(&BatchParameters {
             mode: batching.batching.as_deref().map(|mode| match mode {
                 "auto" => BatchMode::Auto,
                 "on" | "true" => BatchMode::On,
                 "off" | "false" => BatchMode::Off,
                 other => {
-                    self.mistake(format!("{place}batching: {other:?} is not auto, on or off"));
+                    self.wrong("batching", format!("{other:?} is not auto, on or off"));
                     BatchMode::Off
                 }
             }),
             ..batching.parameters()
         });
         for mistake in config.mistakes() {
-            self.mistake(format!("{place}{mistake}"));
+            let names = BatchSettings::NAMES.iter().copied();
+            let involved: Vec<&str> = names.filter(|name| mistake.contains(name)).collect();
+            self.clash(&involved, mistake);
         }
         config
     }
@@ -393,7 +422,7 @@ impl Check {
     ) -> TensorFlowConfig {
         let fraction = server.gpu_memory_fraction.unwrap_or(0.0);
         if !(0.0..=1.0).contains(&fraction) {
-            self.mistake("gpu_memory_fraction must be from 0 to 1");
+            self.wrong("gpu_memory_fraction", format!("{fraction} is not from 0 to 1"));
         }
         TensorFlowConfig {
             library: server.libtensorflow.clone(),
@@ -412,7 +441,7 @@ impl Check {
 
     fn at_least_one(&mut self, name: &str, value: Option<usize>, default: usize) -> usize {
         if value == Some(0) {
-            self.mistake(format!("{name} must be at least 1"));
+            self.wrong(name, "must be at least 1");
         }
         value.unwrap_or(default)
     }
@@ -420,7 +449,7 @@ impl Check {
     fn some_time(&mut self, name: &str, value: Option<Span>, default: u64) -> Duration {
         let value = span(value, Duration::from_secs(default));
         if value.is_zero() {
-            self.mistake(format!("{name} must be more than 0"));
+            self.wrong(name, "must be more than 0");
         }
         value
     }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::PathBuf;
 
-use super::file::unknown_key;
 use super::settings::Settings;
+use super::written::unknown_name;
 
 /// What every environment variable of ours starts with.
 const PREFIX: &str = "TENSORSERVE_";
@@ -51,6 +51,11 @@ impl Environment {
         self.variables.get(name)?.to_str()
     }
 
+    /// The value of a setting's variable.
+    pub(super) fn setting(&self, name: &str) -> Option<&OsStr> {
+        self.variables.get(&variable(name)).map(OsString::as_os_str)
+    }
+
     /// The names of SageMaker's variables that are set, sorted.
     pub fn of_sagemaker(&self) -> impl Iterator<Item = &str> {
         self.variables.keys().map(String::as_str).filter(|name| name.starts_with("SAGEMAKER_"))
@@ -91,7 +96,7 @@ impl Environment {
         self.get("TENSORSERVE_CALLED_AT")?.parse().ok()
     }
 
-    /// A complaint about each variable that looks like a setting of ours and is none.
+    /// A mistake for each variable with our prefix that is not known.
     pub(super) fn unknown_settings(&self) -> Vec<String> {
         let names = Settings::names();
         let known: Vec<String> = names.iter().map(|name| variable(name)).collect();
@@ -99,7 +104,7 @@ impl Environment {
         known.extend(SPECIAL);
         let ours = self.variables.keys().filter(|name| name.starts_with(PREFIX));
         let unknown = ours.filter(|name| !known.contains(&name.as_str()));
-        unknown.map(|name| unknown_key(name, &known, "setting")).collect()
+        unknown.map(|name| unknown_name(name, &known, "a variable of tensorserve")).collect()
     }
 
     /// Where to look for the library that the Python package `package` brings, first place first:
@@ -182,7 +187,7 @@ mod tests {
             with(&[("TENSORSERVE_HTTP_PROT", "1"), ("TENSORSERVE_HOST", "::"), ("HOME", "/")]);
         let unknown = environment.unknown_settings();
         assert_eq!(unknown.len(), 1);
-        assert!(unknown[0].contains("did you mean \"TENSORSERVE_HTTP_PORT\"?"), "{unknown:?}");
+        assert!(unknown[0].contains("did you mean TENSORSERVE_HTTP_PORT?"), "{unknown:?}");
     }
 
     #[test]

@@ -1,82 +1,169 @@
-//! Reads the settings file.
+//! Reads the configuration file.
 
+use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use config::{File, FileFormat, Value, ValueKind};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use super::settings::{ModelSettings, Settings};
 use super::units::List;
-use tensorserve_tensor::error::{Error, Result};
+use super::value::SettingValue;
+use super::written::{Origin, Written, integer, unknown_name};
 
-/// The settings in the TOML file `path`.
-///
-/// # Errors
-/// If it can not be read, is no TOML, has a value of the wrong type, or a key that is none of
-/// ours (with the nearest one that is).
-pub(super) fn read(path: &Path) -> Result<Settings> {
-    let wrong = |e: String| Error::invalid(format!("{}: {e}", path.display()));
-    if !path.is_file() {
-        return Err(Error::not_found(format!("{}: no such file", path.display())));
-    }
-    let source = File::from(path).format(FileFormat::Toml);
-    let read = config::Config::builder().add_source(source).build();
-    let read = read.map_err(|e| wrong(e.to_string()))?;
-    let unknown = unknown_keys(&read.cache);
-    if !unknown.is_empty() {
-        return Err(wrong(unknown.join("; ")));
-    }
-    let mut settings: Settings = read.try_deserialize().map_err(|e| wrong(e.to_string()))?;
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let in_folder = |path: &mut Option<PathBuf>| *path = path.take().map(|path| folder.join(path));
-    in_folder(&mut settings.each.request_log);
-    in_folder(&mut settings.each.code);
-    if let Some(List(paths)) = &mut settings.server.custom_op_paths {
-        paths.iter_mut().for_each(|path| *path = folder.join(&path));
-    }
-    for model in &mut settings.models {
-        in_folder(&mut model.path);
-        in_folder(&mut model.each.request_log);
-        in_folder(&mut model.each.code);
-    }
-    Ok(settings)
+/// The settings in the TOML file `path`, with all mistakes in it.
+pub(super) fn read(path: &Path) -> Settings {
+    let mut settings = Settings::default();
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => {
+            let why = if path.exists() { error.to_string() } else { "no such file".to_owned() };
+            settings.reading.mistakes.add(format!("configuration file {}: {why}", path.display()));
+            settings.reading.is_incomplete = true;
+            return settings;
+        }
+    };
+    let mut reader = Reader { path, text: &text, settings };
+    reader.read();
+    reader.settings
 }
 
-fn unknown_keys(root: &Value) -> Vec<String> {
-    let mut unknown = Vec::new();
-    let ValueKind::Table(table) = &root.kind else {
-        return unknown;
-    };
-    let known = Settings::names();
-    for (key, value) in table {
-        if !known.contains(&key.as_str()) {
-            unknown.push(unknown_key(key, &known, "setting"));
+struct Reader<'f> {
+    path: &'f Path,
+    text: &'f str,
+    settings: Settings,
+}
+
+impl Reader<'_> {
+    fn read(&mut self) {
+        let (table, errors) = DeTable::parse_recoverable(self.text);
+        for error in &errors {
+            self.mistake(error.span().unwrap_or_default(), error.message());
         }
-        if key != "models" {
-            continue;
+        if !errors.is_empty() {
+            // What follows a syntax error may be read wrong.
+            self.settings.reading.is_incomplete = true;
+            return;
         }
-        let known = ModelSettings::names();
-        if let ValueKind::Array(models) = &value.kind {
-            for model in models {
-                if let ValueKind::Table(model) = &model.kind {
-                    let keys = model.keys().filter(|key| !known.contains(&key.as_str()));
-                    unknown.extend(keys.map(|key| unknown_key(key, &known, "setting of a model")));
-                }
+        let known = Settings::names();
+        for (key, value) in table.get_ref() {
+            let name = key.get_ref().as_ref();
+            match known.iter().find(|known| **known == name) {
+                Some(&"models") => self.models(value),
+                Some(known) => self.setting(known, value),
+                None => self.mistake(key.span(), unknown_name(name, &known, "a setting")),
             }
         }
+        self.resolve_paths();
     }
-    unknown.sort();
-    unknown
+
+    fn setting(&mut self, name: &'static str, value: &Spanned<DeValue<'_>>) {
+        let origin = self.origin(value.span());
+        match Written::of_toml(value.get_ref()) {
+            Ok(written) => self.settings.read(name, &written, origin),
+            Err(why) => self.mistake(value.span(), format!("{name}: {why}")),
+        }
+    }
+
+    fn models(&mut self, value: &Spanned<DeValue<'_>>) {
+        let DeValue::Array(models) = value.get_ref() else {
+            let why = "models: write each model as a [[models]] table";
+            return self.mistake(value.span(), why);
+        };
+        for model in models {
+            let DeValue::Table(table) = model.get_ref() else {
+                self.mistake(model.span(), "models: this is not a table");
+                continue;
+            };
+            self.model(table, model.span());
+        }
+    }
+
+    fn model(&mut self, table: &DeTable<'_>, span: Range<usize>) {
+        let mut model = ModelSettings::default();
+        model.origins.insert("models", self.origin(span));
+        let known = ModelSettings::names();
+        for (key, value) in table {
+            let name = key.get_ref().as_ref();
+            let Some(known) = known.iter().find(|known| **known == name) else {
+                self.mistake(key.span(), unknown_name(name, &known, "a setting of a model"));
+                continue;
+            };
+            model.origins.insert(known, self.origin(value.span()));
+            if *known == "labels" {
+                self.labels(&mut model, value);
+                continue;
+            }
+            let written = Written::of_toml(value.get_ref());
+            if let Err(why) = written.and_then(|written| set(&mut model, known, &written)) {
+                self.mistake(value.span(), format!("{known}: {why}"));
+            }
+        }
+        self.settings.models.push(model);
+    }
+
+    fn labels(&mut self, model: &mut ModelSettings, value: &Spanned<DeValue<'_>>) {
+        let DeValue::Table(labels) = value.get_ref() else {
+            let why = "labels: write a table, such as { stable = 3 }";
+            return self.mistake(value.span(), why);
+        };
+        for (label, version) in labels {
+            if let Ok(version) = integer(version.get_ref()) {
+                model.labels.insert(label.get_ref().to_string(), version);
+                continue;
+            }
+            let why = format!("labels: the version of {:?} is not an integer", label.get_ref());
+            self.mistake(version.span(), why);
+        }
+    }
+
+    /// Paths of models and their files are relative to the file.
+    fn resolve_paths(&mut self) {
+        let directory = self.path.parent().unwrap_or(Path::new(""));
+        let settings = &mut self.settings;
+        resolve(directory, &mut settings.each.request_log);
+        resolve(directory, &mut settings.each.code);
+        if let Some(List(paths)) = &mut settings.server.custom_op_paths {
+            paths.iter_mut().for_each(|path| *path = directory.join(&path));
+        }
+        for model in &mut settings.models {
+            resolve(directory, &mut model.path);
+            resolve(directory, &mut model.each.request_log);
+            resolve(directory, &mut model.each.code);
+        }
+    }
+
+    fn mistake(&mut self, span: Range<usize>, why: impl std::fmt::Display) {
+        let (path, line) = (self.path.display(), self.line(span));
+        self.settings.reading.mistakes.add(format!("{path}:{line}: {why}"));
+    }
+
+    fn origin(&self, span: Range<usize>) -> Origin {
+        Origin::line(self.path, self.line(span))
+    }
+
+    /// The line in which `span` starts, from 1.
+    fn line(&self, span: Range<usize>) -> usize {
+        let before = self.text.get(..span.start).unwrap_or(self.text);
+        before.matches('\n').count() + 1
+    }
 }
 
-/// "unknown …", with the nearest known name if there is a near one.
-pub(super) fn unknown_key(key: &str, known: &[&str], what: &str) -> String {
-    let distance = |name: &&&str| strsim::damerau_levenshtein(key, name);
-    let nearest = known.iter().min_by_key(distance);
-    let near = nearest.filter(|name| distance(name) <= 1 + key.len() / 3);
-    match near {
-        Some(name) => format!("{key:?} is no {what}; did you mean {name:?}?"),
-        None => format!("{key:?} is no {what}"),
+/// Sets a setting of a model.
+fn set(model: &mut ModelSettings, name: &str, value: &Written) -> Result<(), String> {
+    match name {
+        "name" => String::read(value).map(|name| model.name = Some(name)),
+        "path" => PathBuf::read(value).map(|path| model.path = Some(path)),
+        _ => {
+            let outcome = model.each.set(name, value);
+            outcome.or_else(|| model.batching.set(name, value)).unwrap_or(Ok(()))
+        }
     }
+}
+
+fn resolve(directory: &Path, path: &mut Option<PathBuf>) {
+    *path = path.take().map(|path| directory.join(path));
 }
 
 #[cfg(test)]
@@ -84,12 +171,14 @@ mod tests {
     use super::*;
     use crate::config::units::{Port, Span};
     use std::time::Duration;
+    use tensorserve_tensor::error::Result;
 
     fn read_text(text: &str) -> Result<Settings> {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("tensorserve.toml");
         std::fs::write(&path, text).expect("written");
-        read(&path)
+        let settings = read(&path);
+        settings.reading.mistakes.clone().result(settings)
     }
 
     #[test]
@@ -104,6 +193,7 @@ mod tests {
         assert_eq!(settings.server.request_timeout, Some(Span(Duration::from_secs(5))));
         assert_eq!(settings.server.keep_alive, Some(Span(Duration::from_secs(10))));
         assert_eq!(settings.batching.max_batch_size, Some(32));
+        assert_eq!(settings.batching.allowed_batch_sizes, Some(List(vec![8, 32])));
         let model = &settings.models[0];
         assert_eq!(model.batching.max_batch_size, Some(8));
         assert_eq!(model.labels["canary"], 2);
@@ -113,19 +203,43 @@ mod tests {
     #[test]
     fn unknown_keys_are_named_with_the_nearest_known_one() {
         let error = read_text("http_prot = 80\n[[models]]\npth = \"x\"\n").expect_err("wrong");
-        assert!(
-            error.message().contains("\"http_prot\" is no setting; did you mean \"http_port\"?")
-        );
-        assert!(
-            error.message().contains("\"pth\" is no setting of a model; did you mean \"path\"?")
-        );
+        for part in [
+            "tensorserve.toml:1: http_prot is not a setting; did you mean http_port?",
+            "tensorserve.toml:3: pth is not a setting of a model; did you mean path?",
+        ] {
+            assert!(error.message().contains(part), "{part:?} is not in: {error}");
+        }
     }
 
     #[test]
-    fn a_value_of_the_wrong_type_names_its_key() {
+    fn every_value_of_the_wrong_type_is_named_with_its_line() {
         let error = read_text("http_port = \"many\"").expect_err("wrong");
         assert!(error.message().contains("many"), "{error}");
         let error = read_text("http_port = ").expect_err("no TOML");
-        assert!(error.message().contains("tensorserve.toml"), "{error}");
+        assert!(error.message().contains("tensorserve.toml:1: "), "{error}");
+        let error = read_text(
+            "http_threads = -1\nhost = [\"::\"]\nconsole = { a = 1 }\n\n[[models]]\n\
+             labels = { a = \"b\" }\nwarm_up = 3\nmax_batch_size = \"x\"\n",
+        )
+        .expect_err("wrong");
+        for part in [
+            "6 configuration mistakes",
+            "toml:1: http_threads: \"-1\"",
+            "toml:2: host: a list",
+            "toml:3: console: a table",
+            "toml:6: labels: the version of \"a\"",
+            "toml:7: warm_up: \"3\" is not true or false",
+            "toml:8: max_batch_size: \"x\"",
+        ] {
+            assert!(error.message().contains(part), "{part:?} is not in: {error}");
+        }
+    }
+
+    #[test]
+    fn every_syntax_error_has_its_line() {
+        let error = read_text("a = \nhost = \"::\"\nb = [1,\n").expect_err("no TOML");
+        for part in ["tensorserve.toml:1: ", "tensorserve.toml:3: "] {
+            assert!(error.message().contains(part), "{part:?} is not in: {error}");
+        }
     }
 }

@@ -28,6 +28,7 @@ pub use tensorserve_workers::WorkersConfig;
 mod check;
 pub mod environment;
 mod file;
+mod groups;
 pub mod model_server;
 mod platforms;
 pub mod sagemaker;
@@ -35,9 +36,13 @@ mod settings;
 pub mod simple;
 mod tls;
 pub mod units;
+mod value;
+mod written;
 
+pub use self::groups::{BatchSettings, EachModelSettings, ServerSettings};
 pub use self::platforms::{PLATFORMS, platform};
-pub use self::settings::{BatchSettings, ModelSettings, ServerSettings, Settings};
+pub use self::settings::{ModelSettings, Settings};
+pub use self::written::{Mistakes, Origin, Origins, Reading, unknown_name};
 
 /// Everything the server runs on, checked.
 #[derive(Clone, Debug, PartialEq)]

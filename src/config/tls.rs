@@ -1,9 +1,9 @@
-//! Which certificates each port has, from settings to what is read of files.
+//! Reads the certificates of each port from the files that settings name.
 
 use std::path::{Path, PathBuf};
 
 use super::check::Check;
-use super::settings::ServerSettings;
+use super::groups::ServerSettings;
 use super::{GrpcConfig, HttpConfig, Pem, TlsConfig};
 
 /// The settings of one certificate, as they were written.
@@ -53,24 +53,23 @@ impl Check {
     fn tls(&mut self, written: &Written<'_>) -> Option<TlsConfig> {
         let Written { prefix, roots, .. } = written;
         if written.verify == Some(true) && roots.is_none() {
-            self.mistake(format!(
-                "{prefix}_verify_clients needs {prefix}_client_ca, to check clients' certificates \
-                 against"
-            ));
+            let setting = format!("{prefix}_verify_clients");
+            let needs = format!("{prefix}_client_ca, to check clients' certificates against");
+            self.clash(&[&setting], format!("{setting} needs {needs}"));
         }
         let (certificate, key) = match (written.certificate, written.key) {
             (Some(certificate), Some(key)) => (certificate, key),
             (None, None) if roots.is_none() => return None,
             (None, _) => {
-                self.mistake(format!(
-                    "{prefix}_certificate is missing: encryption needs it and {prefix}_key"
-                ));
+                let given = [format!("{prefix}_key"), format!("{prefix}_client_ca")];
+                let why = "is missing: TLS needs a certificate and its private key";
+                let given = given.each_ref().map(String::as_str);
+                self.clash(&given, format!("{prefix}_certificate {why}"));
                 return None;
             }
             (Some(_), None) => {
-                self.mistake(format!(
-                    "{prefix}_key is missing: encryption needs the key of the certificate"
-                ));
+                let why = "is missing: TLS needs the private key of the certificate";
+                self.clash(&[&format!("{prefix}_certificate")], format!("{prefix}_key {why}"));
                 return None;
             }
         };
@@ -86,6 +85,11 @@ impl Check {
     }
 
     fn pem(&mut self, setting: &str, path: &Path) -> Option<Pem> {
-        Pem::read(setting, path).map_err(|error| self.mistake(error.message())).ok()
+        let pem = Pem::read(setting, path);
+        pem.map_err(|error| {
+            let message = error.message();
+            self.wrong(setting, message.strip_prefix(&format!("{setting}: ")).unwrap_or(message));
+        })
+        .ok()
     }
 }

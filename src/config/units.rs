@@ -1,25 +1,22 @@
 //! Values with units, as users write them.
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
-
-/// A length of time: `250ms`, `30s`, `1.5m`, `2h`; a bare number is seconds.
+/// A duration: `250ms`, `30s`, `1.5m`, `2h`; a number without a unit is seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
-/// A size in bytes: `64MiB`, `512KiB`, `1GiB`; a bare number is bytes.
+/// A size: `64MiB`, `512KiB`, `1GiB`; a number without a unit is bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub usize);
 
-/// An amount of memory: a size in bytes, or a part of all there is (`80%`).
+/// An amount of memory: a size, or a percentage of all memory (`80%`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(usize),
-    /// So many hundredths.
+    /// A percentage of all memory.
     Percent(u8),
 }
 
@@ -52,17 +49,17 @@ impl FromStr for Span {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (number, unit) = split_unit(text);
+        let number: f64 = number
+            .parse()
+            .map_err(|_| format!("{text:?} is not a duration; write, for example, 250ms or 30s"))?;
         let seconds = match unit {
             "us" => 1e-6,
             "ms" => 1e-3,
             "" | "s" => 1.0,
             "m" | "min" => 60.0,
             "h" => 3600.0,
-            _ => return Err(format!("{text:?} has no unit of time (us, ms, s, m, h)")),
+            _ => return Err(format!("{text:?} has an unknown unit; use us, ms, s, m or h")),
         };
-        let number: f64 = number
-            .parse()
-            .map_err(|_| format!("{text:?} is no length of time; write 250ms or 30s"))?;
         Duration::try_from_secs_f64(number * seconds)
             .map(Span)
             .map_err(|_| format!("{text:?} is out of range"))
@@ -74,17 +71,18 @@ impl FromStr for Bytes {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (number, unit) = split_unit(text);
+        let number: u128 = number.parse().map_err(|_| {
+            format!("{text:?} is not a size; write, for example, 64MiB, or a number of bytes")
+        })?;
         let factor = match unit.to_ascii_lowercase().as_str() {
             "" | "b" => 1,
             "k" | "kb" | "kib" => 1 << 10,
             "m" | "mb" | "mib" => 1 << 20,
-            "g" | "gb" | "gib" => 1usize << 30,
-            _ => return Err(format!("{text:?} has no unit of size (KiB, MiB, GiB)")),
+            "g" | "gb" | "gib" => 1 << 30,
+            _ => return Err(format!("{text:?} has an unknown unit; use KiB, MiB or GiB")),
         };
-        let number: usize = number
-            .parse()
-            .map_err(|_| format!("{text:?} is no size; write 64MiB or a number of bytes"))?;
-        number.checked_mul(factor).map(Bytes).ok_or_else(|| format!("{text:?} is out of range"))
+        let bytes = number.checked_mul(factor).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(Bytes).ok_or_else(|| format!("{text:?} is out of range"))
     }
 }
 
@@ -107,7 +105,9 @@ impl FromStr for Port {
         if text == "off" {
             return Ok(Port::Off);
         }
-        let number = text.parse().map_err(|_| format!("{text:?} is no port (0 to 65535, or off)"));
+        let number = text
+            .parse()
+            .map_err(|_| format!("{text:?} is not a port; write a number from 0 to 65535, or off"));
         number.map(Port::Number)
     }
 }
@@ -118,7 +118,7 @@ impl<T: FromStr> FromStr for List<T> {
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
         parts
-            .map(|part| part.parse().map_err(|_| format!("{part:?} does not belong in this list")))
+            .map(|part| part.parse().map_err(|_| format!("{part:?} is not valid in this list")))
             .collect::<Result<_, _>>()
             .map(List)
     }
@@ -129,72 +129,6 @@ fn split_unit(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     (number.trim(), unit)
-}
-
-/// Reads a value from a file: text, or a bare number.
-struct FromText<T>(std::marker::PhantomData<T>);
-
-impl<T: FromStr<Err = String>> Visitor<'_> for FromText<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("a number or text with a unit")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
-        text.parse().map_err(E::custom)
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(FromText(std::marker::PhantomData))
-    }
-}
-
-impl<'de> Deserialize<'de> for Port {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(FromText(std::marker::PhantomData))
-    }
-}
-
-impl<'de> Deserialize<'de> for Amount {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(FromText(std::marker::PhantomData))
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(FromText(std::marker::PhantomData))
-    }
-}
-
-impl<'de, T: FromStr + Deserialize<'de>> Deserialize<'de> for List<T> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(serde::Deserialize)]
-        #[serde(untagged)]
-        enum Either<T> {
-            List(Vec<T>),
-            Text(String),
-        }
-        match Either::deserialize(from)? {
-            Either::List(list) => Ok(List(list)),
-            Either::Text(text) => text.parse().map_err(D::Error::custom),
-        }
-    }
 }
 
 #[cfg(test)]

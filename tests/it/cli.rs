@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use crate::support::client::{get, post, post_form};
-use crate::support::process::{Ended, Process, run, tensorserve};
+use crate::support::process::{Ended, Process, ended, run, tensorserve};
 use crate::support::project;
 
 fn models() -> String {
@@ -36,7 +36,7 @@ fn mistakes_are_told_with_what_to_do() {
     let text = project("README.md").display().to_string();
     let models = models();
     assert_refused(&run(&["serve"]), 1, &["nothing to serve", "tensorserve serve models/"]);
-    assert_refused(&run(&["serve", &missing]), 1, &["no_such_model", "no such file or folder"]);
+    assert_refused(&run(&["serve", &missing]), 1, &["no_such_model", "no such file or directory"]);
     assert_refused(&run(&["serve", "--http-prot", "1"]), 2, &["--http-prot", "--http-port"]);
     assert_refused(&run(&["serve", "--http-port", "many"]), 2, &["many", "--http-port"]);
     assert_refused(&run(&["srve"]), 2, &["srve", "serve"]);
@@ -63,7 +63,75 @@ fn unknown_settings_suggest_the_nearest() {
     let file = root.path().join("tensorserve.toml");
     fs::write(&file, "max_batch_siez = 3\n").expect("file");
     let ended = run(&["serve", "--config", &file.display().to_string()]);
-    assert_refused(&ended, 1, &["tensorserve.toml", "max_batch_siez", "\"max_batch_size\""]);
+    let parts = ["tensorserve.toml:1", "max_batch_siez", "did you mean max_batch_size?"];
+    assert_refused(&ended, 1, &parts);
+}
+
+#[test]
+fn mistakes_of_options_and_variables_are_reported_together() {
+    let mut command = tensorserve(&["serve", "--host", "foo", "--batching", "maybe"]);
+    command.args(["--http-port", "99999", "/nope"]).env("TENSORSERVE_HTTP_PROT", "1");
+    let parts = [
+        "5 configuration mistakes",
+        "TENSORSERVE_HTTP_PROT is not a variable of tensorserve; did you mean \
+         TENSORSERVE_HTTP_PORT?",
+        "--host: \"foo\" is not an IP address",
+        "--batching: \"maybe\" is not auto, on or off",
+        "--http-port: \"99999\" is not a port",
+        "/nope: there is no such file or directory",
+    ];
+    assert_refused(&ended(&mut command), 2, &parts);
+}
+
+#[test]
+fn mistakes_of_the_file_are_reported_with_the_others() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    let file = root.path().join("tensorserve.toml");
+    let text = "max_batch_siez = 3\nhttp_threads = \"many\"\nimages = \"jpeg\"\n\
+                request_timeout = \"soon\"\n\n[[models]]\nname = \"a/b\"\npath = \"m\"\n\
+                version_policy = \"newest\"\nlabels = { stable = \"three\" }\n\n[[models]]\n\
+                pth = \"m\"\n";
+    fs::write(&file, text).expect("file");
+    let file = file.display().to_string();
+    let mut command = tensorserve(&["serve", "--config", &file, "--grpc-prot", "1"]);
+    command.args(["--keep-alive", "0", "--http-port=9000", "/nope", "--tags"]);
+    command.env("TENSORSERVE_GRPC_PORT", "9000").env("TENSORSERVE_CONSOLE", "maybe");
+    let at = |line: usize, text: &str| format!("tensorserve.toml:{line}: {text}");
+    let parts = [
+        "--grpc-prot is not an option of `tensorserve serve`; did you mean --grpc-port?",
+        "--tags: the value is missing",
+        "--keep-alive: must be more than 0",
+        "TENSORSERVE_CONSOLE: \"maybe\" is not true or false",
+        "http_port and grpc_port must differ (--http-port, TENSORSERVE_GRPC_PORT)",
+        "/nope: there is no such file or directory",
+        &at(1, "max_batch_siez is not a setting; did you mean max_batch_size?"),
+        &at(2, "http_threads: \"many\" is not"),
+        &at(3, "images: \"jpeg\" is not auto, raw or base64"),
+        &at(4, "request_timeout: \"soon\" is not a duration"),
+        &at(7, "name: a model's name must not be empty or contain / or :"),
+        &at(9, "version_policy: \"newest\" is not"),
+        &at(10, "labels: the version of \"stable\" is not an integer"),
+        &at(12, "models: the path of the model is missing"),
+        &at(13, "pth is not a setting of a model; did you mean path?"),
+    ];
+    let refused = ended(&mut command);
+    assert_refused(&refused, 2, &parts);
+    let count = format!("{} configuration mistakes", parts.len());
+    assert!(refused.stderr.contains(&count), "{}", refused.stderr);
+}
+
+#[test]
+fn help_shows_values_defaults_and_variables() {
+    let help = run(&["serve", "--help"]).stdout;
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "--http-port <PORT> HTTP port",
+        "[default: 8500] [env: TENSORSERVE_HTTP_PORT]",
+        "[env: TENSORSERVE_BATCHING] [possible values: auto, on, off]",
+        "[env: TENSORSERVE_WARM_UP] [possible values: true, false]",
+    ] {
+        assert!(help.contains(part), "{part:?} is not in: {help}");
+    }
 }
 
 #[test]

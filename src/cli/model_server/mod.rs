@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use self::flags::Flags;
 use self::start::Watched;
-use super::{say, serve, settings_of_environment};
+use super::{say, serve};
 use crate::config::environment::Environment;
 use crate::config::{Config, ModelConfig, Settings, SourceConfig};
 use crate::platforms;
@@ -65,7 +65,7 @@ pub(super) fn run(
 }
 
 fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<ExitCode> {
-    let settings = settings_of_environment()?;
+    let settings = Settings::of_environment(environment);
     serve::start_log(&settings, environment);
     let start = start::start(flags, &settings, environment)?;
     for note in &start.notes {
@@ -147,7 +147,7 @@ fn reload(engine: &Engine, sources: Vec<SourceConfig>) {
 
 fn version(environment: &Environment) {
     say(concat!("TensorFlow ModelServer: ", env!("CARGO_PKG_VERSION")));
-    let settings = settings_of_environment().unwrap_or_default();
+    let settings = Settings::of_environment(environment);
     let library = library_version(settings, environment);
     say(&format!("TensorFlow Library: {library}"));
 }

@@ -19,20 +19,17 @@ mod start;
 /// The name that SageMaker calls a container's program by.
 pub(super) const NAME: &str = "serve";
 
-/// The names of [`Arguments`].
-pub(super) const ARGUMENTS: [&str; 2] = ["sagemaker", "model_dir"];
-
 /// Options of `serve` that are SageMaker's.
 #[derive(Args)]
 #[command(next_help_heading = "SageMaker")]
 pub(super) struct Arguments {
     /// Be SageMaker's TensorFlow Serving container: port 8080, its variables, its folders. So is
     /// `serve` alone where SAGEMAKER_ variables or /opt/ml/model are there
-    #[arg(long, conflicts_with = "paths")]
+    #[arg(long)]
     sagemaker: bool,
     /// The same, with the models in this folder or model.tar.gz and not in /opt/ml/model (for a
     /// multi-model endpoint /opt/ml/models); also SAGEMAKER_MODEL_DIR
-    #[arg(long, value_name = "PATH", conflicts_with = "paths")]
+    #[arg(long, value_name = "PATH")]
     model_dir: Option<PathBuf>,
 }
 
@@ -49,19 +46,24 @@ impl Arguments {
 }
 
 pub(super) fn run(
-    settings: Settings,
+    mut settings: Settings,
     arguments: &Arguments,
     environment: &Environment,
 ) -> Result<ExitCode> {
     let started = Instant::now();
     let variables = sagemaker::read(environment);
     let log_level = settings.server.log_level.clone();
-    let of_variables = variables.as_ref().ok().and_then(|v| v.settings.server.log_level.clone());
     let mut for_log = Settings::default();
-    for_log.server.log_level = log_level.or(of_variables);
+    for_log.server.log_level = log_level.or(variables.settings.server.log_level.clone());
     serve::start_log(&for_log, environment);
+    if !settings.paths.is_empty() {
+        settings.reading.mistakes.add(
+            "--sagemaker and --model-dir cannot be used with PATH; name the models' directory with \
+             --model-dir alone",
+        );
+    }
     let model_dir = arguments.model_dir.clone();
-    let start = start::start(settings, variables?, model_dir, environment)?;
+    let start = start::start(settings, variables, model_dir, environment)?;
     for note in &start.notes {
         log::warn!("{note}");
     }

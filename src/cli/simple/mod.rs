@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use self::flags::Flags;
-use super::{exit_code, say, serve, settings_of_environment, tell};
+use super::{exit_code, print_clap, say, serve};
+use crate::config::Settings;
 use crate::config::environment::Environment;
 use tensorserve_tensor::error::Result;
 
@@ -24,13 +25,13 @@ pub(super) fn run(
     let started = Instant::now();
     let flags = match Flags::parse_from(program, arguments) {
         Ok(flags) => flags,
-        Err(found) => return tell(&found),
+        Err(found) => return print_clap(&found),
     };
     exit_code(serve(&flags, environment, started))
 }
 
 fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<ExitCode> {
-    let settings = settings_of_environment()?;
+    let settings = Settings::of_environment(environment);
     let mut for_log = settings.clone();
     for_log.server.log_level = for_log.server.log_level.or(start::log_level(flags)?);
     serve::start_log(&for_log, environment);

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::config::environment::Environment;
 use crate::config::units::{Bytes, Port, Span};
 use crate::config::{BatchSettings, Settings};
-use tensorserve_tensor::error::{Error, Result};
 
 /// What the variables say, checked.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -83,17 +82,15 @@ pub(super) fn are_set(environment: &Environment) -> bool {
     environment.of_sagemaker().next().is_some()
 }
 
-/// Reads and checks the variables.
-///
-/// # Errors
-/// One error with all mistakes, in the container's words where it has any.
-pub fn read(environment: &Environment) -> Result<Variables> {
+/// Reads the variables. The mistakes in them, in the container's words where it has any, are among
+/// those of the settings.
+#[must_use]
+pub fn read(environment: &Environment) -> Variables {
     let mut reader = Reader { environment, mistakes: Vec::new() };
-    let variables = reader.variables();
-    if reader.mistakes.is_empty() {
-        return Ok(variables);
-    }
-    Err(Error::invalid(reader.mistakes.join("\n")))
+    let mut variables = reader.variables();
+    let mistakes = &mut variables.settings.reading.mistakes;
+    reader.mistakes.iter().for_each(|mistake| mistakes.add(mistake));
+    variables
 }
 
 struct Reader<'a> {
@@ -305,9 +302,11 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensorserve_tensor::error::Result;
 
     fn of(pairs: &[(&str, &str)]) -> Result<Variables> {
-        read(&Environment::of(pairs))
+        let variables = read(&Environment::of(pairs));
+        variables.settings.reading.mistakes.clone().result(variables)
     }
 
     #[test]
