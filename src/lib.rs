@@ -1,7 +1,7 @@
-//! tensorserve: one native binary that serves machine-learning models in its own process.
+//! tensorserve: an inference server for machine-learning models.
 //!
-//! This package is the command line ([`cli`]), the settings ([`config`]) and the assembly of the
-//! server ([`Server`]) from the crates below it. `docs/architecture.md` is the map.
+//! This package contains the command line ([`cli`]), the configuration ([`config`]) and the server
+//! ([`Server`]), which it assembles from the crates in `crates/`. See `docs/architecture.md`.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -27,10 +27,10 @@ use tensorserve_tensor::error::Result;
 
 use crate::config::Config;
 
-/// How long a stop waits for logged requests to be written.
-const LOG_PATIENCE: Duration = Duration::from_secs(5);
-/// How long Python processes may take to end when nothing is asked of them any more.
-const WORKERS_END: Duration = Duration::from_secs(2);
+/// Time limit at shutdown for writing logged requests.
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit at shutdown for idle Python processes to exit.
+const WORKER_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A running server.
 pub struct Server {
@@ -43,8 +43,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to serve the protocols that are built in. Returns once the ports are open; models are
-    /// loaded in the background.
+    /// Serves the protocols that are built in. Returns once the ports are open; models are loaded in
+    /// the background.
     ///
     /// # Errors
     /// If a port cannot be bound or a thread cannot be started.
@@ -52,7 +52,7 @@ impl Server {
         Server::with_protocols(config, platforms, &protocols::built_in(config))
     }
 
-    /// Starts to serve these protocols. Where two have the same route, the first one's counts.
+    /// Serves these protocols. Where two have the same route, the first one is used.
     ///
     /// # Errors
     /// If a port cannot be bound, a thread cannot be started, or routes are in conflict.
@@ -79,7 +79,7 @@ impl Server {
         Ok(Server { engine, api, http, grpc, shutdown, _watcher })
     }
 
-    /// Everything that clients can call.
+    /// The routes and services that clients can call.
     #[must_use]
     pub fn api(&self) -> &ServedApi {
         &self.api
@@ -97,7 +97,7 @@ impl Server {
         self.grpc.as_ref().and_then(GrpcListener::address)
     }
 
-    /// The core.
+    /// The engine.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -107,8 +107,7 @@ impl Server {
     /// [`GrpcListener::stop`]. Blocks.
     pub fn stop(self) {
         let ShutdownConfig { delay, timeout } = self.shutdown;
-        // First, so that the response which says that the server is not ready closes its connection,
-        // too.
+        // First, so that also the response that reports not ready closes its connection.
         self.api.close_connections();
         self.engine.stop();
         thread::scope(|scope| {
@@ -119,7 +118,7 @@ impl Server {
                 http.stop(delay, timeout);
             }
         });
-        self.engine.flush_logs(LOG_PATIENCE);
-        self.engine.stop_workers(WORKERS_END);
+        self.engine.flush_logs(LOG_FLUSH_TIMEOUT);
+        self.engine.stop_workers(WORKER_STOP_TIMEOUT);
     }
 }

@@ -1,4 +1,4 @@
-//! The program. Everything is in the library.
+//! The `tensorserve` program; its code is in the library.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! The platforms that are built in: each is one line here, and a feature of the program. Their
-//! names are in [`crate::config`].
+//! The platforms that are built in. Each is a Cargo feature; their names are in
+//! [`crate::config`].
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use tensorserve_platform::{Platform, Platforms};
 
 use crate::config::Config;
 
-/// Those that are built in, in the order they are asked to recognise a model. None of them opens
-/// or needs anything yet.
+/// The platforms that are built in, in the order in which they are tried on a model. They load
+/// their libraries later.
 #[must_use]
 pub fn built_in(config: &Config) -> Platforms {
     let mut all: Vec<Arc<dyn Platform>> = Vec::new();

@@ -1,4 +1,4 @@
-//! The protocols built into this binary, and the core that serves them.
+//! The protocols that are built in, and the engine that serves them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tensorserve_protocols::simple::{SimpleConfig, SimpleTensorFlowServing};
 use tensorserve_protocols::tfs::TensorFlowServing;
 use tensorserve_tensor::error::Result;
 
-/// The protocols that `config` asks for. Where two have the same route, the first one's counts.
+/// The protocols of `config`. Where two have the same route, the first one is used.
 #[must_use]
 pub fn built_in(config: &Config) -> Vec<Arc<dyn Protocol>> {
     let protocols = &config.protocols;
@@ -32,8 +32,8 @@ pub fn built_in(config: &Config) -> Vec<Arc<dyn Protocol>> {
     all
 }
 
-/// The core as `config` says, with the metrics and the file formats of `protocols`. Models are
-/// loaded in the background.
+/// The engine for `config`, with the metrics and the file formats of `protocols`. Models are loaded
+/// in the background.
 ///
 /// # Errors
 /// If a thread cannot be started.

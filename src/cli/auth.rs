@@ -1,4 +1,4 @@
-//! `tensorserve auth`: makes and lists the users and keys of `auth_file`.
+//! `tensorserve auth`: adds and lists the users and keys of `auth_file`.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::say;
+use super::print_line;
 use super::table::columns;
 use crate::config::AuthConfig;
 use crate::config::environment::Environment;
@@ -16,41 +16,42 @@ use tensorserve_auth::{Authenticator, Role as OurRole};
 use tensorserve_os as os;
 use tensorserve_tensor::error::{Error, Result};
 
-/// Where users and keys are, unless it is said otherwise.
-const FILE: &str = "auth.toml";
+/// The default file of users and keys.
+const DEFAULT_FILE: &str = "auth.toml";
 
-/// The shortest password that is taken.
-const SHORTEST: usize = 8;
+/// The minimum length of a password.
+const MIN_PASSWORD_BYTES: usize = 8;
 
 #[derive(Subcommand)]
 pub(super) enum Commands {
-    /// Add a user; the password is asked for, or read from the standard input
+    /// Add a user; the password is read from the terminal or from stdin
     AddUser(Add),
-    /// Add a key for a program, and print it, once
+    /// Add an API key and print it; it cannot be shown again
     AddKey(Add),
-    /// Show the users and keys of a file
-    List(Where),
-    /// Check a file as the server would, and say what is wrong with it
-    Check(Where),
-    /// Print the hash of a password, for a file that is written by hand
+    /// List the users and API keys of a file
+    List(FileArgument),
+    /// Check a file as the server does, and print what is wrong with it
+    Check(FileArgument),
+    /// Print the hash of a password, for use in a file that is edited by hand
     Hash,
 }
 
 #[derive(Args)]
 pub(super) struct Add {
-    /// The name of the user or key
+    /// Name of the user or API key
     #[arg(value_name = "NAME")]
     name: String,
-    /// What it may do, repeatable: infer (run models), metrics (read them), admin (everything)
+    /// Role: infer (run models), metrics (read metrics) or admin (everything); repeatable
     #[arg(long, value_name = "ROLE", required = true, value_enum)]
     role: Vec<Role>,
     #[command(flatten)]
-    place: Where,
+    place: FileArgument,
 }
 
 #[derive(Args)]
-pub(super) struct Where {
-    /// The file; made if it is not there [default: that of TENSORSERVE_AUTH_FILE, or auth.toml]
+pub(super) struct FileArgument {
+    /// File of users and API keys; created if it does not exist [default: TENSORSERVE_AUTH_FILE, or
+    /// auth.toml]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -72,10 +73,10 @@ impl Role {
     }
 }
 
-impl Where {
+impl FileArgument {
     fn path(&self, environment: &Environment) -> PathBuf {
         let named = || environment.get("TENSORSERVE_AUTH_FILE").map(PathBuf::from);
-        self.file.clone().or_else(named).unwrap_or_else(|| FILE.into())
+        self.file.clone().or_else(named).unwrap_or_else(|| DEFAULT_FILE.into())
     }
 }
 
@@ -84,27 +85,23 @@ pub(super) fn run(command: &Commands, environment: &Environment) -> Result<ExitC
         Commands::AddUser(add) => {
             let path = add.place.path(environment);
             file::add_user(&path, &add.name, &password()?, &roles(add))?;
-            tell(&format!("{} is in {}", add.name, path.display()), &path);
+            print_next_steps(&format!("added {} to {}", add.name, path.display()), &path);
         }
         Commands::AddKey(add) => {
             let (path, key) = (add.place.path(environment), new_key()?);
             file::add_key(&path, &add.name, &key, &roles(add))?;
-            say(&key);
-            tell(
-                &format!(
-                    "the hash of this key is in {}; the key itself is shown only now",
-                    path.display()
-                ),
-                &path,
-            );
+            print_line(&key);
+            let path_shown = path.display();
+            let done = format!("added the hash of the key to {path_shown}; the key is not stored");
+            print_next_steps(&done, &path);
         }
         Commands::List(place) => list(&place.path(environment))?,
         Commands::Check(place) => {
             let path = place.path(environment);
             drop(Authenticator::new(&AuthConfig::File(path.clone()))?);
-            say(&format!("{}: {} users and keys", path.display(), file::list(&path)?.len()));
+            print_line(&format!("{}: {} users and keys", path.display(), file::list(&path)?.len()));
         }
-        Commands::Hash => say(&PasswordHash::of(&password()?)?.to_string()),
+        Commands::Hash => print_line(&PasswordHash::of(&password()?)?.to_string()),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -113,13 +110,13 @@ fn roles(add: &Add) -> Vec<OurRole> {
     add.role.iter().map(|role| role.ours()).collect()
 }
 
-/// Says what was done and how to go on, apart from what a script would read.
-fn tell(what: &str, path: &Path) {
+/// Prints what was done and the next steps on stderr, so that scripts read only the key.
+fn print_next_steps(done: &str, path: &Path) {
     let mut stderr = std::io::stderr();
-    let _ = writeln!(stderr, "{what}");
+    let _ = writeln!(stderr, "{done}");
     let _ = writeln!(
         stderr,
-        "a running server takes it in a moment; start one with --auth-file {}",
+        "a running server reloads this file; start one with --auth-file {}",
         path.display()
     );
 }
@@ -133,17 +130,17 @@ fn list(path: &Path) -> Result<()> {
         };
         rows.push(vec![entry.name, kind.to_owned(), entry.roles.names().join(", ")]);
     }
-    say(columns(&rows).trim_end());
+    print_line(columns(&rows).trim_end());
     Ok(())
 }
 
-/// A password from who sits there, asked for twice, or from whatever is piped in.
+/// A password: from the terminal, entered twice, or from a line of stdin.
 fn password() -> Result<String> {
     let stdin = std::io::stdin();
     let read = || -> Result<String> {
         let mut line = String::new();
         let read = stdin.lock().read_line(&mut line);
-        read.map_err(|e| Error::invalid("no password can be read").with_source(e))?;
+        read.map_err(|e| Error::invalid("the password cannot be read").with_source(e))?;
         Ok(line.trim_end_matches(['\n', '\r']).to_owned())
     };
     let ask = |prompt: &str| {
@@ -154,11 +151,13 @@ fn password() -> Result<String> {
         answer
     };
     let password = if stdin.is_terminal() { ask("password")? } else { read()? };
-    if password.len() < SHORTEST {
-        return Err(Error::invalid(format!("a password must have at least {SHORTEST} bytes")));
+    if password.len() < MIN_PASSWORD_BYTES {
+        return Err(Error::invalid(format!(
+            "a password must have at least {MIN_PASSWORD_BYTES} bytes"
+        )));
     }
-    if stdin.is_terminal() && ask("once more")? != password {
-        return Err(Error::invalid("these are two passwords; nothing was changed"));
+    if stdin.is_terminal() && ask("repeat password")? != password {
+        return Err(Error::invalid("the passwords differ; nothing was changed"));
     }
     Ok(password)
 }

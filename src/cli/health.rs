@@ -1,4 +1,4 @@
-//! `tensorserve health`: for containers and scripts, which need no HTTP client then.
+//! `tensorserve health`: a readiness check for containers and scripts without an HTTP client.
 
 use std::fs;
 use std::net::IpAddr;
@@ -13,57 +13,58 @@ use ureq::tls::{
     Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, TlsProvider, parse_pem,
 };
 
-use super::say;
+use super::print_line;
 use crate::config::environment::Environment;
 use crate::config::sagemaker;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// What to ask, and how to know who answers.
+/// The server to check, and how to verify its certificate.
 #[derive(Args, Default)]
 pub(super) struct Arguments {
-    /// The server [default: the one that the environment of this process would start]
+    /// URL of the server, such as http://127.0.0.1:8500 [default: from the variables that
+    /// `tensorserve serve` reads]
     #[arg(value_name = "URL")]
     url: Option<String>,
-    /// Check the server's certificate against those in this file, PEM [default: on this machine it
-    /// is not checked, elsewhere this or --insecure is needed]
+    /// CA certificates to verify the server's certificate against, PEM. Not needed for a loopback
+    /// address, whose certificate is not verified; other HTTPS URLs need --ca or --insecure
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Do not check the server's certificate
+    /// Do not verify the server's certificate
     #[arg(long, conflicts_with = "ca")]
     insecure: bool,
-    /// Certificate to show to a server that asks for one, PEM
+    /// Client certificate, for servers that require one, PEM
     #[arg(long, value_name = "FILE", requires = "key")]
     certificate: Option<PathBuf>,
-    /// Private key of that certificate, PEM
+    /// Private key of the client certificate, PEM
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
 }
 
-/// Asks `/readyz`.
+/// Requests `/readyz`.
 pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode> {
     let urls = match &arguments.url {
         Some(url) => vec![url.trim_end_matches('/').to_owned()],
-        None => likely(environment, sagemaker::is_called_for(environment)),
+        None => candidate_urls(environment, sagemaker::is_called_for(environment)),
     };
-    let mut answer = Err(Error::internal("no server to ask"));
+    let mut answer = Err(Error::internal("no URL to request"));
     for url in urls {
-        answer = ask(&format!("{url}/readyz"), arguments);
+        answer = request(&format!("{url}/readyz"), arguments);
         if answer.is_ok() {
             break;
         }
     }
     let (status, body) = answer?;
     if status == 200 {
-        say("ready");
+        print_line("ready");
         return Ok(ExitCode::SUCCESS);
     }
-    say(body.trim());
+    print_line(body.trim());
     Ok(ExitCode::FAILURE)
 }
 
-/// Where a server would be that was started with this environment, likeliest first. What its
-/// arguments were is not known: an image serves models of its own, or is SageMaker's container.
-fn likely(environment: &Environment, may_be_sagemakers: bool) -> Vec<String> {
+/// URLs of a server that was started with this environment, the most likely first. Its arguments
+/// are unknown: a container image serves its own models, or is SageMaker's container.
+fn candidate_urls(environment: &Environment, may_be_sagemakers: bool) -> Vec<String> {
     let host = match environment.get("TENSORSERVE_HOST").unwrap_or("127.0.0.1") {
         "0.0.0.0" => "127.0.0.1".to_owned(),
         "::" => "[::1]".to_owned(),
@@ -83,12 +84,12 @@ fn likely(environment: &Environment, may_be_sagemakers: bool) -> Vec<String> {
     ports.into_iter().map(|port| format!("{scheme}://{host}:{port}")).collect()
 }
 
-/// Status and body of a page.
+/// The status and the body of the response to a GET request.
 pub(super) fn get(url: &str) -> Result<(u16, String)> {
-    ask(url, &Arguments::default())
+    request(url, &Arguments::default())
 }
 
-fn ask(url: &str, arguments: &Arguments) -> Result<(u16, String)> {
+fn request(url: &str, arguments: &Arguments) -> Result<(u16, String)> {
     let failed = |e: ureq::Error| Error::unavailable(format!("{url}: {e}"));
     let mut config = ureq::Agent::config_builder()
         .timeout_global(Some(Duration::from_secs(10)))
@@ -113,14 +114,14 @@ fn tls_config(url: &str, arguments: &Arguments) -> Result<TlsConfig> {
     }
     if !arguments.insecure && !is_this_machine(url) {
         return Err(Error::invalid(format!(
-            "{url}: whose certificate is right there? Name its root with --ca, or do without with \
-             --insecure"
+            "{url}: the server's certificate cannot be verified; name its CA certificates with \
+             --ca, or skip the verification with --insecure"
         )));
     }
     Ok(config.disable_verification(true).build())
 }
 
-/// Whether nobody but this machine can answer.
+/// Whether `url` is on a loopback address.
 fn is_this_machine(url: &str) -> bool {
     let authority = url.split('/').nth(2).unwrap_or_default();
     let host = match authority.strip_prefix('[') {
@@ -147,7 +148,7 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
         }
     }
     if certificates.is_empty() {
-        return Err(wrong(path, "no certificate in PEM is there"));
+        return Err(wrong(path, "the file contains no PEM certificate"));
     }
     Ok(certificates)
 }
@@ -169,8 +170,8 @@ mod tests {
     }
 
     #[test]
-    fn the_server_that_the_environment_would_start_is_asked() {
-        let urls = |pairs: &[_]| likely(&Environment::of(pairs), sagemakers(pairs));
+    fn the_url_is_that_of_a_server_with_this_environment() {
+        let urls = |pairs: &[_]| candidate_urls(&Environment::of(pairs), sagemakers(pairs));
         assert_eq!(urls(&[("TENSORSERVE_HOST", "0.0.0.0")]), ["http://127.0.0.1:8500"]);
         assert_eq!(urls(&[("TENSORSERVE_HOST", "::")]), ["http://[::1]:8500"]);
         let ours = [("TENSORSERVE_HTTP_PORT", "9000"), ("SAGEMAKER_BIND_TO_PORT", "8081")];
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_is_believed_without_a_root() {
+    fn only_loopback_addresses_need_no_root() {
         for here in ["https://127.0.0.1:8500/x", "https://localhost/x", "https://[::1]:1/x"] {
             assert!(is_this_machine(here), "{here}");
         }

@@ -1,4 +1,4 @@
-//! `tensorserve inspect`: what a model declares, without loading it.
+//! `tensorserve inspect`: the signatures that a model declares, without loading it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::table::columns;
-use super::{example, health, say};
+use super::{example, health, print_line};
 use crate::config::{self, Config, Settings, environment::Environment};
 use crate::platforms;
 use tensorserve_platform::{LoadOptions, Place, Platforms, names_version};
@@ -31,15 +31,15 @@ pub(super) fn run(target: &str, tags: &str, platform: Option<&str>) -> Result<Ex
     let folders = models_at(Path::new(target), &platforms, named)?;
     for (index, (name, folder)) in folders.iter().enumerate() {
         if index > 0 {
-            say("");
+            print_line("");
         }
-        inspect_folder(name, folder, &platforms, named, &options)?;
+        inspect_version(name, folder, &platforms, named, &options)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The models that `path` stands for, each with its name: itself, its newest version, or those of
-/// every model in it. They are for the platform that is `named`, or any.
+/// The models at `path`, each with its name: the path itself, its newest version, or the newest
+/// version of every model in it; of the platform `named` only, if there is one.
 pub(super) fn models_at(
     path: &Path,
     platforms: &Platforms,
@@ -47,7 +47,7 @@ pub(super) fn models_at(
 ) -> Result<Vec<(String, PathBuf)>> {
     let real = match path.canonicalize() {
         Ok(real) => real,
-        // A model of several files is named by what their names begin with.
+        // A model of several files is named by the prefix of their names.
         Err(_) if platforms.is_model(path, named) => path.to_owned(),
         Err(e) => return Err(Error::not_found(format!("{}: {e}", path.display())).with_source(e)),
     };
@@ -75,8 +75,8 @@ pub(super) fn models_at(
     }
     if models.is_empty() {
         return Err(Error::not_found(format!(
-            "{}: no model is there (a model is a folder with a saved_model.pb, or of numbered \
-             versions of one, or a file of another platform)",
+            "{}: no model found; expected a directory with a saved_model.pb, a directory of numbered \
+             versions, or a model file of another platform",
             path.display()
         )));
     }
@@ -92,7 +92,7 @@ fn newest_version(path: &Path) -> Option<PathBuf> {
     numbered.max().map(|(_, folder)| folder.clone())
 }
 
-fn inspect_folder(
+fn inspect_version(
     name: &str,
     folder: &Path,
     platforms: &Platforms,
@@ -102,7 +102,7 @@ fn inspect_folder(
     let Some(platform) = platforms.of_version(folder, named) else {
         let known: Vec<&str> = platforms.iter().map(|platform| platform.name()).collect();
         let message =
-            format!("{}: no model of a known kind ({})", folder.display(), known.join(", "));
+            format!("{}: no model of a known platform ({})", folder.display(), known.join(", "));
         return Err(Error::not_found(message));
     };
     let place = folder.display();
@@ -113,15 +113,19 @@ fn inspect_folder(
         version if platform.name() == "tensorflow" => format!(", written by tensorflow {version}"),
         program => format!(", written by {program}"),
     };
-    say(&format!("{name}: {place} ({}, {kilobytes} kB{written_by})", platform.name()));
+    print_line(&format!("{name}: {place} ({}, {kilobytes} kB{written_by})", platform.name()));
     if let tensorserve_platform::Completeness::Missing(what) = platform.check(folder) {
-        say(&format!("  incomplete: {what} is missing"));
+        print_line(&format!("  incomplete: {what} is missing"));
     }
     let mut signatures = inspection.signatures;
     let chains = steps::load_steps(folder, &signatures, usize::MAX)?;
     for (signature, chain) in signatures.iter_mut().zip(&chains) {
         if let Some(chain) = chain {
-            say(&format!("  {}: with the steps of {}", signature.name, steps::FILE_NAME));
+            print_line(&format!(
+                "  {}: with the pre-/post-processing steps of {}",
+                signature.name,
+                steps::FILE_NAME
+            ));
             signature.clone_from(chain.client_signature());
         }
     }
@@ -132,13 +136,13 @@ fn inspect_folder(
 fn show(url: &str, model: &str, signatures: &[Signature]) {
     for signature in signatures {
         if signature.inputs.is_empty() && signature.name.starts_with("__") {
-            continue; // TensorFlow's own, for initialisation.
+            continue; // An initialisation function of TensorFlow.
         }
         let method = match signature.method_name.as_str() {
             "" => String::new(),
             method => format!("  [{method}]"),
         };
-        say(&format!("\n  {}{method}", signature.name));
+        print_line(&format!("\n  {}{method}", signature.name));
         let row = |kind: &str, spec: &TensorSpec| {
             let dtype = spec.dtype().map_or("(not servable)", |dtype| dtype.name());
             let shape = spec.shape.to_string();
@@ -146,13 +150,13 @@ fn show(url: &str, model: &str, signatures: &[Signature]) {
         };
         let inputs = signature.inputs.iter().map(|spec| row("input", spec));
         let outputs = signature.outputs.iter().map(|spec| row("output", spec));
-        say(columns(&inputs.chain(outputs).collect::<Vec<_>>()).trim_end());
+        print_line(columns(&inputs.chain(outputs).collect::<Vec<_>>()).trim_end());
         if signature.takes_images {
-            say(&format!("    images are fed as {}", example::image_words(signature)));
+            print_line(&format!("    images are passed as {}", example::image_words(signature)));
         }
         match example::of(url, model, signature) {
-            Some(example) => say(&format!("    {}", example.command)),
-            None => say("    (can not be called over HTTP)"),
+            Some(example) => print_line(&format!("    {}", example.command)),
+            None => print_line("    (cannot be called over HTTP)"),
         }
     }
 }
@@ -165,14 +169,14 @@ fn inspect_url(url: &str) -> Result<()> {
     let path = rest.split(':').next().unwrap_or(rest).trim_end_matches('/');
     let path = path.strip_suffix("/metadata").unwrap_or(path);
     let (status, body) = health::get(&format!("{server}/v1/models/{path}/metadata"))?;
-    let page: Value = serde_json::from_str(&body).map_err(|_| wrong("the answer is no JSON"))?;
+    let page: Value = serde_json::from_str(&body).map_err(|_| wrong("the response is not JSON"))?;
     if status != 200 {
         let message = page.get("error").and_then(Value::as_str).unwrap_or(&body);
         return Err(wrong(message));
     }
     let text = |pointer: &str| page.pointer(pointer).and_then(Value::as_str).unwrap_or("");
     let (name, version) = (text("/model_spec/name"), text("/model_spec/version"));
-    say(&format!("{name} version {version} on {server}"));
+    print_line(&format!("{name} version {version} on {server}"));
     let map = page.pointer("/metadata/signature_def/signature_def").and_then(Value::as_object);
     let signatures =
         map.into_iter().flatten().map(|(name, definition)| signature(name, definition));
@@ -180,7 +184,7 @@ fn inspect_url(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// A signature from a server's description of it.
+/// A signature from a server's metadata response.
 fn signature(name: &str, definition: &Value) -> Signature {
     let specs = |member: &str| {
         let all = definition.get(member).and_then(Value::as_object).into_iter().flatten();

@@ -1,5 +1,4 @@
-//! The command line: from arguments to a running server or a printed answer, and to an exit
-//! code.
+//! The command line: arguments, subcommands and exit codes.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -28,11 +27,11 @@ mod warmup;
 
 use self::sagemaker::docker;
 
-/// Serves machine-learning models in its own process
+/// Inference server for machine-learning models
 #[derive(Parser)]
 #[command(name = "tensorserve", disable_version_flag = true, arg_required_else_help = true)]
 struct Cli {
-    /// Print the version, and that of the libtensorflow that is found
+    /// Print the version of tensorserve and of the libraries that its platforms use
     #[arg(short = 'V', long)]
     version: bool,
     #[command(subcommand)]
@@ -44,48 +43,50 @@ enum Commands {
     /// Serve models over HTTP and gRPC
     #[command(after_help = SERVE_HELP)]
     Serve(Box<ServeArgs>),
-    /// Show a model's signatures, and a request for each that works
+    /// Show the signatures of models, with an example request for each
     Inspect(InspectArgs),
-    /// Ask a running server whether it is ready; exit code 0 means yes
+    /// Check whether a running server is ready; the exit status is 0 if it is
     Health(health::Arguments),
-    /// Make users and keys, for servers that ask who their clients are
+    /// Manage the users and API keys of a server
     #[command(subcommand, after_help = AUTH_HELP)]
     Auth(auth::Commands),
-    /// Make or check the recorded requests that warm a version up
+    /// Create or check the recorded requests that warm up a version
     #[command(subcommand)]
     Warmup(warmup::Commands),
-    /// Print a script that completes commands and options in a shell
+    /// Print a shell completion script
     Completions {
-        /// The shell
+        /// Shell to generate the script for
         shell: Shell,
     },
-    /// Serve with TensorFlow Serving's flags; so does this program under that name
+    /// Serve with the flags of TensorFlow Serving, as when the program is called by this name
     #[command(name = model_server::NAME, disable_help_flag = true)]
     ModelServer {
-        /// TensorFlow Serving's; --help lists them
+        /// Flags of TensorFlow Serving; --help lists them
         #[arg(value_name = "--flag=value", trailing_var_arg = true, allow_hyphen_values = true)]
         flags: Vec<OsString>,
     },
-    /// Serve with Simple TensorFlow Serving's flags; so does this program under that name
+    /// Serve with the flags of Simple TensorFlow Serving, as when the program is called by this name
     #[command(name = simple::NAMES[0], alias = simple::NAMES[1], disable_help_flag = true)]
     Simple {
-        /// Simple TensorFlow Serving's; --help lists them
+        /// Flags of Simple TensorFlow Serving; --help lists them
         #[arg(value_name = "--flag=value", trailing_var_arg = true, allow_hyphen_values = true)]
         flags: Vec<OsString>,
     },
-    /// Stand in for docker in SageMaker's local mode; so does this program under that name
+    /// Replace docker in SageMaker's local mode, as when the program is called docker
     #[command(disable_help_flag = true)]
     DockerShim {
-        /// docker's
+        /// Arguments of docker
         #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
 }
 
 const SERVE_HELP: &str = "\
-Every option can also be set in the environment (--http-port as TENSORSERVE_HTTP_PORT) or in the
-file named by --config (http_port = 8500). An option wins over the environment, the environment
-over the file. Times are written as 250ms or 30s, sizes as 64MiB.
+Each setting can be an option (--http-port), an environment variable (TENSORSERVE_HTTP_PORT) or a
+key of the configuration file (http_port = 8500). Options override variables, and variables
+override the file. DURATION is a number with a unit, such as 250ms, 30s or 2m; without a unit it is
+in seconds. SIZE is a number with a unit, such as 512KiB or 64MiB; without a unit it is in bytes.
+LIST is separated by commas.
 
 Examples:
   tensorserve serve models/
@@ -133,14 +134,14 @@ impl FromArgMatches for ServeArgs {
 
 #[derive(Args)]
 struct InspectArgs {
-    /// A SavedModel, a folder of versions, a folder of models, or the address of a model on a
-    /// server (http://127.0.0.1:8500/v1/models/NAME)
+    /// A SavedModel, a model file, a directory of versions, a directory of models, or the URL of a
+    /// model on a server (http://127.0.0.1:8500/v1/models/NAME)
     #[arg(value_name = "PATH|URL")]
     target: String,
-    /// Tags of the graph to show
+    /// Tags of the SavedModel graph to show, separated by commas
     #[arg(long, value_name = "LIST", default_value = "serve")]
     tags: String,
-    /// What kind of model it is [default: seen from its files]
+    /// Platform of the model [default: detected from its files]
     #[arg(long, value_name = "NAME")]
     platform: Option<String>,
 }
@@ -173,7 +174,7 @@ const WRONG_USAGE: u8 = 2;
 /// The exit code of `outcome`, whose error is printed.
 fn exit_code(outcome: Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
-        complain(&error);
+        print_error(&error);
         ExitCode::FAILURE
     })
 }
@@ -208,7 +209,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         Some(Commands::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "tensorserve", &mut script);
-            say(String::from_utf8_lossy(&script).trim_end());
+            print_line(String::from_utf8_lossy(&script).trim_end());
             Ok(ExitCode::SUCCESS)
         }
         None => Ok(ExitCode::from(WRONG_USAGE)),
@@ -223,16 +224,19 @@ fn run_serve(
 ) -> Result<ExitCode> {
     let ServeArgs { settings, sagemaker } = arguments;
     let unknown = Settings { reading: unknown, ..Settings::default() };
-    let settings = settings.or(&unknown).or_environment(environment);
+    let mut settings = settings.or(&unknown).or_environment(environment);
+    if let Some(conflict) = sagemaker.conflict(&settings) {
+        settings.reading.mistakes.add(conflict);
+    }
     let is_usage_wrong = !settings.reading.mistakes.is_empty();
-    let outcome = if sagemaker.are_meant(&settings, environment) {
+    let outcome = if sagemaker.are_requested(&settings, environment) {
         sagemaker::run(settings, &sagemaker, environment)
     } else {
         serve::run(settings, environment)
     };
     match outcome {
         Err(error) if is_usage_wrong => {
-            complain(&error);
+            print_error(&error);
             Ok(ExitCode::from(WRONG_USAGE))
         }
         outcome => outcome,
@@ -245,39 +249,39 @@ fn is_called(program: &OsStr, name: &str) -> bool {
 }
 
 fn version(environment: &Environment) -> Result<ExitCode> {
-    say(concat!("tensorserve ", env!("CARGO_PKG_VERSION")));
+    print_line(concat!("tensorserve ", env!("CARGO_PKG_VERSION")));
     let mut settings = Settings::default();
-    name_libraries(&mut settings, environment);
+    set_libraries(&mut settings, environment);
     let config = Config::new(settings, environment)?;
     for platform in platforms::built_in(&config).iter() {
         match platform.describe() {
-            Ok(description) => say(&description),
-            Err(error) => say(&format!("{}: {error}", platform.name())),
+            Ok(description) => print_line(&description),
+            Err(error) => print_line(&format!("{}: {error}", platform.name())),
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes from the environment where the runtimes' libraries are, for a command that takes nothing
-/// else from there.
-fn name_libraries(settings: &mut Settings, environment: &Environment) {
+/// Sets the paths of the runtime libraries from the environment, for commands that read no other
+/// setting from it.
+fn set_libraries(settings: &mut Settings, environment: &Environment) {
     let path = |name| environment.get(name).map(PathBuf::from);
     settings.server.libtensorflow = path("TENSORSERVE_LIBTENSORFLOW");
     settings.server.libonnxruntime = path("TENSORSERVE_LIBONNXRUNTIME");
 }
 
-/// Prints a line. A reader that has gone away is no failure.
-fn say(line: &str) {
+/// Prints a line on stdout. A closed pipe is not an error.
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Prints an error, with its causes, on stderr.
-fn complain(error: &Error) {
+fn print_error(error: &Error) {
     let mut stderr = std::io::stderr();
     let _ = writeln!(stderr, "error: {error}");
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
-        let _ = writeln!(stderr, "  because: {error}");
+        let _ = writeln!(stderr, "  caused by: {error}");
         cause = error.source();
     }
 }
@@ -287,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 

@@ -1,4 +1,4 @@
-//! `tensorserve serve`: starts the server, says what it serves, stops on a signal.
+//! `tensorserve serve`: starts the server, prints what it serves, and stops on a signal.
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::inspect::models_at;
 use super::table::columns;
-use super::{example, say};
+use super::{example, print_line};
 use crate::Server;
 use crate::config::environment::Environment;
 use crate::config::{self, AuthConfig, Config, Mistakes, Settings, SourceConfig};
@@ -25,7 +25,7 @@ pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitC
     let start = Instant::now();
     let settings = settings.or_file();
     start_log(&settings, environment);
-    // What names the models may be what could not be read.
+    // Do not report missing models when the part that names them could not be read.
     let may_name_models = settings.reading.is_incomplete || !settings.models.is_empty();
     let (config, mut mistakes) = Config::with_mistakes(settings, environment);
     if config.repository.sources.is_empty() && !may_name_models {
@@ -39,15 +39,14 @@ pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitC
     serve(&config, environment, start, |_| Ok(()))
 }
 
-/// Serves until a signal comes. `then` is called when the server has started.
+/// Serves until SIGTERM or SIGINT. `then` is called when the server has started.
 pub(super) fn serve(
     config: &Config,
     environment: &Environment,
     start: Instant,
     then: impl FnOnce(&Server) -> Result<()>,
 ) -> Result<ExitCode> {
-    // Enough that threads seldom wait for each other's, and few enough that what loads leave in
-    // them is little.
+    // One arena per core keeps lock contention low; more would retain more memory after loads.
     os::limit_malloc_arenas(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
     let platforms = platforms::built_in(config);
     let runtimes = runtimes(&platforms, &config.repository.sources)?;
@@ -71,14 +70,12 @@ pub(super) fn serve(
     let stopped = Instant::now();
     server.stop();
     log::info!("stopped after {} ms", stopped.elapsed().as_millis());
-    // At once, and not through the runtimes' own clean-up, which a load that is still under way
-    // could make hang or crash.
+    // Without the clean-up of the runtimes, which can hang or crash while a load is in progress.
     os::exit_now(0)
 }
 
-/// The runtimes of the models at `sources`, in words of theirs. Without one of them the server
-/// would stand there and fail its models. What is of no known kind, as nothing is there yet, is
-/// taken for TensorFlow's.
+/// Descriptions of the runtimes that the models at `sources` need. A missing runtime is an error:
+/// without it every load would fail. While there are no models, TensorFlow is assumed.
 fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<String>> {
     let mut names: Vec<&str> = Vec::new();
     for source in sources {
@@ -98,10 +95,10 @@ fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<Strin
     needed.map(|platform| platform.describe()).collect()
 }
 
-/// The log on stderr. Before the settings are checked, so that what they find can be told.
+/// Starts the log on stderr; before the settings are checked, because the checks log.
 pub(super) fn start_log(settings: &Settings, environment: &Environment) {
     let level = settings.server.log_level.as_deref().or_else(|| environment.get("RUST_LOG"));
-    // The libraries tell of every thread they start.
+    // The libraries log every thread they start.
     let mut filter = "actix_server=warn,actix_http=error,h2=info,hyper=info,tower=info,".to_owned();
     filter.push_str(level.unwrap_or("info"));
     let mut builder = env_logger::Builder::new();
@@ -109,7 +106,7 @@ pub(super) fn start_log(settings: &Settings, environment: &Environment) {
     let _ = builder.parse_filters(&filter).try_init();
 }
 
-/// Records each path that cannot be served. A model with a name may be put there later.
+/// Records each path that cannot be served. A model with a name may be created later.
 fn check_sources(config: &Config, mistakes: &mut Mistakes) {
     let platforms = platforms::built_in(config);
     for source in &config.repository.sources {
@@ -133,14 +130,14 @@ fn unknown_platform(source: &SourceConfig, platforms: &Platforms) -> Option<Stri
     }
     let (path, known) = (path.display(), config::PLATFORMS.join(", "));
     Some(format!(
-        "{path}: the name of this file does not tell its platform; name the platform with \
+        "{path}: the platform of this file cannot be detected from its name; name it with \
          --platform ({known})"
     ))
 }
 
 /// Waits for SIGTERM or SIGINT. A second one ends the process at once.
 fn wait_for_signal() -> Result<()> {
-    let failed = |e: std::io::Error| Error::internal("signals can not be received").with_source(e);
+    let failed = |e: std::io::Error| Error::internal("signals cannot be received").with_source(e);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
     let mut signals = runtime
@@ -148,7 +145,7 @@ fn wait_for_signal() -> Result<()> {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
             let name = either(&mut terminate, &mut interrupt).await;
-            log::info!("{name}: stopping; once more to stop at once");
+            log::info!("{name}: shutting down; send it again to exit immediately");
             Ok((terminate, interrupt))
         })
         .map_err(failed)?;
@@ -167,10 +164,10 @@ async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str 
     }
 }
 
-/// What the start prints.
+/// What the server prints at startup.
 struct Report {
     engine: Engine,
-    /// Of the HTTP listener.
+    /// The address of the HTTP listener.
     address: Option<SocketAddr>,
     scheme: &'static str,
     auth: Option<AuthConfig>,
@@ -181,28 +178,30 @@ struct Report {
 }
 
 /// Loads that take longer than this get a spinner.
-const LONG: Duration = Duration::from_millis(700);
+const SPINNER_DELAY: Duration = Duration::from_millis(700);
 
 impl Report {
     fn print(&self) {
         let version = env!("CARGO_PKG_VERSION");
-        say(&format!("tensorserve {version}, {}", self.runtimes.join(", ")));
+        print_line(&format!("tensorserve {version}, {}", self.runtimes.join(", ")));
         if let Some(url) = self.url() {
-            say(&format!("listening on {url}"));
+            print_line(&format!("listening on {url}"));
         }
         if let Some(address) = self.grpc_address {
-            say(&format!("listening on grpc://{address}"));
+            print_line(&format!("listening on grpc://{address}"));
         }
         match &self.auth {
             None => {}
             Some(AuthConfig::File(path)) => {
-                say(&format!("for the users and keys of {}", path.display()));
+                print_line(&format!("authentication: users and keys of {}", path.display()));
             }
-            Some(AuthConfig::OneUser { name, .. }) => say(&format!("for the user {name}")),
+            Some(AuthConfig::OneUser { name, .. }) => {
+                print_line(&format!("authentication: user {name}"))
+            }
         }
         self.wait();
-        say("");
-        say(columns(&self.rows()).trim_end());
+        print_line("");
+        print_line(columns(&self.rows()).trim_end());
         let mut ready = format!("\nready after {:.2} s", self.start.elapsed().as_secs_f64());
         if let Some(since_make) = self.since_called() {
             ready.push_str(&format!(", {since_make:.2} s after `make run`"));
@@ -210,9 +209,9 @@ impl Report {
         if let Err(obstacles) = self.engine.readiness() {
             ready = format!("\nnot ready: {obstacles}");
         }
-        say(&ready);
+        print_line(&ready);
         if let Some(command) = self.example() {
-            say(&format!("\ntry:\n  {command}"));
+            print_line(&format!("\ntry:\n  {command}"));
         }
     }
 
@@ -224,12 +223,12 @@ impl Report {
         Some(format!("{}://{address}", self.scheme))
     }
 
-    /// Waits for the models, with a spinner if that takes long and someone is looking.
+    /// Waits for the models, with a spinner on a terminal if that takes long.
     fn wait(&self) {
         let spinner = ProgressBar::new_spinner();
         let shown = std::io::stderr().is_terminal();
         self.engine.wait_until_started(|engine| {
-            if !shown || self.start.elapsed() < LONG {
+            if !shown || self.start.elapsed() < SPINNER_DELAY {
                 return;
             }
             let loading = engine.repository().all_models().into_iter().filter(|model| {
@@ -272,7 +271,7 @@ impl Report {
         rows
     }
 
-    /// The shortest request that can be shown.
+    /// The shortest example request.
     fn example(&self) -> Option<String> {
         let url = self.url()?;
         let mut examples = Vec::new();

@@ -1,7 +1,6 @@
 //! Text in columns.
 
-/// Lines with the cells of each row below one another, two blanks apart. The first row is the
-/// head.
+/// The rows as lines with aligned columns, two spaces apart. The first row is the header.
 pub(super) fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

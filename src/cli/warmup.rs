@@ -1,5 +1,5 @@
-//! `tensorserve warmup`: makes the file of recorded requests that warms a version up, and checks
-//! one, on the version itself.
+//! `tensorserve warmup`: creates and checks the file of recorded requests that warms up a version,
+//! by running the requests on the version.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use prost::Message;
 
 use super::inspect::models_at;
-use super::{name_libraries, say};
+use super::{print_line, set_libraries};
 use crate::config::environment::Environment;
 use crate::config::units::{List, Span};
 use crate::config::{Config, ModelSettings, Settings};
@@ -25,17 +25,17 @@ use tensorserve_tensor::error::{Code, Error, Result};
 
 #[derive(Subcommand)]
 pub(super) enum Commands {
-    /// Make a version's file of recorded requests, from bodies of REST requests or from logs
+    /// Create a version's file of recorded requests, from REST request bodies or from request logs
     #[command(after_help = RECORD_HELP)]
     Record(RecordArgs),
-    /// Run a version's recorded requests, and tell which fail; exit code 1 if any does
+    /// Run a version's recorded requests and print those that fail; the exit status is 1 if any does
     #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
 }
 
 const RECORD_HELP: &str = "\
-Each request is checked and run on the version before anything is written. Without --output the
-file goes to where the version is served from: VERSION/assets.extra/tf_serving_warmup_requests.
+Each request is run on the version before the file is written. Without --output the file is
+VERSION/assets.extra/tf_serving_warmup_requests, where servers read it.
 
 Examples:
   echo '{\"instances\": [1.0, 2.0]}' | tensorserve warmup record models/half_plus_two -
@@ -49,10 +49,10 @@ Examples:
 
 #[derive(Args)]
 pub(super) struct ModelArgs {
-    /// A model: a folder of versions (the newest counts), or one version
+    /// Directory of a version, or of a model's versions (the newest is used)
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// Tags of the graph to load
+    /// Tags of the SavedModel graph to load, separated by commas
     #[arg(long, value_name = "LIST", default_value = "serve")]
     tags: List<String>,
 }
@@ -61,25 +61,25 @@ pub(super) struct ModelArgs {
 pub(super) struct RecordArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Files with the body of a REST request each; - for stdin
+    /// Files that each hold the body of one REST request; - reads stdin
     #[arg(value_name = "BODY", required_unless_present = "log")]
     bodies: Vec<PathBuf>,
-    /// What the bodies ask for
+    /// Method of the requests
     #[arg(long, default_value = "predict", conflicts_with = "log")]
     method: MethodArg,
-    /// The signature they ask, instead of the one they name
+    /// Signature to run, instead of the one in the request body
     #[arg(long, value_name = "NAME", conflicts_with = "log")]
     signature: Option<String>,
-    /// Take requests from this log of requests; may be repeated
+    /// Request log to take requests from; repeatable
     #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
     log: Vec<PathBuf>,
-    /// Most requests to take, evenly from all over the logs
+    /// Maximum number of requests to take, spread evenly over the logs
     #[arg(long, value_name = "N", default_value_t = 100)]
     most: usize,
-    /// Write to this file instead
+    /// Output file [default: the file of the version]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace a file that is there
+    /// Replace an existing output file
     #[arg(long)]
     force: bool,
 }
@@ -95,32 +95,32 @@ enum MethodArg {
 pub(super) struct CheckArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Another file than the version's own
+    /// File of recorded requests [default: the file of the version]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
 
 pub(super) fn run(command: &Commands, environment: &Environment) -> Result<ExitCode> {
     match command {
-        Commands::Record(arguments) => make(arguments, environment),
+        Commands::Record(arguments) => record_requests(arguments, environment),
         Commands::Check(arguments) => check(arguments, environment),
     }
 }
 
-/// A version that was loaded to try requests on.
+/// A version that is loaded to run requests on.
 struct Version {
     handle: ModelHandle,
     folder: PathBuf,
     max_bytes: usize,
-    // Last, as the version needs what it runs on.
+    // The last field, because it must be dropped after the version.
     _engine: Engine,
 }
 
 impl Version {
     fn load(model: &ModelArgs, environment: &Environment) -> Result<Self> {
         let mut settings = Settings::default();
-        name_libraries(&mut settings, environment);
-        // It is only loaded; nothing is watched, and no request comes from anywhere else.
+        set_libraries(&mut settings, environment);
+        // The version is only loaded: not watched for changes, and not warmed up.
         settings.server.poll_interval = Some(Span(Duration::ZERO));
         settings.server.max_load_retries = Some(0);
         settings.each.warm_up = Some(false);
@@ -128,7 +128,9 @@ impl Version {
         let platforms = platforms::built_in(&Config::new(settings.clone(), environment)?);
         let [(name, folder)] = &models_at(&model.model, &platforms, None)?[..] else {
             let place = model.model.display();
-            return Err(Error::invalid(format!("{place}: there are several models; name one")));
+            return Err(Error::invalid(format!(
+                "{place} contains several models; name one of them"
+            )));
         };
         let (path, named) = (Some(folder.clone()), Some(name.clone()));
         settings.models.push(ModelSettings { name: named, path, ..ModelSettings::default() });
@@ -157,7 +159,7 @@ fn not_loaded(engine: &Engine, name: &str, folder: &Path) -> Error {
         | VersionState::Draining
         | VersionState::Unloaded => None,
     });
-    let failure = failure.unwrap_or_else(|| Error::not_found("it could not be loaded"));
+    let failure = failure.unwrap_or_else(|| Error::not_found("the version could not be loaded"));
     failure.context(folder.display())
 }
 
@@ -171,7 +173,7 @@ fn check(arguments: &CheckArgs, environment: &Environment) -> Result<ExitCode> {
             Ok(Some(record)) => record,
             Ok(None) => break,
             Err(error) => {
-                say(&format!("record {}: {}: {error}", count + 1, error.code().name()));
+                print_line(&format!("record {}: {}: {error}", count + 1, error.code().name()));
                 failed += 1;
                 break;
             }
@@ -179,16 +181,18 @@ fn check(arguments: &CheckArgs, environment: &Environment) -> Result<ExitCode> {
         count += 1;
         if let Err(error) = version.run(&record) {
             let (kind, code) = (warm_up::kind_of(&record), error.code().name());
-            say(&format!("record {count} ({kind}): {code}: {error}"));
+            print_line(&format!("record {count} ({kind}): {code}: {error}"));
             failed += 1;
         }
     }
     let (path, millis) = (path.display(), start.elapsed().as_millis());
     if failed > 0 {
-        say(&format!("{path}: {count} records read, {failed} failed: the version would not load"));
+        print_line(&format!(
+            "{path}: {count} records read, {failed} failed: the version would fail to load"
+        ));
         return Ok(ExitCode::FAILURE);
     }
-    say(&format!("{path}: {count} records ran in {millis} ms"));
+    print_line(&format!("{path}: {count} records ran in {millis} ms"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -197,14 +201,14 @@ fn open(path: &Path) -> Result<Records> {
         .ok_or_else(|| Error::not_found(format!("{}: there is no such file", path.display())))
 }
 
-fn make(arguments: &RecordArgs, environment: &Environment) -> Result<ExitCode> {
+fn record_requests(arguments: &RecordArgs, environment: &Environment) -> Result<ExitCode> {
     if !(1..=MOST_RECORDS).contains(&arguments.most) {
         return Err(Error::invalid(format!("--most must be from 1 to {MOST_RECORDS}")));
     }
     let version = Version::load(&arguments.model, environment)?;
     let output = arguments.output.clone().unwrap_or_else(|| file_of(&version.folder));
     if output.exists() && !arguments.force {
-        let message = format!("{} is there already; --force replaces it", output.display());
+        let message = format!("{} already exists; use --force to replace it", output.display());
         return Err(Error::new(Code::AlreadyExists, message));
     }
     let records = match arguments.log.is_empty() {
@@ -215,19 +219,19 @@ fn make(arguments: &RecordArgs, environment: &Environment) -> Result<ExitCode> {
     for (source, record) in &records {
         version
             .run(record)
-            .map_err(|error| error.context(format!("{source}: nothing is written")))?;
+            .map_err(|error| error.context(format!("{source}: nothing was written")))?;
         tfrecord::append(&record.encode_to_vec(), &mut file);
     }
     write(&output, &file)?;
     let (count, output) = (records.len(), output.display());
-    say(&format!("{output}: {count} records, {} bytes", file.len()));
+    print_line(&format!("{output}: {count} records, {} bytes", file.len()));
     Ok(ExitCode::SUCCESS)
 }
 
-/// A record for each body, with where it comes from.
+/// A record for each body, with its source.
 fn of_bodies(arguments: &RecordArgs, version: &Version) -> Result<Vec<(String, PredictionLog)>> {
     if arguments.bodies.len() > MOST_RECORDS {
-        return Err(Error::invalid(format!("more than {MOST_RECORDS} requests are too many")));
+        return Err(Error::invalid(format!("at most {MOST_RECORDS} requests can be recorded")));
     }
     let method = match arguments.method {
         MethodArg::Predict => Method::Predict,
@@ -238,7 +242,7 @@ fn of_bodies(arguments: &RecordArgs, version: &Version) -> Result<Vec<(String, P
     for path in &arguments.bodies {
         let source = path.display().to_string();
         let unreadable = |e: std::io::Error| {
-            Error::new(Code::of_io(&e), format!("{source} can not be read: {e}")).with_source(e)
+            Error::new(Code::of_io(&e), format!("{source} cannot be read: {e}")).with_source(e)
         };
         let mut body = Vec::new();
         if source == "-" {
@@ -251,13 +255,13 @@ fn of_bodies(arguments: &RecordArgs, version: &Version) -> Result<Vec<(String, P
         }
         let record = record::of_body(&version.handle, method, &body, version.max_bytes);
         let record =
-            record.map_err(|error| error.context(format!("{source}: nothing is written")))?;
+            record.map_err(|error| error.context(format!("{source}: nothing was written")))?;
         records.push((source, record));
     }
     Ok(records)
 }
 
-/// The body with another signature: of two members of the same name the first counts.
+/// The body with another signature: of two members with the same name, servers use the first.
 fn with_signature(body: &[u8], name: &str) -> Vec<u8> {
     let Some(rest) = body.trim_ascii_start().strip_prefix(b"{") else {
         return body.to_vec();
@@ -268,15 +272,15 @@ fn with_signature(body: &[u8], name: &str) -> Vec<u8> {
     body
 }
 
-/// At most so many of the requests in logs, evenly from all over them.
+/// At most `most` of the requests in logs, spread evenly over them.
 fn of_logs(logs: &[PathBuf], most: usize) -> Result<Vec<(String, PredictionLog)>> {
-    // Logs can be larger than memory: they are read once to count, and once to take.
+    // Logs can be larger than memory: the first pass counts requests, the second takes them.
     let mut total = 0usize;
     each_request(logs, |_, _| total += 1)?;
     let mut records = Vec::new();
     let (mut at, mut taken) = (0usize, 0usize);
     each_request(logs, |source, record| {
-        // The one where the next of equal steps begins.
+        // The first request at or after the next of `most` equal steps.
         if at.saturating_mul(most) >= taken.saturating_mul(total) && taken < most {
             records.push((source, record));
             taken += 1;
@@ -284,7 +288,7 @@ fn of_logs(logs: &[PathBuf], most: usize) -> Result<Vec<(String, PredictionLog)>
         at += 1;
     })?;
     if records.is_empty() {
-        return Err(Error::invalid("there is no request in the logs that could be run"));
+        return Err(Error::invalid("the logs contain no request that can be run"));
     }
     Ok(records)
 }
@@ -302,12 +306,12 @@ fn each_request(logs: &[PathBuf], mut take: impl FnMut(String, PredictionLog)) -
     Ok(())
 }
 
-/// Writes a file beside its place, and moves it there: nobody sees half of it.
+/// Writes a temporary file and renames it, so that no reader sees a partial file.
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let written = || -> std::io::Result<()> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder {
-            fs::create_dir_all(folder)?;
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        if let Some(directory) = directory {
+            fs::create_dir_all(directory)?;
         }
         let mut new = path.as_os_str().to_owned();
         new.push(".new");
@@ -317,7 +321,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
         fs::rename(new, path)
     };
     written().map_err(|e| {
-        let message = format!("{} can not be written: {e}", path.display());
+        let message = format!("{} cannot be written: {e}", path.display());
         Error::new(Code::of_io(&e), message).with_source(e)
     })
 }
@@ -352,7 +356,7 @@ mod tests {
             let log = PredictionLog { log_metadata: None, log_type: Some(log_type) };
             tfrecord::append(&log.encode_to_vec(), &mut file);
         }
-        // One that can not be run counts for nothing.
+        // A record that cannot be run is not counted.
         tfrecord::append(b"\x2a\x00", &mut file);
         let path = root.path().join("log");
         fs::write(&path, file).expect("written");

@@ -1,5 +1,5 @@
-//! From what was written to what the program runs on. All mistakes are found before any is
-//! reported.
+//! Checks settings and turns them into a [`Config`]. All mistakes are collected and reported
+//! together.
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr};
@@ -110,7 +110,7 @@ impl Check {
             #[cfg(feature = "onnx")]
             onnx: OnnxConfig {
                 library: server.libonnxruntime.clone(),
-                search: environment.library_folders("onnxruntime"),
+                search: environment.library_directories("onnxruntime"),
                 intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
             },
             workers: self.workers(server, environment, cores),
@@ -165,8 +165,8 @@ impl Check {
         }
     }
 
-    /// Whether the console may change what is served: not if unauthenticated clients on other
-    /// machines could then do so.
+    /// Whether the console may change models: not if unauthenticated clients on other machines could
+    /// do so.
     fn admin(&mut self, server: &ServerSettings, host: IpAddr) -> AdminAccess {
         let is_safe = host.is_loopback()
             || server.auth_file.is_some()
@@ -335,7 +335,7 @@ impl Check {
         cores: usize,
     ) -> WorkersConfig {
         let python = server.python.clone().unwrap_or_else(|| "python3".into());
-        let cache = || environment.cache_folder().join("python");
+        let cache = || environment.cache_directory().join("python");
         WorkersConfig {
             python: environment.program(python),
             count: self.at_least_one("handler_workers", server.handler_workers, cores.clamp(2, 8)),
@@ -426,7 +426,7 @@ impl Check {
         }
         TensorFlowConfig {
             library: server.libtensorflow.clone(),
-            search: environment.library_folders("tensorflow"),
+            search: environment.library_directories("tensorflow"),
             custom_ops: server.custom_op_paths.clone().map_or(Vec::new(), |List(paths)| paths),
             log_level: environment.runtime_log_level(server.log_level.as_deref()),
             intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn the_console_changes_nothing_for_just_anybody() {
+    fn the_console_is_read_only_for_unauthenticated_clients() {
         let console = |host: &str, configure: &dyn Fn(&mut ServerSettings)| {
             let mut settings = Settings::default();
             settings.server.host = Some(host.to_owned());
@@ -488,18 +488,18 @@ mod tests {
         assert_eq!(console("127.0.0.1", &|_| ()).ok(), Some(true));
         assert_eq!(console("::1", &|_| ()).ok(), Some(true));
         assert_eq!(console("0.0.0.0", &|_| ()).ok(), Some(false));
-        let asks = |server: &mut ServerSettings| server.auth_file = Some("auth.toml".into());
-        assert_eq!(console("0.0.0.0", &asks).ok(), Some(true));
-        let wants = |server: &mut ServerSettings| server.console_admin = Some(true);
-        let error = console("0.0.0.0", &wants).expect_err("open to all");
-        for way in ["auth_file", "127.0.0.1", "allow_unauthenticated_admin"] {
-            assert!(error.message().contains(way), "{error}");
+        let with_users = |server: &mut ServerSettings| server.auth_file = Some("auth.toml".into());
+        assert_eq!(console("0.0.0.0", &with_users).ok(), Some(true));
+        let admin = |server: &mut ServerSettings| server.console_admin = Some(true);
+        let error = console("0.0.0.0", &admin).expect_err("open to all");
+        for remedy in ["auth_file", "127.0.0.1", "allow_unauthenticated_admin"] {
+            assert!(error.message().contains(remedy), "{error}");
         }
-        let insists = |server: &mut ServerSettings| {
+        let unauthenticated = |server: &mut ServerSettings| {
             server.console_admin = Some(true);
             server.allow_unauthenticated_admin = Some(true);
         };
-        assert_eq!(console("0.0.0.0", &insists).ok(), Some(true));
+        assert_eq!(console("0.0.0.0", &unauthenticated).ok(), Some(true));
         let off = |server: &mut ServerSettings| server.console_admin = Some(false);
         assert_eq!(console("127.0.0.1", &off).ok(), Some(false));
     }

@@ -9,25 +9,25 @@ use std::path::PathBuf;
 use super::settings::Settings;
 use super::written::unknown_name;
 
-/// What every environment variable of ours starts with.
+/// The prefix of all environment variables of tensorserve.
 const PREFIX: &str = "TENSORSERVE_";
 
-/// Variables of ours that are no settings.
+/// Variables with the prefix that are not settings.
 const SPECIAL: [&str; 7] = [
-    // The settings file, which is a flag and not a key of itself.
+    // The configuration file; it is not a key of itself.
     "TENSORSERVE_CONFIG",
-    // Where `make` puts libraries, if not in `lib/`.
+    // The directory in which `make` installs libraries, if not `lib/`.
     "TENSORSERVE_LIB_DIR",
-    // Set by `make run`: when it was called, in nanoseconds since 1970.
+    // Set by `make run`: its start time, in nanoseconds since 1970.
     "TENSORSERVE_CALLED_AT",
-    // Of generated clients, which may run in the same shell.
+    // For generated clients, which may run in the same shell.
     "TENSORSERVE_USER",
     "TENSORSERVE_PASSWORD",
     "TENSORSERVE_KEY",
     "TENSORSERVE_CA",
 ];
 
-/// A snapshot of the environment, and of where the program is.
+/// A snapshot of the environment, with the path of the program.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     variables: BTreeMap<String, OsString>,
@@ -35,7 +35,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// That of this process.
+    /// The environment of this process.
     #[must_use]
     pub fn of_process() -> Self {
         let named = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value));
@@ -61,7 +61,7 @@ impl Environment {
         self.variables.keys().map(String::as_str).filter(|name| name.starts_with("SAGEMAKER_"))
     }
 
-    /// One with these variables.
+    /// An environment with these variables.
     #[cfg(test)]
     pub(crate) fn of(pairs: &[(&str, &str)]) -> Self {
         let pairs = pairs.iter().map(|(n, v)| ((*n).to_owned(), OsString::from(v)));
@@ -72,8 +72,8 @@ impl Environment {
         self.variables.get(name).map(PathBuf::from)
     }
 
-    /// Where the file of `program` is: on the PATH if it is a bare name, else as it is. A name that
-    /// is not on the PATH stays a name.
+    /// The path of `program`: a bare name is looked up on the PATH and stays a name if it is not
+    /// found there.
     pub(super) fn program(&self, program: PathBuf) -> PathBuf {
         if program.components().count() > 1 {
             return program;
@@ -83,14 +83,14 @@ impl Environment {
         files.find(|file| file.is_file()).unwrap_or(program)
     }
 
-    /// Where we may keep what can be made again.
-    pub(super) fn cache_folder(&self) -> PathBuf {
+    /// The directory for caches.
+    pub(super) fn cache_directory(&self) -> PathBuf {
         let cache = self.path("XDG_CACHE_HOME").filter(|path| path.is_absolute());
         let home = || self.path("HOME").map(|home| home.join(".cache"));
         cache.or_else(home).unwrap_or_else(env::temp_dir).join("tensorserve")
     }
 
-    /// When `make run` was called, in nanoseconds since 1970.
+    /// The start time of `make run`, in nanoseconds since 1970.
     #[must_use]
     pub fn called_at(&self) -> Option<u128> {
         self.get("TENSORSERVE_CALLED_AT")?.parse().ok()
@@ -107,10 +107,10 @@ impl Environment {
         unknown.map(|name| unknown_name(name, &known, "a variable of tensorserve")).collect()
     }
 
-    /// Where to look for the library that the Python package `package` brings, first place first:
-    /// `lib/` beside the binary, the folder that `make` fills (beside `target/release/`, or
-    /// named), the installed package.
-    pub(super) fn library_folders(&self, package: &str) -> Vec<PathBuf> {
+    /// Directories to search for the library of the Python package `package`, in this order: `lib/`
+    /// next to the binary or in a directory above it, the directory that `make` fills, the
+    /// installed package.
+    pub(super) fn library_directories(&self, package: &str) -> Vec<PathBuf> {
         let mut folders = Vec::new();
         if let Some(binary) = &self.binary {
             let homes = binary.ancestors().skip(1).take(4);
@@ -122,7 +122,7 @@ impl Environment {
         folders
     }
 
-    /// Where pip has installed `package`.
+    /// The directories in which pip has installed `package`.
     fn python_packages(&self, package: &str) -> Vec<PathBuf> {
         let mut prefixes: Vec<PathBuf> = Vec::new();
         prefixes.extend(self.path("VIRTUAL_ENV"));
@@ -145,22 +145,22 @@ impl Environment {
         packages
     }
 
-    /// What libtensorflow may write to stderr when our log is at `level`; `None` if the
-    /// environment already says so itself.
+    /// The log level of libtensorflow for the log level `level` of tensorserve; `None` if the
+    /// environment already sets it.
     pub(super) fn runtime_log_level(&self, level: Option<&str>) -> Option<u8> {
         if self.get("TF_CPP_MIN_LOG_LEVEL").is_some() {
             return None;
         }
         let level = level.or_else(|| self.get("RUST_LOG")).unwrap_or("info");
-        // A filter such as `warn,tensorserve=debug` counts by its loudest part.
+        // The most verbose part of a filter such as `warn,tensorserve=debug` is used.
         let loud = |word| level.to_ascii_lowercase().contains(word);
         Some(if loud("trace") {
             0
         } else if loud("debug") {
             1
         } else {
-            // What it has to say unasked is about instruction sets and GPUs that are not there;
-            // what goes wrong with a request comes back as that request's error.
+            // Its warnings are about missing instruction sets and GPUs; errors of requests are
+            // returned to the clients.
             3
         })
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_variable_is_a_mistake() {
+    fn an_unknown_variable_is_a_mistake() {
         let environment =
             with(&[("TENSORSERVE_HTTP_PROT", "1"), ("TENSORSERVE_HOST", "::"), ("HOME", "/")]);
         let unknown = environment.unknown_settings();
@@ -191,15 +191,16 @@ mod tests {
     }
 
     #[test]
-    fn the_library_is_looked_for_beside_the_binary_first() {
-        let folders = with(&[("TENSORSERVE_LIB_DIR", "/srv/lib")]).library_folders("tensorflow");
-        assert_eq!(folders[0], PathBuf::from("/opt/ts/target/release/lib"));
-        assert!(folders.contains(&"/opt/ts/lib".into()));
-        assert!(folders.contains(&"/srv/lib".into()));
+    fn the_library_is_searched_next_to_the_binary_first() {
+        let directories =
+            with(&[("TENSORSERVE_LIB_DIR", "/srv/lib")]).library_directories("tensorflow");
+        assert_eq!(directories[0], PathBuf::from("/opt/ts/target/release/lib"));
+        assert!(directories.contains(&"/opt/ts/lib".into()));
+        assert!(directories.contains(&"/srv/lib".into()));
     }
 
     #[test]
-    fn the_runtime_is_quiet_unless_we_are_loud() {
+    fn the_runtime_is_quiet_by_default() {
         assert_eq!(with(&[]).runtime_log_level(None), Some(3));
         assert_eq!(with(&[]).runtime_log_level(Some("debug")), Some(1));
         assert_eq!(with(&[("RUST_LOG", "trace")]).runtime_log_level(None), Some(0));

@@ -1,11 +1,11 @@
-//! Settings: what the user wrote (flags, environment, file) and the checked [`Config`] the
+//! Settings: what the user wrote (options, environment, file) and the checked [`Config`] the
 //! program runs on.
 //!
-//! Every setting has one name. `http_port` in the file is `--http-port` as a flag and
-//! `TENSORSERVE_HTTP_PORT` in the environment; a flag wins over the environment, which wins over
-//! the file. All mistakes are reported at once. The environment is read here and nowhere else.
+//! Every setting has one name: `http_port` in the file is `--http-port` as an option and
+//! `TENSORSERVE_HTTP_PORT` in the environment. Options override the environment, which overrides the
+//! file. All mistakes are reported at once. The environment is read here and nowhere else.
 //!
-//! Each part of the program says what it must be told; here it is found out.
+//! Each crate defines the configuration that it needs; this module fills it in.
 
 pub use tensorserve_auth::AuthConfig;
 pub use tensorserve_core::config::{
@@ -53,11 +53,11 @@ pub struct Config {
     pub grpc: GrpcConfig,
     /// The protocols that are served.
     pub protocols: ProtocolsConfig,
-    /// Which models, and how they come and go.
+    /// The models, and how they are loaded and unloaded.
     pub repository: RepositoryConfig,
-    /// Threads that queues share.
+    /// The threads that batch queues share.
     pub batching: BatcherConfig,
-    /// Who may do what; without it, everybody may do everything.
+    /// Users and their roles; without it, every client may do everything.
     pub auth: Option<AuthConfig>,
     /// libtensorflow.
     #[cfg(feature = "tensorflow")]
@@ -67,7 +67,7 @@ pub struct Config {
     pub onnx: OnnxConfig,
     /// Python processes that run models' handlers.
     pub workers: WorkersConfig,
-    /// How long things may take when the server stops.
+    /// Time limits of the shutdown.
     pub shutdown: ShutdownConfig,
 }
 
@@ -76,8 +76,8 @@ pub struct Config {
 pub struct ProtocolsConfig {
     /// TensorFlow Serving's REST and gRPC APIs.
     pub tfs: TfsConfig,
-    /// This server stands in for Simple TensorFlow Serving: paths that it shares with TensorFlow
-    /// Serving are answered as it does.
+    /// This server replaces Simple TensorFlow Serving: paths that it shares with TensorFlow Serving
+    /// get its responses.
     pub replaces_simple: bool,
     /// SageMaker's container and service.
     pub sagemaker: SagemakerConfig,
@@ -85,18 +85,18 @@ pub struct ProtocolsConfig {
     pub console: bool,
 }
 
-/// A decoded tensor may take this many times the largest request body: text of short numbers
-/// grows when it becomes numbers.
-const GROWTH: usize = 8;
+/// The maximum size of a decoded tensor, as a multiple of the maximum request body: short numbers
+/// take less space as text than as values.
+const DECODED_GROWTH: usize = 8;
 
 impl Config {
-    /// The most memory one input tensor of a request may take, in bytes.
+    /// The maximum size of one input tensor of a request, in bytes.
     #[must_use]
     pub fn max_tensor_bytes(&self) -> usize {
-        self.http.max_body_bytes.saturating_mul(GROWTH)
+        self.http.max_body_bytes.saturating_mul(DECODED_GROWTH)
     }
 
-    /// The same with one user, who may do everything, and without whom nobody may.
+    /// The same with one user, who may do everything; other clients are refused.
     #[must_use]
     pub fn with_one_user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         self.auth = Some(AuthConfig::OneUser { name: name.into(), password: password.into() });
@@ -104,13 +104,13 @@ impl Config {
         self
     }
 
-    /// Answers TensorFlow Serving's APIs exactly as it does, without additions of ours.
+    /// Makes TensorFlow Serving's APIs respond exactly as the original, without additions.
     pub fn answer_as_tfs(&mut self) {
         self.protocols.tfs.exact = true;
         self.http.request_ids = false;
     }
 
-    /// What the core must be told.
+    /// The configuration of the core.
     #[must_use]
     pub fn engine(&self) -> EngineConfig {
         let multi_model = self.protocols.sagemaker.multi_model.as_ref();
@@ -124,7 +124,7 @@ impl Config {
         }
     }
 
-    /// What the listeners must be told.
+    /// The configuration of the listeners.
     #[must_use]
     pub fn server(&self) -> ServerConfig {
         ServerConfig {

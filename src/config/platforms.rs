@@ -1,6 +1,6 @@
 //! The names of platforms, as users write them.
 
-/// Names by which users call a platform, besides its own.
+/// Other names of platforms.
 const OTHER_NAMES: [(&str, &str); 3] = [
     // Simple TensorFlow Serving's name for ONNX files that PyTorch wrote.
     ("pytorch_onnx", "onnx"),
@@ -8,7 +8,7 @@ const OTHER_NAMES: [(&str, &str); 3] = [
     ("scikit-learn", "scikitlearn"),
 ];
 
-/// The names of those that are built in, as users write them.
+/// The platforms that are built in.
 pub const PLATFORMS: &[&str] = &[
     #[cfg(feature = "tensorflow")]
     "tensorflow",
@@ -26,10 +26,10 @@ pub const PLATFORMS: &[&str] = &[
     "spark",
 ];
 
-/// The platform that is called `name`, by its own name or by another that is in use.
+/// The platform `name`, by its own or another name.
 ///
 /// # Errors
-/// What to tell a user who names one that is not there.
+/// The message for an unknown platform.
 pub fn platform(name: &str) -> Result<&'static str, String> {
     let other = OTHER_NAMES.iter().find(|(other, _)| *other == name);
     let own = other.map_or(name, |(_, own)| *own);
@@ -42,6 +42,6 @@ pub fn platform(name: &str) -> Result<&'static str, String> {
             "platform h2o is not built in: its models run in H2O's own server only; convert the \
              model to ONNX and name the platform onnx (built in: {known})"
         )),
-        _ => Err(format!("platform {name:?} is not known; these are: {known}")),
+        _ => Err(format!("platform {name:?} is unknown; the platforms are: {known}")),
     }
 }

@@ -6,9 +6,9 @@ use super::check::Check;
 use super::groups::ServerSettings;
 use super::{GrpcConfig, HttpConfig, Pem, TlsConfig};
 
-/// The settings of one certificate, as they were written.
+/// The settings of one certificate.
 struct Written<'s> {
-    /// What their names begin with.
+    /// The prefix of their names.
     prefix: &'static str,
     certificate: &'s Option<PathBuf>,
     key: &'s Option<PathBuf>,
@@ -24,8 +24,8 @@ impl Written<'_> {
 }
 
 impl Check {
-    /// Reads the certificates of both ports: those of the `tls_` settings, and for HTTP those of
-    /// the `http_tls_` settings if there are some.
+    /// Reads the certificates of both ports from the `tls_` settings, or for HTTP from the
+    /// `http_tls_` settings if any of these is set.
     pub(super) fn certify(
         &mut self,
         server: &ServerSettings,

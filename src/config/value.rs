@@ -103,7 +103,7 @@ numbers! {
     f64: "a number",
 }
 
-/// Values with units, which say themselves what is wrong.
+/// Values with units, whose errors explain the format.
 macro_rules! units {
     ($($unit:ty,)*) => { $(
         impl SettingValue for $unit {

@@ -186,11 +186,11 @@ fn a_new_list_takes_over_under_load_and_a_bad_one_changes_nothing() {
         ("model_config_list {\n  config { name: 7 }\n}", "2:18: "),
         (&list(&[second.clone(), second.clone()]), "Illegal to list model m multiple times"),
         (&list(&[listed("m", Path::new("relative"), "")]), "to have an absolute path"),
-        ("", "it has no model_config_list"),
+        ("", "the file has no model_config_list"),
     ] {
         place.write_list(text);
         place.wait_until(part, |place| place.log().contains(part));
-        assert!(place.log().contains("the models stay as they are"));
+        assert!(place.log().contains("the models stay unchanged"));
         assert_eq!(place.value("other"), Some(2.5));
     }
     // A model whose folder is missing holds up no other, and what is not named goes.

@@ -105,7 +105,7 @@ fn the_default_model_is_the_one_that_is_named() {
     assert!(process.printed.contains(&"using default model name: b".to_owned()));
     let error = refused(root.path(), &[("SAGEMAKER_TFS_DEFAULT_MODEL_NAME", "c")]);
     assert!(
-        error.contains("there is no model \"c\"") && error.contains("there is a, b"),
+        error.contains("there is no model \"c\"") && error.contains("the models are a, b"),
         "{error}"
     );
 }

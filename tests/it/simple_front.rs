@@ -188,7 +188,7 @@ fn a_list_of_models_is_served_without_those_for_other_platforms() {
     let log = fs::read_to_string(log).expect("the log");
     for part in [
         "model boosted: platform h2o is not built in: its models run in H2O's own server only",
-        "model default is listed twice; /replaced/by/the/later/one is left out",
+        "model default is listed twice; /replaced/by/the/later/one is ignored",
     ] {
         assert!(log.contains(part), "{part:?} is not in: {log}");
     }
@@ -201,7 +201,7 @@ fn mistakes_and_help() {
     assert!(wrong.stderr.contains("--port"), "{}", wrong.stderr);
     let remote = ended(&mut stfs(&["--model_base_path=hdfs://default/models"]));
     assert_eq!(remote.status.code(), Some(1));
-    assert!(remote.stderr.contains("is not a folder of this machine"), "{}", remote.stderr);
+    assert!(remote.stderr.contains("is not a directory of this machine"), "{}", remote.stderr);
     let help = run(&["simple_tensorflow_serving", "--help"]);
     assert!(help.status.success());
     let docs = fs::read_to_string(project("docs/simple-tensorflow-serving.md")).expect("docs");

@@ -63,7 +63,7 @@ fn bodies_become_a_file_that_is_checked_and_warms_up() {
     let arguments = [&["record", text(&model)], &more[..]].concat();
     let refused = warmup(&arguments);
     assert!(!refused.status.success());
-    assert!(refused.stderr.contains("--force replaces it"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("use --force to replace it"), "{}", refused.stderr);
     let other = root.path().join("other");
     let to_other = [&arguments[..], &["--output", text(&other)]].concat();
     assert!(warmup(&to_other).status.success());
@@ -104,7 +104,7 @@ fn what_fails_is_told_and_nothing_is_written() {
         let made = with_stdin(&["record", text(&model), "-"], body);
         assert_eq!(made.status.code(), Some(1), "{body}");
         assert!(made.stderr.contains(part), "{body}: {part:?} is not in {}", made.stderr);
-        assert!(made.stderr.contains("nothing is written"), "{}", made.stderr);
+        assert!(made.stderr.contains("nothing was written"), "{}", made.stderr);
         assert!(!file.exists());
     }
     let checked = warmup(&["check", text(&model)]);
@@ -123,7 +123,7 @@ fn what_fails_is_told_and_nothing_is_written() {
         let checked = warmup(&["check", text(&model), "--file", text(&given(name))]);
         assert_eq!(checked.status.code(), Some(1), "{name}");
         assert!(checked.stdout.contains(part), "{name}: {part:?} is not in {}", checked.stdout);
-        assert!(checked.stdout.contains("1 failed: the version would not load"), "{name}");
+        assert!(checked.stdout.contains("1 failed: the version would fail to load"), "{name}");
     }
     let broken = data("tensorflow-serving/generated/broken_model");
     let checked = warmup(&["check", text(&broken)]);

@@ -1,4 +1,4 @@
-//! What the core is told: which models, how they come and go, how their requests are joined.
+//! The configuration of the core: models, their lifecycle and batching.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,25 +8,25 @@ pub use tensorserve_platform::names_version;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_workers::WorkersConfig;
 
-/// Everything the core runs on, checked.
+/// The checked configuration of the core.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
-    /// Which models, and how they come and go.
+    /// The models, and how they are loaded and unloaded.
     pub repository: RepositoryConfig,
-    /// Threads that queues share.
+    /// The threads that batch queues share.
     pub batching: BatcherConfig,
     /// Python processes that run models' handlers.
     pub workers: WorkersConfig,
-    /// When a request must be answered.
+    /// Time limit for answering a request.
     pub request_timeout: Duration,
-    /// The most memory one input tensor of a request may take, in bytes.
+    /// Maximum size of one input tensor of a request, in bytes.
     pub max_tensor_bytes: usize,
-    /// More folders that operators may load models from, besides those of the sources.
+    /// Directories, besides those of the sources, from which operators may load models.
     pub roots: Vec<PathBuf>,
 }
 
 impl Default for EngineConfig {
-    /// No models, on one thread for each processor.
+    /// No models, and one batch thread.
     fn default() -> Self {
         EngineConfig {
             repository: RepositoryConfig {
@@ -47,31 +47,31 @@ impl Default for EngineConfig {
     }
 }
 
-/// Which models to serve.
+/// The models to serve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RepositoryConfig {
-    /// Where models come from.
+    /// The sources of models.
     pub sources: Vec<SourceConfig>,
-    /// What models have in common, for those that are named while the server runs.
+    /// Settings of models that are named while the server runs.
     pub common: ModelConfig,
-    /// How often the sources are looked at; `None` for once.
+    /// Interval for scanning the sources; `None` scans once.
     pub poll_interval: Option<Duration>,
-    /// Most loads and unloads at once.
+    /// Maximum number of concurrent loads and unloads.
     pub load_threads: usize,
-    /// The most bytes that models may take in memory, by estimate; `None` for any.
+    /// Memory limit for all models in bytes, by estimate; `None` for no limit.
     pub memory_limit: Option<u64>,
-    /// How often a load that failed is tried again, unless its files change.
+    /// Number of retries after a failed load; a change of its files restarts the count.
     pub max_load_retries: u32,
-    /// How long after a failed load it is tried again; twice as long each time.
+    /// Delay before the first retry; it doubles with each retry.
     pub load_retry_interval: Duration,
 }
 
-/// One place where models are.
+/// A directory or file with models.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceConfig {
-    /// A model, a folder of its versions or, without a name, a folder of such models.
+    /// A model, a directory of its versions or, without a name, a directory of such models.
     pub path: PathBuf,
-    /// The model's name; `None` takes it from the folder.
+    /// The model's name; `None` for the name of the directory.
     pub name: Option<String>,
     /// Settings of its model or models.
     pub model: ModelConfig,
@@ -80,85 +80,85 @@ pub struct SourceConfig {
 /// Settings of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
-    /// The name of the platform it is for; `None` finds out from its files.
+    /// Its platform; `None` to detect it from the files.
     pub platform: Option<&'static str>,
-    /// Which of its versions to serve.
+    /// Its version policy.
     pub policy: VersionPolicy,
-    /// How one version follows another.
+    /// Its version transition.
     pub transition: VersionTransition,
-    /// Tags of the graph to load.
+    /// Tags of the SavedModel graph to load.
     pub tags: Vec<String>,
     /// Names for versions.
     pub labels: BTreeMap<String, i64>,
-    /// How uploaded images are fed.
+    /// How uploaded images are passed to the model.
     pub images: Images,
-    /// Run read-only signatures on made-up inputs, and recorded requests, before the model is
+    /// Run read-only signatures on synthetic inputs, and recorded requests, before a version is
     /// ready.
     pub warm_up: bool,
-    /// How often each recorded request is run for that.
+    /// Number of times to run each recorded request during the warm-up.
     pub warm_up_iterations: usize,
-    /// Logging of requests.
+    /// The request log.
     pub log: LogConfig,
     /// Batching.
     pub batching: BatchConfig,
-    /// Take batching from a file in each version's folder instead (TensorFlow Serving's
+    /// Read batching parameters from the directory of each version instead (TensorFlow Serving's
     /// `batching_params.pbtxt`).
     pub batching_file: bool,
-    /// A folder with an `inference.py`, whose handlers stand before and behind the model, or in
-    /// its place. What all models have in common also serves requests that name no model.
+    /// A directory with an `inference.py`, whose handlers run before and after the model, or instead
+    /// of it. The directory that all models share also handles requests that name no model.
     pub code: Option<PathBuf>,
 }
 
-/// Where sampled requests of a model are written.
+/// The request log of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogConfig {
-    /// A folder, or what the names of files start with; without it nothing is written.
+    /// A directory, or the prefix of file names; `None` for no log.
     pub prefix: Option<PathBuf>,
-    /// Which part of the requests, 0 to 1.
+    /// Fraction of the requests to log, 0 to 1.
     pub sampling_rate: f64,
-    /// A file of more bytes is followed by another.
+    /// Size in bytes at which the log continues in a new file.
     pub max_file_bytes: u64,
 }
 
-/// Which versions of a model to serve, of those that are there.
+/// Which of the existing versions of a model to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VersionPolicy {
-    /// The so many with the highest numbers.
+    /// The given number of versions with the highest numbers.
     Latest(usize),
-    /// All of them.
+    /// All versions.
     All,
-    /// These.
+    /// The versions with these numbers.
     Specific(Vec<i64>),
 }
 
-/// How one version of a model follows another.
+/// How one version of a model replaces another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionTransition {
-    /// The new one is loaded before the old one is unloaded: the model is always available, and
+    /// The new version is loaded before the old one is unloaded: the model is always available, and
     /// both are in memory for a while.
     AvailabilityPreserving,
-    /// The old one is unloaded before the new one is loaded: they are never in memory together,
-    /// and the model is not available for a while.
+    /// The old version is unloaded before the new one is loaded: they are never in memory together,
+    /// and the model is unavailable for a while.
     ResourcePreserving,
 }
 
-/// How uploaded images are fed to a model.
+/// How uploaded images are passed to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Images {
-    /// As the graph wants them.
+    /// In the encoding that the graph expects.
     Auto,
-    /// The file's bytes.
+    /// The bytes of the file.
     Raw,
     /// URL-safe base64 of the bytes.
     Base64,
 }
 
-/// Whether requests are joined.
+/// Whether requests are batched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchMode {
     /// Never.
     Off,
-    /// Where it is found to leave answers as they are and to pay.
+    /// Where measurements show that results stay the same and throughput improves.
     Auto,
     /// Always, with TensorFlow Serving's limits.
     On,
@@ -167,42 +167,43 @@ pub enum BatchMode {
 /// Batching of one model. The names and meanings are TensorFlow Serving's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchConfig {
-    /// Whether requests are joined.
+    /// Whether requests are batched.
     pub mode: BatchMode,
-    /// Most rows in a batch; with splitting, most rows in a request.
+    /// Maximum number of rows in a batch; with splitting, in a request.
     pub max_batch_size: usize,
-    /// The longest a batch may wait to fill up while another one runs.
+    /// Maximum time that a batch waits for more rows while another batch runs.
     pub timeout: Duration,
-    /// Most full batches that may wait; more is an error for the client.
+    /// Maximum number of full batches in a queue; further requests are refused.
     pub max_enqueued_batches: usize,
-    /// Sizes that batches are filled up to, ascending; empty for any.
+    /// Batch sizes to pad to, ascending; empty for any.
     pub allowed_batch_sizes: Vec<usize>,
-    /// Pad inputs of different shapes to join them.
+    /// Pad inputs of different shapes so that they can be batched.
     pub pad_variable_length_inputs: bool,
-    /// Run a request of more rows than a batch takes in pieces.
+    /// Split requests with more rows than a batch.
     pub enable_large_batch_splitting: bool,
-    /// Most rows in a batch when large requests are split.
+    /// Maximum number of rows in a batch when requests are split.
     pub max_execution_batch_size: usize,
 }
 
-/// Parameters of batching, where they are given: what is not has its default.
+/// Parameters of batching; those that are not given have their defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchParameters {
-    /// Whether requests are joined (default: [`BatchMode::Auto`]).
+    /// Whether requests are batched (default: [`BatchMode::Auto`]).
     pub mode: Option<BatchMode>,
-    /// Most rows in a batch (default: 64).
+    /// Maximum number of rows in a batch (default: 64).
     pub max_batch_size: Option<usize>,
-    /// Microseconds that a batch may wait to fill up while another one runs (default: 0).
+    /// Maximum time in microseconds that a batch waits for more rows while another batch runs
+    /// (default: 0).
     pub batch_timeout_micros: Option<u64>,
-    /// Most full batches that may wait (default: 100).
+    /// Maximum number of full batches in a queue (default: 100).
     pub max_enqueued_batches: Option<usize>,
-    /// Sizes that batches are filled up to, ascending (default: any).
+    /// Batch sizes to pad to, ascending (default: any).
     pub allowed_batch_sizes: Option<Vec<usize>>,
-    /// Pad inputs of different shapes to join them (default: no).
+    /// Pad inputs of different shapes so that they can be batched (default: no).
     pub pad_variable_length_inputs: Option<bool>,
-    /// Run a request of more rows than a batch takes in pieces (default: no).
+    /// Split requests with more rows than a batch (default: no).
     pub enable_large_batch_splitting: Option<bool>,
-    /// Most rows in a batch when large requests are split (default: max_batch_size).
+    /// Maximum number of rows in a batch when requests are split (default: max_batch_size).
     pub max_execution_batch_size: Option<usize>,
 }
 
@@ -267,7 +268,7 @@ impl BatchConfig {
         }
     }
 
-    /// What is wrong with the parameters, a sentence each.
+    /// The mistakes in the parameters.
     #[must_use]
     pub fn mistakes(&self) -> Vec<String> {
         let mut mistakes = Vec::new();
@@ -299,7 +300,7 @@ impl BatchConfig {
         mistakes
     }
 
-    /// The same as parameters that say everything.
+    /// The same as a full set of parameters.
     #[must_use]
     pub fn parameters(&self) -> BatchParameters {
         let micros = u64::try_from(self.timeout.as_micros()).unwrap_or(u64::MAX);
@@ -312,12 +313,12 @@ impl BatchConfig {
             allowed_batch_sizes: Some(self.allowed_batch_sizes.clone()),
             pad_variable_length_inputs: Some(self.pad_variable_length_inputs),
             enable_large_batch_splitting: Some(self.enable_large_batch_splitting),
-            // Without splitting it means nothing, and would only be in the way of another size.
+            // Without splitting it has no effect, and would conflict with another max_batch_size.
             max_execution_batch_size: self.enable_large_batch_splitting.then_some(execution),
         }
     }
 
-    /// Most rows that run together.
+    /// Maximum number of rows that run together.
     #[must_use]
     pub fn execution_size(&self) -> usize {
         if self.enable_large_batch_splitting {
@@ -328,17 +329,17 @@ impl BatchConfig {
     }
 }
 
-/// Threads that batch queues share.
+/// The threads that batch queues share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatcherConfig {
     /// Batch threads.
     pub threads: usize,
-    /// The longest run, as measured, that may take place on a connection's thread.
+    /// The longest measured run that may take place inline, on the thread of a connection.
     pub inline_budget: Duration,
 }
 
 impl Default for ModelConfig {
-    /// What a model has of which nothing is said.
+    /// The defaults of all settings.
     fn default() -> Self {
         ModelConfig {
             platform: None,
@@ -357,7 +358,7 @@ impl Default for ModelConfig {
     }
 }
 
-/// Whether clients can name a model like that in a path.
+/// Whether a path of the API can contain `name` as the name of a model.
 #[must_use]
 pub fn is_model_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['/', ':'])

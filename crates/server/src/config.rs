@@ -1,4 +1,4 @@
-//! What the listeners are told.
+//! The configuration of the listeners.
 
 use std::fmt;
 use std::fs;
@@ -9,132 +9,132 @@ use std::time::Duration;
 use tensorserve_auth::AuthConfig;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// Everything the listeners run on, checked.
+/// The checked configuration of the listeners.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerConfig {
     /// The HTTP listener.
     pub http: HttpConfig,
     /// The gRPC listener.
     pub grpc: GrpcConfig,
-    /// Who may do what; without it, everybody may do everything.
+    /// Users and their roles; without it, every client may do everything.
     pub auth: Option<AuthConfig>,
-    /// How long things may take when the server stops.
+    /// Time limits of the shutdown.
     pub shutdown: ShutdownConfig,
-    /// How often files are looked at that are watched; `None` for never.
+    /// Interval for checking watched files; `None` for never.
     pub poll_interval: Option<Duration>,
 }
 
 /// The HTTP listener and its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpConfig {
-    /// Address to listen on.
+    /// IP address to listen on.
     pub host: IpAddr,
-    /// Port; 0 picks a free one, `None` means that there is no HTTP.
+    /// Port; 0 selects a free one, `None` disables HTTP.
     pub port: Option<u16>,
-    /// More ports on which the same is served, where they are free.
+    /// Additional ports, which are used if they are free.
     pub more_ports: Vec<u16>,
     /// Threads that serve connections.
     pub threads: usize,
-    /// The largest request body in bytes, before and after decompression.
+    /// Maximum size of a request body in bytes, before and after decompression.
     pub max_body_bytes: usize,
-    /// Answer a request after this long, ready or not.
+    /// Time limit for answering a request.
     pub request_timeout: Duration,
-    /// A body must have arrived after this long.
+    /// Time limit for receiving the body of a request.
     pub body_timeout: Duration,
-    /// A request's head must have arrived after this long.
+    /// Time limit for receiving the head of a request.
     pub header_timeout: Duration,
-    /// Close a connection that has been idle for this long.
+    /// Time after which an idle connection is closed.
     pub keep_alive: Duration,
-    /// Most connections at once, over all threads.
+    /// Maximum number of open connections, over all threads.
     pub max_connections: usize,
-    /// Which requests browsers may make for pages of other origins.
+    /// Which cross-origin requests of browsers are allowed.
     pub cors: Cors,
-    /// Give requests that bring no id one of our own.
+    /// Generate an id for requests without one.
     pub request_ids: bool,
-    /// Send `Server-Timing` with every response, and not only on request.
+    /// Send `Server-Timing` with every response, not only on request.
     pub server_timing: bool,
-    /// Encryption of the port; none without it.
+    /// TLS of the port; `None` for plain text.
     pub tls: Option<TlsConfig>,
-    /// Which requests may change what is served.
+    /// Which requests may change models.
     pub admin: AdminAccess,
 }
 
-/// Which requests of browsers may change what is served.
+/// Which requests to the console may change models.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdminAccess {
-    /// Any at all.
+    /// Whether any may.
     pub allowed: bool,
-    /// Host names by which browsers may send them, besides addresses and `localhost`.
+    /// Host names, besides IP addresses and `localhost`, to which browsers may send them.
     pub hosts: Vec<String>,
 }
 
-/// Which requests browsers may make for pages of other origins.
+/// Which cross-origin requests of browsers are allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cors {
     /// None.
     #[default]
     Off,
-    /// Those to TensorFlow Serving's REST API, from any origin, with its headers.
+    /// Requests to TensorFlow Serving's REST API, from any origin, with its headers.
     RestApi,
-    /// All of them from any origin, with Simple TensorFlow Serving's headers.
+    /// All requests from any origin, with Simple TensorFlow Serving's headers.
     AnyOrigin,
 }
 
 /// The gRPC listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrpcConfig {
-    /// Address to listen on.
+    /// IP address to listen on.
     pub host: IpAddr,
-    /// Port; 0 picks a free one, `None` means that it listens on no port.
+    /// Port; 0 selects a free one, `None` disables the port.
     pub port: Option<u16>,
-    /// UNIX socket to listen on, too.
+    /// UNIX socket to listen on, in addition to the port.
     pub socket_path: Option<PathBuf>,
-    /// The largest message in bytes, in either direction.
+    /// Maximum size of a message in bytes, in either direction.
     pub max_message_bytes: usize,
-    /// Encryption of the port; none without it.
+    /// TLS of the port; `None` for plain text.
     pub tls: Option<TlsConfig>,
-    /// Offer `grpc.health.v1.Health`.
+    /// Serve `grpc.health.v1.Health`.
     pub health_service: bool,
 }
 
 /// The text of a PEM file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
-    /// The text. It may hold a key, so that this type shows nothing of it.
+    /// The text. It may hold a private key, so this type has no `Debug`.
     pub text: String,
-    /// Where it comes from, for errors.
+    /// Its origin, for errors.
     pub origin: String,
-    /// Its file, which is watched; `None` if the text was part of another file.
+    /// Its file, which is watched; `None` if the text is part of another file.
     pub path: Option<PathBuf>,
 }
 
-/// Keys and certificates.
+/// Private key and certificates of a TLS port.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsConfig {
     /// The server's private key.
     pub key: Pem,
-    /// The server's certificate, and those between it and its root.
+    /// The server's certificate, with its intermediate certificates.
     pub certificate: Pem,
-    /// Certificates that clients' own are checked against.
+    /// CA certificates that client certificates are verified against.
     pub client_roots: Option<Pem>,
     /// Refuse clients without a certificate.
     pub verify_clients: bool,
 }
 
 impl fmt::Debug for TlsConfig {
-    /// Without the key: it must not get into a log.
+    /// Omits the key, which must not be logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verify = self.verify_clients;
         f.debug_struct("TlsConfig").field("verify_clients", &verify).finish_non_exhaustive()
     }
 }
 
-/// What happens between a signal to stop and the end.
+/// Time limits between the signal to stop and the exit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShutdownConfig {
-    /// Keep serving, but not ready, for so long: for load balancers to notice.
+    /// Time to keep serving while reporting not ready, so that load balancers notice.
     pub delay: Duration,
-    /// Requests under way may take so long after that.
+    /// Time limit after that for requests in flight.
     pub timeout: Duration,
 }
 
@@ -142,7 +142,7 @@ impl Pem {
     /// The file at `path`, which `setting` names.
     ///
     /// # Errors
-    /// If it can not be read, or is no text.
+    /// If the file cannot be read, or is not UTF-8.
     pub fn read(setting: &str, path: &Path) -> Result<Self> {
         let origin = format!("{setting}: {}", path.display());
         let text = fs::read_to_string(path).map_err(|error| {
@@ -151,7 +151,7 @@ impl Pem {
         Ok(Pem { text, origin, path: Some(path.to_owned()) })
     }
 
-    /// The same as its file is now; what came from elsewhere stays as it is.
+    /// Rereads the file; text of another origin is returned unchanged.
     ///
     /// # Errors
     /// As [`Pem::read`].
@@ -165,17 +165,17 @@ impl Pem {
 }
 
 impl TlsConfig {
-    /// The files that it was read from.
+    /// The files from which it was read.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         let pems = [Some(&self.key), Some(&self.certificate), self.client_roots.as_ref()];
         pems.into_iter().flatten().filter_map(|pem| pem.path.clone()).collect()
     }
 
-    /// The same as its files are now.
+    /// Rereads the files.
     ///
     /// # Errors
-    /// If one can not be read.
+    /// If a file cannot be read.
     pub fn again(&self) -> Result<Self> {
         Ok(TlsConfig {
             key: self.key.again()?,

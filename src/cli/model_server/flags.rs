@@ -1,13 +1,13 @@
-//! TensorFlow Serving's flags: what there is, and how a command line is read.
+//! TensorFlow Serving's flags, and the parser for its command lines.
 //!
-//! Its rules: `--flag=value`, a bool also as `--flag`; the last one counts; an argument that is
-//! no flag is told and left out, a value that can not be read ends the start.
+//! Its rules: `--flag=value`, a bool also as `--flag`; the last occurrence is used; an argument that
+//! is not a flag is reported and ignored; a value that cannot be parsed is an error.
 
 use std::collections::BTreeMap;
 
 use tensorserve_tensor::error::{Error, Result};
 
-/// What a flag's value is.
+/// The type of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Bool,
@@ -20,10 +20,10 @@ pub(super) enum Kind {
 pub(super) struct Flag {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// As it is shown.
+    /// As `--help` shows it.
     pub(super) default: &'static str,
     pub(super) help: &'static str,
-    /// Why it does nothing here, if it does nothing.
+    /// Why it has no effect here, if it has none.
     pub(super) idle: Option<&'static str>,
 }
 
@@ -47,43 +47,63 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("grpc_socket_path", Text, "", "UNIX socket for gRPC; none if empty"),
     flag("rest_api_port", Int, "0", "port for HTTP; 0 means no HTTP"),
     flag("rest_api_num_threads", Int, "one per core", "threads that serve HTTP"),
-    flag("rest_api_timeout_in_ms", Int, "30000", "answer a request after this long"),
+    flag(
+        "rest_api_timeout_in_ms",
+        Int,
+        "30000",
+        "time limit for answering a request, in milliseconds",
+    ),
     flag("rest_api_enable_cors_support", Bool, "false", "send CORS headers"),
-    flag("enable_batching", Bool, "false", "join requests, with the parameters of the file"),
+    flag(
+        "enable_batching",
+        Bool,
+        "false",
+        "batch requests, with the parameters of --batching_parameters_file",
+    ),
     idle(
         "allow_version_labels_for_unavailable_models",
         Bool,
         "false",
-        "labels may always point at versions that are not loaded yet",
+        "labels may always name versions that are not loaded yet",
     ),
     flag("batching_parameters_file", Text, "", "BatchingParameters as text protobuf"),
     flag(
         "enable_per_model_batching_parameters",
         Bool,
         "false",
-        "take batching_params.pbtxt from each version's folder",
+        "read batching_params.pbtxt from the directory of each version",
     ),
     flag("model_config_file", Text, "", "ModelServerConfig as text protobuf"),
     flag(
         "model_config_file_poll_wait_seconds",
         Int,
         "0",
-        "read that file again this often; 0 means never",
+        "interval for rereading that file, in seconds; 0 means never",
     ),
     flag("model_name", Text, "default", "name of the model at --model_base_path"),
-    flag("model_base_path", Text, "", "folder of the versions of the one model"),
-    flag("num_load_threads", Int, "2", "most loads and unloads at once; 0 means the default"),
+    flag("model_base_path", Text, "", "directory of the versions of the model"),
+    flag(
+        "num_load_threads",
+        Int,
+        "2",
+        "maximum number of concurrent loads and unloads; 0 means the default",
+    ),
     idle("num_unload_threads", Int, "0", POOL),
-    flag("max_num_load_retries", Int, "5", "how often a failed load is tried again"),
-    flag("load_retry_interval_micros", Int, "5000000", "wait before that; it doubles"),
+    flag("max_num_load_retries", Int, "5", "number of retries after a failed load"),
+    flag(
+        "load_retry_interval_micros",
+        Int,
+        "5000000",
+        "delay before the first retry, in microseconds; it doubles",
+    ),
     flag(
         "file_system_poll_wait_seconds",
         Int,
         "1",
-        "look for versions this often; 0 means once, at the start",
+        "interval for scanning for versions, in seconds; 0 scans once, at startup",
     ),
-    idle("flush_filesystem_caches", Bool, "true", "the system is left to know its memory"),
-    flag("tensorflow_session_parallelism", Int, "0", "threads in and between operations"),
+    idle("flush_filesystem_caches", Bool, "true", "the operating system manages its caches"),
+    flag("tensorflow_session_parallelism", Int, "0", "threads within and between operations"),
     flag("tensorflow_intra_op_parallelism", Int, "0", "threads within one operation"),
     flag("tensorflow_inter_op_parallelism", Int, "0", "threads between operations"),
     flag("tensorflow_session_config_file", Text, "", "ConfigProto as text protobuf"),
@@ -91,39 +111,44 @@ pub(super) const FLAGS: &[Flag] = &[
         "use_alts_credentials",
         Bool,
         "false",
-        "ALTS is not built in; gRPC is not encrypted by it",
+        "ALTS is not supported; gRPC is not encrypted by it",
     ),
     flag("ssl_config_file", Text, "", "SSLConfig as text protobuf, for gRPC"),
-    flag("rest_api_ssl_config_file", Text, "", "the same for HTTP; TensorFlow Serving has none"),
+    flag(
+        "rest_api_ssl_config_file",
+        Text,
+        "",
+        "SSLConfig as text protobuf, for HTTP; not in TensorFlow Serving",
+    ),
     flag("platform_config_file", Text, "", "PlatformConfigMap as text protobuf"),
     flag(
         "per_process_gpu_memory_fraction",
         Float,
         "0",
-        "part of each GPU's memory to take at most; 0 means all",
+        "maximum fraction of each GPU's memory to allocate; 0 means all",
     ),
-    flag("saved_model_tags", Text, "serve", "tags of the graph to load, with commas between"),
-    idle("grpc_channel_arguments", Text, "", "they are settings of another gRPC library"),
+    flag("saved_model_tags", Text, "serve", "tags of the graph to load, separated by commas"),
+    idle("grpc_channel_arguments", Text, "", "the settings are of another gRPC library"),
     idle("grpc_max_threads", Int, "0", "gRPC runs on the threads of the server"),
     flag(
         "enable_model_warmup",
         Bool,
         "true",
-        "run recorded and made-up requests before a version takes others",
+        "run recorded requests and synthetic inputs before a version is ready",
     ),
     flag(
         "num_request_iterations_for_warmup",
         Int,
         "0",
-        "how often each recorded request is run; 0 means once",
+        "number of times to run each recorded request; 0 means once",
     ),
-    flag("version", Bool, "false", "print the version and end"),
+    flag("version", Bool, "false", "print the version and exit"),
     flag("monitoring_config_file", Text, "", "MonitoringConfig as text protobuf"),
     idle(
         "remove_unused_fields_from_bundle_metagraph",
         Bool,
         "true",
-        "only what is used is kept of a graph anyway",
+        "unused fields of a graph are never kept",
     ),
     idle("prefer_tflite_model", Bool, "false", TFLITE),
     idle("num_tflite_pools", Int, "0", TFLITE),
@@ -132,10 +157,10 @@ pub(super) const FLAGS: &[Flag] = &[
     idle("xla_cpu_compilation_enabled", Bool, "false", XLA),
     idle("xla_gpu_compilation_enabled", Bool, "false", XLA),
     idle("enable_profiler", Bool, "true", "there is no profiler service"),
-    idle("thread_pool_factory_config_file", Text, "", "thread pools can not be replaced"),
+    idle("thread_pool_factory_config_file", Text, "", "thread pools cannot be replaced"),
     idle("mixed_precision", Text, "", "graphs run in the precision they were saved with"),
     idle("skip_initialize_tpu", Bool, "false", "there is no TPU support"),
-    flag("enable_grpc_healthcheck_service", Bool, "false", "offer grpc.health.v1.Health"),
+    flag("enable_grpc_healthcheck_service", Bool, "false", "serve grpc.health.v1.Health"),
     flag(
         "enable_serialization_as_tensor_content",
         Bool,
@@ -148,7 +173,7 @@ pub(super) const FLAGS: &[Flag] = &[
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Flags {
     given: BTreeMap<&'static str, Value>,
-    /// Arguments that are no flags.
+    /// Arguments that are not flags.
     pub(super) unknown: Vec<String>,
 }
 
@@ -161,10 +186,10 @@ enum Value {
 }
 
 impl Flags {
-    /// Reads arguments (without the program's name).
+    /// Parses arguments (without the program's name).
     ///
     /// # Errors
-    /// For a value that is not of its flag's kind.
+    /// For a value that is not of its flag's type.
     pub(super) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self> {
         let mut flags = Flags::default();
         for argument in arguments {
@@ -189,7 +214,7 @@ impl Flags {
         Ok(flags)
     }
 
-    /// The flags on this command line that do nothing here, and why.
+    /// The flags on this command line that have no effect here, and why.
     pub(super) fn idle(&self) -> Vec<String> {
         let idle = FLAGS.iter().filter(|flag| self.given.contains_key(flag.name));
         let line = |flag: &Flag| flag.idle.map(|why| format!("--{} is ignored: {why}", flag.name));
@@ -252,7 +277,7 @@ fn value_of(flag: &Flag, text: &str) -> Result<Value> {
     })
 }
 
-/// What `--help` prints, and mistakes are followed by.
+/// What `--help` prints, and what follows an error.
 pub(super) fn usage(program: &str) -> String {
     let mut usage = format!("usage: {program}\nFlags:\n");
     for flag in FLAGS {
@@ -307,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_flag_is_told() {
+    fn unknown_arguments_are_reported() {
         let arguments = ["--prot=1", "-port=1", "--port", "8500", "--", "--port =1"];
         let flags = parse(&arguments).expect("goes on");
         assert_eq!(flags.unknown, arguments);
@@ -315,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_none() {
+    fn values_that_cannot_be_parsed() {
         for wrong in ["--port=many", "--port=", "--enable_batching=1", "--enable_batching=yes"] {
             let error = parse(&[wrong]).expect_err(wrong);
             assert!(error.message().starts_with("Couldn't interpret value"), "{error}");
@@ -323,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_nothing_says_why() {
+    fn flags_without_effect_have_a_reason() {
         let flags = parse(&["--prefer_tflite_model", "--port=1"]).expect("valid");
         let idle = flags.idle();
         assert_eq!(idle.len(), 1);
@@ -337,7 +362,7 @@ mod tests {
             assert_eq!(FLAGS.iter().filter(|f| f.name == flag.name).count(), 1, "{}", flag.name);
             assert!(usage.contains(&format!("--{}=", flag.name)));
         }
-        // TensorFlow Serving's, and one of our own.
+        // The flags of TensorFlow Serving, and --rest_api_ssl_config_file.
         assert_eq!(FLAGS.len(), 48 + 1);
     }
 }

@@ -1,5 +1,5 @@
 //! `tensorflow_model_server`: this binary under TensorFlow Serving's name, with its flags, its
-//! files and its ways to fail.
+//! configuration files and its exit codes.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use self::flags::Flags;
 use self::start::Watched;
-use super::{say, serve};
+use super::{print_line, serve};
 use crate::config::environment::Environment;
 use crate::config::{Config, ModelConfig, Settings, SourceConfig};
 use crate::platforms;
@@ -20,10 +20,10 @@ use tensorserve_tensor::error::{Error, Result};
 mod flags;
 mod start;
 
-/// The name it is called by.
+/// The name by which it is called.
 pub(super) const NAME: &str = "tensorflow_model_server";
 
-/// How TensorFlow Serving ends when it can not start: -1, as the shell sees it.
+/// The exit code of TensorFlow Serving when it cannot start: -1, as the shell sees it.
 const FAILED: u8 = 255;
 
 pub(super) fn run(
@@ -34,13 +34,13 @@ pub(super) fn run(
     let arguments = arguments.into_iter().map(|argument| argument.to_string_lossy().into_owned());
     let arguments: Vec<String> = arguments.collect();
     if arguments.iter().any(|argument| argument == "--help") {
-        say(flags::usage(NAME).trim_end());
+        print_line(flags::usage(NAME).trim_end());
         return ExitCode::SUCCESS;
     }
     let flags = match Flags::parse(arguments) {
         Ok(flags) => flags,
         Err(error) => {
-            complain(&format!("{error}\n{}", flags::usage(NAME)));
+            print_stderr(&format!("{error}\n{}", flags::usage(NAME)));
             return ExitCode::from(FAILED);
         }
     };
@@ -51,14 +51,14 @@ pub(super) fn run(
     if !flags.unknown.is_empty() {
         let unknown = flags.unknown.iter().map(|argument| format!("unknown argument: {argument}"));
         let unknown: Vec<String> = unknown.collect();
-        complain(&format!("{}\n{}", unknown.join("\n"), flags::usage(NAME)));
+        print_stderr(&format!("{}\n{}", unknown.join("\n"), flags::usage(NAME)));
     }
     match serve(&flags, environment, started) {
         Ok(code) => code,
         Err(error) => {
-            // The log is where people look; the line on stdout is what scripts wait for.
+            // People read the log; scripts wait for the line on stdout.
             log::error!("{error}");
-            say(&format!("Failed to start server. Error: {}: {error}", error.code().name()));
+            print_line(&format!("Failed to start server. Error: {}: {error}", error.code().name()));
             ExitCode::from(FAILED)
         }
     }
@@ -85,12 +85,14 @@ fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<E
         let engine = server.engine().clone();
         let watch = move || watch(&watched, common, sources, &engine);
         let thread = thread::Builder::new().name("model list".to_owned()).spawn(watch);
-        thread.map(drop).map_err(|e| Error::internal("a thread could not start").with_source(e))
+        thread
+            .map(drop)
+            .map_err(|e| Error::internal("a thread could not be started").with_source(e))
     })
 }
 
-/// Reads the list of models, and their batching parameters, again and again, and serves it when
-/// it has changed. A list that can not be read changes nothing.
+/// Reads the list of models and their batching parameters periodically, and applies each change. A
+/// list that cannot be read changes nothing.
 fn watch(
     watched: &Watched,
     mut common: ModelConfig,
@@ -98,12 +100,12 @@ fn watch(
     engine: &Engine,
 ) {
     let path = watched.path.display();
-    let mut told = String::new();
+    let mut last_problem = String::new();
     loop {
         thread::sleep(watched.every);
-        let trouble = match watched.read(&mut common) {
+        let problem = match watched.read(&mut common) {
             Ok(Some(list)) => {
-                told.clear();
+                last_problem.clear();
                 if list.sources == sources {
                     continue;
                 }
@@ -118,16 +120,16 @@ fn watch(
                     .spawn(move || reload(&engine, sources));
                 match spawned {
                     Ok(_) => continue,
-                    Err(error) => format!("{path}: a thread could not start: {error}"),
+                    Err(error) => format!("{path}: a thread could not be started: {error}"),
                 }
             }
-            // Perhaps it is being written.
-            Ok(None) => format!("{path}: it has no model_config_list"),
+            // Perhaps the file is being written.
+            Ok(None) => format!("{path}: the file has no model_config_list"),
             Err(error) => error.to_string(),
         };
-        if trouble != told {
-            log::error!("{trouble}; the models stay as they are");
-            told = trouble;
+        if problem != last_problem {
+            log::error!("{problem}; the models stay unchanged");
+            last_problem = problem;
         }
     }
 }
@@ -137,22 +139,24 @@ fn reload(engine: &Engine, sources: Vec<SourceConfig>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let outcome = match runtime {
         Ok(runtime) => runtime.block_on(engine.reload(sources)),
-        Err(error) => Err(Error::internal("the list could not be applied").with_source(error)),
+        Err(error) => {
+            Err(Error::internal("the list of models could not be applied").with_source(error))
+        }
     };
     match outcome {
-        Ok(()) => log::info!("the new list of {count} models is served"),
-        Err(error) => log::error!("the new list of {count} models: {error}"),
+        Ok(()) => log::info!("the new list of {count} models is applied"),
+        Err(error) => log::error!("the new list of {count} models could not be applied: {error}"),
     }
 }
 
 fn version(environment: &Environment) {
-    say(concat!("TensorFlow ModelServer: ", env!("CARGO_PKG_VERSION")));
+    print_line(concat!("TensorFlow ModelServer: ", env!("CARGO_PKG_VERSION")));
     let settings = Settings::of_environment(environment);
     let library = library_version(settings, environment);
-    say(&format!("TensorFlow Library: {library}"));
+    print_line(&format!("TensorFlow Library: {library}"));
 }
 
-/// The version of libtensorflow, or why there is none.
+/// The version of libtensorflow, or why it cannot be found.
 fn library_version(settings: Settings, environment: &Environment) -> String {
     let config = match Config::new(settings, environment) {
         Ok(config) => config,
@@ -167,6 +171,6 @@ fn library_version(settings: Settings, environment: &Environment) -> String {
     }
 }
 
-fn complain(text: &str) {
+fn print_stderr(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
 }

@@ -1,7 +1,7 @@
 //! From TensorFlow Serving's flags to the [`Config`] that the server runs on.
 //!
-//! What a flag says wins over our environment variables (`TENSORSERVE_LOG_LEVEL` and all others),
-//! and these win over TensorFlow Serving's defaults.
+//! Flags override tensorserve's environment variables (`TENSORSERVE_LOG_LEVEL` and all others), and
+//! these override TensorFlow Serving's defaults.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,18 +20,18 @@ use tensorserve_tensor::error::{Error, Result};
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) config: Config,
-    /// The list of models, and how often it is read again.
+    /// The list of models, and how often it is reread.
     pub(super) watched: Option<Watched>,
-    /// What the user should know, for the log.
+    /// Warnings for the log.
     pub(super) notes: Vec<String>,
 }
 
-/// A list of models that is read again.
+/// A list of models that is reread.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
     pub(super) path: PathBuf,
     pub(super) every: Duration,
-    /// Batching parameters for all of them, and what counts below these.
+    /// The file of batching parameters for all models, and the parameters that it overrides.
     batching: Option<(PathBuf, BatchParameters)>,
 }
 
@@ -39,7 +39,7 @@ impl Watched {
     /// The list, with `common` brought up to date.
     ///
     /// # Errors
-    /// If a file can not be read, or what it says does not fit together.
+    /// If a file cannot be read, or its contents are contradictory.
     pub(super) fn read(&self, common: &mut ModelConfig) -> Result<Option<models::ModelList>> {
         if let Some((path, lower)) = &self.batching {
             let settings = batching::read(path)?.0.or(&batching::defaults()).or(lower);
@@ -49,13 +49,13 @@ impl Watched {
     }
 }
 
-/// Where a message of gRPC ends in TensorFlow Serving; its HTTP has no limit at all.
-const LARGEST: usize = i32::MAX as usize;
+/// The maximum size of a gRPC message in TensorFlow Serving; its HTTP has no limit.
+const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
 
 /// Checks the flags, reads the files they name, and fills in defaults.
 ///
 /// # Errors
-/// TensorFlow Serving's own for flags that do not go together; what is wrong with a file.
+/// TensorFlow Serving's own errors for contradictory flags; wrong files.
 pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -> Result<Start> {
     check_together(flags)?;
     let mut notes = Vec::new();
@@ -88,7 +88,8 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
         Some(path) => {
             let list = models::read(Path::new(path), common)?;
             let list = list.unwrap_or_else(|| {
-                notes.push(format!("{path}: it has no model_config_list; nothing is served"));
+                notes
+                    .push(format!("{path}: the file has no model_config_list; no model is served"));
                 models::ModelList { sources: Vec::new(), notes: Vec::new() }
             });
             notes.extend(list.notes);
@@ -100,7 +101,7 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
     Ok(Start { config, watched: watched(flags, from), notes })
 }
 
-/// Mistakes in how flags go together, in TensorFlow Serving's words.
+/// Refuses contradictory flags, with TensorFlow Serving's messages.
 fn check_together(flags: &Flags) -> Result<()> {
     let is_on = |name: &str| flags.int(name).unwrap_or(0) != 0;
     let wrong = |message: &'static str| Err(Error::invalid(message));
@@ -138,7 +139,7 @@ fn check_together(flags: &Flags) -> Result<()> {
     Ok(())
 }
 
-/// What the flags and the files that are settings say; nothing for what they leave out.
+/// The settings that the flags and the files they name contain.
 fn settings(flags: &Flags, notes: &mut Vec<String>) -> Result<Settings> {
     let mut settings = Settings::default();
     let server = &mut settings.server;
@@ -160,13 +161,13 @@ fn settings(flags: &Flags, notes: &mut Vec<String>) -> Result<Settings> {
     server.gpu_memory_fraction =
         flags.float("per_process_gpu_memory_fraction").filter(|&part| part != 0.0);
     settings.each.warm_up = flags.bool("enable_model_warmup");
-    // There less than 1 means 1, too.
+    // In TensorFlow Serving, too, less than 1 means 1.
     let iterations = flags.int("num_request_iterations_for_warmup").filter(|&times| times > 0);
     settings.each.warm_up_iterations = iterations.and_then(|times| usize::try_from(times).ok());
     if let Some(tags) = flags.text("saved_model_tags") {
         settings.each.tags = Some(tags.parse::<List<String>>().map_err(Error::invalid)?);
     }
-    // Without it, requests are joined here only where nobody can tell.
+    // Without the flag, batching stays on auto, which does not change results.
     if flags.is_set("enable_batching") {
         let (batching, threads) = match flags.text("batching_parameters_file") {
             Some(path) => batching::read(Path::new(path))?,
@@ -187,31 +188,31 @@ fn settings(flags: &Flags, notes: &mut Vec<String>) -> Result<Settings> {
 
 type Read = fn(&Path) -> Result<(Settings, Vec<String>)>;
 
-/// Files with settings of the runtime; the first counts more.
+/// Files with settings of the runtime; the first has precedence.
 const FILES_OF_SETTINGS: [(&str, Read); 2] = [
     ("tensorflow_session_config_file", files::session),
     ("platform_config_file", files::platforms),
 ];
 
-/// TensorFlow Serving's defaults, where they are not ours.
+/// TensorFlow Serving's defaults, where they differ from tensorserve's.
 fn defaults() -> Settings {
     let mut settings = Settings::default();
     let server = &mut settings.server;
     server.host = Some("::".to_owned());
     server.http_port = Some(Port::Off);
-    // A UNIX socket comes beside the port, but a port of 0 leaves the socket alone.
+    // A UNIX socket is served in addition to the port; with port 0, only the socket.
     server.grpc_port = Some(Port::Number(8500));
-    server.max_body_bytes = Some(Bytes(LARGEST));
-    server.grpc_max_message_bytes = Some(Bytes(LARGEST));
+    server.max_body_bytes = Some(Bytes(MAX_MESSAGE_BYTES));
+    server.grpc_max_message_bytes = Some(Bytes(MAX_MESSAGE_BYTES));
     settings
 }
 
-/// Both on one port: TensorFlow Serving goes on without HTTP.
+/// If HTTP and gRPC have the same port, TensorFlow Serving starts without HTTP.
 fn without_clash(mut settings: Settings, notes: &mut Vec<String>) -> Settings {
     let server = &mut settings.server;
     let is_some = server.http_port.and_then(Port::number).is_some_and(|port| port != 0);
     if is_some && server.http_port == server.grpc_port {
-        notes.push("--rest_api_port is the same as --port: there is no HTTP".to_owned());
+        notes.push("--rest_api_port is the same as --port: HTTP is not served".to_owned());
         server.http_port = Some(Port::Off);
     }
     settings
@@ -237,7 +238,7 @@ fn poll_interval(flags: &Flags, notes: &mut Vec<String>) -> Option<Span> {
     let seconds = flags.int("file_system_poll_wait_seconds")?;
     let seconds = u64::try_from(seconds).unwrap_or_else(|_| {
         let name = "--file_system_poll_wait_seconds";
-        notes.push(format!("{name} is negative: models are looked for once, not never"));
+        notes.push(format!("{name} is negative: the model directories are scanned once"));
         0
     });
     Some(Span(Duration::from_secs(seconds)))
@@ -290,7 +291,7 @@ mod tests {
         assert_eq!(config.http.port, None);
         assert_eq!(config.grpc.port, Some(8500));
         assert!(config.grpc.host.is_unspecified() && config.grpc.host.is_ipv6());
-        assert_eq!(config.grpc.max_message_bytes, LARGEST);
+        assert_eq!(config.grpc.max_message_bytes, MAX_MESSAGE_BYTES);
         assert!(
             !config.grpc.health_service
                 && !config.protocols.tfs.tensor_content
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_stands_between_flags_and_defaults() {
+    fn flags_override_the_environment() {
         let flags = Flags::parse([MODEL.to_owned(), "--rest_api_port=1".to_owned()]);
         let mut from = Settings::default();
         from.server.host = Some("127.0.0.1".to_owned());
@@ -370,14 +371,14 @@ mod tests {
     }
 
     #[test]
-    fn one_port_for_both_leaves_http_out() {
+    fn one_port_for_both_disables_http() {
         let start = started(&[MODEL, "--port=9000", "--rest_api_port=9000"]).expect("goes on");
         assert_eq!((start.config.http.port, start.config.grpc.port), (None, Some(9000)));
         assert_eq!(start.notes.len(), 1);
     }
 
     #[test]
-    fn what_does_not_go_together() {
+    fn contradictory_flags_are_refused() {
         let cases: [(&[&str], &str); 9] = [
             (&[], "Both server_options.model_base_path and server_options.model_config_file are"),
             (&[MODEL, "--port=0"], "At least one of server_options.grpc_port or"),

@@ -4,37 +4,39 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 use tensorserve_tensor::error::{Error, Result};
 
-/// The container of a file with one.
+/// The service of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Service {
     pub(super) command: Vec<String>,
     /// Names and values.
     pub(super) environment: Vec<(String, String)>,
-    /// In their short form.
+    /// In the short form.
     pub(super) volumes: Vec<String>,
-    /// In their short form.
+    /// In the short form.
     pub(super) ports: Vec<String>,
 }
 
-/// A file as the SDK writes it is a few kilobytes long.
-const LONGEST: usize = 1 << 20;
+/// The maximum size of a file; the SDK writes a few kilobytes.
+const MAX_BYTES: usize = 1 << 20;
 
 /// The one service of a compose file.
 ///
 /// # Errors
-/// If it is no YAML, has no service or several, or one of its parts has a form that is not known.
+/// If the file is not YAML, does not have exactly one service, or has a part in an unknown form.
 pub(super) fn service(text: &str) -> Result<Service> {
-    if text.len() > LONGEST {
-        return Err(Error::invalid("it is too long for a compose file"));
+    if text.len() > MAX_BYTES {
+        return Err(Error::invalid("the compose file is larger than 1 MiB"));
     }
     let documents = YamlLoader::load_from_str(text)
-        .map_err(|e| Error::invalid(format!("it is no YAML: {e}")).with_source(e))?;
+        .map_err(|e| Error::invalid(format!("not YAML: {e}")).with_source(e))?;
     let services = documents.first().and_then(|document| document["services"].as_hash());
     let services: Vec<&Yaml> =
         services.into_iter().flat_map(|services| services.values()).collect();
     let [service] = services.as_slice() else {
         let count = services.len();
-        return Err(Error::invalid(format!("it has {count} services; one is wanted")));
+        return Err(Error::invalid(format!(
+            "the file has {count} services; exactly one is expected"
+        )));
     };
     let command = &service["command"];
     let command = match command.as_str() {
@@ -49,7 +51,7 @@ pub(super) fn service(text: &str) -> Result<Service> {
     })
 }
 
-/// A list of `NAME=value`, or a table.
+/// A list of `NAME=value`, or a mapping.
 fn environment(yaml: &Yaml) -> Result<Vec<(String, String)>> {
     let Some(table) = yaml.as_hash() else {
         let list = texts(yaml, "environment")?.into_iter();
@@ -145,7 +147,7 @@ version: '2.3'
         for (text, part) in [
             ("services: {a: {}, b: {}}", "2 services"),
             ("", "0 services"),
-            ("services: [", "no YAML"),
+            ("services: [", "not YAML"),
             ("services: {a: {ports: 8080}}", "ports must be a list"),
             ("services: {a: {volumes: [{source: /m}]}}", "an item of volumes"),
         ] {

@@ -1,8 +1,8 @@
-//! `docker`, as far as SageMaker's SDK needs it for its local mode: where a container of the
-//! TensorFlow Serving image would be started, this binary is, with the container's volumes, ports
-//! and environment.
+//! `docker`, as far as the local mode of SageMaker's SDK needs it: instead of a container of the
+//! TensorFlow Serving image it starts this binary, with the container's volumes, ports and
+//! environment.
 //!
-//! What is started takes the place of this process, so that signals and exit codes are its own.
+//! The server replaces this process (exec), so that it receives the signals and sets the exit code.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,16 +10,16 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use super::super::{exit_code, say};
+use super::super::{exit_code, print_line};
 use super::compose::{self, Service};
 use crate::config::environment::Environment;
 use crate::config::sagemaker::{MODEL_DIR, MODELS_DIR};
 use tensorserve_tensor::error::{Error, Result};
 
-/// The names it is called by.
+/// The names by which it is called.
 pub(crate) const NAMES: [&str; 2] = ["docker", "docker-compose"];
 
-/// What scripts look for in it: that it is of the second generation.
+/// Scripts check that this is version 2.
 const COMPOSE_VERSION: &str = "Docker Compose version v2.0.0 (tensorserve docker-shim)";
 
 /// Ports on which the container listens.
@@ -43,20 +43,20 @@ pub(crate) fn run(
 fn answer(arguments: &[String], environment: &Environment) -> Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["info", ..] => say(
+        ["info", ..] => print_line(
             "Server:\n Server Version: 28.0.0 (tensorserve docker-shim)\n Cgroup Driver: cgroupfs",
         ),
-        ["context", "inspect", ..] => say(
+        ["context", "inspect", ..] => print_line(
             "[{\"Name\": \"default\", \"Metadata\": {}, \"Endpoints\": {\"docker\": {\"Host\": \
              \"unix:///var/run/docker.sock\", \"SkipTLSVerify\": false}}}]",
         ),
         ["version" | "--version" | "-v", ..] => {
-            say("Docker version 28.0.0, build tensorserve docker-shim");
+            print_line("Docker version 28.0.0, build tensorserve docker-shim");
         }
-        // There is no image to fetch: this binary is what is in it.
-        ["images", ..] => say("tensorserve"),
-        ["pull", image, ..] => say(&format!("{image}: tensorserve serves in its place")),
-        ["login", ..] => say("Login Succeeded"),
+        // There is no image to download: this binary replaces it.
+        ["images", ..] => print_line("tensorserve"),
+        ["pull", image, ..] => print_line(&format!("{image}: replaced by tensorserve")),
+        ["login", ..] => print_line("Login Succeeded"),
         ["compose", rest @ ..] => return composed(rest, environment),
         _ => return Err(unknown(&arguments.join(" "))),
     }
@@ -65,13 +65,13 @@ fn answer(arguments: &[String], environment: &Environment) -> Result<()> {
 
 fn unknown(command: &str) -> Error {
     Error::invalid(format!(
-        "docker {command}: this is tensorserve's docker-shim, which knows only what SageMaker's \
+        "docker {command}: tensorserve's docker-shim supports only the commands that SageMaker's \
          local mode needs: info, context inspect, version, images, pull, login, compose version, \
          up, down, stop and ps"
     ))
 }
 
-/// Options of `docker compose` that a value follows.
+/// Options of `docker compose` that take a value.
 const WITH_VALUE: [&str; 9] = [
     "-f",
     "--file",
@@ -101,8 +101,8 @@ fn composed(words: &[&str], environment: &Environment) -> Result<()> {
         }
     }
     match command {
-        Some("version") => say(COMPOSE_VERSION),
-        // Whoever started the container ends it with a signal.
+        Some("version") => print_line(COMPOSE_VERSION),
+        // The process that started the container stops it with a signal.
         Some("down" | "stop" | "kill" | "rm" | "ps" | "pull" | "build") => {}
         Some("up") => {
             let file = file.unwrap_or_else(|| PathBuf::from("docker-compose.yaml"));
@@ -113,31 +113,31 @@ fn composed(words: &[&str], environment: &Environment) -> Result<()> {
     Ok(())
 }
 
-/// Becomes the container that `file` describes.
+/// Replaces this process by the server that `file` describes.
 fn up(file: &Path, environment: &Environment) -> Result<()> {
     let text = fs::read_to_string(file)
         .map_err(|e| Error::not_found(format!("{}: {e}", file.display())).with_source(e))?;
     let service = compose::service(&text).map_err(|e| e.context(file.display()))?;
     let container = Container::new(&service).map_err(|e| e.context(file.display()))?;
     for note in &container.notes {
-        say(&format!("docker-shim: {note}"));
+        print_line(&format!("docker-shim: {note}"));
     }
     let failed =
         |e: std::io::Error| Error::internal("the server could not be started").with_source(e);
     let binary = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(binary);
     command.arg0("tensorserve").args(["serve", "--sagemaker"]);
-    // A container has none of its caller's settings.
+    // A container does not inherit SageMaker's variables of its caller.
     for name in environment.of_sagemaker() {
         command.env_remove(name);
     }
     command.envs(container.variables);
-    // The SDK reads only this one.
+    // The SDK reads only stdout.
     command.stderr(Stdio::from(std::io::stdout()));
     Err(failed(command.exec()))
 }
 
-/// A container as our own process: what of it can be had without one.
+/// The parts of a container that apply to a plain process.
 #[derive(Debug, Default)]
 struct Container {
     variables: Vec<(String, String)>,
@@ -149,7 +149,7 @@ impl Container {
         if service.command != ["serve"] {
             let command = service.command.join(" ");
             return Err(Error::invalid(format!(
-                "command {command:?}: tensorserve can serve, and do nothing else in a container"
+                "command {command:?}: tensorserve supports only the command serve in a container"
             )));
         }
         let mut container = Container { variables: service.environment.clone(), notes: Vec::new() };
@@ -175,7 +175,9 @@ impl Container {
         let (host, inside) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         match inside.trim_end_matches('/') {
             MODEL_DIR | MODELS_DIR => self.set("SAGEMAKER_MODEL_DIR", host),
-            _ => self.notes.push(format!("volume {volume} is not used by a model server")),
+            _ => self
+                .notes
+                .push(format!("volume {volume} is ignored: a model server does not use it")),
         }
     }
 
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_told() {
+    fn unsupported_commands_are_refused() {
         let error = Container::new(&service(&[], &[], "train")).expect_err("no training");
         assert!(error.message().contains("\"train\""), "{error}");
         let error = Container::new(&service(&["many"], &[], "serve")).expect_err("no port");

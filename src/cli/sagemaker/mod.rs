@@ -1,5 +1,5 @@
-//! `serve` as SageMaker calls it: this binary as the TensorFlow Serving container of an endpoint,
-//! with its folders and environment variables.
+//! `serve` as SageMaker calls it: as the TensorFlow Serving container of an endpoint, with the
+//! container's directories and environment variables.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::{say, serve};
+use super::{print_line, serve};
 use crate::config::environment::Environment;
 use crate::config::{Settings, sagemaker};
 use tensorserve_tensor::error::Result;
@@ -16,37 +16,47 @@ mod compose;
 pub(super) mod docker;
 mod start;
 
-/// The name that SageMaker calls a container's program by.
+/// The name by which SageMaker starts the program of a container.
 pub(super) const NAME: &str = "serve";
 
-/// Options of `serve` that are SageMaker's.
+/// Options of `serve` for SageMaker.
 #[derive(Args)]
 #[command(next_help_heading = "SageMaker")]
 pub(super) struct Arguments {
-    /// Be SageMaker's TensorFlow Serving container: port 8080, its variables, its folders. So is
-    /// `serve` alone where SAGEMAKER_ variables or /opt/ml/model are there
+    /// Run as SageMaker's TensorFlow Serving container, with its port (8080), variables and
+    /// directories [default: only if no PATH and no --config is given, and a SAGEMAKER_ variable,
+    /// /opt/ml/model or /opt/ml/models exists]
     #[arg(long)]
     sagemaker: bool,
-    /// The same, with the models in this folder or model.tar.gz and not in /opt/ml/model (for a
-    /// multi-model endpoint /opt/ml/models); also SAGEMAKER_MODEL_DIR
+    /// Run as SageMaker's container with the models in this directory or model.tar.gz
+    /// [default: SAGEMAKER_MODEL_DIR, or /opt/ml/model; /opt/ml/models for multi-model endpoints]
     #[arg(long, value_name = "PATH")]
     model_dir: Option<PathBuf>,
 }
 
 impl Arguments {
-    /// Whether SageMaker's container is meant: because it is asked for, or because there is
-    /// nothing else to serve and SageMaker seems to be the caller.
-    pub(super) fn are_meant(&self, settings: &Settings, environment: &Environment) -> bool {
+    /// The mistake that options of SageMaker's container are used with paths of models.
+    pub(super) fn conflict(&self, settings: &Settings) -> Option<&'static str> {
+        let is_given = self.sagemaker || self.model_dir.is_some();
+        (is_given && !settings.paths.is_empty()).then_some(
+            "--sagemaker and --model-dir cannot be used with PATH; name the models' directory with \
+             --model-dir alone",
+        )
+    }
+
+    /// Whether to run as SageMaker's container: on request, or if there is nothing else to serve
+    /// and SageMaker seems to have started the program.
+    pub(super) fn are_requested(&self, settings: &Settings, environment: &Environment) -> bool {
         if self.sagemaker || self.model_dir.is_some() {
             return true;
         }
-        let names_nothing = settings.paths.is_empty() && settings.config.is_none();
-        names_nothing && sagemaker::is_called_for(environment)
+        let nothing_is_named = settings.paths.is_empty() && settings.config.is_none();
+        nothing_is_named && sagemaker::is_called_for(environment)
     }
 }
 
 pub(super) fn run(
-    mut settings: Settings,
+    settings: Settings,
     arguments: &Arguments,
     environment: &Environment,
 ) -> Result<ExitCode> {
@@ -56,17 +66,11 @@ pub(super) fn run(
     let mut for_log = Settings::default();
     for_log.server.log_level = log_level.or(variables.settings.server.log_level.clone());
     serve::start_log(&for_log, environment);
-    if !settings.paths.is_empty() {
-        settings.reading.mistakes.add(
-            "--sagemaker and --model-dir cannot be used with PATH; name the models' directory with \
-             --model-dir alone",
-        );
-    }
     let model_dir = arguments.model_dir.clone();
     let start = start::start(settings, variables, model_dir, environment)?;
     for note in &start.notes {
         log::warn!("{note}");
     }
-    say(start.report.trim_end());
+    print_line(start.report.trim_end());
     serve::serve(&start.config, environment, started, |_| Ok(()))
 }

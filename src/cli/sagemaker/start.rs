@@ -1,7 +1,7 @@
-//! From SageMaker's variables and folders to the [`Config`] that the server runs on.
+//! From SageMaker's variables and directories to the [`Config`] that the server runs on.
 //!
-//! Our own options and variables win over SageMaker's variables, and these over what the container
-//! does without them.
+//! Options and variables of tensorserve override SageMaker's variables, and these override the
+//! defaults of the container.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -19,16 +19,16 @@ use tensorserve_tensor::error::{Error, Result};
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) config: Config,
-    /// What the user should know, for the log.
+    /// Warnings for the log.
     pub(super) notes: Vec<String>,
-    /// What the container prints of its set-up, for those who look for it.
+    /// What SageMaker's container prints about its configuration, for scripts that search for it.
     pub(super) report: String,
 }
 
-/// Checks the variables against the folders, and fills in defaults.
+/// Checks the variables against the directories, and fills in defaults.
 ///
 /// # Errors
-/// Wrong settings; no models where there should be some.
+/// Wrong settings; no models in the directory.
 pub(super) fn start(
     settings: Settings,
     variables: Variables,
@@ -57,8 +57,8 @@ pub(super) fn start(
 }
 
 impl Start {
-    /// The ports of TensorFlow Serving, which handlers call. In a container they are free; on a
-    /// machine of one's own several of us may run.
+    /// The ports of TensorFlow Serving, which handlers call. In a container they are free; on other
+    /// machines several servers may run.
     fn ports(&mut self, variables: &Variables, has_grpc_port: bool) {
         let Config { http, grpc, .. } = &mut self.config;
         http.more_ports.extend(Some(variables.rest_port).filter(|&port| http.port != Some(port)));
@@ -69,7 +69,7 @@ impl Start {
         let is_free = can_listen(grpc.host, port);
         grpc.port = Some(if is_free { port } else { 0 });
         if !is_free {
-            self.notes.push(format!("port {port} is taken: gRPC is on another"));
+            self.notes.push(format!("port {port} is in use: gRPC uses another port"));
         }
     }
 
@@ -86,8 +86,8 @@ impl Start {
             Some(name) if !names.contains(&name.as_str()) => {
                 let (root, names) = (root.display(), names.join(", "));
                 return Err(Error::invalid(format!(
-                    "SAGEMAKER_TFS_DEFAULT_MODEL_NAME: there is no model {name:?} in {root}; there \
-                     is {names}"
+                    "SAGEMAKER_TFS_DEFAULT_MODEL_NAME: there is no model {name:?} in {root}; the \
+                     models are {names}"
                 )));
             }
             Some(name) => name.clone(),
@@ -110,7 +110,7 @@ impl Start {
         Ok(())
     }
 
-    /// An endpoint whose models come by request.
+    /// A multi-model endpoint, whose models are loaded by request.
     fn multi_model(
         &mut self,
         server: &ServerSettings,
@@ -121,7 +121,7 @@ impl Start {
         let root = given.unwrap_or_else(|| MODELS_DIR.into());
         if !root.is_dir() {
             let root = root.display();
-            self.notes.push(format!("{root} is not there yet: models are to be put there"));
+            self.notes.push(format!("{root} does not exist yet; models are loaded from it"));
         }
         let own = root.join("code");
         let universal = UNIVERSAL_CODE.iter().map(PathBuf::from).chain([own]);
@@ -131,8 +131,8 @@ impl Start {
         let bucket = environment.get("SAGEMAKER_MULTI_MODEL_UNIVERSAL_BUCKET").unwrap_or_default();
         if common.code.is_none() && !bucket.is_empty() {
             return Err(Error::invalid(format!(
-                "SAGEMAKER_MULTI_MODEL_UNIVERSAL_BUCKET: code is not fetched from {bucket:?}; put \
-                 it into /opt/ml/code"
+                "SAGEMAKER_MULTI_MODEL_UNIVERSAL_BUCKET: code is not downloaded from {bucket:?}; \
+                 copy it to /opt/ml/code"
             )));
         }
         let ports = (variables.rest_port, variables.grpc_port);

@@ -1,8 +1,8 @@
 //! Simple TensorFlow Serving's flags, each with the environment variable that holds its default.
 //!
-//! As there, a flag may be cut short where that is clear (`--model_base`), and is followed by its
-//! value behind `=` or a blank. What is a switch takes true and false, and empty for false; there,
-//! any text was true.
+//! As in the original, a flag may be abbreviated where that is unambiguous (`--model_base`), and its
+//! value follows `=` or a space. A switch takes true, false, and empty for false; in the original
+//! any text is true.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ impl FromStr for Switch {
     }
 }
 
-/// Serves models with Simple TensorFlow Serving's flags
+/// Inference server with the flags of Simple TensorFlow Serving
 #[derive(Debug, Parser)]
 #[command(
     name = "simple_tensorflow_serving",
@@ -36,66 +36,66 @@ impl FromStr for Switch {
     after_help = HELP
 )]
 pub(super) struct Flags {
-    /// Address to listen on
+    /// IP address to listen on
     #[arg(long, env = "STFS_HOST", default_value = "0.0.0.0")]
     pub(super) host: String,
-    /// Port for HTTP
+    /// HTTP port
     #[arg(long, env = "STFS_PORT", default_value = "8500")]
     pub(super) port: u16,
-    /// Serve HTTPS
+    /// Serve HTTPS instead of HTTP
     #[arg(long, env = "STFS_ENABLE_SSL", default_value = "", num_args = 0..=1,
         default_missing_value = "true")]
     pub(super) enable_ssl: Switch,
-    /// Certificate, PEM
+    /// TLS certificate, PEM
     #[arg(long, env = "STFS_SECRET_PEM", default_value = "secret.pem")]
     pub(super) secret_pem: PathBuf,
-    /// Private key of the certificate, PEM
+    /// Private key of the TLS certificate, PEM
     #[arg(long, env = "STFS_SECRET_KEY", default_value = "secret.key")]
     pub(super) secret_key: PathBuf,
-    /// Name of the one model
+    /// Name of the model
     #[arg(long, env = "STFS_MODEL_NAME", default_value = "default")]
     pub(super) model_name: String,
-    /// Folder of its versions
+    /// Directory of the versions of the model
     #[arg(long, env = "STFS_MODEL_BASE_PATH", default_value = "./model")]
     pub(super) model_base_path: String,
-    /// Runtime it is for
+    /// Platform of the model
     #[arg(long, env = "STFS_MODEL_PLATFORM", default_value = "tensorflow")]
     pub(super) model_platform: String,
-    /// List of models (JSON), instead of the one model
+    /// File with a list of models (JSON), instead of one model
     #[arg(long, env = "STFS_MODEL_CONFIG_FILE", default_value = "")]
     pub(super) model_config_file: String,
-    /// Load versions that come and unload those that go; empty means true
+    /// Load versions that are added and unload those that are removed; empty means true
     #[arg(long, env = "STFS_RELOAD_MODELS", default_value = "", num_args = 0..=1,
         default_missing_value = "true", hide_default_value = true)]
     pub(super) reload_models: String,
-    /// Libraries of custom operations, and folders with such, with commas between
+    /// Libraries of custom operations, and directories of such libraries, separated by commas
     #[arg(long, env = "STFS_CUSTOM_OP_PATHS", default_value = "")]
     pub(super) custom_op_paths: String,
     /// Session settings (JSON): allow_growth and per_process_gpu_memory_fraction
     #[arg(long, env = "STFS_SESSION_CONFIG", default_value = "{}")]
     pub(super) session_config: String,
-    /// Log more
+    /// Log at level debug
     #[arg(long, env = "STFS_DEBUG", default_value = "", num_args = 0..=1,
         default_missing_value = "true")]
     pub(super) debug: Switch,
-    /// How much to log: critical, error, warning, info or debug
+    /// Log level: critical, error, warning, info or debug
     #[arg(long, env = "STFS_LOG_LEVEL", default_value = "info")]
     pub(super) log_level: String,
-    /// Ask for a user name and a password
+    /// Require a user name and a password
     #[arg(long, env = "STFS_ENABLE_AUTH", default_value = "", num_args = 0..=1,
         default_missing_value = "true")]
     pub(super) enable_auth: Switch,
-    /// The user name
+    /// User name that clients must send
     #[arg(long, env = "STFS_AUTH_USERNAME", default_value = "admin")]
     pub(super) auth_username: String,
-    /// The password
+    /// Password that clients must send
     #[arg(long, env = "STFS_AUTH_PASSWORD", default_value = "admin", hide_env_values = true)]
     pub(super) auth_password: String,
-    /// Let browsers call from pages of any origin
+    /// Allow cross-origin requests (CORS) from any origin
     #[arg(long, env = "STFS_ENABLE_CORS", default_value = "True", num_args = 0..=1,
         default_missing_value = "true")]
     pub(super) enable_cors: Switch,
-    /// Read objects {"b64": …} as bytes; they always are
+    /// Without effect: objects {"b64": …} are always decoded to bytes
     #[arg(long, env = "STFS_B64_AUTOCONVERT", default_value = "", num_args = 0..=1,
         default_missing_value = "true")]
     pub(super) enable_b64_autoconvert: Switch,
@@ -106,12 +106,11 @@ pub(super) struct Flags {
 }
 
 const HELP: &str = "\
-Settings that Simple TensorFlow Serving has not can be set by tensorserve's own variables
-(TENSORSERVE_GRPC_PORT=8501). docs/simple-tensorflow-serving.md says what is the same, what is
-better and what differs.";
+Other settings of tensorserve can be set as environment variables (TENSORSERVE_GRPC_PORT=8501).
+docs/simple-tensorflow-serving.md describes the differences from Simple TensorFlow Serving.";
 
 impl Flags {
-    /// Reads arguments (without the program's name) and the variables.
+    /// Parses arguments (without the program's name) and the variables.
     pub(super) fn parse_from(
         program: &str,
         arguments: impl IntoIterator<Item = std::ffi::OsString>,
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_are_sound_and_each_has_a_variable() {
+    fn the_flags_are_consistent_and_each_has_a_variable() {
         let command = Flags::command();
         command.clone().debug_assert();
         for argument in command.get_arguments().filter(|a| a.get_id() != "help") {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use self::flags::Flags;
-use super::{exit_code, print_clap, say, serve};
+use super::{exit_code, print_clap, print_line, serve};
 use crate::config::Settings;
 use crate::config::environment::Environment;
 use tensorserve_tensor::error::Result;
@@ -14,7 +14,7 @@ use tensorserve_tensor::error::Result;
 mod flags;
 mod start;
 
-/// The names it is called by.
+/// The names by which it is called.
 pub(super) const NAMES: [&str; 2] = ["simple_tensorflow_serving", "stfs"];
 
 pub(super) fn run(
@@ -40,7 +40,7 @@ fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<E
         log::warn!("{note}");
     }
     for (name, value) in flags.listed() {
-        say(&format!("{name}: {value}"));
+        print_line(&format!("{name}: {value}"));
     }
     serve::serve(&start.config, environment, started, |_| Ok(()))
 }

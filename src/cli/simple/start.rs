@@ -1,13 +1,13 @@
 //! From Simple TensorFlow Serving's flags to the [`Config`] that the server runs on.
 //!
-//! What a flag says wins over our environment variables, and these win over Simple TensorFlow
+//! Flags override tensorserve's environment variables, and these override Simple TensorFlow
 //! Serving's defaults.
 
 use std::path::{Path, PathBuf};
 
 use super::flags::{Flags, Switch};
 use crate::config::environment::Environment;
-use crate::config::simple::models::{self, Listed, ModelList};
+use crate::config::simple::models::{self, ListedModel, ModelList};
 use crate::config::simple::session;
 use crate::config::units::{List, Port, Span};
 use crate::config::{Config, Cors, Settings, VersionPolicy};
@@ -17,7 +17,7 @@ use tensorserve_tensor::error::{Error, Result};
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) config: Config,
-    /// What the user should know, for the log.
+    /// Warnings for the log.
     pub(super) notes: Vec<String>,
 }
 
@@ -37,14 +37,16 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
         config = config.with_one_user(&flags.auth_username, &flags.auth_password);
     }
     let common = &config.repository.common;
-    // It serves all versions that are there.
+    // Simple TensorFlow Serving serves all versions.
     let policy = if pinned { common.policy.clone() } else { VersionPolicy::All };
-    let source = |model: &Listed| model.source(common, policy.clone());
+    let source = |model: &ListedModel| model.source(common, policy.clone());
     config.repository.sources = list.models.iter().map(source).collect();
     notes.extend(list.notes);
-    notes.extend(list.refused.iter().map(|why| format!("{why}; it is not served")));
+    notes.extend(list.refused.iter().map(|why| format!("{why}; the model is not served")));
     if flags.download_inference_images.0 {
-        log::info!("uploaded images are never written to disk, whatever is asked for");
+        log::info!(
+            "--download_inference_images has no effect: uploaded images are never written to disk"
+        );
     }
     Ok(Start { config, notes })
 }
@@ -58,7 +60,7 @@ fn list(flags: &Flags, notes: &mut Vec<String>) -> Result<ModelList> {
     };
     if list.models.is_empty() {
         let why = match list.refused.is_empty() {
-            true => format!("{}: no model is listed", flags.model_config_file),
+            true => format!("{}: the list of models is empty", flags.model_config_file),
             false => list.refused.join("\n"),
         };
         return Err(Error::invalid(why));
@@ -67,7 +69,7 @@ fn list(flags: &Flags, notes: &mut Vec<String>) -> Result<ModelList> {
 }
 
 fn one_model(flags: &Flags, notes: &mut Vec<String>) -> Result<ModelList> {
-    let model = Listed::one(&flags.model_name, &flags.model_base_path, &flags.model_platform);
+    let model = ListedModel::one(&flags.model_name, &flags.model_base_path, &flags.model_platform);
     let mut list = ModelList::default();
     match model.refusal() {
         Some(why) => list.refused.push(why),
@@ -80,12 +82,12 @@ fn one_model(flags: &Flags, notes: &mut Vec<String>) -> Result<ModelList> {
     let paths: List<PathBuf> = flags.custom_op_paths.parse().map_err(Error::invalid)?;
     let (there, missing): (Vec<_>, Vec<_>) = paths.0.into_iter().partition(|path| path.exists());
     let missing = missing.iter().map(|path| path.display());
-    notes.extend(missing.map(|path| format!("--custom_op_paths: {path} is not there")));
+    notes.extend(missing.map(|path| format!("--custom_op_paths: {path} does not exist")));
     list.settings.server.custom_op_paths = Some(List(there)).filter(|List(p)| !p.is_empty());
     Ok(list)
 }
 
-/// What the flags say.
+/// The settings that the flags contain.
 fn settings(flags: &Flags) -> Result<Settings> {
     let mut settings = Settings::default();
     let server = &mut settings.server;
@@ -96,7 +98,7 @@ fn settings(flags: &Flags) -> Result<Settings> {
         server.http_tls_certificate = Some(flags.secret_pem.clone());
         server.http_tls_key = Some(flags.secret_key.clone());
     }
-    // It never came to pass there; what people want is not to have to ask for it.
+    // Reloading does not work in Simple TensorFlow Serving; here it is on by default.
     let reload = match flags.reload_models.trim() {
         "" => true,
         text => {
@@ -112,14 +114,14 @@ fn settings(flags: &Flags) -> Result<Settings> {
     Ok(settings)
 }
 
-/// The log level, in our words.
+/// The log level under tensorserve's name.
 pub(super) fn log_level(flags: &Flags) -> Result<Option<String>> {
     if flags.debug.0 {
         return Ok(Some("debug".to_owned()));
     }
     let level = match flags.log_level.to_ascii_lowercase().as_str() {
         "debug" => "debug",
-        // The default, over which RUST_LOG and our own variable win.
+        // The default, which RUST_LOG and TENSORSERVE_LOG_LEVEL override.
         "info" => return Ok(None),
         "warning" | "warn" => "warn",
         "error" | "critical" => "error",
@@ -131,10 +133,10 @@ pub(super) fn log_level(flags: &Flags) -> Result<Option<String>> {
     Ok(Some(level.to_owned()))
 }
 
-/// Simple TensorFlow Serving's defaults, where they are not ours.
+/// Simple TensorFlow Serving's defaults, where they differ from tensorserve's.
 fn defaults() -> Settings {
     let mut settings = Settings::default();
-    // It has no gRPC, and several of it may run on one machine.
+    // It has no gRPC, and several servers may run on one machine.
     settings.server.grpc_port = Some(Port::Off);
     settings
 }
@@ -185,11 +187,11 @@ mod tests {
         assert!(!config.tensorflow.gpu.allow_growth);
         assert_eq!(config.tensorflow.gpu.memory_fraction, 0.4);
         assert_eq!(config.tensorflow.custom_ops, [folder.path()]);
-        assert_eq!(notes, ["--custom_op_paths: /no/such/folder is not there"]);
+        assert_eq!(notes, ["--custom_op_paths: /no/such/folder does not exist"]);
     }
 
     #[test]
-    fn one_user_if_that_is_asked_for() {
+    fn authentication_has_one_user() {
         let auth = |arguments: &[&str]| started(arguments).expect("valid").config.auth;
         assert_eq!(auth(&["--enable_auth=False", "--auth_username=u"]), None);
         let user = |name: &str, password: &str| {
@@ -201,17 +203,17 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_served_is_told_plainly() {
+    fn what_cannot_be_served_is_refused() {
         for (arguments, part) in [
             (&["--model_platform=h2o"][..], "platform h2o is not built in"),
             (
                 &["--model_platform=torch"],
-                "platform \"torch\" is not known; these are: tensorflow, onnx",
+                "platform \"torch\" is unknown; the platforms are: tensorflow, onnx",
             ),
-            (&["--model_base_path=hdfs:///models/m"], "is not a folder of this machine"),
-            (&["--model_base_path=s3://bucket/m"], "at s3:// and name that folder"),
+            (&["--model_base_path=hdfs:///models/m"], "is not a directory of this machine"),
+            (&["--model_base_path=s3://bucket/m"], "from s3:// and name the directory"),
             (&["--model_name=a/b"], "a name must not be empty or contain / or :"),
-            (&["--session_config=[]"], "--session_config: \"[]\" is no JSON object"),
+            (&["--session_config=[]"], "--session_config: \"[]\" is not a JSON object"),
             (&["--log_level=loud"], "--log_level: \"loud\" is not"),
             (&["--reload_models=maybe"], "--reload_models \"maybe\": it must be true or false"),
             (&["--model_config_file=/no/such.json"], "/no/such.json: No such file"),
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn log_levels_in_their_words() {
+    fn log_levels_are_translated() {
         let level = |arguments: &[&str]| {
             let flags = Flags::parse_from("stfs", arguments.iter().map(Into::into));
             log_level(&flags.expect("valid")).expect("known")

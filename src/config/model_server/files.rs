@@ -1,4 +1,4 @@
-//! The other files: monitoring, TLS, sessions, platforms.
+//! TensorFlow Serving's other configuration files: monitoring, TLS, sessions, platforms.
 
 use std::path::Path;
 
@@ -16,10 +16,10 @@ use tensorserve_protocols::tfs::config::models::PLATFORM;
 use tensorserve_protocols::tfs::config::{batching, text};
 use tensorserve_tensor::error::{Error, Result};
 
-/// The path of the metrics that the file of `--monitoring_config_file` asks for.
+/// The path of the metrics in the file of `--monitoring_config_file`.
 ///
 /// # Errors
-/// If it can not be read (with line and column), or the path is none.
+/// If the file cannot be read (with line and column), or the path is not one.
 pub fn monitoring(path: &Path) -> Result<Option<String>> {
     let config: MonitoringConfig = text::read(path, "tensorflow.serving.MonitoringConfig")?;
     let Some(prometheus) = config.prometheus_config.filter(|prometheus| prometheus.enable) else {
@@ -38,7 +38,7 @@ pub fn monitoring(path: &Path) -> Result<Option<String>> {
 /// Key and certificates of the file of `--ssl_config_file`.
 ///
 /// # Errors
-/// If it can not be read (with line and column), or the key or the certificate is missing.
+/// If the file cannot be read (with line and column), or the key or the certificate is missing.
 pub fn tls(path: &Path) -> Result<TlsConfig> {
     let config: SslConfig = text::read(path, text::SECRET)?;
     for (name, pem) in [("server_key", &config.server_key), ("server_cert", &config.server_cert)] {
@@ -61,11 +61,11 @@ pub fn tls(path: &Path) -> Result<TlsConfig> {
     })
 }
 
-/// What the file of `--tensorflow_session_config_file` sets, and a line for each part of it that
-/// has no effect here.
+/// The settings of the file of `--tensorflow_session_config_file`, and a line for each part of it
+/// that has no effect here.
 ///
 /// # Errors
-/// If it can not be read (with line and column).
+/// If the file cannot be read (with line and column).
 pub fn session(path: &Path) -> Result<(Settings, Vec<String>)> {
     let config: ConfigProto = text::read(path, "tensorflow.ConfigProto")?;
     let (mut settings, mut notes) = (Settings::default(), Vec::new());
@@ -73,11 +73,11 @@ pub fn session(path: &Path) -> Result<(Settings, Vec<String>)> {
     Ok((settings, notes))
 }
 
-/// What the file of `--platform_config_file` sets, and a line for each part of it that has no
-/// effect here.
+/// The settings of the file of `--platform_config_file`, and a line for each part of it that has
+/// no effect here.
 ///
 /// # Errors
-/// If it can not be read (with line and column).
+/// If the file cannot be read (with line and column).
 pub fn platforms(path: &Path) -> Result<(Settings, Vec<String>)> {
     let shown = path.display();
     let map: PlatformConfigMap = text::read(path, "tensorflow.serving.PlatformConfigMap")?;
@@ -92,7 +92,7 @@ pub fn platforms(path: &Path) -> Result<(Settings, Vec<String>)> {
         };
         let message = adapter.type_url.rsplit('/').next().unwrap_or_default();
         if message != "tensorflow.serving.SavedModelBundleSourceAdapterConfig" {
-            return Err(Error::invalid(format!("{shown}: {message} is no adapter that is known")));
+            return Err(Error::invalid(format!("{shown}: {message} is not a known adapter")));
         }
         let adapter = SavedModelBundleSourceAdapterConfig::decode(&*adapter.value)
             .map_err(|e| Error::invalid(format!("{shown}: {e}")))?;
@@ -151,7 +151,7 @@ fn take_session(config: &ConfigProto, settings: &mut Settings, notes: &mut Vec<S
         intra_op_parallelism_threads: 0,
         inter_op_parallelism_threads: 0,
         gpu_options: None,
-        // Ours are always placed that way.
+        // Soft placement is always on.
         allow_soft_placement: false,
         ..config.clone()
     };

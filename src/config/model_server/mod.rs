@@ -1,4 +1,4 @@
-//! TensorFlow Serving's configuration files that say nothing of models: monitoring, TLS, sessions,
+//! TensorFlow Serving's configuration files without models: monitoring, TLS, sessions,
 //! platforms. The others are the protocol's (`tensorserve_protocols::tfs::config`).
 
 pub mod files;

@@ -1,7 +1,6 @@
-//! SageMaker's container contract: what its environment variables and its folders say.
+//! SageMaker's container contract: its environment variables and its directories.
 //!
-//! [`read`] turns the variables into settings of ours and checks them. Which protocol answers, and
-//! how, is not known here.
+//! [`read`] checks the variables and turns them into settings.
 
 use std::path::Path;
 
@@ -13,10 +12,10 @@ pub use self::variables::{Variables, read};
 
 use super::environment::Environment;
 
-/// Where SageMaker puts the one `model.tar.gz` of an endpoint, unpacked.
+/// The directory in which SageMaker unpacks the `model.tar.gz` of an endpoint.
 pub const MODEL_DIR: &str = "/opt/ml/model";
 
-/// Where code for all models of a multi-model endpoint is, first place first.
+/// The directories of code for all models of a multi-model endpoint, in order of precedence.
 pub const UNIVERSAL_CODE: [&str; 2] = ["/opt/ml/code", "/opt/ml/models/code"];
 
 /// Whether a call without any models seems to be SageMaker's.

@@ -8,37 +8,37 @@ use crate::config::environment::Environment;
 use crate::config::units::{Bytes, Port, Span};
 use crate::config::{BatchSettings, Settings};
 
-/// What the variables say, checked.
+/// The values of the variables, checked.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Variables {
-    /// Those that are settings of ours, with the container's defaults.
+    /// Their settings, with the container's defaults.
     pub settings: Settings,
-    /// Models come and go by request.
+    /// Models are loaded and unloaded by request.
     pub multi_model: bool,
-    /// A model that is loaded by request must be ready after so long.
+    /// Time limit for a model that is loaded by request to be ready.
     pub load_timeout: Duration,
-    /// Another port that HTTP is served on, as TensorFlow Serving in the container.
+    /// A second HTTP port, that of TensorFlow Serving in the container.
     pub rest_port: u16,
     /// The port for gRPC.
     pub grpc_port: u16,
     /// Batching in the container's form, where it is on.
     pub batching: Option<String>,
-    /// What has no effect here, for the log.
+    /// Variables without effect, for the log.
     pub notes: Vec<String>,
 }
 
-/// No body that fits into memory is refused.
-const LARGEST: usize = i32::MAX as usize;
+/// The container has no limit for bodies.
+const MAX_BODY_BYTES: usize = i32::MAX as usize;
 
-/// A model server in the container reads these; they are about processes that are not here.
+/// Variables for processes of the original container that do not exist here.
 const WITHOUT_EFFECT: [(&str, &str); 4] = [
     ("SAGEMAKER_GUNICORN_WORKER_CLASS", "there is no gunicorn"),
-    ("SAGEMAKER_GUNICORN_LOGLEVEL", "there is no gunicorn; SAGEMAKER_TFS_NGINX_LOGLEVEL counts"),
+    ("SAGEMAKER_GUNICORN_LOGLEVEL", "there is no gunicorn; use SAGEMAKER_TFS_NGINX_LOGLEVEL"),
     ("SAGEMAKER_GUNICORN_THREADS", "there is no gunicorn"),
     ("SAGEMAKER_TFS_INSTANCE_COUNT", "one process uses all processors and GPUs"),
 ];
 
-/// These are read here, or tell programs of the user something, or are known to mean nothing.
+/// Variables that are read here, are for programs of the user, or are known to have no effect.
 const KNOWN: [&str; 35] = [
     "SAGEMAKER_BATCH",
     "SAGEMAKER_BATCH_STRATEGY",
@@ -77,7 +77,7 @@ const KNOWN: [&str; 35] = [
     "SAGEMAKER_WORKER_CLASS",
 ];
 
-/// Whether any variable of SageMaker's is set.
+/// Whether any variable of SageMaker is set.
 pub(super) fn are_set(environment: &Environment) -> bool {
     environment.of_sagemaker().next().is_some()
 }
@@ -116,7 +116,7 @@ impl Reader<'_> {
         variables
     }
 
-    /// The value of a variable; one that is empty counts as not set.
+    /// The value of a variable; an empty variable is not set.
     fn text(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(str::trim).filter(|value| !value.is_empty())
     }
@@ -152,12 +152,12 @@ impl Reader<'_> {
         server.host = Some("::".to_owned());
         let port = self.number("SAGEMAKER_BIND_TO_PORT", "a port (0 to 65535)");
         server.http_port = Some(Port::Number(port.unwrap_or(8080)));
-        server.max_body_bytes = Some(Bytes(LARGEST));
-        server.grpc_max_message_bytes = Some(Bytes(LARGEST));
+        server.max_body_bytes = Some(Bytes(MAX_BODY_BYTES));
+        server.grpc_max_message_bytes = Some(Bytes(MAX_BODY_BYTES));
         server.request_timeout = Some(Span(self.request_timeout()));
-        // Before the signal that can not be caught, which comes 30 s after the one that can.
+        // SageMaker sends SIGKILL 30 s after SIGTERM.
         server.shutdown_timeout = Some(Span(Duration::from_secs(25)));
-        // What is unpacked does not change.
+        // The unpacked models do not change.
         server.poll_interval = Some(Span(Duration::ZERO));
         server.log_level = self.log_level();
         server.sagemaker_default_model =
@@ -173,7 +173,7 @@ impl Reader<'_> {
         settings
     }
 
-    /// nginx gives up on a request after its own time or gunicorn's, whichever is longer.
+    /// The timeout of nginx, or that of gunicorn if it is longer.
     fn request_timeout(&mut self) -> Duration {
         let nginx = self.seconds("SAGEMAKER_NGINX_PROXY_READ_TIMEOUT_SECONDS");
         let gunicorn = self.seconds("SAGEMAKER_GUNICORN_TIMEOUT_SECONDS");
@@ -181,7 +181,7 @@ impl Reader<'_> {
         time.max(Duration::from_secs(1))
     }
 
-    /// nginx's levels, in ours.
+    /// The log level for a level of nginx.
     fn log_level(&mut self) -> Option<String> {
         let level = self.text("SAGEMAKER_TFS_NGINX_LOGLEVEL")?.to_ascii_lowercase();
         let ours = match level.as_str() {
@@ -236,7 +236,7 @@ impl Reader<'_> {
         variables.settings.server.grpc_port = Some(Port::Number(low));
     }
 
-    /// Several instances leave a margin of the memory; one does not, unless it is told to.
+    /// Several instances leave a margin of the GPU memory; one does so only if the margin is set.
     fn gpu(&mut self, settings: &mut Settings) {
         let name = "SAGEMAKER_TFS_FRACTIONAL_GPU_MEM_MARGIN";
         let margin: Option<f64> = self.number(name, "a number from 0 to 1");
@@ -285,14 +285,14 @@ impl Reader<'_> {
         }
     }
 
-    /// What is set and has no effect.
+    /// The variables that are set and have no effect.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for name in self.environment.of_sagemaker() {
             if let Some((_, why)) = WITHOUT_EFFECT.iter().find(|(known, _)| *known == name) {
                 notes.push(format!("{name} has no effect: {why}"));
             } else if !KNOWN.contains(&name) {
-                notes.push(format!("{name} is not known here and has no effect"));
+                notes.push(format!("{name} is unknown and has no effect"));
             }
         }
         notes
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn batching_is_told_in_the_containers_form() {
+    fn batching_is_printed_in_the_containers_form() {
         let variables = of(&[
             ("SAGEMAKER_TFS_ENABLE_BATCHING", "TRUE"),
             ("SAGEMAKER_TFS_MAX_BATCH_SIZE", "16"),
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_together() {
+    fn mistakes_are_reported_together() {
         let error = of(&[
             ("SAGEMAKER_TFS_ENABLE_BATCHING", "yes"),
             ("SAGEMAKER_MULTI_MODEL", "1"),
@@ -396,7 +396,7 @@ mod tests {
         ] {
             assert!(error.message().contains(part), "{part:?} is not in: {error}");
         }
-        // Two for each instance, and one to spare.
+        // Two ports for each instance, and one more.
         let two = ("SAGEMAKER_TFS_INSTANCE_COUNT", "2");
         assert!(of(&[two, ("SAGEMAKER_SAFE_PORT_RANGE", "9000-9003")]).is_err());
         assert!(of(&[two, ("SAGEMAKER_SAFE_PORT_RANGE", "9000-9004")]).is_ok());
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_told() {
+    fn variables_without_effect_are_logged() {
         let notes = of(&[
             ("SAGEMAKER_PROGRAM", "inference.py"),
             ("SAGEMAKER_GUNICORN_WORKER_CLASS", "gevent"),
@@ -414,6 +414,6 @@ mod tests {
         .notes;
         assert_eq!(notes.len(), 2, "{notes:?}");
         assert!(notes[0].starts_with("SAGEMAKER_GUNICORN_WORKER_CLASS has no effect"));
-        assert!(notes[1].starts_with("SAGEMAKER_TFS_MAX_BATCH_SZIE is not known"));
+        assert!(notes[1].starts_with("SAGEMAKER_TFS_MAX_BATCH_SZIE is unknown"));
     }
 }

@@ -1,5 +1,4 @@
-//! Simple TensorFlow Serving's settings that are more than a value: its list of models and its
-//! session settings, both JSON.
+//! Simple TensorFlow Serving's JSON settings: the list of models and the session settings.
 
 use serde_json::{Map, Value};
 
@@ -8,15 +7,15 @@ pub mod models;
 use crate::config::Settings;
 use tensorserve_tensor::error::{Error, Result};
 
-/// What a session config sets, and a line for each part of it that has no effect here.
+/// The settings of a session config, and a line for each part of it that has no effect here.
 ///
 /// # Errors
-/// For JSON that is no object, and values of the wrong type.
+/// For JSON that is not an object, and values of the wrong type.
 pub fn session(text: &str) -> Result<(Settings, Vec<String>)> {
     match serde_json::from_str(text) {
         Ok(Value::Object(config)) => session_of(&config),
-        Ok(_) => Err(Error::invalid(format!("{text:?} is no JSON object"))),
-        Err(e) => Err(Error::invalid(format!("{text:?} is no JSON object: {e}")).with_source(e)),
+        Ok(_) => Err(Error::invalid(format!("{text:?} is not a JSON object"))),
+        Err(e) => Err(Error::invalid(format!("{text:?} is not a JSON object: {e}")).with_source(e)),
     }
 }
 
@@ -35,13 +34,14 @@ fn session_of(config: &Map<String, Value>) -> Result<(Settings, Vec<String>)> {
             }
             "allow_soft_placement" => {
                 if !flag()? {
-                    let why = "models of a machine with GPUs must load on one without";
+                    let why =
+                        "models that were saved on a machine with GPUs must load on one without";
                     notes.push(format!("allow_soft_placement stays on: {why}"));
                 }
             }
             "log_device_placement" => {
                 if flag()? {
-                    let how = "libtensorflow tells it with TF_CPP_MIN_LOG_LEVEL=0";
+                    let how = "libtensorflow logs it with TF_CPP_MIN_LOG_LEVEL=0";
                     notes.push(format!("log_device_placement is ignored: {how}"));
                 }
             }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sessions_set_what_is_known_of_gpus() {
+    fn sessions_set_gpu_options() {
         let text = "{\"allow_growth\": false, \"per_process_gpu_memory_fraction\": 0.5, \
                     \"allow_soft_placement\": true, \"log_device_placement\": false}";
         let (settings, notes) = session(text).expect("valid");
@@ -70,10 +70,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_session_config() {
+    fn wrong_session_configs_are_refused() {
         for (text, part) in [
-            ("", "is no JSON object"),
-            ("[]", "is no JSON object"),
+            ("", "is not a JSON object"),
+            ("[]", "is not a JSON object"),
             ("{\"allow_growth\": \"yes\"}", "allow_growth must be true or false, not \"yes\""),
             ("{\"per_process_gpu_memory_fraction\": 2}", "must be from 0 to 1, not 2"),
         ] {

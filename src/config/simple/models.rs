@@ -1,4 +1,4 @@
-//! The list of models, as the file of `--model_config_file` and the flags of one model name them.
+//! The list of models, from the file of `--model_config_file` or the flags of one model.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,17 +13,17 @@ use crate::config::{self, ModelConfig, Settings, SourceConfig, VersionPolicy};
 use tensorserve_core::config::is_model_name;
 use tensorserve_tensor::error::{Error, Result};
 
-/// The platform of models that name none.
-const PLATFORM: &str = "tensorflow";
+/// The default platform.
+const DEFAULT_PLATFORM: &str = "tensorflow";
 
-/// A model as it is named by the user.
+/// A model of the list.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-pub struct Listed {
+pub struct ListedModel {
     /// Its name.
     pub name: String,
-    /// The folder of its versions.
+    /// The directory of its versions.
     pub base_path: String,
-    /// The runtime that it is for.
+    /// Its platform.
     #[serde(default = "platform")]
     pub platform: String,
     #[serde(default)]
@@ -35,32 +35,32 @@ pub struct Listed {
 }
 
 fn platform() -> String {
-    PLATFORM.to_owned()
+    DEFAULT_PLATFORM.to_owned()
 }
 
 #[derive(Deserialize)]
 struct File {
-    model_config_list: Vec<Listed>,
+    model_config_list: Vec<ListedModel>,
 }
 
-/// What a list comes to.
+/// The result of reading a list.
 #[derive(Debug, Default)]
 pub struct ModelList {
     /// The models that can be served, each name once.
-    pub models: Vec<Listed>,
-    /// What their session configs and custom ops come to, for all of them.
+    pub models: Vec<ListedModel>,
+    /// The settings from their session configs and custom operations, for all models.
     pub settings: Settings,
-    /// What the user should know, for the log.
+    /// Warnings for the log.
     pub notes: Vec<String>,
-    /// Models that can not be served, and why.
+    /// Models that cannot be served, and why.
     pub refused: Vec<String>,
 }
 
-impl Listed {
-    /// The one model of a server that is given no list.
+impl ListedModel {
+    /// The model of a server without a list.
     #[must_use]
     pub fn one(name: &str, base_path: &str, platform: &str) -> Self {
-        Listed {
+        ListedModel {
             name: name.to_owned(),
             base_path: base_path.to_owned(),
             platform: platform.to_owned(),
@@ -70,10 +70,10 @@ impl Listed {
         }
     }
 
-    /// Why it can not be served, if it can not.
+    /// Why it cannot be served, if it cannot.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
-        let Listed { name, base_path, platform, .. } = self;
+        let ListedModel { name, base_path, platform, .. } = self;
         if !is_model_name(name) {
             return Some(format!("model {name:?}: a name must not be empty or contain / or :"));
         }
@@ -82,14 +82,14 @@ impl Listed {
         }
         if let Some((scheme, _)) = base_path.split_once("://") {
             return Some(format!(
-                "model {name}: {base_path} is not a folder of this machine; copy or mount what is \
-                 at {scheme}:// and name that folder"
+                "model {name}: {base_path} is not a directory of this machine; copy or mount it \
+                 from {scheme}:// and name the directory"
             ));
         }
         None
     }
 
-    /// Where it comes from: all its versions are served, as Simple TensorFlow Serving does.
+    /// Its source.
     #[must_use]
     pub fn source(&self, common: &ModelConfig, policy: VersionPolicy) -> SourceConfig {
         SourceConfig {
@@ -107,7 +107,7 @@ impl Listed {
 /// Reads the file of `--model_config_file`.
 ///
 /// # Errors
-/// If it can not be read, is no JSON (with line and column), or has no such list.
+/// If the file cannot be read, is not JSON (with line and column), or has no such list.
 pub fn read(path: &Path) -> Result<ModelList> {
     let shown = path.display();
     let text = fs::read_to_string(path)
@@ -117,13 +117,13 @@ pub fn read(path: &Path) -> Result<ModelList> {
     list(file.model_config_list).map_err(|e| e.context(shown))
 }
 
-/// Sorts out a list of models: of two with the same name the last counts.
-fn list(models: Vec<Listed>) -> Result<ModelList> {
+/// Checks a list of models; of two with the same name the last is used.
+fn list(models: Vec<ListedModel>) -> Result<ModelList> {
     let mut list = ModelList::default();
     for model in models {
         if let Some(at) = list.models.iter().position(|other| other.name == model.name) {
-            let Listed { name, base_path, .. } = list.models.remove(at);
-            list.notes.push(format!("model {name} is listed twice; {base_path} is left out"));
+            let ListedModel { name, base_path, .. } = list.models.remove(at);
+            list.notes.push(format!("model {name} is listed twice; {base_path} is ignored"));
         }
         match model.refusal() {
             Some(why) => list.refused.push(why),
@@ -145,7 +145,7 @@ fn list(models: Vec<Listed>) -> Result<ModelList> {
         let (ours, theirs) = (list.settings.server.clone(), &session.server);
         let differs = ours.clone().or(theirs) != theirs.clone().or(&ours);
         if differs {
-            let note = "its session_config is not that of the models before it, which counts";
+            let note = "its session_config differs from that of earlier models, which is used";
             list.notes.push(format!("model {name}: {note}"));
         }
         list.settings.server = ours.or(theirs);
@@ -187,11 +187,11 @@ mod tests {
         assert_eq!(list.notes.len(), 2, "{:?}", list.notes);
         let [h2o, hdfs] = list.refused.as_slice() else { panic!("{:?}", list.refused) };
         assert!(h2o.contains("platform h2o is not built in"), "{h2o}");
-        assert!(hdfs.contains("hdfs:///h is not a folder of this machine"), "{hdfs}");
+        assert!(hdfs.contains("hdfs:///h is not a directory of this machine"), "{hdfs}");
     }
 
     #[test]
-    fn one_session_counts_for_all_and_that_is_told() {
+    fn one_session_config_is_used_for_all_models() {
         let model = |name: &str, growth: bool| {
             format!(
                 "{{\"name\": \"{name}\", \"base_path\": \"/m\", \
