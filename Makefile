@@ -4,7 +4,8 @@
 #   make test           the tests: Rust, then real clients          (CLIENTS=all for all of them)
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo
 #   make lint           Rust, Python and JavaScript: findings and format; `make format` formats all
-#   make check          test, lint, documentation, Dockerfiles, licences; CI runs it with CLIENTS=all
+#   make check          test, also with TensorFlow alone, lint, documentation, Dockerfiles, licences;
+#                       CI runs it with CLIENTS=all
 #
 # Requires Rust, gcc, make and Python 3 with pip. libtensorflow and ONNX Runtime are fetched into lib/,
 # once; `make clean` leaves them there.
@@ -31,8 +32,8 @@ BINARY = $(TARGET)/release/tensorserve
 # The time at which make was called: the server prints the time from here until it is ready.
 CALLED_AT := $(shell date +%s%N)
 
-.PHONY: run test rust-test client-test bench check lib build lint lint-rust lint-python \
-	lint-javascript format doc deny audit dockerfiles clean help
+.PHONY: run test rust-test tensorflow-alone client-test bench check lib build lint lint-rust \
+	lint-python lint-javascript format doc deny audit dockerfiles clean help
 
 run: lib build
 	@TENSORSERVE_CALLED_AT=$(CALLED_AT) \
@@ -44,6 +45,10 @@ test: lib rust-test client-test
 rust-test: lib
 	$(CARGO) test --workspace --locked $(ARGS)
 
+# Tests the server with one platform: code that needs another one by mistake fails here.
+tensorflow-alone: lib
+	$(CARGO) test --locked --no-default-features --features tensorflow $(ARGS)
+
 # Runs real clients against the server. CLIENTS selects them, as described above.
 client-test: lib
 	@# The build that the other tests use, so that nothing is compiled twice.
@@ -53,7 +58,7 @@ client-test: lib
 bench: lib
 	$(CARGO) bench --locked --bench serve -- $(ARGS)
 
-check: test lint doc dockerfiles deny
+check: test tensorflow-alone lint doc dockerfiles deny
 
 lib:
 	@$(FETCH)

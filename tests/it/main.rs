@@ -2,6 +2,8 @@
 //!
 //! * `fake` platform: batching, lifecycle and protocols without libtensorflow;
 //! * real models: what the reference servers answer, case by case.
+//!
+//! A test of a platform is compiled with the feature of that platform. Every build has TensorFlow.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -41,11 +43,14 @@ mod model_server;
 mod model_server_models;
 mod npy;
 mod on_request;
+#[cfg(feature = "onnx")]
 mod onnx;
 mod operations;
 mod own_name;
 mod page;
+#[cfg(all(feature = "onnx", feature = "xgboost", feature = "mxnet"))]
 mod platforms;
+#[cfg(feature = "pmml")]
 mod pmml;
 mod reload;
 mod reload_sources;
@@ -59,8 +64,10 @@ mod sagemaker_service;
 mod same_answers;
 mod simple_cases;
 mod simple_front;
+#[cfg(feature = "sklearn")]
 mod sklearn;
 mod sources;
+#[cfg(feature = "spark")]
 mod spark;
 mod steps;
 mod stop;
@@ -71,4 +78,5 @@ mod tfs_metrics;
 mod warm_up;
 mod warmup_command;
 mod worker;
+#[cfg(feature = "xgboost")]
 mod xgboost;

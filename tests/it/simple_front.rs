@@ -13,7 +13,7 @@ use crate::support::fake::Model;
 use crate::support::place::Place;
 use crate::support::process::{Process, ended, run, tensorserve};
 use crate::support::server::{TestServer, config, settings};
-use crate::support::{alike, data, link, project};
+use crate::support::{data, link, project};
 
 const MODELS: &str = "simple-tensorflow-serving/models";
 const TEMPLATE: &str = "simple-tensorflow-serving/models/tensorflow_template_application_model";
@@ -56,7 +56,10 @@ fn the_command_line_serves_prints_its_settings_and_no_password() {
 }
 
 #[test]
+#[cfg(all(feature = "xgboost", feature = "mxnet"))]
 fn models_of_other_platforms_are_named_by_flag_and_in_the_list() {
+    use crate::support::alike;
+
     let boosted = data(MODELS).join("xgboost_iris/model.bst").display().to_string();
     let row = json!({"data": [[1.0, 2.0, 3.0, 4.0]]}).to_string();
     let flags = ["--port=0", "--model_base_path", &boosted, "--model_platform=xgboost"];
@@ -96,6 +99,7 @@ fn models_of_other_platforms_are_named_by_flag_and_in_the_list() {
 }
 
 #[test]
+#[cfg(feature = "xgboost")]
 fn mistakes_in_the_data_of_other_platforms_are_told() {
     let boosted = data(MODELS).join("xgboost_iris/model.bst").display().to_string();
     let flags = ["--port=0", "--model_base_path", &boosted, "--model_platform=xgboost"];
@@ -116,6 +120,7 @@ fn mistakes_in_the_data_of_other_platforms_are_told() {
 }
 
 #[test]
+#[cfg(feature = "xgboost")]
 fn marshalled_hooks_beside_a_model_are_told_of_when_asked_for() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let model = folder.path().join("model.bst");
@@ -134,6 +139,7 @@ fn marshalled_hooks_beside_a_model_are_told_of_when_asked_for() {
 }
 
 #[test]
+#[cfg(feature = "spark")]
 fn rows_in_libsvms_form_are_checked() {
     let path = data(MODELS).join("mllib_lr_model").display().to_string();
     let flags = ["--port=0", "--model_base_path", &path, "--model_platform=spark"];
