@@ -16,6 +16,7 @@ use crate::Server;
 use crate::config::environment::Environment;
 use crate::config::{self, AuthConfig, Config, Mistakes, Settings, SourceConfig};
 use crate::platforms;
+use tensorserve_auth as auth;
 use tensorserve_core::engine::{Choice, Engine, ModelSpec, VersionState};
 use tensorserve_os as os;
 use tensorserve_platform::Platforms;
@@ -35,6 +36,7 @@ pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitC
         );
     }
     check_sources(&config, &mut mistakes);
+    check_auth_file(&config, &mut mistakes);
     let config = mistakes.result(config)?;
     serve(&config, environment, start, |_| Ok(()))
 }
@@ -119,6 +121,16 @@ fn check_sources(config: &Config, mistakes: &mut Mistakes) {
         if let Some(unknown) = unknown_platform(source, &platforms) {
             mistakes.add(unknown);
         }
+    }
+}
+
+/// Records what is wrong with the file of users and keys.
+fn check_auth_file(config: &Config, mistakes: &mut Mistakes) {
+    let Some(AuthConfig::File(path)) = &config.auth else {
+        return;
+    };
+    if let Err(error) = auth::file::list(path) {
+        mistakes.add(error.context("auth_file"));
     }
 }
 

@@ -70,9 +70,11 @@ fn unknown_settings_suggest_the_nearest() {
 #[test]
 fn mistakes_of_options_and_variables_are_reported_together() {
     let mut command = tensorserve(&["serve", "--host", "foo", "--batching", "maybe"]);
-    command.args(["--http-port", "99999", "/nope"]).env("TENSORSERVE_HTTP_PROT", "1");
+    command.args(["--http-port", "99999", "--auth-file", "/no/users", "/nope"]);
+    command.env("TENSORSERVE_HTTP_PROT", "1");
     let parts = [
-        "5 configuration mistakes",
+        "6 configuration mistakes",
+        "auth_file: /no/users: No such file or directory",
         "TENSORSERVE_HTTP_PROT is not a variable of tensorserve; did you mean \
          TENSORSERVE_HTTP_PORT?",
         "--host: \"foo\" is not an IP address",
