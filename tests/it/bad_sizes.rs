@@ -47,7 +47,7 @@ fn depth() {
         ("closed brackets", &closed, "more than 254 levels", "more than 254 dimensions"),
         ("a deep value", &around_one, "more than 254 levels", "more than 254 dimensions"),
         ("objects", &objects, "Invalid value", "Invalid value"),
-        ("closed objects", &closed_objects, "", "is no float"),
+        ("closed objects", &closed_objects, "", "is not a value of type float"),
     ];
     for (what, value, tfs, own) in cases {
         for key in ["inputs", "instances"] {

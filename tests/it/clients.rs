@@ -87,7 +87,7 @@ fn what_there_is_not_is_refused_in_words() {
         (
             format!("{path}?language=cobol"),
             400,
-            "there is no client in \"cobol\"; available: json, bash",
+            "there is no client for the language \"cobol\"; available: json, bash",
         ),
         (
             format!("{path}?language=python&variant=soap"),

@@ -230,7 +230,7 @@ fn no_more_listen_than_may() {
     let address = place.server.address;
     let all: Vec<Events> = (0..100).map(|_| Events::listen(address, "/api/v1/stream")).collect();
     let refused = place.server.get("/api/v1/stream");
-    refused.assert_refused("one too many", 503, "listen");
+    refused.assert_refused("one too many", 503, "connected to the stream");
     drop(all);
     place.server.wait_until("room", |_| {
         Events::listen(address, "/api/v1/stream").head.starts_with("HTTP/1.1 200")

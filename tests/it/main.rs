@@ -45,6 +45,7 @@ mod npy;
 mod on_request;
 #[cfg(feature = "onnx")]
 mod onnx;
+mod openapi;
 mod operations;
 mod own_name;
 mod page;

@@ -45,7 +45,7 @@ fn files_of_the_page_are_read_only_and_kept_by_their_tag() {
     wrong.assert_refused("a POST", 405, "POST is not allowed for /console/app.js");
     assert_eq!(wrong.headers["allow"], "GET, HEAD");
     let nothing = get(&place.server, "/console/nothing.js", &[BROWSER]);
-    nothing.assert_refused("no file", 404, "the page has no file /console/nothing.js");
+    nothing.assert_refused("no file", 404, "there is no file /console/nothing.js");
     for path in ["/console/", "/console/%2e%2e/mod.rs"] {
         get(&place.server, path, &[BROWSER]).assert_refused(path, 404, "there is nothing at");
     }

@@ -119,7 +119,7 @@ fn a_log_of_one_version_warms_up_the_next() {
         link(file, &tfs::warm_up::file_of(&version));
     });
     assert_eq!(next.value("default"), Some(2.5), "{}", next.log());
-    let line = "default version 124: 3 recorded requests were run to warm it up";
+    let line = "default version 124: warmed up with 3 recorded requests";
     assert!(next.log().contains(line), "{}", next.log());
 }
 

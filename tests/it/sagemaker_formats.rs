@@ -88,7 +88,7 @@ fn arrays_come_and_go() {
     broken.assert_refused("a cut array", 400, "npy");
     let text = npy("|S1", "(2,)", b"ab");
     let refused = invoke(&server, "application/x-npy", text);
-    refused.assert_refused("text", 400, "does not fit input \"x\" of float");
+    refused.assert_refused("text", 400, "cannot be converted to type float of input \"x\"");
     let server = of("two_inputs");
     let refused = invoke(&server, "application/x-npy", &array);
     refused.assert_refused("two inputs", 400, "has 2 inputs");
@@ -105,7 +105,7 @@ fn images_go_to_the_one_input_of_bytes() {
     }
     let server = of("multiply_2");
     let refused = invoke(&server, "application/x-image", &image);
-    refused.assert_refused("a model of numbers", 400, "takes no images");
+    refused.assert_refused("a model of numbers", 400, "does not accept images");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn records_go_to_the_one_input_of_bytes() {
     }
     let server = of("multiply_2");
     let refused = invoke(&server, "application/x-tfrecord", &file);
-    refused.assert_refused("a model of numbers", 400, "takes no tf.Example");
+    refused.assert_refused("a model of numbers", 400, "does not accept tf.Example");
     let headers = [
         ("Content-Type", "application/x-npy"),
         ("X-Amzn-SageMaker-Custom-Attributes", "tfs-method=classify"),
@@ -150,7 +150,11 @@ fn extended_answers_are_what_is_accepted() {
     let lines = invoke_for(&server, "text/csv", "application/jsonlines", "1\n2\n");
     assert_eq!(lines.text(), "3.5\n4.0\n");
     let scalar = invoke_for(&server, "text/csv", "application/json", r#"{"inputs": 1.0}"#);
-    scalar.assert_refused("a scalar", 400, "no rows in common (y []): accept application/json");
+    scalar.assert_refused(
+        "a scalar",
+        400,
+        "the outputs do not all have the same number of rows (y []): accept application/json",
+    );
 
     let server = extended(("m", "sagemaker/synth/two_inputs"));
     let rows = r#"[{"a": [1, 2, 3], "b": 4}]"#;
@@ -206,7 +210,7 @@ fn refusals_say_what_is_wrong() {
         invoke(&server, kind, body).assert_refused(what, 400, part);
     }
     let refused = invoke(&server, "application/pdf", "x");
-    refused.assert_refused("a type", 415, "Unsupported Media Type: application/pdf; accepted are");
+    refused.assert_refused("a type", 415, "Unsupported Media Type: application/pdf; supported are");
     let refused = invoke(&server, "foo\"bar", "x");
     refused.assert_refused("a quote", 415, "Unsupported Media Type: foo\"bar");
     let deep = "[".repeat(1_000_000);

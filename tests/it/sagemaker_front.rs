@@ -201,7 +201,7 @@ fn what_can_not_start_says_why() {
     assert!(error.contains("no SavedModel bundles found!"), "{error}");
     let twice = model_dir(&["a/m/1", "b/m/1"]);
     let error = refused(twice.path(), &[]);
-    assert!(error.contains("two models are called \"m\""), "{error}");
+    assert!(error.contains("two models have the name \"m\""), "{error}");
 }
 
 #[test]

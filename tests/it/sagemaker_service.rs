@@ -118,7 +118,7 @@ fn of_several_models_the_target_is_meant_or_the_endpoint() {
     let body = r#"{"instances": [[2.0]]}"#;
     let answer = call(&server, "e/invocations", &[JSON], body);
     let named = ["half_plus_three", "twice", "tfs-model-name"];
-    let json = assert_raises(&answer, 424, "ModelError", "names no model");
+    let json = assert_raises(&answer, 424, "ModelError", "does not name a model");
     for part in named {
         assert!(json["OriginalMessage"].as_str().is_some_and(|text| text.contains(part)), "{json}");
     }

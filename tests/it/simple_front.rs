@@ -156,8 +156,8 @@ fn rows_in_libsvms_form_are_checked() {
     }
     for (name, value, told) in [
         ("max_ids", json!(691), "max_ids must be 692"),
-        ("ids", json!([692]), "id 692 is none of the 692 features"),
-        ("ids", json!([-1]), "id -1 is none of the 692 features"),
+        ("ids", json!([692]), "id 692 is out of range: the model has 692 features"),
+        ("ids", json!([-1]), "id -1 is out of range: the model has 692 features"),
         ("ids", json!([1, 2]), "there are 2 ids and 1 values"),
         ("values", json!(["x"]), "could not convert string to float"),
     ] {

@@ -180,7 +180,7 @@ fn good_files_warm_and_bad_ones_fail_the_load_as_there() {
     for name in ["none", "empty", "ok", "records_1000"] {
         assert_eq!(place.value(name), Some(2.5), "{name}: {}", place.log());
     }
-    assert!(place.log().contains("ok version 123: 4 recorded requests were run to warm it up"));
+    assert!(place.log().contains("ok version 123: warmed up with 4 recorded requests"));
     for (name, code, part) in WRONG {
         assert_eq!(place.value(name), None, "{name}");
         let status = get(place.process.address, &format!("/v1/models/{name}")).json();

@@ -1,4 +1,4 @@
-//! What a protocol brings for gRPC.
+//! The gRPC side of a protocol: its services, limits and errors.
 
 use std::time::Instant;
 
@@ -8,14 +8,14 @@ use tonic::service::RoutesBuilder;
 use tensorserve_auth::Permission;
 use tensorserve_tensor::error::Error;
 
-/// The services of a protocol, as it adds them.
+/// The gRPC services of the server; each protocol adds its own.
 #[derive(Default)]
 pub struct GrpcServices {
     /// The services themselves.
     pub services: RoutesBuilder,
-    /// Every method of theirs, as `/package.Service/Method`, and what a client must be allowed to.
+    /// Every method, as `/package.Service/Method`, with the permission that it requires.
     pub methods: Vec<(&'static str, Permission)>,
-    /// Their descriptions for reflection, as encoded `FileDescriptorSet`s.
+    /// Their encoded `FileDescriptorSet`s, for reflection.
     pub descriptors: Vec<&'static [u8]>,
 }
 
@@ -26,14 +26,15 @@ pub struct GrpcLimits {
     pub max_message_bytes: usize,
 }
 
-/// When the client of a call stops waiting (`grpc-timeout`): in the extensions of its request.
+/// The client's deadline (`grpc-timeout`), stored in the extensions of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientDeadline(pub Instant);
 
-/// The most bytes of an error's text, which travels in a header; as TensorFlow Serving cuts it.
+/// The most bytes of an error message, which travels in a header. TensorFlow Serving truncates
+/// at the same length.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// An error of the method `name` as gRPC has it. What is the server's own fault is logged.
+/// The gRPC status of an error of the method `name`. Errors that the server causes are logged.
 #[must_use]
 pub fn status(name: &str, error: &Error) -> Status {
     let cause = std::error::Error::source(error).map_or(String::new(), |e| format!(" ({e})"));

@@ -1,13 +1,12 @@
-//! What a protocol is made of.
+//! The interface that protocols implement.
 //!
 //! A protocol turns bytes into an [`InferRequest`](tensorserve_core::engine::InferRequest) and an
-//! [`InferResponse`](tensorserve_core::engine::InferResponse) into bytes; everything between is
-//! [`Engine::infer`]. It brings [`Routes`], each with what a client must be allowed to and how it is
-//! described, and perhaps gRPC services, metrics under names of its own, and formats of files.
+//! [`InferResponse`](tensorserve_core::engine::InferResponse) into bytes; [`Engine::infer`] does the
+//! rest. It adds [`Routes`], each with the required permission and a description, and optionally gRPC
+//! services, metrics under its own names, and file formats.
 //!
-//! No protocol sees a socket or the HTTP library: a request comes in as a [`Request`] and goes out as
-//! a [`Reply`]. A protocol need not be part of this program: whoever embeds the server adds it where
-//! the server is put together.
+//! A protocol does not see a socket or the HTTP library: it receives a [`Request`] and returns a
+//! [`Reply`]. A program that embeds the server can add protocols of its own.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -32,13 +31,13 @@ pub use self::media::{first_choice, media_type};
 pub use self::reply::{ALLOW, Background, Chunks, JSON, LONGEST_ERROR, NPY, Reply, bounded};
 pub use self::request::{Body, Form, Headers, NoHeaders, Params, Request, RequestHead};
 pub use self::route::{
-    Answer, BodyKind, Envelope, Handler, Methods, Missing, Operation, Route, Scope,
+    Answer, BodyKind, Envelope, Handler, Methods, Missing, Operation, QueryParameter, Route, Scope,
 };
 pub use self::table::{Group, Match, RouteTable, Routes};
 
-/// A protocol. Where the server is put together, one line adds it.
+/// A protocol. The program adds each one where it starts the server.
 pub trait Protocol: Send + Sync {
-    /// Its name, as metrics have it.
+    /// Its name in metrics.
     fn name(&self) -> &'static str;
 
     /// Adds its routes.
@@ -47,32 +46,32 @@ pub trait Protocol: Send + Sync {
     /// Adds its gRPC services; most protocols have none.
     fn grpc(&self, _host: &Host, _limits: grpc::GrpcLimits, _services: &mut grpc::GrpcServices) {}
 
-    /// Metrics under names of its own.
+    /// Exports metrics under its own names.
     fn exporter(&self) -> Option<Arc<dyn MetricsExporter>> {
         None
     }
 
-    /// Files in a version's folder that it knows: recorded requests, batching parameters.
+    /// Reads files in a version's directory: recorded requests, batching parameters.
     fn version_files(&self) -> Option<Arc<dyn VersionFiles>> {
         None
     }
 
-    /// How it writes the request log.
+    /// The format in which it writes the request log.
     fn record_format(&self) -> Option<Arc<dyn RecordFormat>> {
         None
     }
 }
 
-/// What a protocol is served by.
+/// The server that a protocol is part of.
 #[derive(Clone)]
 pub struct Host {
     /// The core.
     pub engine: Engine,
     /// How clients reach the server.
     pub listeners: Listeners,
-    /// How many HTTP connections are open.
+    /// The number of open HTTP connections.
     pub connections: Arc<dyn Fn() -> usize + Send + Sync>,
-    /// How every route of the server is described, once all protocols have added theirs.
+    /// The descriptions of all routes, set once every protocol has added its own.
     pub operations: Arc<OnceLock<Vec<Operation>>>,
 }
 

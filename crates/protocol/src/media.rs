@@ -6,8 +6,8 @@ pub fn media_type(content_type: &str) -> String {
     content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// What `of` returns for the preferred type of an `Accept` header: of the types for which it returns
-/// something, the one with the highest weight, and of equal ones the first.
+/// What `of` returns for the preferred media type of an `Accept` header: among the types for which it
+/// returns `Some`, the one with the highest weight; among equal weights, the first.
 pub fn first_choice<T>(accept: &str, of: impl Fn(&str) -> Option<T>) -> Option<T> {
     let (mut best, mut choice) = (0.0, None);
     for range in accept.split(',') {

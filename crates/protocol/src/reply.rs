@@ -1,4 +1,4 @@
-//! What a protocol answers.
+//! HTTP responses of protocols.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -19,20 +19,20 @@ pub struct Reply {
     pub headers: Vec<(&'static str, String)>,
     /// The body.
     pub body: Bytes,
-    /// Further pieces of the body, as they come; `None` if the body is complete.
+    /// Further pieces of the body, sent when available; `None` if the body is complete.
     pub more: Option<Chunks>,
-    /// Where the time of an inference went, for `Server-Timing`.
+    /// The time that each stage of an inference took, for `Server-Timing`.
     pub timing: Option<RunTiming>,
-    /// The failure that it reports, for the log.
+    /// The error that it reports, for the log.
     pub error: Option<Error>,
-    /// Work that goes on after the response; a graceful shutdown waits for it.
+    /// Work that continues after the response; a graceful shutdown waits for it.
     pub background: Option<Background>,
 }
 
 /// A body that is sent piece by piece.
 pub type Chunks = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 
-/// Work that goes on after a response.
+/// Work that continues after a response.
 pub type Background = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The content type of most responses.
@@ -60,8 +60,7 @@ impl Reply {
         }
     }
 
-    /// An error as `{"error":"TEXT"}`, the form of everything that belongs to no protocol of another
-    /// server.
+    /// An error as `{"error":"TEXT"}`, the format of all routes that no reference server has.
     #[must_use]
     pub fn error(error: Error, status: u16) -> Self {
         let message = serde_json::Value::from(&*bounded(error.message()));
@@ -84,7 +83,7 @@ impl Reply {
         self
     }
 
-    /// The same response, with where the time of its inference went.
+    /// The same response with the timing of its inference.
     #[must_use]
     pub fn with_timing(mut self, timing: Option<RunTiming>) -> Self {
         self.timing = timing;
@@ -92,12 +91,11 @@ impl Reply {
     }
 }
 
-/// The most bytes of an error's text that go to a client.
+/// The most bytes of an error message in a response.
 pub const LONGEST_ERROR: usize = 4096;
 
-/// An error's text as it goes to a client. Errors quote what was sent, which can be a name or a
-/// string of any size. Of a text that is too long the middle is left out: its start says what is
-/// wrong, and its end what to do.
+/// An error message for a response. Errors quote parts of the request, which can be of any size. The
+/// middle of a message that is too long is left out: its start names the mistake, its end the fix.
 #[must_use]
 pub fn bounded(message: &str) -> Cow<'_, str> {
     if message.len() <= LONGEST_ERROR {
@@ -122,7 +120,7 @@ mod tests {
         assert_eq!(bounded("short"), "short");
         let exact = "a".repeat(LONGEST_ERROR);
         assert_eq!(bounded(&exact), exact);
-        // Characters of three bytes, so that neither cut falls between two of them.
+        // Characters of three bytes, so that the cuts must respect character boundaries.
         let long = format!("start {}end", "€".repeat(100_000));
         let cut = bounded(&long);
         assert!(cut.len() < LONGEST_ERROR + 100, "{}", cut.len());

@@ -1,4 +1,4 @@
-//! What a client asks: the head of an HTTP request, what its path names, its body, and who asks.
+//! HTTP requests: the head, the path parameters, the payload and the client's identity.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,20 +15,20 @@ use crate::url::{fields, percent_decoded};
 pub struct Request<'a> {
     /// The request line and the headers.
     pub head: RequestHead<'a>,
-    /// What the path names.
+    /// The parameters in the path.
     pub params: Params<'a>,
     /// The payload.
     pub body: Body,
-    /// When the head had arrived.
+    /// The moment at which the head had arrived.
     pub start: Instant,
-    /// Who asks.
+    /// The user or key that sent the request.
     pub identity: Identity,
-    /// The address that the request came from, if it is known.
+    /// The client's address, if it is known.
     pub peer: Option<IpAddr>,
 }
 
 impl Request<'_> {
-    /// Takes the bytes of the payload; of a form there are none.
+    /// Takes the bytes of the payload; a form has none.
     #[must_use]
     pub fn take_bytes(&mut self) -> Bytes {
         match std::mem::replace(&mut self.body, Body::Bytes(Bytes::new())) {
@@ -49,7 +49,7 @@ pub struct RequestHead<'a> {
     pub headers: &'a dyn Headers,
 }
 
-/// The headers of a request. A protocol asks for those it knows.
+/// The headers of a request.
 pub trait Headers {
     /// The first value of header `name` (in lower case), if it is text.
     fn get(&self, name: &str) -> Option<&str>;
@@ -61,7 +61,7 @@ impl Headers for HashMap<&'static str, String> {
     }
 }
 
-/// No headers at all.
+/// A request without headers.
 pub struct NoHeaders;
 
 impl Headers for NoHeaders {
@@ -77,7 +77,7 @@ impl<'a> RequestHead<'a> {
         self.target.split_once('?').map_or(self.target, |(path, _)| path)
     }
 
-    /// Names and values in the query, decoded.
+    /// The names and values in the query, decoded.
     pub fn query(&self) -> impl Iterator<Item = (String, String)> + use<'a> {
         fields(self.target.split_once('?').map_or("", |(_, query)| query))
     }
@@ -100,7 +100,7 @@ impl<'a> RequestHead<'a> {
 pub struct Params<'a>(pub(crate) SmallVec<[(&'a str, &'a str); 2]>);
 
 impl<'a> Params<'a> {
-    /// The text in the place of `{name}`, as it was sent; empty if the route has no such parameter.
+    /// The value of `{name}`, as it was sent; empty if the route has no such parameter.
     #[must_use]
     pub fn raw(&self, name: &str) -> &'a str {
         self.0.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| *value)
@@ -121,13 +121,13 @@ impl<'a> Params<'a> {
 /// A payload.
 #[derive(Debug)]
 pub enum Body {
-    /// Its bytes, inflated if they were compressed.
+    /// Its bytes, decompressed.
     Bytes(Bytes),
     /// The parts of a `multipart/form-data` payload.
     Form(Form),
 }
 
-/// A form, taken apart.
+/// A form, split into its parts.
 #[derive(Debug, Default)]
 pub struct Form {
     /// Its parts, in order: name and content.

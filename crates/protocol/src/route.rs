@@ -1,4 +1,5 @@
-//! Routes: which requests a protocol answers, who may send them, and how they are described.
+//! Routes: the requests that a protocol handles, the permissions that they require, and their
+//! descriptions.
 
 use std::borrow::Cow;
 use std::future::{Future, ready};
@@ -13,16 +14,16 @@ use tensorserve_tensor::error::Error;
 use crate::reply::Reply;
 use crate::request::{Params, Request, RequestHead};
 
-/// A response on its way.
+/// The future response of a handler.
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Reply> + 'a>>;
 
-/// An error with its HTTP status, in the JSON of a protocol.
+/// Writes an error with its HTTP status in the format of a protocol.
 pub type Envelope = fn(Error, u16) -> Reply;
 
 /// The methods of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Methods {
-    /// GET, and HEAD, for which the server leaves the body out.
+    /// GET, and HEAD, whose responses have no body.
     Get,
     /// GET alone.
     GetOnly,
@@ -30,7 +31,7 @@ pub enum Methods {
     Post,
     /// DELETE.
     Delete,
-    /// Whatever the method.
+    /// Any method.
     Any,
 }
 
@@ -41,7 +42,7 @@ impl Methods {
         self == Methods::Any || self.names().contains(&method)
     }
 
-    /// Their names; those that make sense, if any method is taken.
+    /// Their names; for any method, the names that a description lists.
     #[must_use]
     pub fn names(self) -> &'static [&'static str] {
         match self {
@@ -54,7 +55,7 @@ impl Methods {
     }
 }
 
-/// Answers the requests of a route. Cheap to clone.
+/// Handles the requests of a route. Cheap to clone.
 #[derive(Clone)]
 pub struct Handler(Arc<dyn Handle>);
 
@@ -96,7 +97,7 @@ impl Handler {
         Handler(Arc::new(Waiting(Arc::clone(state), function)))
     }
 
-    /// Calls `function`, which waits for nothing, with `state`.
+    /// Calls `function`, which is not asynchronous, with `state`.
     pub fn immediate<S, F>(state: &Arc<S>, function: F) -> Self
     where
         S: Send + Sync + 'static,
@@ -105,7 +106,7 @@ impl Handler {
         Handler(Arc::new(Immediate(Arc::clone(state), function)))
     }
 
-    /// Answers a request.
+    /// Handles a request.
     #[must_use]
     pub fn call<'a>(&'a self, request: Request<'a>) -> Answer<'a> {
         self.0.call(request)
@@ -136,26 +137,37 @@ pub struct Route {
     pub(crate) handler: Handler,
 }
 
-/// How a route is described to its users.
+/// The description of a parameter in the query.
+#[derive(Clone, Debug)]
+pub struct QueryParameter {
+    /// Its name.
+    pub name: &'static str,
+    /// What it selects, and its default.
+    pub description: &'static str,
+    /// Its JSON Schema.
+    pub schema: Value,
+}
+
+/// The description of a route for its users.
 #[derive(Clone, Debug, Default)]
 pub struct Operation {
-    /// The protocol that it belongs to, in words.
+    /// The display name of its protocol.
     pub tag: &'static str,
-    /// What it is for, in a sentence without a full stop.
+    /// What it does, in a phrase without a full stop.
     pub summary: &'static str,
     /// Its path, with parameters in braces.
     pub path: Cow<'static, str>,
     /// Its methods.
     pub methods: &'static [&'static str],
-    /// What a client must be allowed to.
+    /// The permission that it requires.
     pub permission: Option<Permission>,
-    /// Parameters in the query: name, and what it is for.
-    pub query: Vec<(&'static str, &'static str)>,
+    /// The parameters in the query.
+    pub query: Vec<QueryParameter>,
     /// The media type of a request's payload, and its JSON Schema.
     pub request: Option<(&'static str, Value)>,
     /// The media type of a response, and its JSON Schema.
     pub response: Option<(&'static str, Value)>,
-    /// It is an alias that clients of another server use, and not worth a line of its own.
+    /// It is an alias for clients of a reference server and left out of descriptions.
     pub hidden: bool,
 }
 
@@ -164,7 +176,7 @@ fn as_bytes(_: &RequestHead<'_>) -> BodyKind {
 }
 
 impl Route {
-    /// A route that `handler` answers.
+    /// A route with a handler.
     pub fn new(
         methods: Methods,
         path: impl Into<Cow<'static, str>>,
@@ -194,37 +206,42 @@ impl Route {
         }
     }
 
-    /// What it is for, in a sentence without a full stop.
+    /// What it does, in a phrase without a full stop.
     pub fn summary(&mut self, summary: &'static str) -> &mut Self {
         self.operation.summary = summary;
         self
     }
 
-    /// A parameter in the query.
-    pub fn query(&mut self, name: &'static str, what: &'static str) -> &mut Self {
-        self.operation.query.push((name, what));
+    /// Adds a parameter in the query, with its JSON Schema.
+    pub fn query(
+        &mut self,
+        name: &'static str,
+        description: &'static str,
+        schema: Value,
+    ) -> &mut Self {
+        self.operation.query.push(QueryParameter { name, description, schema });
         self
     }
 
-    /// The media type of its payload and the JSON Schema of that.
+    /// The media type and the JSON Schema of its payload.
     pub fn request(&mut self, media_type: &'static str, schema: Value) -> &mut Self {
         self.operation.request = Some((media_type, schema));
         self
     }
 
-    /// The media type of its response and the JSON Schema of that.
+    /// The media type and the JSON Schema of its response.
     pub fn response(&mut self, media_type: &'static str, schema: Value) -> &mut Self {
         self.operation.response = Some((media_type, schema));
         self
     }
 
-    /// It is left out of descriptions.
+    /// Leaves it out of descriptions.
     pub fn hidden(&mut self) -> &mut Self {
         self.operation.hidden = true;
         self
     }
 
-    /// Letters of whole segments of the path match in any case.
+    /// Matches the letters of whole path segments in any case.
     pub fn any_case(&mut self) -> &mut Self {
         self.any_case = true;
         self
@@ -248,7 +265,7 @@ impl Route {
         self
     }
 
-    /// It is part of the REST API that pages of other origins may call, where that is allowed.
+    /// Makes it part of the REST API that pages of other origins may call (CORS).
     pub fn cors(&mut self) -> &mut Self {
         self.cors = true;
         self
@@ -260,7 +277,7 @@ impl Route {
         &self.path
     }
 
-    /// What a client must be allowed to.
+    /// The permission that it requires.
     #[must_use]
     pub fn permission(&self) -> Permission {
         self.permission
@@ -284,13 +301,13 @@ impl Route {
         self.body_limit.map_or(limit, |own| own.min(limit))
     }
 
-    /// Whether pages of other origins may call it, where that is allowed.
+    /// Whether pages of other origins may call it (CORS).
     #[must_use]
     pub fn is_cors(&self) -> bool {
         self.cors
     }
 
-    /// Answers a request.
+    /// Handles a request.
     #[must_use]
     pub fn answer<'a>(&'a self, request: Request<'a>) -> Answer<'a> {
         self.handler.call(request)
@@ -300,16 +317,16 @@ impl Route {
 /// Why no route matches a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The path has other methods: these, sorted.
+    /// The path has only these methods, sorted.
     Method(Vec<&'static str>),
     /// There is no such path.
     Path,
 }
 
-/// Answers requests below a path prefix that no route matches.
+/// Handles requests below a path prefix that no route matches.
 pub(crate) type MissingHandler = Box<dyn Fn(&RequestHead<'_>, &Missing) -> Reply + Send + Sync>;
 
-/// What is answered below a path prefix where no route matches.
+/// A path prefix with the handler of requests that no route matches.
 pub struct Scope {
     pub(crate) prefix: &'static str,
     pub(crate) any_case: bool,
@@ -339,7 +356,7 @@ impl Scope {
         self
     }
 
-    /// What a client must be allowed to, by the method of its request; to read without this.
+    /// The permission that a request requires, by its method; the default is [`Permission::Read`].
     pub fn permission(&mut self, permission: fn(&str) -> Permission) -> &mut Self {
         self.permission = permission;
         self
@@ -357,13 +374,13 @@ impl Scope {
         is_prefix && (self.prefix.ends_with('/') || rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// Answers a request that no route matches.
+    /// Handles a request that no route matches.
     #[must_use]
     pub fn answer(&self, head: &RequestHead<'_>, missing: &Missing) -> Reply {
         (self.missing)(head, missing)
     }
 
-    /// What a request with this method must be allowed to.
+    /// The permission that a request with this method requires.
     #[must_use]
     pub fn permission_for(&self, method: &str) -> Permission {
         (self.permission)(method)
@@ -375,7 +392,7 @@ impl Scope {
         (self.envelope)(error, status)
     }
 
-    /// Whether pages of other origins may read its responses, where that is allowed.
+    /// Whether pages of other origins may read its responses (CORS).
     #[must_use]
     pub fn is_cors(&self) -> bool {
         self.cors

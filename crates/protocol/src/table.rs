@@ -1,4 +1,4 @@
-//! The one table of routes: it matches requests, says what each requires, and describes them all.
+//! The table of all routes: it matches requests to routes and lists the descriptions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::reply::Reply;
 use crate::request::{Params, Request, RequestHead};
 use crate::route::{Answer, Envelope, Handler, Methods, Missing, Operation, Route, Scope};
 
-/// The routes of a server. Where two have the same methods and path, the first counts.
+/// The routes of a server. Of two with the same methods and path, the first wins.
 #[derive(Default)]
 pub struct RouteTable {
     routes: Vec<Route>,
     scopes: Vec<Scope>,
-    /// Below one of the scopes the query counts.
+    /// One of the scopes matches the query, too.
     with_query: bool,
     nodes: Vec<Node>,
-    /// Paths as they are written, and numbers of nodes.
+    /// Case-sensitive paths with the numbers of their nodes.
     exact: Router<usize>,
-    /// Paths in lower case, of routes that match in any case.
+    /// Lower-case paths of routes that match in any case.
     any_case: Router<usize>,
 }
 
@@ -39,17 +39,17 @@ struct Node {
 struct Found<'t, 'p> {
     node: &'t Node,
     params: Params<'p>,
-    /// The path is written as theirs, and not in another case.
+    /// The path matches including its case.
     exact: bool,
 }
 
-/// What a request leads to.
+/// The result of matching a request.
 pub enum Match<'t, 'p> {
-    /// A route, and what the path names.
+    /// A route, and the parameters in the path.
     Route(&'t Route, Params<'p>),
-    /// No route: what the innermost scope answers, and why.
+    /// No route: the innermost scope, and why no route matches.
     Missing(&'t Scope, Missing),
-    /// Not even a scope.
+    /// Neither a route nor a scope.
     Nothing,
 }
 
@@ -57,7 +57,7 @@ impl RouteTable {
     /// A table of these routes and scopes.
     ///
     /// # Errors
-    /// If two paths differ in the name of a parameter only.
+    /// If two paths differ only in the name of a parameter.
     pub fn new(routes: Routes) -> Result<Self> {
         let Routes { routes, scopes } = routes;
         let mut table = RouteTable { routes, scopes, ..RouteTable::default() };
@@ -82,13 +82,13 @@ impl RouteTable {
             }
             node.routes.push(index);
         }
-        // The innermost first; of equal ones the first that was added.
+        // The innermost first; among equal prefixes, the first that was added.
         table.scopes.sort_by_key(|scope| std::cmp::Reverse(scope.prefix.len()));
         table.with_query = table.scopes.iter().any(|scope| scope.with_query);
         Ok(table)
     }
 
-    /// What a request leads to.
+    /// Matches a request.
     #[must_use]
     pub fn find<'t, 'p>(&'t self, head: &RequestHead<'p>) -> Match<'t, 'p>
     where
@@ -129,7 +129,7 @@ impl RouteTable {
         let lower = path.to_ascii_lowercase();
         let found = self.any_case.at(&lower).ok()?;
         let node = self.nodes.get(*found.value)?;
-        // Lower case has the same length: the same bytes of the path as it was sent.
+        // ASCII lower case has the same length, so offsets are valid in the path as it was sent.
         let original = |value: &str| {
             let start = value.as_ptr().addr() - lower.as_ptr().addr();
             path.get(start..start + value.len())
@@ -140,17 +140,17 @@ impl RouteTable {
             .zip(found.params.iter())
             .map(|(name, (_, value))| Some((name, original(value)?)))
             .collect();
-        // What follows a parameter within its segment matches as it is written.
+        // A verb after a parameter is case-sensitive.
         verbs_match(pattern, path).then_some(())?;
         Some(Found { node, params: Params(params?), exact: false })
     }
 
-    /// How every route is described, in the order in which they were added.
+    /// The descriptions of all routes, in the order in which they were added.
     pub fn operations(&self) -> impl Iterator<Item = &Operation> {
         self.routes.iter().map(|route| &route.operation)
     }
 
-    /// Every route with what it requires, for tests that must not forget one.
+    /// Every route with its permission, for tests that cover all routes.
     pub fn permissions(&self) -> impl Iterator<Item = (&'static [&'static str], &str, Permission)> {
         self.routes.iter().map(|route| (route.operation.methods, &*route.path, route.permission))
     }
@@ -158,17 +158,17 @@ impl RouteTable {
 
 fn insert(router: &mut Router<usize>, path: &str, node: usize) -> Result<()> {
     router.insert(path, node).map_err(|error| {
-        let message = format!("route {path:?} is in conflict with another: {error}");
+        let message = format!("route {path:?} conflicts with another route: {error}");
         Error::new(Code::AlreadyExists, message)
     })
 }
 
-/// The names in braces.
+/// The names of the parameters in braces.
 fn parameter_names(pattern: &str) -> impl Iterator<Item = &str> {
     pattern.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0))
 }
 
-/// Whether what stands behind a parameter, such as `:predict`, is in `path` as in `pattern`.
+/// Whether the verbs after parameters, such as `:predict`, are the same in `path` as in `pattern`.
 fn verbs_match(pattern: &str, path: &str) -> bool {
     let verb = |segment: &'_ str| segment.split_once('}').map(|(_, verb)| verb.to_owned());
     let mut pairs = pattern.split('/').zip(path.split('/'));
@@ -183,7 +183,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Routes that share a tag (the protocol in words), a state and the form of errors.
+    /// Routes that share a tag (the display name of the protocol), a state and an error format.
     pub fn group<'r, S: Send + Sync + 'static>(
         &'r mut self,
         tag: &'static str,
@@ -194,7 +194,7 @@ impl Routes {
     }
 }
 
-/// Adds routes that have something in common.
+/// Adds routes that share a tag, a state and an error format.
 pub struct Group<'r, S> {
     routes: &'r mut Routes,
     tag: &'static str,
@@ -214,7 +214,7 @@ impl<S: Send + Sync + 'static> Group<'_, S> {
         self.add(methods, path.into(), permission, Handler::new(self.state, function))
     }
 
-    /// Adds a route whose handler waits for nothing.
+    /// Adds a route whose handler is not asynchronous.
     pub fn immediate(
         &mut self,
         methods: Methods,
@@ -240,7 +240,7 @@ impl<S: Send + Sync + 'static> Group<'_, S> {
         &mut self.routes.routes[at]
     }
 
-    /// Says what is answered below a path prefix where no route matches.
+    /// Sets the handler of requests below a path prefix that no route matches.
     pub fn scope(
         &mut self,
         prefix: &'static str,
@@ -303,7 +303,7 @@ mod tests {
         RouteTable::new(routes).expect("no conflict")
     }
 
-    /// The path of the route that a request leads to with its parameters, or what the scope says.
+    /// The path of the matching route with its parameters, or the scope and the reason.
     fn find(table: &RouteTable, method: &str, target: &str) -> String {
         let head = RequestHead { method, target, headers: &NoHeaders };
         match table.find(&head) {

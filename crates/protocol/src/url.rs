@@ -1,7 +1,6 @@
-//! Texts in URLs, and forms of text fields as browsers send them
-//! (`application/x-www-form-urlencoded`).
+//! Percent-encoding of URLs, and forms of text fields (`application/x-www-form-urlencoded`).
 
-/// Names and values of the fields, decoded, in their order; what is no UTF-8 is replaced.
+/// The names and values of the fields, decoded, in their order; invalid UTF-8 is replaced.
 pub fn fields(form: &str) -> impl Iterator<Item = (String, String)> {
     let decoded = |text: &str| percent_decoded(&text.replace('+', " "));
     let fields = form.split('&').map(|field| field.split_once('=').unwrap_or((field, "")));
@@ -14,7 +13,7 @@ pub fn field(form: &[u8], name: &str) -> Option<String> {
     fields(&form).find(|(key, _)| key == name).map(|(_, value)| value)
 }
 
-/// The text with `%41` as `A`; what is no such escape stays, what is no UTF-8 is replaced.
+/// The text with `%41` as `A`. Malformed escapes stay as they are; invalid UTF-8 is replaced.
 pub fn percent_decoded(text: &str) -> String {
     if !text.contains('%') {
         return text.to_owned();
@@ -36,8 +35,7 @@ pub fn percent_decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The text as it may stand in a path or a query: `%41` for every byte that is no letter, digit,
-/// `-`, `.` or `_`.
+/// The text for a path or a query: `%41` for every byte except letters, digits, `-`, `.` and `_`.
 pub fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -58,7 +56,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_stands_in_a_path_and_can_be_decoded(text in any::<String>()) {
+        fn encoded_text_is_valid_in_a_path_and_decodes_to_the_same_text(text in any::<String>()) {
             let encoded = percent_encoded(&text);
             prop_assert!(encoded.bytes().all(|b| b.is_ascii_graphic() && b != b'/'));
             prop_assert_eq!(percent_decoded(&encoded), text);

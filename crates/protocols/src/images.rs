@@ -6,7 +6,7 @@ use tensorserve_codec::base64;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, ImageEncoding, Shape, Signature, StringsBuilder, Tensor};
 
-/// The images as the signature's one input: a string for each, of shape `[images]`.
+/// The images as the one input of the signature: a string tensor of shape `[images]`.
 ///
 /// # Errors
 /// If the signature has several inputs, or one that is not strings.
@@ -37,5 +37,8 @@ pub(crate) fn tensor(signature: &Signature, images: &[Bytes]) -> Result<Tensor> 
 }
 
 fn not_for_images(signature: &Signature, why: &str) -> Error {
-    Error::invalid(format!("signature {:?} takes no images: {why}; send JSON", signature.name))
+    Error::invalid(format!(
+        "signature {:?} does not accept images: {why}; send JSON",
+        signature.name
+    ))
 }

@@ -1,5 +1,4 @@
-//! The protocols that clients speak. Each decodes requests and encodes answers; what lies between
-//! is the engine's.
+//! The protocols. Each decodes requests and encodes responses; the engine does everything between.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

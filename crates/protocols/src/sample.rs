@@ -1,18 +1,18 @@
-//! A request that works, made up from what a signature declares: what `gen_json` answers, what
-//! generated clients send and what the command line shows.
+//! Sample requests with synthetic inputs of the shapes that a signature declares, for `gen_json`,
+//! generated clients and the command line.
 
 use tensorserve_codec::json::write;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DType, Signature, TensorSpec};
 
-/// More numbers than anyone sends by hand: an example of more is refused.
+/// The most values of a sample.
 const MOST_VALUES: usize = 1 << 20;
 
-/// How many entries an open dimension gets in Simple TensorFlow Serving's examples: enough to show
-/// that a request may hold several.
+/// The size of a dimension of unknown size in the samples of Simple TensorFlow Serving: two, to show
+/// that a request may hold several rows.
 const OPEN: usize = 2;
 
-/// What to send for one input: everywhere the same value.
+/// A synthetic input: one value in every position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made<'a> {
     /// The input's name.
@@ -23,14 +23,14 @@ pub struct Made<'a> {
     pub fill: Fill,
 }
 
-/// A made-up value.
+/// A synthetic value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// The number 1, which every type of number takes.
+    /// The number 1, which is valid for every numeric type.
     One,
-    /// The truth value true.
+    /// The boolean true.
     True,
-    /// The empty text.
+    /// The empty string.
     Text,
 }
 
@@ -47,7 +47,7 @@ impl Fill {
 }
 
 impl Made<'_> {
-    /// How many values it is made of.
+    /// The number of its values.
     #[must_use]
     pub fn count(&self) -> usize {
         self.dims.iter().fold(1, |count: usize, &dim| count.saturating_mul(dim))
@@ -79,13 +79,15 @@ fn made(spec: &TensorSpec) -> Made<'_> {
 /// The values of [`inputs`] as a JSON object: the `data` of a request.
 ///
 /// # Errors
-/// [`Code::InvalidArgument`] for a signature whose inputs are too large for that.
+/// [`Code::InvalidArgument`] if the inputs of the signature are too large.
 pub fn data(signature: &Signature) -> Result<String> {
     let inputs = inputs(signature);
     let count = inputs.iter().fold(0, |count: usize, made| count.saturating_add(made.count()));
     if count > MOST_VALUES {
         let name = &signature.name;
-        let message = format!("an example for signature {name:?} would hold {count} values");
+        let message = format!(
+            "a sample for signature {name:?} would have {count} values; at most {MOST_VALUES} are allowed"
+        );
         return Err(Error::new(Code::InvalidArgument, message));
     }
     let mut text = b"{".to_vec();
@@ -101,15 +103,15 @@ pub fn data(signature: &Signature) -> Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The sizes of a made-up value for `spec`: `open` for what is left open. Of an input that may be
-/// of any rank, a list.
+/// The dimensions of a synthetic input for `spec`, with `open` for sizes that are unknown. An input of
+/// unknown rank gets one dimension.
 #[must_use]
 pub fn dims(spec: &TensorSpec, open: usize) -> Vec<usize> {
     let sizes = spec.shape.sizes().unwrap_or_else(|| vec![-1]);
     sizes.into_iter().map(|size| usize::try_from(size).unwrap_or(open)).collect()
 }
 
-/// The JSON text `value` in nested lists of these sizes.
+/// The JSON text `value` in nested lists with these dimensions.
 #[must_use]
 pub fn nested(dims: &[usize], value: &str) -> String {
     dims.iter().rev().fold(value.to_owned(), |inner, &size| {
@@ -167,6 +169,6 @@ mod tests {
         let most = i64::MAX;
         let signature = signature(vec![spec("x", DType::Float, Some(&[-1, most, most]))]);
         let error = data(&signature).expect_err("too large");
-        assert!(error.message().contains("would hold"), "{error}");
+        assert!(error.message().contains("values; at most"), "{error}");
     }
 }

@@ -27,26 +27,30 @@ impl Protocol for Builtin {
             .immediate(Methods::Get, "/", Permission::Public, |_, _| {
                 Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..])
             })
-            .summary("A sign of life");
+            .summary("Check that the process is alive")
+            .response(
+                JSON,
+                serde_json::json!({ "type": "object", "properties": { "status": { "const": "alive" } } }),
+            );
         group
             .immediate(Methods::Get, "/healthz", Permission::Public, |_, _| {
                 Reply::ok(TEXT, &b"ok\n"[..])
             })
-            .summary("Whether the process is alive")
+            .summary("Check that the process is alive")
             .response(TEXT, serde_json::json!({ "const": "ok\n" }));
         group
             .immediate(Methods::Get, "/health", Permission::Public, |_, _| {
                 Reply::ok("text/html; charset=utf-8", &b"healthy"[..])
             })
-            .summary("Whether the process is alive, as Simple TensorFlow Serving says it")
-            .response(TEXT, serde_json::json!({ "const": "healthy" }));
+            .summary("Check that the process is alive, as in Simple TensorFlow Serving")
+            .response("text/html; charset=utf-8", serde_json::json!({ "const": "healthy" }));
         group
             .immediate(Methods::Get, "/readyz", Permission::Public, |engine, _| readiness(engine))
-            .summary("Whether every configured model is available")
+            .summary("Check that every configured model has a ready version")
             .response(TEXT, serde_json::json!({ "const": "ok\n" }));
         group
             .immediate(Methods::Get, "/metrics", Permission::Metrics, |engine, _| metrics(engine))
-            .summary("Metrics for Prometheus")
+            .summary("Return metrics in the Prometheus text format")
             .response(TEXT, serde_json::json!({ "type": "string" }));
         group.scope("/", |_, head, missing| not_found(head, missing));
     }

@@ -1,4 +1,4 @@
-//! What admins change: models, labels, batching parameters and readiness.
+//! Changes by admins: models, labels, batching parameters and readiness.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ use tensorserve_protocol::{
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The most bytes of a name that is given here.
+/// The most bytes of a name in a request.
 const LONGEST_NAME: usize = 255;
 
-/// How long a client waits for a load, which goes on after that.
+/// The longest time that a client waits for a load, which continues after that.
 const LOAD_TIME: Duration = Duration::from_secs(600);
 
 /// Adds the routes.
@@ -42,10 +42,10 @@ pub(super) fn add_routes(group: &mut Group<'_, State>) {
         .summary("Report that the server is not ready, or stop doing so");
 }
 
-/// Reads what a request asks for.
+/// Decodes a request.
 type ReadAction = fn(&Params<'_>, &[u8]) -> Result<AdminAction>;
 
-/// Adds a route that changes something, described by the type of its payload.
+/// Adds a route that changes something. The type of the payload describes it.
 fn add_change<'g, B: JsonSchema>(
     group: &'g mut Group<'_, State>,
     methods: Methods,
@@ -67,11 +67,11 @@ struct Done {
     ok: bool,
 }
 
-/// Which model to load; one that is configured without a path.
+/// The model to load. Without a path, the model must be configured.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LoadBody {
-    /// The folder of the model.
+    /// The directory of the model.
     path: Option<String>,
 }
 
@@ -109,7 +109,7 @@ struct BatchingBody {
     max_execution_batch_size: Option<usize>,
 }
 
-/// What is asked for, read and checked.
+/// A decoded and checked request.
 enum AdminAction {
     Load(Option<String>),
     Unload,
@@ -120,7 +120,7 @@ enum AdminAction {
 }
 
 fn read_load(params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
-    let LoadBody { path } = read(body, "{} or {\"path\": \"FOLDER\"}")?;
+    let LoadBody { path } = read(body, "{} or {\"path\": \"DIRECTORY\"}")?;
     check_name("a model's name", &params.decoded("model"))?;
     Ok(AdminAction::Load(path))
 }
@@ -144,7 +144,7 @@ fn read_batching(_params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
     let form = "{\"max_batch_size\": 32, \"batch_timeout_micros\": 1000}";
     let batching: BatchingBody = read(body, form)?;
     if batching.allowed_batch_sizes.as_ref().is_some_and(|sizes| sizes.len() > 100) {
-        return Err(Error::invalid("allowed_batch_sizes has more than 100 sizes"));
+        return Err(Error::invalid("allowed_batch_sizes must not have more than 100 sizes"));
     }
     Ok(AdminAction::SetBatching(Box::new(batching), read(body, form)?))
 }
@@ -155,7 +155,7 @@ fn read_drain(_params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
 }
 
 impl State {
-    /// Changes something, and records who did.
+    /// Makes a change and records it in the audit log.
     async fn change(&self, read: ReadAction, mut request: Request<'_>) -> Reply {
         let body = request.take_bytes();
         let action = match check_form(&request.head).and_then(|()| read(&request.params, &body)) {
@@ -189,7 +189,7 @@ impl State {
                 engine.change(model, change, by).await
             }
             AdminAction::Unload => {
-                // Its versions must not be held while they leave.
+                // Drops the handles of its versions, which would delay the unload.
                 let is_requested = self.model_of(model)?.is_requested;
                 match is_requested {
                     true => engine.unload_for(model, by).await,
@@ -227,13 +227,14 @@ impl State {
 }
 
 fn not_ready(model: &str) -> Error {
-    let message =
-        format!("no version of model {model} is available: its batching parameters do not change");
+    let message = format!(
+        "no version of model {model} is available: its batching parameters cannot be changed"
+    );
     Error::new(Code::FailedPrecondition, message)
 }
 
 impl AdminAction {
-    /// What it is, for the audit.
+    /// The name and details of the change, for the audit log.
     fn described(&self) -> (&'static str, Value) {
         match self {
             AdminAction::Load(path) => ("load", json!({ "path": path.as_deref().map(cut) })),
@@ -250,7 +251,7 @@ impl AdminAction {
     }
 }
 
-/// Checks what a page of another site could not send without asking first.
+/// Checks the media type, which a page of another origin cannot send without a preflight request.
 fn check_form(head: &RequestHead<'_>) -> Result<()> {
     let kind = media_type(head.header("content-type").unwrap_or_default());
     if head.method != "DELETE" && kind != JSON {
@@ -260,7 +261,7 @@ fn check_form(head: &RequestHead<'_>) -> Result<()> {
 }
 
 fn read<T: DeserializeOwned>(body: &[u8], form: &str) -> Result<T> {
-    // First as an object: a list would otherwise be accepted, too.
+    // First as an object, because serde would also accept a list.
     let members: serde_json::Result<Map<String, Value>> = serde_json::from_slice(body);
     let read = members.and_then(|members| serde_json::from_value(members.into()));
     read.map_err(|error| Error::invalid(format!("the body is not of the form {form}: {error}")))
@@ -272,19 +273,20 @@ fn version(params: &Params<'_>) -> Result<i64> {
     number.ok_or_else(|| Error::invalid(format!("{text:?} is not a version number")))
 }
 
-/// Checks that clients can say the name in a path.
+/// Checks that a name is valid in a path.
 fn check_name(what: &str, name: &str) -> Result<()> {
     let is_good = |c: char| !c.is_control() && c != '/' && c != ':';
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_good) {
-        let message =
-            format!("{what} has 1 to {LONGEST_NAME} bytes, without / and : and control characters");
+        let message = format!(
+            "{what} must have 1 to {LONGEST_NAME} bytes, without / and : and control characters"
+        );
         return Err(Error::invalid(message));
     }
     Ok(())
 }
 
 impl BatchingBody {
-    /// These parameters, and those of `now` for the ones that are left out.
+    /// These parameters, with those of `now` for the ones that are left out.
     fn over(self, now: &BatchConfig) -> Result<BatchParameters> {
         let mode = match self.batching.as_deref() {
             None => now.mode,
@@ -311,7 +313,7 @@ impl BatchingBody {
         if size.is_none() {
             let splits = splits.unwrap_or(now.enable_large_batch_splitting);
             let most = merged.max_batch_size.unwrap_or(now.max_batch_size);
-            // Without splitting it has no meaning.
+            // It applies only with splitting.
             merged.max_execution_batch_size =
                 splits.then(|| now.max_execution_batch_size.min(most));
         }

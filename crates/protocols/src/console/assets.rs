@@ -1,21 +1,21 @@
-//! The files of the console's page and of the reference of the API, which are part of the binary,
-//! and the headers they are sent with. They hold no data: what they show comes from the console's
-//! API, which authorizes each request.
+//! The files of the dashboard and of the API reference, which are part of the binary, and their
+//! headers. They contain no data: they call the console's API, which authorizes each request.
 //!
-//! The policy lets the page load its own files and call its own server, and nothing else; no script
-//! or style may stand in markup, and no text ever becomes markup (`trusted-types 'none'`).
+//! The content security policy allows the page to load its own files and to call its own server. It
+//! forbids inline scripts and styles, and text is never parsed as HTML (`trusted-types 'none'`).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::LazyLock;
 
 use bytes::Bytes;
+use serde_json::json;
 
 use super::State;
 use tensorserve_auth::Permission;
 use tensorserve_protocol::{Group, JSON, Methods, Reply, RequestHead};
 use tensorserve_tensor::error::Error;
 
-/// What the page may do, for browsers.
+/// The content security policy.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     img-src 'self' blob: data:; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; \
     base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
@@ -69,7 +69,7 @@ static ASSETS: &[Asset] = assets! {
     "wires.js": SCRIPT,
 };
 
-/// One tag for all files: they only ever change together, with the binary.
+/// One entity tag for all files, which change only with the binary.
 static TAG: LazyLock<String> = LazyLock::new(|| {
     let mut hasher = DefaultHasher::new();
     for asset in ASSETS {
@@ -84,20 +84,23 @@ pub(super) fn add_routes(group: &mut Group<'_, State>) {
         .immediate(Methods::Get, "/", Permission::Public, |state, request| {
             root(&request.head, state.config.is_root)
         })
-        .summary("The console's page for browsers, and a sign of life for programs");
+        .summary("Return the dashboard to browsers, and the liveness of the server to programs")
+        .response(HTML, json!({ "type": "string" }));
     group
         .immediate(Methods::Get, "/console/{file}", Permission::Public, |_, request| {
             asset(&request.head, request.params.raw("file"))
         })
-        .summary("A file of the console's page");
+        .summary("Return a file of the dashboard")
+        .response("*/*", json!({ "type": "string" }));
     group
         .immediate(Methods::Get, "/reference", Permission::Public, |_, request| {
             reference(&request.head)
         })
-        .summary("A page that shows this description");
+        .summary("Return a page that shows this API description")
+        .response(HTML, json!({ "type": "string" }));
 }
 
-/// The page for a browser; a sign of life for every other client.
+/// The dashboard for a browser; a liveness response for every other client.
 fn root(head: &RequestHead<'_>, is_root: bool) -> Reply {
     if is_root || wants_page(head) {
         return page(head);
@@ -105,8 +108,7 @@ fn root(head: &RequestHead<'_>, is_root: bool) -> Reply {
     Reply::ok(JSON, &b"{\"status\":\"alive\"}"[..]).with_header("vary", "Accept")
 }
 
-/// Whether a request comes from a browser that is to show a page: programs accept JSON, or
-/// anything.
+/// Whether a client accepts HTML: programs accept JSON or anything.
 fn wants_page(head: &RequestHead<'_>) -> bool {
     let kinds = head.header("accept").unwrap_or_default();
     kinds.split(',').any(|kind| {
@@ -115,18 +117,18 @@ fn wants_page(head: &RequestHead<'_>) -> bool {
     })
 }
 
-/// The page.
+/// The dashboard.
 fn page(head: &RequestHead<'_>) -> Reply {
-    // What `/` is depends on the client.
+    // The response to `/` depends on the client.
     send(ASSETS.first(), head).with_header("vary", "Accept")
 }
 
-/// The page that shows the payloads and responses of every route.
+/// The API reference: the payloads and responses of every route.
 fn reference(head: &RequestHead<'_>) -> Reply {
     send(ASSETS.iter().find(|asset| asset.name == "reference.html"), head)
 }
 
-/// One of their files.
+/// A file of the dashboard or of the API reference.
 fn asset(head: &RequestHead<'_>, name: &str) -> Reply {
     let mut files = ASSETS.iter().filter(|asset| asset.content_type != HTML);
     send(files.find(|asset| asset.name == name), head)
@@ -134,7 +136,7 @@ fn asset(head: &RequestHead<'_>, name: &str) -> Reply {
 
 fn send(asset: Option<&Asset>, head: &RequestHead<'_>) -> Reply {
     let Some(asset) = asset else {
-        let message = format!("the page has no file {}", head.path());
+        let message = format!("there is no file {}", head.path());
         return Reply::error(Error::not_found(message), 404);
     };
     let known = head.header("if-none-match").is_some_and(|tags| tags.contains(TAG.as_str()));
@@ -142,7 +144,7 @@ fn send(asset: Option<&Asset>, head: &RequestHead<'_>) -> Reply {
     Reply::ok(asset.content_type, content)
         .with_status(if known { 304 } else { 200 })
         .with_header("etag", TAG.as_str())
-        // Asked for again each time, and then most often not sent again.
+        // Revalidated each time, usually with the response 304.
         .with_header("cache-control", "no-cache")
         .with_header("content-security-policy", POLICY)
         .with_header("x-content-type-options", "nosniff")
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_of_the_folder_is_served_and_all_are_small() {
+    fn every_file_is_served_and_all_are_small() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/console/page");
         let name = |entry: std::io::Result<fs::DirEntry>| {
             entry.expect("entry").file_name().into_string().expect("a name")
@@ -189,13 +191,13 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_file_loads_is_there() {
+    fn every_loaded_file_exists() {
         for asset in ASSETS {
             let quoted = asset.content.split('"').skip(1).step_by(2);
             let names = quoted.filter_map(|text| {
                 text.strip_prefix("./").or_else(|| text.strip_prefix("console/"))
             });
-            // "./" alone is the dashboard.
+            // "./" is the dashboard itself.
             for name in names.filter(|name| !name.is_empty()) {
                 assert!(ASSETS.iter().any(|a| a.name == name), "{} loads {name}", asset.name);
             }
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn no_markup_is_made_from_text_and_nothing_stands_in_markup() {
+    fn text_never_becomes_markup_and_nothing_is_inline() {
         for asset in ASSETS.iter().filter(|asset| asset.content_type == SCRIPT) {
             for bad in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
                 assert!(!asset.content.contains(bad), "{} has {bad}", asset.name);
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_browser_has_is_not_sent_again() {
+    fn cached_files_are_not_sent_again() {
         let first = ask("/console/app.css", &[]);
         let tag = header(&first, "etag").to_owned();
         let again = ask("/console/app.css", &[("if-none-match", &format!("W/{tag}, \"x\""))]);

@@ -1,7 +1,6 @@
-//! Who changed what: the last changes in memory, and all of them in the log, under the target
-//! `audit`.
+//! The audit log: the last changes in memory, and all changes in the log with the target `audit`.
 //!
-//! Nothing that is recorded here is a secret: names of users, models and folders, numbers.
+//! Entries contain no secrets, only the names of users, models and directories, and numbers.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -19,33 +18,33 @@ use tensorserve_tensor::error::Result;
 /// The most changes that are kept in memory.
 const MOST: usize = 1000;
 
-/// The longest text in a change.
+/// The most characters of a text in an entry.
 const LONGEST: usize = 500;
 
 /// Adds the route that lists the changes.
 pub(super) fn add_routes(group: &mut Group<'_, State>) {
-    let summary = "Who changed what since the server started";
+    let summary = "List the changes since the server started: by whom, what, and the outcome";
     add_read::<AuditLog>(group, "/api/v1/audit", Permission::Admin, summary, |state, _| {
         reply(Ok(state.audit.list()))
     });
 }
 
-/// The changes that are kept in memory.
+/// The entries that are kept in memory.
 #[derive(Default)]
 pub(super) struct Audit(Mutex<VecDeque<Entry>>);
 
-/// The changes, the oldest first.
+/// The entries, the oldest first.
 #[derive(Serialize, JsonSchema)]
 struct AuditLog {
     entries: Vec<Entry>,
 }
 
-/// A change.
+/// An entry of the audit log.
 #[derive(Clone, Serialize, JsonSchema)]
 struct Entry {
-    /// When it was asked for, in milliseconds since 1970.
+    /// When it was requested, in milliseconds since 1970.
     at: u64,
-    /// The user or key that asked for it.
+    /// The user or key that requested it.
     who: Option<String>,
     /// The address that the request came from.
     from: Option<String>,
@@ -53,13 +52,13 @@ struct Entry {
     what: &'static str,
     /// The model that it is about.
     model: Option<String>,
-    /// What was asked for.
+    /// The parameters of the request.
     details: Value,
     /// `ok`, or the reason why nothing changed.
     outcome: String,
 }
 
-/// A change in progress. It is recorded when it ends, also if the client disconnects before.
+/// A change in progress. It is recorded when this is dropped, also if the client disconnects.
 pub(super) struct Pending<'a> {
     audit: &'a Audit,
     entry: Entry,
@@ -81,7 +80,7 @@ impl Audit {
             what,
             model: model.map(cut),
             details,
-            outcome: "the client went away before it was done".to_owned(),
+            outcome: "the client disconnected before it was done".to_owned(),
         };
         Pending { audit: self, entry }
     }
@@ -120,7 +119,7 @@ impl Drop for Pending<'_> {
     }
 }
 
-/// The beginning of a text that may be long.
+/// The first characters of a text that may be long.
 pub(super) fn cut(text: &str) -> String {
     text.chars().take(LONGEST).collect()
 }
@@ -131,7 +130,7 @@ mod tests {
     use tensorserve_tensor::error::Error;
 
     #[test]
-    fn changes_are_remembered_with_their_outcome_and_not_for_ever() {
+    fn changes_are_kept_with_their_outcome_up_to_a_limit() {
         let (audit, client) =
             (Audit::default(), Client { name: None, roles: Vec::new(), from: None });
         let model = "x".repeat(10_000);
@@ -140,7 +139,7 @@ mod tests {
         let list: Value = serde_json::from_str(&audit.list()).unwrap();
         assert_eq!(list["entries"][0]["outcome"], "no");
         assert_eq!(list["entries"][0]["model"].as_str().unwrap().len(), LONGEST);
-        assert!(list["entries"][1]["outcome"].as_str().unwrap().contains("went away"));
+        assert!(list["entries"][1]["outcome"].as_str().unwrap().contains("disconnected"));
         for _ in 0..MOST + 5 {
             audit.begin(&client, "drain", None, Value::Null).end(&Ok(()));
         }

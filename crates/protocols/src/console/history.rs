@@ -1,7 +1,8 @@
-//! How the server was in the last fifteen minutes.
+//! The metrics of the last fifteen minutes.
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::json;
 
 use super::{State, add_read, no_model, reply, status, text};
 use tensorserve_auth::Permission;
@@ -9,18 +10,24 @@ use tensorserve_core::engine::{Engine, Point};
 use tensorserve_protocol::{Group, RequestHead};
 use tensorserve_tensor::error::{Error, Result};
 
-/// The longest step that may be asked for, in seconds.
+/// The longest step that a client can request, in seconds.
 const LONGEST_STEP: usize = 60;
 
 /// Adds the route.
 pub(super) fn add_routes(group: &mut Group<'_, State>) {
-    let (path, summary) =
-        ("/api/v1/history", "The last fifteen minutes of the server or of a model");
+    let (path, summary) = (
+        "/api/v1/history",
+        "Return the metrics of the last fifteen minutes, of the server or of a model",
+    );
     add_read::<History>(group, path, Permission::Read, summary, |state, request| {
         reply(history(state.engine(), &request.head))
     })
-    .query("model", "The model; the whole server without it")
-    .query("step", "The seconds that a point covers, from 1 to 60; only for the whole server");
+    .query("model", "The model; the default is the whole server", json!({ "type": "string" }))
+    .query(
+        "step",
+        "The seconds that a point covers; only for the whole server",
+        json!({ "type": "integer", "minimum": 1, "maximum": LONGEST_STEP, "default": 1 }),
+    );
 }
 
 /// The last fifteen minutes, the oldest point first.
@@ -39,7 +46,7 @@ fn history(engine: &Engine, head: &RequestHead<'_>) -> Result<String> {
     let step = head.query_value("step").map_or(Ok(1), |step| step.parse::<usize>());
     let step = step.ok().filter(|step| (1..=LONGEST_STEP).contains(step));
     let step = step.ok_or_else(|| {
-        Error::invalid(format!("step is a number of seconds, from 1 to {LONGEST_STEP}"))
+        Error::invalid(format!("step must be a whole number of seconds, from 1 to {LONGEST_STEP}"))
     })?;
     Ok(points(step as u64, &engine.metrics().past(step)))
 }

@@ -1,11 +1,11 @@
-//! The console: what operators of the server see and change, as JSON below `/api/v1/`.
+//! The console: a JSON API for operators below `/api/v1/`, and the dashboard.
 //!
-//! [`status`] reports the state of the server and its models, [`history`] their last fifteen
-//! minutes, [`stream`] both, once a second. [`admin`] changes what is served, and [`audit`] records
-//! who changed what. [`openapi`] describes every route, and [`assets`] is the page that shows it
-//! all. `docs/console.md` is for its users.
+//! [`status`] reports the state of the server and its models, [`history`] their metrics, and [`stream`]
+//! both once a second. [`admin`] changes what is served, and [`audit`] records the changes. [`openapi`]
+//! describes every route, and [`assets`] has the files of the dashboard. `docs/console.md` is the user
+//! documentation.
 //!
-//! Text that clients send becomes a path only in [`Engine::source_at`], which checks it.
+//! Text from clients is used as a path only in [`Engine::source_at`], which checks it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,17 +35,17 @@ mod openapi;
 mod status;
 mod stream;
 
-/// The most bytes of a payload: no request to the console is long.
+/// The most bytes of a payload.
 const LARGEST_BODY: usize = 64 << 10;
 
 const TAG: &str = "console";
 
-/// How the console is set up.
+/// The configuration of the console.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConsoleConfig {
-    /// It may change what is served.
+    /// Admins may change what is served.
     pub admin: bool,
-    /// `GET /` is its page for every client, and not only for browsers.
+    /// `GET /` returns the dashboard to every client, and not only to browsers.
     pub is_root: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// The console as `config` says.
+    /// The console with this configuration.
     #[must_use]
     pub fn new(config: ConsoleConfig) -> Self {
         Console { config }
@@ -111,12 +111,12 @@ impl State {
     }
 }
 
-/// Who sent a request, as far as is known.
+/// The client that sent a request, as far as it is known.
 #[derive(Clone, Debug)]
 struct Client {
-    /// The user's name, if the server knows users.
+    /// The name of the user or key, if the server authenticates.
     name: Option<String>,
-    /// The roles that are of use here.
+    /// The roles that apply to the console.
     roles: Vec<&'static str>,
     /// The address that the request came from.
     from: Option<IpAddr>,
@@ -134,7 +134,7 @@ impl Client {
     }
 }
 
-/// Adds a route that shows something, described by the type of its response.
+/// Adds a route that reads something. The type of the response describes it.
 fn add_read<'g, T: JsonSchema>(
     group: &'g mut Group<'_, State>,
     path: &'static str,
@@ -146,7 +146,7 @@ fn add_read<'g, T: JsonSchema>(
     route.summary(summary).response(JSON, schema_of::<T>()).body_limit(LARGEST_BODY)
 }
 
-/// The JSON Schema of `T`, with everything that it refers to within it.
+/// The JSON Schema of `T`, with all subschemas inlined.
 fn schema_of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
@@ -155,7 +155,7 @@ fn schema_of<T: JsonSchema>() -> Value {
     settings.into_generator().into_root_schema_for::<T>().to_value()
 }
 
-/// A response of JSON, or an error, as the console sends them.
+/// A JSON response of the console, or an error.
 fn reply(outcome: Result<impl Into<Bytes>>) -> Reply {
     match outcome {
         Ok(body) => with_headers(Reply::ok(JSON, body)),
@@ -172,7 +172,7 @@ fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// An error as the console writes it.
+/// The response for an error.
 fn refuse(error: Error) -> Reply {
     let body = text(&serde_json::json!({ "error": bounded(error.message()) }));
     let mut reply = with_headers(Reply::ok(JSON, body)).with_status(error.code().http());
@@ -185,7 +185,7 @@ fn not_found(head: &RequestHead<'_>, missing: &Missing) -> Reply {
     let path = head.path();
     match missing {
         Missing::Path => {
-            let message = format!("the console has nothing at {path}; see /openapi.json");
+            let message = format!("the console has no path {path}; see /openapi.json");
             refuse(Error::not_found(message))
         }
         Missing::Method(allowed) => {

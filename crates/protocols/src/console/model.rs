@@ -1,4 +1,4 @@
-//! One model in detail.
+//! The details of one model.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -29,7 +29,7 @@ pub(super) struct ModelDetail {
 struct VersionDetail {
     #[serde(flatten)]
     version: VersionView,
-    /// Its folder, for admins.
+    /// Its directory; only for admins.
     path: Option<String>,
     warm_up: Option<WarmUpView>,
     batching: Option<BatchingView>,
@@ -44,9 +44,9 @@ struct EventView {
     version: Option<i64>,
     /// What happened.
     what: &'static str,
-    /// How long it took.
+    /// Its duration in milliseconds.
     ms: Option<f64>,
-    /// Who asked for it.
+    /// The user that requested it, or another origin.
     who: String,
     error: Option<String>,
 }
@@ -54,9 +54,9 @@ struct EventView {
 /// How a version was warmed up.
 #[derive(Serialize, JsonSchema)]
 struct WarmUpView {
-    /// How many recorded requests it ran.
+    /// The number of recorded requests that were run.
     records: Option<u64>,
-    /// Whether it ran synthetic inputs.
+    /// Whether synthetic inputs were run.
     ran: bool,
     text: String,
 }
@@ -97,17 +97,17 @@ struct Sample {
 struct TensorView {
     name: String,
     tensor: String,
-    /// As NumPy names it.
+    /// NumPy's name of the type.
     dtype: String,
     /// Sizes of dimensions, -1 where any size is accepted; null for any rank.
     shape: Option<Vec<i64>>,
-    /// Of inputs: `image`, `string`, `bool` or `number`.
+    /// `image`, `string`, `bool` or `number`; only for inputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
 }
 
 impl ModelDetail {
-    /// The detail of model `name` for `client`.
+    /// The details of model `name` for `client`.
     ///
     /// # Errors
     /// If there is no such model.
@@ -171,7 +171,7 @@ impl WarmUpView {
         let recorded = handle.version_metrics().warm_up();
         let text = match (handle.is_warmed(), recorded) {
             (false, _) => "not warmed up (warm_up is false)".to_owned(),
-            (true, None) => "ran synthetic inputs; it has no recorded requests".to_owned(),
+            (true, None) => "ran synthetic inputs; there are no recorded requests".to_owned(),
             (true, Some(warm_up)) => {
                 let ms = warm_up.time.as_millis();
                 format!(
@@ -248,8 +248,7 @@ pub(super) fn dtype(spec: &TensorSpec) -> String {
     }
 }
 
-/// A value for each input that the signature accepts, if clients can send them and they are not too
-/// large.
+/// A synthetic value for each input; `None` if clients cannot send them or they are too large.
 pub(super) fn sample(signature: &Signature) -> Option<Map<String, Value>> {
     let mut members = Map::new();
     for spec in &signature.inputs {

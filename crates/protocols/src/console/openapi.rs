@@ -1,5 +1,5 @@
-//! The description of every route as OpenAPI 3.1: from the table of routes, and for each model that is
-//! ready its inference, with what its signatures take and return.
+//! The OpenAPI 3.1 description: every operation in the table of routes, and the inference of each ready
+//! model with the schemas of its signatures.
 
 use serde_json::{Map, Value, json};
 
@@ -7,10 +7,10 @@ use super::{LARGEST_BODY, State, model, reply, text};
 use tensorserve_auth::{Permission, Role, Roles};
 use tensorserve_core::engine::{Choice, ModelHandle, ModelSpec};
 use tensorserve_protocol::url::percent_encoded;
-use tensorserve_protocol::{Group, JSON, Methods, Operation};
+use tensorserve_protocol::{Group, JSON, Methods, Operation, QueryParameter};
 use tensorserve_tensor::{DType, Signature, TensorSpec};
 
-/// The most models that are described one by one; of more, the first in the order of their names.
+/// The most models that are described, in the order of their names.
 const MOST_MODELS: usize = 200;
 
 /// Adds the route.
@@ -19,7 +19,7 @@ pub(super) fn add_routes(group: &mut Group<'_, State>) {
         .immediate(Methods::Get, "/openapi.json", Permission::Read, |state, _| {
             reply(Ok(state.describe()))
         })
-        .summary("This description")
+        .summary("Return this API description")
         .response(JSON, json!({ "type": "object", "description": "OpenAPI 3.1" }))
         .body_limit(LARGEST_BODY);
 }
@@ -43,7 +43,7 @@ impl State {
             "info": {
                 "title": "tensorserve",
                 "version": env!("CARGO_PKG_VERSION"),
-                "description": "Inference, the state of models, and the console of this server.",
+                "description": "Inference, the state of models, and the console.",
                 "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
             },
             "servers": [{ "url": "/" }],
@@ -72,10 +72,10 @@ impl State {
     }
 }
 
-/// The operations of a path; it is added if it is not there.
+/// The path item of `path`, which is added if it is missing.
 fn operations<'p>(paths: &'p mut Map<String, Value>, path: &str) -> &'p mut Value {
     paths.entry(path.to_owned()).or_insert_with(|| {
-        let parameters: Vec<Value> = parameters(path).map(parameter).collect();
+        let parameters: Vec<Value> = parameters(path).map(path_parameter).collect();
         match parameters.is_empty() {
             true => json!({}),
             false => json!({ "parameters": parameters }),
@@ -83,20 +83,39 @@ fn operations<'p>(paths: &'p mut Map<String, Value>, path: &str) -> &'p mut Valu
     })
 }
 
-/// The names in braces.
+/// The names of the parameters in braces.
 fn parameters(path: &str) -> impl Iterator<Item = &str> {
     path.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0))
 }
 
-fn parameter(name: &str) -> Value {
+fn query_parameter(parameter: &QueryParameter) -> Value {
+    let QueryParameter { name, description, schema } = parameter;
+    json!({ "name": name, "in": "query", "description": description, "schema": schema })
+}
+
+fn path_parameter(name: &str) -> Value {
     let schema = match name {
         "version" => json!({ "type": "integer", "format": "int64", "minimum": 0 }),
         _ => json!({ "type": "string" }),
     };
-    json!({ "name": name, "in": "path", "required": true, "schema": schema })
+    let description = match name {
+        "model" => "The name of a model",
+        "version" => "The number of a version",
+        "label" => "A label of a version",
+        "endpoint" => "The name of an endpoint",
+        "file" => "The name of a file",
+        other => other,
+    };
+    json!({
+        "name": name,
+        "in": "path",
+        "required": true,
+        "description": description,
+        "schema": schema,
+    })
 }
 
-/// Adds an operation. The first with a path and a method is the one that answers.
+/// Adds an operation. Of several with the same path and method, the first handles requests.
 fn add_operation(paths: &mut Map<String, Value>, operation: &Operation) {
     let mut described = json!({
         "summary": operation.summary,
@@ -111,17 +130,13 @@ fn add_operation(paths: &mut Map<String, Value>, operation: &Operation) {
         Some(permission) => members.insert("x-roles".to_owned(), json!(roles(permission))),
     };
     if !operation.query.is_empty() {
-        let parameter = |(name, what): &(&str, &str)| {
-            let schema = json!({ "type": "string" });
-            json!({ "name": name, "in": "query", "description": what, "schema": schema })
-        };
-        let parameters: Vec<Value> = operation.query.iter().map(parameter).collect();
+        let parameters: Vec<Value> = operation.query.iter().map(query_parameter).collect();
         members.insert("parameters".to_owned(), parameters.into());
     }
     let Value::Object(all) = operations(paths, &operation.path) else {
         return;
     };
-    // HEAD goes without saying where there is GET.
+    // HEAD is implied by GET.
     let methods = operation.methods.iter().filter(|method| **method != "HEAD");
     for method in methods.map(|method| method.to_ascii_lowercase()) {
         let mut described = described.clone();
@@ -136,8 +151,8 @@ fn add_operation(paths: &mut Map<String, Value>, operation: &Operation) {
 
 /// The names of the roles that have a permission.
 fn roles(permission: Permission) -> Vec<&'static str> {
-    let has = |role: &Role| permission.allows(Roles::of(&[*role]));
-    Role::ALL.into_iter().filter(has).map(Role::name).collect()
+    let allowed = Role::ALL.into_iter().filter(|role| permission.allows(Roles::of(&[*role])));
+    allowed.map(Role::name).collect()
 }
 
 fn request_of(operation: &Operation) -> Value {
@@ -165,7 +180,7 @@ fn responses(success: Value) -> Value {
 
 /// Describes the inference of one model.
 fn add_model(paths: &mut Map<String, Value>, handle: &ModelHandle) {
-    // Braces would be parameters.
+    // Encoded, because braces would be parameters.
     let name = percent_encoded(handle.model());
     let verbs = handle.signatures().iter().filter_map(verb);
     let mut verbs: Vec<&str> = verbs.collect();
@@ -186,7 +201,7 @@ fn add_model(paths: &mut Map<String, Value>, handle: &ModelHandle) {
             "content": { "application/json": { "schema": { "anyOf": answers } } },
         });
         let operation = json!({
-            "summary": format!("{} version {}", handle.model(), handle.version()),
+            "summary": format!("Run model {} version {}", handle.model(), handle.version()),
             "tags": ["models"],
             "x-roles": roles(Permission::Infer),
             "requestBody": { "required": true, "content": { "application/json": content } },
@@ -196,7 +211,7 @@ fn add_model(paths: &mut Map<String, Value>, handle: &ModelHandle) {
     }
 }
 
-/// The verb in the path of a call of a signature.
+/// The verb in the path that calls a signature.
 fn verb(signature: &Signature) -> Option<&'static str> {
     match signature.method_name.as_str() {
         "tensorflow/serving/classify" => Some("classify"),
@@ -249,7 +264,7 @@ fn response(signature: &Signature, verb: &str) -> Value {
     })
 }
 
-/// All tensors of one side, without their first `rows` dimensions: one may stand alone.
+/// All inputs or all outputs, without their first `rows` dimensions. A single one needs no name.
 fn tensors(specs: &[TensorSpec], rows: usize) -> Value {
     let members: Vec<(&str, Value)> =
         specs.iter().map(|spec| (spec.alias.as_str(), tensor(spec, rows))).collect();
@@ -270,7 +285,7 @@ fn tensor(spec: &TensorSpec, rows: usize) -> Value {
         Some(DType::String) => text,
         Some(DType::Bool) => json!({ "type": "boolean" }),
         Some(DType::Float | DType::Double | DType::Half | DType::BFloat16) => {
-            // NaN and infinities are words there, or strings here.
+            // NaN and infinities are not JSON numbers, so they are strings here.
             json!({ "type": ["number", "string"] })
         }
         Some(
@@ -303,7 +318,7 @@ fn tensor(spec: &TensorSpec, rows: usize) -> Value {
 }
 
 fn example(signature: &Signature, verb: &str) -> Option<Value> {
-    // A text is not an image.
+    // A sample string is not an image.
     if verb != "predict" || signature.takes_images {
         return None;
     }

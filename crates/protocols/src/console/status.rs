@@ -1,4 +1,4 @@
-//! How the server and its models are now.
+//! The current state of the server and its models.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,12 +18,13 @@ use tensorserve_protocol::{Group, JSON, bounded};
 
 /// Adds the routes.
 pub(super) fn add_routes(group: &mut Group<'_, State>) {
-    let summary = "The state of the server and of all models";
+    let summary = "Return the state of the server and of all models";
     add_read::<Status>(group, "/api/v1/status", Permission::Read, summary, |state, request| {
         reply(Ok(state.status(&state.client(&request))))
     })
     .response(JSON, status_schema());
-    let (path, summary) = ("/api/v1/models/{model}", "The state of a model in detail");
+    let (path, summary) =
+        ("/api/v1/models/{model}", "Return the state, signatures and history of a model");
     add_read::<ModelDetail>(group, path, Permission::Read, summary, |state, request| {
         let name = request.params.decoded("model");
         reply(ModelDetail::of(state.engine(), &name, &state.client(&request)).map(|m| text(&m)))
@@ -37,7 +38,7 @@ struct Status {
     models: Vec<ModelView<VersionView>>,
 }
 
-/// The schema of a status, in which [`beginning`] adds who asks.
+/// The schema of a status, with the client that [`beginning`] adds.
 fn status_schema() -> Value {
     let mut schema = schema_of::<Status>();
     let server = schema.pointer_mut("/properties/server/properties");
@@ -67,13 +68,13 @@ struct ServerView {
     /// In milliseconds since 1970.
     now: u64,
     uptime_seconds: f64,
-    /// Every configured model can be used.
+    /// Every configured model has a ready version.
     ready: bool,
     /// Why the server is not ready.
     reasons: Vec<String>,
     /// The server is shutting down.
     stopping: bool,
-    /// The server reports that it is not ready, as `/api/v1/drain` asked.
+    /// The server reports that it is not ready because of `/api/v1/drain`.
     draining: bool,
     /// Requests in flight.
     in_flight: i64,
@@ -86,7 +87,7 @@ struct ServerView {
     /// The memory limit of the container.
     memory_limit_bytes: Option<u64>,
     machine_memory_bytes: Option<u64>,
-    /// Of one core in the last second; 200 is two cores.
+    /// CPU use in the last second; 100 is one core.
     cpu_percent: Option<f64>,
     cores: usize,
     gpus: [(); 0],
@@ -104,7 +105,7 @@ struct ServerView {
 /// A library of custom operations.
 #[derive(Serialize, JsonSchema)]
 struct Library {
-    /// Its file name, without the folders.
+    /// Its file name without the directory.
     path: String,
     ops: Vec<String>,
     /// Always null: a server does not start with a library that cannot be loaded.
@@ -125,7 +126,7 @@ pub(super) struct ModelView<V> {
     platform: Option<&'static str>,
     /// `configured`, or `loaded` by request.
     source: &'static str,
-    /// It was taken out of service.
+    /// Whether it was taken out of service.
     offline: bool,
     /// The version that each label stands for.
     labels: BTreeMap<String, i64>,
@@ -141,7 +142,7 @@ pub(super) struct VersionView {
     state: &'static str,
     /// Why it failed, or what it waits for.
     error: Option<String>,
-    /// When it came into this state, in milliseconds since 1970.
+    /// When it entered this state, in milliseconds since 1970.
     since: u64,
     load_ms: Option<f64>,
     memory_bytes: Option<u64>,
@@ -152,7 +153,7 @@ pub(super) struct VersionView {
     error_percent: f64,
     p50_ms: Option<f64>,
     p99_ms: Option<f64>,
-    /// Mean size of a batch.
+    /// Mean number of rows in a batch.
     rows_per_batch: Option<f64>,
 }
 
@@ -164,7 +165,7 @@ impl State {
         format!("{}{}", beginning(client), self.status_for_all())
     }
 
-    /// The status without its [`beginning`]: the same for every client.
+    /// The status without its [`beginning`], the same for every client.
     pub(super) fn status_for_all(&self) -> String {
         let engine = self.engine();
         let (models, rates) = (engine.repository().models(), engine.metrics().rates_of_versions());
@@ -216,14 +217,14 @@ impl State {
 /// The start of every status, before what [`beginning`] adds.
 const BEGINNING: &str = "{\"server\":{";
 
-/// The start of a status: the client that it is for.
+/// The start of a status with the client that requested it.
 pub(super) fn beginning(client: &Client) -> String {
     let (user, roles) = (text(&client.name), text(&client.roles));
     format!("{BEGINNING}\"user\":{user},\"roles\":{roles},")
 }
 
 impl<V> ModelView<V> {
-    /// The state of a model, with what `of_version` makes of each version.
+    /// The state of a model; `of_version` converts each version.
     pub(super) fn new(
         model: &ModelState,
         rates: &VersionRates,
@@ -283,7 +284,7 @@ fn state(state: &VersionState) -> (&'static str, Option<String>) {
     }
 }
 
-/// The traffic of a span of time, and the load of the server at its end.
+/// The traffic of a time interval, and the load of the server at its end.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct PointView {
     /// Its end, in milliseconds since 1970.
@@ -297,12 +298,12 @@ pub(super) struct PointView {
     p99_ms: Option<f64>,
     /// Mean queue delay.
     queue_ms: Option<f64>,
-    /// Mean time of a run.
+    /// Mean run time.
     compute_ms: Option<f64>,
     in_flight: Option<i64>,
     memory_bytes: Option<u64>,
     cpu_percent: Option<f64>,
-    /// Batches by their size: the largest size that is counted there, or `more`.
+    /// Batches by size; a key is the upper limit of a range of sizes, or `more`.
     batch_rows: BTreeMap<String, u32>,
 }
 
@@ -343,7 +344,7 @@ pub(super) fn in_millis(time: Duration) -> f64 {
     round(time.as_secs_f64() * 1000.0)
 }
 
-/// Rounded to three decimal places: more is noise.
+/// Rounded to three decimal places.
 pub(super) fn round(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }

@@ -1,7 +1,7 @@
-//! Status and history once a second, as events from the server.
+//! Status and history once a second, as server-sent events.
 //!
-//! What is the same for everyone is written once, by the thread that writes history; each listener
-//! adds who they are. A slow listener misses seconds and holds no more than one.
+//! The thread that writes the history encodes the part that is the same for all listeners once; each
+//! stream adds its client. A slow listener misses seconds and keeps at most one in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -20,12 +20,12 @@ use tensorserve_tensor::error::{Error, Result};
 /// The most listeners at a time.
 const MOST: usize = 100;
 
-/// After this long a listener must connect again, and be authorized again.
+/// The longest duration of a stream. After it the client must connect again, which authorizes it again.
 const LONGEST: Duration = Duration::from_secs(300);
 
 const EVENTS: &str = "text/event-stream; charset=utf-8";
 
-/// What comes before the first event: how long to wait before reconnecting, in milliseconds.
+/// The start of a stream: the time to wait before reconnecting, in milliseconds.
 const RETRY: &str = "retry: 1000\n\n";
 
 /// Adds the route.
@@ -34,26 +34,26 @@ pub(super) fn add_routes(group: &mut Group<'_, State>) {
         .immediate(Methods::GetOnly, "/api/v1/stream", Permission::Read, |state, request| {
             state.stream(&state.client(&request)).map_or_else(refuse, with_headers)
         })
-        .summary("Status and history once a second, as server-sent events")
+        .summary("Stream the status and the history once a second, as server-sent events")
         .response(EVENTS, serde_json::json!({ "type": "string" }))
         .body_limit(LARGEST_BODY);
 }
 
-/// Those who listen.
+/// The open streams.
 #[derive(Default)]
 pub(super) struct Streams {
     seconds: watch::Sender<Second>,
     listeners: Arc<AtomicUsize>,
 }
 
-/// What is sent for one second, without who it is sent to.
+/// The events of one second, without the client-specific part.
 #[derive(Clone, Default)]
 struct Second {
     text: Bytes,
     is_last: bool,
 }
 
-/// Counts a listener until dropped.
+/// Counts a listener until this is dropped.
 struct Listener(Arc<AtomicUsize>);
 
 impl Drop for Listener {
@@ -66,8 +66,9 @@ impl Streams {
     fn enter(&self) -> Result<Listener> {
         let listener = Listener(Arc::clone(&self.listeners));
         if self.listeners.fetch_add(1, SeqCst) >= MOST {
-            let message =
-                format!("{MOST} clients are listening already; request /api/v1/status instead");
+            let message = format!(
+                "{MOST} clients are already connected to the stream; poll /api/v1/status instead"
+            );
             return Err(Error::unavailable(message));
         }
         Ok(listener)
@@ -94,7 +95,7 @@ impl State {
     /// The response to `GET /api/v1/stream`.
     ///
     /// # Errors
-    /// If too many clients listen already.
+    /// If too many clients are connected.
     fn stream(&self, client: &Client) -> Result<Reply> {
         let listener = self.streams.enter()?;
         let seconds = self.streams.seconds.subscribe();
@@ -115,7 +116,7 @@ fn events(seconds: watch::Receiver<Second>, listener: Listener, who: Bytes) -> C
     Box::pin(unfold(state, move |(mut seconds, listener, second)| {
         let who = who.clone();
         async move {
-            // The client's own part has been sent, and the common part follows.
+            // The client-specific part has been sent; the common part follows.
             if let Some(second) = second {
                 let ends = second.is_last || Instant::now() >= end;
                 let next = (seconds, listener, None);
@@ -130,7 +131,7 @@ fn events(seconds: watch::Receiver<Second>, listener: Listener, who: Bytes) -> C
 
 type Next = (watch::Receiver<Second>, Listener, Option<Second>);
 
-/// A state in which nothing more comes.
+/// A state without further events.
 fn ended((_, listener, second): Next) -> Next {
     (watch::channel(Second::default()).1, listener, second)
 }

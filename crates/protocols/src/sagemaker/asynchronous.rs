@@ -1,8 +1,8 @@
-//! `InvokeEndpointAsync`: the call is answered at once, and the outcome of the inference is
-//! written to a file when it is known.
+//! `InvokeEndpointAsync`: the server responds at once and writes the outcome of the inference to a file
+//! later.
 //!
-//! What the service keeps in S3 are files here: input comes from below folders that are
-//! configured, or with the call itself; output goes to a configured folder, under a name of ours.
+//! Local files replace the objects that the service has in S3: the input is the payload or a file below
+//! one of the configured directories, the output a file with a generated name in another one.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -17,21 +17,21 @@ use super::{SagemakerApi, attributes, service};
 use tensorserve_protocol::{JSON, Reply, Request, RequestHead};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The most invocations that may wait or run.
+/// The most invocations that may wait or run at a time.
 pub(super) const MOST_WAITING: usize = 1000;
 
-/// The most of them that run at once: they must not delay requests whose clients wait.
+/// The most invocations that run at a time, so that they do not delay synchronous requests.
 pub(super) const MOST_RUNNING: usize = 2;
 
-/// An inference that was accepted.
+/// An accepted inference.
 struct AsyncInvocation {
     api: SagemakerApi,
     order: Order,
-    /// Its place among those that may wait.
+    /// Counts it among those that may wait.
     _permit: OwnedSemaphorePermit,
 }
 
-/// What was asked for.
+/// A decoded request.
 struct Order {
     input: Input,
     content_type: String,
@@ -40,7 +40,7 @@ struct Order {
     model: Option<String>,
     endpoint: String,
     files: Files,
-    /// Not to be begun after this.
+    /// The moment after which it must not begin.
     expires: Option<Instant>,
     time_limit: Option<Duration>,
 }
@@ -50,7 +50,7 @@ enum Input {
     File(PathBuf),
 }
 
-/// Where the outcome goes.
+/// The files of the outcome.
 struct Files {
     output: PathBuf,
     failure: PathBuf,
@@ -65,7 +65,7 @@ impl Files {
 }
 
 impl SagemakerApi {
-    /// Accepts an invocation to be carried out later: says where its output will be.
+    /// Accepts an invocation to be run later. The response has the locations of its output.
     pub(super) async fn invoke_endpoint_async(&self, mut request: Request<'_>) -> Reply {
         let body = request.take_bytes();
         let (head, endpoint) = (&request.head, request.params.decoded("endpoint"));
@@ -74,7 +74,8 @@ impl SagemakerApi {
             Err(error) => return service::refuse("ValidationError", error, 400),
         };
         let Ok(permit) = self.shared.waiting.clone().try_acquire_owned() else {
-            let message = format!("{MOST_WAITING} asynchronous invocations are waiting: try again");
+            let message =
+                format!("{MOST_WAITING} asynchronous invocations are waiting: try again later");
             return service::refuse("ServiceUnavailable", Error::unavailable(message), 503);
         };
         let id = head.header("x-amzn-sagemaker-inference-id");
@@ -92,8 +93,7 @@ impl SagemakerApi {
         let config = self.config();
         let Some(output) = &config.async_output else {
             return Err(Error::invalid(
-                "Asynchronous invocations need a folder for their output: set \
-                 sagemaker_async_output",
+                "Asynchronous invocations need an output directory: set sagemaker_async_output",
             ));
         };
         let owned = |name| head.header(name).map(str::to_owned);
@@ -134,7 +134,7 @@ fn seconds(head: &RequestHead<'_>, name: &str) -> Result<Option<Duration>> {
     };
     let seconds = text.trim().parse::<u32>().ok().filter(|seconds| *seconds > 0);
     let seconds = seconds.ok_or_else(|| {
-        Error::invalid(format!("{name} is {text:?}, not a number of seconds above 0"))
+        Error::invalid(format!("{name} must be a positive number of seconds, not {text:?}"))
     })?;
     Ok(Some(Duration::from_secs(u64::from(seconds))))
 }
@@ -143,7 +143,7 @@ fn location(path: &Path) -> String {
     format!("file://{}", path.display())
 }
 
-/// The file at `location`, which must lie below one of `folders` wherever links lead.
+/// The file at `location`, which must be below one of `folders` after all links are resolved.
 async fn confined(location: &str, folders: &[PathBuf]) -> Result<PathBuf> {
     let Some(path) = location.strip_prefix("file://") else {
         return Err(Error::invalid(format!(
@@ -158,18 +158,19 @@ async fn confined(location: &str, folders: &[PathBuf]) -> Result<PathBuf> {
         };
         (folders.iter().any(is_below) && real.is_file()).then_some(real)
     });
-    // The same whether it does not exist or must not be read: clients must not learn which files
-    // exist.
+    // One error for both reasons, so that clients cannot find out which files exist.
     found.await?.ok_or_else(|| {
         Error::invalid(format!(
-            "InputLocation {location:?} is not a file below the folders of sagemaker_async_input"
+            "InputLocation {location:?} is not a file below the directories of sagemaker_async_input"
         ))
     })
 }
 
 async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Error::internal("a file could not be handled").with_source(error))
+    done.map_err(|error| {
+        Error::internal("the background thread of a file operation failed").with_source(error)
+    })
 }
 
 impl AsyncInvocation {
@@ -181,7 +182,7 @@ impl AsyncInvocation {
         };
         let is_late = order.expires.is_some_and(|expires| expires < Instant::now());
         let reply = if is_late {
-            let message = "The call was not begun within RequestTTLSeconds";
+            let message = "The inference did not begin within RequestTTLSeconds";
             super::refuse(Error::new(Code::DeadlineExceeded, message), 504)
         } else {
             api.answer_order(&order).await
@@ -192,7 +193,9 @@ impl AsyncInvocation {
         if let Ok(Err(error)) | Err(error) = written.await {
             let cause =
                 std::error::Error::source(&error).map_or(String::new(), |e| format!(" ({e})"));
-            log::error!("the outcome of an asynchronous invocation is lost: {error}{cause}");
+            log::error!(
+                "the outcome of an asynchronous invocation cannot be written: {error}{cause}"
+            );
         }
     }
 }
@@ -245,12 +248,12 @@ fn read(path: &Path, most: usize) -> Result<Bytes> {
     Ok(body.into())
 }
 
-/// Writes a file that appears with all it is to hold.
+/// Writes a file atomically.
 fn write(path: &Path, body: &[u8]) -> Result<()> {
     let part = path.with_extension("part");
     let done = fs::write(&part, body).and_then(|()| fs::rename(&part, path));
     done.map_err(|error| {
-        let message = format!("{} could not be written", path.display());
+        let message = format!("{} cannot be written", path.display());
         Error::new(Code::of_io(&error), message).with_source(error)
     })
 }

@@ -1,7 +1,7 @@
-//! `X-Amzn-SageMaker-Custom-Attributes`: which model, version and method a request means.
+//! `X-Amzn-SageMaker-Custom-Attributes`: the model, version and method of a request.
 //!
-//! The container looks for `tfs-KEY=VALUE` anywhere in the text, so the header can carry what is
-//! meant for others, too. Only values that become part of what is looked up are checked.
+//! The container finds `tfs-KEY=VALUE` anywhere in the header, so the header can have other content,
+//! too. Only the values of known keys are checked.
 
 use std::fmt;
 
@@ -12,22 +12,22 @@ use tensorserve_tensor::error::{Error, Result};
 /// The header, in lower case.
 pub(super) const HEADER: &str = "x-amzn-sagemaker-custom-attributes";
 
-/// What the header says.
+/// The attributes in the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attributes<'h> {
     /// `tfs-model-name`.
     pub(super) model: Option<&'h str>,
     /// `tfs-model-version`.
     pub(super) version: Option<i64>,
-    /// `tfs-method`; `predict` without it.
+    /// `tfs-method`; the default is `predict`.
     pub(super) method: Method,
 }
 
 impl<'h> Attributes<'h> {
-    /// Reads the header's `text`. Of two values for one key the last counts.
+    /// Parses the value of the header. Of several values for one key, the last wins.
     ///
     /// # Errors
-    /// If a value can be no name, version or method.
+    /// If a value is not a valid name, version or method.
     pub(super) fn parse(text: &'h str, compatibility: Compatibility) -> Result<Self> {
         let mut attributes = Attributes { model: None, version: None, method: Method::Predict };
         for (key, value) in Pairs(text) {
@@ -49,13 +49,13 @@ impl<'h> Attributes<'h> {
     }
 }
 
-/// The container's words, and what would be right.
+/// The container's message, followed by the rule.
 fn invalid(key: &str, rule: impl fmt::Display) -> Error {
     Error::invalid(format!("invalid {key}: {rule}"))
 }
 
-/// Whether a model can be called so. The 2.20 image takes fewer names than older ones, and than
-/// TensorFlow Serving.
+/// Whether a model name is valid. The 2.20 image accepts fewer names than older images and TensorFlow
+/// Serving.
 fn is_name(name: &str, compatibility: Compatibility) -> bool {
     match compatibility {
         Compatibility::Tf220 => is_plain(name),
@@ -66,7 +66,7 @@ fn is_name(name: &str, compatibility: Compatibility) -> bool {
     }
 }
 
-/// Whether a model can be called so also in a path of ours and in one on disk.
+/// Whether a model name is also valid in a URL path and in a file path.
 pub(super) fn is_plain(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphanumeric())
@@ -91,13 +91,13 @@ fn method(word: &str) -> Result<Method> {
     }
 }
 
-/// The last value of `key` as it was sent, for who wants to know what was not said, too.
+/// The last value of `key` as it was sent, or `None`, without defaults.
 pub(super) fn last<'h>(text: &'h str, key: &str) -> Option<&'h str> {
     Pairs(text).filter(|(name, _)| *name == key).last().map(|(_, value)| value)
 }
 
-/// All matches of the container's `tfs-[a-z\-]+=[^,]+`, as key and value. A value with a `=` in
-/// it is passed over, as there.
+/// All matches of the container's `tfs-[a-z\-]+=[^,]+`, as key and value. As in the container, values
+/// that contain `=` are skipped.
 struct Pairs<'h>(&'h str);
 
 impl<'h> Iterator for Pairs<'h> {
@@ -111,7 +111,7 @@ impl<'h> Iterator for Pairs<'h> {
             let (key, tail) = rest.split_at_checked(key)?;
             let value = tail.strip_prefix('=').and_then(|value| value.split(',').next());
             let (Some(value @ [_, ..]), true) = (value.map(str::as_bytes), key.len() > 4) else {
-                // What starts within the key ends as it does, and is no match either.
+                // A match that starts within the key would end in the same way.
                 self.0 = tail;
                 continue;
             };
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_passed_over() {
+    fn other_content_is_ignored() {
         let plain = Attributes { model: None, version: None, method: Method::Predict };
         for text in [
             "",
@@ -153,8 +153,8 @@ mod tests {
     }
 
     #[test]
-    fn headers_mean_what_they_mean_there() {
-        // Where neither image is right: white space is no part of a name.
+    fn headers_are_read_like_the_container_does() {
+        // Both images are wrong here: white space is not part of a name.
         const OTHERWISE: &str = "tfs-model-name=m , tfs-method=predict";
         let vectors = include_str!("../../../../tests/cases/sagemaker-conversion.json");
         let vectors: serde_json::Value = serde_json::from_str(vectors).expect("JSON");
@@ -163,7 +163,7 @@ mod tests {
         for vector in vectors {
             let text = |key: &str| vector[key].as_str().expect("text");
             let header = text("header");
-            // Up to 2.19 what can not be is passed on, and refused by TensorFlow Serving.
+            // Images up to 2.19 pass invalid values on, and TensorFlow Serving refuses them.
             let refused = ["version=abc", "method=metadata", "name=../"];
             let old = if refused.iter().any(|part| header.contains(part)) { "g3" } else { "g1" };
             for (compatibility, key) in [(Compatibility::Tf219, old), (Compatibility::Tf220, "g3")]
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_found_wherever_they_are() {
+    fn values_are_found_anywhere() {
         let all = parse("a=b, tfs-model-name=my model ,xtfs-model-version=007,tfs-method=regress");
         let want =
             Attributes { model: Some("my model"), version: Some(7), method: Method::Regress };
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_can_not_be_are_refused() {
+    fn invalid_values_are_refused() {
         for (text, key) in [
             ("tfs-model-version=abc", "tfs-model-version"),
             ("tfs-model-version=-1", "tfs-model-version"),

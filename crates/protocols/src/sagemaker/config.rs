@@ -1,36 +1,36 @@
-//! How SageMaker's API is set up.
+//! The configuration of SageMaker's API.
 
 use std::path::PathBuf;
 
 use super::multi_model::MultiModelConfig;
 
-/// SageMaker's TensorFlow Serving container, and the service in front of it.
+/// The configuration of SageMaker's container and of the service in front of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SagemakerConfig {
-    /// Which image to answer as.
+    /// The image to be compatible with.
     pub compatibility: Compatibility,
-    /// The model that is meant when none is named; the only one without it.
+    /// The model of requests that do not name one; by default the only one.
     pub default_model: Option<String>,
-    /// This is the container: paths that nobody knows get its 404.
+    /// The server replaces the container: unknown paths get its 404.
     pub is_container: bool,
-    /// Folders from which asynchronous invocations may read their input.
+    /// The directories from which asynchronous invocations may read their input.
     pub async_input: Vec<PathBuf>,
-    /// Folder of the output of asynchronous invocations; there are none without it.
+    /// The output directory of asynchronous invocations; without it they are refused.
     pub async_output: Option<PathBuf>,
-    /// The most bytes that the input of an asynchronous invocation may have.
+    /// The most bytes of the input of an asynchronous invocation.
     pub max_input_bytes: usize,
-    /// Models come and go by request.
+    /// Present for a multi-model endpoint, whose models are loaded and unloaded by request.
     pub multi_model: Option<MultiModelConfig>,
 }
 
-/// Which image of SageMaker's container to answer as, where they differ and none fails.
+/// The image of SageMaker's container to be compatible with, where the images differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compatibility {
-    /// Those up to TensorFlow Serving 2.19.
+    /// The images up to TensorFlow Serving 2.19.
     #[default]
     Tf219,
-    /// The one with TensorFlow Serving 2.20.
+    /// The image with TensorFlow Serving 2.20.
     Tf220,
-    /// None: what `Accept` asks for is given.
+    /// None: `Accept` is followed in full.
     Extended,
 }

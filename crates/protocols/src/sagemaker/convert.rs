@@ -1,7 +1,7 @@
-//! Bodies of every form as the one that TensorFlow Serving takes.
+//! Converts payloads of every format to the JSON that TensorFlow Serving accepts.
 //!
-//! The container does this to the text, with regular expressions and no parser. What it makes of
-//! a body is kept to the byte; `tests/cases/sagemaker-conversion.json` has what that is.
+//! The container does this with regular expressions and without a parser. The result is the same to the
+//! byte; `tests/cases/sagemaker-conversion.json` has the container's results.
 
 use bytes::Bytes;
 
@@ -11,10 +11,10 @@ use tensorserve_codec::json::scan::{Cursor, Syntax, SyntaxError};
 use tensorserve_codec::json::write;
 use tensorserve_tensor::error::{Error, Result};
 
-/// The members by which a body is known to be one of TensorFlow Serving's.
+/// The members that identify a body in TensorFlow Serving's format.
 const KEYS: [&[u8]; 3] = [b"\"instances\"", b"\"inputs\"", b"\"examples\""];
 
-/// Refuses a body that has nothing in it.
+/// Refuses a blank body.
 pub(super) fn check_not_blank(body: &[u8]) -> Result<()> {
     if body.trim_ascii().is_empty() {
         return Err(Error::invalid("The request has no body: The document is empty"));
@@ -22,15 +22,15 @@ pub(super) fn check_not_blank(body: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses several requests of TensorFlow Serving's in one body, of which it would answer the
-/// first and forget the others.
+/// Refuses several requests in TensorFlow Serving's format in one body: TensorFlow Serving would run the
+/// first and ignore the others.
 pub(super) fn check_is_one(body: &[u8]) -> Result<()> {
     if !is_tfs(body) || !another_starts(body) {
         return Ok(());
     }
     let mut cursor = Cursor::new(body);
     if cursor.open_document().and_then(|()| cursor.skip_value()).is_err() {
-        // What is wrong is found again where it is put into words.
+        // The decoder reports the error.
         return Ok(());
     }
     if !matches!(cursor.skip_space(), b'{' | b'[') {
@@ -39,13 +39,13 @@ pub(super) fn check_is_one(body: &[u8]) -> Result<()> {
     let before = body.get(..cursor.offset()).unwrap_or_default();
     let line = memchr::memchr_iter(b'\n', before).count() + 1;
     Err(Error::invalid(format!(
-        "A second request starts in line {line} of the body. Send each in a body of its own, or \
-         send rows: one JSON value a line, without \"instances\""
+        "A second request starts at line {line} of the body. Send each request in its own body, or \
+         send rows: one JSON value per line, without \"instances\""
     )))
 }
 
-/// Whether something may start behind the end of a request, which is an object: rows of numbers
-/// have none of its braces, so that this is quick.
+/// Whether another value may start after the end of a request, which is an object. This is fast for rows
+/// of numbers, which have no braces.
 fn another_starts(body: &[u8]) -> bool {
     memchr::memchr_iter(b'}', body).any(|at| {
         let behind = body.get(at + 1..).unwrap_or_default();
@@ -53,7 +53,7 @@ fn another_starts(body: &[u8]) -> bool {
     })
 }
 
-/// JSON of any form: TensorFlow Serving's, values one after the other, or one value.
+/// Converts JSON in any format: TensorFlow Serving's, a sequence of values, or one value.
 pub(super) fn json(body: &Bytes) -> Bytes {
     if is_tfs(body) {
         return body.clone();
@@ -73,20 +73,19 @@ pub(super) fn json(body: &Bytes) -> Bytes {
     out.into()
 }
 
-/// What can be made of values one after the other that did not become good JSON by
-/// [`several`]'s rule.
+/// The repair of a sequence of values that [`several`] does not convert to valid JSON.
 #[derive(Debug)]
 pub(super) enum Mended {
-    /// There was nothing wrong with them.
+    /// No repair is needed.
     Sound,
-    /// They are JSON, just not one a line.
+    /// They are valid JSON, but not one per line.
     Values(Bytes),
-    /// One of them is no JSON.
+    /// One of them is not valid JSON.
     Bad(Error),
 }
 
-/// Looks at each value of `body`. With `of_any_kind` also where the container takes them for one
-/// value: numbers and texts a line.
+/// Repairs a sequence of values. With `of_any_kind` also numbers and strings per line, which the
+/// container takes for one value.
 pub(super) fn mend(body: &[u8], of_any_kind: bool) -> Mended {
     let several = is_several(body);
     if is_tfs(body) || !(of_any_kind || several) {
@@ -106,7 +105,7 @@ pub(super) fn mend(body: &[u8], of_any_kind: bool) -> Mended {
         return Mended::Values(out.into());
     };
     let (line, error) = match bad {
-        // A value a line, but for this line; or else the place where no value ends.
+        // One value per line except this line; otherwise the position of the first syntax error.
         Some((line, is_all, error)) if line > 1 || is_all => (line, error),
         _ => place(body, whole),
     };
@@ -115,8 +114,8 @@ pub(super) fn mend(body: &[u8], of_any_kind: bool) -> Mended {
     Mended::Bad(Error::invalid(message))
 }
 
-/// The first line, counted from 1, that is not one JSON value, whether it is all there is, and
-/// what is wrong with it.
+/// The first line, counted from 1, that is not one JSON value; whether the body has no other text; and
+/// the error.
 fn first_bad_line(body: &[u8]) -> Option<(usize, bool, SyntaxError)> {
     let all = body.trim_ascii().len();
     for (index, line) in body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).enumerate() {
@@ -137,7 +136,7 @@ fn first_bad_line(body: &[u8]) -> Option<(usize, bool, SyntaxError)> {
     None
 }
 
-/// Hands on each of the values that follow one another in `text`.
+/// Calls `each` with each of the values that follow one another in `text`.
 fn each_value(text: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), SyntaxError> {
     let mut cursor = Cursor::new(text);
     cursor.open_document()?;
@@ -152,7 +151,7 @@ fn each_value(text: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), SyntaxErro
     }
 }
 
-/// An error's place by line.
+/// The position of an error as a line and an offset within it.
 fn place(body: &[u8], error: SyntaxError) -> (usize, SyntaxError) {
     let before = body.get(..error.offset).unwrap_or(body);
     let line = memchr::memchr_iter(b'\n', before).count() + 1;
@@ -160,8 +159,7 @@ fn place(body: &[u8], error: SyntaxError) -> (usize, SyntaxError) {
     (line, SyntaxError { offset: before.len() - start, ..error })
 }
 
-/// Whether `body` is base64 of JSON: what version 2 of the AWS CLI makes of a body unless it is
-/// told not to.
+/// Whether `body` is base64 of JSON, which version 2 of the AWS CLI sends by default.
 pub(super) fn is_base64_of_json(body: &[u8]) -> bool {
     let body = body.trim_ascii();
     let mut decoded = Vec::new();
@@ -172,7 +170,7 @@ pub(super) fn is_base64_of_json(body: &[u8]) -> bool {
     is_base64 && each_value(&decoded, |_| count += 1).is_ok() && count == 1
 }
 
-/// Whether one of [`KEYS`] and a colon stand anywhere.
+/// Whether the body contains one of [`KEYS`] followed by a colon.
 fn is_tfs(body: &[u8]) -> bool {
     KEYS.iter().any(|key| {
         memchr::memmem::find_iter(body, key).any(|at| {
@@ -182,7 +180,7 @@ fn is_tfs(body: &[u8]) -> bool {
     })
 }
 
-/// Whether anywhere a list or an object ends and, past white space at most, another one starts.
+/// Whether a list or an object ends and, after optional white space, another one starts.
 fn is_several(body: &[u8]) -> bool {
     memchr::memchr2_iter(b'}', b']', body).any(|at| {
         let behind = body.get(at + 1..).unwrap_or_default();
@@ -190,7 +188,7 @@ fn is_several(body: &[u8]) -> bool {
     })
 }
 
-/// Lines that are not blank, with commas between them; in a list if there are several.
+/// Writes the non-blank lines, separated by commas; in a list if there are several.
 fn several(body: &[u8], out: &mut Vec<u8>) {
     let open = out.len();
     out.push(b'[');
@@ -217,7 +215,7 @@ fn is_nested_list(body: &[u8]) -> bool {
     inner.is_some_and(|inner| inner.trim_ascii_start().first() == Some(&b'['))
 }
 
-/// Comma-separated values: a line is a row, and a row of one field that field.
+/// Converts comma-separated values: a line becomes a row, a line of one field that value.
 pub(super) fn csv(body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(body.len() + body.len() / 4 + 20);
     out.extend_from_slice(b"{\"instances\":[");
@@ -264,21 +262,21 @@ mod tests {
     const VECTORS: &str = include_str!("../../../../tests/cases/sagemaker-conversion.json");
     const CASES: &str = include_str!("../../../../tests/cases/sagemaker-container.json");
 
-    /// What is made otherwise than by the 2.20 image, and why.
+    /// Conversions that differ from those of the 2.20 image.
     const OTHERWISE: [(&str, &str, &str); 1] = [
-        // It writes a tab into JSON as it is, which is none.
+        // The image writes an unescaped tab, which is invalid JSON.
         ("csv tab", "a\tb,c", "{\"instances\":[[\"a\\tb\",\"c\"]]}"),
     ];
 
     #[test]
-    fn bodies_become_what_the_container_makes_of_them() {
+    fn bodies_are_converted_like_the_container_does() {
         let vectors: Value = serde_json::from_str(VECTORS).expect("JSON");
         let mut passed = 0;
         for vector in vectors["conversion"].as_array().expect("a list") {
             let text = |key: &str| vector[key].as_str();
             let name = text("name").expect("a name");
             let body = match text("body").expect("a body") {
-                // What its proxy's language has for no body.
+                // The value that the container's proxy has for a missing body.
                 "<undefined>" => continue,
                 body => Bytes::from(body.to_owned()),
             };
@@ -302,13 +300,13 @@ mod tests {
 
     #[test]
     fn every_case_of_conversion_passes() {
-        // CSV that the older images garble is as the 2.20 image has it (docs/sagemaker.md).
+        // Older images garble some CSV; here it is converted as in the 2.20 image (docs/sagemaker.md).
         const OTHERWISE: [&str; 3] =
             ["cv-csv-spaces-g1", "cv-csv-unquoted-3-g1", "cv-csv-quoted-num-g1"];
         let cases: Value = serde_json::from_str(CASES).expect("JSON");
         let mut count = 0;
         for case in cases["cases"].as_array().expect("a list") {
-            // Those with a status are asked of a server.
+            // Cases with a status need a server.
             let Some(want) = case["expect_tfs_request_body"].as_str() else {
                 continue;
             };
@@ -376,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn values_need_not_have_a_line_each() {
+    fn values_may_span_lines_or_share_one() {
         let mended = |body: &str, any| match mend(body.as_bytes(), any) {
             Mended::Sound => "sound".to_owned(),
             Mended::Values(body) => String::from_utf8(body.to_vec()).expect("text"),
@@ -401,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_of_json_is_known() {
+    fn base64_of_json_is_recognized() {
         assert!(is_base64_of_json(b"eyJpbnN0YW5jZXMiOiBbMS4wXX0=\n"));
         for other in ["", "whatever", "abcd", "[1.0]", "eyJp", "MSwyLDM="] {
             assert!(!is_base64_of_json(other.as_bytes()), "{other}");
@@ -409,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_as_such() {
+    fn blank_bodies_are_refused() {
         for blank in ["", " \n ", "\r\n"] {
             assert!(check_not_blank(blank.as_bytes()).is_err());
         }

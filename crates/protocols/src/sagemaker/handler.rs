@@ -1,8 +1,7 @@
-//! `inference.py`: requests that go through a model's handlers.
+//! `inference.py`: requests that pass through a model's handlers.
 //!
-//! Between `input_handler` and `output_handler` the request stays in this process: what the first
-//! returns is decoded as a payload of TensorFlow Serving's API, and the response of the model goes
-//! to the second.
+//! The return value of `input_handler` is decoded in this process as a payload of TensorFlow Serving's
+//! API, and the response of the model is passed to `output_handler`.
 
 use std::fmt::Write;
 
@@ -20,17 +19,17 @@ use tensorserve_core::engine::{
 use tensorserve_protocol::{ALLOW, JSON, Reply, RequestHead, bounded};
 use tensorserve_tensor::error::Error;
 
-/// Methods that the container's service for handlers has.
+/// The methods of the container's service for handlers.
 const ALLOWED: &str = "DELETE, GET, POST, OPTIONS";
 
-/// A request that goes through handlers.
+/// A request that passes through handlers.
 #[derive(Clone, Copy)]
 pub(super) struct ScriptCall<'a> {
     pub(super) invocation: &'a Invocation<'a>,
     pub(super) attributes: &'a Attributes<'a>,
-    /// The model that it means.
+    /// The model and method that it selects.
     pub(super) call: RestCall<'a>,
-    /// How it is counted, and when it must be answered.
+    /// The entry point and the deadline.
     pub(super) entry: Call,
 }
 
@@ -49,8 +48,7 @@ impl SagemakerApi {
         Some(refuse(Error::invalid(message), 405).with_header(ALLOW, ALLOWED))
     }
 
-    /// Answers a request by handlers. The model that it means is not looked at before they ask
-    /// for it.
+    /// Runs a request through handlers. The model is resolved only after the input handler.
     pub(super) async fn run_handlers(
         &self,
         handlers: &Handlers,
@@ -91,7 +89,7 @@ impl SagemakerApi {
         let inferred = inferred.await;
         let model = match inferred.answer {
             Ok(body) => Reply::ok(JSON, body),
-            // What a model's error means is up to the script.
+            // The script decides how to handle an error of the model.
             Err(error) => tfs::failure(error),
         };
         let model = ModelAnswer {
@@ -104,7 +102,7 @@ impl SagemakerApi {
     }
 }
 
-/// Where the model answers over REST.
+/// The URL of the model's method over REST.
 fn rest_uri(base: &str, name: &str, choice: Choice<'_>, method: Method) -> String {
     let mut uri = format!("{base}/v1/models/{name}");
     if let Choice::Version(version) = choice {
@@ -122,8 +120,8 @@ fn written(answer: Result<HandlerAnswer, Failure>) -> Reply {
     }
 }
 
-/// The failure of a handler in the container's form; one that has a title in the form of the web
-/// framework whose exception it was.
+/// The failure of a handler in the container's format; one with a title in that of the web framework
+/// whose exception it was.
 fn failed(failure: Failure) -> Reply {
     let Failure { status, error, title } = failure;
     let Some(title) = title else {

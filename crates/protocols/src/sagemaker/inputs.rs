@@ -1,6 +1,5 @@
-//! Payloads that become tensors without a detour through JSON: numbers in CSV, NumPy's arrays,
-//! images, records of `tf.Example`. They have no place for a signature's name, so the default one
-//! is meant.
+//! Payloads that are decoded without conversion to JSON: numbers in CSV, NumPy arrays, images, and
+//! records of `tf.Example`. They cannot name a signature, so the default one is used.
 
 use bytes::Bytes;
 use prost::Message;
@@ -16,8 +15,8 @@ use tensorserve_proto::Example;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
-/// Decodes CSV, if it is all numbers and the model takes them; `None` for what has to become JSON
-/// first, also if only to be refused in its words.
+/// Decodes CSV that has only numbers, for a model with numeric input; `None` for any other, which is
+/// converted to JSON, also for its error messages.
 pub(super) fn csv(
     call: &RestCall<'_>,
     resolver: &mut Resolver<'_>,
@@ -36,7 +35,7 @@ pub(super) fn csv(
     Some(run_of(version, signature, vec![input], Format::Row))
 }
 
-/// Decodes a payload that is not text.
+/// Decodes a binary payload.
 pub(super) fn binary(
     call: &RestCall<'_>,
     resolver: &mut Resolver<'_>,
@@ -47,7 +46,7 @@ pub(super) fn binary(
         let examples = match input {
             Input::Examples => examples(body, call.max_bytes)?,
             Input::Json | Input::Csv | Input::Npy | Input::Image => {
-                let message = "classify and regress take JSON with examples, or records of \
+                let message = "classify and regress accept JSON with examples, or records of \
                                tf.Example as application/x-tfrecord";
                 return Err(Error::invalid(message));
             }
@@ -77,15 +76,14 @@ fn only_input<'s>(signature: &'s Signature, what: &str) -> Result<&'s TensorSpec
     match signature.inputs.as_slice() {
         [input] => Ok(input),
         inputs => Err(Error::invalid(format!(
-            "signature {:?} has {} inputs, and {what} is one: send JSON",
+            "signature {:?} has {} inputs, but {what} is only one: send JSON",
             signature.name,
             inputs.len()
         ))),
     }
 }
 
-/// An array, its numbers converted to the type of the input: clients send doubles unless they are
-/// told otherwise.
+/// Decodes an array and converts its numbers to the type of the input: clients send doubles by default.
 fn array(body: &[u8], signature: &Signature, max_bytes: usize) -> Result<Tensor> {
     let input = only_input(signature, "an npy array")?;
     let array = npy::read(body, max_bytes)?;
@@ -97,28 +95,30 @@ fn array(body: &[u8], signature: &Signature, max_bytes: usize) -> Result<Tensor>
     }
     let elements = array.shape().elements()?;
     if elements.saturating_mul(wanted.size().unwrap_or(0)) > max_bytes {
-        return Err(Error::invalid("the npy array takes too much memory as the model's type"));
+        return Err(Error::invalid(
+            "the npy array takes too much memory after conversion to the type of the input",
+        ));
     }
     cast::cast(&array, wanted).ok_or_else(|| {
         let alias = &input.alias;
-        Error::invalid(format!("the npy array of {given} does not fit input {alias:?} of {wanted}"))
+        Error::invalid(format!("the npy array has type {given}, which cannot be converted to type {wanted} of input {alias:?}"))
     })
 }
 
-/// Examples for a signature that parses them itself.
+/// Decodes examples for a signature that parses them itself.
 fn records(body: &Bytes, signature: &Signature, max_bytes: usize) -> Result<Tensor> {
     let input = only_input(signature, "a list of records")?;
     if input.dtype() != Some(DType::String) {
         let kind = input.dtype().map_or("another type", DType::name);
         return Err(Error::invalid(format!(
-            "signature {:?} takes no tf.Example: its input is {kind}, not string; send JSON",
+            "signature {:?} does not accept tf.Example: its input is {kind}, not string; send JSON",
             signature.name
         )));
     }
     examples(body, max_bytes)
 }
 
-/// The records of a TFRecord file, or one example without the frame of a record.
+/// Decodes the records of a TFRecord file, or a single example without a record header.
 fn examples(body: &Bytes, max_bytes: usize) -> Result<Tensor> {
     let mut all = Examples::new(&[], max_bytes);
     let mut records = tfrecord::Reader::new(body.as_ref(), body.len());

@@ -1,5 +1,4 @@
-//! One inference through `/invocations`: from the headers to a call, from the payload to what a
-//! model takes, and back.
+//! Inference through `/invocations`: reads the headers, decodes the payload and encodes the response.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -18,7 +17,7 @@ use tensorserve_core::engine::{Choice, EntryPoint, Resolver};
 use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// What the head of a request says about an inference.
+/// The parameters of an inference in the head of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Invocation<'h> {
     /// The type of the payload.
@@ -27,14 +26,14 @@ pub(super) struct Invocation<'h> {
     pub(super) accept: Option<&'h str>,
     /// The custom attributes, as they were sent.
     pub(super) attributes: Option<&'h str>,
-    /// A model that is named elsewhere; it takes precedence over the attributes.
+    /// The model in the path or in another header; it takes precedence over the attributes.
     pub(super) model: Option<&'h str>,
-    /// The endpoint that was called. It counts where nothing else says which of several models.
+    /// The endpoint in the path. It selects the model if nothing else does.
     pub(super) endpoint: Option<&'h str>,
 }
 
 impl<'h> Invocation<'h> {
-    /// As the container reads it.
+    /// Reads the head as the container does.
     pub(super) fn of_container(head: &RequestHead<'h>) -> Self {
         Invocation {
             content_type: head.header("content-type"),
@@ -47,7 +46,7 @@ impl<'h> Invocation<'h> {
 }
 
 impl SagemakerApi {
-    /// Answers an inference.
+    /// Handles an inference.
     pub(super) async fn invoke(
         &self,
         invocation: &Invocation<'_>,
@@ -76,7 +75,7 @@ impl SagemakerApi {
         let call = RestCall { name: &name, choice, method, exact: false, max_bytes };
         let entry = EntryPoint { protocol: SAGEMAKER, method };
         let entry = self.engine.call(entry, start);
-        // Where there are handlers, the payload is theirs, whatever it is.
+        // Handlers accept payloads of any type.
         match self.engine.handlers(Some(&name)) {
             Ok(None) => {}
             Ok(Some(handlers)) => {
@@ -104,7 +103,7 @@ impl SagemakerApi {
         reply.with_timing(inferred.timing)
     }
 
-    /// The name of the model that is meant.
+    /// The name of the model that is selected.
     fn model<'h>(
         &self,
         invocation: &Invocation<'h>,
@@ -124,16 +123,16 @@ impl SagemakerApi {
         invocation.endpoint.filter(is_model).map(Cow::Borrowed).ok_or_else(|| {
             let (count, some) = (models.len(), models.get(..models.len().min(10)));
             Error::invalid(format!(
-                "The request names no model, and there are {count}: {:?}. Name one with \
-                 tfs-model-name=NAME in X-Amzn-SageMaker-Custom-Attributes, or set a default one",
+                "The request does not name a model, and there are {count}: {:?}. Send \
+                 tfs-model-name=NAME in X-Amzn-SageMaker-Custom-Attributes, or configure a default \
+                 model",
                 some.unwrap_or_default()
             ))
         })
     }
 }
 
-/// Decodes a payload. One that is refused is looked at again: perhaps it can be read in another way,
-/// or more can be said of it.
+/// Decodes a payload. One that is refused is examined again, for a repair or a better error.
 fn decode(
     call: &RestCall<'_>,
     resolver: &mut Resolver<'_>,
@@ -171,8 +170,7 @@ fn decode_as(
     }
 }
 
-/// What can be done about, or at least said of, a payload that was refused; `None` if its error
-/// says it all.
+/// Repairs a refused payload, or returns a better error for it; `None` to keep the first error.
 fn decode_again(
     call: &RestCall<'_>,
     resolver: &mut Resolver<'_>,
@@ -185,7 +183,7 @@ fn decode_again(
     }
     if convert::is_base64_of_json(body) {
         return Some(Err(Error::invalid(
-            "The body is base64 of JSON, and not JSON. With version 2 of the AWS CLI give \
+            "The body is base64 of JSON, not JSON. With version 2 of the AWS CLI, use \
              --cli-binary-format raw-in-base64-out",
         )));
     }
@@ -199,10 +197,10 @@ fn decode_again(
     }
 }
 
-/// The response to a payload of an unknown type, with the container's words at its start.
+/// The response to a payload of an unknown type; it begins with the container's message.
 fn unsupported(content_type: &str) -> Reply {
     let accepted = media::ACCEPTED;
-    let message = format!("Unsupported Media Type: {content_type}; accepted are {accepted}");
+    let message = format!("Unsupported Media Type: {content_type}; supported are {accepted}");
     refuse(Error::invalid(message), 415)
 }
 
@@ -219,13 +217,14 @@ fn array(answer: &TfsAnswer, max_bytes: usize) -> Result<Vec<u8>> {
     match answer.tensors() {
         [output] => npy::write(output, max_bytes),
         outputs => Err(Error::invalid(format!(
-            "an npy array is one output, and there are {}: accept application/json",
+            "an npy response holds only one array, but the model has {} outputs: accept \
+             application/json",
             outputs.len()
         ))),
     }
 }
 
-/// A response of TensorFlow Serving's JSON in the form of `output`.
+/// A response with TensorFlow Serving's JSON in the format `output`.
 fn in_form(mut reply: Reply, output: &Output) -> Reply {
     if let Output::OneLine(name) = output {
         reply.body = media::on_one_line(&reply.body).into();

@@ -1,8 +1,7 @@
-//! Finds models below a folder, as SageMaker's container does: every `saved_model.pb` in a folder
-//! named by a number is a version of the model that its parent folder is named like, however deep
-//! that lies.
+//! Finds models below a directory, as SageMaker's container does: a directory at any depth that is named
+//! by a number and has a `saved_model.pb` is a version; the name of its parent is the model's name.
 //!
-//! Folders are walked in byte order, so that the first model is the same on every machine.
+//! Directories are visited in byte order, so that the first model is the same on every machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,20 +11,20 @@ use std::path::{Path, PathBuf};
 use tensorserve_core::config::{ModelConfig, SourceConfig, VersionPolicy, names_version};
 use tensorserve_tensor::error::{Error, Result};
 
-/// A model that is there.
+/// A model that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bundle {
-    /// The name of its folder; `model` for the folder that was looked at itself.
+    /// The name of its directory; `model` for the root.
     pub name: String,
-    /// The folder of its versions.
+    /// The directory of its versions.
     pub base: PathBuf,
     /// Its versions that hold a SavedModel, ascending.
     pub versions: Vec<i64>,
 }
 
 impl Bundle {
-    /// The bundle as a model to serve under `name`: these versions and no others, unless `common`
-    /// has been given a policy of its own.
+    /// The source of the model `name`. If `pinned`, the version policy is exactly the versions that were
+    /// found, and otherwise that of `common`.
     #[must_use]
     pub fn source(&self, name: &str, common: &ModelConfig, pinned: bool) -> SourceConfig {
         let mut model = common.clone();
@@ -36,19 +35,19 @@ impl Bundle {
     }
 }
 
-/// What was found below a folder.
+/// The models below a directory.
 #[derive(Debug, Default)]
 pub struct Layout {
     /// Models, in the order of their paths.
     pub bundles: Vec<Bundle>,
-    /// What is there and is not served, for the log.
+    /// Directories that are skipped and why, for the log.
     pub notes: Vec<String>,
 }
 
-/// More folders than this below one are no models.
+/// The most directories below the root.
 const MOST_FOLDERS: usize = 100_000;
 
-/// More folders in one another than this are no models.
+/// The largest depth of directories.
 const DEEPEST: usize = 32;
 
 const SAVED_MODEL: &str = "saved_model.pb";
@@ -56,7 +55,7 @@ const SAVED_MODEL: &str = "saved_model.pb";
 /// Finds the models below `root`, which stands for `/opt/ml/model`.
 ///
 /// # Errors
-/// If it can not be read, holds no SavedModel, or two models have one name.
+/// If it cannot be read, contains no SavedModel, or two models have the same name.
 pub fn find(root: &Path) -> Result<Layout> {
     let mut walk = Walk { root, left: MOST_FOLDERS, line: Vec::new(), layout: Layout::default() };
     walk.folder(root, 0)?;
@@ -78,7 +77,7 @@ pub fn find(root: &Path) -> Result<Layout> {
         if let Some(other) = names.insert(name, base) {
             let (one, two) = (other.display(), base.display());
             return Err(Error::invalid(format!(
-                "two models are called {name:?}: {one} and {two}; rename one of the folders"
+                "two models have the name {name:?}: {one} and {two}; rename one of the directories"
             )));
         }
     }
@@ -88,22 +87,22 @@ pub fn find(root: &Path) -> Result<Layout> {
 struct Walk<'a> {
     root: &'a Path,
     left: usize,
-    /// The folders from the root to here, to notice a link to one of them.
+    /// The directories from the root to the current one, to detect links to one of them.
     line: Vec<(u64, u64)>,
     layout: Layout,
 }
 
 impl Walk<'_> {
-    /// Looks at the folders in `folder`, and at those in them.
+    /// Visits the directories in `folder` recursively.
     fn folder(&mut self, folder: &Path, depth: usize) -> Result<()> {
         let unreadable = |e: std::io::Error| {
-            Error::unavailable(format!("{} can not be read: {e}", folder.display())).with_source(e)
+            Error::unavailable(format!("{} cannot be read: {e}", folder.display())).with_source(e)
         };
         self.left = self.left.saturating_sub(1);
         if self.left == 0 {
             let root = self.root.display();
             return Err(Error::invalid(format!(
-                "{root} holds more than {MOST_FOLDERS} folders: it is no folder of models"
+                "{root} contains more than {MOST_FOLDERS} directories: set the path to a directory of models"
             )));
         }
         let meta = fs::metadata(folder).map_err(unreadable)?;
@@ -128,7 +127,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Takes versions of a model out of the folders in `base`; returns the others.
+    /// Adds the versions among the directories in `base`; returns the other directories.
     fn versions(&mut self, base: &Path, folders: Vec<PathBuf>) -> Vec<PathBuf> {
         let (mut versions, mut others) = (Vec::new(), Vec::new());
         for path in folders {
@@ -139,10 +138,13 @@ impl Walk<'_> {
             match (is_number, has_model) {
                 (true, true) => match name.parse::<i64>() {
                     Ok(number) => versions.push(number),
-                    Err(_) => self.note(&path, "is left out: its number is too large"),
+                    Err(_) => self.note(&path, "is skipped: its number is too large"),
                 },
                 (false, true) => {
-                    self.note(&path, "is left out: it has a SavedModel, but its name is no number");
+                    self.note(
+                        &path,
+                        "is skipped: it has a SavedModel, but its name is not a number",
+                    );
                     others.push(path);
                 }
                 (_, false) => others.push(path),
@@ -161,7 +163,7 @@ impl Walk<'_> {
                 self.layout.bundles.push(Bundle { name, base: base.to_owned(), versions });
             }
             None => {
-                self.note(base, "is left out: a model's name must not contain : and must be text")
+                self.note(base, "is skipped: a model's name must be UTF-8 and must not contain :")
             }
         }
         others
@@ -176,11 +178,11 @@ impl Walk<'_> {
         (!name.contains(':')).then(|| name.to_owned())
     }
 
-    /// SageMaker's container waits for such a version until its time to start is over.
+    /// SageMaker's container would wait for such a version until its start times out.
     fn note_empty_version(&mut self, path: &Path) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if names_version(name) {
-            self.note(path, "is left out: it has no saved_model.pb");
+            self.note(path, "is skipped: it has no saved_model.pb");
         }
     }
 
@@ -234,7 +236,7 @@ mod tests {
             of("b", "b", &[123, 124]),
         ];
         assert_eq!(found(&root), expected);
-        // What training jobs of the SDK write.
+        // The layout that training jobs of the SDK write.
         let root = tree(&["export/Servo/1/saved_model.pb"]);
         assert_eq!(found(&root), [of("Servo", "export/Servo", &[1])]);
         let root = tree(&["1/saved_model.pb", "2/saved_model.pb"]);
@@ -242,24 +244,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_told() {
+    fn skipped_directories_are_noted() {
         let root = tree(&["m/1/saved_model.pb", "m/2/readme", "m/3", "x/saved_model.pb"]);
         let layout = find(root.path()).expect("found");
         assert_eq!(layout.bundles[0].versions, [1]);
         let notes = layout.notes.join("\n");
-        assert!(notes.contains("m/2 is left out: it has no saved_model.pb"), "{notes}");
-        assert!(notes.contains("x is left out: it has a SavedModel, but"), "{notes}");
+        assert!(notes.contains("m/2 is skipped: it has no saved_model.pb"), "{notes}");
+        assert!(notes.contains("x is skipped: it has a SavedModel, but"), "{notes}");
         assert_eq!(layout.notes.len(), 2);
     }
 
     #[test]
-    fn nothing_there() {
+    fn a_directory_without_models_is_an_error() {
         let root = tree(&["m/latest/saved_model.pb"]);
         let error = find(root.path()).expect_err("no version");
         assert!(error.message().starts_with("no SavedModel bundles found!"), "{error}");
-        assert!(error.message().contains("its name is no number"), "{error}");
+        assert!(error.message().contains("its name is not a number"), "{error}");
         let error = find(&root.path().join("missing")).expect_err("no folder");
-        assert!(error.message().contains("missing can not be read"), "{error}");
+        assert!(error.message().contains("missing cannot be read"), "{error}");
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! Media types: what a body is, and what `Accept` makes of an answer.
+//! Media types: the formats of payloads and responses.
 
 use std::borrow::Cow;
 
 use super::Compatibility;
 use tensorserve_protocol::{self as protocol, JSON, NPY, media_type};
 
-/// What a request's body holds.
+/// The format of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// JSON of some form, also JSON lines: the container goes by the text and not by the type.
+    /// JSON or JSON lines: the container distinguishes them by the text and not by the type.
     Json,
     /// Comma-separated values.
     Csv,
@@ -21,7 +21,7 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// By the `Content-Type`: its type in any case, without parameters.
+    /// The format of a `Content-Type`, in any case and without its parameters.
     pub(super) fn of(content_type: &str) -> Option<Self> {
         let name = media_type(content_type);
         match name.as_str() {
@@ -36,19 +36,19 @@ impl Input {
     }
 }
 
-/// What can be sent, for who sent something else.
+/// The supported types, for errors.
 pub(super) const ACCEPTED: &str = "application/json, application/jsonlines, application/jsons, \
                                    text/csv, application/x-npy, application/x-image, image/*, \
                                    application/x-tfrecord, application/x-tfexample";
 
-/// How an answer is to be written.
+/// The format of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Output<'h> {
-    /// As TensorFlow Serving does.
+    /// TensorFlow Serving's JSON.
     Json,
-    /// The same without its line breaks, under this name.
+    /// TensorFlow Serving's JSON without line breaks, with this content type.
     OneLine(Cow<'h, str>),
-    /// A line of JSON for each row.
+    /// One line of JSON per row.
     Lines,
     /// Comma-separated values.
     Csv,
@@ -57,7 +57,7 @@ pub(super) enum Output<'h> {
 }
 
 impl<'h> Output<'h> {
-    /// What `accept` asks for.
+    /// The format that `accept` selects.
     pub(super) fn of(accept: Option<&'h str>, compatibility: Compatibility) -> Self {
         let Some(accept) = accept else {
             return Output::Json;
@@ -70,14 +70,14 @@ impl<'h> Output<'h> {
             }
             Compatibility::Extended => return Output::first_choice(accept),
         };
-        // Nobody could read the container's answer as an array.
+        // The container's response would not be an array.
         match (output, Output::first_choice(accept)) {
             (Output::Json, Output::Npy) => Output::Npy,
             (output, _) => output,
         }
     }
 
-    /// Of the types that can be given the one with the highest weight; of several the first.
+    /// The supported type with the highest weight; among equal weights, the first.
     fn first_choice(accept: &str) -> Self {
         let known = |name: &str| match name {
             "application/json" => Some(Output::OneLine(Cow::Borrowed(JSON))),
@@ -91,8 +91,8 @@ impl<'h> Output<'h> {
         protocol::first_choice(accept, known).unwrap_or(Output::Json)
     }
 
-    /// The images up to 2.19 take the first space out, and then go by commas: a later space
-    /// hides the type behind it. The answer gets the first type's name, whichever that is.
+    /// The images up to 2.19 remove the first space and then split at commas: a later space hides the type
+    /// that follows it. The content type of the response is the first type in any case.
     fn of_tf219(accept: &'h str) -> Self {
         let accept: Cow<str> = match accept.split_once(' ') {
             Some((head, tail)) => Cow::Owned(format!("{head}{tail}")),
@@ -139,7 +139,7 @@ mod tests {
     const VECTORS: &str = include_str!("../../../../tests/cases/sagemaker-conversion.json");
     const PRETTY: &[u8] = b"{\n    \"predictions\": [3.5, 4.0, 5.5\n    ]\n}";
 
-    /// Content type and body that the container has for `accept`.
+    /// The content type and the body of the container's response for `accept`.
     fn answer(accept: Option<&str>, compatibility: Compatibility) -> (String, String) {
         match Output::of(accept, compatibility) {
             Output::Json => ("(default application/json)".into(), "unchanged".into()),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn accept_does_what_it_does_there() {
+    fn accept_is_read_like_the_container_does() {
         let vectors: Value = serde_json::from_str(VECTORS).expect("JSON");
         let vectors = vectors["accept"].as_array().expect("a list");
         assert_eq!(vectors.len(), 12);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn extended_gives_what_is_asked_for() {
+    fn extended_follows_accept() {
         let of = |accept| Output::of(Some(accept), Compatibility::Extended);
         let json = || Output::OneLine(Cow::Borrowed(JSON));
         assert_eq!(of("text/csv, application/json"), Output::Csv);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_are_given_to_who_wants_nothing_else() {
+    fn arrays_are_sent_to_clients_that_accept_only_arrays() {
         for compatibility in [Compatibility::Tf219, Compatibility::Tf220] {
             let of = |accept| Output::of(Some(accept), compatibility);
             assert_eq!(of("application/x-npy"), Output::Npy);

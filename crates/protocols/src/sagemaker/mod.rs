@@ -1,11 +1,9 @@
-//! SageMaker's TensorFlow Serving container: `/ping`, `/invocations` and `/models`, and the dialect
-//! of the SageMaker service in front of it (`/endpoints/NAME/invocations`), which AWS's clients
-//! speak.
+//! The API of SageMaker's TensorFlow Serving container (`/ping`, `/invocations` and `/models`), and that
+//! of the SageMaker service in front of it (`/endpoints/NAME/invocations`), which AWS's clients call.
 //!
-//! There are three generations of that container. This is what the images up to TensorFlow Serving
-//! 2.19 answer, with the corrections of the 2.20 image where they fail or garble values;
-//! [`Compatibility`] is the switch for the rest. TensorFlow Serving's own API, which the container
-//! has below `/tfs/`, is [`crate::tfs`]'s.
+//! Responses are those of the images up to TensorFlow Serving 2.19, with the corrections of the 2.20
+//! image where older images fail or garble values; [`Compatibility`] selects the other differences.
+//! [`crate::tfs`] implements TensorFlow Serving's API, which the container has below `/tfs/`.
 //!
 //! Sources: `aws/sagemaker-tensorflow-serving-container`, `aws/deep-learning-containers`
 //! (`tensorflow/inference`), the service models of botocore.
@@ -42,7 +40,7 @@ mod service;
 pub use self::config::{Compatibility, SagemakerConfig};
 pub use self::multi_model::{Candidate, MultiModelConfig};
 
-/// The protocol's name, as metrics have it.
+/// The name of the protocol in metrics.
 pub const SAGEMAKER: &str = "sagemaker";
 
 const TAG: &str = "SageMaker";
@@ -53,7 +51,7 @@ pub struct Sagemaker {
 }
 
 impl Sagemaker {
-    /// The protocol as `config` says.
+    /// The protocol with this configuration.
     #[must_use]
     pub fn new(config: SagemakerConfig) -> Self {
         Sagemaker { config }
@@ -68,12 +66,12 @@ impl Protocol for Sagemaker {
     fn routes(&self, host: &Host, routes: &mut Routes) {
         let api = Arc::new(SagemakerApi::new(&host.engine, self.config.clone()));
         let mut group = routes.group(TAG, &api, refuse);
-        // The container's paths are prefixes, as in its proxy.
+        // The paths are prefixes, as in the container's proxy.
         for path in ["/ping", "/ping{*rest}"] {
             let ping = group.immediate(Methods::Any, path, Permission::Public, |api, request| {
                 api.ping(&request.head)
             });
-            ping.summary("Whether the default model is available");
+            ping.summary("Check whether the default model is available");
             if path.contains('{') {
                 ping.hidden();
             }
@@ -82,7 +80,7 @@ impl Protocol for Sagemaker {
             let invoke = group.route(Methods::Any, path, Permission::Infer, |api, request| {
                 Box::pin(api.invocations(request))
             });
-            invoke.summary("Run a model on a payload of any format of the container");
+            invoke.summary("Run a model on a payload in any format that the container supports");
             if path.contains('{') {
                 invoke.hidden();
             }
@@ -130,7 +128,7 @@ impl SagemakerApi {
         self.models.as_ref()
     }
 
-    /// Whether the model that a request with these headers means has a version that is ready.
+    /// Whether the model that the headers select has a ready version.
     fn ping(&self, head: &RequestHead<'_>) -> Reply {
         let attributes = head.header(attributes::HEADER).unwrap_or_default();
         let ready = match Attributes::parse(attributes, self.config().compatibility) {
@@ -158,7 +156,7 @@ impl SagemakerApi {
         }
     }
 
-    /// The model that is meant when none is named; `None` if there is none, or several.
+    /// The model of requests that do not name one; `None` if there is none, or several.
     fn default_model(&self) -> Option<String> {
         if let Some(name) = &self.config().default_model {
             return Some(name.clone());
@@ -170,7 +168,7 @@ impl SagemakerApi {
         models.into_iter().next()
     }
 
-    /// Answers `/invocations`.
+    /// Handles `/invocations`.
     async fn invocations(&self, mut request: Request<'_>) -> Reply {
         let body = request.take_bytes();
         let head = &request.head;
@@ -195,7 +193,7 @@ fn not_allowed(head: &RequestHead<'_>, allowed: &[&str]) -> Reply {
     refuse(Error::invalid(message), 405).with_header(ALLOW, allowed.join(", "))
 }
 
-/// An error in the container's form.
+/// An error in the container's format.
 fn refuse(error: Error, status: u16) -> Reply {
     let mut body = b"{\"error\": ".to_vec();
     write::string(bounded(error.message()).as_bytes(), &mut body);

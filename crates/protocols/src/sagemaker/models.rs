@@ -1,7 +1,7 @@
 //! `/models`: the models of a multi-model endpoint are loaded, listed, run and unloaded by request.
 //!
-//! Sources: `python_service.py` of `aws/deep-learning-containers`, and "Contract for custom
-//! containers for multi-model endpoints" of AWS's developer guide for paging.
+//! Sources: `python_service.py` of `aws/deep-learning-containers`, and for paging
+//! "Contract for custom containers for multi-model endpoints" of AWS's developer guide.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use tensorserve_core::engine::{Choice, Engine, ModelSpec};
 use tensorserve_protocol::{Group, JSON, Methods, Missing, Reply, Request, RequestHead};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The models of an endpoint: which were used when, and room for more. Cheap to clone.
+/// The models of an endpoint, with their last use and the memory for more. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Models(Arc<Inner>);
 
@@ -27,19 +27,19 @@ struct Inner {
     engine: Engine,
     config: MultiModelConfig,
     used: Mutex<HashMap<String, Instant>>,
-    /// Memory for models that are being loaded.
+    /// Memory that is reserved for models that are being loaded, in bytes.
     promised: AtomicU64,
-    /// Held while a model is loaded because it is used.
+    /// Held while a model is loaded on first use.
     loading: tokio::sync::Mutex<()>,
 }
 
-/// Memory that a load needs beside the model.
+/// Memory that a load needs besides the model, in bytes.
 const SPARE: u64 = 32 << 20;
 
-/// Models of a page, where a request does not say how many.
+/// The default number of models per page.
 const PAGE: usize = 100;
 
-/// Memory for a model that is being loaded, until dropped.
+/// Memory that is reserved for a model until this is dropped, in bytes.
 struct Promise<'m>(&'m Inner, u64);
 
 impl Drop for Promise<'_> {
@@ -59,7 +59,7 @@ impl Models {
         }))
     }
 
-    /// Notes that a model is used, and loads it first if that is wanted.
+    /// Records the use of a model, after loading it if `load_on_use` is set.
     pub(super) async fn prepare(&self, name: &str) -> Result<()> {
         if self.is_loaded(name) {
             self.used().insert(name.to_owned(), Instant::now());
@@ -75,7 +75,7 @@ impl Models {
         }
         let place = self.0.config.place_of(name).ok_or_else(not_loaded)?;
         match self.load(name, &place).await {
-            // Someone else asked for it, and waits for it.
+            // Another request is loading it.
             Err(error) if error.code() == Code::AlreadyExists => {
                 Err(Error::unavailable(format!("Model {name} is being loaded.")))
             }
@@ -95,11 +95,12 @@ impl Models {
     async fn load(&self, name: &str, url: &str) -> Result<()> {
         let deadline = Instant::now() + self.0.config.load_timeout;
         let (models, of) = (self.clone(), (name.to_owned(), url.to_owned()));
-        // Archives are unpacked, and folders walked, on a thread of their own.
+        // Unpacking archives and searching directories is blocking work.
         let looking = move || models.0.config.candidate(&of.0, &of.1);
         let looked = tokio::task::spawn_blocking(looking).await;
-        let Candidate { source, bytes } =
-            looked.map_err(|e| Error::internal("models cannot be looked for").with_source(e))??;
+        let Candidate { source, bytes } = looked.map_err(|e| {
+            Error::internal("the background thread that searches models failed").with_source(e)
+        })??;
         let _promise = self.make_room(name, bytes).await?;
         let outcome = self.0.engine.load_model(source, deadline).await;
         if outcome.is_ok() {
@@ -108,7 +109,7 @@ impl Models {
         outcome
     }
 
-    /// Sees to it that a model whose files have so many bytes fits into memory.
+    /// Reserves memory for a model whose files have `bytes` bytes, and evicts others if necessary.
     async fn make_room(&self, name: &str, bytes: u64) -> Result<Promise<'_>> {
         let Inner { engine, config, promised, .. } = &*self.0;
         let need = bytes.saturating_add(bytes / 4).saturating_add(SPARE);
@@ -128,8 +129,8 @@ impl Models {
                 );
                 return Err(Error::new(Code::ResourceExhausted, message));
             };
-            log::info!("{victim}: unloaded to make room for {name}");
-            // Someone else may have taken it away.
+            log::info!("model {victim} is unloaded to make room for {name}");
+            // Another request may have unloaded it.
             let _ = self.unload(&victim).await;
         }
     }
@@ -140,7 +141,7 @@ impl Models {
         outcome
     }
 
-    /// The loaded model that was not used for longest.
+    /// The least recently used model.
     fn least_used(&self) -> Option<String> {
         let used = self.used();
         let names = self.0.engine.repository().loaded_models().into_iter().map(|model| model.name);
@@ -154,7 +155,7 @@ pub(super) fn add_routes(group: &mut Group<'_, SagemakerApi>) {
         let list = group.immediate(Methods::GetOnly, path, Permission::Read, |api, request| {
             api.with_models(|models| list(models, &request.head, api.config().compatibility))
         });
-        list.summary("The models that are loaded by request");
+        list.summary("List the models that were loaded by request");
         let load = group.route(Methods::Post, path, Permission::Admin, |api, request| {
             Box::pin(api.load_model(request))
         });
@@ -164,7 +165,7 @@ pub(super) fn add_routes(group: &mut Group<'_, SagemakerApi>) {
         let show = group.immediate(Methods::GetOnly, path, Permission::Read, |api, request| {
             api.with_models(|models| show(models, &request.params.decoded("model")))
         });
-        show.summary("The status of a model that is loaded by request");
+        show.summary("Show the status of a model that was loaded by request");
     }
     for path in ["/models/{model}/invoke", "/models/{model}", "/models/{model}/invoke/"] {
         let invoke = group.route(Methods::Post, path, Permission::Infer, |api, request| {
@@ -183,7 +184,7 @@ pub(super) fn add_routes(group: &mut Group<'_, SagemakerApi>) {
     });
 }
 
-/// What `POST /models` says.
+/// The payload of `POST /models`.
 #[derive(serde::Deserialize)]
 struct Load {
     model_name: String,
@@ -231,9 +232,8 @@ async fn load(models: &Models, body: &[u8]) -> Reply {
     let Load { model_name: name, url } = match serde_json::from_slice(body) {
         Ok(load) => load,
         Err(error) => {
-            let message = format!(
-                "{error}; a model is loaded with {{\"model_name\": \"NAME\", \"url\": \"FOLDER\"}}"
-            );
+            let message =
+                format!("{error}; send {{\"model_name\": \"NAME\", \"url\": \"DIRECTORY\"}}");
             return refuse(Error::invalid(message), 400);
         }
     };
@@ -252,7 +252,7 @@ async fn load(models: &Models, body: &[u8]) -> Reply {
         Err(error) => error,
     };
     let seconds = models.0.config.load_timeout.as_secs();
-    #[allow(clippy::wildcard_enum_match_arm)] // The others are what they are.
+    #[allow(clippy::wildcard_enum_match_arm)] // The other codes have no special message.
     let (status, message) = match error.code() {
         Code::AlreadyExists => (409, format!("Model {name} is already loaded.")),
         Code::NotFound => {
@@ -262,7 +262,7 @@ async fn load(models: &Models, body: &[u8]) -> Reply {
         Code::ResourceExhausted => (507, error.message().to_owned()),
         code => (code.http(), format!("Model {name} cannot be loaded: {error}")),
     };
-    log::warn!("{name} was not loaded from {url:?}: {error}");
+    log::warn!("model {name} cannot be loaded from {url:?}: {error}");
     refuse(Error::new(error.code(), message).with_source(error), status)
 }
 
@@ -270,7 +270,7 @@ async fn unload(models: &Models, name: &str) -> Reply {
     match models.unload(name).await {
         Ok(()) => success(format_args!("Successfully unloaded model {name}.")),
         Err(error) if error.code() == Code::NotFound => {
-            // Without the period that others have.
+            // The container's message has no period here.
             refuse(Error::not_found(format!("Model {name} is not loaded yet")), 404)
         }
         Err(error) => {
@@ -298,7 +298,7 @@ fn show(models: &Models, name: &str) -> Reply {
     Reply::ok(JSON, body)
 }
 
-/// The loaded models: as the container lists them or, if a page is asked for, as AWS documents it.
+/// The loaded models: as the container lists them or, if a page is requested, as AWS documents it.
 fn list(models: &Models, head: &RequestHead<'_>, compatibility: Compatibility) -> Reply {
     let is_page = head.query().any(|(name, _)| !name.is_empty());
     if compatibility == Compatibility::Extended || is_page {
@@ -317,17 +317,18 @@ fn list(models: &Models, head: &RequestHead<'_>, compatibility: Compatibility) -
     Reply::ok(JSON, body)
 }
 
-/// One page of the list. A token is the name that the page before ended with.
+/// One page of the list. The token is the last name of the previous page.
 fn page(models: &Models, head: &RequestHead<'_>) -> Result<Reply> {
     let (mut after, mut limit) = (String::new(), PAGE);
     for (key, value) in head.query() {
         match &*key {
             "next_page_token" => after = value,
             "limit" => {
-                limit =
-                    value.parse().ok().filter(|&limit| limit > 0).ok_or_else(|| {
-                        Error::invalid("limit must be a whole number of 1 or more")
-                    })?;
+                limit = value
+                    .parse()
+                    .ok()
+                    .filter(|&limit| limit > 0)
+                    .ok_or_else(|| Error::invalid("limit must be a whole number, 1 or more"))?;
             }
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Where the models of a multi-model endpoint may come from, and what is there.
+//! The sources of the models of a multi-model endpoint.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,48 +12,47 @@ use tensorserve_tensor::error::{Error, Result};
 /// Where SageMaker puts the models of a multi-model endpoint.
 pub const MODELS_DIR: &str = "/opt/ml/models";
 
-/// The folder with a model's own code, if it has any that is run.
+/// The directory with a model's `inference.py`, if it has one.
 #[must_use]
 pub fn code_folder(folder: &Path) -> Option<PathBuf> {
     let code = folder.join("code");
     code.join("inference.py").is_file().then_some(code)
 }
 
-/// A multi-model endpoint.
+/// The configuration of a multi-model endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiModelConfig {
-    /// The folder that models may be loaded from; to clients it is [`MODELS_DIR`], too.
+    /// The directory that models may be loaded from. Clients may also call it [`MODELS_DIR`].
     pub root: PathBuf,
-    /// What its models have in common.
+    /// The settings of its models.
     pub common: ModelConfig,
-    /// A model must be ready after so long.
+    /// The time limit of a load.
     pub load_timeout: Duration,
-    /// The ports that answers say a model listens on, for REST and for gRPC.
+    /// The ports for REST and gRPC in the response to a load.
     pub ports: (u16, u16),
-    /// The most memory that the process may hold once a model is loaded; what is free without it.
+    /// The most memory that the process may use after a load; by default the free memory counts.
     pub memory_limit: Option<u64>,
-    /// Unload models to make room, that which was not used for longest first.
+    /// Unload the least recently used models to make room.
     pub evict: bool,
-    /// Load a model when it is first used, from the folder or archive below the root that is
-    /// called like it.
+    /// Load a model on first use, from the directory or archive with its name below the root.
     pub load_on_use: bool,
 }
 
 /// A model that could be loaded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// Where it is, and how to load it.
+    /// Its path and settings.
     pub source: SourceConfig,
-    /// The size of its files. Its memory is at least about as much.
+    /// The size of its files, which is about the least memory that it takes.
     pub bytes: u64,
 }
 
 impl MultiModelConfig {
-    /// The model in the folder or archive `url`, under `name`.
+    /// Finds the model in the directory or archive `url`, to be loaded as `name`.
     ///
     /// # Errors
     /// [`Code::NotFound`](tensorserve_tensor::error::Code::NotFound) if there is no model, or not below the
-    /// root; what is wrong with an archive; several models.
+    /// root; other errors for invalid archives and for several models.
     pub fn candidate(&self, name: &str, url: &str) -> Result<Candidate> {
         let place = self.place(url)?;
         let folder = if archive::is_archive(&place) {
@@ -69,25 +68,24 @@ impl MultiModelConfig {
         Ok(Candidate { source, bytes: size(&bundle.base, 0) })
     }
 
-    /// The place below the root that is called like the model, for a model that is used and was
-    /// not loaded.
+    /// The path below the root with the name of the model, for a load on first use.
     #[must_use]
     pub fn place_of(&self, name: &str) -> Option<String> {
         let forms = [format!("{name}/model"), name.to_owned(), format!("{name}.tar.gz")];
         forms.into_iter().find(|form| self.root.join(form).exists())
     }
 
-    /// The folder or file that `url` names, which must be below the root, also behind links.
+    /// The directory or file that `url` names. It must be below the root after links are resolved.
     fn place(&self, url: &str) -> Result<PathBuf> {
         let path = Path::new(url.strip_prefix("file://").unwrap_or(url));
         let below = path.strip_prefix(MODELS_DIR).unwrap_or(path);
-        // A relative path, and one below what SageMaker calls the root, are below ours.
-        let nothing = || Error::not_found(format!("there is nothing at {url}"));
+        // Relative paths and paths below SageMaker's root are relative to the configured root.
+        let nothing = || Error::not_found(format!("there is no file or directory at {url}"));
         let place = self.root.join(below).canonicalize().map_err(|_| nothing())?;
         let root = self.root.canonicalize().map_err(|_| nothing())?;
         if !place.starts_with(&root) || place == root {
             return Err(Error::not_found(format!(
-                "{url} is not below {}, where models are loaded from",
+                "{url} is not below {}, the directory that models are loaded from",
                 self.root.display()
             )));
         }
@@ -95,7 +93,7 @@ impl MultiModelConfig {
     }
 }
 
-/// The one model in `folder`: whose versions it holds, or the only one further down.
+/// The one model in `folder`: the one whose versions it contains, or the only one below.
 fn the_bundle(folder: &Path) -> Result<Bundle> {
     let mut bundles = layout::find(folder)?.bundles;
     if let Some(at) = bundles.iter().position(|bundle| bundle.base == folder) {
@@ -105,7 +103,9 @@ fn the_bundle(folder: &Path) -> Result<Bundle> {
     let (folder, names) = (folder.display(), names.join(", "));
     match (bundles.pop(), bundles.is_empty()) {
         (Some(bundle), true) => Ok(bundle),
-        _ => Err(Error::invalid(format!("{folder} holds several models: {names}"))),
+        _ => Err(Error::invalid(format!(
+            "{folder} contains several models: {names}; give the path of one"
+        ))),
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_loaded_from_elsewhere() {
+    fn models_outside_the_root_are_refused() {
         let (outer, config) = with_models(&["m/1/saved_model.pb"]);
         let secret = outer.path().join("secret/1");
         fs::create_dir_all(&secret).expect("folders");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn several_models_are_not_one() {
+    fn several_models_are_refused() {
         let (_outer, config) = with_models(&["m/a/1/saved_model.pb", "m/b/1/saved_model.pb"]);
         let error = config.candidate("x", "m").expect_err("two");
         assert!(error.message().contains("several models: a, b"), "{error}");

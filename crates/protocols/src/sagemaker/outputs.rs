@@ -1,4 +1,4 @@
-//! Responses by rows: a JSON value a line, or comma-separated values.
+//! Responses by rows: one JSON value per line, or comma-separated values.
 
 use crate::tfs::TfsAnswer;
 use crate::tfs::classify::Class;
@@ -7,8 +7,7 @@ use tensorserve_codec::json::write::{self, Floats, Layout, Style, Texts};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Tensor, TensorSpec};
 
-/// Each row on a line of its own, in JSON without white space: a value if there is one output,
-/// else an object.
+/// Each row as JSON on its own line: a value if there is one output, else an object.
 pub(super) fn lines(answer: &TfsAnswer) -> Result<Vec<u8>> {
     by_rows(answer, &|specs, row, out| {
         if let ([spec], [output]) = (specs, row) {
@@ -26,7 +25,7 @@ pub(super) fn lines(answer: &TfsAnswer) -> Result<Vec<u8>> {
     .map(|lines| lines.unwrap_or_else(|| examples(answer, class_list)))
 }
 
-/// The values of each row, with commas between them; of several outputs one after the other.
+/// The values of each row, separated by commas, of one output after the other.
 pub(super) fn csv(answer: &TfsAnswer) -> Result<Vec<u8>> {
     by_rows(answer, &|specs, row, out| {
         for (index, (spec, output)) in specs.iter().zip(row).enumerate() {
@@ -42,7 +41,7 @@ pub(super) fn csv(answer: &TfsAnswer) -> Result<Vec<u8>> {
 
 type WriteRow<'w> = &'w dyn Fn(&[TensorSpec], &[Tensor], &mut Vec<u8>) -> Result<()>;
 
-/// A line for each row of the outputs; `None` if the answer is no tensors.
+/// One line for each row of the outputs; `None` if the answer is not tensors.
 fn by_rows(answer: &TfsAnswer, write: WriteRow) -> Result<Option<Vec<u8>>> {
     let TfsAnswer::Outputs { tensors, .. } = answer else {
         return Ok(None);
@@ -58,7 +57,7 @@ fn by_rows(answer: &TfsAnswer, write: WriteRow) -> Result<Option<Vec<u8>>> {
     Ok(Some(out))
 }
 
-/// The 0-th dimension, which all outputs must share.
+/// The number of rows, which all outputs must have in common.
 fn common_rows(specs: &[TensorSpec], tensors: &[Tensor]) -> Result<usize> {
     let mut all = tensors.iter().map(Tensor::rows);
     let first = all.next().flatten();
@@ -70,23 +69,23 @@ fn common_rows(specs: &[TensorSpec], tensors: &[Tensor]) -> Result<usize> {
                 shapes.map(|(spec, t)| format!("{} {:?}", spec.alias, t.shape())).collect();
             let shapes = shapes.join(", ");
             Err(Error::invalid(format!(
-                "the outputs have no rows in common ({shapes}): accept application/json"
+                "the outputs do not all have the same number of rows ({shapes}): accept application/json"
             )))
         }
     }
 }
 
 fn value(tensor: &Tensor, spec: &TensorSpec, out: &mut Vec<u8>) -> Result<()> {
-    // By convention an output whose name says so holds bytes and not text.
+    // By convention, outputs with this suffix hold bytes and not text.
     let texts = if spec.alias.ends_with("_bytes") { Texts::Base64 } else { Texts::Raw };
     let style = Style { layout: Layout::Compact, floats: Floats::TensorFlowServing, texts };
     write::tensor(tensor, style, 0, out).map_err(|write::NoJsonForm(dtype)| {
         let alias = &spec.alias;
-        Error::invalid(format!("output {alias:?} is of {dtype}, which no text holds"))
+        Error::invalid(format!("output {alias:?} is of type {dtype}, which has no text form"))
     })
 }
 
-/// All values of a tensor on one level.
+/// Writes all values of a tensor without nesting.
 fn flat(tensor: &Tensor, spec: &TensorSpec, out: &mut Vec<u8>) -> Result<()> {
     if let Some(strings) = tensor.strings() {
         for (index, text) in strings.iter().enumerate() {
@@ -103,7 +102,7 @@ fn flat(tensor: &Tensor, spec: &TensorSpec, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// A field, in quotes if it has to be.
+/// Writes a field, in quotes if necessary.
 fn field(text: &[u8], out: &mut Vec<u8>) {
     if !text.iter().any(|byte| b"\",\r\n".contains(byte)) {
         out.extend_from_slice(text);
@@ -119,7 +118,7 @@ fn field(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// A line for each example.
+/// One line for each example.
 fn examples(answer: &TfsAnswer, write: fn(&[Class], &mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     match answer {

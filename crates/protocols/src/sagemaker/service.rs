@@ -1,9 +1,8 @@
-//! What the SageMaker service in front of a container speaks, and with it AWS's clients: the same
-//! inference under `/endpoints/NAME/…`, with errors in AWS's form.
+//! The API of the SageMaker service in front of a container, which AWS's clients call: inference under
+//! `/endpoints/NAME/…`, with errors in AWS's format.
 //!
-//! Clients retry 500, 502, 503, 504 and 429 by themselves; so what is wrong with a request or a
-//! model is a 424, and only overload is a 503. Answers are never compressed: the clients would
-//! not undo it.
+//! Clients automatically retry 500, 502, 503, 504 and 429. So errors of a request or a model are a 424,
+//! and only overload is a 503. Responses are never compressed, because the clients do not decompress.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
@@ -18,7 +17,7 @@ use tensorserve_protocol::{
 };
 use tensorserve_tensor::error::{Code, Error};
 
-/// The most bytes of `OriginalMessage`, by the service's own model.
+/// The most bytes of `OriginalMessage` according to the service model.
 const LONGEST_ORIGINAL: usize = 2048;
 
 /// Adds the operations of endpoints. An endpoint's name may be empty.
@@ -29,17 +28,17 @@ pub(super) fn add_routes(group: &mut Group<'_, SagemakerApi>) {
         let invoke = group.route(Methods::Post, invoke, Permission::Infer, |api, request| {
             Box::pin(api.invoke_endpoint(request))
         });
-        invoke.summary("InvokeEndpoint");
+        invoke.summary("Run a model: the operation InvokeEndpoint of SageMaker");
         let stream = path("invocations-response-stream");
         let stream = group.route(Methods::Post, stream, Permission::Infer, |api, request| {
             Box::pin(api.invoke_endpoint_with_response_stream(request))
         });
-        stream.summary("InvokeEndpointWithResponseStream");
+        stream.summary("Run a model and return the response as an event stream: InvokeEndpointWithResponseStream");
         let later = path("async-invocations");
         let later = group.route(Methods::Post, later, Permission::Infer, |api, request| {
             Box::pin(api.invoke_endpoint_async(request))
         });
-        later.summary("InvokeEndpointAsync");
+        later.summary("Run a model later and write the response to a file: InvokeEndpointAsync");
     }
     group.scope("/endpoints/", |_, head, missing| refuse_call(head, missing));
 }
@@ -83,7 +82,7 @@ fn invoked(reply: Reply) -> Reply {
     signed(reply).with_header("x-amzn-invoked-production-variant", "AllTraffic")
 }
 
-/// The headers as the service reads them: a payload without a type is JSON.
+/// Reads the head as the service does: a payload without a type is JSON.
 fn of_service<'h>(head: &RequestHead<'h>, endpoint: &'h str) -> Invocation<'h> {
     Invocation {
         content_type: Some(head.header("content-type").unwrap_or(JSON)),
@@ -94,13 +93,13 @@ fn of_service<'h>(head: &RequestHead<'h>, endpoint: &'h str) -> Invocation<'h> {
     }
 }
 
-/// The model that an archive holds: it is named after it.
+/// The name of the model in an archive: that of the archive without its extension.
 pub(super) fn model_of(archive: &str) -> &str {
     let archive = archive.trim();
     archive.strip_suffix(".tar.gz").unwrap_or(archive)
 }
 
-/// The response as the one event, or the few, that clients of a stream expect.
+/// The response as the events that clients of a stream expect.
 fn in_events(mut reply: Reply) -> Reply {
     let name =
         std::mem::replace(&mut reply.content_type, "application/vnd.amazon.eventstream".into());
@@ -108,7 +107,7 @@ fn in_events(mut reply: Reply) -> Reply {
     reply.with_header("x-amzn-sagemaker-content-type", name)
 }
 
-/// The error response of a container in the service's form.
+/// The error response of a container in the service's format.
 fn model_error(reply: Reply) -> Reply {
     let Reply { status, body, timing, error, .. } = reply;
     let is_overload = status == 503;
@@ -144,16 +143,16 @@ fn shortened(text: &str) -> &str {
     end.and_then(|end| text.get(..end)).unwrap_or_default()
 }
 
-/// An error that is not the model's, in the service's form.
+/// An error that is not the model's, in the service's format.
 pub(super) fn refuse(kind: &'static str, error: Error, status: u16) -> Reply {
     let mut reply = of_type(kind, object(&[("Message", &bounded(error.message()))]), status);
     reply.error = Some(error);
     reply
 }
 
-/// An error of the server's own before the call is looked at, in the service's form.
+/// An error that the server raises before it calls the handler, in the service's format.
 pub(super) fn refuse_early(error: Error, status: u16) -> Reply {
-    #[allow(clippy::wildcard_enum_match_arm)] // The others are what they are.
+    #[allow(clippy::wildcard_enum_match_arm)] // All other codes are errors of the request.
     let kind = match error.code() {
         Code::Unavailable => "ServiceUnavailable",
         Code::Unauthenticated | Code::PermissionDenied => "AccessDeniedException",
@@ -204,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifiers_are_uuids_of_their_own() {
+    fn identifiers_are_distinct_uuids() {
         let (a, b) = (new_id(), new_id());
         assert_ne!(a, b);
         assert_eq!(a.len(), 36);

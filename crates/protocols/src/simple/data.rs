@@ -1,7 +1,7 @@
 //! The value of `data` in the body of `POST /`: an object with a value for each input.
 //!
-//! What the original's other platforms take in its place is taken for them, too: the bare value of
-//! the one input, single values for one row, and a row in libsvm's sparse form.
+//! As in the original, models of other platforms also accept the bare value of their one input, single
+//! values for one row, and a row in libsvm's sparse format.
 
 use super::request::{not_json, python};
 use super::run_failed;
@@ -15,22 +15,22 @@ use tensorserve_tensor::{
     DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec, concat,
 };
 
-/// What `data` holds.
+/// The decoded `data`.
 pub(super) struct Data {
     /// A tensor for each input.
     pub(super) inputs: Vec<Tensor>,
-    /// They were sent as one row without its dimension.
+    /// They were sent as one row without the batch dimension.
     pub(super) one_row: bool,
 }
 
-/// How to read it.
+/// Options for decoding `data`.
 #[derive(Clone, Copy)]
 pub(super) struct DataOptions {
     /// How to read JSON values.
     pub(super) read: ReadOptions,
     /// Strings of serialized examples are base64.
     pub(super) base64_decode: bool,
-    /// How clients write down the inputs of the model.
+    /// The format in which clients send the inputs of the model.
     pub(super) input_style: InputStyle,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum DataFault {
     NotObject,
     Missing(usize),
     Value(usize, Box<Fault>),
-    /// Wrong in a way the runtime would have found.
+    /// An error that the original reports when it runs the model.
     Run(String),
     Unsendable(usize),
 }
@@ -51,7 +51,7 @@ impl From<SyntaxError> for DataFault {
     }
 }
 
-/// Reads `data` at `cursor`. Names that are none of ours are ignored.
+/// Decodes `data` at `cursor`. Unknown names are ignored.
 pub(super) fn read(
     cursor: &mut Cursor,
     signature: &Signature,
@@ -92,7 +92,7 @@ pub(super) fn read(
     Ok(Data { inputs, one_row: false })
 }
 
-/// Where members are that are no inputs, but may stand for one.
+/// The offsets of members that are not named like an input, but may contain one.
 #[derive(Default)]
 struct Others {
     data: Option<usize>,
@@ -113,8 +113,8 @@ impl Others {
     }
 }
 
-/// Fills in what was not sent under an input's own name, for a model that is no graph: the cursor,
-/// which is behind the object, is put back there.
+/// Fills in inputs that were not sent under their own name, for a model that is not a graph. Leaves the
+/// cursor where it was: after the object.
 fn complete(
     cursor: &mut Cursor,
     signature: &Signature,
@@ -156,7 +156,7 @@ fn complete(
     Ok(Data { inputs: all.collect::<Result<_, _>>()?, one_row })
 }
 
-/// The value of an input that may be left out, for each of so many rows.
+/// The default value of an input, repeated for `rows` rows.
 fn default(signature: &Signature, spec: &TensorSpec, rows: usize) -> Option<Tensor> {
     let (_, value) = signature.defaults.iter().find(|(alias, _)| *alias == spec.alias)?;
     if value.rows() != Some(1) || rows == 1 {
@@ -165,8 +165,8 @@ fn default(signature: &Signature, spec: &TensorSpec, rows: usize) -> Option<Tens
     concat(&vec![value; rows], rows).ok()
 }
 
-/// Reads one row in libsvm's sparse form: `ids`, the features that are not zero, their `values`,
-/// and `max_ids`, how many features there are.
+/// Decodes one row in libsvm's sparse format: `ids`, the features that are not zero, their `values`,
+/// and `max_ids`, the number of features.
 fn read_sparse(
     cursor: &mut Cursor,
     spec: &TensorSpec,
@@ -186,7 +186,9 @@ fn read_sparse(
     if let Some(at) = max_ids {
         let told = list(at, DType::Int64)?;
         if told.values() != Some(&[width]) {
-            return Err(DataFault::Run(format!("max_ids must be {width}, as the model has it")));
+            return Err(DataFault::Run(format!(
+                "max_ids must be {width}, the number of features of the model"
+            )));
         }
     }
     let (ids, values) = (list(ids, DType::Int64)?, list(values, DType::Double)?);
@@ -194,14 +196,15 @@ fn read_sparse(
     let values = values.values::<f64>().unwrap_or(&[]);
     if ids.len() != values.len() {
         let (ids, values) = (ids.len(), values.len());
-        return Err(DataFault::Run(format!("there are {ids} ids and {values} values")));
+        return Err(DataFault::Run(format!("there are {ids} ids, but {values} values")));
     }
     let width = usize::try_from(width).map_err(|_| DataFault::Missing(0))?;
     let mut row = aligned_vec::<f64>(width);
     row.resize(width, 0.0);
     for (&id, &value) in ids.iter().zip(values) {
         let slot = usize::try_from(id).ok().and_then(|id| row.get_mut(id));
-        let missing = || DataFault::Run(format!("id {id} is none of the {width} features"));
+        let missing =
+            || DataFault::Run(format!("id {id} is out of range: the model has {width} features"));
         *slot.ok_or_else(missing)? = value;
     }
     let row = Tensor::from_vec(Shape::vector(width), row);
@@ -220,7 +223,7 @@ fn read_value(
     read.map_err(|fault| DataFault::Value(index, fault))?;
     let tensor = reader.finish().map_err(|e| DataFault::Run(e.to_string()))?;
     if options.input_style != InputStyle::Tensors {
-        return Ok(tensor); // Its shape may still be given a dimension.
+        return Ok(tensor); // The batch dimension may be added later.
     }
     check_shape(&tensor, spec)?;
     if options.base64_decode && is_example_tensor(spec) {
@@ -229,7 +232,7 @@ fn read_value(
     Ok(tensor)
 }
 
-/// Checks a shape against the declared one, as TensorFlow's Python session does before it runs.
+/// Checks a shape against the declared one, as TensorFlow's Python session does before a run.
 fn check_shape(tensor: &Tensor, spec: &TensorSpec) -> Result<(), DataFault> {
     let Some(declared) = spec.shape.sizes() else {
         return Ok(());
@@ -256,7 +259,7 @@ fn tuple(dims: &[i64]) -> String {
     }
 }
 
-/// The one tensor that `base64_decode` is about.
+/// Whether `base64_decode` applies to a tensor.
 fn is_example_tensor(spec: &TensorSpec) -> bool {
     spec.tensor_name == "input_example_tensor:0"
 }
@@ -275,7 +278,7 @@ fn decode_strings(tensor: &Tensor) -> Result<Tensor, DataFault> {
     Tensor::from_strings(shape, decoded).map_err(|e| DataFault::Run(e.to_string()))
 }
 
-/// What is wrong with a request whose `data`, at `data_at` in `body`, cannot be read.
+/// The error for a request whose `data`, at `data_at` in `body`, cannot be decoded.
 pub(super) fn error(
     fault: &DataFault,
     signature: &Signature,
@@ -303,7 +306,7 @@ pub(super) fn error(
         DataFault::Run(why) => run_failed(why),
         DataFault::Unsendable(index) => {
             let name = spec(*index).map_or("", |spec| &spec.alias);
-            let message = format!("input {name:?} is of a type no client can send");
+            let message = format!("input {name:?} is of a type that clients cannot send");
             return Error::new(Code::Unimplemented, message);
         }
     };
@@ -320,7 +323,7 @@ fn value_error(fault: &Fault, alias: &str, spec: Option<&TensorSpec>, body: &[u8
         }
         Fault::Type { at } | Fault::Unsupported { at } => {
             let value = dump(body, *at);
-            format!("{} in input {alias:?} is no {kind}", python(&value))
+            format!("{} in input {alias:?} is not a value of type {kind}", python(&value))
         }
         Fault::NotBase64Object { at } => {
             format!("{} in input {alias:?} is neither a string nor {{\"b64\": …}}", dump(body, *at))
@@ -338,7 +341,7 @@ fn value_error(fault: &Fault, alias: &str, spec: Option<&TensorSpec>, body: &[u8
     }
 }
 
-/// NumPy's complaints name Python's types.
+/// The Python type that NumPy names in its errors.
 fn python_type(kind: &str) -> &str {
     if kind.contains("int") { "int" } else { "float" }
 }

@@ -1,8 +1,9 @@
-//! The state of models as Simple TensorFlow Serving reports it: the list, the detail of one, and a
-//! sample of a request (`gen_json`).
+//! The models as Simple TensorFlow Serving describes them: the list, the detail of one, and a sample
+//! request (`gen_json`).
 
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
+use serde_json::{Value, json};
 
 use super::{SimpleApi, clients, pages, refuse};
 use crate::sample;
@@ -22,7 +23,7 @@ pub(super) fn add_routes(replaces_original: bool, group: &mut Group<'_, SimpleAp
             group
                 .immediate(Methods::Get, path, Permission::Read, |api, _| list(&api.engine))
                 .cors()
-                .summary("Every model in detail");
+                .summary("Describe all models");
         }
         group
             .immediate(Methods::Get, "/v1/models/{model}", Permission::Read, |api, request| {
@@ -30,24 +31,34 @@ pub(super) fn add_routes(replaces_original: bool, group: &mut Group<'_, SimpleAp
             })
             .accepts(|params| !params.decoded("model").contains(':'))
             .cors()
-            .summary("A model in detail");
+            .summary("Describe a model");
     }
     group
         .immediate(Methods::Get, "/v1/models/{model}/gen_json", Permission::Read, |api, request| {
             gen_json(&api.engine, &request)
         })
         .cors()
-        .query("signature", "The signature; serving_default without it")
-        .query("version", "The version; the highest without it")
-        .summary("A sample of the data that a signature accepts");
+        .query("signature", "The signature; the default is serving_default", text())
+        .query("version", "The version; the default is the highest", integer())
+        .summary("Return sample data that a signature accepts")
+        .response(JSON, json!({ "type": "object", "required": ["data"] }));
     group
         .immediate(Methods::Get, "/v1/models/{model}/gen_client", Permission::Read, clients::route)
         .cors()
-        .query("language", "The language; bash without it")
-        .query("variant", "The kind of client; the first of the language without it")
-        .query("signature", "The signature; serving_default without it")
-        .query("version", "The version; the highest without it")
-        .summary("The source of a client for a model");
+        .query("language", "The programming language; the default is bash", text())
+        .query("variant", "The variant; the default is the first of the language", text())
+        .query("signature", "The signature; the default is serving_default", text())
+        .query("version", "The version; the default is the highest", integer())
+        .summary("Generate the source code of a client for a model")
+        .response("text/plain; charset=utf-8", text());
+}
+
+fn text() -> Value {
+    json!({ "type": "string" })
+}
+
+fn integer() -> Value {
+    json!({ "type": "integer", "format": "int64", "minimum": 0 })
 }
 
 fn list(engine: &Engine) -> Reply {
@@ -61,7 +72,7 @@ fn detail(engine: &Engine, name: &str) -> Reply {
     match latest(engine, name) {
         Some(handle) => Reply::ok(JSON, spaced(&Detail::new(engine, &handle))),
         None => {
-            // In the original's words, and as text, for clients that look for them.
+            // The original's message and content type, because clients compare them.
             let error = not_found(engine, name);
             let mut reply = Reply::ok(TEXT, pages::escape(error.message())).with_status(404);
             reply.error = Some(error);
@@ -70,7 +81,7 @@ fn detail(engine: &Engine, name: &str) -> Reply {
     }
 }
 
-/// The error for a model that cannot be used, with the reason if it is known at all.
+/// The error for a model that is not ready, with the state of its version if it has one.
 fn not_found(engine: &Engine, name: &str) -> Error {
     let why = engine.repository().status(name).into_iter().next();
     let why = why.map_or(String::new(), |s| format!(" (version {}: {})", s.version, s.state));
@@ -103,8 +114,7 @@ fn gen_json(engine: &Engine, request: &Request<'_>) -> Reply {
     }
 }
 
-/// The signature `wanted`, or else the one that represents the model: `serving_default`, `predict`,
-/// or the last.
+/// The signature `wanted`, or by default `serving_default`, `predict`, or the last one.
 ///
 /// # Errors
 /// If the model has no signature of that name, or none at all.
@@ -177,7 +187,7 @@ impl Tensors {
     }
 }
 
-/// A tensor as the original lists it: a sparse one as its three parts.
+/// A tensor as the original lists it: a sparse tensor as three.
 fn declared(spec: &TensorSpec) -> Vec<Declared> {
     let TensorSpec { alias, dtype_number: dtype, .. } = spec;
     if spec.sparse.is_some() {
@@ -188,7 +198,7 @@ fn declared(spec: &TensorSpec) -> Vec<Declared> {
     vec![Declared { name: alias.clone(), dtype: *dtype, shape }]
 }
 
-/// The folder of a model's versions, or that of the one version it has.
+/// The directory of a model's versions, or that of its only version.
 fn base_path(handle: &ModelHandle) -> String {
     let folder = handle.folder();
     let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -200,7 +210,7 @@ fn base_path(handle: &ModelHandle) -> String {
 /// JSON as Python prints it: a space after each comma and colon.
 fn spaced(value: &impl Serialize) -> Vec<u8> {
     let mut text = Vec::new();
-    // Writing into memory does not fail.
+    // Writing to memory cannot fail.
     let _ = value.serialize(&mut Serializer::with_formatter(&mut text, Spaced));
     text
 }

@@ -9,8 +9,8 @@ use tensorserve_tensor::{Signature, Tensor};
 /// The member of a response that holds the text of its profile.
 const PROFILE: &str = "__PROFILE__";
 
-/// Writes a response: an object with a member for each output, without their first dimension where
-/// the request was `one_row` without it.
+/// Writes a response: an object with a member for each output. The outputs have no batch dimension if
+/// the request had none (`one_row`).
 ///
 /// # Errors
 /// [`Code::Unimplemented`] for an output that JSON cannot hold.
@@ -24,8 +24,8 @@ pub(super) fn response(one_row: bool, response: InferResponse) -> Result<Vec<u8>
     let signature = version.signatures().get(run.signature);
     let mut body = Vec::new();
     if version.platform().input_style == InputStyle::Records {
-        // As Openscoring answers, which the original asks for PMML: with the number that the
-        // request would have in a batch, and the result in an object of its own.
+        // The format of Openscoring, which the original uses for PMML: the ID that the request would
+        // have in a batch, and the outputs in an object of their own.
         body.extend_from_slice(b"{\"id\":null,\"result\":");
         outputs(signature, &run.outputs, profile.as_deref(), &mut body)?;
         body.push(b'}');

@@ -1,4 +1,4 @@
-//! The form of images that `POST /` accepts.
+//! The image form (`multipart/form-data`) that `POST /` accepts.
 
 use bytes::Bytes;
 
@@ -8,13 +8,13 @@ use tensorserve_core::engine::{Engine, InferRequest, Resolver, SignatureRun};
 use tensorserve_protocol::Form;
 use tensorserve_tensor::error::{Error, Result};
 
-/// The most bytes of a text field: more than any name or number has.
+/// The most bytes of a text field.
 const LONGEST_TEXT: usize = 4096;
 
 /// A form with images, by its fields. Other fields are ignored, as in the original.
 #[derive(Debug, Default)]
 pub(super) struct ImageForm {
-    /// The files that are not empty: of field `image` first, then of field `images`.
+    /// The files that are not empty: first those of the field `image`, then those of `images`.
     pub(super) images: Vec<Bytes>,
     pub(super) model_name: Option<String>,
     pub(super) model_version: Option<String>,
@@ -26,7 +26,7 @@ impl ImageForm {
     /// Reads the parts of a form.
     ///
     /// # Errors
-    /// For a text field that is too long, or not text.
+    /// For a text field that is too long or not UTF-8.
     pub(super) fn of(form: Form) -> Result<Self> {
         let mut fields = ImageForm::default();
         let mut images = Vec::new();
@@ -46,11 +46,11 @@ impl ImageForm {
         Ok(fields)
     }
 
-    /// The request that the form means; never one row without its dimension.
+    /// Decodes the form. Its inputs always have the batch dimension.
     ///
     /// # Errors
-    /// For a form without images, an unknown model, version or signature, and a signature that
-    /// takes no images.
+    /// For a form without images, an unknown model, version or signature, and a signature that does
+    /// not accept images.
     pub(super) fn decode(
         self,
         engine: &Engine,

@@ -1,11 +1,11 @@
-//! Simple TensorFlow Serving's HTTP API, as version 0.8.2 means it: `POST /` takes JSON with
-//! `model_name`, `model_version`, `signature_name` and `data`, or a form with images; pages with
-//! forms, samples of requests and generated clients come with it.
+//! Simple TensorFlow Serving's HTTP API, compatible with version 0.8.2: `POST /` accepts JSON with
+//! `model_name`, `model_version`, `signature_name` and `data`, or a form with images. There are also
+//! pages with forms, sample requests and generated clients.
 //!
-//! Kept: members, sentences, key order and number format of responses, NumPy's coercion of values.
-//! Corrected on purpose: every failure is a JSON error with a proper status, the highest version is
-//! the default, `model_name` counts in forms too, standard base64 is accepted beside URL-safe, and
-//! a server with one model accepts requests that name none.
+//! Compatible: members, messages, key order and number format of responses, NumPy's coercion of values.
+//! Corrected on purpose: every error is JSON with a matching status, the highest version is the
+//! default, forms may contain `model_name`, standard base64 is accepted besides URL-safe, and a server
+//! with one model accepts requests that do not name it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -33,18 +33,18 @@ mod pages;
 mod profile;
 mod request;
 
-/// The protocol's name, as metrics have it.
+/// The name of the protocol in metrics.
 pub const SIMPLE: &str = "simple";
 
 const TAG: &str = "Simple TensorFlow Serving";
 
-/// How Simple TensorFlow Serving's API is set up.
+/// The configuration of Simple TensorFlow Serving's API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SimpleConfig {
-    /// This server stands in for Simple TensorFlow Serving: paths that it shares with TensorFlow
-    /// Serving are answered as it does.
+    /// This server replaces Simple TensorFlow Serving: it handles the paths that both APIs have, and
+    /// not TensorFlow Serving's.
     pub replaces_original: bool,
-    /// TensorFlow Serving's paths are answered exactly as it does, and so hold nothing of ours.
+    /// TensorFlow Serving's paths behave exactly as in the reference, so none are added below them.
     pub exact_tfs: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct SimpleTensorFlowServing {
 }
 
 impl SimpleTensorFlowServing {
-    /// The protocol as `config` says.
+    /// The protocol with this configuration.
     #[must_use]
     pub fn new(config: SimpleConfig) -> Self {
         SimpleTensorFlowServing { config }
@@ -74,10 +74,13 @@ impl Protocol for SimpleTensorFlowServing {
                 Box::pin(api.infer(request))
             })
             .body(body_kind)
-            .summary("Run a signature on JSON or on a form of images");
+            .summary("Run a signature on JSON data or on a form with images")
+            .request(JSON, serde_json::json!({ "type": "object" }))
+            .response(JSON, serde_json::json!({ "type": "object" }));
         group
             .immediate(Methods::Get, "/api/v1/clients", Permission::Read, |_, _| clients::list())
-            .summary("The languages of generated clients, and the kinds of client in each");
+            .summary("List the languages of generated clients and their variants")
+            .response(JSON, clients::list_schema());
         if !self.config.exact_tfs {
             describe::add_routes(self.config.replaces_original, &mut group);
         }
@@ -98,13 +101,13 @@ fn body_kind(head: &RequestHead<'_>) -> BodyKind {
     }
 }
 
-/// What a payload is said to be, in lower case; JSON where nothing is said.
+/// The `Content-Type` of a payload, in lower case; JSON by default.
 fn content_type(head: &RequestHead<'_>) -> String {
     head.header("content-type").unwrap_or(JSON).to_ascii_lowercase()
 }
 
 impl SimpleApi {
-    /// Answers `POST /`.
+    /// Handles `POST /`.
     async fn infer(&self, mut request: Request<'_>) -> Reply {
         let start = request.start;
         if let Body::Form(form) = request.body {
@@ -115,7 +118,7 @@ impl SimpleApi {
         }
         let body = request.take_bytes();
         let kind = content_type(&request.head);
-        // What `curl -d` calls its payload, whatever it is.
+        // The content type that `curl -d` sends by default, also with JSON.
         let is_form = kind.starts_with("application/x-www-form-urlencoded");
         let is_json =
             kind.starts_with(JSON) || (is_form && body.trim_ascii_start().starts_with(b"{"));
@@ -125,7 +128,7 @@ impl SimpleApi {
         self.infer_json(&body, start).await
     }
 
-    /// Runs what a JSON document asks for.
+    /// Runs the inference that a JSON document describes.
     async fn infer_json(&self, body: &[u8], start: Instant) -> Reply {
         self.run(start, |resolver| request::decode(&self.engine, resolver, body)).await
     }
@@ -135,7 +138,7 @@ impl SimpleApi {
         self.run(start, |resolver| form.decode(&self.engine, resolver)).await
     }
 
-    /// Runs what `decode` returns: a request, and whether it is one row without its dimension.
+    /// Runs the request that `decode` returns. The flag is set for one row without the batch dimension.
     async fn run(
         &self,
         start: Instant,
@@ -159,15 +162,14 @@ impl SimpleApi {
     }
 }
 
-/// The error of an inference. Whatever is wrong with a request is a 400 here, an unknown model
-/// included.
+/// The response to a failed inference. An unknown model is a 400 here, like every error of a request.
 fn failure(error: Error) -> Reply {
     let code = error.code();
     let status = if code == Code::NotFound { 400 } else { code.http() };
     refuse(error, status)
 }
 
-/// An error as this API writes it.
+/// The response for an error.
 pub(crate) fn refuse(error: Error, status: u16) -> Reply {
     let mut body = b"{\"error\":".to_vec();
     write::string(bounded(error.message()).as_bytes(), &mut body);
@@ -177,7 +179,7 @@ pub(crate) fn refuse(error: Error, status: u16) -> Reply {
     reply
 }
 
-/// An error of a run in the original's sentence, if the request is at fault.
+/// An error of a run with the original's message, if the request caused it.
 fn run_error(error: Error) -> Error {
     if error.code().http() != 400 {
         return error;
@@ -185,12 +187,12 @@ fn run_error(error: Error) -> Error {
     Error::new(error.code(), run_failed(error.message()))
 }
 
-/// The original's sentence around everything that is wrong with the values of a request.
+/// The original's message for every error of the values in a request.
 fn run_failed(message: &str) -> String {
     format!("Sess.run() fail because of {message}, please check shape of input")
 }
 
-/// The model and signature that a request means.
+/// The model version and signature that a request selects.
 fn find(
     engine: &Engine,
     resolver: &mut Resolver<'_>,

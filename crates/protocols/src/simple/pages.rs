@@ -1,10 +1,10 @@
 //! Simple TensorFlow Serving's pages with forms, and the targets of these forms.
 //!
-//! The pages need no script, and show nothing but names of models and what was sent; whatever comes
-//! from outside is escaped. A form is answered by the function that answers `POST /`, not by a
-//! request of this server to itself, and no file is written.
+//! The pages have no scripts and show only model names and submitted values, escaped. A form calls the
+//! function that handles `POST /`, without a request from the server to itself, and writes no files.
 
 use bytes::Bytes;
+use serde_json::json;
 
 use super::form::ImageForm;
 use super::{SimpleApi, clients, describe, refuse};
@@ -19,15 +19,16 @@ use tensorserve_protocol::{Body, BodyKind, Group, Methods, Reply, Request, bound
 use tensorserve_tensor::error::{Error, Result};
 
 const HTML: &str = "text/html; charset=utf-8";
+const FORM: &str = "application/x-www-form-urlencoded";
 
-/// Nothing but our own style, and pictures that are in the page itself.
+/// Allows only the server's own style and pictures within the page.
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action \
                       'self'; base-uri 'none'; frame-ancestors 'none'";
 
 const STYLE: &[u8] = include_bytes!("static/simple.css");
 const ICON: &[u8] = include_bytes!("static/favicon.ico");
 
-/// A larger picture is not shown again in the response.
+/// The largest picture that the response shows.
 const LARGEST_PICTURE: usize = 2 << 20;
 
 /// Adds the routes of the pages, of their forms and of their assets.
@@ -35,37 +36,40 @@ pub(super) fn add_routes(group: &mut Group<'_, SimpleApi>) {
     let (get, post) = (Methods::Get, Methods::Post);
     group
         .immediate(get, "/json_inference", Permission::Infer, |api, _| json_form(&api.engine))
-        .summary("A page with a form for JSON");
+        .summary("Show a page with a form for JSON inference");
     group
         .immediate(get, "/image_inference", Permission::Infer, |api, _| image_form(&api.engine))
-        .summary("A page with a form for an image");
+        .summary("Show a page with a form for image inference");
     group
         .immediate(get, "/generate_clients", Permission::Infer, |api, _| client_form(&api.engine))
-        .summary("A page with a form for a generated client");
+        .summary("Show a page with a form for generated clients");
     group
         .route(post, "/run_json_inference", Permission::Infer, |api, request| {
             Box::pin(run_json(api, request))
         })
-        .summary("The target of the form for JSON");
+        .summary("Run inference on the JSON form and show the result")
+        .request(FORM, json!({ "type": "object" }));
     group
         .route(post, "/run_image_inference", Permission::Infer, |api, request| {
             Box::pin(run_image(api, request))
         })
         .body(|_| BodyKind::Form)
-        .summary("The target of the form for an image");
+        .summary("Run inference on the image form and show the result")
+        .request("multipart/form-data", json!({ "type": "object" }));
     group
         .immediate(post, "/run_generate_clients", Permission::Infer, run_client)
-        .summary("The target of the form for a generated client");
+        .summary("Generate a client from the form and show its source code")
+        .request(FORM, json!({ "type": "object" }));
     group
         .immediate(get, "/static/images/favicon.ico", Permission::Public, |_, _| {
             asset("image/x-icon", ICON)
         })
-        .summary("The icon of the pages");
+        .summary("Return the icon of the pages");
     group
         .immediate(get, "/static/simple.css", Permission::Public, |_, _| {
             asset("text/css; charset=utf-8", STYLE)
         })
-        .summary("The style of the pages");
+        .summary("Return the style sheet of the pages");
 }
 
 fn asset(content_type: &'static str, content: &'static [u8]) -> Reply {
@@ -154,7 +158,7 @@ fn client_page(engine: &Engine, fields: &Fields, language: &str, result: Option<
     )
 }
 
-/// The fields that say which model is meant.
+/// The form fields that select a model.
 struct Fields {
     model: String,
     version: String,
@@ -162,7 +166,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// The fields of a form that was sent.
+    /// The fields of a submitted form.
     fn of(form: &[u8]) -> Self {
         Fields {
             model: field(form, "model_name").unwrap_or_default(),
@@ -195,7 +199,7 @@ impl Fields {
     }
 }
 
-/// The JSON document that a form means, as `POST /` takes it.
+/// The JSON document for `POST /` from a form.
 fn document(fields: &Fields, data: &str) -> Result<Vec<u8>> {
     let data = data.trim();
     let mut cursor = Cursor::new(data.as_bytes());
@@ -259,7 +263,8 @@ fn result_html(result: Option<&Bytes>) -> String {
     format!("<h2>Predict result</h2>\n{shown}\n")
 }
 
-/// A picture within the page: of the type that its bytes have, and never one that can hold a script.
+/// A picture within the page. The type comes from its bytes; formats that can contain scripts are
+/// refused.
 fn picture_html(image: &Bytes) -> String {
     let kind = match image.get(..12).unwrap_or_default() {
         [0x89, b'P', b'N', b'G', ..] => "png",
@@ -302,7 +307,7 @@ fn page(title: &str, content: &str) -> Reply {
         .with_header("cache-control", "no-store")
 }
 
-/// The model that a form begins with.
+/// The model that a form shows first.
 fn first_model(engine: &Engine) -> String {
     let models = engine.repository().ready_models();
     let default = models.iter().find(|name| *name == "default");
@@ -321,7 +326,7 @@ fn option(value: &str) -> String {
     format!("<option value=\"{}\">", escape(value))
 }
 
-/// Text as it may stand in HTML, also between quotes.
+/// Text escaped for HTML, also within quotes.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,5 +1,5 @@
-//! The text of `__PROFILE__`: which operations took the time and the memory of a run, laid out as
-//! TensorFlow's profiler prints its view of operations.
+//! The text of `__PROFILE__`: the time and memory of each operation in a run, in the format of the
+//! operation view of TensorFlow's profiler.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
@@ -41,8 +41,8 @@ time | op occurrence (run|defined)
 
 const FOOT: &str = "\n======================End of Report==========================\n";
 
-/// The longest total time first; in brackets how much of the whole is left from this line on, and
-/// how much of it is this line's.
+/// Formats the profile, the longest total time first. The percentages are the share of this line and all
+/// that follow, and that of this line.
 pub(super) fn text(runs: &[OpRun]) -> String {
     let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
     for run in runs {
@@ -76,7 +76,7 @@ pub(super) fn text(runs: &[OpRun]) -> String {
     text
 }
 
-/// How much of a column is left, from the first line to the last.
+/// The shares of a column's values in its sum.
 struct Shares {
     sum: u64,
     left: u64,
@@ -89,7 +89,7 @@ impl Shares {
     }
 
     fn cell(&mut self, value: u64, shown: fn(u64) -> String) -> String {
-        // Of sums that are no more than shown, so that rounding does no harm.
+        // The result is only displayed, so rounding is harmless.
         #[allow(clippy::cast_precision_loss)]
         let percent = |part: u64| match self.sum {
             0 => 0.0,

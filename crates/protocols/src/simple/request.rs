@@ -1,8 +1,8 @@
 //! The JSON body of `POST /`.
 //!
-//! Values can be read only when the model is known, and members come in any order. One pass
-//! reads a body whose `data` comes after what it depends on ([`fast`]); any other, and every
-//! body with a mistake, is looked over first ([`careful`]).
+//! Values can be decoded only when the model is known, but members may be in any order. A body whose
+//! `data` follows the members that it depends on is decoded in one pass ([`decode_in_one_pass`]); any
+//! other, and every body with a mistake, in two ([`decode_in_two_passes`]).
 
 use std::borrow::Cow;
 
@@ -16,21 +16,21 @@ use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_core::engine::{Engine, InferRequest, ModelHandle, Resolver, SignatureRun};
 use tensorserve_tensor::error::{Error, Result};
 
-/// A request, and whether it is one row without its dimension: then so is the response.
+/// A request, and whether it is one row without the batch dimension: then so is the response.
 pub(super) type Decoded = (InferRequest, bool);
 
 /// Decodes a body.
 ///
 /// # Errors
-/// For what is not JSON, an unknown model, version or signature, and values that do not fit it.
+/// For invalid JSON, an unknown model, version or signature, and values that do not match it.
 pub(super) fn decode(engine: &Engine, resolver: &mut Resolver<'_>, body: &[u8]) -> Result<Decoded> {
-    match fast(engine, resolver, body) {
+    match decode_in_one_pass(engine, resolver, body) {
         Some(decoded) => Ok(decoded),
-        None => careful(engine, resolver, body),
+        None => decode_in_two_passes(engine, resolver, body),
     }
 }
 
-/// The members that say what to do with `data`.
+/// The members besides `data`.
 #[derive(Default)]
 struct Fields {
     model_name: Option<String>,
@@ -38,7 +38,7 @@ struct Fields {
     signature_name: Option<String>,
     base64_decode: bool,
     profile: bool,
-    /// The functions before and after the model are asked for.
+    /// The request asks for the preprocess or postprocess function of the model.
     hooks: bool,
 }
 
@@ -71,7 +71,7 @@ impl Fields {
                 let version = version(cursor);
                 self.model_version = Some(version.ok_or_else(|| wrong("a whole number"))?);
             }
-            // Anything but this text asks for nothing.
+            // Any other value means no.
             b"run_profile" => self.profile = raw(cursor, body)? == b"\"true\"",
             b"preprocess" | b"postprocess" => {
                 let value = raw(cursor, body)?;
@@ -113,8 +113,8 @@ impl Fields {
     }
 }
 
-/// Refuses a request that asks for functions which are there and are never run. Where there are
-/// none, to ask for them changes nothing.
+/// Refuses a request for marshalled functions, which are never run. For a model without such functions,
+/// the request is ignored.
 fn check_hooks(handle: &ModelHandle) -> Result<()> {
     let model = handle.model();
     if handle.has_marshalled_hooks() {
@@ -124,7 +124,7 @@ fn check_hooks(handle: &ModelHandle) -> Result<()> {
              ready for the model, without preprocess and postprocess"
         )));
     }
-    log::debug!("model {model} has no function to preprocess or postprocess with");
+    log::debug!("model {model} has no preprocess or postprocess function");
     Ok(())
 }
 
@@ -148,7 +148,7 @@ fn version(cursor: &mut Cursor) -> Option<i64> {
     }
 }
 
-/// Python's words for the constants of JSON, which users of the original know from its errors.
+/// Python's notation of a JSON value, as in the original's errors.
 pub(super) fn python(value: &str) -> Cow<'_, str> {
     match value {
         "null" => Cow::Borrowed("None"),
@@ -158,8 +158,12 @@ pub(super) fn python(value: &str) -> Cow<'_, str> {
     }
 }
 
-/// Reads a body in one pass; `None` for one with a mistake, or whose `data` comes too early.
-fn fast(engine: &Engine, resolver: &mut Resolver<'_>, body: &[u8]) -> Option<Decoded> {
+/// Decodes a body in one pass; `None` for one with a mistake, or whose `data` is too early.
+fn decode_in_one_pass(
+    engine: &Engine,
+    resolver: &mut Resolver<'_>,
+    body: &[u8],
+) -> Option<Decoded> {
     let mut cursor = Cursor::new(body);
     if cursor.skip_space() != b'{' || !cursor.open_object().ok()? {
         return None;
@@ -169,7 +173,7 @@ fn fast(engine: &Engine, resolver: &mut Resolver<'_>, body: &[u8]) -> Option<Dec
     loop {
         let name = cursor.name().ok()?;
         if FIELDS.contains(&&*name) {
-            // After the data it is too late to learn what it was for.
+            // The data was decoded without this member.
             if decoded.is_some() {
                 return None;
             }
@@ -189,8 +193,12 @@ fn fast(engine: &Engine, resolver: &mut Resolver<'_>, body: &[u8]) -> Option<Dec
     }
 }
 
-/// Reads a body of which the syntax is checked first, and says what is wrong with it.
-fn careful(engine: &Engine, resolver: &mut Resolver<'_>, body: &[u8]) -> Result<Decoded> {
+/// Checks the syntax of a body, then decodes it; reports the mistake if there is one.
+fn decode_in_two_passes(
+    engine: &Engine,
+    resolver: &mut Resolver<'_>,
+    body: &[u8],
+) -> Result<Decoded> {
     let data_at = find_data(body)?;
     let mut fields = Fields::default();
     let mut cursor = Cursor::new(body);
@@ -218,7 +226,7 @@ fn careful(engine: &Engine, resolver: &mut Resolver<'_>, body: &[u8]) -> Result<
     Ok(fields.request(handle, signature, data))
 }
 
-/// Checks the syntax of all of `body`; where the value of `data` is.
+/// Checks the syntax of `body` and returns the offset of the value of `data`.
 fn find_data(body: &[u8]) -> Result<Option<usize>> {
     let scan = || -> std::result::Result<Option<Option<usize>>, SyntaxError> {
         let mut cursor = Cursor::new(body);
@@ -254,7 +262,7 @@ pub(super) fn not_json(body: &[u8], error: SyntaxError) -> Error {
     Error::invalid(format!("Invalid json data: {start}: {reason} at offset {offset}"))
 }
 
-/// The start of a body, for an error.
+/// The start of a body for an error message.
 fn excerpt(body: &[u8]) -> String {
     const MOST: usize = 100;
     let start = body.get(..MOST).unwrap_or(body);

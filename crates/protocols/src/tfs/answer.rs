@@ -1,5 +1,4 @@
-//! What an inference came to, before it is written down in one of the forms that REST clients can
-//! ask for.
+//! The result of an inference, before it is encoded in the format that a REST client requested.
 
 use super::classify::{self, Classifications};
 use super::encode::{self, Format};
@@ -7,35 +6,35 @@ use tensorserve_core::engine::{InferResponse, Method, ModelHandle};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Signature, Tensor, TensorSpec};
 
-/// What has to be known of a request to read its response.
+/// The properties of a request that the response depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnswerForm {
     pub(crate) method: Method,
-    /// How inputs were given, and outputs are to be.
+    /// The layout of inputs and outputs.
     pub(crate) format: Format,
-    /// How many examples there were.
+    /// The number of examples.
     pub(crate) examples: usize,
 }
 
 impl AnswerForm {
-    /// Outputs as tensors.
+    /// For outputs as tensors.
     pub(crate) fn outputs(format: Format) -> Self {
         AnswerForm { method: Method::Predict, format, examples: 0 }
     }
 
-    /// Something for each of `examples`.
+    /// For one result per example.
     pub(crate) fn examples(method: Method, examples: &Tensor) -> Self {
         AnswerForm { method, format: Format::Row, examples: examples.rows().unwrap_or(0) }
     }
 }
 
-/// What an inference came to.
+/// The result of an inference.
 pub(crate) enum TfsAnswer {
     /// The outputs of a signature.
     Outputs { version: ModelHandle, signature: usize, format: Format, tensors: Vec<Tensor> },
     /// The classes of each example.
     Classes(Classifications),
-    /// The number of each example.
+    /// The regression value of each example.
     Numbers(Vec<f32>),
 }
 
@@ -63,7 +62,7 @@ impl TfsAnswer {
         })
     }
 
-    /// As the reference writes it; with `exact`, only what it can write.
+    /// The JSON of the reference; with `exact`, an error for types that the reference cannot write.
     pub(crate) fn json(&self, exact: bool) -> Result<Vec<u8>> {
         match self {
             TfsAnswer::Outputs { format, tensors, .. } => {
@@ -74,7 +73,7 @@ impl TfsAnswer {
         }
     }
 
-    /// What the signature declares of its outputs; nothing for examples.
+    /// The declared outputs of the signature; empty for examples.
     pub(crate) fn specs(&self) -> &[TensorSpec] {
         let TfsAnswer::Outputs { version, signature, .. } = self else {
             return &[];
@@ -82,7 +81,7 @@ impl TfsAnswer {
         version.signatures().get(*signature).map_or(&[], |signature| &signature.outputs)
     }
 
-    /// The outputs; none for examples.
+    /// The outputs; empty for examples.
     pub(crate) fn tensors(&self) -> &[Tensor] {
         match self {
             TfsAnswer::Outputs { tensors, .. } => tensors,

@@ -1,5 +1,5 @@
-//! Bodies of `:predict` that are no JSON, which TensorFlow Serving does not have: NumPy's arrays,
-//! and the messages of its gRPC API.
+//! Payloads of `:predict` that are not JSON: NumPy arrays, and the messages of the gRPC API.
+//! TensorFlow Serving has neither over REST.
 
 use bytes::Bytes;
 use prost::Message;
@@ -16,19 +16,19 @@ use tensorserve_protocol::{NPY, Reply, RequestHead, first_choice, media_type};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Error, Result};
 
-/// What a body is, or is to be.
+/// The format of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wire {
     Json,
     /// One array, as `numpy.save` writes it.
     Npy,
-    /// A serialized message, under the name that its client has for that.
+    /// A serialized message, with the media type that the client sent.
     Message(String),
 }
 
 impl Wire {
-    /// What the body of a request is. What says nothing we know is JSON, as it is for TensorFlow
-    /// Serving whatever it says.
+    /// The format of a request's payload. Unknown media types are JSON, as every media type is for
+    /// TensorFlow Serving.
     pub(super) fn of_body(head: &RequestHead<'_>, exact: bool) -> Self {
         let kind = head.header("content-type").filter(|_| !exact).unwrap_or_default();
         let kind = media_type(kind);
@@ -39,7 +39,7 @@ impl Wire {
         }
     }
 
-    /// What the answer to such a body is to be.
+    /// The format of the response to such a payload.
     pub(super) fn of_answer(&self, head: &RequestHead<'_>, exact: bool) -> Self {
         let accept = head.header("accept").filter(|_| !exact);
         match self {
@@ -50,7 +50,7 @@ impl Wire {
     }
 }
 
-/// Whether of all that is accepted by name a NumPy array is the first choice.
+/// Whether a NumPy array is the preferred type among those that are accepted by name.
 fn prefers_npy(accept: &str) -> bool {
     first_choice(accept, |name| (!name.contains('*')).then(|| name == NPY)).unwrap_or(false)
 }
@@ -65,19 +65,20 @@ pub(super) fn decode(body: &[u8], handle: &ModelHandle, max_bytes: usize) -> Res
     let count = declared.inputs.len();
     if count != 1 {
         return Err(Error::invalid(format!(
-            "signature \"{DEFAULT_SIGNATURE}\" has {count} inputs, and an npy array is one: send \
-             JSON, or a PredictRequest as application/x-protobuf"
+            "signature \"{DEFAULT_SIGNATURE}\" has {count} inputs, but an npy payload holds only one \
+             array: send JSON, or a PredictRequest as application/x-protobuf"
         )));
     }
     let inputs = vec![npy::read(body, max_bytes)?];
     Ok(Decoded { signature, inputs, format: Format::Column })
 }
 
-/// Refuses what can not be answered with one array, before it is run.
+/// Refuses a signature whose response is not one array, before it is run.
 pub(super) fn check_outputs(handle: &ModelHandle, signature: usize) -> Result<()> {
     match handle.signatures().get(signature) {
         Some(signature) if signature.outputs.len() != 1 => Err(Error::invalid(format!(
-            "signature \"{}\" has {} outputs, and an npy array is one: accept application/json",
+            "signature \"{}\" has {} outputs, but an npy response holds only one array: accept \
+             application/json",
             signature.name,
             signature.outputs.len()
         ))),
@@ -93,8 +94,7 @@ pub(super) fn encode(outputs: &[Tensor], max_bytes: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// Answers a `PredictRequest` as gRPC does, with a `PredictResponse`; `kind` is its client's name
-/// for the media type.
+/// Handles a `PredictRequest` as gRPC does. `kind` is the media type that the client sent.
 pub(super) async fn answer(
     engine: &Engine,
     call: &RestCall<'_>,
@@ -109,7 +109,7 @@ pub(super) async fn answer(
             Error::invalid(message)
         })?;
         request.model_spec = Some(agreed(request.model_spec.take(), call.name, call.choice)?);
-        // Whoever sends raw bytes can read them.
+        // A client that sends raw bytes can read them.
         let is_raw = request.inputs.values().any(|tensor| !tensor.tensor_content.is_empty());
         let form = if is_raw { Form::Content } else { Form::Values };
         grpc::decode_predict(resolver, request, form)
@@ -122,8 +122,8 @@ pub(super) async fn answer(
     reply.with_timing(inferred.timing)
 }
 
-/// What message and path together ask for. Either may leave out what the other says; what both
-/// say must be the same.
+/// The model spec of the message and the path together. Either may leave a member out; members that
+/// both have must be equal.
 fn agreed(given: Option<ModelSpec>, name: &str, choice: Choice) -> Result<ModelSpec> {
     let mut spec = given.unwrap_or_default();
     if spec.name.is_empty() {
@@ -131,8 +131,8 @@ fn agreed(given: Option<ModelSpec>, name: &str, choice: Choice) -> Result<ModelS
     }
     if spec.name != name {
         return Err(Error::invalid(format!(
-            "the message is for model {:?} and the path for {name:?}: leave one out, or make them \
-             the same",
+            "the message names model {:?}, but the path names {name:?}: remove the name from the \
+             message, or make both the same",
             spec.name
         )));
     }
@@ -143,7 +143,7 @@ fn agreed(given: Option<ModelSpec>, name: &str, choice: Choice) -> Result<ModelS
     };
     if spec.version_choice.as_ref().is_some_and(|given| *given != of_path) {
         return Err(Error::invalid(
-            "the message asks for another version than the path: leave one out, or make them the \
+            "the message names another version than the path: remove one of them, or make both the \
              same",
         ));
     }

@@ -1,9 +1,9 @@
-//! Classification and regression, whatever wire they come over: a signature with one input, which
-//! takes serialized `tensorflow.Example`s, and outputs of fixed names and shapes.
+//! Classification and regression, over REST and gRPC: a signature with one input, which takes
+//! serialized `tensorflow.Example`s, and outputs with fixed names and shapes.
 //!
-//! Checks, their order and their words are those of the reference's `classifier.cc`,
-//! `regressor.cc` and `util.cc`. Where the reference ends a text with the debug text of the whole
-//! signature, which protocol buffers vary on purpose, the text here ends before it.
+//! The checks, their order and their messages are those of the reference's `classifier.cc`,
+//! `regressor.cc` and `util.cc`. Some messages of the reference end with the debug string of the
+//! signature, which protocol buffers vary on purpose; here they end before it.
 
 use super::DEFAULT_SIGNATURE;
 use super::fault::type_name;
@@ -11,7 +11,7 @@ use tensorserve_core::engine::{Method, ModelHandle, SignatureRun};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Shape, Signature, StringsBuilder, Tensor};
 
-/// The one input of a signature for either.
+/// The one input of a signature for classification or regression.
 const INPUTS: &str = "inputs";
 /// The outputs of a classification: labels and scores, or only one of them.
 const CLASSES: &str = "classes";
@@ -22,19 +22,19 @@ const OUTPUTS: &str = "outputs";
 /// One class that an example may belong to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
-    /// Its name: any bytes; none if the model gives only scores.
+    /// Its label: any bytes; empty if the model returns only scores.
     pub label: Vec<u8>,
-    /// How likely it is; 0 if the model gives only labels.
+    /// Its score; 0 if the model returns only labels.
     pub score: f32,
 }
 
 /// The classes of each example.
 pub type Classifications = Vec<Vec<Class>>;
 
-/// The number of the signature `name` (the default one if that is empty), which can do `method`.
+/// The index of the signature `name` (the default one if that is empty), which supports `method`.
 ///
 /// # Errors
-/// If there is none of that name, and those of [`check`].
+/// If there is no such signature, and the errors of [`check`].
 pub fn find(handle: &ModelHandle, name: &str, method: Method) -> Result<usize> {
     let name = if name.is_empty() { DEFAULT_SIGNATURE } else { name };
     let Some((number, signature)) = handle.signature(name) else {
@@ -44,11 +44,11 @@ pub fn find(handle: &ModelHandle, name: &str, method: Method) -> Result<usize> {
     Ok(number)
 }
 
-/// Checks that `signature` has the inputs and outputs that `method` needs. What it calls its own
-/// method does not matter, as in the reference.
+/// Checks that `signature` has the inputs and outputs that `method` requires. As in the reference, the
+/// method name that the signature declares is ignored.
 ///
 /// # Errors
-/// [`Error::invalid`] with what it lacks.
+/// [`Error::invalid`] that names the missing input or output.
 pub fn check(signature: &Signature, method: Method) -> Result<()> {
     if signature.inputs.len() != 1 {
         return Err(Error::invalid("Expected one input Tensor."));
@@ -84,27 +84,27 @@ fn output(signature: &Signature, alias: &str) -> Option<usize> {
     signature.outputs.iter().position(|spec| spec.alias == alias)
 }
 
-/// Serialized examples on their way into a tensor.
+/// Collects serialized examples into a tensor.
 pub struct Examples<'c> {
     context: &'c [u8],
     strings: StringsBuilder,
-    /// Memory that may still be taken.
+    /// The remaining memory budget in bytes.
     room: usize,
 }
 
 impl<'c> Examples<'c> {
-    /// What a string takes besides its bytes, here and as a record of 24 bytes in the runtime.
+    /// The memory of a string besides its bytes, here and as a record of 24 bytes in the runtime.
     const RECORD: usize = 32;
 
-    /// None so far. The bytes of `context`, itself an example, go before those of each one: in a
-    /// protocol buffer what comes later counts, so that it adds the features that an example
-    /// lacks. The tensor may take `max_bytes`, as a context can multiply.
+    /// An empty collection. The bytes of `context`, itself an example, precede those of each example:
+    /// later fields of a protocol buffer win, so the context adds only features that an example
+    /// lacks. The tensor may take `max_bytes`, because a context is repeated for each example.
     #[must_use]
     pub fn new(context: &'c [u8], max_bytes: usize) -> Self {
         Examples { context, strings: StringsBuilder::default(), room: max_bytes }
     }
 
-    /// Memory that may still be taken, in bytes.
+    /// The remaining memory budget in bytes.
     #[must_use]
     pub fn room(&self) -> usize {
         self.room
@@ -113,7 +113,7 @@ impl<'c> Examples<'c> {
     /// Adds an example.
     ///
     /// # Errors
-    /// If it does not fit.
+    /// If the budget is exceeded.
     pub fn push(&mut self, example: &[u8]) -> Result<()> {
         let bytes = Self::RECORD.saturating_add(self.context.len()).saturating_add(example.len());
         self.room = self.room.checked_sub(bytes).ok_or_else(too_large)?;
@@ -141,7 +141,7 @@ pub(super) fn too_large() -> Error {
     Error::invalid("The examples, each with its context, take too much memory")
 }
 
-/// The tensor of `examples`, which are serialized, each with `context` (or nothing) before it.
+/// The tensor of serialized `examples`, each preceded by `context` (which may be empty).
 ///
 /// # Errors
 /// If there is none, or they take more than `max_bytes`
@@ -164,7 +164,7 @@ pub fn run(signature: usize, method: Method, examples: Tensor) -> SignatureRun {
     SignatureRun { signature, method, inputs: vec![examples], output_filter: Vec::new() }
 }
 
-/// The classes of `examples` examples, from what `signature` gave for them.
+/// The classes of `examples` examples, from the outputs of `signature`.
 ///
 /// # Errors
 /// [`Error::invalid`] if types or shapes are not those of a classification.
@@ -201,7 +201,7 @@ pub fn classifications(
     Ok(all)
 }
 
-/// The number of classes in the output `alias`, which must have a row of them for each example.
+/// The number of classes in the output `alias`, which must have one row for each example.
 fn width(tensor: &Tensor, alias: &str, dtype: DType, examples: usize) -> Result<usize> {
     let shape = tensor.shape();
     let &[rows, width] = shape.dims() else {
@@ -221,7 +221,7 @@ fn width(tensor: &Tensor, alias: &str, dtype: DType, examples: usize) -> Result<
     usize::try_from(width).map_err(|_| Error::internal("a negative dimension"))
 }
 
-/// The numbers of `examples` examples, from what `signature` gave for them.
+/// The regression values of `examples` examples, from the outputs of `signature`.
 ///
 /// # Errors
 /// [`Error::invalid`] if type or shape are not those of a regression.

@@ -1,5 +1,5 @@
-//! Model status and metadata as TensorFlow Serving writes them: protocol buffers as JSON, one
-//! blank of indentation, default values included.
+//! Model status and metadata as TensorFlow Serving writes them: protocol buffers as JSON, indented by
+//! one space, default values included.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use tensorserve_protocol::{JSON, Reply};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Data, DeclaredShape, Signature, Tensor, TensorSpec};
 
-/// The answer to `GET /v1/models/NAME[/versions/VERSION]`.
+/// The response to `GET /v1/models/NAME[/versions/VERSION]`.
 pub(super) fn status(engine: &Engine, name: &str, version: Option<i64>) -> Result<Reply> {
     let versions = versions(engine, name, version)?;
     let all = Statuses { model_version_status: versions.iter().map(Status::of).collect() };
     Ok(Reply::ok(JSON, pretty(&all)))
 }
 
-/// The answer to `GET /v1/models`, which the reference does not have: the names of all models, as
-/// KServe's protocol tells them, and the status of each.
+/// The response to `GET /v1/models`, which the reference does not have: the names of all models, as in
+/// KServe's protocol, and the status of each.
 pub(super) fn list(engine: &Engine) -> Reply {
     let models = engine.repository().all_models();
     let status = |name: &String| {
@@ -54,7 +54,7 @@ pub(super) fn versions(
     }
 }
 
-// Members are written in the order they are declared, which is that of the protocol buffers.
+// serde writes members in the order of declaration, which is that of the protocol buffers.
 #[derive(Serialize)]
 struct Models {
     models: Vec<String>,
@@ -93,7 +93,7 @@ impl Status {
     }
 }
 
-/// A version's state in the reference's terms, and why it failed if it did.
+/// The reference's name for a version's state, and the error if it failed.
 pub(super) fn state_of(state: &VersionState) -> (StateProto, Option<&Error>) {
     match state {
         VersionState::Found(_) => (StateProto::Start, None),
@@ -105,7 +105,7 @@ pub(super) fn state_of(state: &VersionState) -> (StateProto, Option<&Error>) {
     }
 }
 
-/// The answer to `GET …/metadata`.
+/// The response to `GET …/metadata`.
 pub(super) fn metadata(handle: &ModelHandle) -> String {
     let spec = pretty(&ModelSpecProto {
         name: handle.model(),
@@ -145,7 +145,7 @@ fn tensor_info(spec: &TensorSpec) -> serde_json::Value {
     let mut info = serde_json::Map::new();
     info.insert("dtype".into(), dtype_name(spec.dtype_number));
     let shape = match &spec.shape {
-        // A message that is not set is not printed.
+        // The reference does not print messages that are not set.
         DeclaredShape::Missing => None,
         DeclaredShape::UnknownRank => Some(json!({ "dim": [], "unknown_rank": true })),
         DeclaredShape::Dims(dims) => {
@@ -172,7 +172,7 @@ fn tensor_info(spec: &TensorSpec) -> serde_json::Value {
     info.into()
 }
 
-/// `DT_FLOAT`, `DT_FLOAT_REF`, …; the number itself for a type we do not know.
+/// `DT_FLOAT`, `DT_FLOAT_REF`, …; the number for an unknown type.
 fn dtype_name(number: i32) -> serde_json::Value {
     let name = super::fault::type_name(number).to_ascii_uppercase();
     if name.contains(' ') {
@@ -211,7 +211,7 @@ fn typed_values(tensor: &Tensor) -> (&'static str, serde_json::Value) {
     if let Data::Strings(strings) = tensor.data() {
         return ("string_val", strings.iter().map(text).collect::<Vec<_>>().into());
     }
-    // JSON of protocol buffers has 64-bit integers as strings.
+    // The JSON mapping of protocol buffers writes 64-bit integers as strings.
     let wide = |n: &dyn ToString| serde_json::Value::from(n.to_string());
     match tensor.dtype() {
         DType::Float => ("float_val", json!(tensor.values::<f32>().unwrap_or_default())),
@@ -240,7 +240,7 @@ fn typed_values(tensor: &Tensor) -> (&'static str, serde_json::Value) {
     }
 }
 
-/// JSON as the protocol buffer library prints it: one blank a level, and a line break behind.
+/// JSON as the protocol buffer library prints it: indented by one space, with a final line break.
 fn pretty(value: &impl Serialize) -> String {
     let mut out = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut out, PrettyFormatter::with_indent(b" "));

@@ -1,4 +1,4 @@
-//! Results as TensorFlow Serving writes them, byte for byte: output tensors by rows as
+//! The JSON of results, byte for byte as TensorFlow Serving writes it: output tensors by rows as
 //! `predictions` and by columns as `outputs`; classifications and regressions as `results`.
 
 use super::classify::Class;
@@ -8,16 +8,16 @@ use tensorserve_codec::json::write::{self, Floats, Layout, Style, Texts, new_lin
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Tensor, TensorSpec};
 
-/// How inputs were given, and outputs are to be.
+/// The layout of inputs and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// `instances`: a list of rows.
     Row,
-    /// `inputs`: a tensor each.
+    /// `inputs`: one tensor for each name.
     Column,
 }
 
-/// The outputs of `:predict`; with `exact`, only of the types that the reference has JSON for.
+/// The outputs of `:predict`; with `exact`, an error for types that the reference cannot write.
 pub(super) fn outputs(
     format: Format,
     specs: &[TensorSpec],
@@ -37,7 +37,7 @@ pub(super) fn outputs(
     Ok(out)
 }
 
-/// The reference has no JSON for these, though numbers could be written.
+/// Refuses the types that the reference cannot write as JSON.
 fn check_type(tensor: &Tensor) -> Result<()> {
     let dtype = tensor.dtype();
     let unwritable =
@@ -53,8 +53,7 @@ fn rows(named: &[(&str, &Tensor)], out: &mut Vec<u8>) -> Result<()> {
     let batch = batch_size(named)?;
     out.extend_from_slice(b"{\n    \"predictions\": ");
     if let [(name, tensor)] = named {
-        // Rows of a single output follow one another on one line; only the bracket behind them
-        // is on its own.
+        // The rows of a single output are on one line; only the closing bracket has its own line.
         write_tensor(tensor, name, Layout::Line, 1, out)?;
         out.pop();
     } else {
@@ -146,7 +145,7 @@ fn write_tensor(
     let style = Style {
         layout,
         floats: Floats::TensorFlowServing,
-        // By convention an output whose name says so holds bytes and not text.
+        // By convention, outputs with this suffix hold bytes and not text.
         texts: if name.ends_with("_bytes") { Texts::Base64 } else { Texts::Raw },
     };
     write::tensor(tensor, style, depth, out).map_err(|write::NoJsonForm(dtype)| {
@@ -154,8 +153,8 @@ fn write_tensor(
     })
 }
 
-/// The classes of each example. As with rows of a single output, only the last bracket is on a
-/// line of its own.
+/// The classes of each example. As with the rows of a single output, only the closing bracket has its
+/// own line.
 pub(super) fn classifications(results: &[Vec<Class>]) -> Vec<u8> {
     let mut out = b"{\n    \"results\": [".to_vec();
     for (index, classes) in results.iter().enumerate() {
@@ -176,7 +175,7 @@ pub(super) fn classifications(results: &[Vec<Class>]) -> Vec<u8> {
     out
 }
 
-/// The number of each example, all on one line.
+/// The regression value of each example, all on one line.
 pub(super) fn regressions(results: &[f32]) -> Vec<u8> {
     let mut out = b"{\n    \"results\": [".to_vec();
     for (index, value) in results.iter().enumerate() {
@@ -187,7 +186,7 @@ pub(super) fn regressions(results: &[f32]) -> Vec<u8> {
     out
 }
 
-/// Between two elements on a line.
+/// Writes the separator of elements on a line, except before the first.
 fn separate(index: usize, out: &mut Vec<u8>) {
     if index > 0 {
         out.extend_from_slice(b", ");

@@ -1,9 +1,9 @@
 //! The body of `:classify` and `:regress`: `{"signature_name": …, "context": {…}, "examples":
 //! [{…}, …]}`, where each object of features becomes a serialized `tensorflow.Example`.
 //!
-//! The text decides on the kind of a feature: strings and `{"b64": "…"}` make bytes, integers and
-//! booleans int64, everything with a point or an exponent floats. Of two members of the same name
-//! the first counts in the body and the last in an example, as in the reference.
+//! The JSON text determines the type of a feature: strings and `{"b64": "…"}` become bytes, integers
+//! and booleans int64, numbers with a decimal point or an exponent floats. Of duplicate members, the
+//! first wins in the body and the last in an example, as in the reference.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,15 +24,16 @@ use tensorserve_proto::{BytesList, Example, Feature, Features, FloatList, Int64L
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Error, Result};
 
-/// A body, read.
+/// A decoded body.
 pub(super) struct Decoded {
-    /// Empty for the default one.
+    /// Empty for the default signature.
     pub(super) signature_name: String,
-    /// A serialized example for each one of the body, with the context before it.
+    /// The serialized examples of the body, each preceded by the context.
     pub(super) examples: Tensor,
 }
 
-/// Reads a body. Needs no model: what is wrong with it is reported before one that is not there.
+/// Decodes a body. It needs no model: the reference reports mistakes in the body before an unknown
+/// model.
 pub(super) fn decode(body: &[u8], max_bytes: usize) -> Result<Decoded> {
     let outline = Outline::of(body, ["signature_name", "context", "examples"])?;
     let [signature_name, context, examples] = outline.members;
@@ -60,7 +61,7 @@ pub(super) fn decode(body: &[u8], max_bytes: usize) -> Result<Decoded> {
     })
 }
 
-/// Reads the elements of a list, the first of which is at `cursor`.
+/// Reads the elements of a list; `cursor` is at the first.
 fn read_examples(body: &[u8], cursor: Cursor, mut all: Examples) -> Result<Tensor> {
     let mut reader = ExampleReader { body, cursor, room: 0 };
     let mut serialized = Vec::new();
@@ -77,20 +78,22 @@ fn read_examples(body: &[u8], cursor: Cursor, mut all: Examples) -> Result<Tenso
 }
 
 fn serialize(example: &Example, out: &mut Vec<u8>) -> Result<()> {
-    example.encode(out).map_err(|e| Error::internal("an example has no room").with_source(e))
+    example
+        .encode(out)
+        .map_err(|e| Error::internal("an example cannot be serialized").with_source(e))
 }
 
 /// Reads objects of features.
 struct ExampleReader<'b> {
     body: &'b [u8],
     cursor: Cursor<'b>,
-    /// Memory that the example may still take, in bytes.
+    /// The remaining memory budget in bytes.
     room: usize,
 }
 
 impl<'b> ExampleReader<'b> {
-    /// About what a feature takes besides its name and values, and a string besides its bytes:
-    /// text of a few bytes must not ask for many times its size.
+    /// The approximate overhead of a feature and of a string: a payload must not take many times its
+    /// size in memory.
     const FEATURE: usize = 128;
     const STRING: usize = 32;
 
@@ -120,7 +123,7 @@ impl<'b> ExampleReader<'b> {
         Ok(Example { features: Some(Features { feature }) })
     }
 
-    /// The values of the feature `name`: a list, or one value. No kind if the list is empty.
+    /// The values of the feature `name`: a list, or one value. `None` for an empty list.
     fn feature(&mut self, name: &[u8]) -> Result<Option<Kind>> {
         let mut kind = None;
         if self.cursor.peek() != b'[' {
@@ -168,7 +171,7 @@ impl<'b> ExampleReader<'b> {
     fn number(&mut self, name: &[u8], kind: &mut Option<Kind>) -> Result<()> {
         self.take(size_of::<i64>())?;
         match self.cursor.number().map_err(fault::syntax)? {
-            // Rounded to nearest; what is too large becomes infinite, as in C.
+            // Rounded to nearest; too large numbers become infinite, as in C.
             #[allow(clippy::cast_possible_truncation)]
             Number::Float(x) => float_list(name, kind)?.push(x as f32),
             Number::Negative(n) => int64_list(name, kind)?.push(n),
@@ -204,19 +207,19 @@ impl<'b> ExampleReader<'b> {
         Ok(text)
     }
 
-    /// RapidJSON's name for the kind of the value at the cursor.
+    /// RapidJSON's name for the type of the value at the cursor.
     fn kind(&self) -> &'static str {
         fault::kind_of(self.body, self.cursor.offset())
     }
 
-    /// Takes `bytes` of the memory that is left.
+    /// Takes `bytes` from the memory budget.
     fn take(&mut self, bytes: usize) -> Result<()> {
         self.room = self.room.checked_sub(bytes).ok_or_else(too_large)?;
         Ok(())
     }
 }
 
-/// The list of a feature whose values are strings, if they are or if it has none yet.
+/// The byte list of a feature; an error if it already has values of another type.
 fn bytes_list<'k>(name: &[u8], kind: &'k mut Option<Kind>) -> Result<&'k mut Vec<Bytes>> {
     match kind.get_or_insert_with(|| Kind::BytesList(BytesList::default())) {
         Kind::BytesList(list) => Ok(&mut list.value),
@@ -280,7 +283,7 @@ mod tests {
         assert_eq!(one(r#"{"x": [300, -1, true, false]}"#), [ints]);
         let texts = b"\x0a\x10\x0a\x0e\x0a\x01x\x12\x09\x0a\x07\x0a\x02hi\x0a\x01\xff";
         assert_eq!(one(r#"{"x": ["hi", {"b64": "/w=="}]}"#), [texts]);
-        // What has no value is still there, as the parser of examples wants it.
+        // A feature without values is still present, as the parser of examples requires.
         let empty = b"\x0a\x07\x0a\x05\x0a\x01x\x12\x00";
         assert_eq!(one(r#"{"x": []}"#), [empty]);
         let unnamed = b"\x0a\x0b\x0a\x09\x0a\x00\x12\x05\x1a\x03\x0a\x01\x07";
@@ -300,25 +303,25 @@ mod tests {
     }
 
     #[test]
-    fn of_two_alike_the_first_member_and_the_last_feature_counts() {
+    fn the_first_duplicate_member_and_the_last_duplicate_feature_win() {
         let body = r#"{"examples": [{"x": 1, "x": 7}], "examples": 5, "signature_name": "a"}"#;
         let seven = b"\x0a\x0c\x0a\x0a\x0a\x01x\x12\x05\x1a\x03\x0a\x01\x07";
         assert_eq!(serialized(body), [seven]);
         assert_eq!(decode(body.as_bytes(), ROOM).expect("valid").signature_name, "a");
-        // Both are read all the same.
+        // Both are read and checked.
         let text = error(r#"{"examples": [{"x": null, "x": 7}]}"#);
         assert_eq!(text, "Feature: x has element with unexpected JSON type: Null");
     }
 
     #[test]
-    fn the_text_decides_on_the_kind() {
+    fn the_text_determines_the_type() {
         let mixed = |values: &str| error(&format!(r#"{{"examples": [{{"x": [{values}]}}]}}"#));
         let expecting =
             |kind| format!("Unexpected element type in feature: x expecting type: {kind}");
         for ints in ["1, 1.0", "true, 1e0", "-5, \"a\"", "1, NaN", "1, 18446744073709551616"] {
             assert_eq!(mixed(ints), expecting("int64"), "{ints}");
         }
-        // A kind that is wrong comes before a value that is.
+        // A wrong type is reported before a wrong value.
         for floats in
             ["1.0, 1", "NaN, true", "-Infinity, {\"b64\": \"*\"}", "1e5, 9223372036854775808"]
         {
@@ -351,12 +354,12 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let too_large = "The examples, each with its context, take too much memory";
-        // A context that multiplies.
+        // A context is repeated for each example.
         let context = "a".repeat(10_000);
         let examples = vec!["{}"; 1000].join(",");
         let body = format!(r#"{{"context": {{"x": "{context}"}}, "examples": [{examples}]}}"#);
         assert_eq!(error(&body), too_large);
-        // Values, names and strings that take many times their text, all in one example.
+        // Values, names and strings in one example that take many times their text.
         for value in [r#""","#, "0,", "{\"b64\":\"\"},"] {
             let values = value.repeat(1 << 18);
             let body = format!(r#"{{"examples": [{{"x": [{values}0]}}]}}"#);

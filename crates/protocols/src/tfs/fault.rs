@@ -1,4 +1,4 @@
-//! TensorFlow Serving's words for bodies it does not take.
+//! TensorFlow Serving's messages for bodies that it refuses.
 
 use tensorserve_codec::json::dump::dump;
 use tensorserve_codec::json::read::TensorReadError as Fault;
@@ -6,7 +6,7 @@ use tensorserve_codec::json::scan::SyntaxError;
 use tensorserve_tensor::TensorSpec;
 use tensorserve_tensor::error::{Code, Error};
 
-/// The error for text that is no JSON.
+/// The error for text that is not JSON.
 pub(super) fn syntax(error: SyntaxError) -> Error {
     let (text, offset) = (error.kind.text(), error.offset);
     Error::invalid(format!("JSON Parse error: {text} at offset: {offset}"))
@@ -57,7 +57,7 @@ pub(super) fn value(fault: &Fault, spec: &TensorSpec, body: &[u8]) -> Error {
     Error::invalid(message)
 }
 
-/// RapidJSON's name for the kind of the value at byte `at`.
+/// RapidJSON's name for the type of the value at byte `at`.
 pub(super) fn kind_of(body: &[u8], at: usize) -> &'static str {
     match body.get(at) {
         Some(b'n') => "Null",
@@ -70,7 +70,7 @@ pub(super) fn kind_of(body: &[u8], at: usize) -> &'static str {
     }
 }
 
-/// TensorFlow's name of a type, by number, including those no tensor of ours can have.
+/// TensorFlow's name of a type, by number, including types that [`tensorserve_tensor`] does not have.
 pub(super) fn type_name(number: i32) -> String {
     let other = match number {
         0 => "INVALID",

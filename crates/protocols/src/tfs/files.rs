@@ -1,4 +1,4 @@
-//! Files in a version's folder that TensorFlow Serving knows.
+//! Files in a version's directory that TensorFlow Serving defines.
 
 use std::path::Path;
 

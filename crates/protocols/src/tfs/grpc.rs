@@ -1,5 +1,5 @@
-//! TensorFlow Serving's gRPC messages: what each call means, and its answer. The network is not
-//! known here.
+//! TensorFlow Serving's gRPC methods, from request message to response message, without the
+//! transport.
 //!
 //! Sources: `servables/tensorflow/{predict_util,get_model_metadata_impl}.cc`,
 //! `model_servers/{prediction,model}_service_impl.cc` of github.com/tensorflow/serving.
@@ -26,18 +26,18 @@ use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DeclaredShape, Signature, Tensor, TensorSpec};
 
-/// What has to be known of a Predict call to write its response.
+/// The properties of a Predict call that the response depends on.
 pub(super) struct PredictForm {
     signature_name: String,
     output_filter: Vec<String>,
-    /// How tensors are written.
+    /// The encoding of tensors.
     form: Form,
 }
 
 /// `PredictionService.Predict`. Outputs are written in `form`.
 ///
 /// # Errors
-/// Those of the reference, and what the model reports.
+/// The errors of the reference, and those of the model.
 pub async fn predict(
     engine: &Engine,
     request: PredictRequest,
@@ -57,7 +57,7 @@ pub(super) fn decode_predict(
     decode_predict_for(resolver, version, request, form)
 }
 
-/// The same for a version that is known.
+/// Decodes a Predict request for a version that is already resolved.
 pub(super) fn decode_predict_for(
     resolver: &mut Resolver<'_>,
     version: ModelHandle,
@@ -102,7 +102,7 @@ fn predict_signature<'h>(handle: &'h ModelHandle, name: &str) -> Result<(usize, 
         .ok_or_else(|| Error::precondition(format!("Serving signature key \"{name}\" not found.")))
 }
 
-/// The version that a request means.
+/// The version that a request selects.
 pub(super) fn find(
     resolver: &mut Resolver<'_>,
     spec: Option<&ModelSpecProto>,
@@ -119,7 +119,7 @@ fn checked(spec: Option<&ModelSpecProto>) -> Result<&ModelSpecProto> {
     Ok(spec)
 }
 
-/// The signature that a request means.
+/// The signature that a request selects.
 pub(super) fn signature_name(spec: Option<&ModelSpecProto>) -> &str {
     let given = spec.map(|spec| spec.signature_name.as_str()).filter(|name| !name.is_empty());
     given.unwrap_or(DEFAULT_SIGNATURE)
@@ -133,7 +133,7 @@ fn choice(spec: &ModelSpecProto) -> Choice<'_> {
     }
 }
 
-/// The spec of an answer: which version it comes from.
+/// The model spec of a response: the version that produced it.
 pub(super) fn effective_spec(handle: &ModelHandle, signature: &str) -> ModelSpecProto {
     ModelSpecProto {
         name: handle.model().to_owned(),
@@ -142,7 +142,7 @@ pub(super) fn effective_spec(handle: &ModelHandle, signature: &str) -> ModelSpec
     }
 }
 
-/// The number of each output that is asked for, in the order of `filter`; nothing without one.
+/// The indices of the requested outputs, in the order of `filter`; empty without a filter.
 fn wanted_outputs(signature: &Signature, filter: &[String]) -> Result<Vec<usize>> {
     let mut wanted: Vec<usize> = Vec::with_capacity(filter.len());
     for alias in filter {
@@ -176,7 +176,7 @@ fn input_tensors(
     let mut tensors = Vec::with_capacity(signature.inputs.len());
     for spec in &signature.inputs {
         if let Some(proto) = given.get_mut(&spec.alias) {
-            // Values that are lists are there twice for no longer than it takes.
+            // Takes the message, so that its values are in memory twice only during the conversion.
             let tensor = tensor_from_proto(&std::mem::take(proto));
             tensors.push(tensor.map_err(|error| {
                 let message = format!("tensor parsing error: {} ({error})", spec.alias);
@@ -235,7 +235,7 @@ fn missing_input(
 ///
 /// # Errors
 /// [`Code::InvalidArgument`](tensorserve_tensor::error::Code::InvalidArgument) for any field but
-/// `signature_def`, and what finding the model reports.
+/// `signature_def`, and the errors of resolving the model.
 pub fn metadata(
     engine: &Engine,
     request: &GetModelMetadataRequest,
@@ -303,7 +303,7 @@ fn tensor_info(spec: &TensorSpec) -> TensorInfo {
 /// `ModelService.GetModelStatus`.
 ///
 /// # Errors
-/// As its REST form.
+/// If the model has no versions, or not this one.
 pub fn status(engine: &Engine, request: &GetModelStatusRequest) -> Result<GetModelStatusResponse> {
     let spec = request.model_spec.as_ref();
     let spec = spec.ok_or_else(|| Error::invalid("Missing ModelSpec"))?;

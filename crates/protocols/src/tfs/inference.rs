@@ -25,7 +25,7 @@ use tensorserve_tensor::{Signature, Tensor};
 /// `PredictionService.Classify`.
 ///
 /// # Errors
-/// Those of the reference, and what the model reports.
+/// The errors of the reference, and those of the model.
 pub async fn classify(
     engine: &Engine,
     request: ClassificationRequest,
@@ -50,7 +50,7 @@ pub async fn classify(
 /// `PredictionService.Regress`.
 ///
 /// # Errors
-/// Those of the reference, and what the model reports.
+/// The errors of the reference, and those of the model.
 pub async fn regress(
     engine: &Engine,
     request: RegressionRequest,
@@ -75,7 +75,7 @@ pub async fn regress(
 /// `PredictionService.MultiInference`: several signatures of one version on the same examples.
 ///
 /// # Errors
-/// Those of the reference, and what the model reports.
+/// The errors of the reference, and those of the model.
 pub async fn multi_inference(
     engine: &Engine,
     request: MultiInferenceRequest,
@@ -84,14 +84,14 @@ pub async fn multi_inference(
     let MultiInferenceRequest { tasks, input } = request;
     let decode = |resolver: &mut Resolver<'_>| {
         let first = tasks.first().and_then(|task| task.model_spec.as_ref());
-        // One version for all, pinned once.
+        // One version for all tasks, resolved once.
         let version = find(resolver, first)?;
         decode_tasks(resolver, version, &tasks, input.as_ref(), engine.max_tensor_bytes())
     };
     engine.infer(call, decode, encode_tasks).await.answer
 }
 
-/// The request that a call for one signature on examples means.
+/// Decodes a call of one signature on examples.
 pub(super) fn decode_examples(
     resolver: &mut Resolver<'_>,
     version: ModelHandle,
@@ -107,14 +107,14 @@ pub(super) fn decode_examples(
     Ok((InferRequest::new(version, classify::run(signature, method, examples)), form))
 }
 
-/// What has to be known of a call for several signatures to write its response.
+/// The properties of a call of several signatures that the response depends on.
 pub(super) struct TasksForm {
     /// The method of each task, and the name of its signature.
     tasks: Vec<(Method, String)>,
     examples: usize,
 }
 
-/// The request that a call for several signatures on examples means.
+/// Decodes a call of several signatures on examples.
 pub(super) fn decode_tasks(
     resolver: &mut Resolver<'_>,
     version: ModelHandle,
@@ -151,7 +151,7 @@ pub(super) fn encode_tasks(
     Ok(MultiInferenceResponse { results })
 }
 
-/// What one task came to, as a message.
+/// The result of one task as a message.
 pub(super) fn task_result(
     method: Method,
     signature: &Signature,
@@ -170,15 +170,15 @@ pub(super) fn task_result(
     })
 }
 
-/// One signature that is asked for, checked.
+/// A requested signature, checked.
 struct Task<'t> {
     signature: usize,
     method: Method,
-    /// Of the signature.
+    /// The name of the signature.
     name: &'t str,
 }
 
-/// What the tasks of a call ask for: different signatures of one model.
+/// Checks the tasks of a call: different signatures of one model.
 fn check_tasks<'t>(handle: &ModelHandle, given: &'t [InferenceTask]) -> Result<Vec<Task<'t>>> {
     let model = given.first().map_or("", model_name);
     let mut tasks: Vec<Task> = Vec::with_capacity(given.len());
@@ -236,7 +236,7 @@ pub(super) fn classification_result(all: &Classifications) -> ClassificationResu
     ClassificationResult { classifications: all.iter().map(classes).collect() }
 }
 
-/// Numbers as a message.
+/// Regression values as a message.
 pub(super) fn regression_result(values: &[f32]) -> RegressionResult {
     let regressions = values.iter().map(|&value| Regression { value });
     RegressionResult { regressions: regressions.collect() }

@@ -1,6 +1,6 @@
-//! TensorFlow Serving's REST and gRPC APIs, as `tensorflow_model_server` 2.20 speaks them: routes,
-//! order of checks, texts, number and white-space format. Under our own name the REST API also takes
-//! and gives what the reference has no form for ([`binary`], JSON of half precision).
+//! TensorFlow Serving's REST and gRPC APIs, as in `tensorflow_model_server` 2.20: routes, order of
+//! checks, messages, format of numbers and white space. Unless [`TfsConfig::exact`] is set, the REST
+//! API also supports formats that the reference lacks ([`binary`], JSON of half precision).
 //!
 //! Sources: `model_servers/http_rest_api_handler.cc`, `http_rest_api_util.cc`,
 //! `util/json_tensor.cc`, `servables/tensorflow` of github.com/tensorflow/serving.
@@ -53,12 +53,12 @@ pub mod warm_up;
 
 pub use self::config::TfsConfig;
 
-/// The name of the protocol over REST and over gRPC, as metrics have it.
+/// The name of the protocol over REST in metrics.
 pub const REST: &str = "tfs_rest";
-/// See [`REST`].
+/// The name of the protocol over gRPC in metrics.
 pub const GRPC: &str = "tfs_grpc";
 
-/// The signature that a request means which names none.
+/// The signature of a request that does not name one.
 pub(crate) const DEFAULT_SIGNATURE: &str = "serving_default";
 
 /// TensorFlow Serving's protocols.
@@ -69,7 +69,7 @@ pub struct TensorFlowServing {
 }
 
 impl TensorFlowServing {
-    /// The protocols as `config` says. An input of a recorded request may take at most
+    /// The protocols with this configuration. An input of a recorded request may take at most
     /// `max_tensor_bytes` of memory.
     #[must_use]
     pub fn new(config: TfsConfig, max_tensor_bytes: usize) -> Self {
@@ -93,10 +93,10 @@ impl Protocol for TensorFlowServing {
             let mut group = routes.group(TAG, &api, failure_with_status);
             group
                 .immediate(Methods::Any, path.clone(), Permission::Metrics, RestApi::metrics)
-                .summary("TensorFlow Serving's metrics, under its names");
+                .summary("Return metrics under the names of TensorFlow Serving");
         }
         add_routes(&api, routes);
-        // As SageMaker's container has it.
+        // SageMaker's container has the same API below this prefix.
         let below_tfs = Arc::new(RestApi { prefix: "/tfs", ..RestApi::clone(&api) });
         add_routes(&below_tfs, routes);
     }
@@ -124,14 +124,14 @@ const TAG: &str = "TensorFlow Serving";
 #[derive(Clone)]
 struct RestApi {
     engine: Engine,
-    /// Take and give only what the reference does.
+    /// Support only the formats of the reference.
     exact: bool,
-    /// What comes before `/v1/`.
+    /// The path prefix before `/v1/`.
     prefix: &'static str,
     metrics: Arc<TfsMetrics>,
 }
 
-/// The ways to name a version behind a model's name.
+/// The path segments that can select a version after a model's name.
 const VERSIONS: [&str; 3] = ["", "/versions/{version}", "/labels/{label}"];
 
 /// Adds the REST API's routes. The reference matches regular expressions, case-insensitively and as
@@ -149,14 +149,14 @@ fn add_routes(api: &Arc<RestApi>, routes: &mut Routes) {
         }
     };
     let all = group.immediate(get, path(""), Permission::Read, RestApi::list);
-    common(all, "Every model with the status of its versions");
+    common(all, "List all models with the status of their versions");
     for version in VERSIONS {
         let model = format!("/{{model}}{version}");
         let status = group.immediate(get, path(&model), Permission::Read, RestApi::status);
-        common(status, "The status of a model's versions");
+        common(status, "Return the status of a model's versions");
         let metadata = path(&format!("{model}/metadata"));
         let metadata = group.immediate(get, metadata, Permission::Read, RestApi::metadata);
-        common(metadata, "The signatures of a model");
+        common(metadata, "Return the signatures of a model");
         let predict = path(&format!("{model}:predict"));
         let predict = group.route(Methods::Post, predict, Permission::Infer, |api, request| {
             Box::pin(api.infer(Method::Predict, request))
@@ -177,7 +177,7 @@ fn add_routes(api: &Arc<RestApi>, routes: &mut Routes) {
     let scope = group.scope(prefix, |api, head, missing| api.missing(head, missing));
     scope.permission(|method| match method {
         "GET" | "HEAD" => Permission::Read,
-        // Browsers ask without credentials, and learn nothing about models.
+        // Browsers send preflight requests without credentials; the response reveals no model.
         "OPTIONS" => Permission::Public,
         _ => Permission::Infer,
     });
@@ -189,7 +189,7 @@ fn add_routes(api: &Arc<RestApi>, routes: &mut Routes) {
     }
 }
 
-/// Whether parameters can be names, and numbers of versions.
+/// Whether the parameters are valid names and version numbers.
 fn are_names_and_numbers(params: &Params<'_>) -> bool {
     params.iter().all(|(name, value)| match name {
         "version" => value.bytes().all(|byte| byte.is_ascii_digit()),
@@ -223,7 +223,7 @@ impl PathSpec {
 }
 
 impl RestApi {
-    /// Answers `GET /v1/models`, which the reference does not have.
+    /// Handles `GET /v1/models`, which the reference does not have.
     fn list(&self, request: Request<'_>) -> Reply {
         if self.exact {
             return self.described("", Err(missing_name()), request.start);
@@ -240,7 +240,7 @@ impl RestApi {
     }
 
     fn metadata(&self, request: Request<'_>) -> Reply {
-        // The word matches in any case, but only in lower case does it mean the metadata.
+        // As in the reference, the word matches in any case, but only lower case selects the metadata.
         if !request.head.path().ends_with("/metadata") {
             return self.status(request);
         }
@@ -256,7 +256,7 @@ impl RestApi {
         self.described(&spec.name, metadata, request.start)
     }
 
-    /// Counts the request for a status or for metadata that `outcome` answers.
+    /// Counts a request for a status or for metadata, and returns its response.
     fn described(&self, model: &str, outcome: Result<Reply>, start: Instant) -> Reply {
         let is_served = !model.is_empty()
             && self
@@ -284,7 +284,7 @@ impl RestApi {
         rest::answer(&self.engine, &call, &request.head, body, request.start).await
     }
 
-    /// The reference's metrics, whatever the method, as there.
+    /// The reference's metrics, for any method, as in the reference.
     fn metrics(&self, request: Request<'_>) -> Reply {
         let path = request.head.path();
         match request.head.target.split_once('?').filter(|_| self.exact) {
@@ -296,8 +296,8 @@ impl RestApi {
         }
     }
 
-    /// The response to a version that is not a 64-bit number. The reference server fails before it
-    /// has written its JSON.
+    /// The response to a version that is not a 64-bit number. The response of the reference has no
+    /// body.
     fn version_too_large(&self, head: &RequestHead<'_>) -> Reply {
         self.metrics.described(None, Some(Code::InvalidArgument), Default::default());
         if self.exact {
@@ -307,8 +307,8 @@ impl RestApi {
         failure(Error::invalid(message))
     }
 
-    /// The response to a path that is not one of the API's, or not with this method; the reference
-    /// does not tell one from the other.
+    /// The response to a path that the API does not have, or not with this method. The reference does
+    /// not distinguish the two.
     fn missing(&self, head: &RequestHead<'_>, missing: &Missing) -> Reply {
         let method = head.method;
         if method == "OPTIONS" && self.prefix.is_empty() {
@@ -327,7 +327,7 @@ impl RestApi {
             return failure(malformed(method, target));
         }
         let allowed = allowed.join(", ");
-        let message = format!("{method} is not allowed for {target}; it takes {allowed}");
+        let message = format!("{method} is not allowed for {target}; use {allowed}");
         failure(Error::invalid(message)).with_status(405).with_header(ALLOW, allowed)
     }
 }
@@ -340,8 +340,8 @@ fn missing_name() -> Error {
     Error::invalid("Missing model name in request.")
 }
 
-/// Whether the reference's expression matches a path of which it takes nothing for the name:
-/// `/v1/models/versions/1`, say.
+/// Whether the reference's regular expression matches the path with an empty model name, as in
+/// `/v1/models/versions/1`.
 fn names_no_model(target: &str) -> bool {
     let lower = target.to_ascii_lowercase();
     let Some(rest) = lower.strip_prefix("/v1/models/") else {
@@ -357,8 +357,7 @@ fn names_no_model(target: &str) -> bool {
     }
 }
 
-/// A browser's question before a request to another origin. The reference answers it with an empty
-/// body either way.
+/// The response to a CORS preflight request. Its body is empty in the reference, too.
 fn options(head: &RequestHead<'_>) -> Reply {
     let origin = head.header("origin");
     let is_web = origin.is_some_and(|o| o.contains("http://") || o.contains("https://"));
@@ -370,7 +369,7 @@ pub(crate) fn status(engine: &Engine, name: &str) -> Reply {
     describe::status(engine, name, None).unwrap_or_else(failure)
 }
 
-/// The version that a request means.
+/// The version that a request selects.
 pub(crate) fn resolve(
     resolver: &mut Resolver<'_>,
     name: &str,
@@ -393,13 +392,13 @@ fn not_served(unresolved: Unresolved, name: &str, choice: Choice<'_>) -> Error {
     }
 }
 
-/// The error as this API writes it.
+/// The response for an error, with the HTTP status of its code.
 pub(crate) fn failure(error: Error) -> Reply {
     let status = error.code().http();
     failure_with_status(error, status)
 }
 
-/// The same with another status than that of its code.
+/// The response for an error, with this HTTP status.
 pub(crate) fn failure_with_status(error: Error, status: u16) -> Reply {
     let mut body = b"{\n    \"error\": ".to_vec();
     write::string(bounded(error.message()).as_bytes(), &mut body);

@@ -1,5 +1,5 @@
-//! The first look at a body: whether it is JSON, an object, and where its members are. What the
-//! reference refuses before it looks anything else up, in its words.
+//! The first pass over a body: checks that it is a JSON object and finds its members. The messages are
+//! those of the reference, which makes these checks before it resolves the model.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use tensorserve_tensor::error::{Error, Result};
 pub(super) struct Outline<'b, const N: usize> {
     body: &'b [u8],
     root: usize,
-    /// The first value of each name that was asked for.
+    /// The offset of the first value of each requested name.
     pub(super) members: [Option<usize>; N],
 }
 
@@ -37,7 +37,7 @@ impl<'b, const N: usize> Outline<'b, N> {
         cursor
     }
 
-    /// The string at `offset`, where the value of `signature_name` is; empty if that is missing.
+    /// The string at `offset`, the value of `signature_name`; empty if that is missing.
     pub(super) fn signature_name(&self, offset: Option<usize>) -> Result<Cow<'b, [u8]>> {
         let Some(offset) = offset else {
             return Ok(Cow::Borrowed(b""));
@@ -58,7 +58,7 @@ impl<'b, const N: usize> Outline<'b, N> {
     }
 }
 
-/// Where the one value of `body` is, and the members `names` of it if it is an object.
+/// The offset of the one value of `body`, and of its members `names` if it is an object.
 fn scan<const N: usize>(
     body: &[u8],
     names: [&str; N],

@@ -1,8 +1,7 @@
 //! The body of `:predict`: `{"signature_name": …, "instances": […]}` or `{…, "inputs": …}`.
 //!
-//! One pass over the text reads a well-formed body straight into tensors ([`fast`]). It gives up
-//! at anything unusual, and [`careful`] then goes through the checks in the reference's order to
-//! find the answer or the error that the reference would give.
+//! [`decode_well_formed`] reads a usual body into tensors in one pass and gives up at anything unusual.
+//! [`decode_checked`] then makes the checks in the reference's order, for the same result or error.
 
 use std::borrow::Cow;
 
@@ -19,18 +18,18 @@ use tensorserve_core::engine::ModelHandle;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
-/// The members of a body that count.
+/// The members of a body that are read.
 const MEMBERS: [&str; 3] = ["signature_name", "instances", "inputs"];
 
-/// A body, read.
+/// A decoded body.
 pub(crate) struct Decoded {
-    /// The signature's number.
+    /// The index of the signature.
     pub(crate) signature: usize,
     pub(crate) inputs: Vec<Tensor>,
     pub(crate) format: Format,
 }
 
-/// Reads a body; with `exact`, only values of the types that the reference has JSON for.
+/// Decodes a body; with `exact`, only values of the types that the reference reads from JSON.
 pub(super) fn decode(
     body: &[u8],
     handle: &ModelHandle,
@@ -39,22 +38,21 @@ pub(super) fn decode(
 ) -> Result<Decoded> {
     let alphabet = Alphabet::Standard;
     let options = ReadOptions { coerce: false, all_types: !exact, alphabet, max_bytes };
-    match fast(body, handle, options) {
+    match decode_well_formed(body, handle, options) {
         Some(decoded) => Ok(decoded),
-        None => careful(body, handle, options),
+        None => decode_checked(body, handle, options),
     }
 }
 
-/// The error that a body gets before its model is looked up.
+/// Makes the checks of a body that precede the resolution of its model.
 pub(super) fn check_form(body: &[u8]) -> Result<()> {
     let outline = Outline::of(body, MEMBERS)?;
     let [name, ..] = outline.members;
     outline.signature_name(name).map(drop)
 }
 
-/// Reads a body that has nothing wrong with it. A signature named behind the values it applies
-/// to, and everything else out of the ordinary, is left to [`careful`].
-fn fast(body: &[u8], handle: &ModelHandle, options: ReadOptions) -> Option<Decoded> {
+/// Decodes a body without mistakes whose signature name precedes its values; `None` for any other.
+fn decode_well_formed(body: &[u8], handle: &ModelHandle, options: ReadOptions) -> Option<Decoded> {
     let mut cursor = Cursor::new(body);
     if cursor.skip_space() != b'{' || !cursor.open_object().ok()? {
         return None;
@@ -96,7 +94,7 @@ fn signature_name(given: Option<&[u8]>) -> Option<&str> {
     }
 }
 
-fn careful(body: &[u8], handle: &ModelHandle, options: ReadOptions) -> Result<Decoded> {
+fn decode_checked(body: &[u8], handle: &ModelHandle, options: ReadOptions) -> Result<Decoded> {
     let outline = Outline::of(body, MEMBERS)?;
     let [name, instances, inputs] = outline.members;
     let name = outline.signature_name(name)?;
@@ -136,7 +134,7 @@ fn find_signature<'h>(handle: &'h ModelHandle, name: &[u8]) -> Result<(usize, &'
     Ok((signature, declared))
 }
 
-/// Why `instances` can not be read.
+/// Why `instances` cannot be read.
 enum RowsFault {
     Syntax(SyntaxError),
     NotList,
@@ -172,7 +170,7 @@ impl From<SyntaxError> for RowsFault {
 }
 
 fn reader(spec: &TensorSpec, options: ReadOptions, cursor: &Cursor) -> TensorReader {
-    // A type no tensor can have is refused at its first element, as complex numbers are.
+    // An unsupported type is refused at its first element, as complex numbers are.
     let dtype = spec.dtype().unwrap_or(DType::Complex64);
     TensorReader::new(dtype, options, cursor.remaining())
 }
@@ -308,7 +306,7 @@ fn rows_error(
     Error::invalid(message)
 }
 
-/// Why `inputs` can not be read.
+/// Why `inputs` cannot be read.
 enum ColumnsFault {
     Syntax(SyntaxError),
     /// A plain value for a signature of several inputs.
@@ -352,7 +350,7 @@ fn read_columns(
             Some((index, spec, slot @ None)) => {
                 *slot = Some(read_column(cursor, index, spec, options)?);
             }
-            // Names that are none of ours are ignored; of two alike the first counts.
+            // Unknown names are ignored; of duplicate names, the first wins.
             _ => cursor.skip_value()?,
         }
         more = cursor.next_member()?;

@@ -1,5 +1,5 @@
-//! The request log's records: a `PredictionLog` for each sampled request, whatever protocol it came
-//! through, so that the log can warm up the next version ([`super::warm_up`]).
+//! The records of the request log: a `PredictionLog` for each sampled request of any protocol, so that
+//! the log can warm up the next version ([`super::warm_up`]).
 //!
 //! Runs on the thread that writes the log.
 
@@ -120,12 +120,12 @@ fn multi_inference(inference: &LoggedInference) -> Option<LogType> {
     Some(LogType::MultiInferenceLog(MultiInferenceLog { request, response }))
 }
 
-/// How many examples a run had.
+/// The number of examples of a run.
 fn examples_of(run: &LoggedRun) -> usize {
     run.inputs.first().and_then(Tensor::rows).unwrap_or(0)
 }
 
-/// The model that has answered.
+/// The model spec of a response.
 fn answered(inference: &LoggedInference, signature: &str) -> ModelSpec {
     ModelSpec {
         name: inference.model.to_string(),
@@ -134,7 +134,7 @@ fn answered(inference: &LoggedInference, signature: &str) -> ModelSpec {
     }
 }
 
-/// The model of a request: any version, so that the next one can be warmed up with it.
+/// The model spec of a request: without a version, so that it can warm up the next one.
 pub(super) fn asked(answered: &ModelSpec) -> ModelSpec {
     ModelSpec { version_choice: None, ..answered.clone() }
 }
@@ -147,7 +147,7 @@ pub(super) fn tensors(
     pairs.map(|(name, tensor)| (name, tensor_to_proto(tensor, Form::Content))).collect()
 }
 
-/// Serialized examples as a message again. Each has its context in it already.
+/// Serialized examples, which contain their context, as a message.
 pub(super) fn examples_input(examples: &[Tensor]) -> Input {
     let strings = examples.iter().filter_map(Tensor::strings).flat_map(|strings| strings.iter());
     let examples = strings.filter_map(|bytes| Example::decode(bytes).ok()).collect();

@@ -1,5 +1,5 @@
-//! `PredictionLog` records of requests: from a payload, and from a record of the request log. They
-//! warm up a version ([`super::warm_up`]).
+//! `PredictionLog` records for warm-up ([`super::warm_up`]): from a payload, or from a record of the
+//! request log.
 
 use super::grpc::effective_spec;
 use super::prediction_log::{asked, examples_input, tensors};
@@ -12,11 +12,11 @@ use tensorserve_proto::serving::{
 };
 use tensorserve_tensor::error::Result;
 
-/// The record of a REST request's payload, checked as such a request is, that warms up any version of
-/// the model.
+/// The warm-up record of a REST payload, for any version of the model. The payload is checked like a
+/// request.
 ///
 /// # Errors
-/// What the request itself would be told; nothing is run.
+/// The errors of decoding the request; nothing is run.
 pub fn of_body(
     handle: &ModelHandle,
     method: Method,
@@ -48,7 +48,7 @@ pub fn of_body(
     }))
 }
 
-/// What of a logged request warms a version up: the request alone; `None` if it can not be run.
+/// The warm-up record of a logged request, without the response; `None` if it cannot be run.
 #[must_use]
 pub fn request_of(log: PredictionLog) -> Option<PredictionLog> {
     Some(bare(match log.log_type? {

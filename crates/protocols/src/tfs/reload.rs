@@ -1,4 +1,4 @@
-//! The list of models as clients may change it (`HandleReloadConfigRequest`).
+//! Changes of the list of models by clients (`HandleReloadConfigRequest`).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use tensorserve_core::engine::Engine;
 use tensorserve_proto::serving::ModelServerConfig;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// What clients cannot choose of the models that they name.
+/// The settings of models that clients cannot choose.
 pub(super) struct Reload {
     common: ModelConfig,
-    /// Prefixes of request logs that the server's own configuration names.
+    /// The prefixes of request logs in the server's own configuration.
     log_prefixes: BTreeSet<PathBuf>,
 }
 
@@ -23,10 +23,10 @@ impl Reload {
         Reload { common: config.common.clone(), log_prefixes: prefixes.collect() }
     }
 
-    /// Serves the models of `config` instead of those before.
+    /// Serves the models of `config` instead of the current ones.
     ///
     /// # Errors
-    /// For a list that is wrong, and every model that did not become available.
+    /// If the list is invalid, and for each model that did not become available.
     pub(super) async fn apply(
         &self,
         engine: &Engine,
@@ -47,7 +47,7 @@ impl Reload {
         engine.reload(list.sources).await
     }
 
-    /// Checks that a client does not make the server write files where it likes.
+    /// Checks that a client cannot choose where the server writes files.
     fn check_log(&self, source: &SourceConfig) -> Result<()> {
         let Some(prefix) = &source.model.log.prefix else {
             return Ok(());
@@ -64,7 +64,7 @@ impl Reload {
     }
 }
 
-/// The refusal of a server whose list of models clients may not change.
+/// The error of a server whose list of models clients may not change.
 pub(super) fn refusal() -> Error {
     Error::new(
         Code::PermissionDenied,

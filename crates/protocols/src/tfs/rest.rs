@@ -1,4 +1,4 @@
-//! An inference over REST: from the payload to a request, and from a response to a payload.
+//! Inference over REST: decodes payloads and encodes responses.
 
 use std::time::Instant;
 
@@ -15,22 +15,22 @@ use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
 
-/// What a path asks for.
+/// The inference that a path selects.
 #[derive(Clone, Copy)]
 pub(crate) struct RestCall<'a> {
     pub(crate) name: &'a str,
     pub(crate) choice: Choice<'a>,
     pub(crate) method: Method,
-    /// Take and give only what the reference does.
+    /// Support only the formats of the reference.
     pub(crate) exact: bool,
-    /// The most memory that one input may take.
+    /// The most memory that one input may take, in bytes.
     pub(crate) max_bytes: usize,
 }
 
-/// A request, and what has to be known of it to read its response.
+/// A request, and the properties that its response depends on.
 pub(crate) type Decoded = (InferRequest, AnswerForm);
 
-/// Answers `POST …:predict`, `:classify` and `:regress`.
+/// Handles `POST …:predict`, `:classify` and `:regress`.
 pub(super) async fn answer(
     engine: &Engine,
     call: &RestCall<'_>,
@@ -45,7 +45,7 @@ pub(super) async fn answer(
     };
     let to = from.of_answer(head, call.exact);
     if let Wire::Message(kind) = to {
-        // In a box what is rarer: the future of every request is as large as its largest part.
+        // Boxed, because it is rare and would enlarge the future of every request.
         return Box::pin(binary::answer(engine, call, entry, body, kind)).await;
     }
     let decode = |resolver: &mut Resolver<'_>| call.decode(resolver, &body, &from, &to);
@@ -65,7 +65,7 @@ pub(super) async fn answer(
 }
 
 impl RestCall<'_> {
-    /// Decodes a payload of JSON.
+    /// Decodes a JSON payload.
     pub(crate) fn decode_json(&self, resolver: &mut Resolver<'_>, body: &[u8]) -> Result<Decoded> {
         match self.method {
             Method::Predict | Method::MultiInference => {
@@ -94,7 +94,7 @@ impl RestCall<'_> {
         }
     }
 
-    /// Decodes a payload that is `from`, for an answer that is to be `to`.
+    /// Decodes a payload in the format `from`, for a response in the format `to`.
     fn decode_predict(
         &self,
         resolver: &mut Resolver<'_>,
@@ -104,7 +104,7 @@ impl RestCall<'_> {
     ) -> Result<Decoded> {
         let version = match resolve(resolver, self.name, self.choice) {
             Ok(version) => version,
-            // What is wrong with a body's form is reported before a model that is not there.
+            // The reference reports a malformed body before an unknown model.
             Err(error) => {
                 if *from == Wire::Json {
                     predict::check_form(body)?;

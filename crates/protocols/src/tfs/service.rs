@@ -1,5 +1,4 @@
-//! TensorFlow Serving's gRPC services: each method unwraps its message, makes the call, and wraps the
-//! response.
+//! TensorFlow Serving's gRPC services.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,7 +24,7 @@ use tensorserve_proto::{DESCRIPTORS, Form};
 use tensorserve_protocol::grpc::{ClientDeadline, GrpcLimits, GrpcServices, status};
 use tensorserve_tensor::error::{Error, Result};
 
-/// Every method, and what a client must be allowed to.
+/// Every method, and the permission that it requires.
 const METHODS: [(&str, Permission); 7] = [
     ("/tensorflow.serving.PredictionService/Predict", Permission::Infer),
     ("/tensorflow.serving.PredictionService/Classify", Permission::Infer),
@@ -62,14 +61,14 @@ pub(super) fn add(
 #[derive(Clone)]
 struct Service {
     engine: Engine,
-    /// How tensors are written.
+    /// The encoding of tensors.
     form: Form,
     /// Present if clients may change the list of models.
     reload: Option<Arc<Reload>>,
 }
 
 impl Service {
-    /// An inference that begins now: due at the client's deadline or at ours, whichever is earlier.
+    /// An inference that begins now. The earlier of the client's and the server's deadline applies.
     fn call<Q>(&self, method: Method, request: &Request<Q>) -> Call {
         let call = self.engine.call(EntryPoint { protocol: GRPC, method }, Instant::now());
         match request.extensions().get() {
@@ -79,7 +78,7 @@ impl Service {
     }
 }
 
-/// A response, or an error of the method `name`, as gRPC has it.
+/// The gRPC response of the method `name`.
 fn wrapped<T>(name: &str, answer: Result<T>) -> Result<Response<T>, Status> {
     answer.map(Response::new).map_err(|error| status(name, &error))
 }
@@ -139,7 +138,7 @@ impl ModelService for Service {
         wrapped("GetModelStatus", grpc::status(&self.engine, request.get_ref()))
     }
 
-    /// Returns when the models are there. Metrics are not reported on.
+    /// Returns when the models are ready. The response has no metrics.
     async fn handle_reload_config_request(
         &self,
         request: Request<ReloadConfigRequest>,
@@ -163,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_method_is_listed_and_every_listed_method_is_there() {
+    fn the_permissions_cover_exactly_the_methods() {
         let mut methods = Vec::new();
         for file in FileDescriptorSet::decode(DESCRIPTORS).unwrap().file {
             for service in &file.service {

@@ -2,8 +2,7 @@ use tensorserve_protocol::{Match, NoHeaders, RouteTable};
 
 use super::*;
 
-/// Where the API's paths lead: name, version and label of a model, and which route; or what the
-/// scope answers.
+/// The routes of the API.
 fn table(exact: bool) -> RouteTable {
     let engine = Engine::without_models().expect("an engine");
     let api = Arc::new(RestApi { engine, exact, prefix: "", metrics: Arc::default() });
@@ -59,7 +58,7 @@ fn posts() {
     ] {
         assert_eq!(find(&exact, "POST", wrong), format!("Malformed request: POST {wrong}"));
     }
-    // Under our own name the query does not matter.
+    // Without `exact`, the query is ignored.
     assert_eq!(find(&ours, "POST", "/v1/models/m:predict?x=1"), ":predict m None None");
 }
 
@@ -71,7 +70,7 @@ fn gets() {
         ("/v1/models/m/versions/1", " m Some(1) None"),
         ("/v1/models/m/labels/l", " m None Some(\"l\")"),
         ("/v1/models/m/metadata", "metadata m None None"),
-        // The word matches in any case; what it means is the handler's business.
+        // The route matches in any case; the handler distinguishes.
         ("/v1/models/m/Metadata", "metadata m None None"),
         ("/v1/models/metadata", " metadata None None"),
         ("/v1/models/versions", " versions None None"),
@@ -96,8 +95,8 @@ fn gets() {
         assert_eq!(find(&ours, "GET", nameless), "Missing model name in request.");
     }
     assert_eq!(find(&exact, "PUT", "/v1/models/m"), "Malformed request: PUT /v1/models/m");
-    let text = "PUT is not allowed for /v1/models/m; it takes GET, HEAD";
+    let text = "PUT is not allowed for /v1/models/m; use GET, HEAD";
     assert_eq!(find(&ours, "PUT", "/v1/models/m"), text);
-    let text = "GET is not allowed for /v1/models/m:predict; it takes POST";
+    let text = "GET is not allowed for /v1/models/m:predict; use POST";
     assert_eq!(find(&ours, "GET", "/v1/models/m:predict"), text);
 }

@@ -1,9 +1,8 @@
-//! Recorded requests, which warm a version up before others reach it: the file
-//! `assets.extra/tf_serving_warmup_requests` in its folder, a TFRecord file of `PredictionLog`s.
+//! Recorded requests, which warm up a version before it is ready: the TFRecord file
+//! `assets.extra/tf_serving_warmup_requests` of `PredictionLog`s in its directory.
 //!
-//! A record is read and checked by the code that does so for a request over gRPC; only its run is
-//! another, on the thread that loads the version. Limits and texts are those of the reference's
-//! `servables/tensorflow/saved_model_warmup{,_util}.cc`.
+//! A record is decoded like a request over gRPC, but runs on the thread that loads the version. Limits
+//! and messages are those of the reference's `servables/tensorflow/saved_model_warmup{,_util}.cc`.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind};
@@ -21,17 +20,17 @@ use tensorserve_proto::serving::prediction_log::LogType;
 use tensorserve_proto::serving::{InferenceTask, Input, ModelSpec, PredictRequest, PredictionLog};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// Where the file is in a version's folder.
+/// The path of the file in a version's directory.
 const FOLDER: &str = "assets.extra";
 const FILE: &str = "tf_serving_warmup_requests";
 
-/// More records than this are a mistake.
+/// The most records of a warm-up file.
 pub const MOST_RECORDS: usize = 1000;
 
-/// No message of protocol buffers is longer.
+/// The largest size of a protocol buffer message.
 const LONGEST_RECORD: usize = i32::MAX as usize;
 
-/// The most bytes of a damaged record that are shown.
+/// The most bytes of a malformed record that an error quotes.
 const LONGEST_SHOWN: usize = 64;
 
 /// The file with the recorded requests of the version in `folder`.
@@ -40,16 +39,16 @@ pub fn file_of(folder: &Path) -> PathBuf {
     folder.join(FOLDER).join(FILE)
 }
 
-/// Whether there is no such file; below a model that is itself a file, there is none.
+/// Whether the file does not exist. A model that is itself a file has none.
 fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Runs the recorded requests of the version in `folder`, each `times` times. It need not have
-/// any. An example may take `max_bytes` with its context.
+/// Runs the recorded requests of the version in `folder`, if any, each `times` times. Examples with
+/// their context may take `max_bytes`.
 ///
 /// # Errors
-/// The first one: of a request, of its form, or of the file.
+/// The first error of a request or of the file.
 pub fn run_file(handle: &ModelHandle, folder: &Path, times: usize, max_bytes: usize) -> Result<()> {
     let path = file_of(folder);
     let Some(mut records) = Records::open(&path)? else {
@@ -62,7 +61,7 @@ pub fn run_file(handle: &ModelHandle, folder: &Path, times: usize, max_bytes: us
     handle.version_metrics().warmed_up(&folder.to_string_lossy(), code, time, count as u64);
     outcome?;
     let (model, version) = (handle.model(), handle.version());
-    log::info!("{model} version {version}: {count} recorded requests were run to warm it up");
+    log::info!("{model} version {version}: warmed up with {count} recorded requests");
     Ok(())
 }
 
@@ -81,16 +80,16 @@ fn run_all(
     Ok(())
 }
 
-/// The records of a file, one after the other.
+/// Reads the records of a file, one at a time.
 pub struct Records {
     path: PathBuf,
     reader: Reader<BufReader<File>>,
     count: usize,
-    /// The most there may be.
+    /// The most records that the file may have.
     most: usize,
 }
 
-/// What kind of request a record is, for people.
+/// The name of a record's request type.
 #[must_use]
 pub fn kind_of(record: &PredictionLog) -> &'static str {
     match &record.log_type {
@@ -105,17 +104,16 @@ pub fn kind_of(record: &PredictionLog) -> &'static str {
 }
 
 impl Records {
-    /// Those of a warm-up file, which has at most [`MOST_RECORDS`]; `None` if there is no such
-    /// file.
+    /// Opens a warm-up file, which has at most [`MOST_RECORDS`]; `None` if it does not exist.
     ///
     /// # Errors
-    /// If it can not be opened.
+    /// If it cannot be opened.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let file = match File::open(path) {
             Ok(file) => file,
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => {
-                let message = format!("{} can not be read: {error}", path.display());
+                let message = format!("{} cannot be read: {error}", path.display());
                 return Err(Error::new(Code::of_io(&error), message).with_source(error));
             }
         };
@@ -123,7 +121,7 @@ impl Records {
         Ok(Some(Records { path: path.to_owned(), reader, count: 0, most: MOST_RECORDS }))
     }
 
-    /// The same for a file of any number of records, such as a log.
+    /// Removes the limit on records, for a request log.
     #[must_use]
     pub fn without_limit(self) -> Self {
         Records { most: usize::MAX, ..self }
@@ -132,8 +130,8 @@ impl Records {
     /// The next record; `None` after the last.
     ///
     /// # Errors
-    /// If the file is no TFRecord file, a record no `PredictionLog`, or there are too many.
-    #[allow(clippy::should_implement_trait)] // An iterator of results would have to stop itself.
+    /// If the file is not a TFRecord file, a record is not a `PredictionLog`, or there are too many.
+    #[allow(clippy::should_implement_trait)] // An iterator of results would not stop at an error.
     pub fn next(&mut self) -> Result<Option<PredictionLog>> {
         let mut bytes = Vec::new();
         if !self.reader.next(&mut bytes).map_err(damaged)? {
@@ -165,12 +163,10 @@ fn damaged(error: Error) -> Error {
     Error::new(Code::DataLoss, message)
 }
 
-/// Runs one recorded request. Which model and version it was made for does not matter. A record
-/// of nothing is nothing to do.
+/// Runs one recorded request on `version`; its model spec is ignored. An empty record is skipped.
 ///
 /// # Errors
-/// What the request itself would report, and [`Code::Unimplemented`] for kinds that can not be
-/// run.
+/// The errors of the request, and [`Code::Unimplemented`] for types that cannot be run.
 pub fn run(version: &ModelHandle, record: &PredictionLog, max_bytes: usize) -> Result<()> {
     match &record.log_type {
         None => Ok(()),
@@ -197,7 +193,7 @@ pub fn run(version: &ModelHandle, record: &PredictionLog, max_bytes: usize) -> R
     }
 }
 
-/// The error for records of the kind with this number in the message.
+/// The error for a record of this type, by its field number.
 fn unsupported(kind: u8) -> Error {
     let message = format!("Unsupported log_type for warmup: {kind}");
     Error::new(Code::Unimplemented, message)

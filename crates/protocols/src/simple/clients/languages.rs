@@ -1,8 +1,8 @@
-//! The languages there are clients in.
+//! The languages of generated clients.
 
 use super::notation::Notation;
 
-/// What a client sends, and to which API.
+/// The API that a client calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientApi {
     /// Simple TensorFlow Serving's `POST /`.
@@ -13,52 +13,52 @@ pub(super) enum ClientApi {
     Grpc,
     /// SageMaker's service.
     Sagemaker,
-    /// None: what `POST /` takes as data is all there is.
+    /// None: only the data of a request to `POST /`.
     Data,
 }
 
-/// How a request's body stands in the source.
+/// The notation of the request's body in the source code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyForm {
-    /// As a literal of the language, or as JSON in a string that is taken as it is.
+    /// A literal of the language, or JSON in a raw string.
     Literal(Notation),
-    /// As JSON in a string whose quotes and backslashes need a backslash.
+    /// JSON in a string whose quotes and backslashes are escaped with a backslash.
     Escaped,
-    /// As JSON in one or several of Java's text blocks, whose backslashes need a backslash.
+    /// JSON in one or several Java text blocks, whose backslashes are escaped.
     TextBlocks,
-    /// As JSON in a string whose quotes are doubled.
+    /// JSON in a string whose quotes are doubled.
     DoubledQuotes,
 }
 
 /// A language.
 #[derive(Debug)]
 pub(super) struct Language {
-    /// What a request calls it.
+    /// Its name in requests.
     pub(super) id: &'static str,
-    /// Other names of it in a request, in lower case.
+    /// Its other names in requests, in lower case.
     pub(super) aliases: &'static [&'static str],
-    /// What people call it.
+    /// Its display name.
     pub(super) name: &'static str,
-    /// The kinds of client in it; the first is the default.
+    /// The variants of its clients; the first is the default.
     pub(super) variants: &'static [Variant],
 }
 
-/// A kind of client.
+/// A variant of a client.
 #[derive(Debug)]
 pub(super) struct Variant {
-    /// What a request calls it.
+    /// Its name in requests.
     pub(super) id: &'static str,
-    /// What people call it.
+    /// Its display name.
     pub(super) name: &'static str,
-    /// What the file may be called.
+    /// The suggested file name.
     pub(super) file: &'static str,
-    /// The command that installs what it needs beside the language; may be empty.
+    /// The command that installs its dependencies; may be empty.
     pub(super) install: &'static str,
     /// The command that runs it; may be empty.
     pub(super) run: &'static str,
-    /// What a line of comment starts with.
+    /// The start of a comment line.
     pub(super) comment: &'static str,
-    /// How it learns of the authority that signed the server's certificate.
+    /// The comment on how to configure the certificate authority of the server.
     pub(super) trust: &'static [&'static str],
     pub(super) api: ClientApi,
     pub(super) form: BodyForm,

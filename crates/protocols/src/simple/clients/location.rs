@@ -1,4 +1,4 @@
-//! Where a generated client finds the server: where the one who asks for the client did.
+//! The address of the server for a generated client: the one that the request for the client used.
 
 use tensorserve_core::engine::Addresses;
 use tensorserve_protocol::{Listeners, RequestHead};
@@ -16,7 +16,7 @@ pub(super) enum Credentials {
 /// How a client reaches the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServerLocation {
-    /// The start of its URLs, without a slash at the end. Nothing in it needs to be escaped.
+    /// The start of its URLs, without a trailing slash. It needs no escaping.
     pub(super) url: String,
     pub(super) https: bool,
     /// Host and port for gRPC, if there is one.
@@ -26,8 +26,8 @@ pub(super) struct ServerLocation {
 }
 
 impl ServerLocation {
-    /// The location that the request itself used. A `Host` header that is not a host name is ignored, so
-    /// that no text of a client gets into the source.
+    /// The location that the request used. A `Host` header that is not a valid host is ignored, so that
+    /// a client cannot inject text into the source code.
     pub(super) fn of(head: &RequestHead<'_>, listeners: Listeners, own: &Addresses) -> Self {
         let own_host = own.http.split_once("://").map_or("localhost", |(_, host)| host);
         let host = head.header("host").filter(|host| is_host(host)).unwrap_or(own_host);
@@ -46,7 +46,7 @@ impl ServerLocation {
 }
 
 impl ServerLocation {
-    /// Whether the host is an address, for which certificates are checked in another way.
+    /// Whether the host is an IP address, for which certificates are verified differently.
     pub(super) fn is_address(&self) -> bool {
         let host = self.url.split_once("://").map_or("", |(_, host)| without_port(host));
         host.starts_with('[') || host.parse::<std::net::Ipv4Addr>().is_ok()
@@ -64,7 +64,7 @@ fn credentials(head: &RequestHead<'_>, auth: bool) -> Credentials {
     }
 }
 
-/// Whether a text is a host's name or address, with a port or without.
+/// Whether a text is a host name or address, with or without a port.
 fn is_host(text: &str) -> bool {
     let host = without_port(text);
     let port = text.get(host.len()..).unwrap_or_default();
@@ -78,7 +78,7 @@ fn is_host(text: &str) -> bool {
     is_port && !name.is_empty() && name.len() <= 255 && name.bytes().all(is_plain)
 }
 
-/// The host without its port; an address of IPv6 keeps its brackets.
+/// The host without its port; an IPv6 address keeps its brackets.
 fn without_port(host: &str) -> &str {
     let end = host.rfind(']').map_or(0, |at| at + 1);
     let tail = host.get(end..).unwrap_or_default();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_is_the_one_that_was_asked() {
+    fn the_host_is_that_of_the_request() {
         for host in
             ["127.0.0.1:9000", "models.example.com", "my_host:80", "[::1]:8500", "[fe80::1]"]
         {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_passed_over() {
+    fn invalid_hosts_are_ignored() {
         for host in [
             "", ":80", "a b", "a\"b", "a'b", "$(id)", "a:b", "a:70000", "a:+1x", "a/b", "a@b", "é",
             "[::1", "::1", "[::1]x", "[$]:1", "a`b", "a\\b", "<b>", "a:80:80", "#{x}",
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_of_the_kind_that_was_shown() {
+    fn credentials_are_of_the_kind_that_the_request_has() {
         let with = |shown: &[(&'static str, &'static str)], auth| {
             location(shown, Listeners { auth, ..Listeners::default() }).credentials
         };

@@ -1,10 +1,10 @@
-//! Generated clients: the source of a program that calls one signature of one model of this
-//! server, in a language of choice.
+//! Generated clients: the source code of a program that calls one signature of a model of this server,
+//! in one of several languages.
 //!
-//! A client is a template ([`languages`]) whose blanks are filled with where the server is
-//! ([`location`]) and what to send ([`notation`]). It holds no secret: what shows who it is comes
-//! from the environment it runs in. Names of models, signatures and inputs may be anything, and
-//! the source stays ASCII in which they mean nothing but themselves.
+//! A client is a template ([`languages`]) that is filled with the address of the server ([`location`])
+//! and sample data ([`notation`]). It contains no secrets: it reads credentials from environment
+//! variables. The names of models, signatures and inputs are escaped, so that they cannot inject code,
+//! and the source code is ASCII.
 
 use serde_json::{Map, Value, json};
 
@@ -25,35 +25,60 @@ mod location;
 mod notation;
 mod template;
 
-/// What requests call the languages, and what people do.
+/// The IDs and the display names of the languages.
 pub(super) fn all_languages() -> impl Iterator<Item = (&'static str, &'static str)> {
     LANGUAGES.iter().map(|language| (language.id, language.name))
 }
 
-/// Answers `GET /api/v1/clients`: the languages, and the kinds of client in each.
+/// Handles `GET /api/v1/clients`: the languages and their variants.
 #[must_use]
 pub fn list() -> Reply {
-    let variant = |variant: &Variant| {
-        let Variant { id, name, file, install, run, .. } = variant;
-        json!({"id": id, "name": name, "file": file, "install": install, "run": run})
-    };
-    let language = |language: &Language| {
-        let variants: Vec<Value> = language.variants.iter().map(variant).collect();
-        json!({"id": language.id, "name": language.name, "variants": variants})
-    };
-    let languages: Vec<Value> = LANGUAGES.iter().map(language).collect();
+    let languages: Vec<Value> = LANGUAGES.iter().map(language_json).collect();
     Reply::ok(JSON, json!({ "languages": languages }).to_string())
 }
 
-/// Answers `GET /v1/models/MODEL/gen_client?language=…&variant=…&signature=…&version=…`: the
-/// source of a client for the model.
+fn language_json(language: &Language) -> Value {
+    let variants: Vec<Value> = language.variants.iter().map(variant_json).collect();
+    json!({"id": language.id, "name": language.name, "variants": variants})
+}
+
+fn variant_json(variant: &Variant) -> Value {
+    let Variant { id, name, file, install, run, .. } = variant;
+    json!({"id": id, "name": name, "file": file, "install": install, "run": run})
+}
+
+/// The JSON Schema of the response of [`list`].
+pub(super) fn list_schema() -> Value {
+    let text = json!({ "type": "string" });
+    let variant = json!({
+        "type": "object",
+        "properties": { "id": text, "name": text, "file": text, "install": text, "run": text },
+        "required": ["id", "name", "file", "install", "run"],
+    });
+    let language = json!({
+        "type": "object",
+        "properties": {
+            "id": text,
+            "name": text,
+            "variants": { "type": "array", "items": variant },
+        },
+        "required": ["id", "name", "variants"],
+    });
+    json!({
+        "type": "object",
+        "properties": { "languages": { "type": "array", "items": language } },
+        "required": ["languages"],
+    })
+}
+
+/// Handles `GET /v1/models/MODEL/gen_client?language=…&variant=…&signature=…&version=…`.
 pub(super) fn route(api: &SimpleApi, request: Request<'_>) -> Reply {
     let model = request.params.decoded("model");
     source(api, &request.head, &model, request.head.query())
 }
 
-/// The source of a client for `model`, as `query` asks for it; `head` says how the server is
-/// reached.
+/// The source code of the client for `model` that `query` selects; `head` determines the address of the
+/// server.
 pub(super) fn source(
     api: &SimpleApi,
     head: &RequestHead<'_>,
@@ -61,7 +86,7 @@ pub(super) fn source(
     query: impl Iterator<Item = (String, String)>,
 ) -> Reply {
     match generate(api, head, model, query) {
-        // Never HTML, so that a browser shows a page for browsers, and does not run it.
+        // Never HTML: a browser must show a client for browsers and not run it.
         Ok((variant, source)) => {
             let kind =
                 if variant.api == ClientApi::Data { JSON } else { "text/plain; charset=utf-8" };
@@ -94,7 +119,7 @@ fn generate(
     Ok((variant, call.source(variant, &location)?))
 }
 
-/// The client that a request asks for.
+/// The client that a request selects.
 #[derive(Debug, Default)]
 struct ClientQuery {
     language: Option<String>,
@@ -128,7 +153,10 @@ impl ClientQuery {
         let found = LANGUAGES.iter().find(|l| l.id == id || l.aliases.contains(&id));
         let language = found.ok_or_else(|| {
             let all: Vec<&str> = LANGUAGES.iter().map(|language| language.id).collect();
-            Error::invalid(format!("there is no client in {id:?}; available: {}", all.join(", ")))
+            Error::invalid(format!(
+                "there is no client for the language {id:?}; available: {}",
+                all.join(", ")
+            ))
         })?;
         let mut variants = language.variants.iter();
         let found = match self.variant.as_deref() {
@@ -138,7 +166,10 @@ impl ClientQuery {
         found.ok_or_else(|| {
             let all: Vec<&str> = language.variants.iter().map(|variant| variant.id).collect();
             let (id, name) = (self.variant.as_deref().unwrap_or_default(), language.name);
-            Error::invalid(format!("{name} has no client {id:?}; available: {}", all.join(", ")))
+            Error::invalid(format!(
+                "{name} has no client variant {id:?}; available: {}",
+                all.join(", ")
+            ))
         })
     }
 }
@@ -157,8 +188,7 @@ fn no_model(engine: &Engine, model: &str, version: Option<i64>) -> Error {
     }
 }
 
-/// The signature of that name; where none is given, the one that requests without a name mean,
-/// or the first.
+/// The signature `name`; without a name, the default signature or else the first.
 fn find_signature<'h>(handle: &'h ModelHandle, name: Option<&str>) -> Result<&'h Signature> {
     let found = handle.signature(name.unwrap_or(DEFAULT)).map(|(_, signature)| signature);
     let found = found.or_else(|| handle.signatures().first().filter(|_| name.is_none()));
@@ -169,7 +199,7 @@ fn find_signature<'h>(handle: &'h ModelHandle, name: Option<&str>) -> Result<&'h
     })
 }
 
-/// The signature that requests without a name mean.
+/// The signature of requests that do not name one.
 const DEFAULT: &str = "serving_default";
 
 /// The call that a client makes.
@@ -181,11 +211,11 @@ struct SampleCall<'c> {
     data: Map<String, Value>,
 }
 
-/// Beyond it JavaScript's numbers have gaps.
+/// The largest integer up to which JavaScript's numbers are exact.
 const LARGEST_NUMBER: u64 = 1 << 53;
 
 impl SampleCall<'_> {
-    /// The source of a client.
+    /// The source code of a client.
     fn source(&self, variant: &Variant, location: &ServerLocation) -> Result<String> {
         let grpc = match (&location.grpc, variant.api) {
             (None, ClientApi::Grpc) => {
@@ -216,14 +246,15 @@ impl SampleCall<'_> {
             .condition("settings", auth || location.https)
             .condition("grpc_settings", auth || location.grpc_tls);
         let filled = blanks.fill(variant.template);
-        filled.map_err(|e| Error::internal(format!("the template of {} is wrong: {e}", variant.id)))
+        filled
+            .map_err(|e| Error::internal(format!("the template of {} is invalid: {e}", variant.id)))
     }
 
-    /// The comment above the program.
+    /// The comment at the top of the source code.
     fn header(&self, variant: &Variant, location: &ServerLocation) -> String {
         let Variant { install, run, comment, api, .. } = variant;
         let mut lines =
-            vec![format!("Asks the model {} and prints its answer.", label(self.model))];
+            vec![format!("Client of the model {}, generated by tensorserve.", label(self.model))];
         if !install.is_empty() {
             lines.push(format!("Needs: {install}"));
         }
@@ -244,7 +275,7 @@ impl SampleCall<'_> {
         lines.join("\n")
     }
 
-    /// The members of the request; for gRPC, its inputs.
+    /// The members of the request body; for gRPC, the inputs.
     fn body(&self, api: ClientApi) -> Vec<(&str, Value)> {
         let data = || Value::Object(self.data.clone());
         let name = Some(self.signature.name.as_str()).filter(|name| *name != DEFAULT);
@@ -257,7 +288,7 @@ impl SampleCall<'_> {
         let members = match api {
             ClientApi::Simple => vec![Some(model), version, signature, Some(("data", data()))],
             ClientApi::Data => vec![version, signature, Some(("data", data()))],
-            // Their versions are told elsewhere.
+            // Their versions are in the path or in a header.
             ClientApi::Rest | ClientApi::Sagemaker => vec![signature, Some(("inputs", data()))],
             ClientApi::Grpc => {
                 return self
@@ -270,13 +301,13 @@ impl SampleCall<'_> {
         members.into_iter().flatten().collect()
     }
 
-    /// Where TensorFlow Serving's REST API has it.
+    /// The path in TensorFlow Serving's REST API.
     fn rest_path(&self) -> String {
         let version = self.version.map_or(String::new(), |version| format!("/versions/{version}"));
         format!("/v1/models/{}{version}:predict", percent_encoded(self.model))
     }
 
-    /// The type of each input, as a literal of Python.
+    /// The type of each input, as a Python literal.
     fn types(&self) -> String {
         let mut lines = vec!["{".to_owned()];
         for spec in &self.signature.inputs {
@@ -289,11 +320,11 @@ impl SampleCall<'_> {
     }
 }
 
-/// The most bytes of one of Java's string constants, with room to spare.
+/// The most bytes of a Java string constant, with a margin.
 const LARGEST_BLOCK: usize = 60_000;
 
-/// A request's body as it stands in the source. Its text has quotes and backslashes, and nothing
-/// else that means something to a language (see [`notation`]).
+/// The body of a request for the source code. Of the characters that are special in a language, its
+/// text has only quotes and backslashes (see [`notation`]).
 fn embed(form: BodyForm, members: &[(&str, Value)]) -> String {
     match form {
         BodyForm::Literal(notation) => notation.body(members),
@@ -305,7 +336,7 @@ fn embed(form: BodyForm, members: &[(&str, Value)]) -> String {
     }
 }
 
-/// `text` as one of Java's text blocks, or as several that are joined.
+/// `text` as a Java text block, or as several that are joined.
 fn text_blocks(text: &str) -> String {
     let mut blocks = vec![String::new()];
     for line in text.lines() {
@@ -379,8 +410,8 @@ mod tests {
         SampleCall { model, version, signature, data }.source(variant, location).expect(variant.id)
     }
 
-    /// `tests/golden/clients` has every client in the clear, with user and password (for version
-    /// 3 and a signature of its own), and with a key.
+    /// `tests/golden/clients` has every client without TLS, with user and password (for version 3 and
+    /// another signature), and with a key.
     #[test]
     fn sources_are_those_of_the_golden_files() {
         let (plain, own) = (signature("serving_default", &["x"]), signature("other", &["a", "b"]));
@@ -410,7 +441,7 @@ mod tests {
                 let path = Path::new("tests/golden/clients")
                     .join(folder)
                     .join(file.expect("a file").file_name());
-                assert!(known.contains_key(&path), "{} is of no client", path.display());
+                assert!(known.contains_key(&path), "{} belongs to no client", path.display());
             }
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -424,7 +455,7 @@ mod tests {
                 for https in [false, true] {
                     let source = source(variant, "m", &signature, &location(credentials, https));
                     assert!(source.is_ascii(), "{}: {source}", language.id);
-                    // A client that shows who it is says where it learns that.
+                    // A client that authenticates names the source of its credentials.
                     let asks = ["TENSORSERVE_USER", "TENSORSERVE_KEY", "id=\"user\"", "id=\"key\""];
                     let shows = asks.iter().any(|name| source.contains(name));
                     let should = credentials != Credentials::None && variant.api != ClientApi::Data;
@@ -434,11 +465,11 @@ mod tests {
         }
     }
 
-    /// How often each character stands in a source that means something to some language.
+    /// The number of each character in a source that is special in some language.
     fn meanings(source: &str) -> BTreeMap<char, usize> {
         let mut counts = BTreeMap::new();
-        // Some of a label's characters are `?`, those of a path `%27`; wrapping brings new lines,
-        // and escapes backslashes.
+        // A label replaces characters by `?`, a path by `%27`; wrapping adds line breaks, and escaping
+        // adds backslashes.
         for character in source.chars().filter(|c| !c.is_ascii_alphanumeric()) {
             if !" _-.,:;/+=?%\\\n".contains(character) {
                 *counts.entry(character).or_default() += 1;
@@ -451,7 +482,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
         #[test]
-        fn names_mean_nothing_to_any_language(
+        fn names_cannot_inject_code(
             model in any::<String>(), name in any::<String>(), input in any::<String>(),
         ) {
             prop_assume!(name != DEFAULT && input != "__proto__");
@@ -489,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_are_taken_leniently() {
+    fn queries_are_read_leniently() {
         let file = |query| wanted(query).map(|(_, variant)| variant.file).expect(query);
         assert_eq!(file(""), "client.sh");
         assert_eq!(file("?language="), "client.sh");
@@ -501,16 +532,18 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_told_with_what_there_is() {
+    fn errors_list_the_available_choices() {
         let message = |query| wanted(query).expect_err(query).message().to_owned();
         let unknown = message("?language=cobol%22");
         assert!(
-            unknown.starts_with("there is no client in \"cobol\\\"\"; available: json, bash, "),
+            unknown.starts_with(
+                "there is no client for the language \"cobol\\\"\"; available: json, bash, "
+            ),
             "{unknown}"
         );
         assert_eq!(
             message("?language=python&variant=soap"),
-            "Python has no client \"soap\"; available: requests, rest, grpc, boto3"
+            "Python has no client variant \"soap\"; available: requests, rest, grpc, boto3"
         );
         assert_eq!(message("?version=1.5"), "version must be a whole number, not \"1.5\"");
     }

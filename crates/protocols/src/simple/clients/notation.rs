@@ -1,42 +1,41 @@
-//! JSON values as text that may stand in a program.
+//! JSON values as literals in source code.
 //!
-//! Names come from models, and so from anybody. Every character of a string that is not plainly
-//! harmless is written as `\u0027` is, which JSON, JavaScript and Python all read. So the text
-//! of a value has printable ASCII only, in which quotes stand around strings and nowhere else,
-//! and backslashes before a `u` only: nothing in it ends a string of the languages, is replaced
-//! by a value, starts a comment or looks like HTML.
+//! Names come from models and are not trusted. Every character of a string except a few harmless ones
+//! is written as an escape such as `\u0027`, which JSON, JavaScript and Python all read. So the text of a
+//! value is printable ASCII with quotes only around strings and backslashes only before a `u`: it cannot
+//! end a string, be interpolated, start a comment or contain HTML.
 
 use serde_json::Value;
 
-/// How wide lines get.
+/// The maximum width of lines.
 const WIDTH: usize = 96;
 
-/// Whose words for constants and strings.
+/// The language of constants and strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notation {
     Json,
-    /// A literal of JavaScript, where `__proto__` is no member like others.
+    /// A JavaScript literal, in which `__proto__` needs brackets.
     JavaScript,
-    /// A literal of Python.
+    /// A Python literal.
     Python,
 }
 
 impl Notation {
-    /// An object with these members as text, each on a line of its own.
+    /// An object with these members, each on its own line.
     pub(super) fn body(self, members: &[(&str, Value)]) -> String {
         let mut out = String::new();
         self.object(members.iter().map(|(name, value)| (*name, value)), 0, &mut out);
         out
     }
 
-    /// `value` as text in one line.
+    /// `value` on one line.
     pub(super) fn line(self, value: &Value) -> String {
         let mut out = String::new();
         self.fits(value, usize::MAX, &mut out);
         out
     }
 
-    /// `text` as a string, with its quotes.
+    /// `text` as a quoted string.
     pub(super) fn string(self, text: &str) -> String {
         let mut out = String::with_capacity(text.len() + 2);
         out.push('"');
@@ -58,7 +57,7 @@ impl Notation {
         out
     }
 
-    /// `value` in this line if it ends before the margin, else in several.
+    /// Writes `value` on this line if it fits, else on several lines.
     fn write(self, value: &Value, indent: usize, out: &mut String) {
         let line_start = out.rfind('\n').map_or(0, |at| at + 1);
         let start = out.len();
@@ -100,7 +99,7 @@ impl Notation {
         out.push('}');
     }
 
-    /// As many items in a line as fit; one that fits in none begins a line of its own.
+    /// Writes as many items per line as fit; an item that does not fit begins its own line.
     fn array(self, items: &[Value], indent: usize, out: &mut String) {
         out.push('[');
         let mut line_start = None;
@@ -129,7 +128,7 @@ impl Notation {
         out.push(']');
     }
 
-    /// Appends `value` in one line; `false`, with a part of it, once `out` is longer than `limit`.
+    /// Appends `value` on one line; stops with `false` once `out` is longer than `limit`.
     fn fits(self, value: &Value, limit: usize, out: &mut String) -> bool {
         match value {
             Value::Null if self == Notation::Python => out.push_str("None"),
@@ -172,7 +171,7 @@ impl Notation {
     }
 }
 
-/// Whether a character means nothing to any language within its strings and comments.
+/// Whether a character is not special within strings and comments of any language.
 fn is_harmless(character: char) -> bool {
     character.is_ascii_alphanumeric() || " _-.,:;/+=".contains(character)
 }
@@ -181,7 +180,7 @@ fn blanks(count: usize, out: &mut String) {
     out.extend(std::iter::repeat_n(' ', count));
 }
 
-/// `text` for a comment or a heading: what is left of it is harmless, and not long.
+/// `text` for a comment or a heading: truncated, with all special characters replaced.
 pub(super) fn label(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '?' };
     let mut label: String = text.chars().take(64).map(plain).collect();
@@ -198,9 +197,9 @@ mod tests {
 
     use super::*;
 
-    /// What a Python or JavaScript literal says, as JSON would.
+    /// A Python or JavaScript literal as JSON.
     fn as_json(text: &str) -> String {
-        // Outside strings these words are constants, and inside nothing is escaped by them.
+        // Only the parts outside strings have constants to replace.
         let mut out = String::new();
         for (index, part) in text.split('"').enumerate() {
             if index > 0 {
@@ -258,7 +257,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_in_a_string_means_anything(text in any::<String>()) {
+        fn strings_have_no_special_characters(text in any::<String>()) {
             for notation in [Notation::Json, Notation::JavaScript, Notation::Python] {
                 let string = notation.string(&text);
                 let inner = string.trim_matches('"');

@@ -1,8 +1,8 @@
-//! Texts with blanks: `«name»` is replaced by a value, and the lines between `«if name»` and
-//! `«end»`, with `«else»` between them if need be, are left out where the name does not hold.
-//! These stand on lines of their own, one within another where wanted.
+//! Text templates: `«name»` is replaced by a value; the lines between `«if name»` and `«end»`, with an
+//! optional `«else»`, are included if the condition is true. Conditions are on lines of their own and
+//! can be nested.
 //!
-//! Templates are ASCII but for those marks, and values are ASCII: what is left unfilled shows.
+//! Templates are ASCII except for these marks, and values are ASCII, so a mark that remains is detected.
 
 /// Values and conditions, by name.
 #[derive(Clone, Debug, Default)]
@@ -12,13 +12,13 @@ pub(super) struct Blanks {
 }
 
 impl Blanks {
-    /// With one more value.
+    /// Adds a value.
     pub(super) fn value(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.values.push((name, value.into()));
         self
     }
 
-    /// With one more condition.
+    /// Adds a condition.
     pub(super) fn condition(mut self, name: &'static str, holds: bool) -> Self {
         self.conditions.push((name, holds));
         self
@@ -26,30 +26,31 @@ impl Blanks {
 
     fn find(&self, name: &str) -> Result<&str, String> {
         let found = self.values.iter().find(|(known, _)| *known == name);
-        found.map(|(_, value)| value.as_str()).ok_or_else(|| format!("no value is called {name:?}"))
+        found.map(|(_, value)| value.as_str()).ok_or_else(|| format!("there is no value {name:?}"))
     }
 
     fn holds(&self, name: &str) -> Result<bool, String> {
         let found = self.conditions.iter().find(|(known, _)| *known == name);
-        found.map(|(_, holds)| *holds).ok_or_else(|| format!("no condition is called {name:?}"))
+        found.map(|(_, holds)| *holds).ok_or_else(|| format!("there is no condition {name:?}"))
     }
 
-    /// `template` with its blanks filled.
+    /// Fills `template`.
     ///
     /// # Errors
-    /// What is wrong with the template, with the number of the line.
+    /// The mistake in the template, with its line number.
     pub(super) fn fill(&self, template: &str) -> Result<String, String> {
         let mut out = String::with_capacity(template.len());
-        // Whether each condition that is open lets its lines through.
+        // The values of the enclosing conditions.
         let mut open: Vec<bool> = Vec::new();
         for (index, line) in template.lines().enumerate() {
             let at = |why: String| format!("line {}: {why}", index + 1);
             match command(line) {
                 Some("end") => {
-                    open.pop().ok_or_else(|| at("nothing ends here".to_owned()))?;
+                    open.pop().ok_or_else(|| at("«end» without «if»".to_owned()))?;
                 }
                 Some("else") => {
-                    let last = open.last_mut().ok_or_else(|| at("else to nothing".to_owned()))?;
+                    let last =
+                        open.last_mut().ok_or_else(|| at("«else» without «if»".to_owned()))?;
                     *last = !*last;
                 }
                 Some(command) if command.starts_with("if ") => {
@@ -57,7 +58,7 @@ impl Blanks {
                     open.push(self.holds(name).map_err(at)?);
                 }
                 _ => {
-                    // Looked at also where it is left out, so that each mistake is found.
+                    // Also filled if it is left out, so that every mistake is found.
                     let filled = self.fill_line(line).map_err(at)?;
                     if open.iter().all(|holds| *holds) {
                         out.push_str(&filled);
@@ -66,14 +67,14 @@ impl Blanks {
                 }
             }
         }
-        if open.is_empty() { Ok(out) } else { Err("a condition has no end".to_owned()) }
+        if open.is_empty() { Ok(out) } else { Err("«if» without «end»".to_owned()) }
     }
 
     fn fill_line(&self, line: &str) -> Result<String, String> {
         let mut parts = line.split('«');
         let mut out = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            let (name, rest) = part.split_once('»').ok_or("a blank has no end")?;
+            let (name, rest) = part.split_once('»').ok_or("« without »")?;
             out.push_str(self.find(name)?);
             out.push_str(rest);
         }
@@ -81,7 +82,7 @@ impl Blanks {
     }
 }
 
-/// What the line says between its marks, if that is all it has.
+/// The command on this line, if it has nothing else.
 fn command(line: &str) -> Option<&str> {
     let inner = line.trim().strip_prefix('«')?.strip_suffix('»')?;
     let is_command = inner == "end" || inner == "else" || inner.starts_with("if ");
@@ -109,14 +110,14 @@ mod tests {
     #[test]
     fn every_mistake_is_an_error() {
         for (template, why) in [
-            ("«c»", "line 1: no value is called \"c\""),
-            ("a\n«if maybe»\n«end»", "line 2: no condition is called \"maybe\""),
-            ("«if no»\n«c»\n«end»", "line 2: no value is called \"c\""),
-            ("«a", "line 1: a blank has no end"),
+            ("«c»", "line 1: there is no value \"c\""),
+            ("a\n«if maybe»\n«end»", "line 2: there is no condition \"maybe\""),
+            ("«if no»\n«c»\n«end»", "line 2: there is no value \"c\""),
+            ("«a", "line 1: « without »"),
             ("a»", "line 1: not ASCII: a»"),
-            ("«end»", "line 1: nothing ends here"),
-            ("«else»", "line 1: else to nothing"),
-            ("«if yes»", "a condition has no end"),
+            ("«end»", "line 1: «end» without «if»"),
+            ("«else»", "line 1: «else» without «if»"),
+            ("«if yes»", "«if» without «end»"),
             ("é", "line 1: not ASCII: é"),
         ] {
             assert_eq!(blanks().fill(template), Err(why.to_owned()), "{template}");

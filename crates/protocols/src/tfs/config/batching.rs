@@ -7,10 +7,10 @@ use tensorserve_core::config::{BatchConfig, BatchMode, BatchParameters};
 use tensorserve_proto::serving::BatchingParameters;
 use tensorserve_tensor::error::{Error, Result};
 
-/// The file in a version's folder with its own parameters, where those are asked for.
+/// The file with the parameters of one version, in its directory.
 const FILE: &str = "batching_params.pbtxt";
 
-/// Batching as TensorFlow Serving has it without a file of parameters.
+/// TensorFlow Serving's batching parameters if there is no file.
 #[must_use]
 pub fn defaults() -> BatchParameters {
     BatchParameters {
@@ -22,16 +22,16 @@ pub fn defaults() -> BatchParameters {
     }
 }
 
-/// Reads a file of parameters: what it says of queues, and how many threads it asks for.
+/// Reads a file of parameters: those of the batch queues, and the number of threads.
 ///
 /// # Errors
-/// If it can not be read (with line and column), or a number is negative.
+/// If it cannot be read (with line and column), or a number is negative.
 pub fn read(path: &Path) -> Result<(BatchParameters, Option<usize>)> {
     let parameters = text::read(path, "tensorflow.serving.BatchingParameters")?;
     settings(&parameters).map_err(|e| e.context(path.display()))
 }
 
-/// The settings that `parameters` stand for.
+/// The settings in `parameters`.
 ///
 /// # Errors
 /// If a number is negative.
@@ -45,7 +45,7 @@ pub fn settings(parameters: &BatchingParameters) -> Result<(BatchParameters, Opt
         mode: Some(BatchMode::On),
         max_batch_size: count("max_batch_size", parameters.max_batch_size)?,
         batch_timeout_micros: timeout.map(|micros| u64::try_from(micros).unwrap_or(u64::MAX)),
-        // None at all would refuse every request that has to wait.
+        // Zero would refuse every request that has to wait.
         max_enqueued_batches: count("max_enqueued_batches", parameters.max_enqueued_batches)?
             .map(|batches| batches.max(1)),
         allowed_batch_sizes: (!sizes.is_empty()).then_some(sizes),
@@ -59,11 +59,10 @@ pub fn settings(parameters: &BatchingParameters) -> Result<(BatchParameters, Opt
     Ok((settings, count("num_batch_threads", parameters.num_batch_threads)?))
 }
 
-/// Batching of the model version in `folder`, which brings its own parameters or is not batched
-/// on purpose.
+/// The batching parameters of the model version in `folder`: its own, or automatic batching.
 ///
 /// # Errors
-/// As [`read`], and parameters that do not fit together.
+/// Those of [`read`], and parameters that contradict each other.
 pub fn of_version(folder: &Path) -> Result<BatchConfig> {
     let path = folder.join(FILE);
     if !path.exists() {
@@ -85,13 +84,13 @@ mod tests {
     use std::time::Duration;
 
     fn read_text(text: &str) -> Result<BatchConfig> {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("a directory");
         std::fs::write(folder.path().join(FILE), text).expect("written");
         of_version(folder.path())
     }
 
     #[test]
-    fn parameters_stand_above_tensorflow_servings_defaults() {
+    fn parameters_override_tensorflow_servings_defaults() {
         let config = read_text(
             "max_batch_size { value: 16 } batch_timeout_micros { value: 2000 }\n\
              allowed_batch_sizes: 4 allowed_batch_sizes: 16 num_batch_threads { value: 2 }\n\
@@ -108,8 +107,8 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_only_what_changes_nothing_is_joined() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+    fn without_a_file_batching_is_automatic() {
+        let folder = tempfile::tempdir().expect("a directory");
         let config = of_version(folder.path()).expect("valid");
         assert_eq!(config.mode, BatchMode::Auto);
     }

@@ -1,26 +1,25 @@
 //! TensorFlow Serving's configuration files: protobuf in its text format.
 //!
-//! [`text`] reads any of them; [`models`] turns the list of models into sources, [`batching`] the
-//! parameters of batching into ours. Which file is named by which flag is the command line's
-//! business, as are the files that say nothing of models.
+//! [`text`] parses them, [`models`] converts the list of models into sources, and [`batching`] converts
+//! batching parameters. The command line reads the other files.
 
 pub mod batching;
 pub mod models;
 pub mod text;
 
-/// How TensorFlow Serving's protocols are set up.
+/// The configuration of TensorFlow Serving's protocols.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TfsConfig {
-    /// Answer the REST API exactly as the reference does, without our additions.
+    /// The REST API behaves exactly as the reference, without additions.
     pub exact: bool,
-    /// Where the reference's own metrics are; nowhere without it.
+    /// The path of the reference's metrics; they are off if this is `None`.
     pub metrics_path: Option<String>,
-    /// Let gRPC clients change the list of models, and with it name folders of this machine, as the
-    /// reference does.
+    /// gRPC clients may change the list of models, and with it name directories of this machine, as in
+    /// the reference.
     pub reload: bool,
-    /// Send tensors over gRPC as raw bytes (`tensor_content`) and not as lists of numbers.
+    /// Tensors are sent over gRPC as raw bytes (`tensor_content`) and not as lists of numbers.
     pub tensor_content: bool,
 }
 
-/// Where the reference has its metrics, unless it is told otherwise.
+/// The default path of the reference's metrics.
 pub const METRICS_PATH: &str = "/monitoring/prometheus/metrics";

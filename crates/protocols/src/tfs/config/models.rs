@@ -13,33 +13,33 @@ use tensorserve_proto::serving::model_server_config::Config as Choice;
 use tensorserve_proto::serving::{ModelConfig as Listed, ModelServerConfig, ModelType};
 use tensorserve_tensor::error::{Error, Result};
 
-/// The only platform that is built in.
+/// The only platform of the reference.
 pub const PLATFORM: &str = "tensorflow";
 
-/// A list of models, checked.
+/// A checked list of models.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelList {
     /// The models.
     pub sources: Vec<SourceConfig>,
-    /// What the list says that means nothing here, for the log.
+    /// Settings in the list that have no effect, for the log.
     pub notes: Vec<String>,
 }
 
 /// Reads the file of `--model_config_file`. `None` for a file without a list, which TensorFlow
-/// Serving takes for "nothing to do".
+/// Serving accepts and ignores.
 ///
 /// # Errors
-/// What [`list`] finds, and files that can not be read (with line and column).
+/// Those of [`list`], and if the file cannot be read (with line and column).
 pub fn read(path: &Path, common: &ModelConfig) -> Result<Option<ModelList>> {
     let config: ModelServerConfig = text::read(path, "tensorflow.serving.ModelServerConfig")?;
     list(&config, common)
 }
 
-/// Checks a list of models; each gets the settings `common` below its own.
+/// Checks a list of models. `common` has the defaults for settings that a model leaves out.
 ///
 /// # Errors
-/// TensorFlow Serving's, in its words: a name twice, a relative path, a platform that is missing
-/// or not built in.
+/// Those of TensorFlow Serving, with its messages: a duplicate name, a relative path, a platform that
+/// is missing or unsupported.
 pub fn list(config: &ModelServerConfig, common: &ModelConfig) -> Result<Option<ModelList>> {
     let models = match &config.config {
         None => return Ok(None),
@@ -73,7 +73,7 @@ pub fn list(config: &ModelServerConfig, common: &ModelConfig) -> Result<Option<M
 /// The model that `--model_name` and `--model_base_path` name.
 ///
 /// # Errors
-/// If the name or the path is none.
+/// If the name or the path is invalid.
 pub fn one(name: &str, path: &str, common: &ModelConfig) -> Result<SourceConfig> {
     let model = Listed {
         name: name.to_owned(),
@@ -92,7 +92,9 @@ fn check(model: &Listed) -> Result<()> {
         return Err(Error::invalid(message));
     }
     if path.contains("://") {
-        let message = format!("model {name}: {path} is not a folder of this machine; mount it");
+        let message = format!(
+            "model {name}: {path} is not a directory of this machine; mount it and give its path"
+        );
         return Err(Error::invalid(message));
     }
     if !path.starts_with('/') {
@@ -118,7 +120,7 @@ fn check(model: &Listed) -> Result<()> {
     Ok(())
 }
 
-/// Where the requests of a model are logged: what its own `logging_config` says, if it has one.
+/// The request log of a model: its own `logging_config`, or the default.
 fn log(model: &Listed, common: &ModelConfig, notes: &mut Vec<String>) -> Result<LogConfig> {
     let Some(config) = &model.logging_config else {
         return Ok(common.log.clone());
@@ -139,7 +141,9 @@ fn log(model: &Listed, common: &ModelConfig, notes: &mut Vec<String>) -> Result<
     }
     if !matches!(collector.r#type.as_str(), "" | "file" | "tfrecord") {
         let kind = collector.r#type;
-        notes.push(format!("model {name}: log collector {kind:?}: TFRecord files are written"));
+        notes.push(format!(
+            "model {name}: log collector {kind:?} is not supported: TFRecord files are written"
+        ));
     }
     if config.custom_logging_config.is_some() {
         notes.push(format!("model {name}: custom_logging_config is ignored"));
@@ -202,7 +206,10 @@ mod tests {
         assert_eq!(source.model.labels["stable"], 3);
         assert_eq!(source.model.log.prefix.as_deref(), Some(Path::new("/logs/m")));
         assert_eq!(source.model.log.sampling_rate, 0.1);
-        assert_eq!(list.notes, ["model m: log collector \"x\": TFRecord files are written"]);
+        assert_eq!(
+            list.notes,
+            ["model m: log collector \"x\" is not supported: TFRecord files are written"]
+        );
     }
 
     #[test]
@@ -218,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_in_the_words_people_know() {
+    fn mistakes_have_tensorflow_servings_messages() {
         let refused = |text: &str| listed(text).expect_err("wrong").message().to_owned();
         let twice = format!("{} {}", model(""), model(""));
         assert_eq!(refused(&twice), "Illegal to list model m multiple times in config list");
@@ -237,7 +244,10 @@ mod tests {
         );
         assert!(listed("config { name: 'm' base_path: '/m' model_type: TENSORFLOW }").is_ok());
         assert!(refused("config { name: 'a/b' base_path: '/m' }").contains("a/b"));
-        assert!(refused("config { name: 'm' base_path: 'gs://b/m' }").contains("mount it"));
+        assert!(
+            refused("config { name: 'm' base_path: 'gs://b/m' }")
+                .contains("not a directory of this machine; mount it")
+        );
         let logging = |text: &str| refused(&model(&format!("logging_config {{ {text} }}")));
         let text = logging("sampling_config { sampling_rate: 1.5 }");
         assert!(text.contains("sampling_rate must be from 0 to 1"), "{text}");
@@ -247,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_list_is_nothing_to_do() {
+    fn a_file_without_a_list_is_accepted() {
         let empty = ModelServerConfig::default();
         assert_eq!(list(&empty, &ModelConfig::default()).expect("valid"), None);
     }

@@ -1,4 +1,4 @@
-//! Protobuf's text format, with errors that say where.
+//! Protobuf's text format. Errors have line and column.
 
 use std::fs;
 use std::path::Path;
@@ -15,14 +15,14 @@ use tensorserve_tensor::error::{Code, Error, Result};
 static DESCRIPTIONS: LazyLock<Option<DescriptorPool>> =
     LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS).ok());
 
-/// The message of which nothing may get into a log.
+/// The message whose text must not appear in errors or logs, because it holds a private key.
 pub const SECRET: &str = "tensorflow.serving.SSLConfig";
 
 /// Reads the file at `path` as a message `name`.
 ///
 /// # Errors
-/// [`Code::NotFound`] and the like if there is no such file to read;
-/// [`Code::InvalidArgument`] with line and column for what is no such message.
+/// If the file cannot be read; [`Code::InvalidArgument`] with line and column if its text is not a
+/// valid message.
 pub fn read<T: Message + Default>(path: &Path, name: &str) -> Result<T> {
     let shown = path.display();
     let text = fs::read_to_string(path)
@@ -32,13 +32,13 @@ pub fn read<T: Message + Default>(path: &Path, name: &str) -> Result<T> {
 
 /// Reads `text` as a message `name` (with its package).
 pub fn parse<T: Message + Default>(text: &str, name: &str) -> Result<T> {
-    let unknown = || Error::internal(format!("{name} is no message that is built in"));
+    let unknown = || Error::internal(format!("{name} is not a known message type"));
     let pool = DESCRIPTIONS.as_ref().ok_or_else(unknown)?;
     let description = pool.get_message_by_name(name).ok_or_else(unknown)?;
     let message = DynamicMessage::parse_text_format(description, text).map_err(|error| {
         let (line, column) = place(text, offset(&error).unwrap_or(text.len()));
         let what = match name == SECRET {
-            true => "it is not as it should be (not quoted, as the file holds a key)".to_owned(),
+            true => "invalid text (not quoted, because the file holds a private key)".to_owned(),
             false => error.to_string(),
         };
         Error::invalid(format!("Error parsing text-format {name}: {line}:{column}: {what}"))
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where_and_what() {
+    fn errors_have_line_column_and_reason() {
         let error = wrong("model_config_list {\n  config {\n    nme: \"m\"\n  }\n}\n");
         assert!(error.starts_with("3:5: "), "{error}");
         assert!(error.contains("nme") && error.contains("ModelConfig"), "{error}");

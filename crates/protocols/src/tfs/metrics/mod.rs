@@ -1,8 +1,8 @@
-//! TensorFlow Serving's own metrics, under its names, for dashboards and alerts that know them.
+//! TensorFlow Serving's metrics under their own names, for existing dashboards and alerts.
 //!
-//! They are kept by model and not by version, as there, and stay when the model goes: a counter
-//! must not fall. A request costs a few additions to atomic numbers; names and labels are only
-//! put together when somebody asks for the page. Requests for models that are not there count
+//! As in the reference, they are per model and not per version. They remain when the model is
+//! unloaded, because a counter must not decrease. A request costs a few atomic additions; names and
+//! labels are formatted only when the page is requested. Requests for unknown models are counted
 //! under the empty name.
 //!
 //! Sources: `servables/tensorflow/{util,saved_model_warmup_util}.cc`,
@@ -26,15 +26,15 @@ mod text;
 /// The content type of the page.
 pub(super) const CONTENT_TYPE: &str = "text/plain";
 
-/// Microseconds of requests, runs and warm-ups: up to about 20 minutes.
+/// Bucket limits of requests, runs and warm-ups in microseconds: up to about 20 minutes.
 static MICROS: [f64; 33] = exponential(10.0, 1.8);
-/// Microseconds in a queue: up to about a second.
+/// Bucket limits of queue delays in microseconds: up to about a second.
 static QUEUE_MICROS: [f64; 52] = exponential(100.0, 1.2);
-/// Microseconds of a graph's run.
+/// Bucket limits of graph runs in microseconds.
 static GRAPH_MICROS: [f64; 20] = exponential(1000.0, 2.0);
 static EXAMPLES: [f64; 15] = exponential(1.0, 2.0);
 
-/// API and entry point of the calls that are told apart.
+/// The values of the labels `API` and `entrypoint` of `request_latency`.
 const CALLS: [(&str, &str); 7] = [
     ("predict", "REST"),
     ("classify", "REST"),
@@ -45,14 +45,14 @@ const CALLS: [(&str, &str); 7] = [
     ("", "REST"),
 ];
 
-/// The last of them: a question for a model's status or metadata.
+/// The last of them: a request for a model's status or metadata.
 const LOOK: usize = 6;
 
-/// What runs are done for.
+/// The values of the label `API` of `runtime_latency`.
 const RUNS: [&str; 3] = ["Predict", "Classify", "Regress"];
 
-/// Where a call counts: in which of [`CALLS`], and its runs in which of [`RUNS`]. Of calls for
-/// several inferences only their examples count, and other protocols are not the reference's.
+/// The indices of an entry point in [`CALLS`] and in [`RUNS`]. Of multi-inference calls only the
+/// examples are counted; other protocols do not belong to the reference.
 fn place(entry: EntryPoint) -> Option<(usize, usize)> {
     let run = match entry.method {
         Method::Predict => 0,
@@ -71,15 +71,15 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A histogram that is made when it is first needed: few models are called in every way.
+/// A histogram that is allocated on first use: few models use every entry point.
 type Lazy = OnceLock<Histogram>;
 
-/// What is counted for one model.
+/// The metrics of one model.
 #[derive(Default)]
 struct ModelCells {
-    /// By number in [`CALLS`]; those that went well.
+    /// Successful calls, by index in [`CALLS`].
     latency: [Lazy; CALLS.len()],
-    /// By number in [`RUNS`].
+    /// By index in [`RUNS`].
     runtime: [Lazy; RUNS.len()],
     /// Calls that failed.
     failures: Outcomes,
@@ -90,12 +90,12 @@ struct ModelCells {
     sizes: Arc<Sizes>,
 }
 
-/// Rows of the last request and batch, of whatever model.
+/// Rows of the last request and batch of any model.
 #[derive(Default)]
 struct Sizes {
     enqueued: AtomicU64,
     run: AtomicU64,
-    /// Rows that the last batch of each size was filled up with.
+    /// The padding of the last batch, by batch size.
     padding: Mutex<BTreeMap<usize, u64>>,
 }
 
@@ -166,7 +166,7 @@ impl ModelCells {
     }
 }
 
-/// What is counted for one version's folder.
+/// The metrics of one version's directory.
 #[derive(Default)]
 struct FolderCells {
     /// By status.
@@ -181,10 +181,10 @@ struct WarmUp {
     records: u64,
 }
 
-/// Folders that are remembered: a server that loads a version a minute must not grow.
+/// The most directories with metrics, so that a server that keeps loading versions does not grow.
 const MOST_FOLDERS: usize = 1000;
 
-/// Folders, the oldest first.
+/// The metrics of directories, the oldest first.
 #[derive(Default)]
 struct Folders(VecDeque<(String, FolderCells)>);
 
@@ -198,7 +198,7 @@ impl Folders {
             self.0.push_back((path.to_owned(), FolderCells::default()));
             self.0.len() - 1
         });
-        // It was found or put there.
+        // It was found or just inserted.
         #[allow(clippy::indexing_slicing)]
         &mut self.0[index].1
     }
@@ -214,7 +214,7 @@ impl Folders {
 #[derive(Default)]
 pub(crate) struct TfsMetrics {
     models: Mutex<BTreeMap<Arc<str>, Arc<ModelCells>>>,
-    /// Those for no model that is served.
+    /// The metrics of requests for unknown models.
     nameless: Arc<ModelCells>,
     folders: Mutex<Folders>,
     sizes: Arc<Sizes>,
@@ -260,8 +260,7 @@ impl MetricsExporter for TfsMetrics {
 }
 
 impl TfsMetrics {
-    /// Counts a request for the status or the metadata of `model`; of nothing that is served
-    /// without one.
+    /// Counts a request for the status or the metadata of `model`; `None` for an unknown model.
     pub(super) fn described(&self, model: Option<&str>, code: Option<Code>, time: Duration) {
         let known = model.and_then(|model| lock(&self.models).get(model).cloned());
         known.as_ref().unwrap_or(&self.nameless).described(code, time);
@@ -280,7 +279,7 @@ impl TfsMetrics {
         self.write_loads(&mut page);
         write_runs(&mut page, &models);
         self.write_batching(&mut page, &models);
-        // Our models have no such identity.
+        // Models have no ML Metadata identity here.
         page.metric("/tensorflow/serving/mlmd_map", "gauge");
         self.write_warm_ups(&mut page);
         write_requests(&mut page, &models);

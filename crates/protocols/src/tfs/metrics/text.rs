@@ -1,5 +1,5 @@
-//! The text in which TensorFlow Serving writes its metrics: Prometheus's, without help, with `:`
-//! for `/` in names, and with braces where there are no labels.
+//! TensorFlow Serving's text format of metrics: Prometheus's without `HELP` lines, with `:` for `/` in
+//! names, and with braces even if there are no labels.
 //!
 //! Source: `util/prometheus_exporter.cc` of github.com/tensorflow/serving.
 
@@ -21,8 +21,7 @@ pub(super) struct Metric<'p> {
 }
 
 impl Page {
-    /// Begins a metric: `/tensorflow/serving/request_count` is a `counter`, say. One without
-    /// values leaves this line only.
+    /// Begins a metric, such as the `counter` `/tensorflow/serving/request_count`.
     pub(super) fn metric(&mut self, name: &str, kind: &str) -> Metric<'_> {
         let name = name.replace('/', ":");
         self.line(format_args!("# TYPE {name} {kind}"));
@@ -30,7 +29,7 @@ impl Page {
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.0, "{line}");
     }
 
@@ -40,13 +39,13 @@ impl Page {
 }
 
 impl Metric<'_> {
-    /// A counter or gauge.
+    /// Writes the value of a counter or gauge.
     pub(super) fn value(&mut self, labels: Labels<'_>, value: u64) {
         let (name, labels) = (&self.name, joined(labels));
         self.page.line(format_args!("{name}{{{labels}}} {value}"));
     }
 
-    /// A histogram; nothing if nothing was observed.
+    /// Writes a histogram, unless it is empty.
     pub(super) fn histogram(&mut self, labels: Labels<'_>, reading: &Reading) {
         let count = reading.count();
         if count == 0 {
@@ -61,7 +60,7 @@ impl Metric<'_> {
             let line = format_args!("{name}_bucket{{{labels}{comma}le=\"{limit}\"}} {cumulative}");
             self.page.line(line);
         }
-        // There only to six digits, in which small additions to a large sum are lost.
+        // The reference writes six digits, which lose small additions to a large sum.
         self.page.line(format_args!("{name}_sum{{{labels}}} {}", reading.sum));
         self.page.line(format_args!("{name}_count{{{labels}}} {count}"));
     }
@@ -72,7 +71,7 @@ fn joined(labels: Labels<'_>) -> String {
     let mut text = String::new();
     for (index, (name, value)) in labels.iter().enumerate() {
         let comma = if index > 0 { "," } else { "" };
-        // A line break would end the line; there it does.
+        // A line break would end the line, as it does in the reference.
         let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let _ = write!(text, "{comma}{name}=\"{value}\"");
     }
@@ -100,7 +99,7 @@ mod tests {
     use tensorserve_core::metrics::cell::Histogram;
 
     #[test]
-    fn numbers_are_cut_to_six_digits() {
+    fn numbers_have_six_significant_digits() {
         for (value, text) in [
             (10.0, "10"),
             (32.4, "32.4"),
