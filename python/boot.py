@@ -11,7 +11,7 @@ def boot(modules, settings):
     import sys
     import types
 
-    # The current folder, which comes first on the path, is not part of the handler's code.
+    # The current directory, which comes first on the path, is not part of the handler's code.
     if sys.path[:1] == [""]:
         del sys.path[0]
     for name, source in modules.items():

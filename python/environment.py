@@ -1,6 +1,6 @@
 """Creates the virtual environment for a requirements.txt, once.
 
-Run as a script with the file and the folder of environments. Prints its progress, and as the last
+Run as a script with the file and the directory of environments. Prints its progress, and as the last
 line the path of the environment's interpreter.
 """
 

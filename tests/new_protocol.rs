@@ -16,7 +16,7 @@ use tensorserve_core::engine::{
     Choice, Engine, EntryPoint, InferRequest, InferResponse, Method, ModelSpec, Resolver,
     SignatureRun,
 };
-use tensorserve_protocol::{Host, Methods, Protocol, Reply, Request, Routes};
+use tensorserve_protocol::{Host, Methods, Protocol, Reply, RoutedRequest, Routes};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Shape, Tensor, aligned_vec};
 
@@ -44,7 +44,7 @@ impl Protocol for Lines {
 }
 
 impl LinesApi {
-    async fn infer(&self, mut request: Request<'_>) -> Reply {
+    async fn infer(&self, mut request: RoutedRequest<'_>) -> Reply {
         let body = request.take_bytes();
         let model = request.params.decoded("model");
         let entry = EntryPoint { protocol: "lines", method: Method::Predict };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::read::{ReadOptions, TensorReader};
 use tensorserve_codec::json::scan::Cursor;
-use tensorserve_codec::json::write::{self, Floats, Layout, Style, Texts};
+use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
 use tensorserve_tensor::{DType, Tensor};
 
 use crate::raw::thread_cpu;
@@ -26,7 +26,7 @@ const OPTIONS: ReadOptions = ReadOptions {
 };
 
 const STYLE: Style =
-    Style { layout: Layout::Line, floats: Floats::TensorFlowServing, texts: Texts::Raw };
+    Style { layout: JsonLayout::Line, floats: Floats::TensorFlowServing, texts: Texts::Raw };
 
 /// GB of text per second, reading and writing.
 pub fn figures() -> Vec<(String, f64)> {

@@ -20,7 +20,7 @@ use tensorserve_codec::tfrecord;
 use tensorserve_core::engine::{Choice, Engine, Method, ModelHandle, ModelSpec, VersionState};
 use tensorserve_proto::serving::PredictionLog;
 use tensorserve_protocols::tfs::record;
-use tensorserve_protocols::tfs::warm_up::{self, MOST_RECORDS, Records, file_of};
+use tensorserve_protocols::tfs::warm_up::{self, MOST_RECORDS, WarmUpRecords, file_of};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 #[derive(Subcommand)]
@@ -196,8 +196,8 @@ fn check(arguments: &CheckArgs, environment: &Environment) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn open(path: &Path) -> Result<Records> {
-    Records::open(path)?
+fn open(path: &Path) -> Result<WarmUpRecords> {
+    WarmUpRecords::open(path)?
         .ok_or_else(|| Error::not_found(format!("{}: there is no such file", path.display())))
 }
 

@@ -9,7 +9,8 @@ const ROLES: [&str; 3] = ["infer", "metrics", "admin"];
 
 /// Whether an operation belongs to this server's own API, and not to that of a reference server.
 fn is_own(path: &str, operation: &Value) -> bool {
-    path.starts_with("/api/v1/") || matches!(operation["tags"][0].as_str(), Some("console" | "server"))
+    path.starts_with("/api/v1/")
+        || matches!(operation["tags"][0].as_str(), Some("console" | "server"))
 }
 
 fn assert_parameter(context: &str, parameter: &Value) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use serde_json::json;
 use tensorserve::config::ModelSettings;
-use tensorserve_codec::tfrecord::Reader;
+use tensorserve_codec::tfrecord::TfRecordReader;
 use tensorserve_core::engine::{EntryPoint, Method};
 use tensorserve_proto::serving::input::Kind;
 use tensorserve_proto::serving::prediction_log::LogType;
@@ -37,7 +37,7 @@ fn records(folder: &Path) -> Vec<PredictionLog> {
     let mut records = Vec::new();
     for file in files(folder) {
         let bytes = fs::read(file).expect("readable");
-        let (mut reader, mut record) = (Reader::new(bytes.as_slice(), 1 << 20), Vec::new());
+        let (mut reader, mut record) = (TfRecordReader::new(bytes.as_slice(), 1 << 20), Vec::new());
         while reader.next(&mut record).expect("whole records") {
             records.push(PredictionLog::decode(record.as_slice()).expect("a PredictionLog"));
         }

@@ -164,7 +164,7 @@ fn extended_answers_are_what_is_accepted() {
     let lines = invoke_for(&server, "application/jsonlines", "application/json", &body);
     assert_eq!(lines.text(), "{\"b2\":8,\"sum\":10.0}\n");
     let refused = invoke_for(&server, "application/x-npy", "application/json", &body);
-    refused.assert_refused("two outputs", 400, "there are 2");
+    refused.assert_refused("two outputs", 400, "the model has 2 outputs");
 
     let server = extended(("m", "sagemaker/synth/string_echo_2d"));
     let csv = invoke_for(&server, "text/csv", "text/csv", "a,\"b,\"\"c\"\n");
@@ -205,7 +205,7 @@ fn refusals_say_what_is_wrong() {
         ("a bad line", "application/jsonlines", "[1]\n[2,]\n[3]", "line 2"),
         ("a bad value", "application/jsonlines", "[1]\n[\"a\"]", "element: 1"),
         ("base64", json, "eyJpbnN0YW5jZXMiOiBbMS4wXX0=", "raw-in-base64-out"),
-        ("two requests", json, "{\"instances\":[1]}\n{\"instances\":[2]}", "in line 2"),
+        ("two requests", json, "{\"instances\":[1]}\n{\"instances\":[2]}", "at line 2"),
     ] {
         invoke(&server, kind, body).assert_refused(what, 400, part);
     }

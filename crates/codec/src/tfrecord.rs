@@ -38,17 +38,17 @@ pub fn append(record: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Reads records in sequence, from a file or from memory.
-pub struct Reader<R> {
+pub struct TfRecordReader<R> {
     source: R,
     /// The byte at which the next record starts.
     offset: u64,
     max_length: usize,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> TfRecordReader<R> {
     /// A reader that refuses records of more than `max_length` bytes.
     pub fn new(source: R, max_length: usize) -> Self {
-        Reader { source, offset: 0, max_length }
+        TfRecordReader { source, offset: 0, max_length }
     }
 
     /// Reads the next record into `record`, whose content it replaces; false at the end of the
@@ -131,7 +131,7 @@ mod tests {
     }
 
     fn read(file: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let (mut reader, mut record) = (Reader::new(file, 1000), b"left over".to_vec());
+        let (mut reader, mut record) = (TfRecordReader::new(file, 1000), b"left over".to_vec());
         let mut all = Vec::new();
         while reader.next(&mut record)? {
             all.push(record.clone());
@@ -189,7 +189,7 @@ mod tests {
         let length = (1u64 << 40).to_le_bytes();
         let file = [&length[..], &masked_checksum(&length), b"few"].concat();
         let mut record = Vec::new();
-        let mut reader = Reader::new(file.as_slice(), 1 << 50);
+        let mut reader = TfRecordReader::new(file.as_slice(), 1 << 50);
         let error = reader.next(&mut record).expect_err("cut off");
         assert_eq!(error.message(), "truncated record at 12");
         assert!(record.capacity() < 1 << 20, "{}", record.capacity());

@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The name of the file, in a version's folder or in its model's folder.
+/// The name of the file, in the directory of a version or of its model.
 pub const FILE_NAME: &str = "tensorserve.toml";
 
 /// The largest size of the file, and of each file that it names, in bytes.
@@ -16,8 +16,9 @@ const MAX_FILE_SIZE: u64 = 64 << 20;
 /// The largest count or size that a step may have.
 const MAX_COUNT: i64 = (1 << 31) - 1;
 
-/// The file of the version at `path`: its own, or else its model's, which is in the folder above if
-/// the version's folder is a number. The file of a model that is a single file is beside it.
+/// The file of the version at `path`: its own, or else that of its model, which is in the parent
+/// directory if the name of the version's directory is a number. The file of a model that is a
+/// single file is next to it.
 pub(super) fn find(path: &Path) -> Option<PathBuf> {
     let folder = if path.is_dir() { path } else { path.parent()? };
     let own = folder.join(FILE_NAME);
@@ -44,12 +45,12 @@ pub(super) struct StepTable {
     /// The kind of step: the value of `step`.
     pub(super) kind: String,
     /// The entries that have not been taken.
-    entries: Vec<Entry>,
+    entries: Vec<StepTableEntry>,
     /// The keys that a step of this kind may have.
     known_keys: Vec<&'static str>,
 }
 
-struct Entry {
+struct StepTableEntry {
     key: String,
     value: TomlValue,
     location: Location,
@@ -135,7 +136,7 @@ impl StepTable {
     ) -> Result<Self> {
         let mut entries = Vec::with_capacity(table.len());
         for (key, value) in table.iter() {
-            entries.push(Entry {
+            entries.push(StepTableEntry {
                 key: key.get_ref().to_string(),
                 value: TomlValue::of(value.get_ref()),
                 location: at(key.span().start),
@@ -156,7 +157,7 @@ impl StepTable {
         &self.location
     }
 
-    fn take(&mut self, key: &'static str) -> Option<Entry> {
+    fn take(&mut self, key: &'static str) -> Option<StepTableEntry> {
         self.known_keys.push(key);
         let index = self.entries.iter().position(|entry| entry.key == key)?;
         Some(self.entries.swap_remove(index))
@@ -166,7 +167,7 @@ impl StepTable {
     pub(super) fn text(&mut self, key: &'static str) -> Result<Option<String>> {
         match self.take(key) {
             None => Ok(None),
-            Some(Entry { value: TomlValue::String(text), .. }) => Ok(Some(text)),
+            Some(StepTableEntry { value: TomlValue::String(text), .. }) => Ok(Some(text)),
             Some(entry) => Err(entry.type_error("a string in quotes")),
         }
     }
@@ -175,7 +176,7 @@ impl StepTable {
     pub(super) fn flag(&mut self, key: &'static str) -> Result<Option<bool>> {
         match self.take(key) {
             None => Ok(None),
-            Some(Entry { value: TomlValue::Boolean(flag), .. }) => Ok(Some(flag)),
+            Some(StepTableEntry { value: TomlValue::Boolean(flag), .. }) => Ok(Some(flag)),
             Some(entry) => Err(entry.type_error("true or false")),
         }
     }
@@ -184,7 +185,7 @@ impl StepTable {
     pub(super) fn integer(&mut self, key: &'static str) -> Result<Option<i64>> {
         match self.take(key) {
             None => Ok(None),
-            Some(Entry { value: TomlValue::Integer(number), .. }) => Ok(Some(number)),
+            Some(StepTableEntry { value: TomlValue::Integer(number), .. }) => Ok(Some(number)),
             Some(entry) => Err(entry.type_error("an integer")),
         }
     }
@@ -196,8 +197,8 @@ impl StepTable {
     ) -> Result<Option<Result<i64, String>>> {
         match self.take(key) {
             None => Ok(None),
-            Some(Entry { value: TomlValue::Integer(number), .. }) => Ok(Some(Ok(number))),
-            Some(Entry { value: TomlValue::String(text), .. }) => Ok(Some(Err(text))),
+            Some(StepTableEntry { value: TomlValue::Integer(number), .. }) => Ok(Some(Ok(number))),
+            Some(StepTableEntry { value: TomlValue::String(text), .. }) => Ok(Some(Err(text))),
             Some(entry) => Err(entry.type_error("an integer or a string in quotes")),
         }
     }
@@ -217,7 +218,7 @@ impl StepTable {
 
     /// The number `key`, or its list of numbers; empty if the key is missing.
     pub(super) fn numbers(&mut self, key: &'static str) -> Result<Vec<f32>> {
-        let Some(Entry { value, location, .. }) = self.take(key) else {
+        let Some(StepTableEntry { value, location, .. }) = self.take(key) else {
             return Ok(Vec::new());
         };
         let list = if let TomlValue::Array(list) = value { list } else { vec![value] };
@@ -248,7 +249,7 @@ impl StepTable {
         Err(self.error(format_args!("{key} = {text:?}: it must be one of {}", words.join(", "))))
     }
 
-    /// The lines of the file that `key` names, which must be in the folder of this file or below.
+    /// The lines of the file that `key` names, which must be in this file's directory or below.
     pub(super) fn lines(&mut self, key: &'static str) -> Result<Option<Vec<String>>> {
         let Some(file) = self.text(key)? else {
             return Ok(None);
@@ -277,7 +278,7 @@ impl StepTable {
 
     /// Refuses keys that were not taken.
     pub(super) fn finish(&self) -> Result<()> {
-        let Some(Entry { key, location, .. }) = self.entries.first() else {
+        let Some(StepTableEntry { key, location, .. }) = self.entries.first() else {
             return Ok(());
         };
         let kind = &self.kind;
@@ -291,7 +292,7 @@ impl StepTable {
     }
 }
 
-impl Entry {
+impl StepTableEntry {
     fn type_error(&self, expected: &str) -> Error {
         type_error(&self.location, &self.key, expected, &self.value)
     }

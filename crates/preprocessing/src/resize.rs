@@ -15,7 +15,7 @@ pub(super) enum Interpolation {
 
 /// The two source rows (or columns) of a row (or column) of the result.
 #[derive(Clone, Copy)]
-struct Sample {
+struct ResizeSample {
     lower: usize,
     upper: usize,
     /// The weight of the upper one, from 0 to 1.
@@ -61,7 +61,7 @@ fn lerp(from: f32, to: f32, weight: f32) -> f32 {
 }
 
 /// The samples of `to` rows from `from` rows, computed in float32 as in TensorFlow.
-fn samples(from: usize, to: usize, interpolation: Interpolation) -> Vec<Sample> {
+fn samples(from: usize, to: usize, interpolation: Interpolation) -> Vec<ResizeSample> {
     let scale = from as f32 / to as f32;
     let last = from.saturating_sub(1);
     let sample = |index: usize| {
@@ -71,12 +71,12 @@ fn samples(from: usize, to: usize, interpolation: Interpolation) -> Vec<Sample> 
             Interpolation::BilinearLegacy => index as f32 * scale,
             Interpolation::Nearest => {
                 let nearest = (((index as f32 + 0.5) * scale).floor() as usize).min(last);
-                return Sample { lower: nearest, upper: nearest, weight: 0.0 };
+                return ResizeSample { lower: nearest, upper: nearest, weight: 0.0 };
             }
         };
         let floor = exact.floor();
         let (lower, upper) = ((floor as usize).min(last), (exact.ceil() as usize).min(last));
-        Sample { lower, upper, weight: exact - floor }
+        ResizeSample { lower, upper, weight: exact - floor }
     };
     (0..to).map(sample).collect()
 }

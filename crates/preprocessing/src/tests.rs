@@ -66,7 +66,7 @@ fn signature(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Signature {
     }
 }
 
-/// A model's folder with the folder of version 7 and these files in it.
+/// A model's directory with the directory of version 7 and these files in it.
 fn folder(files: &[(&str, &str)]) -> TempDir {
     let model = tempfile::tempdir().expect("a folder");
     fs::create_dir(model.path().join("7")).expect("a folder");
@@ -275,7 +275,7 @@ fn a_versions_own_file_counts_more_than_its_models() {
     // An empty file of the version overrides its model's.
     fs::write(&own, "# nothing\n").expect("written");
     assert!(load(&model, half()).expect("valid").is_none());
-    // The file above a folder that is not a version belongs to another model.
+    // The file above a directory that is not a version belongs to another model.
     let other = model.path().join("other");
     fs::create_dir(&other).expect("a folder");
     assert!(load_steps(&other, &[half()], MAX_BYTES).expect("none")[0].is_none());

@@ -29,11 +29,14 @@ pub mod url;
 
 pub use self::media::{first_choice, media_type};
 pub use self::reply::{ALLOW, Background, Chunks, JSON, LONGEST_ERROR, NPY, Reply, bounded};
-pub use self::request::{Body, Form, Headers, NoHeaders, Params, Request, RequestHead};
-pub use self::route::{
-    Answer, BodyKind, Envelope, Handler, Methods, Missing, Operation, QueryParameter, Route, Scope,
+pub use self::request::{
+    Body, Headers, MultipartForm, NoHeaders, PathParams, RequestHead, RoutedRequest,
 };
-pub use self::table::{Group, Match, RouteTable, Routes};
+pub use self::route::{
+    BodyKind, ErrorEncoder, Handler, Methods, NoRoute, Operation, QueryParameter, ReplyFuture,
+    Route, RouteScope,
+};
+pub use self::table::{RouteGroup, RouteMatch, RouteTable, Routes};
 
 /// A protocol. The program adds each one where it starts the server.
 pub trait Protocol: Send + Sync {

@@ -12,11 +12,11 @@ use tensorserve_auth::Identity;
 use crate::url::{fields, percent_decoded};
 
 /// An HTTP request that was routed, admitted and read.
-pub struct Request<'a> {
+pub struct RoutedRequest<'a> {
     /// The request line and the headers.
     pub head: RequestHead<'a>,
     /// The parameters in the path.
-    pub params: Params<'a>,
+    pub params: PathParams<'a>,
     /// The payload.
     pub body: Body,
     /// The moment at which the head had arrived.
@@ -27,7 +27,7 @@ pub struct Request<'a> {
     pub peer: Option<IpAddr>,
 }
 
-impl Request<'_> {
+impl RoutedRequest<'_> {
     /// Takes the bytes of the payload; a form has none.
     #[must_use]
     pub fn take_bytes(&mut self) -> Bytes {
@@ -97,9 +97,9 @@ impl<'a> RequestHead<'a> {
 
 /// The parameters in a path, as they were sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Params<'a>(pub(crate) SmallVec<[(&'a str, &'a str); 2]>);
+pub struct PathParams<'a>(pub(crate) SmallVec<[(&'a str, &'a str); 2]>);
 
-impl<'a> Params<'a> {
+impl<'a> PathParams<'a> {
     /// The value of `{name}`, as it was sent; empty if the route has no such parameter.
     #[must_use]
     pub fn raw(&self, name: &str) -> &'a str {
@@ -124,12 +124,12 @@ pub enum Body {
     /// Its bytes, decompressed.
     Bytes(Bytes),
     /// The parts of a `multipart/form-data` payload.
-    Form(Form),
+    Form(MultipartForm),
 }
 
 /// A form, split into its parts.
 #[derive(Debug, Default)]
-pub struct Form {
+pub struct MultipartForm {
     /// Its parts, in order: name and content.
     pub parts: Vec<(String, Bytes)>,
 }

@@ -12,13 +12,13 @@ use tensorserve_auth::Permission;
 use tensorserve_tensor::error::Error;
 
 use crate::reply::Reply;
-use crate::request::{Params, Request, RequestHead};
+use crate::request::{PathParams, RequestHead, RoutedRequest};
 
 /// The future response of a handler.
-pub type Answer<'a> = Pin<Box<dyn Future<Output = Reply> + 'a>>;
+pub type ReplyFuture<'a> = Pin<Box<dyn Future<Output = Reply> + 'a>>;
 
 /// Writes an error with its HTTP status in the format of a protocol.
-pub type Envelope = fn(Error, u16) -> Reply;
+pub type ErrorEncoder = fn(Error, u16) -> Reply;
 
 /// The methods of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,32 +57,32 @@ impl Methods {
 
 /// Handles the requests of a route. Cheap to clone.
 #[derive(Clone)]
-pub struct Handler(Arc<dyn Handle>);
+pub struct Handler(Arc<dyn HandleRequest>);
 
-trait Handle: Send + Sync {
-    fn call<'a>(&'a self, request: Request<'a>) -> Answer<'a>;
+trait HandleRequest: Send + Sync {
+    fn call<'a>(&'a self, request: RoutedRequest<'a>) -> ReplyFuture<'a>;
 }
 
-struct Waiting<S, F>(Arc<S>, F);
+struct AsyncHandler<S, F>(Arc<S>, F);
 
-impl<S, F> Handle for Waiting<S, F>
+impl<S, F> HandleRequest for AsyncHandler<S, F>
 where
     S: Send + Sync,
-    F: for<'a> Fn(&'a S, Request<'a>) -> Answer<'a> + Send + Sync,
+    F: for<'a> Fn(&'a S, RoutedRequest<'a>) -> ReplyFuture<'a> + Send + Sync,
 {
-    fn call<'a>(&'a self, request: Request<'a>) -> Answer<'a> {
+    fn call<'a>(&'a self, request: RoutedRequest<'a>) -> ReplyFuture<'a> {
         (self.1)(&self.0, request)
     }
 }
 
-struct Immediate<S, F>(Arc<S>, F);
+struct ImmediateHandler<S, F>(Arc<S>, F);
 
-impl<S, F> Handle for Immediate<S, F>
+impl<S, F> HandleRequest for ImmediateHandler<S, F>
 where
     S: Send + Sync,
-    F: for<'a> Fn(&'a S, Request<'a>) -> Reply + Send + Sync,
+    F: for<'a> Fn(&'a S, RoutedRequest<'a>) -> Reply + Send + Sync,
 {
-    fn call<'a>(&'a self, request: Request<'a>) -> Answer<'a> {
+    fn call<'a>(&'a self, request: RoutedRequest<'a>) -> ReplyFuture<'a> {
         Box::pin(ready((self.1)(&self.0, request)))
     }
 }
@@ -92,23 +92,23 @@ impl Handler {
     pub fn new<S, F>(state: &Arc<S>, function: F) -> Self
     where
         S: Send + Sync + 'static,
-        F: for<'a> Fn(&'a S, Request<'a>) -> Answer<'a> + Send + Sync + 'static,
+        F: for<'a> Fn(&'a S, RoutedRequest<'a>) -> ReplyFuture<'a> + Send + Sync + 'static,
     {
-        Handler(Arc::new(Waiting(Arc::clone(state), function)))
+        Handler(Arc::new(AsyncHandler(Arc::clone(state), function)))
     }
 
     /// Calls `function`, which is not asynchronous, with `state`.
     pub fn immediate<S, F>(state: &Arc<S>, function: F) -> Self
     where
         S: Send + Sync + 'static,
-        F: for<'a> Fn(&'a S, Request<'a>) -> Reply + Send + Sync + 'static,
+        F: for<'a> Fn(&'a S, RoutedRequest<'a>) -> Reply + Send + Sync + 'static,
     {
-        Handler(Arc::new(Immediate(Arc::clone(state), function)))
+        Handler(Arc::new(ImmediateHandler(Arc::clone(state), function)))
     }
 
     /// Handles a request.
     #[must_use]
-    pub fn call<'a>(&'a self, request: Request<'a>) -> Answer<'a> {
+    pub fn call<'a>(&'a self, request: RoutedRequest<'a>) -> ReplyFuture<'a> {
         self.0.call(request)
     }
 }
@@ -127,9 +127,9 @@ pub struct Route {
     pub(crate) methods: Methods,
     pub(crate) path: Cow<'static, str>,
     pub(crate) any_case: bool,
-    pub(crate) accepts: Option<fn(&Params<'_>) -> bool>,
+    pub(crate) accepts: Option<fn(&PathParams<'_>) -> bool>,
     pub(crate) permission: Permission,
-    pub(crate) envelope: Envelope,
+    pub(crate) encode_error: ErrorEncoder,
     pub(crate) body: fn(&RequestHead<'_>) -> BodyKind,
     pub(crate) body_limit: Option<usize>,
     pub(crate) cors: bool,
@@ -181,7 +181,7 @@ impl Route {
         methods: Methods,
         path: impl Into<Cow<'static, str>>,
         permission: Permission,
-        envelope: Envelope,
+        encode_error: ErrorEncoder,
         handler: Handler,
     ) -> Self {
         let path = path.into();
@@ -197,7 +197,7 @@ impl Route {
             any_case: false,
             accepts: None,
             permission,
-            envelope,
+            encode_error,
             body: as_bytes,
             body_limit: None,
             cors: false,
@@ -248,7 +248,7 @@ impl Route {
     }
 
     /// Matches only where `accepts` accepts the parameters.
-    pub fn accepts(&mut self, accepts: fn(&Params<'_>) -> bool) -> &mut Self {
+    pub fn accepts(&mut self, accepts: fn(&PathParams<'_>) -> bool) -> &mut Self {
         self.accepts = Some(accepts);
         self
     }
@@ -286,7 +286,7 @@ impl Route {
     /// An error in the JSON of its protocol.
     #[must_use]
     pub fn refuse(&self, error: Error, status: u16) -> Reply {
-        (self.envelope)(error, status)
+        (self.encode_error)(error, status)
     }
 
     /// How the payload of a request with this head is read.
@@ -309,14 +309,14 @@ impl Route {
 
     /// Handles a request.
     #[must_use]
-    pub fn answer<'a>(&'a self, request: Request<'a>) -> Answer<'a> {
+    pub fn answer<'a>(&'a self, request: RoutedRequest<'a>) -> ReplyFuture<'a> {
         self.handler.call(request)
     }
 }
 
 /// Why no route matches a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum NoRoute {
     /// The path has only these methods, sorted.
     Method(Vec<&'static str>),
     /// There is no such path.
@@ -324,20 +324,20 @@ pub enum Missing {
 }
 
 /// Handles requests below a path prefix that no route matches.
-pub(crate) type MissingHandler = Box<dyn Fn(&RequestHead<'_>, &Missing) -> Reply + Send + Sync>;
+pub(crate) type NoRouteHandler = Box<dyn Fn(&RequestHead<'_>, &NoRoute) -> Reply + Send + Sync>;
 
 /// A path prefix with the handler of requests that no route matches.
-pub struct Scope {
+pub struct RouteScope {
     pub(crate) prefix: &'static str,
     pub(crate) any_case: bool,
     pub(crate) with_query: bool,
     pub(crate) cors: bool,
     pub(crate) permission: fn(&str) -> Permission,
-    pub(crate) envelope: Envelope,
-    pub(crate) missing: MissingHandler,
+    pub(crate) encode_error: ErrorEncoder,
+    pub(crate) missing: NoRouteHandler,
 }
 
-impl Scope {
+impl RouteScope {
     /// The prefix matches in any case.
     pub fn any_case(&mut self) -> &mut Self {
         self.any_case = true;
@@ -376,7 +376,7 @@ impl Scope {
 
     /// Handles a request that no route matches.
     #[must_use]
-    pub fn answer(&self, head: &RequestHead<'_>, missing: &Missing) -> Reply {
+    pub fn answer(&self, head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
         (self.missing)(head, missing)
     }
 
@@ -389,7 +389,7 @@ impl Scope {
     /// An error in the JSON of its protocol.
     #[must_use]
     pub fn refuse(&self, error: Error, status: u16) -> Reply {
-        (self.envelope)(error, status)
+        (self.encode_error)(error, status)
     }
 
     /// Whether pages of other origins may read its responses (CORS).

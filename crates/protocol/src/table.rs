@@ -10,17 +10,19 @@ use tensorserve_auth::Permission;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 use crate::reply::Reply;
-use crate::request::{Params, Request, RequestHead};
-use crate::route::{Answer, Envelope, Handler, Methods, Missing, Operation, Route, Scope};
+use crate::request::{PathParams, RequestHead, RoutedRequest};
+use crate::route::{
+    ErrorEncoder, Handler, Methods, NoRoute, Operation, ReplyFuture, Route, RouteScope,
+};
 
 /// The routes of a server. Of two with the same methods and path, the first wins.
 #[derive(Default)]
 pub struct RouteTable {
     routes: Vec<Route>,
-    scopes: Vec<Scope>,
+    scopes: Vec<RouteScope>,
     /// One of the scopes matches the query, too.
     with_query: bool,
-    nodes: Vec<Node>,
+    nodes: Vec<RouteNode>,
     /// Case-sensitive paths with the numbers of their nodes.
     exact: Router<usize>,
     /// Lower-case paths of routes that match in any case.
@@ -29,26 +31,26 @@ pub struct RouteTable {
 
 /// The routes with one path, by their numbers.
 #[derive(Default)]
-struct Node {
+struct RouteNode {
     routes: SmallVec<[usize; 2]>,
     /// One of them matches in any case.
     any_case: bool,
 }
 
 /// The routes with the path of a request.
-struct Found<'t, 'p> {
-    node: &'t Node,
-    params: Params<'p>,
+struct FoundNode<'t, 'p> {
+    node: &'t RouteNode,
+    params: PathParams<'p>,
     /// The path matches including its case.
     exact: bool,
 }
 
 /// The result of matching a request.
-pub enum Match<'t, 'p> {
+pub enum RouteMatch<'t, 'p> {
     /// A route, and the parameters in the path.
-    Route(&'t Route, Params<'p>),
+    Route(&'t Route, PathParams<'p>),
     /// No route: the innermost scope, and why no route matches.
-    Missing(&'t Scope, Missing),
+    NoRoute(&'t RouteScope, NoRoute),
     /// Neither a route nor a scope.
     Nothing,
 }
@@ -68,7 +70,7 @@ impl RouteTable {
                 None => {
                     let at = table.nodes.len();
                     insert(&mut table.exact, &route.path, at)?;
-                    table.nodes.push(Node::default());
+                    table.nodes.push(RouteNode::default());
                     nodes.insert(route.path.clone().into_owned(), at);
                     at
                 }
@@ -90,7 +92,7 @@ impl RouteTable {
 
     /// Matches a request.
     #[must_use]
-    pub fn find<'t, 'p>(&'t self, head: &RequestHead<'p>) -> Match<'t, 'p>
+    pub fn find<'t, 'p>(&'t self, head: &RequestHead<'p>) -> RouteMatch<'t, 'p>
     where
         't: 'p,
     {
@@ -98,33 +100,33 @@ impl RouteTable {
         let with_query = self.with_query && scope().is_some_and(|scope| scope.with_query);
         let path = if with_query { head.target } else { head.path() };
         let mut methods = Vec::new();
-        if let Some(Found { node, params, exact }) = self.node(path) {
+        if let Some(FoundNode { node, params, exact }) = self.node(path) {
             for route in node.routes.iter().filter_map(|index| self.routes.get(*index)) {
                 let is_other_case = !exact && !route.any_case;
                 if is_other_case || route.accepts.is_some_and(|accepts| !accepts(&params)) {
                     continue;
                 }
                 if route.methods.include(head.method) {
-                    return Match::Route(route, params);
+                    return RouteMatch::Route(route, params);
                 }
                 methods.extend_from_slice(route.methods.names());
             }
         }
         methods.sort_unstable();
         methods.dedup();
-        let missing = if methods.is_empty() { Missing::Path } else { Missing::Method(methods) };
-        scope().map_or(Match::Nothing, |scope| Match::Missing(scope, missing))
+        let missing = if methods.is_empty() { NoRoute::Path } else { NoRoute::Method(methods) };
+        scope().map_or(RouteMatch::Nothing, |scope| RouteMatch::NoRoute(scope, missing))
     }
 
     /// The routes with this path.
-    fn node<'t, 'p>(&'t self, path: &'p str) -> Option<Found<'t, 'p>>
+    fn node<'t, 'p>(&'t self, path: &'p str) -> Option<FoundNode<'t, 'p>>
     where
         't: 'p,
     {
         if let Ok(found) = self.exact.at(path) {
             let params = found.params.iter().collect();
             let node = self.nodes.get(*found.value)?;
-            return Some(Found { node, params: Params(params), exact: true });
+            return Some(FoundNode { node, params: PathParams(params), exact: true });
         }
         let lower = path.to_ascii_lowercase();
         let found = self.any_case.at(&lower).ok()?;
@@ -142,7 +144,7 @@ impl RouteTable {
             .collect();
         // A verb after a parameter is case-sensitive.
         verbs_match(pattern, path).then_some(())?;
-        Some(Found { node, params: Params(params?), exact: false })
+        Some(FoundNode { node, params: PathParams(params?), exact: false })
     }
 
     /// The descriptions of all routes, in the order in which they were added.
@@ -170,16 +172,20 @@ fn parameter_names(pattern: &str) -> impl Iterator<Item = &str> {
 
 /// Whether the verbs after parameters, such as `:predict`, are the same in `path` as in `pattern`.
 fn verbs_match(pattern: &str, path: &str) -> bool {
-    let verb = |segment: &'_ str| segment.split_once('}').map(|(_, verb)| verb.to_owned());
     let mut pairs = pattern.split('/').zip(path.split('/'));
-    pairs.all(|(pattern, segment)| verb(pattern).is_none_or(|verb| segment.ends_with(&verb)))
+    pairs.all(|(pattern, segment)| verb_of(pattern).is_none_or(|verb| segment.ends_with(verb)))
+}
+
+/// The text after the parameter in a segment of a pattern.
+fn verb_of(segment: &str) -> Option<&str> {
+    segment.split_once('}').map(|(_, verb)| verb)
 }
 
 /// Routes and scopes, as protocols add them.
 #[derive(Default)]
 pub struct Routes {
     routes: Vec<Route>,
-    scopes: Vec<Scope>,
+    scopes: Vec<RouteScope>,
 }
 
 impl Routes {
@@ -188,28 +194,28 @@ impl Routes {
         &'r mut self,
         tag: &'static str,
         state: &'r Arc<S>,
-        envelope: Envelope,
-    ) -> Group<'r, S> {
-        Group { routes: self, tag, state, envelope }
+        encode_error: ErrorEncoder,
+    ) -> RouteGroup<'r, S> {
+        RouteGroup { routes: self, tag, state, encode_error }
     }
 }
 
 /// Adds routes that share a tag, a state and an error format.
-pub struct Group<'r, S> {
+pub struct RouteGroup<'r, S> {
     routes: &'r mut Routes,
     tag: &'static str,
     state: &'r Arc<S>,
-    envelope: Envelope,
+    encode_error: ErrorEncoder,
 }
 
-impl<S: Send + Sync + 'static> Group<'_, S> {
+impl<S: Send + Sync + 'static> RouteGroup<'_, S> {
     /// Adds a route.
     pub fn route(
         &mut self,
         methods: Methods,
         path: impl Into<std::borrow::Cow<'static, str>>,
         permission: Permission,
-        function: impl for<'a> Fn(&'a S, Request<'a>) -> Answer<'a> + Send + Sync + 'static,
+        function: impl for<'a> Fn(&'a S, RoutedRequest<'a>) -> ReplyFuture<'a> + Send + Sync + 'static,
     ) -> &mut Route {
         self.add(methods, path.into(), permission, Handler::new(self.state, function))
     }
@@ -220,7 +226,7 @@ impl<S: Send + Sync + 'static> Group<'_, S> {
         methods: Methods,
         path: impl Into<std::borrow::Cow<'static, str>>,
         permission: Permission,
-        function: impl for<'a> Fn(&'a S, Request<'a>) -> Reply + Send + Sync + 'static,
+        function: impl for<'a> Fn(&'a S, RoutedRequest<'a>) -> Reply + Send + Sync + 'static,
     ) -> &mut Route {
         self.add(methods, path.into(), permission, Handler::immediate(self.state, function))
     }
@@ -232,7 +238,7 @@ impl<S: Send + Sync + 'static> Group<'_, S> {
         permission: Permission,
         handler: Handler,
     ) -> &mut Route {
-        let mut route = Route::new(methods, path, permission, self.envelope, handler);
+        let mut route = Route::new(methods, path, permission, self.encode_error, handler);
         route.operation.tag = self.tag;
         let at = self.routes.routes.len();
         self.routes.routes.push(route);
@@ -244,18 +250,18 @@ impl<S: Send + Sync + 'static> Group<'_, S> {
     pub fn scope(
         &mut self,
         prefix: &'static str,
-        missing: impl Fn(&S, &RequestHead<'_>, &Missing) -> Reply + Send + Sync + 'static,
-    ) -> &mut Scope {
+        missing: impl Fn(&S, &RequestHead<'_>, &NoRoute) -> Reply + Send + Sync + 'static,
+    ) -> &mut RouteScope {
         let state = Arc::clone(self.state);
         let answer =
-            move |head: &RequestHead<'_>, why: &Missing| -> Reply { missing(&state, head, why) };
-        let scope = Scope {
+            move |head: &RequestHead<'_>, why: &NoRoute| -> Reply { missing(&state, head, why) };
+        let scope = RouteScope {
             prefix,
             any_case: false,
             with_query: false,
             cors: false,
             permission: |_| Permission::Read,
-            envelope: self.envelope,
+            encode_error: self.encode_error,
             missing: Box::new(answer),
         };
         let at = self.routes.scopes.len();
@@ -274,14 +280,14 @@ mod tests {
         Reply::ok("text/plain", error.message().to_owned()).with_status(status)
     }
 
-    fn no_colon(params: &Params<'_>) -> bool {
+    fn no_colon(params: &PathParams<'_>) -> bool {
         params.iter().all(|(_, value)| !value.contains(':'))
     }
 
     fn table() -> RouteTable {
         let (mut routes, state) = (Routes::default(), Arc::new(()));
         let mut group = routes.group("test", &state, refuse);
-        let get = |group: &mut Group<'_, ()>, path: &'static str| {
+        let get = |group: &mut RouteGroup<'_, ()>, path: &'static str| {
             let route =
                 group.immediate(Methods::Get, path, Permission::Read, |(), _| Reply::ok("", ""));
             route.any_case().accepts(no_colon).summary("a summary");
@@ -307,15 +313,15 @@ mod tests {
     fn find(table: &RouteTable, method: &str, target: &str) -> String {
         let head = RequestHead { method, target, headers: &NoHeaders };
         match table.find(&head) {
-            Match::Route(route, params) => {
+            RouteMatch::Route(route, params) => {
                 let params: Vec<String> = params.iter().map(|(k, v)| format!("{k}={v}")).collect();
                 format!("{} {}", route.path, params.join(" ")).trim().to_owned()
             }
-            Match::Missing(scope, Missing::Path) => format!("{} missing", scope.prefix),
-            Match::Missing(scope, Missing::Method(methods)) => {
+            RouteMatch::NoRoute(scope, NoRoute::Path) => format!("{} missing", scope.prefix),
+            RouteMatch::NoRoute(scope, NoRoute::Method(methods)) => {
                 format!("{} allows {}", scope.prefix, methods.join(", "))
             }
-            Match::Nothing => "nothing".to_owned(),
+            RouteMatch::Nothing => "nothing".to_owned(),
         }
     }
 
@@ -374,7 +380,7 @@ mod tests {
         let table = RouteTable::new(routes).expect("no conflict");
         for (target, want) in [("/x/1", Permission::Admin), ("/X/1", Permission::Public)] {
             let head = RequestHead { method: "GET", target, headers: &NoHeaders };
-            let Match::Route(route, _) = table.find(&head) else { panic!("no route") };
+            let RouteMatch::Route(route, _) = table.find(&head) else { panic!("no route") };
             assert_eq!(route.permission(), want, "{target}");
         }
     }
@@ -387,7 +393,7 @@ mod tests {
         group.immediate(Methods::Get, "/x", Permission::Public, |(), _| Reply::ok("", ""));
         let table = RouteTable::new(routes).expect("no conflict");
         let head = RequestHead { method: "GET", target: "/x", headers: &NoHeaders };
-        let Match::Route(route, _) = table.find(&head) else { panic!("no route") };
+        let RouteMatch::Route(route, _) = table.find(&head) else { panic!("no route") };
         assert_eq!(route.permission(), Permission::Admin);
     }
 

@@ -2,9 +2,13 @@
 
 /// The names and values of the fields, decoded, in their order; invalid UTF-8 is replaced.
 pub fn fields(form: &str) -> impl Iterator<Item = (String, String)> {
-    let decoded = |text: &str| percent_decoded(&text.replace('+', " "));
     let fields = form.split('&').map(|field| field.split_once('=').unwrap_or((field, "")));
-    fields.map(move |(name, value)| (decoded(name), decoded(value)))
+    fields.map(|(name, value)| (form_decoded(name), form_decoded(value)))
+}
+
+/// The text of a form field: percent-encoded, with `+` for spaces.
+fn form_decoded(text: &str) -> String {
+    percent_decoded(&text.replace('+', " "))
 }
 
 /// The first value of field `name`.
@@ -21,9 +25,8 @@ pub fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {
-        let digit = |byte: &u8| char::from(*byte).to_digit(16);
         if let (b'%', [high, low, after @ ..]) = (byte, tail)
-            && let (Some(high), Some(low)) = (digit(high), digit(low))
+            && let (Some(high), Some(low)) = (hex_digit(*high), hex_digit(*low))
         {
             bytes.push(u8::try_from(high * 16 + low).unwrap_or(b'?'));
             rest = after;
@@ -33,6 +36,10 @@ pub fn percent_decoded(text: &str) -> String {
         rest = tail;
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn hex_digit(byte: u8) -> Option<u32> {
+    char::from(byte).to_digit(16)
 }
 
 /// The text for a path or a query: `%41` for every byte except letters, digits, `-`, `.` and `_`.

@@ -14,18 +14,18 @@ const OPEN: usize = 2;
 
 /// A synthetic input: one value in every position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made<'a> {
+pub struct SampleInput<'a> {
     /// The input's name.
     pub alias: &'a str,
     /// The sizes of its dimensions; empty for a single value.
     pub dims: Vec<usize>,
     /// The value.
-    pub fill: Fill,
+    pub fill: SampleValue,
 }
 
 /// A synthetic value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fill {
+pub enum SampleValue {
     /// The number 1, which is valid for every numeric type.
     One,
     /// The boolean true.
@@ -34,19 +34,19 @@ pub enum Fill {
     Text,
 }
 
-impl Fill {
+impl SampleValue {
     /// As JSON.
     #[must_use]
     pub fn json(self) -> &'static str {
         match self {
-            Fill::One => "1",
-            Fill::True => "true",
-            Fill::Text => "\"\"",
+            SampleValue::One => "1",
+            SampleValue::True => "true",
+            SampleValue::Text => "\"\"",
         }
     }
 }
 
-impl Made<'_> {
+impl SampleInput<'_> {
     /// The number of its values.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -62,18 +62,18 @@ impl Made<'_> {
 
 /// A value for each input of `signature` that a client can send.
 #[must_use]
-pub fn inputs(signature: &Signature) -> Vec<Made<'_>> {
+pub fn inputs(signature: &Signature) -> Vec<SampleInput<'_>> {
     let sendable = signature.inputs.iter().filter(|spec| spec.sparse.is_none());
     sendable.map(made).collect()
 }
 
-fn made(spec: &TensorSpec) -> Made<'_> {
+fn made(spec: &TensorSpec) -> SampleInput<'_> {
     let fill = match spec.dtype() {
-        Some(DType::Bool) => Fill::True,
-        Some(DType::String) => Fill::Text,
-        Some(_) | None => Fill::One,
+        Some(DType::Bool) => SampleValue::True,
+        Some(DType::String) => SampleValue::Text,
+        Some(_) | None => SampleValue::One,
     };
-    Made { alias: &spec.alias, dims: dims(spec, OPEN), fill }
+    SampleInput { alias: &spec.alias, dims: dims(spec, OPEN), fill }
 }
 
 /// The values of [`inputs`] as a JSON object: the `data` of a request.

@@ -6,7 +6,7 @@ use tensorserve_auth::Permission;
 use tensorserve_core::engine::Engine;
 use tensorserve_core::metrics::CONTENT_TYPE;
 use tensorserve_protocol::{
-    ALLOW, Host, JSON, Methods, Missing, Protocol, Reply, RequestHead, Routes,
+    ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, Routes,
 };
 use tensorserve_tensor::error::Error;
 
@@ -71,16 +71,16 @@ fn metrics(engine: &Engine) -> Reply {
 }
 
 /// The response to a path that no protocol has, or not with this method.
-pub(crate) fn not_found(head: &RequestHead<'_>, missing: &Missing) -> Reply {
+pub(crate) fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
     let path = head.path();
     match missing {
-        Missing::Path => {
+        NoRoute::Path => {
             let message = format!(
                 "there is nothing at {path}; models are at /v1/models/NAME:predict and POST /"
             );
             Reply::error(Error::invalid(message), 404)
         }
-        Missing::Method(allowed) => {
+        NoRoute::Method(allowed) => {
             let message = format!("{} is not allowed for {path}", head.method);
             let reply = Reply::error(Error::invalid(message), 405);
             reply.with_header(ALLOW, allowed.join(", "))

@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use futures_util::StreamExt;
 
 use super::body::{BodyError, Limits, check_length, is_gzip, too_slow};
-use tensorserve_protocol::Form;
+use tensorserve_protocol::MultipartForm;
 use tensorserve_tensor::error::Code;
 
 /// More parts than any real form has.
@@ -22,7 +22,7 @@ pub(super) async fn read(
     headers: &HeaderMap,
     payload: Payload,
     limits: Limits,
-) -> Result<Form, BodyError> {
+) -> Result<MultipartForm, BodyError> {
     check_length(headers, limits.bytes)?;
     if is_gzip(headers)? {
         let message = "forms must not be compressed: images are, and the rest is short";
@@ -45,8 +45,8 @@ pub(super) async fn read(
     }
 }
 
-async fn collect(mut parts: Multipart) -> Result<Form, BodyError> {
-    let mut form = Form::default();
+async fn collect(mut parts: Multipart) -> Result<MultipartForm, BodyError> {
+    let mut form = MultipartForm::default();
     while let Some(part) = parts.next().await {
         let number = form.parts.len() + 1;
         let mut part = part.map_err(|e| broken(&e, number))?;

@@ -25,7 +25,8 @@ use crate::config::{Cors, ServerConfig};
 use crate::drain::Activity;
 use tensorserve_auth::Permission;
 use tensorserve_protocol::{
-    Body, BodyKind, Headers, Match, Missing, Params, Reply, Request, RequestHead, Route,
+    Body, BodyKind, Headers, NoRoute, PathParams, Reply, RequestHead, Route, RouteMatch,
+    RoutedRequest,
 };
 use tensorserve_tensor::error::Error;
 
@@ -129,11 +130,11 @@ async fn answer(
     let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
     let head = RequestHead { method: request.method().as_str(), target, headers: &headers };
     match state.api.table().find(&head) {
-        Match::Route(route, params) => {
+        RouteMatch::Route(route, params) => {
             let reply = answer_route(route, params, head, request, payload, state, start).await;
             Answered { reply, is_cors: route.is_cors() }
         }
-        Match::Missing(scope, missing) => {
+        RouteMatch::NoRoute(scope, missing) => {
             let permission = scope.permission_for(head.method);
             let refuse = |error, status| scope.refuse(error, status);
             let admitted = state.gate.admit(permission, request.headers(), refuse).await;
@@ -143,8 +144,8 @@ async fn answer(
             };
             Answered { reply, is_cors: scope.is_cors() }
         }
-        Match::Nothing => {
-            Answered { reply: builtin::not_found(&head, &Missing::Path), is_cors: false }
+        RouteMatch::Nothing => {
+            Answered { reply: builtin::not_found(&head, &NoRoute::Path), is_cors: false }
         }
     }
 }
@@ -152,7 +153,7 @@ async fn answer(
 /// Answers a request that matches a route.
 async fn answer_route<'r>(
     route: &'r Route,
-    params: Params<'r>,
+    params: PathParams<'r>,
     head: RequestHead<'r>,
     request: &HttpRequest,
     payload: Payload,
@@ -170,7 +171,7 @@ async fn answer_route<'r>(
         Err(BodyError { status, error }) => return route.refuse(error, status),
     };
     let peer = request.peer_addr().map(|address| address.ip());
-    let request = Request { head, params, body, start, identity, peer };
+    let request = RoutedRequest { head, params, body, start, identity, peer };
     let reply = route.answer(request).await;
     let is_hushed = permission == Permission::Public && state.gate.is_shut();
     if is_hushed { hushed(reply) } else { reply }

@@ -8,13 +8,13 @@ use std::time::Duration;
 pub struct WorkersConfig {
     /// The Python interpreter.
     pub python: PathBuf,
-    /// Processes per folder of code.
+    /// Processes per directory of code.
     pub count: usize,
     /// The longest duration of a handler call.
     pub timeout: Duration,
     /// The memory limit of a process in bytes; a process above it is replaced.
     pub memory_limit: Option<usize>,
-    /// The folder of virtual environments.
+    /// The directory of virtual environments.
     pub environments: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! Selects the interpreter for a folder of code: the configured one or, if the folder has a
+//! Selects the interpreter for a directory of code: the configured one or, if the directory has a
 //! `requirements.txt`, that of a virtual environment with these requirements installed.
 
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ pub(super) fn python(config: &WorkersConfig, code: &Path) -> Result<PathBuf> {
     }
     if code.join("lib").is_dir() {
         let file = requirements.display();
-        log::warn!("{file} is not installed: the folder lib beside it is used instead");
+        log::warn!("{file} is not installed: the directory lib next to it is used instead");
         return Ok(config.python.clone());
     }
     log::info!("{}: installing missing packages", requirements.display());

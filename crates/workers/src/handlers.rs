@@ -25,7 +25,7 @@ const DEFAULT_STATUS: u16 = 500;
 /// What the Python side reports of a script with a single `handler`.
 const SINGLE: &str = "single";
 
-/// The open handlers of one folder of code.
+/// The open handlers of one directory of code.
 pub struct Handlers {
     pool: PoolOwner,
     is_single: bool,
@@ -88,7 +88,8 @@ impl Handlers {
     pub(super) fn open(workers: &Workers, code: &Path) -> Result<Self> {
         let context = |error: Error| error.context(code.join("inference.py").display());
         let code_text = code.to_str().ok_or_else(|| {
-            Error::precondition("the folder's name is not valid UTF-8").context(code.display())
+            Error::precondition("the name of the directory is not valid UTF-8")
+                .context(code.display())
         })?;
         if !code.join("inference.py").is_file() {
             return Err(context(Error::not_found("file not found")));

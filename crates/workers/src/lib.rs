@@ -72,7 +72,7 @@ pub struct Workers(Arc<WorkersInner>);
 struct WorkersInner {
     config: WorkersConfig,
     keeper_thread: Mutex<KeeperThread>,
-    /// Handlers by the folder of their code. Each has a lock, which is held while it is opened.
+    /// Handlers by the directory of their code. Each has a lock, which is held while it is opened.
     handlers: Mutex<HashMap<PathBuf, Arc<Mutex<Weak<Handlers>>>>>,
     /// The number of keepers that run.
     active_keepers: Arc<AtomicU64>,
@@ -161,7 +161,7 @@ impl Workers {
         }))
     }
 
-    /// The handlers in the folder `code`, which are opened if they are not open yet. Blocks until
+    /// The handlers in the directory `code`, which are opened if they are not open yet. Blocks until
     /// they are ready to be called.
     ///
     /// # Errors
@@ -178,7 +178,7 @@ impl Workers {
         Ok(handlers)
     }
 
-    /// The handlers in the folder `code`, if they are open.
+    /// The handlers in the directory `code`, if they are open.
     #[must_use]
     pub fn opened(&self, code: &Path) -> Option<Arc<Handlers>> {
         let slot = Arc::clone(lock(&self.0.handlers).get(code)?);

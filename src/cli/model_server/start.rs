@@ -40,7 +40,7 @@ impl Watched {
     ///
     /// # Errors
     /// If a file cannot be read, or its contents are contradictory.
-    pub(super) fn read(&self, common: &mut ModelConfig) -> Result<Option<models::ModelList>> {
+    pub(super) fn read(&self, common: &mut ModelConfig) -> Result<Option<models::TfsModelList>> {
         if let Some((path, lower)) = &self.batching {
             let settings = batching::read(path)?.0.or(&batching::defaults()).or(lower);
             common.batching = BatchConfig::new(&settings).map_err(|e| e.context(path.display()))?;
@@ -90,7 +90,7 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
             let list = list.unwrap_or_else(|| {
                 notes
                     .push(format!("{path}: the file has no model_config_list; no model is served"));
-                models::ModelList { sources: Vec::new(), notes: Vec::new() }
+                models::TfsModelList { sources: Vec::new(), notes: Vec::new() }
             });
             notes.extend(list.notes);
             list.sources

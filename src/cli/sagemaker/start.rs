@@ -12,7 +12,7 @@ use crate::config::sagemaker::{MODEL_DIR, MODELS_DIR, UNIVERSAL_CODE, Variables,
 use crate::config::units::Bytes;
 use crate::config::{Config, MultiModelConfig, ServerSettings, Settings};
 use tensorserve_archive as archive;
-use tensorserve_protocols::sagemaker::layout::{self, Bundle};
+use tensorserve_protocols::sagemaker::layout::{self, SavedModelBundle};
 use tensorserve_tensor::error::{Error, Result};
 
 /// What to serve, and how.
@@ -154,9 +154,9 @@ fn can_listen(host: IpAddr, port: u16) -> bool {
 }
 
 /// The list of models as the container prints it.
-fn listed(bundles: &[Bundle]) -> String {
+fn listed(bundles: &[SavedModelBundle]) -> String {
     let mut text = String::from("model_config_list: {\n");
-    for Bundle { name, base, versions } in bundles {
+    for SavedModelBundle { name, base, versions } in bundles {
         let base = base.display();
         let _ = write!(
             text,

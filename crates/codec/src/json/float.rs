@@ -43,7 +43,7 @@ pub fn float32(x: f32, out: &mut Vec<u8>) {
 
 /// The digits of `x`, which is above zero; `None` if the computation cannot determine them.
 #[inline(always)]
-fn float32_digits(x: f32) -> Option<Digits> {
+fn float32_digits(x: f32) -> Option<FloatDigits> {
     let magnitude = f64::from(x);
     let exponent = decimal_exponent(magnitude)?;
     let scaled = shift_by(magnitude, 8 - exponent);
@@ -60,7 +60,7 @@ fn float32_digits(x: f32) -> Option<Digits> {
         }
         #[allow(clippy::cast_possible_truncation)]
         if back as f32 == x {
-            return Some(Digits::new(six, exponent, SHORT_DIGITS));
+            return Some(FloatDigits::new(six, exponent, SHORT_DIGITS));
         }
     }
     // Rounding a number below 2^30 to a double is off by less than 2^-23: only next to a tie can
@@ -68,7 +68,7 @@ fn float32_digits(x: f32) -> Option<Digits> {
     if (scaled - nine).abs() > 0.5 - 1e-6 {
         return None;
     }
-    Some(Digits::new(nine, exponent, FLOAT32_DIGITS))
+    Some(FloatDigits::new(nine, exponent, FLOAT32_DIGITS))
 }
 
 /// Appends a double in TensorFlow Serving's format.
@@ -81,7 +81,7 @@ pub fn float64(x: f64, out: &mut Vec<u8>) {
     if let Some(exponent) = decimal_exponent(magnitude) {
         let six = rounded(shift_by(magnitude, 5 - exponent));
         if shift_by(six, exponent - 5) == magnitude {
-            return Digits::new(six, exponent, SHORT_DIGITS).print(x.is_sign_negative(), out);
+            return FloatDigits::new(six, exponent, SHORT_DIGITS).print(x.is_sign_negative(), out);
         }
     }
     if x.is_sign_negative() {
@@ -183,7 +183,7 @@ fn is_midpoint(x: f64) -> bool {
 }
 
 /// The significant digits of a number.
-struct Digits {
+struct FloatDigits {
     /// The digits as text, padded with zeros.
     text: [u8; 9],
     /// Their number without trailing zeros.
@@ -194,7 +194,7 @@ struct Digits {
     precision: i32,
 }
 
-impl Digits {
+impl FloatDigits {
     /// The digits of `value`, an integer of `precision` (six or nine) digits, or the next power of
     /// ten, which rounding up can reach.
     #[inline(always)]
@@ -207,7 +207,7 @@ impl Digits {
         let rest = eight_digits(nine % 100_000_000);
         let [first, ..] = (nine / 100_000_000).to_le_bytes();
         let [a, b, c, d, e, f, g, h] = (rest | ASCII_ZEROS).to_le_bytes();
-        Digits {
+        FloatDigits {
             text: [b'0' + first, a, b, c, d, e, f, g, h],
             // The trailing digits are the top bytes.
             count: 9 - rest.leading_zeros() as usize / 8,

@@ -71,7 +71,7 @@ impl Cursor<'_> {
     fn any_number(&mut self) -> ScanResult<Number> {
         let start = self.at;
         let is_negative = self.take(b'-');
-        let mut digits = Digits::default();
+        let mut digits = NumberDigits::default();
         match self.peek() {
             // No digit may follow a leading zero.
             b'0' => {
@@ -170,7 +170,7 @@ impl Cursor<'_> {
 
     /// Reads decimal digits into `digits`, eight at a time.
     #[inline]
-    fn digits(&mut self, digits: &mut Digits) {
+    fn digits(&mut self, digits: &mut NumberDigits) {
         loop {
             let rest = self.text.get(self.at..).unwrap_or_default();
             let Some(chunk) = rest.first_chunk::<8>() else {
@@ -198,7 +198,7 @@ const EXACT_DIGITS: usize = 19;
 
 /// Decimal digits. `value` is exact if `count` is at most [`EXACT_DIGITS`].
 #[derive(Default)]
-struct Digits {
+struct NumberDigits {
     value: u64,
     count: usize,
 }
@@ -206,7 +206,7 @@ struct Digits {
 const POWERS_OF_TEN: [u64; 9] =
     [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
-impl Digits {
+impl NumberDigits {
     #[inline]
     fn push(&mut self, count: usize, value: u64) {
         self.value = self.value.wrapping_mul(power_of_ten(count)).wrapping_add(value);
@@ -380,7 +380,7 @@ mod tests {
         for text in texts {
             let want: f64 = text.parse().expect(text);
             let Ok(Number::Float(got)) = number(text) else {
-                panic!("{text} is no float");
+                panic!("{text} is not a float");
             };
             assert_eq!(got.to_bits(), want.to_bits(), "{text}");
         }
@@ -432,7 +432,7 @@ mod tests {
                 let digits: String = (1..=length).map(|i| char::from(b'0' + i % 10)).collect();
                 let text = format!("{digits}{tail}");
                 let mut cursor = Cursor::new(text.as_bytes());
-                let mut read = Digits::default();
+                let mut read = NumberDigits::default();
                 cursor.digits(&mut read);
                 assert_eq!(cursor.offset(), usize::from(length), "{text}");
                 assert_eq!(read.count, usize::from(length), "{text}");

@@ -268,14 +268,14 @@ impl<'a> Cursor<'a> {
             match self.peek() {
                 b'{' => {
                     if self.open_object()? {
-                        open.push(Container::Object);
+                        open.push(JsonContainer::Object);
                         self.skip_name()?;
                         continue;
                     }
                 }
                 b'[' => {
                     if self.open_array() {
-                        open.push(Container::Array);
+                        open.push(JsonContainer::Array);
                         continue;
                     }
                 }
@@ -285,14 +285,14 @@ impl<'a> Cursor<'a> {
             loop {
                 let more = match open.top() {
                     None => return Ok(()),
-                    Some(Container::Object) => {
+                    Some(JsonContainer::Object) => {
                         let more = self.next_member()?;
                         if more {
                             self.skip_name()?;
                         }
                         more
                     }
-                    Some(Container::Array) => self.next_element()?,
+                    Some(JsonContainer::Array) => self.next_element()?,
                 };
                 if more {
                     break;
@@ -472,7 +472,7 @@ impl<'a> Cursor<'a> {
 }
 
 #[derive(Clone, Copy)]
-enum Container {
+enum JsonContainer {
     Array,
     Object,
 }
@@ -487,24 +487,24 @@ struct ContainerStack {
 const WORD_BITS: usize = u64::BITS as usize;
 
 impl ContainerStack {
-    fn push(&mut self, container: Container) {
+    fn push(&mut self, container: JsonContainer) {
         if self.len.is_multiple_of(WORD_BITS) {
             self.words.push(0);
         }
         let mask = 1 << (self.len % WORD_BITS);
         if let Some(word) = self.words.last_mut() {
             *word = match container {
-                Container::Array => *word & !mask,
-                Container::Object => *word | mask,
+                JsonContainer::Array => *word & !mask,
+                JsonContainer::Object => *word | mask,
             };
         }
         self.len += 1;
     }
 
-    fn top(&self) -> Option<Container> {
+    fn top(&self) -> Option<JsonContainer> {
         let last = self.len.checked_sub(1)?;
         let is_object = self.words.last()? >> (last % WORD_BITS) & 1 == 1;
-        Some(if is_object { Container::Object } else { Container::Array })
+        Some(if is_object { JsonContainer::Object } else { JsonContainer::Array })
     }
 
     fn pop(&mut self) {

@@ -9,7 +9,7 @@ use tensorserve_tensor::{DType, Tensor};
 
 /// The white space of arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum JsonLayout {
     /// No white space.
     Compact,
     /// A space after each comma (RapidJSON's single-line arrays).
@@ -42,14 +42,14 @@ pub enum Texts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// The white space of arrays.
-    pub layout: Layout,
+    pub layout: JsonLayout,
     /// The format of floating-point numbers.
     pub floats: Floats,
     /// The format of strings.
     pub texts: Texts,
 }
 
-/// Spaces per level of indentation in [`Layout::Pretty`].
+/// Spaces per level of indentation in [`JsonLayout::Pretty`].
 const INDENTATION: usize = 4;
 
 /// Estimated size of a number with its separator, in bytes.
@@ -129,7 +129,7 @@ fn integer(value: impl itoa::Integer, out: &mut Vec<u8>) {
 struct NumberWriter<'a> {
     /// The elements that have not been written yet.
     bytes: &'a [u8],
-    layout: Layout,
+    layout: JsonLayout,
     out: &'a mut Vec<u8>,
 }
 
@@ -175,12 +175,12 @@ impl NumberWriter<'_> {
 
 /// Writes what precedes an element: with `comma` the separator, and the line break.
 #[inline(always)]
-fn separate(comma: bool, layout: Layout, depth: usize, out: &mut Vec<u8>) {
+fn separate(comma: bool, layout: JsonLayout, depth: usize, out: &mut Vec<u8>) {
     match (layout, comma) {
-        (Layout::Line, true) => out.extend_from_slice(b", "),
-        (Layout::Compact, true) => out.push(b','),
-        (Layout::Line | Layout::Compact, false) => {}
-        (Layout::Pretty, _) => {
+        (JsonLayout::Line, true) => out.extend_from_slice(b", "),
+        (JsonLayout::Compact, true) => out.push(b','),
+        (JsonLayout::Line | JsonLayout::Compact, false) => {}
+        (JsonLayout::Pretty, _) => {
             if comma {
                 out.push(b',');
             }
@@ -191,8 +191,8 @@ fn separate(comma: bool, layout: Layout, depth: usize, out: &mut Vec<u8>) {
 
 /// Closes an array; `any` is whether it has elements.
 #[inline]
-fn end(any: bool, layout: Layout, depth: usize, out: &mut Vec<u8>) {
-    if any && layout == Layout::Pretty {
+fn end(any: bool, layout: JsonLayout, depth: usize, out: &mut Vec<u8>) {
+    if any && layout == JsonLayout::Pretty {
         new_line(depth, out);
     }
     out.push(b']');
@@ -228,7 +228,7 @@ fn one_string(value: &[u8], style: Style, depth: usize, out: &mut Vec<u8>) {
     match style.texts {
         Texts::Raw => string(value, out),
         Texts::Lossy => string(String::from_utf8_lossy(value).as_bytes(), out),
-        Texts::Base64 if style.layout == Layout::Compact => {
+        Texts::Base64 if style.layout == JsonLayout::Compact => {
             out.extend_from_slice(b"{\"b64\":\"");
             base64::encode(value, out);
             out.extend_from_slice(b"\"}");
@@ -286,7 +286,7 @@ mod tests {
     use tensorserve_tensor::{Shape, StringsBuilder, aligned_vec};
 
     const TFS: Style =
-        Style { layout: Layout::Pretty, floats: Floats::TensorFlowServing, texts: Texts::Raw };
+        Style { layout: JsonLayout::Pretty, floats: Floats::TensorFlowServing, texts: Texts::Raw };
 
     fn floats(dims: &[i64], values: &[f32]) -> Tensor {
         let mut data = aligned_vec(values.len());
@@ -304,13 +304,13 @@ mod tests {
     fn three_layouts() {
         let matrix = floats(&[2, 2], &[1.0, 2.5, 3.0, 4.0]);
         let style = |layout| Style { layout, ..TFS };
-        assert_eq!(written(&matrix, style(Layout::Compact), 0), "[[1.0,2.5],[3.0,4.0]]");
-        assert_eq!(written(&matrix, style(Layout::Line), 0), "[[1.0, 2.5], [3.0, 4.0]]");
+        assert_eq!(written(&matrix, style(JsonLayout::Compact), 0), "[[1.0,2.5],[3.0,4.0]]");
+        assert_eq!(written(&matrix, style(JsonLayout::Line), 0), "[[1.0, 2.5], [3.0, 4.0]]");
         let pretty = "[\n        [\n            1.0,\n            2.5\n        ],\n        [\n            3.0,\n            4.0\n        ]\n    ]";
-        assert_eq!(written(&matrix, style(Layout::Pretty), 1), pretty);
+        assert_eq!(written(&matrix, style(JsonLayout::Pretty), 1), pretty);
         assert_eq!(written(&floats(&[], &[3.0]), TFS, 1), "3.0");
         assert_eq!(written(&floats(&[0], &[]), TFS, 1), "[]");
-        assert_eq!(written(&floats(&[2, 0], &[]), style(Layout::Line), 1), "[[], []]");
+        assert_eq!(written(&floats(&[2, 0], &[]), style(JsonLayout::Line), 1), "[[], []]");
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
         let mut builder = StringsBuilder::default();
         builder.push("a\"b\\c/\n\u{1}\u{1f}é".as_bytes());
         let text = Tensor::from_strings(Shape::vector(1), builder).expect("tensor");
-        let line = Style { layout: Layout::Line, ..TFS };
+        let line = Style { layout: JsonLayout::Line, ..TFS };
         assert_eq!(written(&text, line, 0), "[\"a\\\"b\\\\c/\\n\\u0001\\u001Fé\"]");
         let base64 = Style { texts: Texts::Base64, ..line };
         let mut builder = StringsBuilder::default();

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tensorserve_codec::json::float;
 use tensorserve_codec::json::number::Number;
 use tensorserve_codec::json::scan::{Cursor, Syntax, SyntaxError};
-use tensorserve_codec::json::write::{Floats, Layout, Style, Texts};
+use tensorserve_codec::json::write::{Floats, JsonLayout, Style, Texts};
 use tensorserve_tensor::{AlignedVec, DType, Element, Shape, Tensor};
 
 use crate::{SERDE_JSON_ULPS, read_tensor, ulps_apart, write_tensor, written};
@@ -350,5 +350,5 @@ fn read_scalar<T: Integer>(n: i128) -> Option<T> {
 }
 
 fn compact(floats: Floats) -> Style {
-    Style { layout: Layout::Compact, floats, texts: Texts::Raw }
+    Style { layout: JsonLayout::Compact, floats, texts: Texts::Raw }
 }

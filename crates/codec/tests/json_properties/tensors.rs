@@ -7,12 +7,13 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::TestCaseResult;
-use tensorserve_codec::json::write::{Floats, Layout, Style, Texts};
+use tensorserve_codec::json::write::{Floats, JsonLayout, Style, Texts};
 use tensorserve_tensor::{AlignedVec, Buffer, DType, Shape, StringsBuilder, Tensor};
 
 use crate::{read_tensor, write_tensor};
 
-pub(crate) const LAYOUTS: [Layout; 3] = [Layout::Compact, Layout::Line, Layout::Pretty];
+pub(crate) const LAYOUTS: [JsonLayout; 3] =
+    [JsonLayout::Compact, JsonLayout::Line, JsonLayout::Pretty];
 
 pub(crate) fn style() -> impl Strategy<Value = Style> {
     let floats = select(vec![Floats::TensorFlowServing, Floats::Python]);

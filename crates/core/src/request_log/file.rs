@@ -117,7 +117,7 @@ mod tests {
 
     fn records(path: &Path) -> Vec<Vec<u8>> {
         let file = std::fs::read(path).expect("readable");
-        let mut reader = tfrecord::Reader::new(file.as_slice(), 1000);
+        let mut reader = tfrecord::TfRecordReader::new(file.as_slice(), 1000);
         let (mut all, mut record) = (Vec::new(), Vec::new());
         while reader.next(&mut record).expect("whole") {
             all.push(record.clone());

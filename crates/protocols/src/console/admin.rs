@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::audit::cut;
-use super::{LARGEST_BODY, State, no_model, reply, schema_of, text};
+use super::{ConsoleState, LARGEST_BODY, no_model, reply, schema_of, text};
 use tensorserve_auth::Permission;
 use tensorserve_core::config::{BatchConfig, BatchMode, BatchParameters};
 use tensorserve_core::engine::{ChangeRequest, ModelState, REQUEST};
 use tensorserve_protocol::{
-    Group, JSON, Methods, Params, Reply, Request, RequestHead, Route, media_type,
+    JSON, Methods, PathParams, Reply, RequestHead, Route, RouteGroup, RoutedRequest, media_type,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -25,7 +25,7 @@ const LONGEST_NAME: usize = 255;
 const LOAD_TIME: Duration = Duration::from_secs(600);
 
 /// Adds the routes.
-pub(super) fn add_routes(group: &mut Group<'_, State>) {
+pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
     let post = Methods::Post;
     add_change::<LoadBody>(group, post, "/api/v1/models/{model}/load", read_load)
         .summary("Load a model, or put one back into service");
@@ -43,11 +43,11 @@ pub(super) fn add_routes(group: &mut Group<'_, State>) {
 }
 
 /// Decodes a request.
-type ReadAction = fn(&Params<'_>, &[u8]) -> Result<AdminAction>;
+type ReadAction = fn(&PathParams<'_>, &[u8]) -> Result<AdminAction>;
 
 /// Adds a route that changes something. The type of the payload describes it.
 fn add_change<'g, B: JsonSchema>(
-    group: &'g mut Group<'_, State>,
+    group: &'g mut RouteGroup<'_, ConsoleState>,
     methods: Methods,
     path: &'static str,
     read: ReadAction,
@@ -58,12 +58,12 @@ fn add_change<'g, B: JsonSchema>(
     if methods != Methods::Delete {
         route.request(JSON, schema_of::<B>());
     }
-    route.response(JSON, schema_of::<Done>()).body_limit(LARGEST_BODY)
+    route.response(JSON, schema_of::<ChangeDone>()).body_limit(LARGEST_BODY)
 }
 
 /// The change was made.
 #[derive(Serialize, JsonSchema)]
-struct Done {
+struct ChangeDone {
     ok: bool,
 }
 
@@ -119,28 +119,28 @@ enum AdminAction {
     Drain(bool),
 }
 
-fn read_load(params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
+fn read_load(params: &PathParams<'_>, body: &[u8]) -> Result<AdminAction> {
     let LoadBody { path } = read(body, "{} or {\"path\": \"DIRECTORY\"}")?;
     check_name("a model's name", &params.decoded("model"))?;
     Ok(AdminAction::Load(path))
 }
 
-fn read_unload(_params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
+fn read_unload(_params: &PathParams<'_>, body: &[u8]) -> Result<AdminAction> {
     let EmptyBody {} = read(body, "{}")?;
     Ok(AdminAction::Unload)
 }
 
-fn read_label(params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
+fn read_label(params: &PathParams<'_>, body: &[u8]) -> Result<AdminAction> {
     let LabelBody { label } = read(body, "{\"label\": \"NAME\"}")?;
     check_name("a label", &label)?;
     Ok(AdminAction::SetLabel(label, version(params)?))
 }
 
-fn read_label_removal(params: &Params<'_>, _body: &[u8]) -> Result<AdminAction> {
+fn read_label_removal(params: &PathParams<'_>, _body: &[u8]) -> Result<AdminAction> {
     Ok(AdminAction::RemoveLabel(params.decoded("label"), version(params)?))
 }
 
-fn read_batching(_params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
+fn read_batching(_params: &PathParams<'_>, body: &[u8]) -> Result<AdminAction> {
     let form = "{\"max_batch_size\": 32, \"batch_timeout_micros\": 1000}";
     let batching: BatchingBody = read(body, form)?;
     if batching.allowed_batch_sizes.as_ref().is_some_and(|sizes| sizes.len() > 100) {
@@ -149,14 +149,14 @@ fn read_batching(_params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
     Ok(AdminAction::SetBatching(Box::new(batching), read(body, form)?))
 }
 
-fn read_drain(_params: &Params<'_>, body: &[u8]) -> Result<AdminAction> {
+fn read_drain(_params: &PathParams<'_>, body: &[u8]) -> Result<AdminAction> {
     let DrainBody { draining } = read(body, "{\"draining\": true}")?;
     Ok(AdminAction::Drain(draining))
 }
 
-impl State {
+impl ConsoleState {
     /// Makes a change and records it in the audit log.
-    async fn change(&self, read: ReadAction, mut request: Request<'_>) -> Reply {
+    async fn change(&self, read: ReadAction, mut request: RoutedRequest<'_>) -> Reply {
         let body = request.take_bytes();
         let action = match check_form(&request.head).and_then(|()| read(&request.params, &body)) {
             Ok(action) => action,
@@ -170,7 +170,7 @@ impl State {
         let by = client.name.as_deref().map_or(REQUEST.to_owned(), cut);
         let outcome = self.carry_out(action, &model, &by).await;
         pending.end(&outcome);
-        reply(outcome.map(|()| text(&Done { ok: true })))
+        reply(outcome.map(|()| text(&ChangeDone { ok: true })))
     }
 
     async fn carry_out(&self, action: AdminAction, model: &str, by: &str) -> Result<()> {
@@ -267,7 +267,7 @@ fn read<T: DeserializeOwned>(body: &[u8], form: &str) -> Result<T> {
     read.map_err(|error| Error::invalid(format!("the body is not of the form {form}: {error}")))
 }
 
-fn version(params: &Params<'_>) -> Result<i64> {
+fn version(params: &PathParams<'_>) -> Result<i64> {
     let text = params.decoded("version");
     let number = text.parse().ok().filter(|version| *version >= 0);
     number.ok_or_else(|| Error::invalid(format!("{text:?} is not a version number")))
@@ -275,14 +275,17 @@ fn version(params: &Params<'_>) -> Result<i64> {
 
 /// Checks that a name is valid in a path.
 fn check_name(what: &str, name: &str) -> Result<()> {
-    let is_good = |c: char| !c.is_control() && c != '/' && c != ':';
-    if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_good) {
+    if name.is_empty() || name.len() > LONGEST_NAME || name.contains(is_forbidden_in_name) {
         let message = format!(
             "{what} must have 1 to {LONGEST_NAME} bytes, without / and : and control characters"
         );
         return Err(Error::invalid(message));
     }
     Ok(())
+}
+
+fn is_forbidden_in_name(character: char) -> bool {
+    character.is_control() || character == '/' || character == ':'
 }
 
 impl BatchingBody {

@@ -10,9 +10,9 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::State;
+use super::ConsoleState;
 use tensorserve_auth::Permission;
-use tensorserve_protocol::{Group, JSON, Methods, Reply, RequestHead};
+use tensorserve_protocol::{JSON, Methods, Reply, RequestHead, RouteGroup};
 use tensorserve_tensor::error::Error;
 
 /// The content security policy.
@@ -79,7 +79,7 @@ static TAG: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Adds the routes.
-pub(super) fn add_routes(group: &mut Group<'_, State>) {
+pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
     group
         .immediate(Methods::Get, "/", Permission::Public, |state, request| {
             root(&request.head, state.config.is_root)

@@ -10,9 +10,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Client, State, add_read, reply, status, text};
+use super::{ConsoleClient, ConsoleState, add_read, reply, status, text};
 use tensorserve_auth::Permission;
-use tensorserve_protocol::Group;
+use tensorserve_protocol::RouteGroup;
 use tensorserve_tensor::error::Result;
 
 /// The most changes that are kept in memory.
@@ -22,7 +22,7 @@ const MOST: usize = 1000;
 const LONGEST: usize = 500;
 
 /// Adds the route that lists the changes.
-pub(super) fn add_routes(group: &mut Group<'_, State>) {
+pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
     let summary = "List the changes since the server started: by whom, what, and the outcome";
     add_read::<AuditLog>(group, "/api/v1/audit", Permission::Admin, summary, |state, _| {
         reply(Ok(state.audit.list()))
@@ -31,17 +31,17 @@ pub(super) fn add_routes(group: &mut Group<'_, State>) {
 
 /// The entries that are kept in memory.
 #[derive(Default)]
-pub(super) struct Audit(Mutex<VecDeque<Entry>>);
+pub(super) struct Audit(Mutex<VecDeque<AuditEntry>>);
 
 /// The entries, the oldest first.
 #[derive(Serialize, JsonSchema)]
 struct AuditLog {
-    entries: Vec<Entry>,
+    entries: Vec<AuditEntry>,
 }
 
 /// An entry of the audit log.
 #[derive(Clone, Serialize, JsonSchema)]
-struct Entry {
+struct AuditEntry {
     /// When it was requested, in milliseconds since 1970.
     at: u64,
     /// The user or key that requested it.
@@ -59,21 +59,21 @@ struct Entry {
 }
 
 /// A change in progress. It is recorded when this is dropped, also if the client disconnects.
-pub(super) struct Pending<'a> {
+pub(super) struct PendingAuditEntry<'a> {
     audit: &'a Audit,
-    entry: Entry,
+    entry: AuditEntry,
 }
 
 impl Audit {
     /// Begins to record a change.
     pub(super) fn begin(
         &self,
-        client: &Client,
+        client: &ConsoleClient,
         what: &'static str,
         model: Option<&str>,
         details: Value,
-    ) -> Pending<'_> {
-        let entry = Entry {
+    ) -> PendingAuditEntry<'_> {
+        let entry = AuditEntry {
             at: status::millis(SystemTime::now()),
             who: client.name.as_deref().map(cut),
             from: client.from.map(|from| from.to_string()),
@@ -82,21 +82,21 @@ impl Audit {
             details,
             outcome: "the client disconnected before it was done".to_owned(),
         };
-        Pending { audit: self, entry }
+        PendingAuditEntry { audit: self, entry }
     }
 
     /// All that is kept, as JSON.
     pub(super) fn list(&self) -> String {
-        let entries: Vec<Entry> = self.lock().iter().cloned().collect();
+        let entries: Vec<AuditEntry> = self.lock().iter().cloned().collect();
         text(&AuditLog { entries })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Entry>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<AuditEntry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pending<'_> {
+impl PendingAuditEntry<'_> {
     /// Records the outcome.
     pub(super) fn end(mut self, outcome: &Result<()>) {
         self.entry.outcome = match outcome {
@@ -106,7 +106,7 @@ impl Pending<'_> {
     }
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingAuditEntry<'_> {
     fn drop(&mut self) {
         let entry = self.entry.clone();
         // As JSON, so that no name can forge a line of the log.
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn changes_are_kept_with_their_outcome_up_to_a_limit() {
         let (audit, client) =
-            (Audit::default(), Client { name: None, roles: Vec::new(), from: None });
+            (Audit::default(), ConsoleClient { name: None, roles: Vec::new(), from: None });
         let model = "x".repeat(10_000);
         audit.begin(&client, "load", Some(&model), Value::Null).end(&Err(Error::not_found("no")));
         drop(audit.begin(&client, "unload", Some("m"), Value::Null));

@@ -4,22 +4,22 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{State, add_read, no_model, reply, status, text};
+use super::{ConsoleState, add_read, no_model, reply, status, text};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Engine, Point};
-use tensorserve_protocol::{Group, RequestHead};
+use tensorserve_protocol::{RequestHead, RouteGroup};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The longest step that a client can request, in seconds.
 const LONGEST_STEP: usize = 60;
 
 /// Adds the route.
-pub(super) fn add_routes(group: &mut Group<'_, State>) {
+pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
     let (path, summary) = (
         "/api/v1/history",
         "Return the metrics of the last fifteen minutes, of the server or of a model",
     );
-    add_read::<History>(group, path, Permission::Read, summary, |state, request| {
+    add_read::<HistoryView>(group, path, Permission::Read, summary, |state, request| {
         reply(history(state.engine(), &request.head))
     })
     .query("model", "The model; the default is the whole server", json!({ "type": "string" }))
@@ -32,7 +32,7 @@ pub(super) fn add_routes(group: &mut Group<'_, State>) {
 
 /// The last fifteen minutes, the oldest point first.
 #[derive(Serialize, JsonSchema)]
-struct History {
+struct HistoryView {
     /// The seconds that a point covers.
     step_seconds: u64,
     points: Vec<status::PointView>,
@@ -52,5 +52,5 @@ fn history(engine: &Engine, head: &RequestHead<'_>) -> Result<String> {
 }
 
 fn points(step_seconds: u64, points: &[Point]) -> String {
-    text(&History { step_seconds, points: points.iter().map(status::PointView::new).collect() })
+    text(&HistoryView { step_seconds, points: points.iter().map(status::PointView::new).collect() })
 }

@@ -21,8 +21,8 @@ use self::stream::Streams;
 use tensorserve_auth::{Identity, Permission};
 use tensorserve_core::engine::Engine;
 use tensorserve_protocol::{
-    ALLOW, Group, Host, JSON, Methods, Missing, Protocol, Reply, Request, RequestHead, Route,
-    Routes, bounded,
+    ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, Route, RouteGroup,
+    RoutedRequest, Routes, bounded,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -68,7 +68,7 @@ impl Protocol for Console {
     }
 
     fn routes(&self, host: &Host, routes: &mut Routes) {
-        let state = Arc::new(State {
+        let state = Arc::new(ConsoleState {
             config: self.config,
             host: host.clone(),
             audit: Audit::default(),
@@ -94,26 +94,26 @@ impl Protocol for Console {
 }
 
 /// What the handlers of the console share.
-struct State {
+struct ConsoleState {
     config: ConsoleConfig,
     host: Host,
     audit: Audit,
     streams: Streams,
 }
 
-impl State {
+impl ConsoleState {
     fn engine(&self) -> &Engine {
         &self.host.engine
     }
 
-    fn client(&self, request: &Request<'_>) -> Client {
-        Client::new(&request.identity, request.peer, self.config.admin)
+    fn client(&self, request: &RoutedRequest<'_>) -> ConsoleClient {
+        ConsoleClient::new(&request.identity, request.peer, self.config.admin)
     }
 }
 
 /// The client that sent a request, as far as it is known.
 #[derive(Clone, Debug)]
-struct Client {
+struct ConsoleClient {
     /// The name of the user or key, if the server authenticates.
     name: Option<String>,
     /// The roles that apply to the console.
@@ -122,11 +122,11 @@ struct Client {
     from: Option<IpAddr>,
 }
 
-impl Client {
+impl ConsoleClient {
     fn new(identity: &Identity, from: Option<IpAddr>, has_admin: bool) -> Self {
         let mut roles = identity.roles().names();
         roles.retain(|role| has_admin || *role != "admin");
-        Client { name: identity.name().map(str::to_owned), roles, from }
+        ConsoleClient { name: identity.name().map(str::to_owned), roles, from }
     }
 
     fn is_admin(&self) -> bool {
@@ -136,11 +136,11 @@ impl Client {
 
 /// Adds a route that reads something. The type of the response describes it.
 fn add_read<'g, T: JsonSchema>(
-    group: &'g mut Group<'_, State>,
+    group: &'g mut RouteGroup<'_, ConsoleState>,
     path: &'static str,
     permission: Permission,
     summary: &'static str,
-    function: for<'a> fn(&'a State, Request<'a>) -> Reply,
+    function: for<'a> fn(&'a ConsoleState, RoutedRequest<'a>) -> Reply,
 ) -> &'g mut Route {
     let route = group.immediate(Methods::Get, path, permission, function);
     route.summary(summary).response(JSON, schema_of::<T>()).body_limit(LARGEST_BODY)
@@ -181,14 +181,14 @@ fn refuse(error: Error) -> Reply {
 }
 
 /// The response to a path that the console does not have, or not with this method.
-fn not_found(head: &RequestHead<'_>, missing: &Missing) -> Reply {
+fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
     let path = head.path();
     match missing {
-        Missing::Path => {
+        NoRoute::Path => {
             let message = format!("the console has no path {path}; see /openapi.json");
             refuse(Error::not_found(message))
         }
-        Missing::Method(allowed) => {
+        NoRoute::Method(allowed) => {
             let message = format!("{} is not allowed for {path}", head.method);
             let reply = refuse(Error::invalid(message)).with_status(405);
             reply.with_header(ALLOW, allowed.join(", "))

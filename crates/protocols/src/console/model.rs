@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::status::{ModelView, VersionView, in_millis, millis};
-use super::{Client, no_model};
+use super::{ConsoleClient, no_model};
 use crate::sample::dims;
 use tensorserve_core::config::{BatchConfig, BatchMode};
 use tensorserve_core::engine::{Engine, LifecycleEvent, ModelHandle};
@@ -83,12 +83,12 @@ struct SignatureView {
     inputs: Vec<TensorView>,
     outputs: Vec<TensorView>,
     /// A request that it accepts.
-    example: Option<Sample>,
+    example: Option<SampleView>,
 }
 
 /// The data of a request.
 #[derive(Serialize, JsonSchema)]
-struct Sample {
+struct SampleView {
     data: Map<String, Value>,
 }
 
@@ -111,7 +111,7 @@ impl ModelDetail {
     ///
     /// # Errors
     /// If there is no such model.
-    pub(super) fn of(engine: &Engine, name: &str, client: &Client) -> Result<Self> {
+    pub(super) fn of(engine: &Engine, name: &str, client: &ConsoleClient) -> Result<Self> {
         let state = engine.repository().model(name).ok_or_else(|| no_model(name))?;
         let rates = engine.metrics().rates_of_versions();
         let detail = |version, handle: Option<&ModelHandle>| {
@@ -223,7 +223,7 @@ impl SignatureView {
             method: signature.method_name.clone(),
             inputs,
             outputs: signature.outputs.iter().map(TensorView::new).collect(),
-            example: sample(signature).map(|data| Sample { data }),
+            example: sample(signature).map(|data| SampleView { data }),
         }
     }
 }
@@ -276,6 +276,5 @@ fn sample_value(spec: &TensorSpec) -> Option<Value> {
     if dims.iter().fold(1, |product: usize, &size| product.saturating_mul(size)) > MOST_VALUES {
         return None;
     }
-    let nest = |inner: Value, &size: &usize| Value::Array(vec![inner; size]);
-    Some(dims.iter().rev().fold(one, nest))
+    Some(dims.iter().rev().fold(one, |inner, size| Value::Array(vec![inner; *size])))
 }

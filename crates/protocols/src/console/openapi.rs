@@ -3,18 +3,18 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{LARGEST_BODY, State, model, reply, text};
+use super::{ConsoleState, LARGEST_BODY, model, reply, text};
 use tensorserve_auth::{Permission, Role, Roles};
 use tensorserve_core::engine::{Choice, ModelHandle, ModelSpec};
 use tensorserve_protocol::url::percent_encoded;
-use tensorserve_protocol::{Group, JSON, Methods, Operation, QueryParameter};
+use tensorserve_protocol::{JSON, Methods, Operation, QueryParameter, RouteGroup};
 use tensorserve_tensor::{DType, Signature, TensorSpec};
 
 /// The most models that are described, in the order of their names.
 const MOST_MODELS: usize = 200;
 
 /// Adds the route.
-pub(super) fn add_routes(group: &mut Group<'_, State>) {
+pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
     group
         .immediate(Methods::Get, "/openapi.json", Permission::Read, |state, _| {
             reply(Ok(state.describe()))
@@ -24,7 +24,7 @@ pub(super) fn add_routes(group: &mut Group<'_, State>) {
         .body_limit(LARGEST_BODY);
 }
 
-impl State {
+impl ConsoleState {
     /// The description.
     fn describe(&self) -> String {
         let mut paths = Map::new();
@@ -303,11 +303,7 @@ fn tensor(spec: &TensorSpec, rows: usize) -> Value {
     let Some(sizes) = spec.shape.sizes() else {
         return json!({ "description": format!("{}, of any shape", model::dtype(spec)) });
     };
-    let nest = |inner: Value, size: &i64| match u64::try_from(*size) {
-        Ok(size) => json!({ "type": "array", "items": inner, "minItems": size, "maxItems": size }),
-        Err(_) => json!({ "type": "array", "items": inner }),
-    };
-    let mut schema = sizes.iter().skip(rows).rev().fold(value, nest);
+    let mut schema = sizes.iter().skip(rows).rev().fold(value, array);
     if let Value::Object(schema) = &mut schema {
         let description = format!("{} {}", model::dtype(spec), spec.shape);
         schema.insert("description".to_owned(), description.into());
@@ -315,6 +311,14 @@ fn tensor(spec: &TensorSpec, rows: usize) -> Value {
         schema.insert("x-shape".to_owned(), json!(sizes));
     }
     schema
+}
+
+/// The schema of an array with `size` items, or with any number if `size` is negative.
+fn array(items: Value, size: &i64) -> Value {
+    match u64::try_from(*size) {
+        Ok(size) => json!({ "type": "array", "items": items, "minItems": size, "maxItems": size }),
+        Err(_) => json!({ "type": "array", "items": items }),
+    }
 }
 
 fn example(signature: &Signature, verb: &str) -> Option<Value> {

@@ -9,19 +9,23 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::model::ModelDetail;
-use super::{Client, State, add_read, reply, schema_of, text};
+use super::{ConsoleClient, ConsoleState, add_read, reply, schema_of, text};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{
     CustomOps, ModelHandle, ModelState, Point, Rates, VersionState, VersionStatus,
 };
-use tensorserve_protocol::{Group, JSON, bounded};
+use tensorserve_protocol::{JSON, RouteGroup, bounded};
 
 /// Adds the routes.
-pub(super) fn add_routes(group: &mut Group<'_, State>) {
+pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
     let summary = "Return the state of the server and of all models";
-    add_read::<Status>(group, "/api/v1/status", Permission::Read, summary, |state, request| {
-        reply(Ok(state.status(&state.client(&request))))
-    })
+    add_read::<ConsoleStatus>(
+        group,
+        "/api/v1/status",
+        Permission::Read,
+        summary,
+        |state, request| reply(Ok(state.status(&state.client(&request)))),
+    )
     .response(JSON, status_schema());
     let (path, summary) =
         ("/api/v1/models/{model}", "Return the state, signatures and history of a model");
@@ -33,14 +37,14 @@ pub(super) fn add_routes(group: &mut Group<'_, State>) {
 
 /// The state of the server and of all models.
 #[derive(Serialize, JsonSchema)]
-struct Status {
+struct ConsoleStatus {
     server: ServerView,
     models: Vec<ModelView<VersionView>>,
 }
 
 /// The schema of a status, with the client that [`beginning`] adds.
 fn status_schema() -> Value {
-    let mut schema = schema_of::<Status>();
+    let mut schema = schema_of::<ConsoleStatus>();
     let server = schema.pointer_mut("/properties/server/properties");
     if let Some(Value::Object(server)) = server {
         let user = "The user or key that the request came from";
@@ -95,7 +99,7 @@ struct ServerView {
     /// Clients must authenticate.
     auth: bool,
     /// Libraries of custom operations.
-    custom_ops: Vec<Library>,
+    custom_ops: Vec<CustomOpLibraryView>,
     requests_per_second: f64,
     errors_per_second: f64,
     p50_ms: Option<f64>,
@@ -104,7 +108,7 @@ struct ServerView {
 
 /// A library of custom operations.
 #[derive(Serialize, JsonSchema)]
-struct Library {
+struct CustomOpLibraryView {
     /// Its file name without the directory.
     path: String,
     ops: Vec<String>,
@@ -112,10 +116,10 @@ struct Library {
     error: Option<String>,
 }
 
-impl Library {
+impl CustomOpLibraryView {
     fn new(library: CustomOps) -> Self {
         let name = library.path.file_name().map(|name| name.to_string_lossy().into_owned());
-        Library { path: name.unwrap_or_default(), ops: library.ops, error: None }
+        CustomOpLibraryView { path: name.unwrap_or_default(), ops: library.ops, error: None }
     }
 }
 
@@ -159,9 +163,9 @@ pub(super) struct VersionView {
 
 pub(super) type VersionRates = HashMap<(Arc<str>, i64), Rates>;
 
-impl State {
+impl ConsoleState {
     /// The status for `client`.
-    fn status(&self, client: &Client) -> String {
+    fn status(&self, client: &ConsoleClient) -> String {
         format!("{}{}", beginning(client), self.status_for_all())
     }
 
@@ -171,7 +175,7 @@ impl State {
         let (models, rates) = (engine.repository().models(), engine.metrics().rates_of_versions());
         let server = self.server(&models);
         let view = |model: &ModelState| ModelView::new(model, &rates, |version, _| version);
-        let status = Status { server, models: models.iter().map(view).collect() };
+        let status = ConsoleStatus { server, models: models.iter().map(view).collect() };
         let text = text(&status);
         text.strip_prefix(BEGINNING).unwrap_or_default().to_owned()
     }
@@ -205,7 +209,12 @@ impl State {
             gpus: [],
             grpc_port: engine.addresses().grpc_port,
             auth: self.host.listeners.auth,
-            custom_ops: engine.repository().custom_ops().into_iter().map(Library::new).collect(),
+            custom_ops: engine
+                .repository()
+                .custom_ops()
+                .into_iter()
+                .map(CustomOpLibraryView::new)
+                .collect(),
             requests_per_second: round(rates.requests_per_second),
             errors_per_second: round(rates.errors_per_second),
             p50_ms: rates.p50_ms.map(round),
@@ -218,7 +227,7 @@ impl State {
 const BEGINNING: &str = "{\"server\":{";
 
 /// The start of a status with the client that requested it.
-pub(super) fn beginning(client: &Client) -> String {
+pub(super) fn beginning(client: &ConsoleClient) -> String {
     let (user, roles) = (text(&client.name), text(&client.roles));
     format!("{BEGINNING}\"user\":{user},\"roles\":{roles},")
 }

@@ -12,9 +12,9 @@ use futures_util::stream::unfold;
 use tokio::sync::watch;
 
 use super::status::{PointView, beginning};
-use super::{Client, LARGEST_BODY, State, refuse, text, with_headers};
+use super::{ConsoleClient, ConsoleState, LARGEST_BODY, refuse, text, with_headers};
 use tensorserve_auth::Permission;
-use tensorserve_protocol::{Chunks, Group, Methods, Reply};
+use tensorserve_protocol::{Chunks, Methods, Reply, RouteGroup};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The most listeners at a time.
@@ -29,7 +29,7 @@ const EVENTS: &str = "text/event-stream; charset=utf-8";
 const RETRY: &str = "retry: 1000\n\n";
 
 /// Adds the route.
-pub(super) fn add_routes(group: &mut Group<'_, State>) {
+pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
     group
         .immediate(Methods::GetOnly, "/api/v1/stream", Permission::Read, |state, request| {
             state.stream(&state.client(&request)).map_or_else(refuse, with_headers)
@@ -42,29 +42,29 @@ pub(super) fn add_routes(group: &mut Group<'_, State>) {
 /// The open streams.
 #[derive(Default)]
 pub(super) struct Streams {
-    seconds: watch::Sender<Second>,
+    seconds: watch::Sender<StreamedSecond>,
     listeners: Arc<AtomicUsize>,
 }
 
 /// The events of one second, without the client-specific part.
 #[derive(Clone, Default)]
-struct Second {
+struct StreamedSecond {
     text: Bytes,
     is_last: bool,
 }
 
 /// Counts a listener until this is dropped.
-struct Listener(Arc<AtomicUsize>);
+struct StreamListener(Arc<AtomicUsize>);
 
-impl Drop for Listener {
+impl Drop for StreamListener {
     fn drop(&mut self) {
         self.0.fetch_sub(1, SeqCst);
     }
 }
 
 impl Streams {
-    fn enter(&self) -> Result<Listener> {
-        let listener = Listener(Arc::clone(&self.listeners));
+    fn enter(&self) -> Result<StreamListener> {
+        let listener = StreamListener(Arc::clone(&self.listeners));
         if self.listeners.fetch_add(1, SeqCst) >= MOST {
             let message = format!(
                 "{MOST} clients are already connected to the stream; poll /api/v1/status instead"
@@ -75,12 +75,12 @@ impl Streams {
     }
 }
 
-impl State {
+impl ConsoleState {
     /// Sends the status to all listeners. Called once a second, and when the server stops.
     pub(super) fn update_streams(&self) {
         let is_last = self.engine().is_stopping();
         if self.streams.listeners.load(SeqCst) > 0 || is_last {
-            self.streams.seconds.send_replace(Second { text: self.second(), is_last });
+            self.streams.seconds.send_replace(StreamedSecond { text: self.second(), is_last });
         }
     }
 
@@ -96,7 +96,7 @@ impl State {
     ///
     /// # Errors
     /// If too many clients are connected.
-    fn stream(&self, client: &Client) -> Result<Reply> {
+    fn stream(&self, client: &ConsoleClient) -> Result<Reply> {
         let listener = self.streams.enter()?;
         let seconds = self.streams.seconds.subscribe();
         let who = Bytes::from(format!("event: status\ndata: {}", beginning(client)));
@@ -110,9 +110,13 @@ impl State {
 }
 
 /// The events after the first ones.
-fn events(seconds: watch::Receiver<Second>, listener: Listener, who: Bytes) -> Chunks {
+fn events(
+    seconds: watch::Receiver<StreamedSecond>,
+    listener: StreamListener,
+    who: Bytes,
+) -> Chunks {
     let end = Instant::now() + LONGEST;
-    let state = (seconds, listener, None::<Second>);
+    let state = (seconds, listener, None::<StreamedSecond>);
     Box::pin(unfold(state, move |(mut seconds, listener, second)| {
         let who = who.clone();
         async move {
@@ -129,9 +133,9 @@ fn events(seconds: watch::Receiver<Second>, listener: Listener, who: Bytes) -> C
     }))
 }
 
-type Next = (watch::Receiver<Second>, Listener, Option<Second>);
+type StreamState = (watch::Receiver<StreamedSecond>, StreamListener, Option<StreamedSecond>);
 
 /// A state without further events.
-fn ended((_, listener, second): Next) -> Next {
-    (watch::channel(Second::default()).1, listener, second)
+fn ended((_, listener, second): StreamState) -> StreamState {
+    (watch::channel(StreamedSecond::default()).1, listener, second)
 }

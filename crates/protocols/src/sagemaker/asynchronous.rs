@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::invocation::Invocation;
 use super::{SagemakerApi, attributes, service};
-use tensorserve_protocol::{JSON, Reply, Request, RequestHead};
+use tensorserve_protocol::{JSON, Reply, RequestHead, RoutedRequest};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The most invocations that may wait or run at a time.
@@ -26,47 +26,47 @@ pub(super) const MOST_RUNNING: usize = 2;
 /// An accepted inference.
 struct AsyncInvocation {
     api: SagemakerApi,
-    order: Order,
+    order: AsyncRequest,
     /// Counts it among those that may wait.
     _permit: OwnedSemaphorePermit,
 }
 
 /// A decoded request.
-struct Order {
-    input: Input,
+struct AsyncRequest {
+    input: AsyncInput,
     content_type: String,
     accept: Option<String>,
     attributes: Option<String>,
     model: Option<String>,
     endpoint: String,
-    files: Files,
+    files: OutcomeFiles,
     /// The moment after which it must not begin.
     expires: Option<Instant>,
     time_limit: Option<Duration>,
 }
 
-enum Input {
+enum AsyncInput {
     Inline(Bytes),
     File(PathBuf),
 }
 
 /// The files of the outcome.
-struct Files {
+struct OutcomeFiles {
     output: PathBuf,
     failure: PathBuf,
 }
 
-impl Files {
+impl OutcomeFiles {
     fn new(folder: &Path) -> Self {
         let id = service::new_id();
         let output = folder.join(format!("{id}.out"));
-        Files { output, failure: folder.join(format!("{id}-error.out")) }
+        OutcomeFiles { output, failure: folder.join(format!("{id}-error.out")) }
     }
 }
 
 impl SagemakerApi {
     /// Accepts an invocation to be run later. The response has the locations of its output.
-    pub(super) async fn invoke_endpoint_async(&self, mut request: Request<'_>) -> Reply {
+    pub(super) async fn invoke_endpoint_async(&self, mut request: RoutedRequest<'_>) -> Reply {
         let body = request.take_bytes();
         let (head, endpoint) = (&request.head, request.params.decoded("endpoint"));
         let order = match self.order(head, &endpoint, body).await {
@@ -89,7 +89,12 @@ impl SagemakerApi {
         reply
     }
 
-    async fn order(&self, head: &RequestHead<'_>, endpoint: &str, body: Bytes) -> Result<Order> {
+    async fn order(
+        &self,
+        head: &RequestHead<'_>,
+        endpoint: &str,
+        body: Bytes,
+    ) -> Result<AsyncRequest> {
         let config = self.config();
         let Some(output) = &config.async_output else {
             return Err(Error::invalid(
@@ -102,8 +107,10 @@ impl SagemakerApi {
             return Err(Error::invalid(format!("{name} is not supported")));
         }
         let input = match (head.header("x-amzn-sagemaker-inputlocation"), body.is_empty()) {
-            (None, false) => Input::Inline(body),
-            (Some(location), true) => Input::File(confined(location, &config.async_input).await?),
+            (None, false) => AsyncInput::Inline(body),
+            (Some(location), true) => {
+                AsyncInput::File(confined(location, &config.async_input).await?)
+            }
             (None, true) => {
                 return Err(Error::invalid("The call has neither InputLocation nor Body"));
             }
@@ -114,14 +121,14 @@ impl SagemakerApi {
         let seconds = |name| seconds(head, name);
         let ttl = seconds("x-amzn-sagemaker-requestttlseconds")?;
         let model = head.header("x-amzn-sagemaker-target-model");
-        Ok(Order {
+        Ok(AsyncRequest {
             input,
             content_type: owned("x-amzn-sagemaker-content-type").unwrap_or(JSON.to_owned()),
             accept: owned("x-amzn-sagemaker-accept"),
             attributes: owned(attributes::HEADER),
             model: model.map(|archive| service::model_of(archive).to_owned()),
             endpoint: endpoint.to_owned(),
-            files: Files::new(output),
+            files: OutcomeFiles::new(output),
             expires: ttl.and_then(|ttl| Instant::now().checked_add(ttl)),
             time_limit: seconds("x-amzn-sagemaker-invocationtimeoutseconds")?,
         })
@@ -187,7 +194,7 @@ impl AsyncInvocation {
         } else {
             api.answer_order(&order).await
         };
-        let Files { output, failure } = order.files;
+        let OutcomeFiles { output, failure } = order.files;
         let path = if reply.status == 200 { output } else { failure };
         let written = in_background(move || write(&path, &reply.body));
         if let Ok(Err(error)) | Err(error) = written.await {
@@ -201,7 +208,7 @@ impl AsyncInvocation {
 }
 
 impl SagemakerApi {
-    async fn answer_order(&self, order: &Order) -> Reply {
+    async fn answer_order(&self, order: &AsyncRequest) -> Reply {
         let invocation = Invocation {
             content_type: Some(&order.content_type),
             accept: order.accept.as_deref(),
@@ -210,8 +217,8 @@ impl SagemakerApi {
             endpoint: Some(&order.endpoint),
         };
         let body = match &order.input {
-            Input::Inline(body) => Ok(body.clone()),
-            Input::File(path) => {
+            AsyncInput::Inline(body) => Ok(body.clone()),
+            AsyncInput::File(path) => {
                 let (path, most) = (path.clone(), self.config().max_input_bytes);
                 let read = in_background(move || read(&path, most)).await;
                 read.and_then(|body| body)
@@ -233,19 +240,20 @@ impl SagemakerApi {
 }
 
 fn read(path: &Path, most: usize) -> Result<Bytes> {
-    let failed = |error: std::io::Error| {
-        let code = Code::of_io(&error);
-        Error::new(code, "the file at InputLocation cannot be read").with_source(error)
-    };
-    let file = File::open(path).map_err(failed)?;
+    let file = File::open(path).map_err(unreadable)?;
     let mut body = Vec::new();
     let bound = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    file.take(bound).read_to_end(&mut body).map_err(failed)?;
+    file.take(bound).read_to_end(&mut body).map_err(unreadable)?;
     if body.len() > most {
         let message = format!("the file at InputLocation is larger than {most} bytes");
         return Err(Error::invalid(message));
     }
     Ok(body.into())
+}
+
+fn unreadable(error: std::io::Error) -> Error {
+    let code = Code::of_io(&error);
+    Error::new(code, "the file at InputLocation cannot be read").with_source(error)
 }
 
 /// Writes a file atomically.

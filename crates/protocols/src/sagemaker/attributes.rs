@@ -30,7 +30,7 @@ impl<'h> Attributes<'h> {
     /// If a value is not a valid name, version or method.
     pub(super) fn parse(text: &'h str, compatibility: Compatibility) -> Result<Self> {
         let mut attributes = Attributes { model: None, version: None, method: Method::Predict };
-        for (key, value) in Pairs(text) {
+        for (key, value) in AttributePairs(text) {
             let value = value.trim();
             match key {
                 "tfs-model-name" if is_name(value, compatibility) => attributes.model = Some(value),
@@ -60,10 +60,13 @@ fn is_name(name: &str, compatibility: Compatibility) -> bool {
     match compatibility {
         Compatibility::Tf220 => is_plain(name),
         Compatibility::Tf219 | Compatibility::Extended => {
-            let odd = |byte| byte < b' ' || b"/:\x7f".contains(&byte);
-            (1..=LONGEST_NAME).contains(&name.len()) && !name.bytes().any(odd)
+            (1..=LONGEST_NAME).contains(&name.len()) && !name.bytes().any(is_forbidden)
         }
     }
+}
+
+fn is_forbidden(byte: u8) -> bool {
+    byte < b' ' || b"/:\x7f".contains(&byte)
 }
 
 /// Whether a model name is also valid in a URL path and in a file path.
@@ -93,21 +96,21 @@ fn method(word: &str) -> Result<Method> {
 
 /// The last value of `key` as it was sent, or `None`, without defaults.
 pub(super) fn last<'h>(text: &'h str, key: &str) -> Option<&'h str> {
-    Pairs(text).filter(|(name, _)| *name == key).last().map(|(_, value)| value)
+    AttributePairs(text).filter(|(name, _)| *name == key).last().map(|(_, value)| value)
 }
 
 /// All matches of the container's `tfs-[a-z\-]+=[^,]+`, as key and value. As in the container, values
 /// that contain `=` are skipped.
-struct Pairs<'h>(&'h str);
+struct AttributePairs<'h>(&'h str);
 
-impl<'h> Iterator for Pairs<'h> {
+impl<'h> Iterator for AttributePairs<'h> {
     type Item = (&'h str, &'h str);
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let rest = self.0.get(self.0.find("tfs-")?..)?;
-            let is_key = |c: char| c.is_ascii_lowercase() || c == '-';
-            let key = rest.find(|c| !is_key(c)).unwrap_or(rest.len());
+            let key = rest.find(|c: char| !c.is_ascii_lowercase() && c != '-');
+            let key = key.unwrap_or(rest.len());
             let (key, tail) = rest.split_at_checked(key)?;
             let value = tail.strip_prefix('=').and_then(|value| value.split(',').next());
             let (Some(value @ [_, ..]), true) = (value.map(str::as_bytes), key.len() > 4) else {

@@ -75,7 +75,7 @@ pub(super) fn json(body: &Bytes) -> Bytes {
 
 /// The repair of a sequence of values that [`several`] does not convert to valid JSON.
 #[derive(Debug)]
-pub(super) enum Mended {
+pub(super) enum RepairedBody {
     /// No repair is needed.
     Sound,
     /// They are valid JSON, but not one per line.
@@ -86,14 +86,14 @@ pub(super) enum Mended {
 
 /// Repairs a sequence of values. With `of_any_kind` also numbers and strings per line, which the
 /// container takes for one value.
-pub(super) fn mend(body: &[u8], of_any_kind: bool) -> Mended {
+pub(super) fn repair(body: &[u8], of_any_kind: bool) -> RepairedBody {
     let several = is_several(body);
     if is_tfs(body) || !(of_any_kind || several) {
-        return Mended::Sound;
+        return RepairedBody::Sound;
     }
     let bad = first_bad_line(body);
     if bad.is_none() && several {
-        return Mended::Sound;
+        return RepairedBody::Sound;
     }
     let mut out = b"{\"instances\":[".to_vec();
     let Err(whole) = each_value(body, |value| {
@@ -102,7 +102,7 @@ pub(super) fn mend(body: &[u8], of_any_kind: bool) -> Mended {
     }) else {
         out.pop();
         out.extend_from_slice(b"]}");
-        return Mended::Values(out.into());
+        return RepairedBody::Values(out.into());
     };
     let (line, error) = match bad {
         // One value per line except this line; otherwise the position of the first syntax error.
@@ -111,7 +111,7 @@ pub(super) fn mend(body: &[u8], of_any_kind: bool) -> Mended {
     };
     let (text, offset) = (error.kind.text(), error.offset);
     let message = format!("JSON Parse error: {text} at offset: {offset} of line {line}");
-    Mended::Bad(Error::invalid(message))
+    RepairedBody::Bad(Error::invalid(message))
 }
 
 /// The first line, counted from 1, that is not one JSON value; whether the body has no other text; and
@@ -254,7 +254,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    use super::super::media::Input;
+    use super::super::media::PayloadFormat;
     use super::*;
     use tensorserve_codec::json::read::{ReadOptions, TensorReader};
     use tensorserve_tensor::{DType, Tensor};
@@ -290,10 +290,12 @@ mod tests {
     }
 
     fn converted(content_type: &str, body: &Bytes) -> Option<String> {
-        let body = match Input::of(content_type)? {
-            Input::Json => json(body).to_vec(),
-            Input::Csv => csv(body),
-            other @ (Input::Npy | Input::Image | Input::Examples) => panic!("{other:?}"),
+        let body = match PayloadFormat::of(content_type)? {
+            PayloadFormat::Json => json(body).to_vec(),
+            PayloadFormat::Csv => csv(body),
+            other @ (PayloadFormat::Npy | PayloadFormat::Image | PayloadFormat::Examples) => {
+                panic!("{other:?}")
+            }
         };
         Some(String::from_utf8(body).expect("text"))
     }
@@ -367,7 +369,7 @@ mod tests {
     fn one_request_is_one() {
         let several = "{\"instances\": [1]}\n\n {\"instances\": [2]}";
         let error = check_is_one(several.as_bytes()).expect_err("two");
-        assert!(error.message().contains("in line 3"), "{error}");
+        assert!(error.message().contains("at line 3"), "{error}");
         for one in ["{\"instances\": [\"][\"]}\n", "[1][2]", "{\"instances\": [}{", "", "1"] {
             assert!(check_is_one(one.as_bytes()).is_ok(), "{one}");
         }
@@ -375,26 +377,26 @@ mod tests {
 
     #[test]
     fn values_may_span_lines_or_share_one() {
-        let mended = |body: &str, any| match mend(body.as_bytes(), any) {
-            Mended::Sound => "sound".to_owned(),
-            Mended::Values(body) => String::from_utf8(body.to_vec()).expect("text"),
-            Mended::Bad(error) => error.message().to_owned(),
+        let repaired = |body: &str, any| match repair(body.as_bytes(), any) {
+            RepairedBody::Sound => "sound".to_owned(),
+            RepairedBody::Values(body) => String::from_utf8(body.to_vec()).expect("text"),
+            RepairedBody::Bad(error) => error.message().to_owned(),
         };
         let two = "{\"instances\":[{\"x\":1},{\"x\":2}]}";
-        assert_eq!(mended("{\"x\":1}{\"x\":2}", false), two);
-        assert_eq!(mended("{\"x\":1} {\"x\":2}\n", false), two);
+        assert_eq!(repaired("{\"x\":1}{\"x\":2}", false), two);
+        assert_eq!(repaired("{\"x\":1} {\"x\":2}\n", false), two);
         let pretty = "{\"instances\":[{\n \"x\": 1\n},{\n \"x\": 2\n}]}";
-        assert_eq!(mended("{\n \"x\": 1\n}\n{\n \"x\": 2\n}", false), pretty);
-        assert_eq!(mended("[1]\n\n[2]\r\n", false), "sound");
-        assert_eq!(mended("1\n\"a\"\n", false), "sound");
-        assert_eq!(mended("1\n\"a\"\n", true), "{\"instances\":[1,\"a\"]}");
-        assert_eq!(mended("{\"instances\":1}{", true), "sound");
-        let bad = mended("[1]\n[2\n[3]", false);
+        assert_eq!(repaired("{\n \"x\": 1\n}\n{\n \"x\": 2\n}", false), pretty);
+        assert_eq!(repaired("[1]\n\n[2]\r\n", false), "sound");
+        assert_eq!(repaired("1\n\"a\"\n", false), "sound");
+        assert_eq!(repaired("1\n\"a\"\n", true), "{\"instances\":[1,\"a\"]}");
+        assert_eq!(repaired("{\"instances\":1}{", true), "sound");
+        let bad = repaired("[1]\n[2\n[3]", false);
         assert!(
             bad.starts_with("JSON Parse error: ") && bad.ends_with("offset: 2 of line 2"),
             "{bad}"
         );
-        let bad = mended("{\n \"x\": 1\n}\n{\n \"x\" 2\n}", false);
+        let bad = repaired("{\n \"x\": 1\n}\n{\n \"x\" 2\n}", false);
         assert!(bad.ends_with("offset: 5 of line 5"), "{bad}");
     }
 

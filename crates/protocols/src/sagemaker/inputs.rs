@@ -4,11 +4,11 @@
 use bytes::Bytes;
 use prost::Message;
 
-use super::media::Input;
+use super::media::PayloadFormat;
 use crate::images;
-use crate::tfs::classify::Examples;
-use crate::tfs::rest::{Decoded, RestCall, run_of};
-use crate::tfs::{self, DEFAULT_SIGNATURE, Format};
+use crate::tfs::classify::ExamplesBuilder;
+use crate::tfs::rest::{RestCall, TfsDecoded, run_of};
+use crate::tfs::{self, DEFAULT_SIGNATURE, TfsFormat};
 use tensorserve_codec::{cast, csv, npy, tfrecord};
 use tensorserve_core::engine::{Method, ModelHandle, Resolver};
 use tensorserve_proto::Example;
@@ -21,7 +21,7 @@ pub(super) fn csv(
     call: &RestCall<'_>,
     resolver: &mut Resolver<'_>,
     body: &[u8],
-) -> Option<Decoded> {
+) -> Option<TfsDecoded> {
     if call.method != Method::Predict {
         return None;
     }
@@ -32,20 +32,23 @@ pub(super) fn csv(
     };
     let input = csv::numbers(body, input.dtype()?, call.max_bytes)?;
     resolver.found_signature(signature);
-    Some(run_of(version, signature, vec![input], Format::Row))
+    Some(run_of(version, signature, vec![input], TfsFormat::Row))
 }
 
 /// Decodes a binary payload.
 pub(super) fn binary(
     call: &RestCall<'_>,
     resolver: &mut Resolver<'_>,
-    input: Input,
+    input: PayloadFormat,
     body: &Bytes,
-) -> Result<Decoded> {
+) -> Result<TfsDecoded> {
     if call.method != Method::Predict {
         let examples = match input {
-            Input::Examples => examples(body, call.max_bytes)?,
-            Input::Json | Input::Csv | Input::Npy | Input::Image => {
+            PayloadFormat::Examples => examples(body, call.max_bytes)?,
+            PayloadFormat::Json
+            | PayloadFormat::Csv
+            | PayloadFormat::Npy
+            | PayloadFormat::Image => {
                 let message = "classify and regress accept JSON with examples, or records of \
                                tf.Example as application/x-tfrecord";
                 return Err(Error::invalid(message));
@@ -57,11 +60,13 @@ pub(super) fn binary(
     let (signature, declared) = default_signature(&version)?;
     resolver.found_signature(signature);
     let tensor = match input {
-        Input::Npy => array(body, declared, call.max_bytes)?,
-        Input::Image => images::tensor(declared, std::slice::from_ref(body))?,
-        Input::Examples | Input::Json | Input::Csv => records(body, declared, call.max_bytes)?,
+        PayloadFormat::Npy => array(body, declared, call.max_bytes)?,
+        PayloadFormat::Image => images::tensor(declared, std::slice::from_ref(body))?,
+        PayloadFormat::Examples | PayloadFormat::Json | PayloadFormat::Csv => {
+            records(body, declared, call.max_bytes)?
+        }
     };
-    Ok(run_of(version, signature, vec![tensor], Format::Row))
+    Ok(run_of(version, signature, vec![tensor], TfsFormat::Row))
 }
 
 fn default_signature(handle: &ModelHandle) -> Result<(usize, &Signature)> {
@@ -120,8 +125,8 @@ fn records(body: &Bytes, signature: &Signature, max_bytes: usize) -> Result<Tens
 
 /// Decodes the records of a TFRecord file, or a single example without a record header.
 fn examples(body: &Bytes, max_bytes: usize) -> Result<Tensor> {
-    let mut all = Examples::new(&[], max_bytes);
-    let mut records = tfrecord::Reader::new(body.as_ref(), body.len());
+    let mut all = ExamplesBuilder::new(&[], max_bytes);
+    let mut records = tfrecord::TfRecordReader::new(body.as_ref(), body.len());
     let mut record = Vec::new();
     let mut count = 0;
     loop {

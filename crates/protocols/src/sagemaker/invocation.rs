@@ -6,11 +6,11 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::attributes::{self, Attributes};
-use super::convert::{self, Mended};
+use super::convert::{self, RepairedBody};
 use super::handler::ScriptCall;
-use super::media::{self, Input, Output};
+use super::media::{self, PayloadFormat, ResponseFormat};
 use super::{Compatibility, SAGEMAKER, SagemakerApi, inputs, outputs, refuse};
-use crate::tfs::rest::{Decoded, RestCall};
+use crate::tfs::rest::{RestCall, TfsDecoded};
 use crate::tfs::{self, TfsAnswer};
 use tensorserve_codec::npy;
 use tensorserve_core::engine::{Choice, EntryPoint, Resolver};
@@ -85,11 +85,11 @@ impl SagemakerApi {
             Err(error) => return refuse(error, 503),
         }
         let content_type = invocation.content_type.unwrap_or("Unknown");
-        let Some(input) = Input::of(content_type) else {
+        let Some(input) = PayloadFormat::of(content_type) else {
             return unsupported(content_type);
         };
         let any_kind = compatibility == Compatibility::Extended;
-        let output = Output::of(invocation.accept, compatibility);
+        let output = ResponseFormat::of(invocation.accept, compatibility);
         let inferred = self.engine.infer(
             entry,
             |resolver| decode(&call, resolver, input, &body, any_kind),
@@ -136,10 +136,10 @@ impl SagemakerApi {
 fn decode(
     call: &RestCall<'_>,
     resolver: &mut Resolver<'_>,
-    input: Input,
+    input: PayloadFormat,
     body: &Bytes,
     any_kind: bool,
-) -> Result<Decoded> {
+) -> Result<TfsDecoded> {
     let decoded = decode_as(call, resolver, input, body);
     let decoded = decoded.inspect_err(|_| resolver.names_model(call.name));
     match &decoded {
@@ -153,20 +153,22 @@ fn decode(
 fn decode_as(
     call: &RestCall<'_>,
     resolver: &mut Resolver<'_>,
-    input: Input,
+    input: PayloadFormat,
     body: &Bytes,
-) -> Result<Decoded> {
+) -> Result<TfsDecoded> {
     convert::check_not_blank(body)?;
     match input {
-        Input::Json => {
+        PayloadFormat::Json => {
             convert::check_is_one(body)?;
             call.decode_json(resolver, &convert::json(body))
         }
-        Input::Csv => match inputs::csv(call, resolver, body) {
+        PayloadFormat::Csv => match inputs::csv(call, resolver, body) {
             Some(decoded) => Ok(decoded),
             None => call.decode_json(resolver, &convert::csv(body)),
         },
-        Input::Npy | Input::Image | Input::Examples => inputs::binary(call, resolver, input, body),
+        PayloadFormat::Npy | PayloadFormat::Image | PayloadFormat::Examples => {
+            inputs::binary(call, resolver, input, body)
+        }
     }
 }
 
@@ -174,11 +176,11 @@ fn decode_as(
 fn decode_again(
     call: &RestCall<'_>,
     resolver: &mut Resolver<'_>,
-    input: Input,
+    input: PayloadFormat,
     body: &Bytes,
     any_kind: bool,
-) -> Option<Result<Decoded>> {
-    if !matches!(input, Input::Json | Input::Csv) {
+) -> Option<Result<TfsDecoded>> {
+    if !matches!(input, PayloadFormat::Json | PayloadFormat::Csv) {
         return None;
     }
     if convert::is_base64_of_json(body) {
@@ -187,13 +189,13 @@ fn decode_again(
              --cli-binary-format raw-in-base64-out",
         )));
     }
-    if input != Input::Json {
+    if input != PayloadFormat::Json {
         return None;
     }
-    match convert::mend(body, any_kind) {
-        Mended::Sound => None,
-        Mended::Bad(error) => Some(Err(error)),
-        Mended::Values(body) => Some(call.decode_json(resolver, &body)),
+    match convert::repair(body, any_kind) {
+        RepairedBody::Sound => None,
+        RepairedBody::Bad(error) => Some(Err(error)),
+        RepairedBody::Values(body) => Some(call.decode_json(resolver, &body)),
     }
 }
 
@@ -204,12 +206,14 @@ fn unsupported(content_type: &str) -> Reply {
     refuse(Error::invalid(message), 415)
 }
 
-fn write(answer: &TfsAnswer, output: &Output, max_bytes: usize) -> Result<Reply> {
+fn write(answer: &TfsAnswer, output: &ResponseFormat, max_bytes: usize) -> Result<Reply> {
     Ok(match output {
-        Output::Json | Output::OneLine(_) => in_form(Reply::ok(JSON, answer.json(false)?), output),
-        Output::Lines => Reply::ok("application/jsonlines", outputs::lines(answer)?),
-        Output::Csv => Reply::ok("text/csv", outputs::csv(answer)?),
-        Output::Npy => Reply::ok(NPY, array(answer, max_bytes)?),
+        ResponseFormat::Json | ResponseFormat::OneLine(_) => {
+            in_form(Reply::ok(JSON, answer.json(false)?), output)
+        }
+        ResponseFormat::Lines => Reply::ok("application/jsonlines", outputs::lines(answer)?),
+        ResponseFormat::Csv => Reply::ok("text/csv", outputs::csv(answer)?),
+        ResponseFormat::Npy => Reply::ok(NPY, array(answer, max_bytes)?),
     })
 }
 
@@ -225,8 +229,8 @@ fn array(answer: &TfsAnswer, max_bytes: usize) -> Result<Vec<u8>> {
 }
 
 /// A response with TensorFlow Serving's JSON in the format `output`.
-fn in_form(mut reply: Reply, output: &Output) -> Reply {
-    if let Output::OneLine(name) = output {
+fn in_form(mut reply: Reply, output: &ResponseFormat) -> Reply {
+    if let ResponseFormat::OneLine(name) = output {
         reply.body = media::on_one_line(&reply.body).into();
         reply.content_type = Cow::Owned(name.as_ref().to_owned());
     }

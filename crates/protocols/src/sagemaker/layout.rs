@@ -13,7 +13,7 @@ use tensorserve_tensor::error::{Error, Result};
 
 /// A model that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bundle {
+pub struct SavedModelBundle {
     /// The name of its directory; `model` for the root.
     pub name: String,
     /// The directory of its versions.
@@ -22,7 +22,7 @@ pub struct Bundle {
     pub versions: Vec<i64>,
 }
 
-impl Bundle {
+impl SavedModelBundle {
     /// The source of the model `name`. If `pinned`, the version policy is exactly the versions that were
     /// found, and otherwise that of `common`.
     #[must_use]
@@ -37,9 +37,9 @@ impl Bundle {
 
 /// The models below a directory.
 #[derive(Debug, Default)]
-pub struct Layout {
+pub struct SagemakerLayout {
     /// Models, in the order of their paths.
-    pub bundles: Vec<Bundle>,
+    pub bundles: Vec<SavedModelBundle>,
     /// Directories that are skipped and why, for the log.
     pub notes: Vec<String>,
 }
@@ -56,10 +56,15 @@ const SAVED_MODEL: &str = "saved_model.pb";
 ///
 /// # Errors
 /// If it cannot be read, contains no SavedModel, or two models have the same name.
-pub fn find(root: &Path) -> Result<Layout> {
-    let mut walk = Walk { root, left: MOST_FOLDERS, line: Vec::new(), layout: Layout::default() };
+pub fn find(root: &Path) -> Result<SagemakerLayout> {
+    let mut walk = LayoutWalk {
+        root,
+        left: MOST_FOLDERS,
+        line: Vec::new(),
+        layout: SagemakerLayout::default(),
+    };
     walk.folder(root, 0)?;
-    let Layout { bundles, notes } = walk.layout;
+    let SagemakerLayout { bundles, notes } = walk.layout;
     if bundles.is_empty() {
         let root = root.display();
         let mut message = format!(
@@ -73,7 +78,7 @@ pub fn find(root: &Path) -> Result<Layout> {
         return Err(Error::not_found(message));
     }
     let mut names: BTreeMap<&str, &Path> = BTreeMap::new();
-    for Bundle { name, base, .. } in &bundles {
+    for SavedModelBundle { name, base, .. } in &bundles {
         if let Some(other) = names.insert(name, base) {
             let (one, two) = (other.display(), base.display());
             return Err(Error::invalid(format!(
@@ -81,18 +86,18 @@ pub fn find(root: &Path) -> Result<Layout> {
             )));
         }
     }
-    Ok(Layout { bundles, notes })
+    Ok(SagemakerLayout { bundles, notes })
 }
 
-struct Walk<'a> {
+struct LayoutWalk<'a> {
     root: &'a Path,
     left: usize,
     /// The directories from the root to the current one, to detect links to one of them.
     line: Vec<(u64, u64)>,
-    layout: Layout,
+    layout: SagemakerLayout,
 }
 
-impl Walk<'_> {
+impl LayoutWalk<'_> {
     /// Visits the directories in `folder` recursively.
     fn folder(&mut self, folder: &Path, depth: usize) -> Result<()> {
         let unreadable = |e: std::io::Error| {
@@ -160,7 +165,11 @@ impl Walk<'_> {
                 for path in &others {
                     self.note_empty_version(path);
                 }
-                self.layout.bundles.push(Bundle { name, base: base.to_owned(), versions });
+                self.layout.bundles.push(SavedModelBundle {
+                    name,
+                    base: base.to_owned(),
+                    versions,
+                });
             }
             None => {
                 self.note(base, "is skipped: a model's name must be UTF-8 and must not contain :")

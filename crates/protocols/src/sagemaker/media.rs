@@ -7,7 +7,7 @@ use tensorserve_protocol::{self as protocol, JSON, NPY, media_type};
 
 /// The format of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Input {
+pub(super) enum PayloadFormat {
     /// JSON or JSON lines: the container distinguishes them by the text and not by the type.
     Json,
     /// Comma-separated values.
@@ -20,17 +20,19 @@ pub(super) enum Input {
     Examples,
 }
 
-impl Input {
+impl PayloadFormat {
     /// The format of a `Content-Type`, in any case and without its parameters.
     pub(super) fn of(content_type: &str) -> Option<Self> {
         let name = media_type(content_type);
         match name.as_str() {
-            "application/json" | "application/jsonlines" | "application/jsons" => Some(Input::Json),
-            "text/csv" => Some(Input::Csv),
-            NPY => Some(Input::Npy),
-            "application/x-image" => Some(Input::Image),
-            "application/x-tfrecord" | "application/x-tfexample" => Some(Input::Examples),
-            _ if name.starts_with("image/") => Some(Input::Image),
+            "application/json" | "application/jsonlines" | "application/jsons" => {
+                Some(PayloadFormat::Json)
+            }
+            "text/csv" => Some(PayloadFormat::Csv),
+            NPY => Some(PayloadFormat::Npy),
+            "application/x-image" => Some(PayloadFormat::Image),
+            "application/x-tfrecord" | "application/x-tfexample" => Some(PayloadFormat::Examples),
+            _ if name.starts_with("image/") => Some(PayloadFormat::Image),
             _ => None,
         }
     }
@@ -43,7 +45,7 @@ pub(super) const ACCEPTED: &str = "application/json, application/jsonlines, appl
 
 /// The format of a response.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Output<'h> {
+pub(super) enum ResponseFormat<'h> {
     /// TensorFlow Serving's JSON.
     Json,
     /// TensorFlow Serving's JSON without line breaks, with this content type.
@@ -56,39 +58,46 @@ pub(super) enum Output<'h> {
     Npy,
 }
 
-impl<'h> Output<'h> {
+impl<'h> ResponseFormat<'h> {
     /// The format that `accept` selects.
     pub(super) fn of(accept: Option<&'h str>, compatibility: Compatibility) -> Self {
         let Some(accept) = accept else {
-            return Output::Json;
+            return ResponseFormat::Json;
         };
         let output = match compatibility {
-            Compatibility::Tf219 => Output::of_tf219(accept),
+            Compatibility::Tf219 => ResponseFormat::of_tf219(accept),
             Compatibility::Tf220 => {
                 let asked = accept.split(',').any(|name| is_json(name.trim()));
-                if asked { Output::OneLine(Cow::Borrowed(JSON)) } else { Output::Json }
+                if asked {
+                    ResponseFormat::OneLine(Cow::Borrowed(JSON))
+                } else {
+                    ResponseFormat::Json
+                }
             }
-            Compatibility::Extended => return Output::first_choice(accept),
+            Compatibility::Extended => return ResponseFormat::first_choice(accept),
         };
         // The container's response would not be an array.
-        match (output, Output::first_choice(accept)) {
-            (Output::Json, Output::Npy) => Output::Npy,
+        match (output, ResponseFormat::first_choice(accept)) {
+            (ResponseFormat::Json, ResponseFormat::Npy) => ResponseFormat::Npy,
             (output, _) => output,
         }
     }
 
     /// The supported type with the highest weight; among equal weights, the first.
     fn first_choice(accept: &str) -> Self {
-        let known = |name: &str| match name {
-            "application/json" => Some(Output::OneLine(Cow::Borrowed(JSON))),
+        protocol::first_choice(accept, Self::of_media_type).unwrap_or(ResponseFormat::Json)
+    }
+
+    fn of_media_type(name: &str) -> Option<Self> {
+        match name {
+            "application/json" => Some(ResponseFormat::OneLine(Cow::Borrowed(JSON))),
             "application/jsonlines" | "application/jsons" | "application/x-ndjson" => {
-                Some(Output::Lines)
+                Some(ResponseFormat::Lines)
             }
-            "text/csv" => Some(Output::Csv),
-            NPY => Some(Output::Npy),
+            "text/csv" => Some(ResponseFormat::Csv),
+            NPY => Some(ResponseFormat::Npy),
             _ => None,
-        };
-        protocol::first_choice(accept, known).unwrap_or(Output::Json)
+        }
     }
 
     /// The images up to 2.19 remove the first space and then split at commas: a later space hides the type
@@ -99,10 +108,10 @@ impl<'h> Output<'h> {
             None => Cow::Borrowed(accept),
         };
         if !accept.split(',').any(is_json) {
-            return Output::Json;
+            return ResponseFormat::Json;
         }
         let first = accept.find(',').unwrap_or(accept.len());
-        Output::OneLine(match accept {
+        ResponseFormat::OneLine(match accept {
             Cow::Borrowed(text) => Cow::Borrowed(text.get(..first).unwrap_or_default()),
             Cow::Owned(mut text) => {
                 text.truncate(first);
@@ -141,12 +150,14 @@ mod tests {
 
     /// The content type and the body of the container's response for `accept`.
     fn answer(accept: Option<&str>, compatibility: Compatibility) -> (String, String) {
-        match Output::of(accept, compatibility) {
-            Output::Json => ("(default application/json)".into(), "unchanged".into()),
-            Output::OneLine(name) => {
+        match ResponseFormat::of(accept, compatibility) {
+            ResponseFormat::Json => ("(default application/json)".into(), "unchanged".into()),
+            ResponseFormat::OneLine(name) => {
                 (name.into_owned(), String::from_utf8(on_one_line(PRETTY)).expect("text"))
             }
-            other @ (Output::Lines | Output::Csv | Output::Npy) => panic!("{other:?}"),
+            other @ (ResponseFormat::Lines | ResponseFormat::Csv | ResponseFormat::Npy) => {
+                panic!("{other:?}")
+            }
         }
     }
 
@@ -174,23 +185,23 @@ mod tests {
 
     #[test]
     fn extended_follows_accept() {
-        let of = |accept| Output::of(Some(accept), Compatibility::Extended);
-        let json = || Output::OneLine(Cow::Borrowed(JSON));
-        assert_eq!(of("text/csv, application/json"), Output::Csv);
+        let of = |accept| ResponseFormat::of(Some(accept), Compatibility::Extended);
+        let json = || ResponseFormat::OneLine(Cow::Borrowed(JSON));
+        assert_eq!(of("text/csv, application/json"), ResponseFormat::Csv);
         assert_eq!(of("text/csv;q=0.5, Application/JSON"), json());
-        assert_eq!(of("application/jsonlines"), Output::Lines);
-        assert_eq!(of("*/*"), Output::Json);
-        assert_eq!(of("text/html, application/x-npy;q=0.1"), Output::Npy);
-        assert_eq!(of("text/csv;q=0"), Output::Json);
+        assert_eq!(of("application/jsonlines"), ResponseFormat::Lines);
+        assert_eq!(of("*/*"), ResponseFormat::Json);
+        assert_eq!(of("text/html, application/x-npy;q=0.1"), ResponseFormat::Npy);
+        assert_eq!(of("text/csv;q=0"), ResponseFormat::Json);
     }
 
     #[test]
     fn arrays_are_sent_to_clients_that_accept_only_arrays() {
         for compatibility in [Compatibility::Tf219, Compatibility::Tf220] {
-            let of = |accept| Output::of(Some(accept), compatibility);
-            assert_eq!(of("application/x-npy"), Output::Npy);
-            assert_eq!(of("application/x-npy, */*"), Output::Npy);
-            assert_ne!(of("application/x-npy, application/json"), Output::Npy);
+            let of = |accept| ResponseFormat::of(Some(accept), compatibility);
+            assert_eq!(of("application/x-npy"), ResponseFormat::Npy);
+            assert_eq!(of("application/x-npy, */*"), ResponseFormat::Npy);
+            assert_ne!(of("application/x-npy, application/json"), ResponseFormat::Npy);
         }
     }
 }

@@ -14,12 +14,13 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use self::attributes::Attributes;
-use self::models::Models;
+use self::models::RequestedModels;
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{Choice, Engine, ModelSpec};
 use tensorserve_protocol::{
-    ALLOW, Host, JSON, Methods, Missing, Protocol, Reply, Request, RequestHead, Routes, bounded,
+    ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, RoutedRequest, Routes,
+    bounded,
 };
 use tensorserve_tensor::error::Error;
 
@@ -38,7 +39,7 @@ mod outputs;
 mod service;
 
 pub use self::config::{Compatibility, SagemakerConfig};
-pub use self::multi_model::{Candidate, MultiModelConfig};
+pub use self::multi_model::{ModelCandidate, MultiModelConfig};
 
 /// The name of the protocol in metrics.
 pub const SAGEMAKER: &str = "sagemaker";
@@ -97,11 +98,11 @@ impl Protocol for Sagemaker {
 #[derive(Clone)]
 struct SagemakerApi {
     engine: Engine,
-    models: Option<Models>,
-    shared: Arc<Shared>,
+    models: Option<RequestedModels>,
+    shared: Arc<SagemakerShared>,
 }
 
-struct Shared {
+struct SagemakerShared {
     config: SagemakerConfig,
     /// A permit for each asynchronous invocation that may wait, and for each that may run.
     waiting: Arc<Semaphore>,
@@ -110,8 +111,9 @@ struct Shared {
 
 impl SagemakerApi {
     fn new(engine: &Engine, config: SagemakerConfig) -> Self {
-        let models = config.multi_model.clone().map(|config| Models::new(engine.clone(), config));
-        let shared = Shared {
+        let models =
+            config.multi_model.clone().map(|config| RequestedModels::new(engine.clone(), config));
+        let shared = SagemakerShared {
             config,
             waiting: Arc::new(Semaphore::new(asynchronous::MOST_WAITING)),
             running: Semaphore::new(asynchronous::MOST_RUNNING),
@@ -124,7 +126,7 @@ impl SagemakerApi {
     }
 
     /// The models that are loaded and unloaded by request.
-    fn models(&self) -> Option<&Models> {
+    fn models(&self) -> Option<&RequestedModels> {
         self.models.as_ref()
     }
 
@@ -169,7 +171,7 @@ impl SagemakerApi {
     }
 
     /// Handles `/invocations`.
-    async fn invocations(&self, mut request: Request<'_>) -> Reply {
+    async fn invocations(&self, mut request: RoutedRequest<'_>) -> Reply {
         let body = request.take_bytes();
         let head = &request.head;
         if let Some(reply) = self.other_method(head) {
@@ -181,10 +183,10 @@ impl SagemakerApi {
 }
 
 /// The container's response to a path that it does not have.
-fn not_found(head: &RequestHead<'_>, missing: &Missing) -> Reply {
+fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
     match missing {
-        Missing::Path => refuse(Error::not_found("Not Found"), 404),
-        Missing::Method(allowed) => not_allowed(head, allowed),
+        NoRoute::Path => refuse(Error::not_found("Not Found"), 404),
+        NoRoute::Method(allowed) => not_allowed(head, allowed),
     }
 }
 

@@ -10,25 +10,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::invocation::Invocation;
-use super::multi_model::{Candidate, MultiModelConfig};
+use super::multi_model::{ModelCandidate, MultiModelConfig};
 use super::{Compatibility, SagemakerApi, attributes, not_allowed, refuse};
 use crate::tfs;
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{Choice, Engine, ModelSpec};
-use tensorserve_protocol::{Group, JSON, Methods, Missing, Reply, Request, RequestHead};
+use tensorserve_protocol::{JSON, Methods, NoRoute, Reply, RequestHead, RouteGroup, RoutedRequest};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The models of an endpoint, with their last use and the memory for more. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Models(Arc<Inner>);
+pub(super) struct RequestedModels(Arc<RequestedModelsInner>);
 
-struct Inner {
+struct RequestedModelsInner {
     engine: Engine,
     config: MultiModelConfig,
     used: Mutex<HashMap<String, Instant>>,
     /// Memory that is reserved for models that are being loaded, in bytes.
-    promised: AtomicU64,
+    reserved: AtomicU64,
     /// Held while a model is loaded on first use.
     loading: tokio::sync::Mutex<()>,
 }
@@ -40,21 +40,21 @@ const SPARE: u64 = 32 << 20;
 const PAGE: usize = 100;
 
 /// Memory that is reserved for a model until this is dropped, in bytes.
-struct Promise<'m>(&'m Inner, u64);
+struct MemoryReservation<'m>(&'m RequestedModelsInner, u64);
 
-impl Drop for Promise<'_> {
+impl Drop for MemoryReservation<'_> {
     fn drop(&mut self) {
-        self.0.promised.fetch_sub(self.1, Relaxed);
+        self.0.reserved.fetch_sub(self.1, Relaxed);
     }
 }
 
-impl Models {
+impl RequestedModels {
     pub(super) fn new(engine: Engine, config: MultiModelConfig) -> Self {
-        Models(Arc::new(Inner {
+        RequestedModels(Arc::new(RequestedModelsInner {
             engine,
             config,
             used: Mutex::default(),
-            promised: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
             loading: tokio::sync::Mutex::default(),
         }))
     }
@@ -98,10 +98,10 @@ impl Models {
         // Unpacking archives and searching directories is blocking work.
         let looking = move || models.0.config.candidate(&of.0, &of.1);
         let looked = tokio::task::spawn_blocking(looking).await;
-        let Candidate { source, bytes } = looked.map_err(|e| {
+        let ModelCandidate { source, bytes } = looked.map_err(|e| {
             Error::internal("the background thread that searches models failed").with_source(e)
         })??;
-        let _promise = self.make_room(name, bytes).await?;
+        let _reservation = self.make_room(name, bytes).await?;
         let outcome = self.0.engine.load_model(source, deadline).await;
         if outcome.is_ok() {
             self.used().insert(name.to_owned(), Instant::now());
@@ -110,15 +110,15 @@ impl Models {
     }
 
     /// Reserves memory for a model whose files have `bytes` bytes, and evicts others if necessary.
-    async fn make_room(&self, name: &str, bytes: u64) -> Result<Promise<'_>> {
-        let Inner { engine, config, promised, .. } = &*self.0;
+    async fn make_room(&self, name: &str, bytes: u64) -> Result<MemoryReservation<'_>> {
+        let RequestedModelsInner { engine, config, reserved, .. } = &*self.0;
         let need = bytes.saturating_add(bytes / 4).saturating_add(SPARE);
         loop {
             let room = engine.room(config.memory_limit);
-            let free = room.saturating_sub(promised.load(Relaxed));
+            let free = room.saturating_sub(reserved.load(Relaxed));
             if need <= free {
-                promised.fetch_add(need, Relaxed);
-                return Ok(Promise(&self.0, need));
+                reserved.fetch_add(need, Relaxed);
+                return Ok(MemoryReservation(&self.0, need));
             }
             let victim = if config.evict { self.least_used() } else { None };
             let Some(victim) = victim else {
@@ -150,7 +150,7 @@ impl Models {
 }
 
 /// Adds the routes of a multi-model endpoint.
-pub(super) fn add_routes(group: &mut Group<'_, SagemakerApi>) {
+pub(super) fn add_routes(group: &mut RouteGroup<'_, SagemakerApi>) {
     for path in ["/models", "/models/"] {
         let list = group.immediate(Methods::GetOnly, path, Permission::Read, |api, request| {
             api.with_models(|models| list(models, &request.head, api.config().compatibility))
@@ -179,24 +179,24 @@ pub(super) fn add_routes(group: &mut Group<'_, SagemakerApi>) {
     }
     group.scope("/models", |api, head, missing| match missing {
         _ if api.models().is_none() => no_multi_model(),
-        Missing::Path => refuse(Error::not_found("Not Found"), 404),
-        Missing::Method(allowed) => not_allowed(head, allowed),
+        NoRoute::Path => refuse(Error::not_found("Not Found"), 404),
+        NoRoute::Method(allowed) => not_allowed(head, allowed),
     });
 }
 
 /// The payload of `POST /models`.
 #[derive(serde::Deserialize)]
-struct Load {
+struct LoadRequest {
     model_name: String,
     url: String,
 }
 
 impl SagemakerApi {
-    fn with_models(&self, answer: impl FnOnce(&Models) -> Reply) -> Reply {
+    fn with_models(&self, answer: impl FnOnce(&RequestedModels) -> Reply) -> Reply {
         self.models().map_or_else(no_multi_model, answer)
     }
 
-    async fn load_model(&self, mut request: Request<'_>) -> Reply {
+    async fn load_model(&self, mut request: RoutedRequest<'_>) -> Reply {
         let body = request.take_bytes();
         match self.models() {
             Some(models) => load(models, &body).await,
@@ -204,14 +204,14 @@ impl SagemakerApi {
         }
     }
 
-    async fn unload_model(&self, request: Request<'_>) -> Reply {
+    async fn unload_model(&self, request: RoutedRequest<'_>) -> Reply {
         match self.models() {
             Some(models) => unload(models, &request.params.decoded("model")).await,
             None => no_multi_model(),
         }
     }
 
-    async fn invoke_model(&self, mut request: Request<'_>) -> Reply {
+    async fn invoke_model(&self, mut request: RoutedRequest<'_>) -> Reply {
         if self.models().is_none() {
             return no_multi_model();
         }
@@ -228,8 +228,8 @@ fn no_multi_model() -> Reply {
     refuse(Error::not_found(message), 404)
 }
 
-async fn load(models: &Models, body: &[u8]) -> Reply {
-    let Load { model_name: name, url } = match serde_json::from_slice(body) {
+async fn load(models: &RequestedModels, body: &[u8]) -> Reply {
+    let LoadRequest { model_name: name, url } = match serde_json::from_slice(body) {
         Ok(load) => load,
         Err(error) => {
             let message =
@@ -266,7 +266,7 @@ async fn load(models: &Models, body: &[u8]) -> Reply {
     refuse(Error::new(error.code(), message).with_source(error), status)
 }
 
-async fn unload(models: &Models, name: &str) -> Reply {
+async fn unload(models: &RequestedModels, name: &str) -> Reply {
     match models.unload(name).await {
         Ok(()) => success(format_args!("Successfully unloaded model {name}.")),
         Err(error) if error.code() == Code::NotFound => {
@@ -287,7 +287,7 @@ fn success(text: fmt::Arguments<'_>) -> Reply {
     Reply::ok(JSON, body)
 }
 
-fn show(models: &Models, name: &str) -> Reply {
+fn show(models: &RequestedModels, name: &str) -> Reply {
     if !models.is_loaded(name) {
         let message = format!("Model {name} is not loaded yet.");
         return refuse(Error::not_found(message), 404);
@@ -299,7 +299,7 @@ fn show(models: &Models, name: &str) -> Reply {
 }
 
 /// The loaded models: as the container lists them or, if a page is requested, as AWS documents it.
-fn list(models: &Models, head: &RequestHead<'_>, compatibility: Compatibility) -> Reply {
+fn list(models: &RequestedModels, head: &RequestHead<'_>, compatibility: Compatibility) -> Reply {
     let is_page = head.query().any(|(name, _)| !name.is_empty());
     if compatibility == Compatibility::Extended || is_page {
         return page(models, head).unwrap_or_else(|error| refuse(error, 400));
@@ -318,7 +318,7 @@ fn list(models: &Models, head: &RequestHead<'_>, compatibility: Compatibility) -
 }
 
 /// One page of the list. The token is the last name of the previous page.
-fn page(models: &Models, head: &RequestHead<'_>) -> Result<Reply> {
+fn page(models: &RequestedModels, head: &RequestHead<'_>) -> Result<Reply> {
     let (mut after, mut limit) = (String::new(), PAGE);
     for (key, value) in head.query() {
         match &*key {

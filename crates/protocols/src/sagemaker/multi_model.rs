@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::layout::{self, Bundle};
+use super::layout::{self, SavedModelBundle};
 use tensorserve_archive as archive;
 use tensorserve_core::config::{ModelConfig, SourceConfig};
 use tensorserve_tensor::error::{Error, Result};
@@ -40,7 +40,7 @@ pub struct MultiModelConfig {
 
 /// A model that could be loaded.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
+pub struct ModelCandidate {
     /// Its path and settings.
     pub source: SourceConfig,
     /// The size of its files, which is about the least memory that it takes.
@@ -53,7 +53,7 @@ impl MultiModelConfig {
     /// # Errors
     /// [`Code::NotFound`](tensorserve_tensor::error::Code::NotFound) if there is no model, or not below the
     /// root; other errors for invalid archives and for several models.
-    pub fn candidate(&self, name: &str, url: &str) -> Result<Candidate> {
+    pub fn candidate(&self, name: &str, url: &str) -> Result<ModelCandidate> {
         let place = self.place(url)?;
         let folder = if archive::is_archive(&place) {
             archive::unpacked(&place, &archive::Limits::default())?
@@ -65,7 +65,7 @@ impl MultiModelConfig {
         if let Some(code) = code_folder(&folder) {
             source.model.code = Some(code);
         }
-        Ok(Candidate { source, bytes: size(&bundle.base, 0) })
+        Ok(ModelCandidate { source, bytes: size(&bundle.base, 0) })
     }
 
     /// The path below the root with the name of the model, for a load on first use.
@@ -94,7 +94,7 @@ impl MultiModelConfig {
 }
 
 /// The one model in `folder`: the one whose versions it contains, or the only one below.
-fn the_bundle(folder: &Path) -> Result<Bundle> {
+fn the_bundle(folder: &Path) -> Result<SavedModelBundle> {
     let mut bundles = layout::find(folder)?.bundles;
     if let Some(at) = bundles.iter().position(|bundle| bundle.base == folder) {
         return Ok(bundles.swap_remove(at));
@@ -157,12 +157,12 @@ mod tests {
         for url in
             ["/opt/ml/models/m/model", "m", "/opt/ml/models/m/", "file:///opt/ml/models/m", &own]
         {
-            let Candidate { source, bytes } = config.candidate("x", url).expect(url);
+            let ModelCandidate { source, bytes } = config.candidate("x", url).expect(url);
             assert_eq!(source.name.as_deref(), Some("x"));
             assert_eq!(source.path, config.root.join("m/model"), "{url}");
             assert_eq!(bytes, 10);
         }
-        let Candidate { source, .. } = config.candidate("x", "m/model").expect("there");
+        let ModelCandidate { source, .. } = config.candidate("x", "m/model").expect("there");
         assert_eq!(source.model.code, Some(config.root.join("m/model/code")));
         assert_eq!(config.place_of("m").as_deref(), Some("m/model"));
     }

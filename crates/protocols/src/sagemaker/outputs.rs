@@ -3,7 +3,7 @@
 use crate::tfs::TfsAnswer;
 use crate::tfs::classify::Class;
 use tensorserve_codec::json::float;
-use tensorserve_codec::json::write::{self, Floats, Layout, Style, Texts};
+use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Tensor, TensorSpec};
 
@@ -78,7 +78,7 @@ fn common_rows(specs: &[TensorSpec], tensors: &[Tensor]) -> Result<usize> {
 fn value(tensor: &Tensor, spec: &TensorSpec, out: &mut Vec<u8>) -> Result<()> {
     // By convention, outputs with this suffix hold bytes and not text.
     let texts = if spec.alias.ends_with("_bytes") { Texts::Base64 } else { Texts::Raw };
-    let style = Style { layout: Layout::Compact, floats: Floats::TensorFlowServing, texts };
+    let style = Style { layout: JsonLayout::Compact, floats: Floats::TensorFlowServing, texts };
     write::tensor(tensor, style, 0, out).map_err(|write::NoJsonForm(dtype)| {
         let alias = &spec.alias;
         Error::invalid(format!("output {alias:?} is of type {dtype}, which has no text form"))

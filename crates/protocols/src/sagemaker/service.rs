@@ -13,7 +13,7 @@ use tensorserve_auth::Permission;
 use tensorserve_codec::event_stream;
 use tensorserve_codec::json::write;
 use tensorserve_protocol::{
-    ALLOW, Group, JSON, Methods, Missing, Reply, Request, RequestHead, bounded,
+    ALLOW, JSON, Methods, NoRoute, Reply, RequestHead, RouteGroup, RoutedRequest, bounded,
 };
 use tensorserve_tensor::error::{Code, Error};
 
@@ -21,7 +21,7 @@ use tensorserve_tensor::error::{Code, Error};
 const LONGEST_ORIGINAL: usize = 2048;
 
 /// Adds the operations of endpoints. An endpoint's name may be empty.
-pub(super) fn add_routes(group: &mut Group<'_, SagemakerApi>) {
+pub(super) fn add_routes(group: &mut RouteGroup<'_, SagemakerApi>) {
     for endpoint in ["{endpoint}", ""] {
         let path = |operation: &str| format!("/endpoints/{endpoint}/{operation}");
         let invoke = path("invocations");
@@ -44,13 +44,13 @@ pub(super) fn add_routes(group: &mut Group<'_, SagemakerApi>) {
 }
 
 /// The response to a call that is not an operation of the service.
-fn refuse_call(head: &RequestHead<'_>, missing: &Missing) -> Reply {
+fn refuse_call(head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
     match missing {
-        Missing::Path => {
+        NoRoute::Path => {
             let message = format!("There is no operation at {}.", head.path());
             refuse("UnknownOperationException", Error::not_found(message), 404)
         }
-        Missing::Method(allowed) => {
+        NoRoute::Method(allowed) => {
             let message = format!("An endpoint is called with POST, not {}.", head.method);
             let reply = refuse("ValidationError", Error::invalid(message), 405);
             reply.with_header(ALLOW, allowed.join(", "))
@@ -59,7 +59,7 @@ fn refuse_call(head: &RequestHead<'_>, missing: &Missing) -> Reply {
 }
 
 impl SagemakerApi {
-    async fn invoke_endpoint(&self, mut request: Request<'_>) -> Reply {
+    async fn invoke_endpoint(&self, mut request: RoutedRequest<'_>) -> Reply {
         let body = request.take_bytes();
         let endpoint = request.params.decoded("endpoint");
         let invocation = of_service(&request.head, &endpoint);
@@ -67,7 +67,7 @@ impl SagemakerApi {
         if reply.status == 200 { invoked(reply) } else { model_error(reply) }
     }
 
-    async fn invoke_endpoint_with_response_stream(&self, mut request: Request<'_>) -> Reply {
+    async fn invoke_endpoint_with_response_stream(&self, mut request: RoutedRequest<'_>) -> Reply {
         let body = request.take_bytes();
         let endpoint = request.params.decoded("endpoint");
         let mut invocation = of_service(&request.head, &endpoint);
@@ -182,9 +182,12 @@ pub(super) fn object(members: &[(&str, &str)]) -> Vec<u8> {
     body
 }
 
-/// A new random identifier, in the form of a UUID.
+fn random() -> u64 {
+    RandomState::new().hash_one(Instant::now())
+}
+
+/// A new random identifier in the format of a UUID.
 pub(super) fn new_id() -> String {
-    let random = || RandomState::new().hash_one(Instant::now());
     let (high, low) = (random(), random());
     // Version 4, variant 1.
     let (high, low) = (high & !0xf000 | 0x4000, low & !(0b11 << 62) | 0b10 << 62);

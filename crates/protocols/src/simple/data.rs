@@ -16,7 +16,7 @@ use tensorserve_tensor::{
 };
 
 /// The decoded `data`.
-pub(super) struct Data {
+pub(super) struct SimpleData {
     /// A tensor for each input.
     pub(super) inputs: Vec<Tensor>,
     /// They were sent as one row without the batch dimension.
@@ -56,7 +56,7 @@ pub(super) fn read(
     cursor: &mut Cursor,
     signature: &Signature,
     options: DataOptions,
-) -> Result<Data, DataFault> {
+) -> Result<SimpleData, DataFault> {
     let specs = &signature.inputs;
     if cursor.peek() != b'{' {
         let ([spec], false) = (specs.as_slice(), options.input_style == InputStyle::Tensors) else {
@@ -64,10 +64,10 @@ pub(super) fn read(
         };
         let input = read_value(cursor, 0, spec, options)?;
         check_shape(&input, spec)?;
-        return Ok(Data { inputs: vec![input], one_row: false });
+        return Ok(SimpleData { inputs: vec![input], one_row: false });
     }
     let mut inputs: Vec<Option<Tensor>> = specs.iter().map(|_| None).collect();
-    let mut others = Others::default();
+    let mut others = OtherMembers::default();
     let mut more = cursor.open_object()?;
     while more {
         let name = cursor.name()?;
@@ -87,21 +87,21 @@ pub(super) fn read(
     if options.input_style != InputStyle::Tensors {
         return complete(cursor, signature, inputs, &others, options);
     }
-    let given = |(index, input): (usize, Option<Tensor>)| input.ok_or(DataFault::Missing(index));
-    let inputs = inputs.into_iter().enumerate().map(given).collect::<Result<_, _>>()?;
-    Ok(Data { inputs, one_row: false })
+    let inputs = inputs.into_iter().enumerate();
+    let inputs = inputs.map(|(index, input)| input.ok_or(DataFault::Missing(index)));
+    Ok(SimpleData { inputs: inputs.collect::<Result<_, _>>()?, one_row: false })
 }
 
 /// The offsets of members that are not named like an input, but may contain one.
 #[derive(Default)]
-struct Others {
+struct OtherMembers {
     data: Option<usize>,
     ids: Option<usize>,
     values: Option<usize>,
     max_ids: Option<usize>,
 }
 
-impl Others {
+impl OtherMembers {
     fn note(&mut self, name: &[u8], at: usize) {
         match name {
             b"data" => self.data = Some(at),
@@ -119,9 +119,9 @@ fn complete(
     cursor: &mut Cursor,
     signature: &Signature,
     mut inputs: Vec<Option<Tensor>>,
-    others: &Others,
+    others: &OtherMembers,
     options: DataOptions,
-) -> Result<Data, DataFault> {
+) -> Result<SimpleData, DataFault> {
     let specs = &signature.inputs;
     let end = cursor.offset();
     let mut one_row = false;
@@ -153,7 +153,7 @@ fn complete(
         Some(input) => Ok(input),
         None => default(signature, spec, rows).ok_or(DataFault::Missing(index)),
     });
-    Ok(Data { inputs: all.collect::<Result<_, _>>()?, one_row })
+    Ok(SimpleData { inputs: all.collect::<Result<_, _>>()?, one_row })
 }
 
 /// The default value of an input, repeated for `rows` rows.
@@ -196,7 +196,7 @@ fn read_sparse(
     let values = values.values::<f64>().unwrap_or(&[]);
     if ids.len() != values.len() {
         let (ids, values) = (ids.len(), values.len());
-        return Err(DataFault::Run(format!("there are {ids} ids, but {values} values")));
+        return Err(DataFault::Run(format!("there are {ids} ids and {values} values")));
     }
     let width = usize::try_from(width).map_err(|_| DataFault::Missing(0))?;
     let mut row = aligned_vec::<f64>(width);
@@ -238,8 +238,8 @@ fn check_shape(tensor: &Tensor, spec: &TensorSpec) -> Result<(), DataFault> {
         return Ok(());
     };
     let dims = tensor.shape().dims();
-    let fits = |(dim, size): (&i64, &i64)| *size < 0 || dim == size;
-    if dims.len() == declared.len() && dims.iter().zip(&declared).all(fits) {
+    let mut sizes = dims.iter().zip(&declared);
+    if dims.len() == declared.len() && sizes.all(|(dim, size)| *size < 0 || dim == size) {
         return Ok(());
     }
     Err(DataFault::Run(format!(
@@ -252,11 +252,14 @@ fn check_shape(tensor: &Tensor, spec: &TensorSpec) -> Result<(), DataFault> {
 
 /// A shape as Python prints it.
 fn tuple(dims: &[i64]) -> String {
-    let size = |&dim: &i64| if dim < 0 { "None".into() } else { dim.to_string() };
     match dims {
-        [one] => format!("({},)", size(one)),
-        _ => format!("({})", dims.iter().map(size).collect::<Vec<_>>().join(", ")),
+        [one] => format!("({},)", dimension(one)),
+        _ => format!("({})", dims.iter().map(dimension).collect::<Vec<_>>().join(", ")),
     }
+}
+
+fn dimension(size: &i64) -> String {
+    if *size < 0 { "None".to_owned() } else { size.to_string() }
 }
 
 /// Whether `base64_decode` applies to a tensor.
@@ -271,8 +274,8 @@ fn decode_strings(tensor: &Tensor) -> Result<Tensor, DataFault> {
     let mut decoded = StringsBuilder::with_capacity(strings.len(), strings.byte_len());
     for text in strings.iter() {
         let decode = |out: &mut Vec<u8>| base64::decode(text, Alphabet::Any, out);
-        let bad = |_| DataFault::Run("a string is not base64".to_owned());
-        decoded.push_with(decode).map_err(bad)?;
+        let pushed = decoded.push_with(decode);
+        pushed.map_err(|_| DataFault::Run("a string is not base64".to_owned()))?;
     }
     let shape = Shape::clone(tensor.shape());
     Tensor::from_strings(shape, decoded).map_err(|e| DataFault::Run(e.to_string()))

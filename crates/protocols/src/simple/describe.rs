@@ -9,7 +9,7 @@ use super::{SimpleApi, clients, pages, refuse};
 use crate::sample;
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Choice, Engine, ModelHandle, ModelSpec, VersionState};
-use tensorserve_protocol::{Group, JSON, Methods, Reply, Request};
+use tensorserve_protocol::{JSON, Methods, Reply, RouteGroup, RoutedRequest};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Signature, TensorSpec};
 
@@ -17,7 +17,7 @@ const TEXT: &str = "text/html; charset=utf-8";
 
 /// Adds the routes below `/v1/models`, where TensorFlow Serving has its own: the list and the detail
 /// of models only if this server `replaces_original`.
-pub(super) fn add_routes(replaces_original: bool, group: &mut Group<'_, SimpleApi>) {
+pub(super) fn add_routes(replaces_original: bool, group: &mut RouteGroup<'_, SimpleApi>) {
     if replaces_original {
         for path in ["/v1/models", "/v1/models/"] {
             group
@@ -64,13 +64,14 @@ fn integer() -> Value {
 fn list(engine: &Engine) -> Reply {
     let models = engine.repository().ready_models();
     let models: Vec<ModelHandle> = models.iter().filter_map(|name| latest(engine, name)).collect();
-    let details: Vec<Detail> = models.iter().map(|handle| Detail::new(engine, handle)).collect();
+    let details: Vec<SimpleModelDetail> =
+        models.iter().map(|handle| SimpleModelDetail::new(engine, handle)).collect();
     Reply::ok(JSON, spaced(&details))
 }
 
 fn detail(engine: &Engine, name: &str) -> Reply {
     match latest(engine, name) {
-        Some(handle) => Reply::ok(JSON, spaced(&Detail::new(engine, &handle))),
+        Some(handle) => Reply::ok(JSON, spaced(&SimpleModelDetail::new(engine, &handle))),
         None => {
             // The original's message and content type, because clients compare them.
             let error = not_found(engine, name);
@@ -88,7 +89,7 @@ fn not_found(engine: &Engine, name: &str) -> Error {
     Error::not_found(format!("Model not found: {name}{why}"))
 }
 
-fn gen_json(engine: &Engine, request: &Request<'_>) -> Reply {
+fn gen_json(engine: &Engine, request: &RoutedRequest<'_>) -> Reply {
     let (head, name) = (&request.head, request.params.decoded("model"));
     let version = match head.query_value("version").filter(|text| !text.is_empty()) {
         None => None,
@@ -137,31 +138,31 @@ fn latest(engine: &Engine, name: &str) -> Option<ModelHandle> {
 
 /// The detail of a model, in the order of the original.
 #[derive(Serialize)]
-struct Detail<'a> {
+struct SimpleModelDetail<'a> {
     model_name: &'a str,
     model_base_path: String,
     model_version_list: Vec<String>,
-    model_signature: Tensors,
+    model_signature: SimpleSignature,
     platform: &'a str,
     /// Not in the original: all signatures.
-    model_signatures: std::collections::BTreeMap<&'a str, Tensors>,
+    model_signatures: std::collections::BTreeMap<&'a str, SimpleSignature>,
 }
 
 #[derive(Default, Serialize)]
-struct Tensors {
-    inputs: Vec<Declared>,
-    outputs: Vec<Declared>,
+struct SimpleSignature {
+    inputs: Vec<SimpleTensor>,
+    outputs: Vec<SimpleTensor>,
 }
 
 /// An input or output, with TensorFlow's number for its type.
 #[derive(Serialize)]
-struct Declared {
+struct SimpleTensor {
     name: String,
     dtype: i32,
     shape: Vec<i64>,
 }
 
-impl<'a> Detail<'a> {
+impl<'a> SimpleModelDetail<'a> {
     fn new(engine: &Engine, handle: &'a ModelHandle) -> Self {
         let model = handle.model();
         let statuses = engine.repository().status(model);
@@ -169,33 +170,39 @@ impl<'a> Detail<'a> {
         let mut versions: Vec<i64> = ready.map(|status| status.version).collect();
         versions.sort_unstable();
         let signatures = handle.signatures().iter();
-        Detail {
+        SimpleModelDetail {
             model_name: model,
             model_base_path: base_path(handle),
             model_version_list: versions.iter().map(i64::to_string).collect(),
-            model_signature: shown(handle, None).map(Tensors::new).unwrap_or_default(),
+            model_signature: shown(handle, None).map(SimpleSignature::new).unwrap_or_default(),
             platform: handle.platform().title,
-            model_signatures: signatures.map(|s| (s.name.as_str(), Tensors::new(s))).collect(),
+            model_signatures: signatures
+                .map(|s| (s.name.as_str(), SimpleSignature::new(s)))
+                .collect(),
         }
     }
 }
 
-impl Tensors {
+impl SimpleSignature {
     fn new(signature: &Signature) -> Self {
-        let all = |specs: &[TensorSpec]| specs.iter().flat_map(declared).collect();
-        Tensors { inputs: all(&signature.inputs), outputs: all(&signature.outputs) }
+        let inputs = signature.inputs.iter().flat_map(declared).collect();
+        let outputs = signature.outputs.iter().flat_map(declared).collect();
+        SimpleSignature { inputs, outputs }
     }
 }
 
 /// A tensor as the original lists it: a sparse tensor as three.
-fn declared(spec: &TensorSpec) -> Vec<Declared> {
+fn declared(spec: &TensorSpec) -> Vec<SimpleTensor> {
     let TensorSpec { alias, dtype_number: dtype, .. } = spec;
     if spec.sparse.is_some() {
         let parts = ["values", "indices", "shape"].map(|part| format!("{alias}_{part}"));
-        return parts.into_iter().map(|name| Declared { name, dtype: 0, shape: vec![] }).collect();
+        return parts
+            .into_iter()
+            .map(|name| SimpleTensor { name, dtype: 0, shape: vec![] })
+            .collect();
     }
     let shape = spec.shape.sizes().unwrap_or_default();
-    vec![Declared { name: alias.clone(), dtype: *dtype, shape }]
+    vec![SimpleTensor { name: alias.clone(), dtype: *dtype, shape }]
 }
 
 /// The directory of a model's versions, or that of its only version.
@@ -211,13 +218,13 @@ fn base_path(handle: &ModelHandle) -> String {
 fn spaced(value: &impl Serialize) -> Vec<u8> {
     let mut text = Vec::new();
     // Writing to memory cannot fail.
-    let _ = value.serialize(&mut Serializer::with_formatter(&mut text, Spaced));
+    let _ = value.serialize(&mut Serializer::with_formatter(&mut text, SpacedFormatter));
     text
 }
 
-struct Spaced;
+struct SpacedFormatter;
 
-impl Formatter for Spaced {
+impl Formatter for SpacedFormatter {
     fn begin_array_value<W>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()>
     where
         W: ?Sized + std::io::Write,

@@ -1,7 +1,7 @@
 //! The JSON of a response to `POST /`.
 
 use super::profile;
-use tensorserve_codec::json::write::{self, Floats, Layout, Style, Texts};
+use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
 use tensorserve_core::engine::{InferResponse, InputStyle};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Signature, Tensor};
@@ -43,7 +43,7 @@ fn outputs(
     mut profile: Option<&str>,
     body: &mut Vec<u8>,
 ) -> Result<()> {
-    let style = Style { layout: Layout::Compact, floats: Floats::Python, texts: Texts::Lossy };
+    let style = Style { layout: JsonLayout::Compact, floats: Floats::Python, texts: Texts::Lossy };
     let specs = signature.map_or(&[][..], |signature| &signature.outputs);
     body.push(b'{');
     for (spec, output) in specs.iter().zip(outputs) {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::find;
 use crate::images;
 use tensorserve_core::engine::{Engine, InferRequest, Resolver, SignatureRun};
-use tensorserve_protocol::Form;
+use tensorserve_protocol::MultipartForm;
 use tensorserve_tensor::error::{Error, Result};
 
 /// The most bytes of a text field.
@@ -27,7 +27,7 @@ impl ImageForm {
     ///
     /// # Errors
     /// For a text field that is too long or not UTF-8.
-    pub(super) fn of(form: Form) -> Result<Self> {
+    pub(super) fn of(form: MultipartForm) -> Result<Self> {
         let mut fields = ImageForm::default();
         let mut images = Vec::new();
         for (name, content) in form.parts {

@@ -19,8 +19,8 @@ use tensorserve_core::engine::{
     VersionState,
 };
 use tensorserve_protocol::{
-    Body, BodyKind, Host, JSON, Listeners, Methods, Protocol, Reply, Request, RequestHead, Routes,
-    bounded,
+    Body, BodyKind, Host, JSON, Listeners, Methods, Protocol, Reply, RequestHead, RoutedRequest,
+    Routes, bounded,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -108,7 +108,7 @@ fn content_type(head: &RequestHead<'_>) -> String {
 
 impl SimpleApi {
     /// Handles `POST /`.
-    async fn infer(&self, mut request: Request<'_>) -> Reply {
+    async fn infer(&self, mut request: RoutedRequest<'_>) -> Reply {
         let start = request.start;
         if let Body::Form(form) = request.body {
             return match ImageForm::of(form) {

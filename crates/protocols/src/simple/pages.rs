@@ -15,7 +15,7 @@ use tensorserve_codec::json::scan::Cursor;
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{Choice, Engine, ModelSpec};
 use tensorserve_protocol::url::field;
-use tensorserve_protocol::{Body, BodyKind, Group, Methods, Reply, Request, bounded};
+use tensorserve_protocol::{Body, BodyKind, Methods, Reply, RouteGroup, RoutedRequest, bounded};
 use tensorserve_tensor::error::{Error, Result};
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -32,7 +32,7 @@ const ICON: &[u8] = include_bytes!("static/favicon.ico");
 const LARGEST_PICTURE: usize = 2 << 20;
 
 /// Adds the routes of the pages, of their forms and of their assets.
-pub(super) fn add_routes(group: &mut Group<'_, SimpleApi>) {
+pub(super) fn add_routes(group: &mut RouteGroup<'_, SimpleApi>) {
     let (get, post) = (Methods::Get, Methods::Post);
     group
         .immediate(get, "/json_inference", Permission::Infer, |api, _| json_form(&api.engine))
@@ -79,25 +79,27 @@ fn asset(content_type: &'static str, content: &'static [u8]) -> Reply {
 fn json_form(engine: &Engine) -> Reply {
     let model = first_model(engine);
     let data = sample_for(engine, &model);
-    let fields = Fields { model, version: String::new(), signature: "serving_default".to_owned() };
+    let fields =
+        PageFields { model, version: String::new(), signature: "serving_default".to_owned() };
     page("JSON inference", &json_page(engine, &fields, &data, None))
 }
 
 fn image_form(engine: &Engine) -> Reply {
     let model = first_model(engine);
-    let fields = Fields { model, version: String::new(), signature: "serving_default".to_owned() };
+    let fields =
+        PageFields { model, version: String::new(), signature: "serving_default".to_owned() };
     page("Image inference", &image_page(engine, &fields, None, None))
 }
 
 fn client_form(engine: &Engine) -> Reply {
     let model = first_model(engine);
-    let fields = Fields { model, version: String::new(), signature: String::new() };
+    let fields = PageFields { model, version: String::new(), signature: String::new() };
     page("Generate clients", &client_page(engine, &fields, "bash", None))
 }
 
-async fn run_json(api: &SimpleApi, mut request: Request<'_>) -> Reply {
+async fn run_json(api: &SimpleApi, mut request: RoutedRequest<'_>) -> Reply {
     let form = request.take_bytes();
-    let fields = Fields::of(&form);
+    let fields = PageFields::of(&form);
     let data = field(&form, "json_data").unwrap_or_default();
     let answer = match document(&fields, &data) {
         Ok(body) => api.infer_json(&body, request.start).await,
@@ -107,7 +109,7 @@ async fn run_json(api: &SimpleApi, mut request: Request<'_>) -> Reply {
     with_outcome(page("JSON inference", &shown), answer)
 }
 
-async fn run_image(api: &SimpleApi, request: Request<'_>) -> Reply {
+async fn run_image(api: &SimpleApi, request: RoutedRequest<'_>) -> Reply {
     let form = match request.body {
         Body::Form(form) => form,
         Body::Bytes(_) => Default::default(),
@@ -116,7 +118,7 @@ async fn run_image(api: &SimpleApi, request: Request<'_>) -> Reply {
         Ok(form) => form,
         Err(error) => return refuse(error, 400),
     };
-    let fields = Fields {
+    let fields = PageFields {
         model: form.model_name.clone().unwrap_or_default(),
         version: form.model_version.clone().unwrap_or_default(),
         signature: form.signature_name.clone().unwrap_or_default(),
@@ -127,9 +129,9 @@ async fn run_image(api: &SimpleApi, request: Request<'_>) -> Reply {
     with_outcome(page("Image inference", &shown), answer)
 }
 
-fn run_client(api: &SimpleApi, mut request: Request<'_>) -> Reply {
+fn run_client(api: &SimpleApi, mut request: RoutedRequest<'_>) -> Reply {
     let form = request.take_bytes();
-    let fields = Fields::of(&form);
+    let fields = PageFields::of(&form);
     let language = field(&form, "language").unwrap_or_default();
     let query =
         [("language", &language), ("signature", &fields.signature), ("version", &fields.version)];
@@ -139,7 +141,12 @@ fn run_client(api: &SimpleApi, mut request: Request<'_>) -> Reply {
     with_outcome(page("Generate clients", &shown), answer)
 }
 
-fn client_page(engine: &Engine, fields: &Fields, language: &str, result: Option<&Bytes>) -> String {
+fn client_page(
+    engine: &Engine,
+    fields: &PageFields,
+    language: &str,
+    result: Option<&Bytes>,
+) -> String {
     let choice = |(id, name): (&str, &str)| {
         let selected = if id == language { " selected" } else { "" };
         format!("<option value=\"{id}\"{selected}>{}</option>", escape(name))
@@ -159,16 +166,16 @@ fn client_page(engine: &Engine, fields: &Fields, language: &str, result: Option<
 }
 
 /// The form fields that select a model.
-struct Fields {
+struct PageFields {
     model: String,
     version: String,
     signature: String,
 }
 
-impl Fields {
+impl PageFields {
     /// The fields of a submitted form.
     fn of(form: &[u8]) -> Self {
-        Fields {
+        PageFields {
             model: field(form, "model_name").unwrap_or_default(),
             version: field(form, "model_version").unwrap_or_default(),
             signature: field(form, "signature_name").unwrap_or_default(),
@@ -178,13 +185,6 @@ impl Fields {
     fn html(&self, engine: &Engine) -> String {
         let options: String =
             engine.repository().ready_models().iter().map(|name| option(name)).collect();
-        let input = |name: &str, title: &str, value: &str, more: &str| {
-            let value = escape(value);
-            format!(
-                "<label for=\"{name}\">{title}</label>\
-                 <input id=\"{name}\" name=\"{name}\" value=\"{value}\"{more}>\n"
-            )
-        };
         format!(
             "{}<datalist id=\"models\">{options}</datalist>\n{}{}",
             input("model_name", "Model name", &self.model, " list=\"models\""),
@@ -199,8 +199,16 @@ impl Fields {
     }
 }
 
+fn input(name: &str, title: &str, value: &str, attributes: &str) -> String {
+    let value = escape(value);
+    format!(
+        "<label for=\"{name}\">{title}</label>\
+         <input id=\"{name}\" name=\"{name}\" value=\"{value}\"{attributes}>\n"
+    )
+}
+
 /// The JSON document for `POST /` from a form.
-fn document(fields: &Fields, data: &str) -> Result<Vec<u8>> {
+fn document(fields: &PageFields, data: &str) -> Result<Vec<u8>> {
     let data = data.trim();
     let mut cursor = Cursor::new(data.as_bytes());
     let is_value = cursor.skip_value().is_ok() && cursor.remaining() == 0 && !data.is_empty();
@@ -225,7 +233,7 @@ fn document(fields: &Fields, data: &str) -> Result<Vec<u8>> {
     Ok(body)
 }
 
-fn json_page(engine: &Engine, fields: &Fields, data: &str, result: Option<&Bytes>) -> String {
+fn json_page(engine: &Engine, fields: &PageFields, data: &str, result: Option<&Bytes>) -> String {
     format!(
         "<h1>JSON inference</h1>\n<form method=\"post\" action=\"/run_json_inference\">\n\
          {}<label for=\"json_data\">JSON data</label>\
@@ -239,7 +247,7 @@ fn json_page(engine: &Engine, fields: &Fields, data: &str, result: Option<&Bytes
 
 fn image_page(
     engine: &Engine,
-    fields: &Fields,
+    fields: &PageFields,
     picture: Option<&Bytes>,
     result: Option<&Bytes>,
 ) -> String {
@@ -360,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_form_becomes_one_request_and_no_more() {
-        let fields = |model: &str| Fields {
+        let fields = |model: &str| PageFields {
             model: model.to_owned(),
             version: "2".to_owned(),
             signature: String::new(),

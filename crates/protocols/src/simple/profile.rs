@@ -8,7 +8,7 @@ use tensorserve_core::engine::OpRun;
 
 /// All runs of one kind of operation.
 #[derive(Default)]
-struct Row<'a> {
+struct ProfileRow<'a> {
     nodes: HashSet<&'a str>,
     runs: usize,
     bytes: u64,
@@ -16,7 +16,7 @@ struct Row<'a> {
     accelerator: u64,
 }
 
-impl Row<'_> {
+impl ProfileRow<'_> {
     fn total(&self) -> u64 {
         self.cpu.saturating_add(self.accelerator)
     }
@@ -44,7 +44,7 @@ const FOOT: &str = "\n======================End of Report=======================
 /// Formats the profile, the longest total time first. The percentages are the share of this line and all
 /// that follow, and that of this line.
 pub(super) fn text(runs: &[OpRun]) -> String {
-    let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
+    let mut rows: BTreeMap<&str, ProfileRow> = BTreeMap::new();
     for run in runs {
         let row = rows.entry(&run.op).or_default();
         row.runs += 1;
@@ -53,12 +53,12 @@ pub(super) fn text(runs: &[OpRun]) -> String {
         let time = if run.on_accelerator { &mut row.accelerator } else { &mut row.cpu };
         *time = time.saturating_add(run.nanos);
     }
-    let mut rows: Vec<(&str, Row)> = rows.into_iter().collect();
+    let mut rows: Vec<(&str, ProfileRow)> = rows.into_iter().collect();
     rows.sort_by_key(|(_, row)| std::cmp::Reverse(row.total()));
-    let mut bytes = Shares::new(rows.iter().map(|(_, row)| row.bytes));
-    let mut total = Shares::new(rows.iter().map(|(_, row)| row.total()));
-    let mut accelerator = Shares::new(rows.iter().map(|(_, row)| row.accelerator));
-    let mut cpu = Shares::new(rows.iter().map(|(_, row)| row.cpu));
+    let mut bytes = ColumnShares::new(rows.iter().map(|(_, row)| row.bytes));
+    let mut total = ColumnShares::new(rows.iter().map(|(_, row)| row.total()));
+    let mut accelerator = ColumnShares::new(rows.iter().map(|(_, row)| row.accelerator));
+    let mut cpu = ColumnShares::new(rows.iter().map(|(_, row)| row.cpu));
     let width = rows.iter().map(|(op, _)| op.len()).max().unwrap_or(0);
     let mut text = HEAD.to_owned();
     for (op, row) in &rows {
@@ -77,15 +77,15 @@ pub(super) fn text(runs: &[OpRun]) -> String {
 }
 
 /// The shares of a column's values in its sum.
-struct Shares {
+struct ColumnShares {
     sum: u64,
     left: u64,
 }
 
-impl Shares {
+impl ColumnShares {
     fn new(values: impl Iterator<Item = u64>) -> Self {
         let sum = values.fold(0, u64::saturating_add);
-        Shares { sum, left: sum }
+        ColumnShares { sum, left: sum }
     }
 
     fn cell(&mut self, value: u64, shown: fn(u64) -> String) -> String {

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::data::{self, Data, DataOptions};
+use super::data::{self, DataOptions, SimpleData};
 use super::find;
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::dump::dump;
@@ -17,13 +17,17 @@ use tensorserve_core::engine::{Engine, InferRequest, ModelHandle, Resolver, Sign
 use tensorserve_tensor::error::{Error, Result};
 
 /// A request, and whether it is one row without the batch dimension: then so is the response.
-pub(super) type Decoded = (InferRequest, bool);
+pub(super) type SimpleDecoded = (InferRequest, bool);
 
 /// Decodes a body.
 ///
 /// # Errors
 /// For invalid JSON, an unknown model, version or signature, and values that do not match it.
-pub(super) fn decode(engine: &Engine, resolver: &mut Resolver<'_>, body: &[u8]) -> Result<Decoded> {
+pub(super) fn decode(
+    engine: &Engine,
+    resolver: &mut Resolver<'_>,
+    body: &[u8],
+) -> Result<SimpleDecoded> {
     match decode_in_one_pass(engine, resolver, body) {
         Some(decoded) => Ok(decoded),
         None => decode_in_two_passes(engine, resolver, body),
@@ -32,7 +36,7 @@ pub(super) fn decode(engine: &Engine, resolver: &mut Resolver<'_>, body: &[u8]) 
 
 /// The members besides `data`.
 #[derive(Default)]
-struct Fields {
+struct SimpleRequestFields {
     model_name: Option<String>,
     model_version: Option<i64>,
     signature_name: Option<String>,
@@ -52,7 +56,7 @@ const FIELDS: [&[u8]; 7] = [
     b"postprocess",
 ];
 
-impl Fields {
+impl SimpleRequestFields {
     /// Reads the member `name`, whose value is at `cursor`.
     fn read(&mut self, name: &[u8], cursor: &mut Cursor, body: &[u8]) -> Result<()> {
         let at = cursor.offset();
@@ -95,7 +99,7 @@ impl Fields {
     }
 
     /// The request to run a signature on `data`.
-    fn request(&self, version: ModelHandle, signature: usize, data: Data) -> Decoded {
+    fn request(&self, version: ModelHandle, signature: usize, data: SimpleData) -> SimpleDecoded {
         let run = SignatureRun::predict(signature, data.inputs);
         let mut request = InferRequest::new(version, run);
         request.profile = self.profile;
@@ -163,13 +167,13 @@ fn decode_in_one_pass(
     engine: &Engine,
     resolver: &mut Resolver<'_>,
     body: &[u8],
-) -> Option<Decoded> {
+) -> Option<SimpleDecoded> {
     let mut cursor = Cursor::new(body);
     if cursor.skip_space() != b'{' || !cursor.open_object().ok()? {
         return None;
     }
-    let mut fields = Fields::default();
-    let mut decoded: Option<Decoded> = None;
+    let mut fields = SimpleRequestFields::default();
+    let mut decoded: Option<SimpleDecoded> = None;
     loop {
         let name = cursor.name().ok()?;
         if FIELDS.contains(&&*name) {
@@ -198,9 +202,9 @@ fn decode_in_two_passes(
     engine: &Engine,
     resolver: &mut Resolver<'_>,
     body: &[u8],
-) -> Result<Decoded> {
+) -> Result<SimpleDecoded> {
     let data_at = find_data(body)?;
-    let mut fields = Fields::default();
+    let mut fields = SimpleRequestFields::default();
     let mut cursor = Cursor::new(body);
     cursor.skip_space();
     let mut more = cursor.open_object().map_err(|e| not_json(body, e))?;

@@ -1,7 +1,7 @@
 //! The result of an inference, before it is encoded in the format that a REST client requested.
 
 use super::classify::{self, Classifications};
-use super::encode::{self, Format};
+use super::encode::{self, TfsFormat};
 use tensorserve_core::engine::{InferResponse, Method, ModelHandle};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Signature, Tensor, TensorSpec};
@@ -11,27 +11,27 @@ use tensorserve_tensor::{Signature, Tensor, TensorSpec};
 pub(crate) struct AnswerForm {
     pub(crate) method: Method,
     /// The layout of inputs and outputs.
-    pub(crate) format: Format,
+    pub(crate) format: TfsFormat,
     /// The number of examples.
     pub(crate) examples: usize,
 }
 
 impl AnswerForm {
     /// For outputs as tensors.
-    pub(crate) fn outputs(format: Format) -> Self {
+    pub(crate) fn outputs(format: TfsFormat) -> Self {
         AnswerForm { method: Method::Predict, format, examples: 0 }
     }
 
     /// For one result per example.
     pub(crate) fn examples(method: Method, examples: &Tensor) -> Self {
-        AnswerForm { method, format: Format::Row, examples: examples.rows().unwrap_or(0) }
+        AnswerForm { method, format: TfsFormat::Row, examples: examples.rows().unwrap_or(0) }
     }
 }
 
 /// The result of an inference.
 pub(crate) enum TfsAnswer {
     /// The outputs of a signature.
-    Outputs { version: ModelHandle, signature: usize, format: Format, tensors: Vec<Tensor> },
+    Outputs { version: ModelHandle, signature: usize, format: TfsFormat, tensors: Vec<Tensor> },
     /// The classes of each example.
     Classes(Classifications),
     /// The regression value of each example.

@@ -4,9 +4,9 @@
 use bytes::Bytes;
 use prost::Message;
 
-use super::predict::Decoded;
+use super::predict::DecodedTensors;
 use super::rest::RestCall;
-use super::{DEFAULT_SIGNATURE, encode::Format, failure, grpc};
+use super::{DEFAULT_SIGNATURE, encode::TfsFormat, failure, grpc};
 use tensorserve_codec::npy;
 use tensorserve_core::engine::{Call, Choice, Engine, ModelHandle, Resolver};
 use tensorserve_proto::serving::model_spec::VersionChoice;
@@ -18,7 +18,7 @@ use tensorserve_tensor::error::{Error, Result};
 
 /// The format of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wire {
+pub(super) enum BodyFormat {
     Json,
     /// One array, as `numpy.save` writes it.
     Npy,
@@ -26,16 +26,16 @@ pub(super) enum Wire {
     Message(String),
 }
 
-impl Wire {
+impl BodyFormat {
     /// The format of a request's payload. Unknown media types are JSON, as every media type is for
     /// TensorFlow Serving.
     pub(super) fn of_body(head: &RequestHead<'_>, exact: bool) -> Self {
         let kind = head.header("content-type").filter(|_| !exact).unwrap_or_default();
         let kind = media_type(kind);
         match kind.as_str() {
-            NPY => Wire::Npy,
-            "application/x-protobuf" | "application/protobuf" => Wire::Message(kind),
-            _ => Wire::Json,
+            NPY => BodyFormat::Npy,
+            "application/x-protobuf" | "application/protobuf" => BodyFormat::Message(kind),
+            _ => BodyFormat::Json,
         }
     }
 
@@ -43,9 +43,11 @@ impl Wire {
     pub(super) fn of_answer(&self, head: &RequestHead<'_>, exact: bool) -> Self {
         let accept = head.header("accept").filter(|_| !exact);
         match self {
-            Wire::Message(kind) => Wire::Message(kind.clone()),
-            Wire::Json | Wire::Npy if accept.is_some_and(prefers_npy) => Wire::Npy,
-            Wire::Json | Wire::Npy => Wire::Json,
+            BodyFormat::Message(kind) => BodyFormat::Message(kind.clone()),
+            BodyFormat::Json | BodyFormat::Npy if accept.is_some_and(prefers_npy) => {
+                BodyFormat::Npy
+            }
+            BodyFormat::Json | BodyFormat::Npy => BodyFormat::Json,
         }
     }
 }
@@ -56,7 +58,11 @@ fn prefers_npy(accept: &str) -> bool {
 }
 
 /// Reads an array: the one input of the default signature.
-pub(super) fn decode(body: &[u8], handle: &ModelHandle, max_bytes: usize) -> Result<Decoded> {
+pub(super) fn decode(
+    body: &[u8],
+    handle: &ModelHandle,
+    max_bytes: usize,
+) -> Result<DecodedTensors> {
     let (signature, declared) = handle.signature(DEFAULT_SIGNATURE).ok_or_else(|| {
         Error::invalid(format!(
             "Serving signature name: \"{DEFAULT_SIGNATURE}\" not found in signature def"
@@ -70,7 +76,7 @@ pub(super) fn decode(body: &[u8], handle: &ModelHandle, max_bytes: usize) -> Res
         )));
     }
     let inputs = vec![npy::read(body, max_bytes)?];
-    Ok(Decoded { signature, inputs, format: Format::Column })
+    Ok(DecodedTensors { signature, inputs, format: TfsFormat::Column })
 }
 
 /// Refuses a signature whose response is not one array, before it is run.

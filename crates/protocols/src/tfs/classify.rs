@@ -85,14 +85,14 @@ fn output(signature: &Signature, alias: &str) -> Option<usize> {
 }
 
 /// Collects serialized examples into a tensor.
-pub struct Examples<'c> {
+pub struct ExamplesBuilder<'c> {
     context: &'c [u8],
     strings: StringsBuilder,
     /// The remaining memory budget in bytes.
     room: usize,
 }
 
-impl<'c> Examples<'c> {
+impl<'c> ExamplesBuilder<'c> {
     /// The memory of a string besides its bytes, here and as a record of 24 bytes in the runtime.
     const RECORD: usize = 32;
 
@@ -101,7 +101,7 @@ impl<'c> Examples<'c> {
     /// lacks. The tensor may take `max_bytes`, because a context is repeated for each example.
     #[must_use]
     pub fn new(context: &'c [u8], max_bytes: usize) -> Self {
-        Examples { context, strings: StringsBuilder::default(), room: max_bytes }
+        ExamplesBuilder { context, strings: StringsBuilder::default(), room: max_bytes }
     }
 
     /// The remaining memory budget in bytes.
@@ -151,7 +151,7 @@ pub fn examples_tensor<E: AsRef<[u8]>>(
     examples: &[E],
     max_bytes: usize,
 ) -> Result<Tensor> {
-    let mut all = Examples::new(context, max_bytes);
+    let mut all = ExamplesBuilder::new(context, max_bytes);
     for example in examples {
         all.push(example.as_ref())?;
     }

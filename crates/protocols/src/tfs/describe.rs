@@ -16,7 +16,9 @@ use tensorserve_tensor::{DType, Data, DeclaredShape, Signature, Tensor, TensorSp
 /// The response to `GET /v1/models/NAME[/versions/VERSION]`.
 pub(super) fn status(engine: &Engine, name: &str, version: Option<i64>) -> Result<Reply> {
     let versions = versions(engine, name, version)?;
-    let all = Statuses { model_version_status: versions.iter().map(Status::of).collect() };
+    let all = ModelStatusJson {
+        model_version_status: versions.iter().map(VersionStatusJson::of).collect(),
+    };
     Ok(Reply::ok(JSON, pretty(&all)))
 }
 
@@ -26,11 +28,13 @@ pub(super) fn list(engine: &Engine) -> Reply {
     let models = engine.repository().all_models();
     let status = |name: &String| {
         let versions = engine.repository().status(name);
-        let all = Statuses { model_version_status: versions.iter().map(Status::of).collect() };
+        let all = ModelStatusJson {
+            model_version_status: versions.iter().map(VersionStatusJson::of).collect(),
+        };
         (name.clone(), all)
     };
     let status = models.iter().map(status).collect();
-    Reply::ok(JSON, pretty(&Models { models, status }))
+    Reply::ok(JSON, pretty(&ModelListJson { models, status }))
 }
 
 /// The status of a model's versions, or of one of them.
@@ -56,36 +60,36 @@ pub(super) fn versions(
 
 // serde writes members in the order of declaration, which is that of the protocol buffers.
 #[derive(Serialize)]
-struct Models {
+struct ModelListJson {
     models: Vec<String>,
-    status: BTreeMap<String, Statuses>,
+    status: BTreeMap<String, ModelStatusJson>,
 }
 
 #[derive(Serialize)]
-struct Statuses {
-    model_version_status: Vec<Status>,
+struct ModelStatusJson {
+    model_version_status: Vec<VersionStatusJson>,
 }
 
 #[derive(Serialize)]
-struct Status {
+struct VersionStatusJson {
     version: String,
     state: &'static str,
-    status: StatusProto,
+    status: StatusJson,
 }
 
 #[derive(Serialize)]
-struct StatusProto {
+struct StatusJson {
     error_code: &'static str,
     error_message: String,
 }
 
-impl Status {
+impl VersionStatusJson {
     fn of(status: &VersionStatus) -> Self {
         let (state, error) = state_of(&status.state);
-        Status {
+        VersionStatusJson {
             version: status.version.to_string(),
             state: state.as_str_name(),
-            status: StatusProto {
+            status: StatusJson {
                 error_code: error.map_or("OK", |error| error.code().name()),
                 error_message: error.map_or(String::new(), |error| error.message().to_owned()),
             },
@@ -107,7 +111,7 @@ pub(super) fn state_of(state: &VersionState) -> (StateProto, Option<&Error>) {
 
 /// The response to `GET …/metadata`.
 pub(super) fn metadata(handle: &ModelHandle) -> String {
-    let spec = pretty(&ModelSpecProto {
+    let spec = pretty(&ModelSpecJson {
         name: handle.model(),
         signature_name: "",
         version: handle.version().to_string(),
@@ -120,25 +124,26 @@ pub(super) fn metadata(handle: &ModelHandle) -> String {
 }
 
 #[derive(Serialize)]
-struct ModelSpecProto<'a> {
+struct ModelSpecJson<'a> {
     name: &'a str,
     signature_name: &'a str,
     version: String,
 }
 
 fn signature_def(signature: &Signature) -> serde_json::Value {
-    let specs = |specs: &[TensorSpec]| -> serde_json::Map<String, serde_json::Value> {
-        specs.iter().map(|spec| (spec.alias.clone(), tensor_info(spec))).collect()
-    };
     let defaults = signature.defaults.iter();
     let defaults: serde_json::Map<String, serde_json::Value> =
         defaults.map(|(alias, tensor)| (alias.clone(), tensor_proto(tensor))).collect();
     json!({
-        "inputs": specs(&signature.inputs),
-        "outputs": specs(&signature.outputs),
+        "inputs": tensor_infos(&signature.inputs),
+        "outputs": tensor_infos(&signature.outputs),
         "method_name": signature.method_name,
         "defaults": defaults,
     })
+}
+
+fn tensor_infos(specs: &[TensorSpec]) -> serde_json::Map<String, serde_json::Value> {
+    specs.iter().map(|spec| (spec.alias.clone(), tensor_info(spec))).collect()
 }
 
 fn tensor_info(spec: &TensorSpec) -> serde_json::Value {
@@ -202,17 +207,16 @@ fn tensor_proto(tensor: &Tensor) -> serde_json::Value {
     proto
 }
 
+fn base64_text(bytes: &[u8]) -> String {
+    let mut text = Vec::new();
+    tensorserve_codec::base64::encode(bytes, &mut text);
+    String::from_utf8(text).unwrap_or_default()
+}
+
 fn typed_values(tensor: &Tensor) -> (&'static str, serde_json::Value) {
-    let text = |bytes: &[u8]| {
-        let mut text = Vec::new();
-        tensorserve_codec::base64::encode(bytes, &mut text);
-        String::from_utf8(text).unwrap_or_default()
-    };
     if let Data::Strings(strings) = tensor.data() {
-        return ("string_val", strings.iter().map(text).collect::<Vec<_>>().into());
+        return ("string_val", strings.iter().map(base64_text).collect::<Vec<_>>().into());
     }
-    // The JSON mapping of protocol buffers writes 64-bit integers as strings.
-    let wide = |n: &dyn ToString| serde_json::Value::from(n.to_string());
     match tensor.dtype() {
         DType::Float => ("float_val", json!(tensor.values::<f32>().unwrap_or_default())),
         DType::Double => ("double_val", json!(tensor.values::<f64>().unwrap_or_default())),
@@ -222,20 +226,21 @@ fn typed_values(tensor: &Tensor) -> (&'static str, serde_json::Value) {
         DType::Int8 => ("int_val", json!(tensor.values::<i8>().unwrap_or_default())),
         DType::UInt8 => ("int_val", json!(tensor.values::<u8>().unwrap_or_default())),
         DType::UInt32 => ("uint32_val", json!(tensor.values::<u32>().unwrap_or_default())),
+        // The JSON mapping of protocol buffers writes 64-bit integers as strings.
         DType::Int64 => {
             let values = tensor.values::<i64>().unwrap_or_default().iter();
-            ("int64_val", values.map(|n| wide(n)).collect())
+            ("int64_val", values.map(|n| serde_json::Value::from(n.to_string())).collect())
         }
         DType::UInt64 => {
             let values = tensor.values::<u64>().unwrap_or_default().iter();
-            ("uint64_val", values.map(|n| wide(n)).collect())
+            ("uint64_val", values.map(|n| serde_json::Value::from(n.to_string())).collect())
         }
         DType::Bool => {
             let values = tensor.bytes().iter().map(|&byte| byte != 0);
             ("bool_val", values.collect())
         }
         DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 | DType::String => {
-            ("tensor_content", text(tensor.bytes()).into())
+            ("tensor_content", base64_text(tensor.bytes()).into())
         }
     }
 }

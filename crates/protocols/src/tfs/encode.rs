@@ -4,13 +4,13 @@
 use super::classify::Class;
 use super::fault::type_name;
 use tensorserve_codec::json::float;
-use tensorserve_codec::json::write::{self, Floats, Layout, Style, Texts, new_line};
+use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts, new_line};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Tensor, TensorSpec};
 
 /// The layout of inputs and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum TfsFormat {
     /// `instances`: a list of rows.
     Row,
     /// `inputs`: one tensor for each name.
@@ -19,7 +19,7 @@ pub(crate) enum Format {
 
 /// The outputs of `:predict`; with `exact`, an error for types that the reference cannot write.
 pub(super) fn outputs(
-    format: Format,
+    format: TfsFormat,
     specs: &[TensorSpec],
     outputs: &[Tensor],
     exact: bool,
@@ -31,8 +31,8 @@ pub(super) fn outputs(
     }
     let mut out = Vec::with_capacity(64);
     match format {
-        Format::Row => rows(&named, &mut out)?,
-        Format::Column => columns(&named, &mut out)?,
+        TfsFormat::Row => rows(&named, &mut out)?,
+        TfsFormat::Column => columns(&named, &mut out)?,
     }
     Ok(out)
 }
@@ -54,7 +54,7 @@ fn rows(named: &[(&str, &Tensor)], out: &mut Vec<u8>) -> Result<()> {
     out.extend_from_slice(b"{\n    \"predictions\": ");
     if let [(name, tensor)] = named {
         // The rows of a single output are on one line; only the closing bracket has its own line.
-        write_tensor(tensor, name, Layout::Line, 1, out)?;
+        write_tensor(tensor, name, JsonLayout::Line, 1, out)?;
         out.pop();
     } else {
         out.push(b'[');
@@ -78,7 +78,7 @@ fn object(named: &[(&str, &Tensor)], index: usize, out: &mut Vec<u8>) -> Result<
     out.push(b'{');
     for (position, (name, tensor)) in named.iter().enumerate() {
         member(position, 3, name, out);
-        write_tensor(&tensor.row(index), name, Layout::Line, 3, out)?;
+        write_tensor(&tensor.row(index), name, JsonLayout::Line, 3, out)?;
     }
     new_line(2, out);
     out.push(b'}');
@@ -109,12 +109,12 @@ fn batch_size(named: &[(&str, &Tensor)]) -> Result<usize> {
 fn columns(named: &[(&str, &Tensor)], out: &mut Vec<u8>) -> Result<()> {
     out.extend_from_slice(b"{\n    \"outputs\": ");
     if let [(name, tensor)] = named {
-        write_tensor(tensor, name, Layout::Pretty, 1, out)?;
+        write_tensor(tensor, name, JsonLayout::Pretty, 1, out)?;
     } else {
         out.push(b'{');
         for (position, (name, tensor)) in named.iter().enumerate() {
             member(position, 2, name, out);
-            write_tensor(tensor, name, Layout::Pretty, 2, out)?;
+            write_tensor(tensor, name, JsonLayout::Pretty, 2, out)?;
         }
         if !named.is_empty() {
             new_line(1, out);
@@ -138,7 +138,7 @@ fn member(position: usize, depth: usize, name: &str, out: &mut Vec<u8>) {
 fn write_tensor(
     tensor: &Tensor,
     name: &str,
-    layout: Layout,
+    layout: JsonLayout,
     depth: usize,
     out: &mut Vec<u8>,
 ) -> Result<()> {

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use prost::Message;
 
-use super::classify::{Examples, too_large};
+use super::classify::{ExamplesBuilder, too_large};
 use super::fault;
 use super::outline::Outline;
 use tensorserve_codec::base64::{self, Alphabet};
@@ -25,7 +25,7 @@ use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Error, Result};
 
 /// A decoded body.
-pub(super) struct Decoded {
+pub(super) struct DecodedExamples {
     /// Empty for the default signature.
     pub(super) signature_name: String,
     /// The serialized examples of the body, each preceded by the context.
@@ -34,7 +34,7 @@ pub(super) struct Decoded {
 
 /// Decodes a body. It needs no model: the reference reports mistakes in the body before an unknown
 /// model.
-pub(super) fn decode(body: &[u8], max_bytes: usize) -> Result<Decoded> {
+pub(super) fn decode(body: &[u8], max_bytes: usize) -> Result<DecodedExamples> {
     let outline = Outline::of(body, ["signature_name", "context", "examples"])?;
     let [signature_name, context, examples] = outline.members;
     let signature_name = outline.signature_name(signature_name)?;
@@ -55,14 +55,14 @@ pub(super) fn decode(body: &[u8], max_bytes: usize) -> Result<Decoded> {
     if !cursor.open_array() {
         return Err(outline.error("'examples' value is an empty array"));
     }
-    Ok(Decoded {
+    Ok(DecodedExamples {
         signature_name: String::from_utf8_lossy(&signature_name).into_owned(),
-        examples: read_examples(body, cursor, Examples::new(&serialized, max_bytes))?,
+        examples: read_examples(body, cursor, ExamplesBuilder::new(&serialized, max_bytes))?,
     })
 }
 
 /// Reads the elements of a list; `cursor` is at the first.
-fn read_examples(body: &[u8], cursor: Cursor, mut all: Examples) -> Result<Tensor> {
+fn read_examples(body: &[u8], cursor: Cursor, mut all: ExamplesBuilder) -> Result<Tensor> {
     let mut reader = ExampleReader { body, cursor, room: 0 };
     let mut serialized = Vec::new();
     loop {
@@ -115,11 +115,7 @@ impl<'b> ExampleReader<'b> {
         if features.is_empty() {
             return Ok(Example::default());
         }
-        let entry = |(name, value): (Cow<[u8]>, Feature)| Entry {
-            key: Some(name.into_owned().into()),
-            value: Some(value),
-        };
-        let feature = features.into_iter().map(entry).collect();
+        let feature = features.into_iter().map(feature_entry).collect();
         Ok(Example { features: Some(Features { feature }) })
     }
 
@@ -217,6 +213,10 @@ impl<'b> ExampleReader<'b> {
         self.room = self.room.checked_sub(bytes).ok_or_else(too_large)?;
         Ok(())
     }
+}
+
+fn feature_entry((name, value): (Cow<'_, [u8]>, Feature)) -> Entry {
+    Entry { key: Some(name.into_owned().into()), value: Some(value) }
 }
 
 /// The byte list of a feature; an error if it already has values of another type.

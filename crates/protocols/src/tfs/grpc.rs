@@ -266,16 +266,17 @@ pub fn metadata(
 }
 
 fn signature_def(signature: &Signature) -> SignatureDef {
-    let infos = |specs: &[TensorSpec]| {
-        specs.iter().map(|spec| (spec.alias.clone(), tensor_info(spec))).collect()
-    };
     let defaults = signature.defaults.iter();
     SignatureDef {
-        inputs: infos(&signature.inputs),
-        outputs: infos(&signature.outputs),
+        inputs: tensor_infos(&signature.inputs),
+        outputs: tensor_infos(&signature.outputs),
         method_name: signature.method_name.clone(),
         defaults: defaults.map(|(k, t)| (k.clone(), tensor_to_proto(t, Form::Values))).collect(),
     }
+}
+
+fn tensor_infos(specs: &[TensorSpec]) -> BTreeMap<String, TensorInfo> {
+    specs.iter().map(|spec| (spec.alias.clone(), tensor_info(spec))).collect()
 }
 
 fn tensor_info(spec: &TensorSpec) -> TensorInfo {

@@ -127,7 +127,7 @@ pub(super) fn decode_tasks(
         resolver.found_signature(first.signature);
     }
     let examples = tensor_of(input, max_bytes)?;
-    let run = |task: &Task<'_>| classify::run(task.signature, task.method, examples.clone());
+    let run = |task: &CheckedTask<'_>| classify::run(task.signature, task.method, examples.clone());
     let runs = tasks.iter().map(run).collect();
     let named = tasks.iter().map(|task| (task.method, task.name.to_owned())).collect();
     let form = TasksForm { tasks: named, examples: examples.rows().unwrap_or(0) };
@@ -171,7 +171,7 @@ pub(super) fn task_result(
 }
 
 /// A requested signature, checked.
-struct Task<'t> {
+struct CheckedTask<'t> {
     signature: usize,
     method: Method,
     /// The name of the signature.
@@ -179,9 +179,12 @@ struct Task<'t> {
 }
 
 /// Checks the tasks of a call: different signatures of one model.
-fn check_tasks<'t>(handle: &ModelHandle, given: &'t [InferenceTask]) -> Result<Vec<Task<'t>>> {
+fn check_tasks<'t>(
+    handle: &ModelHandle,
+    given: &'t [InferenceTask],
+) -> Result<Vec<CheckedTask<'t>>> {
     let model = given.first().map_or("", model_name);
-    let mut tasks: Vec<Task> = Vec::with_capacity(given.len());
+    let mut tasks: Vec<CheckedTask> = Vec::with_capacity(given.len());
     for task in given {
         let task = check_task(handle, model, task)?;
         if tasks.iter().any(|other| other.name == task.name) {
@@ -197,7 +200,11 @@ fn model_name(task: &InferenceTask) -> &str {
     task.model_spec.as_ref().map_or("", |spec| spec.name.as_str())
 }
 
-fn check_task<'t>(handle: &ModelHandle, model: &str, task: &'t InferenceTask) -> Result<Task<'t>> {
+fn check_task<'t>(
+    handle: &ModelHandle,
+    model: &str,
+    task: &'t InferenceTask,
+) -> Result<CheckedTask<'t>> {
     let spec = task.model_spec.as_ref();
     if model_name(task).is_empty() {
         return Err(Error::invalid("Found ModelSpec with an empty model name."));
@@ -221,19 +228,20 @@ fn check_task<'t>(handle: &ModelHandle, model: &str, task: &'t InferenceTask) ->
         return Err(Error::invalid(message));
     };
     classify::check(signature, method)?;
-    Ok(Task { signature: number, method, name })
+    Ok(CheckedTask { signature: number, method, name })
 }
 
 /// Classes as a message.
 pub(super) fn classification_result(all: &Classifications) -> ClassificationResult {
-    let class = |class: &classify::Class| {
-        let label = String::from_utf8_lossy(&class.label).into_owned();
-        Class { label, score: class.score }
-    };
-    let classes = |classes: &Vec<classify::Class>| ClassificationsProto {
-        classes: classes.iter().map(class).collect(),
-    };
-    ClassificationResult { classifications: all.iter().map(classes).collect() }
+    let classifications = all
+        .iter()
+        .map(|classes| ClassificationsProto { classes: classes.iter().map(class).collect() });
+    ClassificationResult { classifications: classifications.collect() }
+}
+
+fn class(class: &classify::Class) -> Class {
+    let label = String::from_utf8_lossy(&class.label).into_owned();
+    Class { label, score: class.score }
 }
 
 /// Regression values as a message.
@@ -253,7 +261,7 @@ pub(super) fn tensor_of(input: Option<&Input>, max_bytes: usize) -> Result<Tenso
             (&list.examples[..], context.unwrap_or_default())
         }
     };
-    let mut all = classify::Examples::new(&context, max_bytes);
+    let mut all = classify::ExamplesBuilder::new(&context, max_bytes);
     for example in examples {
         all.push(&example.encode_to_vec())?;
     }

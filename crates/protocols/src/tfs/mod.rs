@@ -17,8 +17,8 @@ use tensorserve_core::metrics::MetricsExporter;
 use tensorserve_core::repository::VersionFiles;
 use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
 use tensorserve_protocol::{
-    ALLOW, Host, JSON, Methods, Missing, Params, Protocol, Reply, Request, RequestHead, Route,
-    Routes, bounded,
+    ALLOW, Host, JSON, Methods, NoRoute, PathParams, Protocol, Reply, RequestHead, Route,
+    RoutedRequest, Routes, bounded,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -28,7 +28,7 @@ use self::prediction_log::PredictionLogs;
 use self::rest::RestCall;
 
 pub(crate) use self::answer::TfsAnswer;
-pub(crate) use self::encode::Format;
+pub(crate) use self::encode::TfsFormat;
 
 mod answer;
 mod binary;
@@ -190,7 +190,7 @@ fn add_routes(api: &Arc<RestApi>, routes: &mut Routes) {
 }
 
 /// Whether the parameters are valid names and version numbers.
-fn are_names_and_numbers(params: &Params<'_>) -> bool {
+fn are_names_and_numbers(params: &PathParams<'_>) -> bool {
     params.iter().all(|(name, value)| match name {
         "version" => value.bytes().all(|byte| byte.is_ascii_digit()),
         _ => !value.contains(':'),
@@ -206,7 +206,7 @@ struct PathSpec {
 
 impl PathSpec {
     /// Reads the parameters of a path; `None` if the version does not fit 64 bits.
-    fn of(params: &Params<'_>) -> Option<Self> {
+    fn of(params: &PathParams<'_>) -> Option<Self> {
         let (version, label) = (params.raw("version"), params.raw("label"));
         let version = if version.is_empty() { None } else { Some(version.parse().ok()?) };
         let label = (!label.is_empty()).then(|| params.decoded("label"));
@@ -224,14 +224,14 @@ impl PathSpec {
 
 impl RestApi {
     /// Handles `GET /v1/models`, which the reference does not have.
-    fn list(&self, request: Request<'_>) -> Reply {
+    fn list(&self, request: RoutedRequest<'_>) -> Reply {
         if self.exact {
             return self.described("", Err(missing_name()), request.start);
         }
         self.described("", Ok(describe::list(&self.engine)), request.start)
     }
 
-    fn status(&self, request: Request<'_>) -> Reply {
+    fn status(&self, request: RoutedRequest<'_>) -> Reply {
         let Some(spec) = PathSpec::of(&request.params) else {
             return self.version_too_large(&request.head);
         };
@@ -239,7 +239,7 @@ impl RestApi {
         self.described(&spec.name, status, request.start)
     }
 
-    fn metadata(&self, request: Request<'_>) -> Reply {
+    fn metadata(&self, request: RoutedRequest<'_>) -> Reply {
         // As in the reference, the word matches in any case, but only lower case selects the metadata.
         if !request.head.path().ends_with("/metadata") {
             return self.status(request);
@@ -269,7 +269,7 @@ impl RestApi {
         outcome.unwrap_or_else(failure)
     }
 
-    async fn infer(&self, method: Method, mut request: Request<'_>) -> Reply {
+    async fn infer(&self, method: Method, mut request: RoutedRequest<'_>) -> Reply {
         let Some(spec) = PathSpec::of(&request.params) else {
             return self.version_too_large(&request.head);
         };
@@ -285,7 +285,7 @@ impl RestApi {
     }
 
     /// The reference's metrics, for any method, as in the reference.
-    fn metrics(&self, request: Request<'_>) -> Reply {
+    fn metrics(&self, request: RoutedRequest<'_>) -> Reply {
         let path = request.head.path();
         match request.head.target.split_once('?').filter(|_| self.exact) {
             None => Reply::ok(metrics::CONTENT_TYPE, self.metrics.page()),
@@ -309,7 +309,7 @@ impl RestApi {
 
     /// The response to a path that the API does not have, or not with this method. The reference does
     /// not distinguish the two.
-    fn missing(&self, head: &RequestHead<'_>, missing: &Missing) -> Reply {
+    fn missing(&self, head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
         let method = head.method;
         if method == "OPTIONS" && self.prefix.is_empty() {
             return options(head);
@@ -320,7 +320,7 @@ impl RestApi {
         if method == "GET" && names_no_model(target) {
             return failure(missing_name());
         }
-        let Missing::Method(allowed) = missing else {
+        let NoRoute::Method(allowed) = missing else {
             return failure(malformed(method, target));
         };
         if self.exact {

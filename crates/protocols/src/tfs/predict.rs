@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::encode::Format;
+use super::encode::TfsFormat;
 use super::outline::Outline;
 use super::{DEFAULT_SIGNATURE, fault};
 use tensorserve_codec::base64::Alphabet;
@@ -22,11 +22,11 @@ use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 const MEMBERS: [&str; 3] = ["signature_name", "instances", "inputs"];
 
 /// A decoded body.
-pub(crate) struct Decoded {
+pub(crate) struct DecodedTensors {
     /// The index of the signature.
     pub(crate) signature: usize,
     pub(crate) inputs: Vec<Tensor>,
-    pub(crate) format: Format,
+    pub(crate) format: TfsFormat,
 }
 
 /// Decodes a body; with `exact`, only values of the types that the reference reads from JSON.
@@ -35,7 +35,7 @@ pub(super) fn decode(
     handle: &ModelHandle,
     max_bytes: usize,
     exact: bool,
-) -> Result<Decoded> {
+) -> Result<DecodedTensors> {
     let alphabet = Alphabet::Standard;
     let options = ReadOptions { coerce: false, all_types: !exact, alphabet, max_bytes };
     match decode_well_formed(body, handle, options) {
@@ -52,7 +52,11 @@ pub(super) fn check_form(body: &[u8]) -> Result<()> {
 }
 
 /// Decodes a body without mistakes whose signature name precedes its values; `None` for any other.
-fn decode_well_formed(body: &[u8], handle: &ModelHandle, options: ReadOptions) -> Option<Decoded> {
+fn decode_well_formed(
+    body: &[u8],
+    handle: &ModelHandle,
+    options: ReadOptions,
+) -> Option<DecodedTensors> {
     let mut cursor = Cursor::new(body);
     if cursor.skip_space() != b'{' || !cursor.open_object().ok()? {
         return None;
@@ -72,11 +76,11 @@ fn decode_well_formed(body: &[u8], handle: &ModelHandle, options: ReadOptions) -
                 }
                 let row = key == b"instances";
                 let (format, inputs) = if row {
-                    (Format::Row, read_rows(&mut cursor, specs, options).ok()?)
+                    (TfsFormat::Row, read_rows(&mut cursor, specs, options).ok()?)
                 } else {
-                    (Format::Column, read_columns(&mut cursor, specs, options).ok()?)
+                    (TfsFormat::Column, read_columns(&mut cursor, specs, options).ok()?)
                 };
-                decoded = Some(Decoded { signature, inputs, format });
+                decoded = Some(DecodedTensors { signature, inputs, format });
             }
             b"signature_name" | b"instances" | b"inputs" => return None,
             _ => cursor.skip_value().ok()?,
@@ -94,7 +98,11 @@ fn signature_name(given: Option<&[u8]>) -> Option<&str> {
     }
 }
 
-fn decode_checked(body: &[u8], handle: &ModelHandle, options: ReadOptions) -> Result<Decoded> {
+fn decode_checked(
+    body: &[u8],
+    handle: &ModelHandle,
+    options: ReadOptions,
+) -> Result<DecodedTensors> {
     let outline = Outline::of(body, MEMBERS)?;
     let [name, instances, inputs] = outline.members;
     let name = outline.signature_name(name)?;
@@ -108,17 +116,17 @@ fn decode_checked(body: &[u8], handle: &ModelHandle, options: ReadOptions) -> Re
             ));
         }
         (None, None) => return Err(Error::invalid("Missing 'inputs' or 'instances' key")),
-        (Some(offset), None) => (Format::Row, offset),
-        (None, Some(offset)) => (Format::Column, offset),
+        (Some(offset), None) => (TfsFormat::Row, offset),
+        (None, Some(offset)) => (TfsFormat::Column, offset),
     };
     let mut cursor = outline.at(offset);
     let inputs = match format {
-        Format::Row => read_rows(&mut cursor, specs, options)
+        TfsFormat::Row => read_rows(&mut cursor, specs, options)
             .map_err(|fault| rows_error(fault, specs, body, &|| outline.document())),
-        Format::Column => read_columns(&mut cursor, specs, options)
+        TfsFormat::Column => read_columns(&mut cursor, specs, options)
             .map_err(|fault| columns_error(&fault, specs, body)),
     };
-    Ok(Decoded { signature, inputs: inputs?, format })
+    Ok(DecodedTensors { signature, inputs: inputs?, format })
 }
 
 fn find_signature<'h>(handle: &'h ModelHandle, name: &[u8]) -> Result<(usize, &'h Signature)> {
@@ -251,18 +259,19 @@ fn read_named_row(
     Ok(())
 }
 
+fn element_error(row: usize, key: &str, error: &Error) -> Error {
+    let (code, message) = (error.code().name(), error.message());
+    Error::invalid(format!(
+        "Failed to process element: {row}{key} of 'instances' list. Error: {code}: {message}"
+    ))
+}
+
 fn rows_error(
     fault: RowsFault,
     specs: &[TensorSpec],
     body: &[u8],
     document: &dyn Fn() -> String,
 ) -> Error {
-    let element = |row: usize, key: &str, error: &Error| {
-        let (code, message) = (error.code().name(), error.message());
-        Error::invalid(format!(
-            "Failed to process element: {row}{key} of 'instances' list. Error: {code}: {message}"
-        ))
-    };
     let message = match fault {
         RowsFault::Syntax(error) => return fault::syntax(error),
         RowsFault::Shape(error) => return error,
@@ -283,7 +292,7 @@ fn rows_error(
         }
         RowsFault::UnknownInput { row, key } => {
             let error = Error::invalid(format!("JSON object: does not have named input: {key}"));
-            return element(row, &format!(" key: {key}"), &error);
+            return element_error(row, &format!(" key: {key}"), &error);
         }
         RowsFault::Keys { row, at } => {
             let names: Vec<&str> = specs.iter().map(|spec| spec.alias.as_str()).collect();
@@ -300,7 +309,7 @@ fn rows_error(
             };
             let error = fault::value(&fault, spec, body);
             let key = key.map_or(String::new(), |_| format!(" key: {}", spec.alias));
-            return element(row, &key, &error);
+            return element_error(row, &key, &error);
         }
     };
     Error::invalid(message)

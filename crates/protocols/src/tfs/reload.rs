@@ -10,17 +10,17 @@ use tensorserve_proto::serving::ModelServerConfig;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The settings of models that clients cannot choose.
-pub(super) struct Reload {
+pub(super) struct ReloadPolicy {
     common: ModelConfig,
     /// The prefixes of request logs in the server's own configuration.
     log_prefixes: BTreeSet<PathBuf>,
 }
 
-impl Reload {
+impl ReloadPolicy {
     pub(super) fn new(config: &RepositoryConfig) -> Self {
         let models = config.sources.iter().map(|source| &source.model);
         let prefixes = models.chain([&config.common]).filter_map(|model| model.log.prefix.clone());
-        Reload { common: config.common.clone(), log_prefixes: prefixes.collect() }
+        ReloadPolicy { common: config.common.clone(), log_prefixes: prefixes.collect() }
     }
 
     /// Serves the models of `config` instead of the current ones.

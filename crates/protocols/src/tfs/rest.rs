@@ -5,8 +5,8 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::answer::{AnswerForm, TfsAnswer};
-use super::binary::{self, Wire};
-use super::encode::Format;
+use super::binary::{self, BodyFormat};
+use super::encode::TfsFormat;
 use super::{REST, classify, examples, failure, predict, resolve};
 use tensorserve_core::engine::{
     Choice, Engine, EntryPoint, InferRequest, Method, ModelHandle, Resolver, SignatureRun,
@@ -28,7 +28,7 @@ pub(crate) struct RestCall<'a> {
 }
 
 /// A request, and the properties that its response depends on.
-pub(crate) type Decoded = (InferRequest, AnswerForm);
+pub(crate) type TfsDecoded = (InferRequest, AnswerForm);
 
 /// Handles `POST …:predict`, `:classify` and `:regress`.
 pub(super) async fn answer(
@@ -40,11 +40,11 @@ pub(super) async fn answer(
 ) -> Reply {
     let entry = engine.call(EntryPoint { protocol: REST, method: call.method }, start);
     let from = match call.method {
-        Method::Predict => Wire::of_body(head, call.exact),
-        Method::Classify | Method::Regress | Method::MultiInference => Wire::Json,
+        Method::Predict => BodyFormat::of_body(head, call.exact),
+        Method::Classify | Method::Regress | Method::MultiInference => BodyFormat::Json,
     };
     let to = from.of_answer(head, call.exact);
-    if let Wire::Message(kind) = to {
+    if let BodyFormat::Message(kind) = to {
         // Boxed, because it is rare and would enlarge the future of every request.
         return Box::pin(binary::answer(engine, call, entry, body, kind)).await;
     }
@@ -52,8 +52,8 @@ pub(super) async fn answer(
     let inferred = engine.infer(entry, decode, |form, response| {
         let answer = TfsAnswer::read(form, response)?;
         match to {
-            Wire::Npy => Ok((NPY, binary::encode(answer.tensors(), call.max_bytes)?)),
-            Wire::Json | Wire::Message(_) => Ok((JSON, answer.json(call.exact)?)),
+            BodyFormat::Npy => Ok((NPY, binary::encode(answer.tensors(), call.max_bytes)?)),
+            BodyFormat::Json | BodyFormat::Message(_) => Ok((JSON, answer.json(call.exact)?)),
         }
     });
     let inferred = inferred.await;
@@ -66,10 +66,14 @@ pub(super) async fn answer(
 
 impl RestCall<'_> {
     /// Decodes a JSON payload.
-    pub(crate) fn decode_json(&self, resolver: &mut Resolver<'_>, body: &[u8]) -> Result<Decoded> {
+    pub(crate) fn decode_json(
+        &self,
+        resolver: &mut Resolver<'_>,
+        body: &[u8],
+    ) -> Result<TfsDecoded> {
         match self.method {
             Method::Predict | Method::MultiInference => {
-                self.decode_predict(resolver, body, &Wire::Json, &Wire::Json)
+                self.decode_predict(resolver, body, &BodyFormat::Json, &BodyFormat::Json)
             }
             Method::Classify | Method::Regress => {
                 let decoded = examples::decode(body, self.max_bytes);
@@ -83,9 +87,9 @@ impl RestCall<'_> {
         &self,
         resolver: &mut Resolver<'_>,
         body: &[u8],
-        from: &Wire,
-        to: &Wire,
-    ) -> Result<Decoded> {
+        from: &BodyFormat,
+        to: &BodyFormat,
+    ) -> Result<TfsDecoded> {
         match self.method {
             Method::Predict => self.decode_predict(resolver, body, from, to),
             Method::Classify | Method::Regress | Method::MultiInference => {
@@ -99,26 +103,26 @@ impl RestCall<'_> {
         &self,
         resolver: &mut Resolver<'_>,
         body: &[u8],
-        from: &Wire,
-        to: &Wire,
-    ) -> Result<Decoded> {
+        from: &BodyFormat,
+        to: &BodyFormat,
+    ) -> Result<TfsDecoded> {
         let version = match resolve(resolver, self.name, self.choice) {
             Ok(version) => version,
             // The reference reports a malformed body before an unknown model.
             Err(error) => {
-                if *from == Wire::Json {
+                if *from == BodyFormat::Json {
                     predict::check_form(body)?;
                 }
                 return Err(error);
             }
         };
         let decoded = match from {
-            Wire::Npy => binary::decode(body, &version, self.max_bytes)?,
-            Wire::Json | Wire::Message(_) => {
+            BodyFormat::Npy => binary::decode(body, &version, self.max_bytes)?,
+            BodyFormat::Json | BodyFormat::Message(_) => {
                 predict::decode(body, &version, self.max_bytes, self.exact)?
             }
         };
-        if *to == Wire::Npy {
+        if *to == BodyFormat::Npy {
             binary::check_outputs(&version, decoded.signature)?;
         }
         Ok(run_of(version, decoded.signature, decoded.inputs, decoded.format))
@@ -130,7 +134,7 @@ impl RestCall<'_> {
         resolver: &mut Resolver<'_>,
         signature_name: &str,
         examples: Tensor,
-    ) -> Result<Decoded> {
+    ) -> Result<TfsDecoded> {
         let version = resolve(resolver, self.name, self.choice)?;
         let signature = classify::find(&version, signature_name, self.method)?;
         resolver.found_signature(signature);
@@ -145,8 +149,8 @@ pub(crate) fn run_of(
     version: ModelHandle,
     signature: usize,
     inputs: Vec<Tensor>,
-    format: Format,
-) -> Decoded {
+    format: TfsFormat,
+) -> TfsDecoded {
     let run = SignatureRun::predict(signature, inputs);
     (InferRequest::new(version, run), AnswerForm::outputs(format))
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response, Status};
 
-use super::reload::{self, Reload};
+use super::reload::{self, ReloadPolicy};
 use super::{GRPC, TfsConfig, grpc, inference};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Call, Engine, EntryPoint, Method};
@@ -44,8 +44,8 @@ pub(super) fn add(
 ) {
     let most = limits.max_message_bytes;
     let form = if config.tensor_content { Form::Content } else { Form::Values };
-    let reload = config.reload.then(|| Arc::new(Reload::new(engine.repository_config())));
-    let service = Service { engine: engine.clone(), form, reload };
+    let reload = config.reload.then(|| Arc::new(ReloadPolicy::new(engine.repository_config())));
+    let service = TfsGrpcService { engine: engine.clone(), form, reload };
     let predictions = PredictionServiceServer::new(service.clone())
         .accept_compressed(CompressionEncoding::Gzip)
         .max_decoding_message_size(most)
@@ -59,15 +59,15 @@ pub(super) fn add(
 }
 
 #[derive(Clone)]
-struct Service {
+struct TfsGrpcService {
     engine: Engine,
     /// The encoding of tensors.
     form: Form,
     /// Present if clients may change the list of models.
-    reload: Option<Arc<Reload>>,
+    reload: Option<Arc<ReloadPolicy>>,
 }
 
-impl Service {
+impl TfsGrpcService {
     /// An inference that begins now. The earlier of the client's and the server's deadline applies.
     fn call<Q>(&self, method: Method, request: &Request<Q>) -> Call {
         let call = self.engine.call(EntryPoint { protocol: GRPC, method }, Instant::now());
@@ -84,7 +84,7 @@ fn wrapped<T>(name: &str, answer: Result<T>) -> Result<Response<T>, Status> {
 }
 
 #[tonic::async_trait]
-impl PredictionService for Service {
+impl PredictionService for TfsGrpcService {
     async fn predict(
         &self,
         request: Request<PredictRequest>,
@@ -130,7 +130,7 @@ impl PredictionService for Service {
 }
 
 #[tonic::async_trait]
-impl ModelService for Service {
+impl ModelService for TfsGrpcService {
     async fn get_model_status(
         &self,
         request: Request<GetModelStatusRequest>,

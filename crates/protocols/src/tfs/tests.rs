@@ -1,4 +1,4 @@
-use tensorserve_protocol::{Match, NoHeaders, RouteTable};
+use tensorserve_protocol::{NoHeaders, RouteMatch, RouteTable};
 
 use super::*;
 
@@ -14,17 +14,17 @@ fn table(exact: bool) -> RouteTable {
 fn find(table: &RouteTable, method: &str, target: &str) -> String {
     let head = RequestHead { method, target, headers: &NoHeaders };
     match table.find(&head) {
-        Match::Route(route, params) => {
+        RouteMatch::Route(route, params) => {
             let Some(spec) = PathSpec::of(&params) else { return "version".to_owned() };
             let path = route.path();
             let verb = path.rsplit(['/', '}']).next().expect("a verb").to_owned();
             format!("{verb} {} {:?} {:?}", spec.name, spec.version, spec.label)
         }
-        Match::Missing(scope, missing) => {
+        RouteMatch::NoRoute(scope, missing) => {
             let reply = scope.answer(&head, &missing);
             reply.error.map_or_else(String::new, |error| error.message().to_owned())
         }
-        Match::Nothing => "nothing".to_owned(),
+        RouteMatch::Nothing => "nothing".to_owned(),
     }
 }
 

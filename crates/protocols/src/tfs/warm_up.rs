@@ -13,7 +13,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{TfsAnswer, grpc, inference};
-use tensorserve_codec::tfrecord::Reader;
+use tensorserve_codec::tfrecord::TfRecordReader;
 use tensorserve_core::engine::{Method, ModelHandle, Resolver};
 use tensorserve_proto::Form;
 use tensorserve_proto::serving::prediction_log::LogType;
@@ -51,7 +51,7 @@ fn is_absent(error: &std::io::Error) -> bool {
 /// The first error of a request or of the file.
 pub fn run_file(handle: &ModelHandle, folder: &Path, times: usize, max_bytes: usize) -> Result<()> {
     let path = file_of(folder);
-    let Some(mut records) = Records::open(&path)? else {
+    let Some(mut records) = WarmUpRecords::open(&path)? else {
         return Ok(());
     };
     let started = Instant::now();
@@ -67,7 +67,7 @@ pub fn run_file(handle: &ModelHandle, folder: &Path, times: usize, max_bytes: us
 
 fn run_all(
     handle: &ModelHandle,
-    records: &mut Records,
+    records: &mut WarmUpRecords,
     times: usize,
     max_bytes: usize,
 ) -> Result<()> {
@@ -81,9 +81,9 @@ fn run_all(
 }
 
 /// Reads the records of a file, one at a time.
-pub struct Records {
+pub struct WarmUpRecords {
     path: PathBuf,
-    reader: Reader<BufReader<File>>,
+    reader: TfRecordReader<BufReader<File>>,
     count: usize,
     /// The most records that the file may have.
     most: usize,
@@ -103,7 +103,7 @@ pub fn kind_of(record: &PredictionLog) -> &'static str {
     }
 }
 
-impl Records {
+impl WarmUpRecords {
     /// Opens a warm-up file, which has at most [`MOST_RECORDS`]; `None` if it does not exist.
     ///
     /// # Errors
@@ -117,14 +117,14 @@ impl Records {
                 return Err(Error::new(Code::of_io(&error), message).with_source(error));
             }
         };
-        let reader = Reader::new(BufReader::new(file), LONGEST_RECORD);
-        Ok(Some(Records { path: path.to_owned(), reader, count: 0, most: MOST_RECORDS }))
+        let reader = TfRecordReader::new(BufReader::new(file), LONGEST_RECORD);
+        Ok(Some(WarmUpRecords { path: path.to_owned(), reader, count: 0, most: MOST_RECORDS }))
     }
 
     /// Removes the limit on records, for a request log.
     #[must_use]
     pub fn without_limit(self) -> Self {
-        Records { most: usize::MAX, ..self }
+        WarmUpRecords { most: usize::MAX, ..self }
     }
 
     /// The next record; `None` after the last.

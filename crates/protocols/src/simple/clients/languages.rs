@@ -32,7 +32,7 @@ pub(super) enum BodyForm {
 
 /// A language.
 #[derive(Debug)]
-pub(super) struct Language {
+pub(super) struct ClientLanguage {
     /// Its name in requests.
     pub(super) id: &'static str,
     /// Its other names in requests, in lower case.
@@ -40,12 +40,12 @@ pub(super) struct Language {
     /// Its display name.
     pub(super) name: &'static str,
     /// The variants of its clients; the first is the default.
-    pub(super) variants: &'static [Variant],
+    pub(super) variants: &'static [ClientVariant],
 }
 
 /// A variant of a client.
 #[derive(Debug)]
-pub(super) struct Variant {
+pub(super) struct ClientVariant {
     /// Its name in requests.
     pub(super) id: &'static str,
     /// Its display name.
@@ -72,7 +72,7 @@ const JAVASCRIPT: BodyForm = BodyForm::Literal(Notation::JavaScript);
 const TRUST: &[&str] =
     &["TENSORSERVE_CA may name a PEM file of the authority that signed the server's certificate."];
 
-const CURL: Variant = Variant {
+const CURL: ClientVariant = ClientVariant {
     id: "curl",
     name: "curl",
     file: "client.sh",
@@ -85,7 +85,7 @@ const CURL: Variant = Variant {
     template: include_str!("templates/bash.txt"),
 };
 
-const REQUESTS: Variant = Variant {
+const REQUESTS: ClientVariant = ClientVariant {
     id: "requests",
     name: "requests",
     file: "client.py",
@@ -99,12 +99,12 @@ const REQUESTS: Variant = Variant {
 };
 
 /// Every language, each with at least one variant.
-pub(super) const LANGUAGES: &[Language] = &[
-    Language {
+pub(super) const LANGUAGES: &[ClientLanguage] = &[
+    ClientLanguage {
         id: "json",
         aliases: &[],
         name: "JSON",
-        variants: &[Variant {
+        variants: &[ClientVariant {
             id: "data",
             name: "the request's data",
             file: "request.json",
@@ -117,21 +117,26 @@ pub(super) const LANGUAGES: &[Language] = &[
             template: "«body»\n",
         }],
     },
-    Language { id: "bash", aliases: &["curl", "sh", "shell"], name: "Bash", variants: &[CURL] },
-    Language {
+    ClientLanguage {
+        id: "bash",
+        aliases: &["curl", "sh", "shell"],
+        name: "Bash",
+        variants: &[CURL],
+    },
+    ClientLanguage {
         id: "python",
         aliases: &["py", "python3"],
         name: "Python",
         variants: &[
             REQUESTS,
-            Variant {
+            ClientVariant {
                 id: "rest",
                 name: "TensorFlow Serving REST, with requests",
                 api: ClientApi::Rest,
                 template: include_str!("templates/python_rest.txt"),
                 ..REQUESTS
             },
-            Variant {
+            ClientVariant {
                 id: "grpc",
                 name: "TensorFlow Serving gRPC, with tensorflow-serving-api",
                 install: "pip install tensorflow-serving-api",
@@ -139,7 +144,7 @@ pub(super) const LANGUAGES: &[Language] = &[
                 template: include_str!("templates/python_grpc.txt"),
                 ..REQUESTS
             },
-            Variant {
+            ClientVariant {
                 id: "boto3",
                 name: "SageMaker, with boto3",
                 install: "pip install boto3",
@@ -149,12 +154,12 @@ pub(super) const LANGUAGES: &[Language] = &[
             },
         ],
     },
-    Language {
+    ClientLanguage {
         id: "javascript",
         aliases: &["js", "node", "nodejs"],
         name: "JavaScript",
         variants: &[
-            Variant {
+            ClientVariant {
                 id: "node",
                 name: "Node, with fetch",
                 file: "client.js",
@@ -169,7 +174,7 @@ pub(super) const LANGUAGES: &[Language] = &[
                 form: JAVASCRIPT,
                 template: include_str!("templates/javascript.txt"),
             },
-            Variant {
+            ClientVariant {
                 id: "browser",
                 name: "a page for a browser",
                 file: "client.html",
@@ -183,11 +188,11 @@ pub(super) const LANGUAGES: &[Language] = &[
             },
         ],
     },
-    Language {
+    ClientLanguage {
         id: "golang",
         aliases: &["go"],
         name: "Go",
-        variants: &[Variant {
+        variants: &[ClientVariant {
             id: "net/http",
             name: "net/http",
             file: "client.go",
@@ -197,11 +202,11 @@ pub(super) const LANGUAGES: &[Language] = &[
             ..CURL
         }],
     },
-    Language {
+    ClientLanguage {
         id: "ruby",
         aliases: &["rb"],
         name: "Ruby",
-        variants: &[Variant {
+        variants: &[ClientVariant {
             id: "net/http",
             name: "Net::HTTP",
             file: "client.rb",
@@ -210,11 +215,11 @@ pub(super) const LANGUAGES: &[Language] = &[
             ..CURL
         }],
     },
-    Language {
+    ClientLanguage {
         id: "php",
         aliases: &[],
         name: "PHP",
-        variants: &[Variant {
+        variants: &[ClientVariant {
             file: "client.php",
             name: "the curl extension",
             run: "php client.php",
@@ -223,11 +228,11 @@ pub(super) const LANGUAGES: &[Language] = &[
             ..CURL
         }],
     },
-    Language {
+    ClientLanguage {
         id: "perl",
         aliases: &["pl"],
         name: "Perl",
-        variants: &[Variant {
+        variants: &[ClientVariant {
             id: "http-tiny",
             name: "HTTP::Tiny",
             file: "client.pl",
@@ -236,11 +241,11 @@ pub(super) const LANGUAGES: &[Language] = &[
             ..CURL
         }],
     },
-    Language {
+    ClientLanguage {
         id: "lua",
         aliases: &[],
         name: "Lua",
-        variants: &[Variant {
+        variants: &[ClientVariant {
             id: "lua-http",
             name: "lua-http",
             file: "client.lua",
@@ -251,11 +256,11 @@ pub(super) const LANGUAGES: &[Language] = &[
             ..CURL
         }],
     },
-    Language {
+    ClientLanguage {
         id: "erlang",
         aliases: &["erl"],
         name: "Erlang",
-        variants: &[Variant {
+        variants: &[ClientVariant {
             id: "httpc",
             name: "httpc",
             file: "client.escript",
@@ -266,11 +271,11 @@ pub(super) const LANGUAGES: &[Language] = &[
             ..CURL
         }],
     },
-    Language {
+    ClientLanguage {
         id: "r",
         aliases: &[],
         name: "R",
-        variants: &[Variant {
+        variants: &[ClientVariant {
             id: "httr2",
             name: "httr2",
             file: "client.R",
@@ -280,11 +285,11 @@ pub(super) const LANGUAGES: &[Language] = &[
             ..CURL
         }],
     },
-    Language {
+    ClientLanguage {
         id: "java",
         aliases: &[],
         name: "Java",
-        variants: &[Variant {
+        variants: &[ClientVariant {
             id: "java.net.http",
             name: "java.net.http",
             file: "Client.java",
@@ -295,11 +300,11 @@ pub(super) const LANGUAGES: &[Language] = &[
             ..CURL
         }],
     },
-    Language {
+    ClientLanguage {
         id: "csharp",
         aliases: &["c#", "cs", "dotnet"],
         name: "C#",
-        variants: &[Variant {
+        variants: &[ClientVariant {
             id: "httpclient",
             name: "HttpClient",
             file: "Client.cs",
@@ -310,11 +315,11 @@ pub(super) const LANGUAGES: &[Language] = &[
             ..CURL
         }],
     },
-    Language {
+    ClientLanguage {
         id: "rust",
         aliases: &["rs"],
         name: "Rust",
-        variants: &[Variant {
+        variants: &[ClientVariant {
             id: "ureq",
             name: "ureq",
             file: "main.rs",
@@ -325,11 +330,11 @@ pub(super) const LANGUAGES: &[Language] = &[
             ..CURL
         }],
     },
-    Language {
+    ClientLanguage {
         id: "swift",
         aliases: &[],
         name: "Swift",
-        variants: &[Variant {
+        variants: &[ClientVariant {
             id: "urlsession",
             name: "URLSession",
             file: "client.swift",

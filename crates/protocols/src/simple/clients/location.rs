@@ -5,7 +5,7 @@ use tensorserve_protocol::{Listeners, RequestHead};
 
 /// How a client authenticates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Credentials {
+pub(super) enum ClientCredentials {
     None,
     /// With a user and a password.
     Basic,
@@ -22,7 +22,7 @@ pub(super) struct ServerLocation {
     /// Host and port for gRPC, if there is one.
     pub(super) grpc: Option<String>,
     pub(super) grpc_tls: bool,
-    pub(super) credentials: Credentials,
+    pub(super) credentials: ClientCredentials,
 }
 
 impl ServerLocation {
@@ -54,13 +54,13 @@ impl ServerLocation {
 }
 
 /// A request with an API key gets a client that sends one.
-fn credentials(head: &RequestHead<'_>, auth: bool) -> Credentials {
+fn credentials(head: &RequestHead<'_>, auth: bool) -> ClientCredentials {
     let shown = head.header("authorization").unwrap_or_default();
     let is_key = shown.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("bearer "));
     match (auth, is_key) {
-        (false, _) => Credentials::None,
-        (true, true) => Credentials::Bearer,
-        (true, false) => Credentials::Basic,
+        (false, _) => ClientCredentials::None,
+        (true, true) => ClientCredentials::Bearer,
+        (true, false) => ClientCredentials::Basic,
     }
 }
 
@@ -74,8 +74,11 @@ fn is_host(text: &str) -> bool {
         Some(address) => return is_port && address.parse::<std::net::Ipv6Addr>().is_ok(),
         None => host,
     };
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    is_port && !name.is_empty() && name.len() <= 255 && name.bytes().all(is_plain)
+    is_port && !name.is_empty() && name.len() <= 255 && name.bytes().all(is_host_byte)
+}
+
+fn is_host_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._".contains(&byte)
 }
 
 /// The host without its port; an IPv6 address keeps its brackets.
@@ -91,9 +94,9 @@ mod tests {
     use super::*;
     use tensorserve_protocol::Headers;
 
-    struct Sent(Vec<(&'static str, &'static str)>);
+    struct TestHeaders(Vec<(&'static str, &'static str)>);
 
-    impl Headers for Sent {
+    impl Headers for TestHeaders {
         fn get(&self, name: &str) -> Option<&str> {
             self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
         }
@@ -101,7 +104,7 @@ mod tests {
 
     fn location(headers: &[(&'static str, &'static str)], listeners: Listeners) -> ServerLocation {
         let own = Addresses { http: "http://localhost:8500".to_owned(), grpc_port: Some(8501) };
-        let headers = Sent(headers.to_vec());
+        let headers = TestHeaders(headers.to_vec());
         ServerLocation::of(
             &RequestHead { method: "GET", target: "/", headers: &headers },
             listeners,
@@ -156,9 +159,9 @@ mod tests {
         let with = |shown: &[(&'static str, &'static str)], auth| {
             location(shown, Listeners { auth, ..Listeners::default() }).credentials
         };
-        assert_eq!(with(&[], true), Credentials::Basic);
-        assert_eq!(with(&[("authorization", "Basic YTpi")], true), Credentials::Basic);
-        assert_eq!(with(&[("authorization", "bearer k")], true), Credentials::Bearer);
-        assert_eq!(with(&[("authorization", "Bearer k")], false), Credentials::None);
+        assert_eq!(with(&[], true), ClientCredentials::Basic);
+        assert_eq!(with(&[("authorization", "Basic YTpi")], true), ClientCredentials::Basic);
+        assert_eq!(with(&[("authorization", "bearer k")], true), ClientCredentials::Bearer);
+        assert_eq!(with(&[("authorization", "Bearer k")], false), ClientCredentials::None);
     }
 }

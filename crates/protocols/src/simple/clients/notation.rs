@@ -182,12 +182,16 @@ fn blanks(count: usize, out: &mut String) {
 
 /// `text` for a comment or a heading: truncated, with all special characters replaced.
 pub(super) fn label(text: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '?' };
     let mut label: String = text.chars().take(64).map(plain).collect();
     if text.chars().nth(64).is_some() {
         label.push_str("...");
     }
     label
+}
+
+fn plain(character: char) -> char {
+    let is_plain = character.is_ascii_alphanumeric() || "_-.".contains(character);
+    if is_plain { character } else { '?' }
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@
 
 /// Values and conditions, by name.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Blanks {
+pub(super) struct TemplateValues {
     values: Vec<(&'static str, String)>,
     conditions: Vec<(&'static str, bool)>,
 }
 
-impl Blanks {
+impl TemplateValues {
     /// Adds a value.
     pub(super) fn value(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.values.push((name, value.into()));
@@ -93,8 +93,8 @@ fn command(line: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn blanks() -> Blanks {
-        Blanks::default()
+    fn blanks() -> TemplateValues {
+        TemplateValues::default()
             .value("a", "1")
             .value("b", "2")
             .condition("yes", true)

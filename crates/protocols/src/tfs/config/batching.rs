@@ -39,7 +39,6 @@ pub fn settings(parameters: &BatchingParameters) -> Result<(BatchParameters, Opt
     let sizes = parameters.allowed_batch_sizes.iter();
     let sizes = sizes.map(|&size| not_negative("allowed_batch_sizes", size));
     let sizes: Vec<usize> = sizes.collect::<Result<_>>()?;
-    let count = |name, value: Option<i64>| value.map(|v| not_negative(name, v)).transpose();
     let timeout = count("batch_timeout_micros", parameters.batch_timeout_micros)?;
     let settings = BatchParameters {
         mode: Some(BatchMode::On),
@@ -73,9 +72,13 @@ pub fn of_version(folder: &Path) -> Result<BatchConfig> {
     BatchConfig::new(&own.or(&defaults())).map_err(|e| e.context(path.display()))
 }
 
+fn count(name: &str, value: Option<i64>) -> Result<Option<usize>> {
+    value.map(|value| not_negative(name, value)).transpose()
+}
+
 fn not_negative(name: &str, value: i64) -> Result<usize> {
-    let wrong = |_| Error::invalid(format!("{name} must not be negative; was {value}"));
-    usize::try_from(value).map_err(wrong)
+    usize::try_from(value)
+        .map_err(|_| Error::invalid(format!("{name} must not be negative; was {value}")))
 }
 
 #[cfg(test)]

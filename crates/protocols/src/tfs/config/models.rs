@@ -18,7 +18,7 @@ pub const PLATFORM: &str = "tensorflow";
 
 /// A checked list of models.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ModelList {
+pub struct TfsModelList {
     /// The models.
     pub sources: Vec<SourceConfig>,
     /// Settings in the list that have no effect, for the log.
@@ -30,7 +30,7 @@ pub struct ModelList {
 ///
 /// # Errors
 /// Those of [`list`], and if the file cannot be read (with line and column).
-pub fn read(path: &Path, common: &ModelConfig) -> Result<Option<ModelList>> {
+pub fn read(path: &Path, common: &ModelConfig) -> Result<Option<TfsModelList>> {
     let config: ModelServerConfig = text::read(path, "tensorflow.serving.ModelServerConfig")?;
     list(&config, common)
 }
@@ -40,7 +40,7 @@ pub fn read(path: &Path, common: &ModelConfig) -> Result<Option<ModelList>> {
 /// # Errors
 /// Those of TensorFlow Serving, with its messages: a duplicate name, a relative path, a platform that
 /// is missing or unsupported.
-pub fn list(config: &ModelServerConfig, common: &ModelConfig) -> Result<Option<ModelList>> {
+pub fn list(config: &ModelServerConfig, common: &ModelConfig) -> Result<Option<TfsModelList>> {
     let models = match &config.config {
         None => return Ok(None),
         Some(Choice::CustomModelConfig(_)) => {
@@ -51,7 +51,7 @@ pub fn list(config: &ModelServerConfig, common: &ModelConfig) -> Result<Option<M
         Some(Choice::ModelConfigList(list)) => &list.config,
     };
     let mut names = BTreeSet::new();
-    let mut list = ModelList { sources: Vec::new(), notes: Vec::new() };
+    let mut list = TfsModelList { sources: Vec::new(), notes: Vec::new() };
     for model in models {
         let name = &model.name;
         if !names.insert(name) {
@@ -182,7 +182,7 @@ fn policy(policy: Option<&ServableVersionPolicy>) -> VersionPolicy {
 mod tests {
     use super::*;
 
-    fn listed(text: &str) -> Result<Option<ModelList>> {
+    fn listed(text: &str) -> Result<Option<TfsModelList>> {
         let text = format!("model_config_list {{ {text} }}");
         let parsed = text::parse(&text, "tensorflow.serving.ModelServerConfig")?;
         list(&parsed, &ModelConfig::default())

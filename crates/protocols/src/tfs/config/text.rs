@@ -32,9 +32,8 @@ pub fn read<T: Message + Default>(path: &Path, name: &str) -> Result<T> {
 
 /// Reads `text` as a message `name` (with its package).
 pub fn parse<T: Message + Default>(text: &str, name: &str) -> Result<T> {
-    let unknown = || Error::internal(format!("{name} is not a known message type"));
-    let pool = DESCRIPTIONS.as_ref().ok_or_else(unknown)?;
-    let description = pool.get_message_by_name(name).ok_or_else(unknown)?;
+    let pool = DESCRIPTIONS.as_ref().ok_or_else(|| unknown_message(name))?;
+    let description = pool.get_message_by_name(name).ok_or_else(|| unknown_message(name))?;
     let message = DynamicMessage::parse_text_format(description, text).map_err(|error| {
         let (line, column) = place(text, offset(&error).unwrap_or(text.len()));
         let what = match name == SECRET {
@@ -44,6 +43,10 @@ pub fn parse<T: Message + Default>(text: &str, name: &str) -> Result<T> {
         Error::invalid(format!("Error parsing text-format {name}: {line}:{column}: {what}"))
     })?;
     message.transcode_to().map_err(|e| Error::internal(format!("{name}: {e}")).with_source(e))
+}
+
+fn unknown_message(name: &str) -> Error {
+    Error::internal(format!("{name} is not a known message type"))
 }
 
 fn offset(error: &ParseError) -> Option<usize> {

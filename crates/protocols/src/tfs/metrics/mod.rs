@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use self::text::Page;
+use self::text::MetricsPage;
 use super::{GRPC, REST};
 use tensorserve_core::engine::{EntryPoint, Method};
 use tensorserve_core::metrics::cell::{Histogram, Outcomes, Reading, exponential};
@@ -72,27 +72,27 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// A histogram that is allocated on first use: few models use every entry point.
-type Lazy = OnceLock<Histogram>;
+type LazyHistogram = OnceLock<Histogram>;
 
 /// The metrics of one model.
 #[derive(Default)]
 struct ModelCells {
     /// Successful calls, by index in [`CALLS`].
-    latency: [Lazy; CALLS.len()],
+    latency: [LazyHistogram; CALLS.len()],
     /// By index in [`RUNS`].
-    runtime: [Lazy; RUNS.len()],
+    runtime: [LazyHistogram; RUNS.len()],
     /// Calls that failed.
     failures: Outcomes,
-    examples: Lazy,
+    examples: LazyHistogram,
     logged: Outcomes,
-    queue: Lazy,
-    runs: Lazy,
-    sizes: Arc<Sizes>,
+    queue: LazyHistogram,
+    runs: LazyHistogram,
+    sizes: Arc<BatchSizes>,
 }
 
 /// Rows of the last request and batch of any model.
 #[derive(Default)]
-struct Sizes {
+struct BatchSizes {
     enqueued: AtomicU64,
     run: AtomicU64,
     /// The padding of the last batch, by batch size.
@@ -168,17 +168,23 @@ impl ModelCells {
 
 /// The metrics of one version's directory.
 #[derive(Default)]
-struct FolderCells {
+struct DirectoryCells {
     /// By status.
     loads: BTreeMap<&'static str, u64>,
     load_micros: u64,
     /// By status.
-    warm_ups: BTreeMap<&'static str, WarmUp>,
+    warm_ups: BTreeMap<&'static str, WarmUpCells>,
 }
 
-struct WarmUp {
+struct WarmUpCells {
     time: Histogram,
     records: u64,
+}
+
+impl WarmUpCells {
+    fn new() -> Self {
+        WarmUpCells { time: Histogram::new(&MICROS), records: 0 }
+    }
 }
 
 /// The most directories with metrics, so that a server that keeps loading versions does not grow.
@@ -186,16 +192,16 @@ const MOST_FOLDERS: usize = 1000;
 
 /// The metrics of directories, the oldest first.
 #[derive(Default)]
-struct Folders(VecDeque<(String, FolderCells)>);
+struct VersionDirectories(VecDeque<(String, DirectoryCells)>);
 
-impl Folders {
-    fn of(&mut self, path: &str) -> &mut FolderCells {
+impl VersionDirectories {
+    fn of(&mut self, path: &str) -> &mut DirectoryCells {
         let known = self.0.iter().position(|(known, _)| known == path);
         let index = known.unwrap_or_else(|| {
             if self.0.len() >= MOST_FOLDERS {
                 self.0.pop_front();
             }
-            self.0.push_back((path.to_owned(), FolderCells::default()));
+            self.0.push_back((path.to_owned(), DirectoryCells::default()));
             self.0.len() - 1
         });
         // It was found or just inserted.
@@ -203,7 +209,7 @@ impl Folders {
         &mut self.0[index].1
     }
 
-    fn sorted(&self) -> Vec<&(String, FolderCells)> {
+    fn sorted(&self) -> Vec<&(String, DirectoryCells)> {
         let mut all: Vec<_> = self.0.iter().collect();
         all.sort_by_key(|(path, _)| path);
         all
@@ -216,8 +222,8 @@ pub(crate) struct TfsMetrics {
     models: Mutex<BTreeMap<Arc<str>, Arc<ModelCells>>>,
     /// The metrics of requests for unknown models.
     nameless: Arc<ModelCells>,
-    folders: Mutex<Folders>,
-    sizes: Arc<Sizes>,
+    folders: Mutex<VersionDirectories>,
+    sizes: Arc<BatchSizes>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -252,8 +258,8 @@ impl MetricsExporter for TfsMetrics {
     fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64) {
         let mut folders = lock(&self.folders);
         let warm_ups = &mut folders.of(path).warm_ups;
-        let new = || WarmUp { time: Histogram::new(&MICROS), records: 0 };
-        let warm_up = warm_ups.entry(code.map_or("OK", Code::name)).or_insert_with(new);
+        let warm_up =
+            warm_ups.entry(code.map_or("OK", Code::name)).or_insert_with(WarmUpCells::new);
         warm_up.time.observe(micros(time));
         warm_up.records += records;
     }
@@ -275,7 +281,7 @@ impl TfsMetrics {
         let named = models.iter().map(|(name, cells)| (&**name, &**cells));
         let models: Vec<(&str, &ModelCells)> =
             std::iter::once(("", &*self.nameless)).chain(named).collect();
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         self.write_loads(&mut page);
         write_runs(&mut page, &models);
         self.write_batching(&mut page, &models);
@@ -286,7 +292,7 @@ impl TfsMetrics {
         page.into_text()
     }
 
-    fn write_loads(&self, page: &mut Page) {
+    fn write_loads(&self, page: &mut MetricsPage) {
         let folders = lock(&self.folders);
         let folders = folders.sorted();
         let mut metric = page.metric("/tensorflow/cc/saved_model/load_attempt_count", "counter");
@@ -301,10 +307,10 @@ impl TfsMetrics {
         }
     }
 
-    fn write_batching(&self, page: &mut Page, models: &[(&str, &ModelCells)]) {
+    fn write_batching(&self, page: &mut MetricsPage, models: &[(&str, &ModelCells)]) {
         const PREFIX: &str = "/tensorflow/serving/batching_session";
         let runs = sum(models, |cells| &cells.runs, &GRAPH_MICROS).count();
-        let gauge = |page: &mut Page, name: &str, value: &AtomicU64| {
+        let gauge = |page: &mut MetricsPage, name: &str, value: &AtomicU64| {
             let mut metric = page.metric(&format!("{PREFIX}/{name}"), "gauge");
             if runs > 0 {
                 metric.value(&[], value.load(Relaxed));
@@ -325,7 +331,7 @@ impl TfsMetrics {
         }
     }
 
-    fn write_warm_ups(&self, page: &mut Page) {
+    fn write_warm_ups(&self, page: &mut MetricsPage) {
         let folders = lock(&self.folders);
         let folders = folders.sorted();
         let all = || {
@@ -349,7 +355,7 @@ impl TfsMetrics {
 /// A histogram of all models together.
 fn sum(
     models: &[(&str, &ModelCells)],
-    of: impl Fn(&ModelCells) -> &Lazy,
+    of: impl Fn(&ModelCells) -> &LazyHistogram,
     limits: &'static [f64],
 ) -> Reading {
     let mut total = Reading::empty(limits);
@@ -361,7 +367,7 @@ fn sum(
     total
 }
 
-fn write_runs(page: &mut Page, models: &[(&str, &ModelCells)]) {
+fn write_runs(page: &mut MetricsPage, models: &[(&str, &ModelCells)]) {
     let runs = sum(models, |cells| &cells.runs, &GRAPH_MICROS);
     let mut counter = |name: &str, value: u64| {
         let mut metric = page.metric(&format!("/tensorflow/core/{name}"), "counter");
@@ -379,7 +385,7 @@ fn write_runs(page: &mut Page, models: &[(&str, &ModelCells)]) {
     }
 }
 
-fn write_requests(page: &mut Page, models: &[(&str, &ModelCells)]) {
+fn write_requests(page: &mut MetricsPage, models: &[(&str, &ModelCells)]) {
     let mut metric = page.metric("/tensorflow/serving/request_count", "counter");
     for (name, cells) in models {
         for (status, count) in cells.requests() {

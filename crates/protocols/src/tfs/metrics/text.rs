@@ -9,23 +9,23 @@ use tensorserve_core::metrics::cell::Reading;
 
 /// The page, line by line.
 #[derive(Default)]
-pub(super) struct Page(String);
+pub(super) struct MetricsPage(String);
 
 /// Names and values.
-pub(super) type Labels<'a> = &'a [(&'static str, &'a str)];
+pub(super) type MetricLabels<'a> = &'a [(&'static str, &'a str)];
 
 /// One metric of the page.
-pub(super) struct Metric<'p> {
-    page: &'p mut Page,
+pub(super) struct TfsMetric<'p> {
+    page: &'p mut MetricsPage,
     name: String,
 }
 
-impl Page {
+impl MetricsPage {
     /// Begins a metric, such as the `counter` `/tensorflow/serving/request_count`.
-    pub(super) fn metric(&mut self, name: &str, kind: &str) -> Metric<'_> {
+    pub(super) fn metric(&mut self, name: &str, kind: &str) -> TfsMetric<'_> {
         let name = name.replace('/', ":");
         self.line(format_args!("# TYPE {name} {kind}"));
-        Metric { page: self, name }
+        TfsMetric { page: self, name }
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
@@ -38,15 +38,15 @@ impl Page {
     }
 }
 
-impl Metric<'_> {
+impl TfsMetric<'_> {
     /// Writes the value of a counter or gauge.
-    pub(super) fn value(&mut self, labels: Labels<'_>, value: u64) {
+    pub(super) fn value(&mut self, labels: MetricLabels<'_>, value: u64) {
         let (name, labels) = (&self.name, joined(labels));
         self.page.line(format_args!("{name}{{{labels}}} {value}"));
     }
 
     /// Writes a histogram, unless it is empty.
-    pub(super) fn histogram(&mut self, labels: Labels<'_>, reading: &Reading) {
+    pub(super) fn histogram(&mut self, labels: MetricLabels<'_>, reading: &Reading) {
         let count = reading.count();
         if count == 0 {
             return;
@@ -67,7 +67,7 @@ impl Metric<'_> {
 }
 
 /// `a="1",b="2"`.
-fn joined(labels: Labels<'_>) -> String {
+fn joined(labels: MetricLabels<'_>) -> String {
     let mut text = String::new();
     for (index, (name, value)) in labels.iter().enumerate() {
         let comma = if index > 0 { "," } else { "" };
@@ -83,14 +83,18 @@ fn six_digits(value: f64) -> String {
     let scientific = format!("{value:.5e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    let trimmed = |text: &str| text.trim_end_matches('0').trim_end_matches('.').to_owned();
     if (-4..6).contains(&exponent) {
         let decimals = usize::try_from(5 - exponent).unwrap_or(0);
         let fixed = format!("{value:.decimals$}");
-        return if decimals > 0 { trimmed(&fixed) } else { fixed };
+        return if decimals > 0 { without_zeros(&fixed).to_owned() } else { fixed };
     }
     let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
+    format!("{}e{sign}{:02}", without_zeros(mantissa), exponent.abs())
+}
+
+/// A decimal number without trailing zeros after the point.
+fn without_zeros(number: &str) -> &str {
+    number.trim_end_matches('0').trim_end_matches('.')
 }
 
 #[cfg(test)]
@@ -117,7 +121,7 @@ mod tests {
     #[test]
     fn values_and_histograms() {
         static LIMITS: [f64; 2] = [10.0, 32.4];
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         let mut metric = page.metric("/tensorflow/serving/request_count", "counter");
         metric.value(&[("model_name", "a\\b\"c"), ("status", "OK")], 3);
         page.metric("/tensorflow/core/graph_runs", "counter").value(&[], 1);
