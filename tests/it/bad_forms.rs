@@ -44,40 +44,40 @@ fn broken_framing() {
     let model = [&text("name=\"model_name\"")[..], b"digits\r\n"].concat();
     let needs_file = "send a file in the field image or images";
     let cases: Vec<(&str, &str, Vec<u8>, &str)> = vec![
-        ("no body", KIND, vec![], "it ends in part 1, before a last boundary"),
+        ("no body", KIND, vec![], "it ends in part 1, before the closing boundary"),
         ("no fields", KIND, b"--b--\r\n".to_vec(), needs_file),
         ("no files", KIND, [&model[..], b"--b--\r\n"].concat(), needs_file),
         ("an empty file", KIND, [&file[..], b"\r\n--b--\r\n"].concat(), needs_file),
-        ("no end", KIND, not_closed.clone(), "it ends in part 1, before a last boundary"),
+        ("no end", KIND, not_closed.clone(), "it ends in part 1, before the closing boundary"),
         (
             "no last two dashes",
             KIND,
             [&not_closed[..], b"\r\n--b\r\n"].concat(),
-            "it ends in part 2, before a last boundary",
+            "it ends in part 2, before the closing boundary",
         ),
         (
             "no boundary in the type",
             "multipart/form-data",
             not_closed.clone(),
-            "its Content-Type names no boundary",
+            "its Content-Type declares no boundary",
         ),
         (
             "an empty boundary",
             "multipart/form-data; boundary=",
             not_closed.clone(),
-            "names no boundary",
+            "declares no boundary",
         ),
         (
             "another boundary",
             "multipart/form-data; boundary=c",
             not_closed.clone(),
-            "it ends in part 1, before a last boundary",
+            "it ends in part 1, before the closing boundary",
         ),
         (
             "no form at all",
             KIND,
             b"{\"data\": {}}".to_vec(),
-            "it ends in part 1, before a last boundary",
+            "it ends in part 1, before the closing boundary",
         ),
         (
             "a part without a head",
@@ -101,7 +101,7 @@ fn broken_framing() {
             "half a head",
             KIND,
             b"--b\r\nContent-Dispo".to_vec(),
-            "it ends in part 1, before a last boundary",
+            "it ends in part 1, before the closing boundary",
         ),
     ];
     for (what, kind, body, text) in cases {
@@ -238,6 +238,6 @@ fn compressed_forms_are_refused_as_such() {
     let server = serve();
     let headers = [("Content-Type", KIND), ("Content-Encoding", "gzip")];
     let answer = request(server.address, "POST", "/", &headers, "--b--\r\n");
-    answer.assert_refused("gzip", 415, "forms must not be compressed");
+    answer.assert_refused("gzip", 415, "a form must not be compressed");
     server.assert_serves("a compressed form");
 }

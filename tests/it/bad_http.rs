@@ -242,7 +242,7 @@ fn damaged_and_unknown_compression() {
     let at = checksum.len() - 6;
     checksum[at] ^= 1;
     let twice = gzip(&good);
-    let no_gzip = "the body is not valid gzip, as its Content-Encoding says";
+    let no_gzip = "the request body is not valid gzip, which its Content-Encoding header declares";
     let cases: [(&str, &str, &[u8], u16, &str); 10] = [
         ("text", "gzip", GOOD.as_bytes(), 400, no_gzip),
         ("half a body", "gzip", &good[..good.len() / 2], 400, no_gzip),

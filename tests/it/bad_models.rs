@@ -91,7 +91,7 @@ fn folders_without_a_good_model() {
     // The model's name, and what must be said of it.
     let cases = [
         ("empty", "no model found"),
-        ("no_files", "a model of a known kind (such as saved_model.pb) is missing"),
+        ("no_files", "a model file of a supported platform (such as saved_model.pb) is missing"),
         ("no_numbers", "no model found"),
         ("no_variables", &format!("{INDEX} is missing")),
         ("no_index", &format!("{INDEX} is missing")),

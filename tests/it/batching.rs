@@ -316,7 +316,7 @@ fn a_client_gets_a_504_when_its_time_is_up() {
     let ask = || {
         let answer = place.predict("m", "[[1]]");
         assert_eq!(answer.status, 504);
-        assert!(answer.error().contains("time ran out"), "{}", answer.error());
+        assert!(answer.error().contains("deadline passed while it waited"), "{}", answer.error());
     };
     // One is in the model, the other waits for it.
     thread::scope(|scope| {

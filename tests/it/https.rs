@@ -222,7 +222,7 @@ fn a_request_in_the_clear_is_told_what_the_port_speaks() {
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
     let (answer, _) = until_closed(&mut stream);
     assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
-    assert!(answer.ends_with("{\"error\": \"this port speaks HTTPS: ask with https://\"}"));
+    assert!(answer.ends_with("{\"error\": \"this port requires HTTPS; use https://\"}"));
     // What is neither is let go.
     let mut stream = plain(place.server.address);
     stream.write_all(&[0x16, 0x03, 0xff, 0xff, 0xff, 1, 2, 3]).expect("sent");
@@ -312,9 +312,17 @@ fn what_is_wrong_with_files_is_told_at_the_start() {
         (fails(&missing, &key, None), named(&missing, "http_tls_certificate"), "No such file"),
         (fails(&certificate, &missing, None), named(&missing, "http_tls_key"), "No such file"),
         (fails(&empty, &key, None), named(&empty, "http_tls_certificate"), "no certificate"),
-        (fails(&certificate, &empty, None), named(&empty, "http_tls_key"), "no private key"),
+        (
+            fails(&certificate, &empty, None),
+            named(&empty, "http_tls_key"),
+            "contains no PEM private key",
+        ),
         (fails(&certificate, &encrypted, None), named(&encrypted, "http_tls_key"), "encrypted"),
-        (fails(&certificate, &other, None), named(&other, "http_tls_key"), "is not the key of"),
+        (
+            fails(&certificate, &other, None),
+            named(&other, "http_tls_key"),
+            "does not belong to the certificate in",
+        ),
         (
             fails(&certificate, &key, Some(&empty)),
             named(&empty, "http_tls_client_ca"),

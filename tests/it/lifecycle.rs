@@ -152,7 +152,7 @@ fn a_load_that_panics_has_failed_and_the_server_goes_on() {
     place.wait_for_state("m", 2, "END");
     assert_eq!(
         place.state("m", 2),
-        state("END", "an internal error occurred while it was loaded; see the log")
+        state("END", "internal error during the load; see the server log")
     );
     assert_eq!(place.metric("tensorserve_panics_total"), Some(1.0));
     assert_eq!(place.constant("m"), Some(1.0));

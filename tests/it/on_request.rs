@@ -113,7 +113,7 @@ fn of_a_load_that_fails_nothing_stays() {
     fs::create_dir(place.path("other/empty")).expect("folder");
     let cases = [
         ("fails", "latest", Code::DataLoss, "does not load"),
-        ("panics", "latest", Code::Internal, "an internal error occurred"),
+        ("panics", "latest", Code::Internal, "internal error during the load"),
         ("broken", "latest", Code::DataLoss, "no model"),
         ("partly", "latest", Code::FailedPrecondition, "more is missing"),
         ("empty", "latest", Code::NotFound, "no version in"),

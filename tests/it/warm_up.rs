@@ -107,7 +107,7 @@ fn a_panic_on_a_record_is_a_failed_load() {
     let (state, error) = place.state("m", 1).expect("known");
     assert_eq!(
         (state.as_str(), error.as_str()),
-        ("END", "an internal error occurred while it was loaded; see the log")
+        ("END", "internal error during the load; see the server log")
     );
 }
 

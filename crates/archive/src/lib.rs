@@ -1,7 +1,7 @@
 //! Unpacks `model.tar.gz` archives, which may come from untrusted clients.
 //!
-//! Only files and folders are extracted, only below the target folder, and no more than the limits
-//! allow. Nothing remains of an archive that is refused.
+//! Only files and directories are extracted, only below the target directory, and no more than the
+//! limits allow. Nothing remains of an archive that is refused.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -29,7 +29,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 pub struct Limits {
     /// Unpacked bytes in total, headers included.
     pub bytes: u64,
-    /// Files and folders.
+    /// Files and directories.
     pub entries: usize,
     /// How many times larger than the packed archive the unpacked bytes may be…
     pub ratio: u64,
@@ -63,19 +63,19 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// Longest path that an error message shows, in characters.
 const MAX_SHOWN_PATH: usize = 200;
 
-/// Whether `path` is an archive to unpack: a file, not a folder.
+/// Whether `path` is an archive to unpack: a file, not a directory.
 #[must_use]
 pub fn is_archive(path: &Path) -> bool {
     path.is_file()
 }
 
-/// The folder with the content of `archive`, which is unpacked if it has not been yet.
+/// The directory with the content of `archive`, which is unpacked if it has not been yet.
 ///
-/// The folder is among this user's temporary files. An archive that has changed since is unpacked
-/// into another one.
+/// The directory is among this user's temporary files. An archive that has changed since is
+/// unpacked into another one.
 ///
 /// # Errors
-/// Those of [`unpack`], and if the folder for temporary files is missing or belongs to another
+/// Those of [`unpack`], and if the directory for temporary files is missing or belongs to another
 /// user.
 pub fn unpacked(archive: &Path, limits: &Limits) -> Result<PathBuf> {
     let cache = cache_folder()?;
@@ -93,7 +93,7 @@ pub fn unpacked(archive: &Path, limits: &Limits) -> Result<PathBuf> {
     outcome.map(|()| folder)
 }
 
-/// Moves a completely unpacked folder to its final name.
+/// Moves a completely unpacked directory to its final name.
 fn publish(partial: &Path, folder: &Path) -> Result<()> {
     let renamed = match fs::rename(partial, folder) {
         // Another process has unpacked the same archive.
@@ -103,11 +103,11 @@ fn publish(partial: &Path, folder: &Path) -> Result<()> {
     renamed.map_err(|e| file_error(folder, "written", e))
 }
 
-/// Unpacks `archive`, a tar file or a gzipped one, into the new folder `into`.
+/// Unpacks `archive`, a tar file or a gzipped one, into the new directory `into`.
 ///
 /// # Errors
 /// [`Code::InvalidArgument`] if it is not an archive, is truncated, exceeds the limits, or holds
-/// anything but files and folders with paths below `into`. What was extracted before the error
+/// anything but files and directories with paths below `into`. What was extracted before the error
 /// stays in `into`.
 pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<()> {
     let file = File::open(archive).map_err(|e| file_error(archive, "read", e))?;
@@ -135,7 +135,9 @@ fn unpack_entries(tar: &mut dyn Read, into: &Path, meter: &Meter) -> Result<()> 
         let mut entry = entry.map_err(invalid_archive)?;
         count += 1;
         if count > limit {
-            return Err(Error::invalid(format!("it holds more than {limit} files and folders")));
+            return Err(Error::invalid(format!(
+                "it contains more than {limit} files and directories"
+            )));
         }
         meter.allow(entry.size().saturating_add(BLOCKS_AFTER_ENTRY));
         unpack_entry(&mut entry, into)?;
@@ -159,7 +161,7 @@ fn unpack_entry<R: Read>(entry: &mut Entry<'_, R>, into: &Path) -> Result<()> {
     };
     if let Some(name) = refused_kind(kind) {
         return Err(Error::invalid(format!(
-            "{shown:?} is {name}; a model's archive may hold only files and folders"
+            "{shown:?} is {name}; a model's archive may contain only files and directories"
         )));
     }
     let unwritable = |e: io::Error| file_error(&target, "written", e);
@@ -177,7 +179,7 @@ fn unpack_entry<R: Read>(entry: &mut Entry<'_, R>, into: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The name of a kind of entry that is not extracted; `None` for files and folders.
+/// The name of a kind of entry that is not extracted; `None` for files and directories.
 fn refused_kind(kind: EntryType) -> Option<&'static str> {
     if matches!(kind, EntryType::Directory | EntryType::Regular | EntryType::Continuous) {
         None
@@ -186,7 +188,7 @@ fn refused_kind(kind: EntryType) -> Option<&'static str> {
     } else if matches!(kind, EntryType::Char | EntryType::Block | EntryType::Fifo) {
         Some("a device")
     } else {
-        Some("neither a file nor a folder")
+        Some("neither a file nor a directory")
     }
 }
 
@@ -280,7 +282,7 @@ impl<R: Read> Read for Metered<R> {
     }
 }
 
-/// The folder of this user's unpacked archives, which is created if necessary.
+/// The directory of this user's unpacked archives, which is created if necessary.
 fn cache_folder() -> Result<PathBuf> {
     let user = os::effective_user_id();
     let folder = std::env::temp_dir().join(format!("tensorserve-{user}"));
@@ -290,11 +292,11 @@ fn cache_folder() -> Result<PathBuf> {
         }
         _ => {}
     }
-    // Every user can create folders there; only this user may be able to write to this one.
+    // Every user can create directories there; only this user may be able to write to this one.
     let meta = fs::symlink_metadata(&folder).map_err(|e| file_error(&folder, "read", e))?;
     if !meta.is_dir() || meta.uid() != user || meta.mode() & 0o022 != 0 {
         let message = format!(
-            "{} is not a folder that only this user can write to; remove it",
+            "{} is not a directory that only this user can write to; remove it",
             folder.display()
         );
         return Err(Error::new(Code::PermissionDenied, message));
@@ -364,8 +366,8 @@ mod tests {
         gzip(&builder.into_inner().expect("finished"))
     }
 
-    /// Unpacks these bytes into `in/here` of the returned folder, so that a test can check whether
-    /// anything escaped from there.
+    /// Unpacks these bytes into `in/here` of the returned directory, so that a test can check
+    /// whether anything escaped from there.
     fn unpack_bytes(bytes: &[u8], limits: &Limits) -> (tempfile::TempDir, Result<()>) {
         let root = tempfile::tempdir().expect("temporary folder");
         let archive = root.path().join("model.tar.gz");
@@ -437,7 +439,7 @@ mod tests {
         let error = refused(Limits { bytes: 1 << 20, ..limits });
         assert!(error.message().contains("more than 1048576 bytes"), "{error}");
         let error = refused(Limits { entries: 2, ..limits });
-        assert!(error.message().contains("more than 2 files and folders"), "{error}");
+        assert!(error.message().contains("more than 2 files and directories"), "{error}");
         let error = refused(Limits { ratio: 10, ..limits });
         assert!(error.message().contains("more than 10 times its size"), "{error}");
     }

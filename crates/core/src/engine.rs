@@ -1,6 +1,6 @@
-//! The core's API, held by every front end: find a model, run a signature, tell the state.
+//! The core's API for protocols: resolve a model, run a signature, report the state.
 //!
-//! Protocols see models only through this module; it re-exports the few types they need.
+//! Protocols use models only through this module; it re-exports the types they need.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -54,17 +54,17 @@ struct Inner {
     /// Held by the profiled run that is under way.
     profiling: Arc<tokio::sync::Mutex<()>>,
     draining: AtomicBool,
-    /// Code for requests that name no model of their own.
+    /// Handlers for requests that name no model.
     code: Option<PathBuf>,
     addresses: OnceLock<Addresses>,
-    /// Folders that operators may load models from.
+    /// Directories from which operators may load models.
     roots: Vec<PathBuf>,
     config: RepositoryConfig,
     facts: Facts,
     seconds: Arc<Seconds>,
 }
 
-/// Where this server is reached from its own machine.
+/// The server's addresses for clients on its own machine.
 #[derive(Debug)]
 pub struct Addresses {
     /// The start of URLs, without a slash at the end.
@@ -73,11 +73,11 @@ pub struct Addresses {
     pub grpc_port: Option<u16>,
 }
 
-/// For requests that come before the addresses are known.
+/// For requests that arrive before the addresses are known.
 static NO_ADDRESSES: Addresses = Addresses { http: String::new(), grpc_port: None };
 
 impl Engine {
-    /// The core over a repository.
+    /// An engine for a repository.
     #[must_use]
     pub fn new(config: &EngineConfig, repository: Repository, metrics: Metrics) -> Self {
         Engine(Arc::new(Inner {
@@ -97,7 +97,7 @@ impl Engine {
         }))
     }
 
-    /// An engine without models: for tests of what is built on it.
+    /// An engine without models, for tests.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -110,9 +110,9 @@ impl Engine {
         Ok(Engine::new(&config, repository, metrics))
     }
 
-    /// Runs signature number `signature` alone, outside the model's batch queue, and reports what
-    /// every operation did. One such run at a time: what it costs must not be paid by other
-    /// requests.
+    /// Runs signature number `signature` alone, outside the model's batch queue, and profiles every
+    /// operation. Only one profiled run at a time, so that their overhead does not slow down other
+    /// requests much.
     ///
     /// # Errors
     /// What the model reports; [`Code::DeadlineExceeded`] at `deadline`; [`Code::Unimplemented`] if
@@ -125,27 +125,35 @@ impl Engine {
         deadline: Instant,
     ) -> Result<(BatchOutput, Vec<OpRun>)> {
         let arrived = Instant::now();
-        let late = |_| Error::new(Code::DeadlineExceeded, "other profiled runs took too long");
+        let late = |_| {
+            Error::new(
+                Code::DeadlineExceeded,
+                "the request's deadline passed while other profiled runs were in progress",
+            )
+        };
         let turn = tokio::time::timeout_at(deadline.into(), self.0.profiling.clone().lock_owned());
         let turn = turn.await.map_err(late)?;
         let (version, began) = (version.clone(), Instant::now());
-        // The turn ends with the run, also when nobody waits for it any more.
+        // The lock is held until the run ends, also if the client has disconnected.
         let work = move || {
             let _turn = turn;
             version.profile(signature, &inputs, deadline.saturating_duration_since(began))
         };
         let done = tokio::task::spawn_blocking(work).await;
-        let failed = |e| Error::internal("a profiled run panicked").with_source(e);
+        let failed = |e| {
+            Error::internal("the profiled run failed: internal error; see the server log")
+                .with_source(e)
+        };
         let (outputs, operations) = done.map_err(failed)??;
         let timing = RunTiming { queue_delay: began - arrived, run: began.elapsed() };
         Ok((BatchOutput { outputs, timing }, operations))
     }
 
-    /// The handlers that a request for `model`, or for none, goes through; `None` if it goes to the
-    /// model itself.
+    /// The handlers of requests for `model`, or of requests that name no model; `None` if such
+    /// requests go to the model directly.
     ///
     /// # Errors
-    /// [`Code::Unavailable`] if there are some, and they are not ready.
+    /// [`Code::Unavailable`] if there are handlers that are not ready.
     pub fn handlers(&self, model: Option<&str>) -> Result<Option<Arc<Handlers>>> {
         if let Some(name) = model
             && let Ok(handle) =
@@ -166,13 +174,13 @@ impl Engine {
         }
     }
 
-    /// What the repository was told when the server started.
+    /// The repository's configuration from the start of the server.
     #[must_use]
     pub fn repository_config(&self) -> &RepositoryConfig {
         &self.0.config
     }
 
-    /// Notes where the server listens.
+    /// Records the addresses that the server listens on.
     pub fn listens(&self, http: Option<SocketAddr>, grpc: Option<SocketAddr>) {
         let url = |address: SocketAddr| {
             let (ip, port) = (address.ip(), address.port());
@@ -185,13 +193,13 @@ impl Engine {
         let _ = self.0.addresses.set(Addresses { http, grpc_port: grpc.map(|grpc| grpc.port()) });
     }
 
-    /// Where this server is reached from its own machine.
+    /// The server's addresses for clients on its own machine.
     #[must_use]
     pub fn addresses(&self) -> &Addresses {
         self.0.addresses.get().unwrap_or(&NO_ADDRESSES)
     }
 
-    /// What is counted and measured.
+    /// The metrics.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
@@ -203,25 +211,25 @@ impl Engine {
         &self.0.repository
     }
 
-    /// An inference through `entry` whose head had arrived at `start`.
+    /// An inference through `entry`, of a request whose head arrived at `start`.
     #[must_use]
     pub fn call(&self, entry: EntryPoint, start: Instant) -> Call {
         Call { entry, start, deadline: self.deadline(start) }
     }
 
-    /// When a request that came in at `start` must be answered.
+    /// The deadline of a request that arrived at `start`.
     #[must_use]
     pub fn deadline(&self, start: Instant) -> Instant {
         start + self.0.request_timeout
     }
 
-    /// The most memory one input tensor may take, in bytes.
+    /// The largest input tensor, in bytes.
     #[must_use]
     pub fn max_tensor_bytes(&self) -> usize {
         self.0.max_tensor_bytes
     }
 
-    /// Whether every configured model can be used.
+    /// Whether every configured model has a ready version.
     ///
     /// # Errors
     /// [`Code::Unavailable`] with all reasons why not.
@@ -234,20 +242,21 @@ impl Engine {
         Err(Error::unavailable(reasons.join("; ")))
     }
 
-    /// Serves the models of these sources from now on, instead of those before. Returns when what
-    /// is new is ready; what is no longer named may still be answering its last requests.
+    /// Replaces the sources. Returns when the new versions are ready; old ones may still have
+    /// requests in flight.
     ///
     /// # Errors
-    /// [`Code::Unknown`] with every model that did not become available (what can be served is),
-    /// [`Code::Aborted`] if another list came meanwhile, [`Code::Unavailable`] when stopping.
+    /// [`Code::Unknown`] with every model that did not become available (the others are served),
+    /// [`Code::Aborted`] if the sources were replaced again meanwhile, [`Code::Unavailable`] when
+    /// stopping.
     pub async fn reload(&self, sources: Vec<SourceConfig>) -> Result<()> {
         self.0.repository.set_sources(sources).await.unwrap_or_else(|_| Err(stopping()))
     }
 
-    /// Loads one more model beside those of the sources, and returns when it is ready: all its
-    /// versions that `source` asks for. They stay as they were loaded, whatever becomes of the
-    /// folder. Of a load that fails nothing stays, and the name is free again; one whose caller
-    /// goes away goes on.
+    /// Loads one more model besides those of the sources, and returns when all its versions that
+    /// `source` names are ready. Later changes of the directory have no effect on them. If the load
+    /// fails, nothing of the model stays, and the name is free again. The load continues if the
+    /// caller stops waiting.
     ///
     /// # Errors
     /// [`Code::AlreadyExists`] for a name that is taken (also by one that is being loaded),
@@ -258,9 +267,8 @@ impl Engine {
         self.load_for(source, deadline, REQUEST).await
     }
 
-    /// Takes a model that [`Engine::load_model`] brought away. It gets no new requests at once;
-    /// this returns when those under way are done and its memory has been given back to the
-    /// system.
+    /// Unloads a model that [`Engine::load_model`] has loaded. It gets no new requests from now on;
+    /// this returns when those in flight are done and its memory is released to the system.
     ///
     /// # Errors
     /// [`Code::NotFound`] for any other model; [`Code::Unavailable`] when stopping.
@@ -268,8 +276,8 @@ impl Engine {
         self.unload_for(name, REQUEST).await
     }
 
-    /// The bytes of memory that one more model may take: what the process may hold beyond what it
-    /// holds, by `limit`, or what the system has to give.
+    /// The bytes of memory available for one more model: up to `limit` for the whole process, or
+    /// else the system's free memory.
     #[must_use]
     pub fn room(&self, limit: Option<u64>) -> u64 {
         match limit {
@@ -278,24 +286,24 @@ impl Engine {
         }
     }
 
-    /// Waits for the models found at the start; `tick` is called meanwhile.
+    /// Waits until the models found at the start are loaded or have failed; calls `tick` meanwhile.
     pub fn wait_until_started(&self, mut tick: impl FnMut(&Self)) {
         self.0.repository.wait_until_started(|_| tick(self));
     }
 
-    /// The server will stop: not ready any more, no more loads.
+    /// Begins the shutdown: the server is no longer ready and loads nothing more.
     pub fn stop(&self) {
         self.0.stopping.store(true, Relaxed);
         self.0.repository.stop();
         self.0.seconds.end();
     }
 
-    /// Waits until the requests that are to be logged are written, for at most `patience`.
+    /// Waits until sampled requests are written to the request log, for at most `patience`.
     pub fn flush_logs(&self, patience: Duration) {
         self.0.repository.flush_logs(patience);
     }
 
-    /// Ends the processes of handlers, within `time`. Blocks. Called when no request is left.
+    /// Ends the worker processes within `time`. Blocks. Call it when no request is in flight.
     pub fn stop_workers(&self, time: Duration) {
         self.0.repository.workers().stop(time);
     }
@@ -305,7 +313,7 @@ impl Engine {
     /// # Errors
     /// Never in practice.
     pub fn metrics_text(&self) -> Result<String> {
-        // Also brings the readiness gauge up to date.
+        // This also updates the readiness gauge.
         let _ = self.readiness();
         let text = self.0.metrics.encode();
         text.map_err(|e| Error::internal("the metrics could not be written").with_source(e))

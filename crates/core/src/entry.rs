@@ -1,4 +1,4 @@
-//! How an inference was asked for.
+//! The entry point of an inference: its protocol and method.
 
 /// What an inference does with the model's signatures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,7 +14,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Its name, as metrics and logs have it.
+    /// Its name in metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,6 +31,6 @@ impl Method {
 pub struct EntryPoint {
     /// The protocol's name: `tfs_rest`, `tfs_grpc`, `simple`, `sagemaker`, …
     pub protocol: &'static str,
-    /// What was asked for.
+    /// The method of the request.
     pub method: Method,
 }

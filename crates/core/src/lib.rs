@@ -1,6 +1,6 @@
-//! The core: which models there are, how a request reaches one, and what is counted on the way.
+//! The core: the model repository, the inference pipeline, batching, metrics and the request log.
 //!
-//! It must not know of HTTP, of any protocol, or of any platform by name.
+//! It does not depend on HTTP, on any protocol, or on any platform by name.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -1,6 +1,6 @@
-//! Places that may be models, and models that are one file: finding it, and reading it whole.
+//! Paths that may be models, and models that are one file: finds the file and reads it.
 //!
-//! Such a model is named by its file, or by a version folder that holds it.
+//! Such a model is configured by the path of its file, or of a version directory that contains it.
 
 use std::cell::OnceCell;
 use std::fs::{self, File};
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use super::Completeness;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// A path that may be a model. Every platform looks at it, and so often that what is in a folder is
-/// listed once for all of them.
+/// A path that may be a model. All platforms inspect it, so a directory is listed only once for all
+/// of them.
 pub struct Place<'a> {
     path: &'a Path,
     is_file: bool,
@@ -19,7 +19,7 @@ pub struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// What is at `path`.
+    /// The file or directory at `path`.
     #[must_use]
     pub fn new(path: &'a Path) -> Self {
         Place { path, is_file: path.is_file(), inside: OnceCell::new() }
@@ -37,7 +37,7 @@ impl<'a> Place<'a> {
         self.is_file
     }
 
-    /// The file itself, or what is in the folder, sorted; nothing if it can not be read.
+    /// The file itself, or the sorted entries of the directory; empty if it cannot be read.
     fn entries(&self) -> &[PathBuf] {
         self.inside.get_or_init(|| {
             if self.is_file {
@@ -50,23 +50,23 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// Folders in it, sorted.
+    /// Directories in it, sorted.
     pub fn folders(&self) -> impl Iterator<Item = &PathBuf> {
         self.entries().iter().filter(|path| path.is_dir())
     }
 
-    /// The file itself, or files in the folder, if their names end so.
+    /// The file itself, or files in the directory, if their names have one of these endings.
     pub fn files(&self, endings: &[&str]) -> impl Iterator<Item = &PathBuf> {
         self.entries().iter().filter(move |path| ends_with(path, endings) && path.is_file())
     }
 
-    /// Whether there is a file whose name ends like a model's.
+    /// Whether there is a file with one of these endings.
     pub fn has_file(&self, endings: &[&str]) -> bool {
         self.files(endings).next().is_some()
     }
 }
 
-/// Whether there is one such file, and not several.
+/// Whether there is exactly one file with one of these endings.
 pub fn check(path: &Path, endings: &[&str]) -> Completeness {
     match find(path, endings) {
         Ok(_) => Completeness::Complete,
@@ -77,8 +77,8 @@ pub fn check(path: &Path, endings: &[&str]) -> Completeness {
     }
 }
 
-/// The model's file: `path` itself, whatever its name, or the only one in the folder `path` whose
-/// name ends like a model's.
+/// The model's file: `path` itself, whatever its name, or the only one in the directory `path` with
+/// one of these endings.
 ///
 /// # Errors
 /// [`Code::NotFound`] if there is none; [`Code::FailedPrecondition`] if there are several.
@@ -89,13 +89,13 @@ pub fn find(path: &Path, endings: &[&str]) -> Result<PathBuf> {
     }
     let shown = path.display();
     match place.files(endings).collect::<Vec<_>>()[..] {
-        [] => Err(Error::not_found(format!("{shown} holds no file *{}", endings.join(" or *")))),
+        [] => Err(Error::not_found(format!("{shown} contains no file *{}", endings.join(" or *")))),
         [file] => Ok(file.clone()),
         [one, other, ..] => Err(Error::new(
             Code::FailedPrecondition,
             format!(
-                "{shown} holds several models, {} and {}: give each a folder of its own, or name \
-                 the file",
+                "{shown} contains several models, {} and {}: put each into its own directory, \
+                 or configure the path of one file",
                 one.display(),
                 other.display()
             ),
@@ -103,10 +103,10 @@ pub fn find(path: &Path, endings: &[&str]) -> Result<PathBuf> {
     }
 }
 
-/// All of `file`.
+/// The whole content of `file`.
 ///
 /// # Errors
-/// If it can not be read; [`Code::ResourceExhausted`] if it has more than `most` bytes.
+/// If it cannot be read; [`Code::ResourceExhausted`] if it has more than `most` bytes.
 pub fn read(file: &Path, most: u64) -> Result<Vec<u8>> {
     let failed = |e: std::io::Error| {
         Error::new(Code::of_io(&e), format!("{}: {e}", file.display())).with_source(e)
@@ -118,7 +118,7 @@ pub fn read(file: &Path, most: u64) -> Result<Vec<u8>> {
         return Err(Error::new(Code::ResourceExhausted, message));
     };
     let mut bytes = vec![0; length];
-    // At a place: such reads are done in pieces, between which requests go on.
+    // A positioned read: it is done in pieces, so that other threads can run in between.
     open.read_exact_at(&mut bytes, 0).map_err(failed)?;
     Ok(bytes)
 }

@@ -1,8 +1,8 @@
-//! The contract of a runtime: a [`Platform`] turns a version folder into an [`Executable`]. Where
-//! a model is one file, its "folder" may be that file.
+//! The interface of platforms: a [`Platform`] loads a version directory into an [`Executable`].
+//! Where a model is one file, its "directory" may be that file.
 //!
-//! A platform knows files and its runtime. It must not know of HTTP, batching, versions or
-//! configuration files; the core never names a platform except through these traits.
+//! A platform uses files and its runtime. It does not depend on HTTP, batching, versions or
+//! configuration files; the core uses platforms only through these traits.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -22,15 +22,15 @@ pub mod library;
 
 /// A runtime that can serve models of one kind.
 pub trait Platform: Send + Sync {
-    /// Its name, as shown to users and written in configuration: `tensorflow`, …
+    /// Its name in the configuration and in messages: `tensorflow`, …
     fn name(&self) -> &'static str;
 
-    /// Its name as its makers write it: `TensorFlow`, …
+    /// Its name as its authors write it: `TensorFlow`, …
     fn title(&self) -> &'static str {
         self.name()
     }
 
-    /// How clients write down the inputs of its models, where a protocol leaves them a choice.
+    /// The format of its models' inputs in protocols with several formats.
     fn input_style(&self) -> InputStyle {
         InputStyle::Rows
     }
@@ -38,7 +38,7 @@ pub trait Platform: Send + Sync {
     /// The runtime's own version and kind for `--version` and the start-up lines.
     ///
     /// # Errors
-    /// When the runtime is not installed; the message says how to get it.
+    /// If the runtime is not installed; the message says how to install it.
     fn describe(&self) -> Result<String>;
 
     /// Libraries of operations that the user has added to it, once they are loaded.
@@ -46,26 +46,26 @@ pub trait Platform: Send + Sync {
         Vec::new()
     }
 
-    /// Whether `place` itself is or holds a model of this kind (not whether it is a good one).
+    /// Whether `place` is or contains a model of this platform (which may be invalid).
     fn recognises(&self, place: &Place) -> bool;
 
-    /// Whether folders in a model's folder are part of the model: they are not looked at for models
-    /// and versions.
+    /// Whether subdirectories of a model's directory are part of the model: they are not searched
+    /// for models and versions.
     fn has_folders(&self) -> bool {
         false
     }
 
-    /// Whether the number of threads that a load is told makes a difference to runs. Where it does,
-    /// a model may be loaded again with another one.
+    /// Whether [`LoadOptions::threads`] has an effect on runs. If so, a model may be loaded again
+    /// with another number.
     fn takes_threads(&self) -> bool;
 
-    /// Whether all files that the model names are there, without loading it.
+    /// Whether all files of the model exist, without loading it.
     fn check(&self, folder: &Path) -> Completeness;
 
-    /// What the model declares, without loading it.
+    /// The model's signatures and origin, without loading it.
     ///
     /// # Errors
-    /// [`Code::DataLoss`] for files that are not such a model,
+    /// [`Code::DataLoss`] for files that are not a model of this platform,
     /// [`Code::NotFound`] for a missing tag.
     fn inspect(&self, folder: &Path, options: &LoadOptions) -> Result<Inspection>;
 
@@ -76,7 +76,7 @@ pub trait Platform: Send + Sync {
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded>;
 }
 
-/// How clients write down the inputs of a model, where a protocol leaves them a choice.
+/// The format of a model's inputs in protocols with several formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputStyle {
     /// As tensors: one for each input, under its name, of the declared shape.
@@ -88,7 +88,7 @@ pub enum InputStyle {
     Records,
 }
 
-/// What a platform says of itself.
+/// The names and the input format of a platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlatformInfo {
     /// [`Platform::name`].
@@ -100,7 +100,7 @@ pub struct PlatformInfo {
 }
 
 impl PlatformInfo {
-    /// What `platform` says of itself.
+    /// The names and the input format of `platform`.
     #[must_use]
     pub fn of(platform: &dyn Platform) -> Self {
         let (name, title) = (platform.name(), platform.title());
@@ -117,37 +117,36 @@ pub struct CustomOps {
     pub ops: Vec<String>,
 }
 
-/// Files beside a model that are Simple TensorFlow Serving's functions to call before and behind
-/// it, in Python's marshal format.
+/// Simple TensorFlow Serving's pre- and post-processing functions, in Python's marshal format.
 const MARSHALLED_HOOKS: [&str; 2] = ["preprocess_function.marshal", "postprocess_function.marshal"];
 
-/// Whether there are such files beside the model at `path`, or in its folder.
+/// Whether there are such files next to the model at `path`, or in its directory.
 #[must_use]
 pub fn has_marshalled_hooks(path: &Path) -> bool {
     let folder = if path.is_dir() { Some(path) } else { path.parent() };
     folder.is_some_and(|folder| MARSHALLED_HOOKS.iter().any(|name| folder.join(name).is_file()))
 }
 
-/// What [`Platform::check`] found.
+/// The result of [`Platform::check`].
 #[derive(Debug)]
 pub enum Completeness {
-    /// Everything the model names is there.
+    /// All files of the model exist.
     Complete,
-    /// Something it names is not there (yet): the text says what.
+    /// A file of it does not exist (yet); the text names it.
     Missing(String),
-    /// What is there can not be a model.
+    /// The files are not a valid model.
     Broken(Error),
 }
 
 /// Per-model settings that a platform needs to load it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadOptions {
-    /// Which graph of a SavedModel: the tags it must have.
+    /// The tags that select a graph of a SavedModel.
     pub tags: Vec<String>,
-    /// Threads that one operation of the model may use; 0 leaves it to the runtime. A platform
-    /// that is itself set to a number keeps to that.
+    /// Threads that one operation of the model may use; 0 leaves it to the runtime. A platform with
+    /// its own setting for that ignores it.
     pub threads: usize,
-    /// How images reach the model; `None` finds out from the graph.
+    /// The encoding of images in the model's inputs; `None` detects it from the graph.
     pub images: Option<tensorserve_tensor::ImageEncoding>,
 }
 
@@ -162,8 +161,8 @@ impl Default for LoadOptions {
 pub struct Inspection {
     /// Signatures, sorted by name.
     pub signatures: Vec<Signature>,
-    /// What wrote it: the version of TensorFlow or, for other platforms, program and version; empty
-    /// if not recorded.
+    /// The program that wrote it: the version of TensorFlow or, for other platforms, program and
+    /// version; empty if not recorded.
     pub written_by: String,
     /// Size of the model's files in bytes.
     pub bytes: u64,
@@ -175,14 +174,14 @@ pub struct Loaded {
     pub signatures: Vec<Signature>,
     /// Runs them.
     pub executable: Arc<dyn Executable>,
-    /// Size of the model's files in bytes, the best cheap guess of what it holds in memory.
+    /// Size of the model's files in bytes, an estimate of its memory.
     pub bytes: u64,
-    /// Whether functions in Python's marshal format, to call before or behind it, are part of its
-    /// file (Simple TensorFlow Serving's hooks), which are never run.
+    /// Whether its file contains pre- or post-processing functions in Python's marshal format
+    /// (Simple TensorFlow Serving's hooks), which are never run.
     pub marshalled_hooks: bool,
 }
 
-/// How one run should go.
+/// The options of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunOptions {
     /// The most threads that one operation of the model may use; 0 leaves it to the runtime.
@@ -202,23 +201,23 @@ pub trait Executable: Send + Sync {
     /// [`Code::DeadlineExceeded`] after the timeout.
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>>;
 
-    /// Runs, and tells what every operation did meanwhile. That costs many times the run itself.
+    /// Runs, and profiles every operation. That takes many times as long as the run itself.
     ///
     /// # Errors
     /// As [`Executable::run`];
-    /// [`Code::Unimplemented`] if the runtime can not tell.
+    /// [`Code::Unimplemented`] if the runtime has no profiler.
     fn profile(
         &self,
         _signature: usize,
         _inputs: &[Tensor],
         _options: RunOptions,
     ) -> Result<Profiled> {
-        let message = "the runtime of this model makes no profiles";
+        let message = "the runtime of this model does not support profiling";
         Err(Error::new(Code::Unimplemented, message))
     }
 }
 
-/// Outputs in order, and how they came about.
+/// The outputs in order, and the profile of the run.
 pub type Profiled = (Vec<Tensor>, Vec<OpRun>);
 
 /// One run of one operation.
@@ -230,13 +229,13 @@ pub struct OpRun {
     pub node: String,
     /// How long it took.
     pub nanos: u64,
-    /// The memory that it asked for.
+    /// The memory that it allocated.
     pub bytes: u64,
-    /// Whether this is about work on a GPU, and not about what the machine did for it.
+    /// Whether it ran on a GPU, and not on the host.
     pub on_accelerator: bool,
 }
 
-/// The platforms built into this binary, in the order they are asked to recognise a folder.
+/// The platforms built into this binary, in the order in which they are tried for a directory.
 #[derive(Clone)]
 pub struct Platforms(Vec<Arc<dyn Platform>>);
 
@@ -247,7 +246,7 @@ impl Platforms {
         Platforms(platforms)
     }
 
-    /// The platform whose kind of model `path` is or holds.
+    /// The platform of the model that `path` is or contains.
     #[must_use]
     pub fn of_folder(&self, path: &Path) -> Option<&Arc<dyn Platform>> {
         self.recognising(&Place::new(path))
@@ -263,8 +262,9 @@ impl Platforms {
         }
     }
 
-    /// Whether `path` itself is a model, and not a folder of models or versions. A file is one, of
-    /// whatever name, where its platform is `named`.
+    /// Whether `path` itself is a model, and not a directory of models or versions. With the
+    /// platform
+    /// `named`, any file is a model.
     #[must_use]
     pub fn is_model(&self, path: &Path, named: Option<&str>) -> bool {
         let place = Place::new(path);
@@ -284,8 +284,8 @@ impl Platforms {
         self.0.iter().find(|platform| platform.recognises(place))
     }
 
-    /// Whether there are models or versions in the folder at `place`: then a file that lies beside
-    /// them, and could be one itself, is something else.
+    /// Whether the directory `place` contains models or versions: then a file next to them is not a
+    /// model, whatever its name.
     fn holds_models(&self, place: &Place) -> bool {
         let is_version = |folder: &PathBuf| {
             let name = folder.file_name().and_then(|name| name.to_str());
@@ -305,7 +305,7 @@ impl Platforms {
     }
 }
 
-/// Whether a folder of this name is a version: digits, and nothing else.
+/// Whether a directory of this name is a version: only digits.
 #[must_use]
 pub fn names_version(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())

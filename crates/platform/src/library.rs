@@ -1,4 +1,4 @@
-//! Finds on the machine the library that a platform runs on.
+//! Finds the shared library of a platform's runtime.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -6,33 +6,33 @@ use std::path::{Path, PathBuf};
 
 use tensorserve_tensor::error::{Error, Result};
 
-/// What to look for.
+/// A shared library to find.
 pub struct Library {
-    /// What users call it; the flag that names it is the same.
+    /// Its name in messages, and the name of the flag for its path.
     pub name: &'static str,
     /// Names of its file, best first. A version may follow (`.so.1.2.3`).
     pub files: &'static [&'static str],
-    /// The folder of its Python package in which it is.
+    /// The directory of its Python package that contains it.
     pub package: &'static str,
-    /// How else to get it than with `make lib`.
+    /// A way to install it other than `make lib`.
     pub remedy: &'static str,
 }
 
-/// What [`Library::find`] came to.
+/// The result of [`Library::find`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
     /// This file.
     File(PathBuf),
-    /// No file of our own; ask the system's loader for [`Library::files`].
+    /// None found; let the system's loader search for [`Library::files`].
     System,
 }
 
 impl Library {
-    /// Looks for the library: at the path `given` (a file or folder) if there is one, else in the
-    /// folders `search`, first match first, else wherever the system's loader looks.
+    /// Looks for the library: at the path `given` (a file or directory) if there is one, else in
+    /// the directories `search`, in this order, else in the search path of the system's loader.
     ///
     /// # Errors
-    /// If a path was given and there is no library: a wrong setting must not fall back silently.
+    /// If a path was given and there is no library: a wrong setting must not be ignored.
     pub fn find(&self, given: Option<&Path>, search: &[PathBuf]) -> Result<Found> {
         if let Some(path) = given {
             if path.is_file() {
@@ -54,7 +54,7 @@ impl Library {
     /// Finds the library and opens it with `open`.
     ///
     /// # Errors
-    /// As [`Library::find`]; if what was found can not be opened, or nothing was.
+    /// As [`Library::find`]; if the library was not found, or cannot be opened.
     pub fn open<T, E: std::error::Error + Send + Sync + 'static>(
         &self,
         given: Option<&Path>,
@@ -64,7 +64,7 @@ impl Library {
         if let Found::File(file) = self.find(given, search)? {
             return open(&file).map_err(|e| {
                 let file = file.display();
-                Error::unavailable(format!("{file} can not be loaded: {e}")).with_source(e)
+                Error::unavailable(format!("{file} cannot be loaded: {e}")).with_source(e)
             });
         }
         let mut last = String::new();
@@ -77,13 +77,13 @@ impl Library {
         Err(self.missing(search, &last))
     }
 
-    /// The error when nothing was found: where we looked, and how to get it.
+    /// The error if no library was found: the directories searched, and how to install it.
     fn missing(&self, search: &[PathBuf], last: &str) -> Error {
         let mut looked: Vec<String> = search.iter().map(|f| f.display().to_string()).collect();
         looked.push("the system's library path".to_owned());
         Error::unavailable(format!(
             "{name} was not found ({last}). Looked in: {looked}. Get it with `make lib` in \
-             tensorserve's source folder or `{remedy}`, or name it with --{name} PATH",
+             tensorserve's source directory or `{remedy}`, or name it with --{name} PATH",
             name = self.name,
             looked = looked.join(", "),
             remedy = self.remedy,
@@ -95,7 +95,7 @@ impl Library {
     fn in_folder(&self, folder: &Path) -> Option<PathBuf> {
         let (package, _) = self.package.split_once('/').unwrap_or((self.package, ""));
         let below = |folder: &Path| {
-            // `folder` may be beside the package, or be the package.
+            // `folder` may contain the package, or be the package.
             let parent = folder.file_name().is_some_and(|name| name == package);
             let beside = if parent { folder.parent() } else { None };
             let mut places = vec![folder.to_owned(), folder.join(self.package)];

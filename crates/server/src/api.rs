@@ -1,4 +1,5 @@
-//! What the listeners serve: the routes and gRPC services of all protocols, and the server's own.
+//! The API that the listeners serve: the routes and gRPC services of all protocols, and the
+//! server's own.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +14,7 @@ use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
 use tensorserve_protocol::{Host, Listeners, Protocol, RouteTable, Routes};
 use tensorserve_tensor::error::Result;
 
-/// Everything that clients can call. Cheap to clone.
+/// All routes and gRPC services. Cheap to clone.
 #[derive(Clone)]
 pub struct ServedApi(Arc<Inner>);
 
@@ -25,9 +26,9 @@ struct Inner {
     grpc: GrpcServices,
 }
 
-/// The gRPC methods that the server itself adds.
+/// The gRPC methods of the server itself.
 pub(crate) const OWN_METHODS: [(&str, Permission); 4] = [
-    // For probes, which have no credentials. It says of the whole server whether it is ready.
+    // For probes, which have no credentials. They report the readiness of the whole server.
     ("/grpc.health.v1.Health/Check", Permission::Public),
     ("/grpc.health.v1.Health/Watch", Permission::Public),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Permission::Read),
@@ -35,11 +36,11 @@ pub(crate) const OWN_METHODS: [(&str, Permission); 4] = [
 ];
 
 impl ServedApi {
-    /// The API of these protocols over `engine`. Where two have the same route, the first one's
-    /// counts; the server's own come last.
+    /// The API of these protocols for `engine`. If two have the same route, the first one is used;
+    /// the server's own routes come last.
     ///
     /// # Errors
-    /// If two paths differ in nothing but the name of a parameter.
+    /// If two paths differ only in the name of a parameter.
     pub fn new(
         config: &ServerConfig,
         engine: &Engine,
@@ -70,13 +71,13 @@ impl ServedApi {
         Ok(ServedApi(Arc::new(Inner { engine: engine.clone(), activity, routes, grpc })))
     }
 
-    /// Every route: its methods, its path with parameters in braces, and what a client must be
-    /// allowed to.
+    /// Every route: its methods, its path with parameters in braces, and the permission that it
+    /// requires.
     pub fn routes(&self) -> impl Iterator<Item = (&'static [&'static str], &str, Permission)> {
         self.0.routes.permissions()
     }
 
-    /// Every gRPC method, and what a client must be allowed to.
+    /// Every gRPC method, and the permission that it requires.
     pub fn grpc_methods(&self) -> impl Iterator<Item = (&'static str, Permission)> {
         self.0.grpc.methods.iter().copied().chain(OWN_METHODS)
     }

@@ -1,7 +1,7 @@
-//! Bodies of gRPC calls that are still on their way: one that takes too long ends its call.
+//! A time limit for the body of a gRPC call.
 //!
-//! A call is one message, for whose bytes memory is set aside as they come. Without an end to it,
-//! a client that sends a byte now and then would hold that for as long as it likes.
+//! A call is one message, which is kept in memory while it arrives. Without a limit, a client that
+//! sends a byte now and then could hold that memory for ever.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,16 +13,17 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 
-/// A body that must have arrived after a time.
+/// A body with a limit for the time that it takes to arrive.
 pub(super) struct Arriving {
     body: Body,
     limit: Duration,
-    /// Runs from when the body was first waited for: most are there at once, and need no timer.
+    /// Started when the body is first waited for: most bodies have arrived already, and need no
+    /// timer.
     end: Option<Pin<Box<Sleep>>>,
 }
 
 impl Arriving {
-    /// `body`, for which it is waited at most so long.
+    /// `body`, which must arrive within `limit`.
     pub(super) fn new(body: Body, limit: Duration) -> Self {
         Arriving { body, limit, end: None }
     }
@@ -43,7 +44,7 @@ impl http_body::Body for Arriving {
         let end = this.end.get_or_insert_with(|| Box::pin(sleep(this.limit)));
         ready!(end.as_mut().poll(context));
         let message = format!(
-            "the message did not arrive within {} s, which is the server's body_timeout",
+            "the message did not arrive within {} s (body_timeout)",
             this.limit.as_secs_f64()
         );
         Poll::Ready(Some(Err(Status::deadline_exceeded(message))))

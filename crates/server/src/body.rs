@@ -1,4 +1,4 @@
-//! Reads request bodies, within bounds of size and time.
+//! Reads request bodies, within limits of size and time.
 
 use std::io::Read;
 use std::pin::pin;
@@ -12,7 +12,7 @@ use futures_util::{FutureExt, StreamExt};
 
 use tensorserve_tensor::error::{Code, Error};
 
-/// Why a body was not read, and the status that says so.
+/// Why a body was not read, and the status of the response.
 #[derive(Debug)]
 pub(super) struct BodyError {
     pub(super) status: u16,
@@ -41,17 +41,17 @@ impl BodyError {
     }
 }
 
-/// Bounds on a body.
+/// Limits of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) bytes: usize,
     pub(super) time: Duration,
 }
 
-/// Compressed bodies above this size are inflated on a thread of their own.
+/// Compressed bodies above this size are decompressed on another thread.
 const INFLATE_IN_PLACE: usize = 64 << 10;
 
-/// Reads a whole body, inflated if it is compressed.
+/// Reads a whole body, and decompresses it if necessary.
 pub(super) async fn read(
     headers: &HeaderMap,
     payload: &mut Payload,
@@ -60,7 +60,7 @@ pub(super) async fn read(
     check_length(headers, limits.bytes)?;
     let compressed = is_gzip(headers)?;
     let mut reading = pin!(collect(headers, payload, limits.bytes));
-    // Most bodies have arrived with their head; only the others need a timer.
+    // Most bodies arrive together with their head; only the others need a timer.
     let body = match reading.as_mut().now_or_never() {
         Some(body) => body,
         None => match tokio::time::timeout(limits.time, reading).await {
@@ -77,15 +77,18 @@ pub(super) async fn read(
         return inflate(&body, limit);
     }
     let inflated = actix_web::rt::task::spawn_blocking(move || inflate(&body, limit)).await;
-    inflated.unwrap_or_else(|_| Err(BodyError::bad("the body could not be inflated".to_owned())))
+    inflated.unwrap_or_else(|_| {
+        Err(BodyError::bad("the request body could not be decompressed".to_owned()))
+    })
 }
 
 pub(super) fn too_slow(time: Duration) -> BodyError {
-    let message = format!("the request body did not arrive within {} s", time.as_secs_f32());
+    let message =
+        format!("the request body did not arrive within {} s (body_timeout)", time.as_secs_f32());
     BodyError::new(408, Code::DeadlineExceeded, message)
 }
 
-/// Refuses by the declared length, before a byte is read.
+/// Checks the declared length, before a byte is read.
 pub(super) fn check_length(headers: &HeaderMap, limit: usize) -> Result<(), BodyError> {
     match declared_length(headers) {
         Some(length) if length > limit => Err(BodyError::too_large(limit)),
@@ -110,7 +113,7 @@ pub(super) fn is_gzip(headers: &HeaderMap) -> Result<bool, BodyError> {
     }
 }
 
-/// The most memory that is set aside on a client's word alone.
+/// The most memory that is allocated because of a declared length alone.
 const TRUSTED_LENGTH: usize = 1 << 20;
 
 async fn collect(
@@ -119,12 +122,12 @@ async fn collect(
     limit: usize,
 ) -> Result<Bytes, BodyError> {
     let broken =
-        |error| BodyError::bad(format!("the request body is cut short or broken: {error}"));
+        |error| BodyError::bad(format!("the request body is truncated or malformed: {error}"));
     let Some(first) = payload.next().await else {
         return Ok(Bytes::new());
     };
     let first = first.map_err(broken)?;
-    // Most bodies arrive in one piece, which is then used where it lies.
+    // Most bodies arrive in one chunk, which is then used without a copy.
     let Some(second) = payload.next().await else {
         return if first.len() > limit { Err(BodyError::too_large(limit)) } else { Ok(first) };
     };
@@ -150,7 +153,9 @@ fn inflate(body: &[u8], limit: usize) -> Result<Bytes, BodyError> {
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
     let read = MultiGzDecoder::new(body).take(most).read_to_end(&mut inflated);
     if let Err(error) = read {
-        let message = format!("the body is not valid gzip, as its Content-Encoding says: {error}");
+        let message = format!(
+            "the request body is not valid gzip, which its Content-Encoding header declares: {error}"
+        );
         return Err(BodyError::bad(message));
     }
     if inflated.len() > limit {
@@ -183,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told() {
+    fn damaged_gzip_is_an_error() {
         let mut damaged = gzip(b"hello hello hello");
         damaged.truncate(15);
         assert_eq!(inflate(&damaged, 100).expect_err("cut").status, 400);

@@ -1,4 +1,4 @@
-//! The server's own routes: probes, metrics, and what is answered where there is nothing.
+//! The server's own routes: probes, metrics, and the response to unknown paths.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ fn metrics(engine: &Engine) -> Reply {
     }
 }
 
-/// The response to a path that no protocol has, or not with this method.
+/// The response to a path that no protocol has, or to a method that the path does not allow.
 pub(crate) fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
     let path = head.path();
     match missing {

@@ -1,5 +1,5 @@
-//! The layer before all gRPC services: it lets calls in by the permission that their method names, and
-//! limits how long messages and responses take.
+//! The layer before all gRPC services: it checks the permission that a method requires, and limits
+//! how long messages and responses take.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -22,8 +22,8 @@ use tensorserve_auth::{AuthError, AuthOutcome, Permission};
 use tensorserve_core::engine::InFlight;
 use tensorserve_protocol::grpc::ClientDeadline;
 
-/// What a client must be allowed to in order to call the method at `path`, and whether it is a
-/// protocol's. A method that is not listed is for admins only.
+/// The permission that the method at `path` requires, and whether it belongs to a protocol. A
+/// method that is not listed is for admins only.
 fn permission(methods: &[(&str, Permission)], path: &str) -> (Permission, bool) {
     let listed = methods.iter().find(|(listed, _)| *listed == path);
     if let Some((_, permission)) = listed {
@@ -51,7 +51,7 @@ impl<S> Layer<S> for GateLayer {
     }
 }
 
-/// Services behind the gate.
+/// Services after the gate.
 #[derive(Clone)]
 pub(super) struct Gated<S> {
     inner: S,
@@ -62,10 +62,10 @@ pub(super) struct Gated<S> {
 
 type Response = http::Response<Body>;
 type Answer = Result<Response, Infallible>;
-/// The service's own response, counted as in flight until it is there.
+/// The service's response, counted as in flight until it is complete.
 type Counted<F> = Map<Join<F, Ready<InFlight>>, fn((Answer, InFlight)) -> Answer>;
 type Checked = Pin<Box<dyn Future<Output = Answer> + Send>>;
-/// The service's own response, or a refusal, or either when credentials have been checked.
+/// The service's response, or a refusal, or one of them after credentials have been checked.
 type Passed<F> = Either<Counted<F>, Either<Ready<Answer>, Checked>>;
 
 impl<S> Service<http::Request<Body>> for Gated<S>
@@ -101,11 +101,11 @@ where
         + 'static,
     S::Future: Send,
 {
-    /// Asks the gate, and passes the request on to the service if it may.
+    /// Passes the request to the service if the gate admits it.
     fn pass(&mut self, request: http::Request<Body>) -> Passed<S::Future> {
         let (permission, is_protocol) =
             permission(self.api.protocol_methods(), request.uri().path());
-        // Reflection is a conversation, which has no time limit.
+        // Reflection is a stream, which has no time limit.
         let request = match is_protocol {
             true => request.map(|body| Body::new(Arriving::new(body, self.body_timeout))),
             false => request,
@@ -122,7 +122,7 @@ where
                 Either::Right(Either::Left(ready(Ok(refuse(path, refusal)))))
             }
             AuthOutcome::Pending(checking) => {
-                // The clone may not be ready; the service that was polled is.
+                // Only the service that was polled is ready; its clone may not be.
                 let clone = self.inner.clone();
                 let mut inner = std::mem::replace(&mut self.inner, clone);
                 let in_flight = self.api.engine().metrics().in_flight();

@@ -1,10 +1,10 @@
-//! A connection whose client must finish the head of every request in time.
+//! A connection whose client must complete the head of every request in time.
 //!
 //! The HTTP library limits the time for the head of a connection's first request, and between
-//! requests the time until the first byte of the next head; then a client could stop in the
-//! middle of that head and hold its connection for ever. So connections tick: whoever leaves a
-//! head unfinished for a whole tick, or asks for nothing for longer than a connection may be
-//! idle, is treated as if they had closed it.
+//! requests the time until the first byte of the next head. A client could stop in the middle of
+//! that head and hold its connection for ever. So a timer ticks for each connection: one whose head
+//! stays incomplete for a whole tick, or that is idle for too long, is treated as closed by its
+//! client.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -19,17 +19,17 @@ use super::tls::Stream;
 use super::watched::{Watch, Watched};
 use actix_web::rt::time::{Instant, Sleep, sleep};
 
-/// How far the client is with its requests. Shared by a connection and its requests, which stay
-/// on one thread.
+/// The progress of a connection's requests. Shared by a connection and its requests, which stay on
+/// one thread.
 #[derive(Default)]
 pub(super) struct Progress {
     serving: Cell<bool>,
-    /// Bytes have come that are not yet a request.
+    /// Bytes of an incomplete head have arrived.
     has_begun: Cell<bool>,
     requests: Cell<u32>,
 }
 
-/// A request is being served until this is dropped.
+/// Marks a request as being served until dropped.
 pub(super) struct Serving(Rc<Progress>);
 
 impl Progress {
@@ -47,16 +47,16 @@ impl Drop for Serving {
     }
 }
 
-/// How long a client may take.
+/// Time limits for a client.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
-    /// For a head, once it has begun.
+    /// For a head, from its first byte.
     pub(super) head: Duration,
     /// Without a request.
     pub(super) idle: Duration,
 }
 
-/// What a connection saw when it last ticked.
+/// The state at the last tick.
 #[derive(Default)]
 struct Seen {
     requests: u32,
@@ -64,7 +64,7 @@ struct Seen {
     idle: Duration,
 }
 
-/// A connection that ticks. What is encrypted is watched in the clear.
+/// A connection with ticks. They watch the decrypted bytes.
 pub(super) type Connection = Watched<Stream, Ticks>;
 
 /// The ticks of a connection.
@@ -91,7 +91,7 @@ impl Ticks {
         Rc::clone(&self.progress)
     }
 
-    /// Whether patience with a client that sends nothing has ended. Arranges to be asked again.
+    /// Whether the client has exceeded a time limit. Registers the next tick.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         while self.alarm.as_mut().poll(context).is_ready() {
             if self.tick() {
@@ -103,7 +103,7 @@ impl Ticks {
         false
     }
 
-    /// Whether patience has ended since the last tick.
+    /// Whether a time limit was exceeded at this tick.
     fn tick(&mut self) -> bool {
         let Progress { serving, has_begun, requests } = &*self.progress;
         let moved = serving.get() || requests.get() != self.seen.requests;
@@ -128,7 +128,9 @@ impl Watch for Ticks {
             return read;
         }
         if self.is_late(context) {
-            log::debug!("a connection is closed: its client took too long over a request's head");
+            log::debug!(
+                "a connection is closed: its client did not complete a request head in time"
+            );
             // As if the client had closed it.
             return Poll::Ready(Ok(()));
         }

@@ -1,4 +1,4 @@
-//! Which requests browsers may make for pages of other origins: the headers that tell them.
+//! CORS: the headers that let browsers send requests for pages of other origins.
 
 use actix_web::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -13,8 +13,8 @@ use tensorserve_protocol::Reply;
 /// The methods that Simple TensorFlow Serving allows.
 const METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT";
 
-/// The answer to the question that a browser asks before a request, where every request is
-/// allowed. It is asked without credentials, and tells nothing of what is served.
+/// The response to a preflight request, if all origins are allowed. Preflight requests have no
+/// credentials, and the response contains nothing about models.
 pub(super) fn preflight(cors: Cors, request: &HttpRequest) -> Option<Reply> {
     let headers = request.headers();
     let is_question = request.method() == "OPTIONS"
@@ -32,8 +32,8 @@ pub(super) fn preflight(cors: Cors, request: &HttpRequest) -> Option<Reply> {
     Some(reply)
 }
 
-/// Adds to an answer what lets pages of other origins read it. `is_rest` says whether it is one of
-/// TensorFlow Serving's REST API, `shut` whether requests need credentials.
+/// Adds the headers that let pages of other origins read a response. `is_rest`: it belongs to
+/// TensorFlow Serving's REST API. `shut`: requests need credentials.
 pub(super) fn allow(
     cors: Cors,
     request: &HttpRequest,

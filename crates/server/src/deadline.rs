@@ -1,4 +1,4 @@
-//! The time that a gRPC client gives a call (`grpc-timeout`).
+//! The timeout that a gRPC client sets for a call (`grpc-timeout`).
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -10,8 +10,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderMap, Response};
 
-/// The deadline of a call whose head came in now; none without `grpc-timeout`, or with one that
-/// cannot be read.
+/// The deadline of a call whose head arrived now; `None` without a valid `grpc-timeout`.
 pub(super) fn of(headers: &HeaderMap) -> Option<Instant> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     Instant::now().checked_add(time(text)?)
@@ -19,8 +18,8 @@ pub(super) fn of(headers: &HeaderMap) -> Option<Instant> {
 
 /// The response of `call`, or `DEADLINE_EXCEEDED` at `deadline`.
 ///
-/// The gRPC library ends calls at that time, too, but as if the client had cancelled them. It
-/// wakes the call for that, which is polled first: so nothing here needs a timer.
+/// The gRPC library also ends calls at that time, but as if the client had cancelled them. It wakes
+/// this future for that, and this future is polled first, so no timer is needed here.
 pub(super) async fn end(
     deadline: Instant,
     call: impl Future<Output = Result<Response<Body>, Infallible>>,
@@ -33,7 +32,8 @@ pub(super) async fn end(
     });
     match ended.await {
         Some(answer) => answer,
-        None => Ok(Status::deadline_exceeded("the request's time ran out").into_http()),
+        None => Ok(Status::deadline_exceeded("the request's deadline (grpc-timeout) has passed")
+            .into_http()),
     }
 }
 

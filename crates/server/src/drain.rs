@@ -1,11 +1,10 @@
 //! Stopping without losing a request.
 //!
-//! A request can be lost in two places: on a connection that the kernel has established but
-//! nobody has accepted when the listener closes, and on a kept-alive connection that is closed
-//! just as the client writes. So the listener first takes part in no new handshakes while
-//! everything that is established, or about to be, is still accepted and served, every answer
-//! tells its client that the connection closes, and the listener only goes when no request has
-//! come for a while.
+//! A request can be lost in two cases: on a connection that the kernel has established but the
+//! server has not accepted when the listener closes, and on a kept-alive connection that is closed
+//! just as the client writes. So the listener first refuses new handshakes, while established
+//! connections are still accepted and served, and every response announces that its connection
+//! closes. The listener closes only when no request has arrived for a while.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -13,23 +12,23 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No request for this long means that no client with an open connection is about to send one:
-/// one in a loop of requests, on a busy machine, has had its turn.
+/// After this long without a request, clients with open connections are assumed to send no more:
+/// long enough for a client that sends requests in a loop on a busy machine.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The same where no connection is open, but one may be established and not accepted yet.
+/// The same if no connection is open, but one may be established and not accepted yet.
 const QUIET_AND_EMPTY: Duration = Duration::from_millis(150);
 
 const POLL: Duration = Duration::from_millis(5);
 
-/// What goes on at a listener. Cheap to clone.
+/// The connections and requests of a listener. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Activity(Arc<Counters>);
 
 #[derive(Default)]
 struct Counters {
     connections: AtomicUsize,
-    /// Connections and requests begun, and requests answered, together.
+    /// The number of connections begun, requests begun and requests finished.
     steps: AtomicUsize,
     closing: AtomicBool,
 }
@@ -54,8 +53,8 @@ impl Activity {
         self.0.connections.load(SeqCst)
     }
 
-    /// Notes that something begins or ends, once the listener is closing: before, nobody
-    /// asks, and the counter would only pass between processors.
+    /// Counts the begin or end of a request or connection, once the listener is closing. Before
+    /// that the counter is not used, and would only cause contention between processors.
     pub(super) fn step(&self) {
         if self.is_closing() {
             self.0.steps.fetch_add(1, SeqCst);
@@ -66,7 +65,7 @@ impl Activity {
         self.0.closing.store(true, SeqCst);
     }
 
-    /// Whether answers should close their connections.
+    /// Whether responses should close their connections.
     pub(super) fn is_closing(&self) -> bool {
         self.0.closing.load(SeqCst)
     }
@@ -77,8 +76,8 @@ impl Activity {
         self.wait(end, enough);
     }
 
-    /// Waits until what is established has been accepted. That is enough where clients with an
-    /// open connection are told to go by themselves.
+    /// Waits until established connections have been accepted. That is enough for protocols that
+    /// tell clients to close their connections.
     pub(super) fn wait_until_accepted(&self, end: Instant) {
         self.wait(end, || QUIET_AND_EMPTY);
     }
@@ -106,8 +105,8 @@ impl Activity {
     }
 }
 
-/// Makes the kernel drop the first packet of every new connection to `socket`. Handshakes that
-/// have begun are finished; whoever comes later tries again and is refused when the socket closes.
+/// Makes the kernel drop the first packet of every new connection to `socket`. Handshakes that have
+/// begun are completed; later clients try again and are refused when the socket closes.
 pub(super) fn refuse_connections(socket: &TcpListener) {
     #[cfg(target_os = "linux")]
     {
@@ -127,7 +126,7 @@ pub(super) fn refuse_connections(socket: &TcpListener) {
             SockFilter::new(RETURN, 0, 0, u32::MAX),
         ];
         if let Err(error) = socket2::SockRef::from(socket).attach_filter(&program) {
-            log::debug!("new connections can not be held off: {error}");
+            log::debug!("new connections cannot be refused: {error}");
         }
     }
     #[cfg(not(target_os = "linux"))]

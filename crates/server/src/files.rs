@@ -1,5 +1,5 @@
-//! Watches files that the server runs on (users and keys, certificates), and has them read again
-//! when they change.
+//! Watches files that the server uses (users and keys, certificates), and reloads them when they
+//! change.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use tensorserve_tensor::error::{Error, Result};
 
-/// What shows that a file is another one than before: its device and number, size and times.
+/// The state of each file, to detect changes: device, inode, size and times. `None` if it is
+/// missing.
 type Fingerprint = Vec<Option<[i64; 6]>>;
 
-/// Files that belong together, and how they are read.
+/// Files that belong together, and the function that reloads them.
 pub(super) struct Files {
     paths: Vec<PathBuf>,
     seen: Fingerprint,
@@ -20,7 +21,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// These files, as they are now. `read` reads them again, and says what has become of them.
+    /// These files, in their present state. `read` reloads them, and returns a line for the log.
     pub(super) fn new(
         paths: Vec<PathBuf>,
         read: impl FnMut() -> Result<String> + Send + 'static,
@@ -29,8 +30,8 @@ impl Files {
         Files { paths, seen, read: Box::new(read) }
     }
 
-    /// Reads them if they have changed and then stayed the same for a moment: files that belong
-    /// together are rarely written at once.
+    /// Reloads them if they have changed since the last reload, but not since the last check: files
+    /// that belong together are rarely written at the same time.
     fn look(&mut self, before: &mut Fingerprint) {
         let now = fingerprint(&self.paths);
         let is_settled = now == *before;
@@ -41,7 +42,7 @@ impl Files {
         self.seen = now;
         match (self.read)() {
             Ok(what) => log::info!("{what}"),
-            Err(error) => log::error!("{error}; what was there before stays in use"),
+            Err(error) => log::error!("{error}; the previous content stays in use"),
         }
     }
 }
@@ -57,17 +58,17 @@ fn fingerprint(paths: &[PathBuf]) -> Fingerprint {
     paths.iter().map(of).collect()
 }
 
-/// The thread that watches. It ends when this is dropped.
+/// The watcher thread. It ends when this is dropped.
 pub struct Watcher {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watcher {
-    /// Watches `files`, and looks at them that often; never without an interval.
+    /// Checks `files` at this interval; never if it is `None`.
     ///
     /// # Errors
-    /// If there is no thread for it.
+    /// If the thread cannot be started.
     pub(super) fn start(every: Option<Duration>, mut files: Vec<Files>) -> Result<Self> {
         let Some(every) = every.filter(|_| !files.is_empty()) else {
             return Ok(Watcher { stop: None, thread: None });
@@ -82,8 +83,9 @@ impl Watcher {
             }
         };
         let thread = thread::Builder::new().name("files".to_owned()).spawn(watch);
-        let thread =
-            thread.map_err(|e| Error::internal("a thread could not be started").with_source(e))?;
+        let thread = thread.map_err(|e| {
+            Error::internal("the file watcher thread could not be started").with_source(e)
+        })?;
         Ok(Watcher { stop: Some(stop), thread: Some(thread) })
     }
 }

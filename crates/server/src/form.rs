@@ -14,7 +14,7 @@ use super::body::{BodyError, Limits, check_length, is_gzip, too_slow};
 use tensorserve_protocol::MultipartForm;
 use tensorserve_tensor::error::Code;
 
-/// More parts than any real form has.
+/// The most parts of a form: more than any real form has.
 const MOST_PARTS: usize = 1024;
 
 /// Reads a whole form.
@@ -25,10 +25,10 @@ pub(super) async fn read(
 ) -> Result<MultipartForm, BodyError> {
     check_length(headers, limits.bytes)?;
     if is_gzip(headers)? {
-        let message = "forms must not be compressed: images are, and the rest is short";
+        let message = "a form must not be compressed: send it without Content-Encoding";
         return Err(BodyError::unsupported(message.to_owned()));
     }
-    // Counted before it is taken apart, so that what is in no part counts too.
+    // Counted before parsing, so that bytes outside of parts count too.
     let limit = limits.bytes;
     let total = Rc::new(Cell::new(0));
     let counter = Rc::clone(&total);
@@ -64,21 +64,21 @@ async fn collect(mut parts: Multipart) -> Result<MultipartForm, BodyError> {
     Ok(form)
 }
 
-/// What is wrong with the form at its part number `part`.
+/// The error of a form that is invalid at part number `part`.
 fn broken(error: &MultipartError, part: usize) -> BodyError {
     #[allow(clippy::wildcard_enum_match_arm)] // Not ours, and open-ended.
     match error {
         MultipartError::Incomplete => bad(&format!(
-            "it ends in part {part}, before a last boundary that is the one in its Content-Type"
+            "it ends in part {part}, before the closing boundary that its Content-Type declares"
         )),
         MultipartError::Payload(PayloadError::Overflow) => bad(&format!(
             "the headers of part {part}, or a line before the first part, are longer than 64 KiB"
         )),
-        MultipartError::Payload(cause) => bad(&format!("it is cut short or broken: {cause}")),
+        MultipartError::Payload(cause) => bad(&format!("it is truncated or malformed: {cause}")),
         MultipartError::Parse(cause) => {
             bad(&format!("the headers of part {part} cannot be read: {cause}"))
         }
-        MultipartError::BoundaryMissing => bad("its Content-Type names no boundary"),
+        MultipartError::BoundaryMissing => bad("its Content-Type declares no boundary"),
         other => bad(&other.to_string()),
     }
 }

@@ -1,7 +1,7 @@
-//! The one place where requests are let in or turned away, before anything else looks at them.
+//! Admits or refuses every request, before anything else processes it.
 //!
-//! Routes and gRPC methods name a [`Permission`], the [`Authenticator`] knows who has it; here both
-//! are put together.
+//! Routes and gRPC methods require a [`Permission`]; the [`Authenticator`] decides whether a client
+//! has it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use tensorserve_auth::{AuthError, AuthOutcome, Authenticator, Identity, Permissi
 use tensorserve_protocol::{JSON, Reply};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The ways to authenticate, as clients are told.
+/// The authentication schemes, for the `WWW-Authenticate` header.
 const CHALLENGE: &str = "Basic realm=\"tensorserve\", charset=\"UTF-8\", Bearer";
 
-/// Lets requests in. Cheap to clone.
+/// Admits requests. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Gate {
     authenticator: Option<Authenticator>,
@@ -33,8 +33,8 @@ impl Gate {
         self.authenticator.is_some()
     }
 
-    /// What is known at once of a client that sends this `Authorization` header and needs
-    /// `permission`.
+    /// Whether a client with this `Authorization` header has `permission`, as far as it is known
+    /// without waiting.
     pub(super) fn ask(&self, permission: Permission, authorization: Option<&[u8]>) -> AuthOutcome {
         match &self.authenticator {
             Some(authenticator) => authenticator.authorize(permission, authorization),
@@ -42,8 +42,7 @@ impl Gate {
         }
     }
 
-    /// Lets a request over HTTP in, if its client has `permission`; otherwise `refuse` writes the
-    /// error.
+    /// Admits an HTTP request if its client has `permission`; otherwise `refuse` writes the error.
     pub(super) async fn admit(
         &self,
         permission: Permission,
@@ -64,22 +63,22 @@ impl Gate {
         answer.map_err(|refusal| turn_away(refusal, headers, refuse))
     }
 
-    /// Whether the console may change what is served, and is what asks. A browser can be made to
-    /// send requests by any page that it shows, and by any name that leads here; it says so in
-    /// `Origin` and `Host`, which pages can not change.
+    /// Checks that the console may make changes, and that the request comes from one of its pages.
+    /// Pages of other servers can make a browser send requests to this one, under any host name
+    /// that resolves to it. `Origin` and `Host` reveal that, and pages cannot change them.
     fn check_console(&self, headers: &HeaderMap) -> Result<()> {
         let refused = |text: String| Err(Error::new(Code::PermissionDenied, text));
         if !self.admin.allowed {
             return refused(
-                "this server does not let the console change what is served: other machines can reach it, \
-                 and clients do not authenticate (auth_file)"
+                "the console is read-only: other machines can reach this server, and clients do \
+                 not authenticate; set auth_file to allow changes"
                     .to_owned(),
             );
         }
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let Some(host) = text(HOST).filter(|host| self.is_ours(host)) else {
             return refused(
-                "Host is not a name of this server; list it in console_hosts".to_owned(),
+                "the Host header is not a name of this server; add it to console_hosts".to_owned(),
             );
         };
         if headers.contains_key(ORIGIN) {
@@ -88,19 +87,22 @@ impl Gate {
                 matches!(scheme, "http" | "https") && authority.eq_ignore_ascii_case(host)
             });
             if !is_same {
-                return refused("only pages of this server may request this".to_owned());
+                return refused(
+                    "only pages of this server may send this request: Origin differs from Host"
+                        .to_owned(),
+                );
             }
         }
-        // A form of another page can send other types, without asking first.
+        // A form of another page can send other types without a preflight request.
         match text(CONTENT_TYPE) {
             Some(kind) if kind.trim_start().to_ascii_lowercase().starts_with(JSON) => Ok(()),
             None if !headers.contains_key(CONTENT_TYPE) && has_no_body(headers) => Ok(()),
-            _ => Err(Error::invalid("only application/json is accepted")),
+            _ => Err(Error::invalid("the Content-Type must be application/json")),
         }
     }
 
-    /// Whether a `Host` header names this server: an address, which nobody can make mean another
-    /// machine, this machine, or a name that is listed.
+    /// Whether a `Host` header names this server: an IP address, `localhost`, or a configured name.
+    /// Other names could be names of another page's server that resolve to this one.
     fn is_ours(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => rest.split_once(']').map_or(host, |(name, _)| name),
@@ -129,7 +131,7 @@ fn turn_away(
         AuthError::Busy => reply.with_header("retry-after", "1"),
         AuthError::Forbidden(_) => reply,
         AuthError::Missing | AuthError::Malformed | AuthError::Wrong => {
-            // Our own page asks for itself; a browser that is challenged would do so, too.
+            // The dashboard has its own login form; a challenge would open the browser's one, too.
             let asker = headers.get("x-requested-with").map(|value| value.as_bytes());
             if asker == Some(b"tensorserve") {
                 return reply;
@@ -139,13 +141,13 @@ fn turn_away(
     }
 }
 
-/// The response to a probe without credentials when something is wrong: no more than that.
+/// A response to a probe without credentials, without the details of an error.
 pub(super) fn hushed(reply: Reply) -> Reply {
     if reply.error.is_none() {
         return reply;
     }
     let mut short = Reply::error(Error::unavailable("not ready"), reply.status);
-    // The log has the details.
+    // For the log, which has the details.
     short.error = reply.error;
     short
 }

@@ -1,7 +1,7 @@
 //! The gRPC listener: limits, encryption, drain. The services are the protocols'.
 //!
-//! It has a runtime of its own, because the HTTP library brings another, and clients of gRPC
-//! send all their calls over one connection, which must not keep them on one thread.
+//! It has its own multi-threaded runtime: the HTTP library's keeps a connection on one thread, and
+//! gRPC clients send all their calls over one connection.
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
@@ -32,26 +32,27 @@ use crate::config::ServerConfig;
 use tensorserve_auth::Authenticator;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// Calls that a client may have under way on one connection.
+/// The most calls in flight on one connection.
 const STREAMS: u32 = 1024;
 
-/// How much a client may send ahead: a picture's worth for a call, a few for its connection.
+/// How many bytes a client may send ahead of the server: per call about an image, per connection a
+/// few.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
 
 /// The most memory that the heads of a call may take.
 const HEADERS: u32 = 16 << 10;
 
-/// Calls that a client may begin and take back before they are looked at, and faults of its own
-/// that are kept in mind; more of either, and its connection ends.
+/// Calls that a client may begin and cancel before they are accepted, and resets caused by its
+/// protocol errors; if there are more of either, its connection ends.
 const TAKEN_BACK: usize = 20;
 const FAULTS: usize = 1024;
 
-/// A client that does not answer is asked whether it is there, and then let go.
+/// An idle client gets a ping; its connection ends if it does not respond in time.
 const PING_EVERY: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A client that was asked whether it is there, and is, has been heard within this time.
+/// A client that responds to pings has sent something within this time.
 const SILENCE: Duration = Duration::from_secs(100);
 
 /// A running gRPC listener.
@@ -69,7 +70,7 @@ impl GrpcListener {
     /// Binds and starts to serve `api`; `None` if the configuration has no gRPC.
     ///
     /// # Errors
-    /// If port or socket cannot be bound, the certificates cannot be used, or threads not be
+    /// If the port or socket cannot be bound, the certificates cannot be used, or threads cannot be
     /// started.
     pub fn start(
         config: &ServerConfig,
@@ -107,36 +108,37 @@ impl GrpcListener {
         Ok(Some(GrpcListener { address, socket, path, activity, certificates, ending, thread }))
     }
 
-    /// What connections are encrypted with.
+    /// The certificates of encrypted connections.
     pub(super) fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
 
-    /// The address that is listened on, with the port that was picked; `None` with a socket only.
+    /// The address of the listener, with the port that was chosen; `None` if there is only a
+    /// socket.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// Serves on for `delay`, then takes no new calls, lets those under way finish for at most
+    /// Keeps serving for `delay`, then refuses new calls, lets those in flight finish for at most
     /// `timeout`, and ends. Blocks until then.
     pub fn stop(self, delay: Duration, timeout: Duration) {
         thread::sleep(delay);
         let end = Instant::now() + timeout;
         self.activity.close_connections();
         if let Some(socket) = self.socket {
-            // Who is connected already, or about to be, may have sent a call.
+            // Clients that are connected, or about to be, may have sent a call.
             drain::refuse_connections(&socket);
             self.activity.wait_until_accepted(end);
         }
-        // Clients are told to go, and which of their calls still count. The socket is closed, so
-        // that those who come now are refused at once.
+        // Clients get a GOAWAY, which names their last accepted call. The socket closes, so that
+        // new connections are refused at once.
         let _ = self.ending.send(true);
         while !self.thread.is_finished() && Instant::now() < end {
             thread::sleep(Duration::from_millis(5));
         }
         if !self.thread.is_finished() {
-            log::warn!("gRPC calls were still under way after the time to stop");
+            log::warn!("gRPC calls were still in flight at the end of the shutdown timeout");
         }
         if let Some(path) = &self.path {
             let _ = std::fs::remove_file(path);
@@ -144,7 +146,7 @@ impl GrpcListener {
     }
 }
 
-/// Everything that has to run for the listener, bound and checked.
+/// Binds the listener, and returns the future that serves its connections.
 fn serving(
     runtime: &Runtime,
     config: &ServerConfig,
@@ -178,7 +180,7 @@ fn serving(
         let incoming = UnixListenerStream::new(bind_path(path)?);
         let incoming = incoming
             .map(|accepted| accepted.map(|stream| LocalConnection::new(stream, Frames::new())));
-        // Who may connect is up to the file's permissions; what they may do is not.
+        // The file's permissions decide who may connect; the gate still decides what they may do.
         let router = router(routes, layer);
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
         listeners.push(served.boxed());
@@ -199,7 +201,7 @@ async fn ended(mut ends: watch::Receiver<bool>) {
 /// The services of the protocols, and reflection.
 fn services(api: &ServedApi) -> Result<Routes> {
     let mut services = api.services();
-    let broken = |e| Error::internal("the service descriptions are damaged").with_source(e);
+    let broken = |e| Error::internal("the gRPC service descriptors are invalid").with_source(e);
     services.add_service(reflection(api).build_v1().map_err(broken)?);
     services.add_service(reflection(api).build_v1alpha().map_err(broken)?);
     Ok(services.routes())
@@ -214,7 +216,7 @@ fn reflection(api: &ServedApi) -> tonic_reflection::server::Builder<'static> {
     })
 }
 
-/// Services behind the gate.
+/// Services after the gate.
 type GatedRouter = Router<Stack<GateLayer, NoLayer>>;
 
 fn router(routes: Routes, layer: GateLayer) -> GatedRouter {
@@ -231,7 +233,7 @@ fn router(routes: Routes, layer: GateLayer) -> GatedRouter {
         .add_routes(routes)
 }
 
-/// Binds a UNIX socket, over one that nobody listens on any more.
+/// Binds a UNIX socket. Replaces a file on which no process listens any more.
 fn bind_path(path: &Path) -> Result<UnixListener> {
     if std::os::unix::net::UnixStream::connect(path).is_err() {
         let _ = std::fs::remove_file(path);

@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health`: readiness as gRPC's own probes ask for it.
+//! `grpc.health.v1.Health`: readiness, for gRPC health probes.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::api::ServedApi;
 /// How often readiness is checked for clients that watch.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The service. All names have the state of the whole server.
+/// The service. All service names have the readiness of the whole server.
 pub(super) struct Health {
     pub(super) api: ServedApi,
-    /// True once calls have to end.
+    /// True once calls must end.
     pub(super) ends: watch::Receiver<bool>,
 }
 
-/// Whether `name` is that of a service: in full, without its package as TensorFlow Serving has it, or
-/// empty for the whole server.
+/// Whether `name` is the name of a service: with its package, without it as in TensorFlow Serving,
+/// or empty for the whole server.
 fn is_service(api: &ServedApi, name: &str) -> bool {
     name.is_empty()
         || api.protocol_methods().iter().any(|(path, _)| {
@@ -61,7 +61,7 @@ impl health_server::Health for Health {
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-    /// Sends the state at once, and then each time it changes.
+    /// Sends the state at once, and then whenever it changes.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,

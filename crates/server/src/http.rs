@@ -1,7 +1,7 @@
 //! One request: route, gate, payload, handler, response.
 //!
-//! Routes are [`tensorserve_protocol::RouteTable`]'s and not the HTTP library's router: TensorFlow
-//! Serving's paths match in any case, may keep their query, and have errors of their own.
+//! Routing uses [`tensorserve_protocol::RouteTable`] and not the HTTP library's router: TensorFlow
+//! Serving's paths are case-insensitive, may include the query, and have their own errors.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -30,7 +30,7 @@ use tensorserve_protocol::{
 };
 use tensorserve_tensor::error::Error;
 
-/// What every request needs. Cheap to clone.
+/// The state that all requests share. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct State {
     api: ServedApi,
@@ -40,7 +40,7 @@ pub(super) struct State {
     gate: Gate,
 }
 
-/// The HTTP library's headers as protocols ask for them.
+/// The HTTP library's headers, for protocols.
 struct HeadersOf<'a>(&'a HeaderMap);
 
 impl Headers for HeadersOf<'_> {
@@ -61,7 +61,7 @@ impl State {
     }
 }
 
-/// A response, and whether its route is one that pages of other origins may call.
+/// A response, and whether pages of other origins may call its route.
 struct Answered {
     reply: Reply,
     is_cors: bool,
@@ -82,7 +82,7 @@ pub(super) async fn dispatch(
     let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
     let Answered { mut reply, is_cors } = answering.catch_unwind().await.unwrap_or_else(|_| {
         state.api.engine().metrics().panicked();
-        let error = Error::internal("internal server error; the log has the details");
+        let error = Error::internal("internal error; see the server log");
         Answered { reply: Reply::error(error, 500), is_cors: false }
     });
     drop(in_flight);
@@ -108,7 +108,7 @@ pub(super) async fn dispatch(
     let Some(more) = reply.more else {
         return response.body(reply.body);
     };
-    // As long as pieces come the request is being served.
+    // The request is being served until the last piece.
     let pieces = stream::once(future::ready(reply.body)).chain(more);
     response.streaming(pieces.map(move |piece| {
         let _ = &serving;
@@ -122,7 +122,7 @@ async fn answer(
     state: &State,
     start: Instant,
 ) -> Answered {
-    // Sent without credentials, and about no path in particular.
+    // A preflight request has no credentials.
     if let Some(reply) = cors::preflight(state.cors, request) {
         return Answered { reply, is_cors: false };
     }
@@ -187,13 +187,12 @@ async fn read_body(
     let limits = Limits { bytes: route.max_body_bytes(limits.bytes), ..limits };
     match route.body_kind(head) {
         BodyKind::Bytes => body::read(headers, &mut payload, limits).await.map(Body::Bytes),
-        // In a box: it would make the future of every request larger.
+        // Boxed: it would make the future of every request larger.
         BodyKind::Form => Box::pin(form::read(headers, payload, limits)).await.map(Body::Form),
     }
 }
 
-/// Writes the server's own failures to the log, once, with their cause; those of clients only on
-/// demand.
+/// Logs the server's own errors with their cause; errors of clients only at debug level.
 fn log_failure(request: &HttpRequest, id: &str, reply: &Reply) {
     let Some(error) = &reply.error else {
         return;

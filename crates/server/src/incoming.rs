@@ -1,8 +1,7 @@
-//! Accepts TCP connections for gRPC: no more than may be open at once, and none that stays
-//! silent.
+//! Accepts TCP connections for gRPC: limits their number, and closes silent ones.
 //!
-//! The HTTP/2 library waits for ever for a client's first bytes. From then on it asks clients
-//! that say nothing whether they are there (PING), so whoever is there can be heard.
+//! The HTTP/2 library waits without limit for a client's first bytes. Later it sends PING frames to
+//! idle clients, so a connected client always sends something.
 
 use std::future::Future;
 use std::io;
@@ -21,18 +20,18 @@ use super::drain::{Activity, OpenConnection};
 use super::tls::{self, Certificates};
 use super::watched::{Watch, Watched};
 
-/// What a client sends first, in bytes.
+/// The length of a client's HTTP/2 preface in bytes.
 const PREFACE: usize = 24;
 
-/// How long to wait when no connection can be accepted, because no file is left to open, say.
+/// The pause after a failure to accept, for example when no file descriptors are left.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a client may take.
+/// Time limits for a client.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
-    /// Until it has said what it speaks.
+    /// Until it has sent its preface.
     pub(super) preface: Duration,
-    /// Without a byte, from then on.
+    /// Without a byte, after that.
     pub(super) silence: Duration,
 }
 
@@ -46,7 +45,7 @@ impl Connected for GrpcConnection {
 }
 
 /// The connections to `listener`, at most `most` at a time: others wait to be accepted. Handshakes
-/// are made beside each other.
+/// run concurrently.
 pub(super) fn connections(
     listener: TcpListener,
     most: usize,
@@ -74,22 +73,22 @@ fn accepted(
         let connection = loop {
             match listener.accept().await {
                 Ok((connection, _)) => break connection,
-                Err(error) => log::debug!("a connection for gRPC can not be accepted: {error}"),
+                Err(error) => log::debug!("a gRPC connection cannot be accepted: {error}"),
             }
             sleep(PAUSE).await;
         };
-        // Answers are written whole; waiting to fill a packet only delays them.
+        // Responses are written whole; waiting to fill a packet only delays them.
         let _ = connection.set_nodelay(true);
         let guard = Guard::new(place, activity.connection(), patience);
         Some((Watched::new(connection, guard), (listener, room, activity)))
     })
 }
 
-/// Listens for silence.
+/// Closes a connection whose client is silent for too long.
 pub(super) struct Guard {
     patience: Patience,
     alarm: Pin<Box<Sleep>>,
-    /// Bytes since the alarm was set.
+    /// Bytes received since the alarm was set.
     heard: usize,
     has_begun: bool,
     _place: OwnedSemaphorePermit,
@@ -102,7 +101,7 @@ impl Guard {
         Guard { patience, alarm, heard: 0, has_begun: false, _place: place, _open: open }
     }
 
-    /// Whether the client has been silent for too long. Arranges to be asked again.
+    /// Whether the client has been silent for too long. Registers the next check.
     fn is_silent(&mut self, context: &mut Context<'_>) -> bool {
         while self.alarm.as_mut().poll(context).is_ready() {
             if self.heard < if self.has_begun { 1 } else { PREFACE } {
@@ -127,7 +126,7 @@ impl Watch for Guard {
             return read;
         }
         if self.is_silent(context) {
-            log::debug!("a connection is closed: its client said nothing for too long");
+            log::debug!("a connection is closed: its client sent nothing for too long");
             // As if the client had closed it.
             return Poll::Ready(Ok(()));
         }

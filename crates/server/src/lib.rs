@@ -1,8 +1,9 @@
 //! The listeners: they bind, serve and drain.
 //!
-//! [`api`] puts the protocols together, [`http`] takes a request to its handler, [`gate`] says who may
-//! send it, [`body`] and [`form`] read payloads, [`connection`] limits how long they take, [`tls`]
-//! encrypts, [`drain`] knows when it is safe to stop. No protocol and no model is known here.
+//! [`api`] combines the protocols, [`http`] takes a request to its handler, [`gate`] admits or
+//! refuses it, [`body`] and [`form`] read payloads, [`connection`] limits how long heads take,
+//! [`tls`] encrypts, [`drain`] stops without losing requests. This crate depends on no protocol and
+//! on no model.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -63,10 +64,10 @@ pub use self::grpc::GrpcListener;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 
-/// Watches the files that listeners run on.
+/// Watches the files that the listeners use.
 ///
 /// # Errors
-/// If there is no thread for it.
+/// If the thread cannot be started.
 pub fn watch(
     config: &ServerConfig,
     authenticator: Option<&Authenticator>,
@@ -80,7 +81,7 @@ pub fn watch(
         let path = file.to_owned();
         let read = move || {
             let count = authenticator.reload().map_err(|e| e.context("auth_file"))?;
-            Ok(format!("auth_file was read again: {count} users and keys"))
+            Ok(format!("auth_file reloaded: {count} users and keys"))
         };
         files.push(Files::new(vec![path], read));
     }
@@ -100,11 +101,11 @@ pub struct HttpListener {
 }
 
 impl HttpListener {
-    /// Binds `port`, and of the further ports those that are free, and starts to serve `api`.
+    /// Binds `port` and those of the further ports that are free, and starts to serve `api`.
     ///
     /// # Errors
-    /// If the address cannot be bound (the message says what to do), the certificates cannot be
-    /// used, or threads cannot be started.
+    /// If the address cannot be bound, the certificates cannot be used, or threads cannot be
+    /// started.
     pub fn start(
         config: &ServerConfig,
         port: u16,
@@ -119,7 +120,9 @@ impl HttpListener {
         for &port in &config.http.more_ports {
             match bind(config.http.host, port, "SAGEMAKER_SAFE_PORT_RANGE") {
                 Ok(socket) => sockets.push(socket),
-                Err(error) => log::warn!("{error}; the same is served on port {}", address.port()),
+                Err(error) => {
+                    log::warn!("{error}; the server still listens on port {}", address.port())
+                }
             }
         }
         let clones = sockets.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
@@ -135,7 +138,7 @@ impl HttpListener {
         let thread = thread::Builder::new()
             .name("http".to_owned())
             .spawn(serve)
-            .map_err(|e| failed("could not start its thread", e))?;
+            .map_err(|e| failed("cannot start its thread", e))?;
         let handle = started
             .recv()
             .map_err(|_| Error::internal("the HTTP listener ended before it started"))??;
@@ -143,26 +146,26 @@ impl HttpListener {
         Ok(HttpListener { address, handle, activity, sockets, certificates, ending, thread })
     }
 
-    /// The address that is listened on, with the port that was picked.
+    /// The address of the listener, with the port that was chosen.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves on for `delay`, then stops accepting, lets requests in flight finish for at most
+    /// Keeps serving for `delay`, then stops accepting, lets requests in flight finish for at most
     /// `timeout`, and ends. Blocks until then.
     pub fn stop(self, delay: Duration, timeout: Duration) {
         thread::sleep(delay);
         let end = Instant::now() + timeout;
         self.sockets.iter().for_each(drain::refuse_connections);
         self.activity.wait_until_quiet(end);
-        // The command is sent by this call; its answer can take a second longer than it must.
+        // The call sends the command; waiting for its future can take an unnecessary second.
         drop(self.handle.stop(true));
         let _ = self.ending.send(true);
         self.activity.wait_until_closed(end);
         if self.activity.connections() > 0 {
             let left = self.activity.connections();
-            log::warn!("{left} connections were still open after the time to stop");
+            log::warn!("{left} connections were still open at the end of the shutdown timeout");
         }
         drop(self.handle.stop(false));
         let finished = Instant::now() + Duration::from_secs(2);
@@ -172,10 +175,10 @@ impl HttpListener {
     }
 }
 
-/// What is listened on.
+/// The sockets of the HTTP port, and their encryption.
 struct Port {
     sockets: Vec<TcpListener>,
-    /// For handshakes, if what is sent is encrypted.
+    /// For TLS handshakes, if connections are encrypted.
     certificates: Option<Certificates>,
 }
 
@@ -199,7 +202,7 @@ fn serve(
             .keep_alive(keep_alive)
             .client_request_timeout(header_timeout)
             .client_disconnect_timeout(Duration::from_secs(5))
-            // A client that closes its side has gone away: its request is dropped, not served.
+            // A client that closes its side has disconnected: its request is dropped.
             .h1_allow_half_closed(false)
             .graceful_shutdown_signal(move || {
                 let mut ending = ending.clone();
@@ -211,10 +214,10 @@ fn serve(
             .finish(map_config(app, |()| AppConfig::default()));
         let (activity, certificates) = (state.activity().clone(), certificates.clone());
         let accept = fn_service(move |stream: TcpStream| {
-            // Answers are written whole; waiting to fill a packet only delays them.
+            // Responses are written whole; waiting to fill a packet only delays them.
             let _ = stream.set_nodelay(true);
             let peer = stream.peer_addr().ok();
-            // It counts as open from here on, handshake and all.
+            // It counts as open from here on, including the handshake.
             let (open, certificates) = (activity.connection(), certificates.clone());
             async move {
                 let stream = tls::accept(stream, certificates.as_ref(), patience.head).await;
@@ -248,9 +251,9 @@ fn serve(
     }
 }
 
-/// Binds a port; `option` is what it can be changed with.
+/// Binds a port; `option` is the setting that changes it.
 fn bind(host: IpAddr, port: u16, option: &str) -> Result<TcpListener> {
-    // Every address, as in the servers we take over from; also on a machine without IPv6.
+    // All addresses, as in the servers that this one replaces; also on a machine without IPv6.
     if host == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !has_ipv6() {
         return bind(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port, option);
     }
@@ -271,9 +274,11 @@ fn bind(host: IpAddr, port: u16, option: &str) -> Result<TcpListener> {
         #[allow(clippy::wildcard_enum_match_arm)] // Not ours, and open-ended.
         let hint = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
-                format!("; something else listens there: choose another port with {option}")
+                format!("; another program uses this port: choose another one with {option}")
             }
-            std::io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges".to_owned(),
+            std::io::ErrorKind::PermissionDenied => {
+                "; ports below 1024 require privileges".to_owned()
+            }
             _ => String::new(),
         };
         let message = format!("{address} cannot be bound: {error}{hint}");
@@ -281,7 +286,7 @@ fn bind(host: IpAddr, port: u16, option: &str) -> Result<TcpListener> {
     })
 }
 
-/// Whether a socket can be bound to `::`: not where the kernel has no IPv6, or it is disabled.
+/// Whether a socket can be bound to `::`: not if the kernel has no IPv6, or if it is disabled.
 fn has_ipv6() -> bool {
     let any = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
     let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(socket2::Protocol::TCP));

@@ -1,10 +1,10 @@
 //! gRPC connections over a UNIX socket.
 //!
 //! gRPC's C core (under Python, C++, Ruby and others) makes the socket's path the authority of its
-//! calls, percent-encoded: `tmp%2Fgrpc.sock`. The HTTP/2 library takes no `%` in an authority and
-//! refuses such calls. Nothing here looks at an authority, so in the heads of calls the `%` is
-//! replaced before the library sees it; the length stays, and with it the state of the header
-//! compression. What calls carry is never touched: frames are followed.
+//! calls, percent-encoded: `tmp%2Fgrpc.sock`. The HTTP/2 library does not allow `%` in an authority
+//! and refuses such calls. The server does not use authorities, so the `%` is replaced in HEADERS
+//! frames before the library parses them; the length stays the same, and so does the state of the
+//! header compression. The frames are parsed, so that payloads are never changed.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -21,7 +21,7 @@ const PREFACE: usize = 24;
 const FRAME_HEAD: usize = 9;
 const HEADERS: u8 = 1;
 
-/// Where in a client's bytes the next one belongs.
+/// The parser's state in a client's stream of frames.
 pub(super) struct Frames {
     /// Bytes of the preface, or of a frame, still to come.
     left: usize,
@@ -35,7 +35,7 @@ impl Frames {
         Frames { left: PREFACE, in_headers: false, head: [0; FRAME_HEAD], filled: 0 }
     }
 
-    /// Follows the frames in `bytes`, and mends the authorities in heads of calls.
+    /// Parses the frames in `bytes`, and replaces `%` in the authorities of HEADERS frames.
     fn mend(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             if self.left > 0 {
@@ -63,12 +63,12 @@ impl Frames {
     }
 }
 
-/// Replaces `%` in the value behind the literal name `:authority` of a header block. The C core
-/// sends both uncompressed, the first time; later calls refer to that.
+/// Replaces `%` in the value after the literal name `:authority` of a header block. The C core
+/// sends both uncompressed in its first call; later calls refer to them.
 fn mend_authority(block: &mut [u8]) {
     const NAME: &[u8] = b":authority";
-    /// A length below this is one byte, without the bit that says it is compressed; otherwise
-    /// the rest of it follows.
+    /// A length below this is one byte, without the bit for compression; otherwise the rest of it
+    /// follows.
     const LONG: u8 = 0x7f;
     let Some(at) = memchr::memmem::find(block, NAME) else {
         return;
@@ -89,7 +89,7 @@ fn mend_authority(block: &mut [u8]) {
     }
 }
 
-/// A connection whose calls are mended.
+/// A connection with this replacement.
 pub(super) type LocalConnection = Watched<UnixStream, Frames>;
 
 impl Connected for LocalConnection {

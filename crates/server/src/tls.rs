@@ -1,5 +1,4 @@
-//! Encryption: certificates, which can change while a port serves, the handshake, and the stream
-//! that comes of it.
+//! TLS: certificates, which can be reloaded while a port serves, handshakes, and streams.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -30,29 +29,29 @@ pub(super) struct Certificates(Arc<Inner>);
 
 struct Inner {
     from: TlsConfig,
-    /// What is spoken on the port.
+    /// The ALPN name of the port's protocol.
     protocol: &'static [u8],
-    /// What the next handshake is made with.
+    /// The configuration for the next handshake.
     current: ArcSwap<ServerConfig>,
 }
 
 impl Certificates {
-    /// Those of a port on which nothing but `protocol` is spoken.
+    /// The certificates of a port with the protocol `protocol` (its ALPN name).
     ///
     /// # Errors
-    /// If key or certificates can not be used: which of them, and why.
+    /// If the key or a certificate cannot be used: which one, and why.
     pub(super) fn new(tls: &TlsConfig, protocol: &'static [u8]) -> Result<Self> {
         let current = ArcSwap::from_pointee(server_config(tls, protocol)?);
         Ok(Certificates(Arc::new(Inner { from: tls.clone(), protocol, current })))
     }
 
-    /// Their files, and how they are read again. Connections that are there stay as they are.
+    /// Their files, and how they are reloaded. Open connections are not affected.
     pub(super) fn files(&self) -> Files {
         let this = self.clone();
         Files::new(self.0.from.files(), move || {
             let Inner { from, protocol, current } = &*this.0;
             current.store(Arc::new(server_config(&from.again()?, protocol)?));
-            Ok(format!("{}: it is used for new connections from now on", from.certificate.origin))
+            Ok(format!("{}: reloaded; new connections use it", from.certificate.origin))
         })
     }
 
@@ -66,7 +65,7 @@ fn server_config(tls: &TlsConfig, protocol: &[u8]) -> Result<ServerConfig> {
     let provider = Arc::new(ring::default_provider());
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|e| Error::internal("TLS can not be set up").with_source(e))?;
+        .map_err(|e| Error::internal("TLS cannot be initialized").with_source(e))?;
     let config = match &tls.client_roots {
         None => config.with_no_client_auth(),
         Some(pem) => {
@@ -85,8 +84,8 @@ fn server_config(tls: &TlsConfig, protocol: &[u8]) -> Result<ServerConfig> {
     let chain = certificates(&tls.certificate)?;
     let key = PrivateKeyDer::from_pem_slice(tls.key.text.as_bytes()).map_err(|e| {
         let why = match tls.key.text.contains("BEGIN ENCRYPTED PRIVATE KEY") {
-            true => "the key is encrypted; write it out without a passphrase".to_owned(),
-            false => format!("no private key in PEM is there ({e})"),
+            true => "the private key is encrypted; remove its passphrase".to_owned(),
+            false => format!("it contains no PEM private key ({e})"),
         };
         Error::invalid(format!("{}: {why}", tls.key.origin))
     })?;
@@ -96,14 +95,16 @@ fn server_config(tls: &TlsConfig, protocol: &[u8]) -> Result<ServerConfig> {
             return unusable(&tls.certificate, e);
         }
         let (key, certificate) = (&tls.key.origin, &tls.certificate.origin);
-        Error::invalid(format!("{key}: it is not the key of the certificate of {certificate}"))
+        Error::invalid(format!(
+            "{key}: the private key does not belong to the certificate in {certificate}"
+        ))
     });
     let mut config = config?;
     config.alpn_protocols = vec![protocol.to_vec()];
     Ok(config)
 }
 
-/// Checks that clients will take each certificate of a chain for valid today.
+/// Checks that each certificate of a chain is valid today.
 fn check_time(pem: &Pem, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<()> {
     let today = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default());
     let date = |time: UnixTime| {
@@ -112,7 +113,7 @@ fn check_time(pem: &Pem, chain: &[CertificateDer<'_>], now: SystemTime) -> Resul
     };
     for certificate in chain {
         let parsed = EndEntityCert::try_from(certificate).map_err(|e| unusable(pem, e))?;
-        // No root is named, so this always fails; the first that it looks at is the time.
+        // Without roots this always fails, but it checks the time first.
         let usage = KeyUsage::server_auth();
         let found = parsed.verify_for_usage(&[], &[], &[], today, usage, None, None);
         match found.err() {
@@ -132,7 +133,7 @@ fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.text.as_bytes()).collect();
     let all = all.map_err(|e| unusable(pem, e))?;
     if all.is_empty() {
-        return Err(unusable(pem, "no certificate in PEM is there"));
+        return Err(unusable(pem, "it contains no PEM certificate"));
     }
     Ok(all)
 }
@@ -141,13 +142,13 @@ fn unusable(pem: &Pem, why: impl std::fmt::Display) -> Error {
     Error::invalid(format!("{}: {why}", pem.origin))
 }
 
-/// A connection's bytes, as what serves it sees them.
+/// A connection, encrypted or not.
 pub(super) enum Stream<S = TcpStream> {
     Plain(S),
     Encrypted(Box<TlsStream<S>>),
 }
 
-/// Makes the handshake of a connection over HTTP, if there is one to make, in at most `patience`.
+/// Performs the TLS handshake of an HTTP connection, if the port is encrypted, within `patience`.
 pub(super) async fn accept(
     mut stream: TcpStream,
     certificates: Option<&Certificates>,
@@ -159,17 +160,20 @@ pub(super) async fn accept(
     let handshake = async {
         let mut first = [0];
         stream.peek(&mut first).await?;
-        // A handshake begins with a byte of 22, a request with its method.
+        // A handshake begins with the byte 22, a plain request with its method.
         if first[0].is_ascii_uppercase() {
             refuse_plain(&mut stream).await?;
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it does not speak TLS"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the client did not start a TLS handshake",
+            ));
         }
         certificates.acceptor().accept(stream).await
     };
     in_time(handshake, patience).await
 }
 
-/// Makes the handshake of any other connection, if there is one to make, in at most `patience`.
+/// Performs the TLS handshake of any other connection, if the port is encrypted, within `patience`.
 pub(super) async fn encrypt<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     certificates: Option<&Certificates>,
@@ -188,15 +192,15 @@ async fn in_time<S>(
     let stream = match timeout(patience, handshake).await {
         Ok(Ok(stream)) => Ok(Stream::Encrypted(Box::new(stream))),
         Ok(Err(error)) => Err(error),
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it took too long")),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the handshake timed out")),
     };
     stream.inspect_err(|error| log::debug!("a TLS handshake failed: {error}"))
 }
 
-/// Tells whoever sends a request in the clear.
+/// Sends an error to a client that sent an unencrypted request.
 async fn refuse_plain(stream: &mut TcpStream) -> io::Result<()> {
-    const BODY: &str = "{\"error\": \"this port speaks HTTPS: ask with https://\"}";
-    // What is left unread would make the connection end before the answer is read.
+    const BODY: &str = "{\"error\": \"this port requires HTTPS; use https://\"}";
+    // Unread bytes would reset the connection before the client has read the response.
     let mut request = [0; 8192];
     let _ = stream.read(&mut request).await?;
     let answer = format!(
@@ -208,7 +212,7 @@ async fn refuse_plain(stream: &mut TcpStream) -> io::Result<()> {
     stream.shutdown().await
 }
 
-/// Hands a call on to the stream that there is.
+/// Calls a method of the inner stream.
 macro_rules! either {
     ($stream:ident . $method:ident ($($argument:expr),*)) => {
         match $stream.get_mut() {

@@ -1,8 +1,8 @@
-//! What lets a client follow one request: its id, and where its time went.
+//! Tracing of single requests: their ids and timings.
 //!
-//! `X-Request-Id` is taken from the client if it is well formed, made otherwise, sent back, and
-//! told in the log with a failure. `Server-Timing` comes for whoever asks. Under another server's
-//! name nothing is sent that was not asked for.
+//! A client's `X-Request-Id` is used if it is well formed; otherwise one is generated. It is sent
+//! back, and logged with errors. `Server-Timing` is sent on request. A server that replaces another
+//! one sends neither unless requested.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
@@ -16,20 +16,20 @@ use tensorserve_core::engine::RunTiming;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
-/// The same id as AWS's clients look for it.
+/// The header in which AWS clients expect the id.
 const AMZN_REQUEST_ID: &str = "x-amzn-requestid";
-/// What a client asks for its times with.
+/// The header with which a client requests `Server-Timing`.
 const WANTS_TIMING: HeaderName = HeaderName::from_static("x-server-timing");
 
-/// A longer id is none: it would be repeated in the answer and in the log.
+/// A longer id is ignored: it would be repeated in the response and in the log.
 const LONGEST_ID: usize = 128;
 
-/// What is sent without being asked for.
+/// What is sent without a request for it.
 #[derive(Clone, Copy)]
 pub(super) struct Tracing {
-    /// Ids for requests that bring none.
+    /// Generate ids for requests without one.
     makes_ids: bool,
-    /// Times with every answer.
+    /// Send timings with every response.
     timing: bool,
 }
 
@@ -48,10 +48,10 @@ impl Tracing {
     }
 }
 
-/// What is sent back with one answer.
+/// The id of one request, and what its response contains.
 pub(super) struct Trace {
     id: Option<HeaderValue>,
-    /// The client brought it.
+    /// The client sent it.
     is_brought: bool,
     timing: bool,
 }
@@ -62,8 +62,8 @@ impl Trace {
         self.id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default()
     }
 
-    /// Makes one id of this one and of what the answer's protocol calls the request, if it does:
-    /// the client's, if it brought one.
+    /// Makes this id and the one in the protocol's own header, if there is one, the same: the
+    /// client's, if it sent one.
     pub(super) fn agree(&mut self, headers: &mut [(&'static str, String)]) {
         let Some((_, other)) = headers.iter_mut().find(|(name, _)| *name == AMZN_REQUEST_ID) else {
             return;
@@ -75,8 +75,8 @@ impl Trace {
         }
     }
 
-    /// Adds its headers to the response to a request that began at `start`, of which `run` is the
-    /// part of the model's run.
+    /// Adds the headers to the response to a request that began at `start`; `run` is the timing of
+    /// the model's run.
     pub(super) fn report(
         self,
         response: &mut HttpResponseBuilder,
@@ -92,7 +92,7 @@ impl Trace {
     }
 }
 
-/// Milliseconds, as browsers show them.
+/// The value of `Server-Timing`, in milliseconds.
 fn server_timing(run: Option<RunTiming>, total: Duration) -> String {
     let total = millis(total);
     match run {
@@ -108,15 +108,15 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// Whether an id can go into a header and a line of a log as it is.
+/// Whether an id is valid in a header and in a log line.
 fn is_well_formed(id: &[u8]) -> bool {
     (1..=LONGEST_ID).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
 }
 
-/// 16 hexadecimal digits that no other request has.
+/// 16 random hexadecimal digits.
 fn new_id() -> Option<HeaderValue> {
     thread_local! {
-        /// Where this thread is in its own random sequence (SplitMix64).
+        /// The state of this thread's random generator (SplitMix64).
         static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
     }
     let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);

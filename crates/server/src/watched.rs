@@ -1,4 +1,4 @@
-//! Streams whose incoming bytes are watched on their way, and whose outgoing ones are not.
+//! Streams whose incoming bytes are observed.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Sees what comes in.
+/// Observes the incoming bytes of a stream.
 pub(super) trait Watch: Unpin {
-    /// Called after each attempt to read, with how it went and the bytes that it brought; what it
-    /// returns is how it went for the reader.
+    /// Called after each attempt to read, with its result and the new bytes. Returns the result for
+    /// the reader.
     fn after_read(
         &mut self,
         read: Poll<io::Result<()>>,
@@ -18,7 +18,7 @@ pub(super) trait Watch: Unpin {
     ) -> Poll<io::Result<()>>;
 }
 
-/// A stream that is watched.
+/// A stream whose incoming bytes are observed.
 pub(super) struct Watched<S, W> {
     stream: S,
     pub(super) watch: W,

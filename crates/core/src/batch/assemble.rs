@@ -1,4 +1,4 @@
-//! Requests into a batch and a batch's outputs back into answers. Pure functions.
+//! Assembles requests into a batch, and splits a batch's outputs by request. Pure functions.
 
 use half::{bf16, f16};
 
@@ -6,15 +6,15 @@ use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Tensor, concat, pad};
 
 /// The rows of a request: the 0-th dimension that all its inputs share. `None` for a request
-/// that has none to join along (a scalar input, differing or empty 0-th dimensions).
+/// that cannot be batched (a scalar input, or 0-th dimensions that differ or are 0).
 pub(super) fn rows_of(inputs: &[Tensor]) -> Option<usize> {
     let rows = inputs.first()?.rows()?;
     let same = inputs.iter().all(|input| input.rows() == Some(rows));
     (same && rows > 0).then_some(rows)
 }
 
-/// Whether two requests can go in one batch: their inputs are of the same types (which nobody has
-/// checked so far), and their rows of the same shape or such that padding makes it the same.
+/// Whether two requests can be in one batch: their inputs have the same dtypes (which were not
+/// checked before), and their rows have the same shape, or have it after padding.
 pub(super) fn can_join(a: &[Tensor], b: &[Tensor], padding: bool) -> bool {
     let same = |(a, b): (&Tensor, &Tensor)| {
         let same_type = a.dtype() == b.dtype();
@@ -24,14 +24,14 @@ pub(super) fn can_join(a: &[Tensor], b: &[Tensor], padding: bool) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
-/// The size to run `rows` rows at: the next allowed one, else as it is.
+/// The batch size for `rows` rows: the next allowed size, or `rows` if there is none.
 pub(super) fn allowed_size(rows: usize, allowed: &[usize]) -> usize {
     let next = allowed.iter().copied().find(|&size| size >= rows);
     next.unwrap_or(rows)
 }
 
-/// Joins the inputs of several requests, each padded to the largest where they differ, and fills
-/// up to `size` rows.
+/// Concatenates the inputs of several requests, each padded to the largest where shapes differ, and
+/// adds padding up to `size` rows.
 pub(super) fn assemble(requests: &[&[Tensor]], size: usize) -> Result<Vec<Tensor>> {
     let Some(first) = requests.first() else {
         return Err(Error::internal("an empty batch"));
@@ -60,8 +60,8 @@ fn join(parts: &[&Tensor], size: usize) -> Result<Tensor> {
     concat(&padded.iter().collect::<Vec<_>>(), size)
 }
 
-/// Cuts a batch's outputs into those of its requests, which had `rows` rows each; `None` if an
-/// output has another 0-th dimension than the `size` rows that were run.
+/// Splits a batch's outputs by request; `rows` are the rows of each. `None` if the 0-th dimension
+/// of an output is not `size`, the rows that were run.
 pub(super) fn split(outputs: &[Tensor], rows: &[usize], size: usize) -> Option<Vec<Vec<Tensor>>> {
     if outputs.iter().any(|output| output.rows() != Some(size)) {
         return None;
@@ -76,7 +76,7 @@ pub(super) fn split(outputs: &[Tensor], rows: &[usize], size: usize) -> Option<V
     Some(answers)
 }
 
-/// What a request hears whose answer can not be cut out, in TensorFlow Serving's words.
+/// The error of a request whose outputs cannot be split off, in TensorFlow Serving's words.
 pub(super) fn unsplittable() -> Error {
     Error::precondition(
         "Batched output tensor's 0th dimension does not equal the sum of the 0th dimension sizes \
@@ -84,7 +84,7 @@ pub(super) fn unsplittable() -> Error {
     )
 }
 
-/// Puts the answers to the pieces of one large request together again.
+/// Concatenates the outputs of the pieces of one large request.
 pub(super) fn rejoin(pieces: &[Vec<Tensor>]) -> Result<Vec<Tensor>> {
     let outputs = pieces.first().map_or(0, Vec::len);
     let mut joined = Vec::with_capacity(outputs);
@@ -95,7 +95,7 @@ pub(super) fn rejoin(pieces: &[Vec<Tensor>]) -> Result<Vec<Tensor>> {
     Ok(joined)
 }
 
-/// Whether two answers are the same but for the rounding that another batch size brings.
+/// Whether two lists of outputs are equal except for rounding, which depends on the batch size.
 pub(super) fn same_answer(a: &[Tensor], b: &[Tensor]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_tensor(a, b))
 }
@@ -112,7 +112,7 @@ fn same_tensor(a: &Tensor, b: &Tensor) -> bool {
     }
     match (floats(a), floats(b)) {
         (Some(x), Some(y)) => close(&x, &y, tolerance(a.dtype())),
-        // What differs at all in an integer, boolean or complex number is another answer.
+        // Integers, booleans and complex numbers must be equal.
         _ => false,
     }
 }
@@ -140,8 +140,8 @@ fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
     }
 }
 
-/// RunOptions far two values may be apart, as a part of the largest: well above what another order of
-/// summation brings, well below what mixing rows does.
+/// The largest allowed difference of two values, relative to the largest value: well above the
+/// effect of another order of summation, well below that of mixing rows.
 fn tolerance(dtype: DType) -> f64 {
     match dtype.size() {
         Some(2) => 2e-2,

@@ -1,8 +1,7 @@
-//! What running a signature costs, learnt from its runs, by number of rows.
+//! The run time of a signature by number of rows, learnt from its runs.
 //!
-//! Times are those of a clock on a machine that does other things too, so a run now and then
-//! takes many times what it costs, and the first of a size builds the runtime's plan. The model
-//! follows the median, which neither moves.
+//! A measured time can be many times the usual one: other processes use the machine, and the first
+//! run of a size builds the runtime's plan. The model follows the median, which is robust to both.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -10,19 +9,19 @@ use std::time::Duration;
 /// Sizes 1, 2-3, 4-7, … up to 32,768 rows and more.
 const BUCKETS: usize = 16;
 
-/// A size counts as known after so many runs, …
+/// A size counts as known after this many runs, …
 const KNOWN_AFTER: u32 = 3;
-/// … and up to so many the quickest counts: the others built plans and filled caches.
+/// … and up to this many runs the fastest counts: the others built plans and filled caches.
 const FIRST_RUNS: u32 = 8;
 
-/// Of so many questions, …
+/// Of this many decisions, …
 const PERIOD: u32 = 4096;
-/// … so many are answered as if sizes that did not pay had not been tried: models warm up, loads
-/// change, and a verdict may have been noise.
+/// … this many are made as if batch sizes that brought no gain had not been tried: load and run
+/// times change, and a measurement may have been noise.
 const TRIES: u32 = 32;
 
-/// A model of run time by batch size. Updates from several threads may lose one another; the
-/// medians do not mind.
+/// A model of run time by batch size. Concurrent updates may overwrite one another, which hardly
+/// changes the medians.
 #[derive(Default)]
 pub(super) struct CostModel {
     buckets: [Bucket; BUCKETS],
@@ -32,20 +31,20 @@ pub(super) struct CostModel {
 #[derive(Default)]
 struct Bucket {
     runs: AtomicU32,
-    /// Running median of nanoseconds per run; 0 while there was none.
+    /// Running median of nanoseconds per run; 0 before the first run.
     nanos: AtomicU64,
     /// Moving average of rows per run, times 256.
     rows: AtomicU64,
 }
 
 impl Bucket {
-    /// Nanoseconds and rows (times 256) of a usual run of this size.
+    /// Nanoseconds and rows (times 256) of a typical run of this size.
     fn usual(&self) -> Option<(u64, u64)> {
         let nanos = self.nanos.load(Relaxed);
         (nanos > 0).then(|| (nanos, self.rows.load(Relaxed).max(1)))
     }
 
-    /// The same once it is known well enough to act on.
+    /// The same, once enough runs were measured.
     fn known(&self) -> Option<(u64, u64)> {
         self.usual().filter(|_| self.runs.load(Relaxed) >= KNOWN_AFTER)
     }
@@ -82,7 +81,7 @@ fn bucket_of(rows: usize) -> usize {
 }
 
 impl CostModel {
-    /// Notes that a run of `rows` rows took `time`.
+    /// Records that a run of `rows` rows took `time`.
     pub(super) fn record(&self, rows: usize, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let rows = (rows as u64).saturating_mul(256);
@@ -91,16 +90,17 @@ impl CostModel {
         }
     }
 
-    /// How long a run of `rows` rows is expected to take; `None` while nothing is known.
+    /// The expected duration of a run of `rows` rows; `None` before the first run.
     pub(super) fn predict(&self, rows: usize) -> Option<Duration> {
         let index = bucket_of(rows);
         let rows = (rows as u64).saturating_mul(256);
         let below = self.buckets.get(..=index)?.iter().rev();
         let above = self.buckets.get(index..)?.iter();
-        // The first runs of a size can take a thousand times what the others do, so a size that
-        // is not known is judged by one that is.
+        // The first runs of a size can take a thousand times as long as later ones, so the time of
+        // an unknown size is derived from a known one.
         if let Some((nanos, known_rows)) = below.clone().find_map(Bucket::known) {
-            // Linear in rows above what is known: never too low for a model that batches well.
+            // Linear in rows above the known size: never too low for a model that gains from
+            // batching.
             let scaled =
                 u128::from(nanos) * u128::from(rows.max(known_rows)) / u128::from(known_rows);
             return Some(Duration::from_nanos(u64::try_from(scaled).unwrap_or(u64::MAX)));
@@ -113,16 +113,15 @@ impl CostModel {
         Some(Duration::from_nanos(nanos))
     }
 
-    /// What one of `rows` rows is expected to cost when they run together, in nanoseconds; 0
-    /// while nothing is known.
+    /// The expected nanoseconds per row of a run of `rows` rows; 0 before the first run.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn row_cost(&self, rows: usize) -> f64 {
         let time = self.predict(rows).unwrap_or_default();
         time.as_nanos() as f64 / rows.max(1) as f64
     }
 
-    /// The most rows worth running together: up to where doubling them no longer makes a row
-    /// cheaper by a thirtieth. Sizes not yet tried count as worth it.
+    /// The largest batch that pays: up to where doubling it no longer makes a row cheaper by a
+    /// thirtieth. Sizes that were not tried yet count as paying.
     pub(super) fn worthwhile_rows(&self, most: usize) -> usize {
         let mut rows = 1;
         for (smaller, larger) in self.buckets.iter().zip(self.buckets.iter().skip(1)) {

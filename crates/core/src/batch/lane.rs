@@ -1,13 +1,13 @@
-//! Batches that form on the thread their requests arrive on.
+//! Batches that form on the thread on which their requests arrive.
 //!
-//! A server thread wakes up to a set of connections with something to read, and polls their
-//! tasks one after the other. The first request of a signature becomes the lane's leader: it
-//! yields once, the tasks behind it in the set push their requests into the lane, and when the
-//! leader is polled again it runs them all as one batch, in place. No other thread is woken, and
-//! a request that is alone loses the time of one yield.
+//! A server thread wakes up for a set of readable connections and polls their tasks one after the
+//! other. The first request of a signature becomes the lane's leader: it yields once, the tasks
+//! after it in the set add their requests to the lane, and when the leader is polled again, it runs
+//! them all as one batch on this thread. No other thread is woken, and a single request loses only
+//! the time of one yield.
 //!
-//! Leadership is handed on, never lost: to the next in the lane when a batch is taken, and by a
-//! guard when a leader is dropped half-way.
+//! A lane with followers always has a leader: the leader hands over to the next request when it
+//! takes a batch, and a guard does so when a leader is dropped before that.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -17,18 +17,18 @@ use std::time::Instant;
 use crossbeam::utils::CachePadded;
 use tokio::sync::oneshot;
 
-use super::{BatchOutput, Inner, Task, Verdict, Waiter, assemble, expired};
+use super::{BatchOutput, Inner, Task, Verdict, Waiter, assemble, expired, failed};
 use tensorserve_tensor::error::{Error, Result};
 
-/// After this many yields in a row that brought no company, most are left out …
+/// After this many yields in a row without another request, most yields are skipped …
 const LONELY: u32 = 8;
-/// … but for one in so many.
+/// … except one in this many.
 const HOPEFUL_EVERY: u32 = 16;
 
-/// The lanes of a queue: one per server thread, so that threads do not meet in them.
+/// The lanes of a queue: one per server thread, so that threads do not contend for them.
 pub(super) struct Lanes {
     lanes: Box<[CachePadded<Mutex<Lane>>]>,
-    /// Yields in a row that brought no company.
+    /// Yields in a row without another request.
     lonely: CachePadded<AtomicU32>,
 }
 
@@ -54,7 +54,7 @@ impl Lanes {
         lane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a request alone in its lane should step aside for others.
+    /// Whether a leader should yield, so that other requests can join its batch.
     fn is_worth_yielding(&self) -> bool {
         let lonely = self.lonely.load(Relaxed);
         lonely < LONELY || lonely.is_multiple_of(HOPEFUL_EVERY)
@@ -67,7 +67,7 @@ impl Lanes {
     }
 }
 
-/// A number that tells server threads apart.
+/// A number that identifies this server thread.
 fn this_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -76,7 +76,7 @@ fn this_thread() -> usize {
     MINE.with(|mine| *mine)
 }
 
-/// Runs `task` with whatever else has arrived on this thread.
+/// Runs `task` in a batch with other requests that have arrived on this thread.
 pub(super) async fn submit(inner: &Inner, task: Task) -> Result<BatchOutput> {
     let index = this_thread();
     let joined = {
@@ -102,13 +102,13 @@ pub(super) async fn submit(inner: &Inner, task: Task) -> Result<BatchOutput> {
         Ok(verdict) => match verdict.await {
             Ok(Verdict::Done(answer)) => return answer,
             Ok(Verdict::Lead(task)) => task,
-            Err(_) => return Err(Error::internal("the batch could not be run; the log says why")),
+            Err(_) => return Err(failed()),
         },
     };
     lead(inner, index, task)
 }
 
-/// Runs one batch with `own` in it, after handing on the lead.
+/// Hands the lead over, then runs one batch that includes `own`.
 fn lead(inner: &Inner, index: usize, own: Task) -> Result<BatchOutput> {
     let now = Instant::now();
     let limit = inner.batch_limit(true);
@@ -120,7 +120,7 @@ fn lead(inner: &Inner, index: usize, own: Task) -> Result<BatchOutput> {
     };
     inner.lanes.note_company(mates.len());
     if own.deadline.is_some_and(|deadline| deadline <= now) {
-        // The others still want their answers.
+        // The other requests of the batch are still waited for.
         answer(inner, mates);
         return Err(expired());
     }
@@ -134,7 +134,8 @@ fn lead(inner: &Inner, index: usize, own: Task) -> Result<BatchOutput> {
     for (mate, answer) in mates.into_iter().zip(answers) {
         mate.answer(answer);
     }
-    own_answer.unwrap_or_else(|| Err(Error::internal("a batch without an answer")))
+    own_answer
+        .unwrap_or_else(|| Err(Error::internal("the batch returned no outputs for this request")))
 }
 
 /// Takes those followers, in order, that can join `own` in a batch of at most `limit` rows.
@@ -167,7 +168,8 @@ fn take_mates(
     mates
 }
 
-/// Makes the first follower that still listens the leader; without one, nobody is.
+/// Makes the first follower whose client still waits the leader. Without one, the lane has no
+/// leader.
 fn hand_on(lane: &mut Lane) {
     while let Some(Waiter { task, reply }) = lane.followers.pop_front() {
         if reply.send(Verdict::Lead(task)).is_ok() {
@@ -177,7 +179,7 @@ fn hand_on(lane: &mut Lane) {
     lane.has_leader = false;
 }
 
-/// Runs the batch of requests whose leader ran out of time.
+/// Runs the batch of requests whose leader's deadline has passed.
 fn answer(inner: &Inner, mates: Vec<Waiter>) {
     let tasks: Vec<&Task> = mates.iter().map(|mate| &mate.task).collect();
     if tasks.is_empty() {
@@ -189,7 +191,7 @@ fn answer(inner: &Inner, mates: Vec<Waiter>) {
     }
 }
 
-/// Hands the lead on if its holder is dropped while it yields (its client has gone away).
+/// Hands the lead over if the leader is dropped while it yields (its client has disconnected).
 struct Leadership<'a> {
     inner: &'a Inner,
     index: usize,

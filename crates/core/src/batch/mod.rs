@@ -1,19 +1,19 @@
 //! The dynamic batcher: requests for one signature of one model version run together when that
-//! is cheaper, and never wait for company when it is not.
+//! is cheaper than running each alone.
 //!
-//! A [`Queue`] holds the requests of one signature and runs them on a closure it is given; the
-//! [`Batcher`] owns the threads that queues share. There are three ways through a queue, chosen
-//! per request from what the signature's runs have cost so far:
+//! A [`Queue`] holds the requests of one signature; the [`Batcher`] owns the threads that queues
+//! share. Each request takes one of three paths, chosen by the measured cost of the signature's
+//! runs:
 //!
-//! * **in place**: a cheap request that can not or need not be joined runs at once, on the thread
-//!   it arrived on; no hand-off;
-//! * **a lane** ([`lane`]): a cheap request that gains from company steps aside once, so that the
-//!   other requests which have arrived on its thread can join, and the first of them runs the
-//!   batch on that thread; still no hand-off;
-//! * **the pool** ([`pool`]): everything else waits for one of `num_batch_threads` threads, which
-//!   take what is waiting as soon as they are idle.
+//! * **inline run**: a cheap request that cannot or need not be batched runs at once on the thread
+//!   it arrived on, without a hand-off to another thread;
+//! * **lane** ([`lane`]): a cheap request that gains from batching yields once, so that other
+//!   requests that have arrived on its thread can join it; the first of them runs the batch on that
+//!   thread, also without a hand-off;
+//! * **pool** ([`pool`]): every other request waits for one of `num_batch_threads` threads, which
+//!   take waiting requests as soon as they are idle.
 //!
-//! This module must not know of models, HTTP or libtensorflow.
+//! This module does not depend on models, HTTP or libtensorflow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -73,18 +73,18 @@ struct Spent {
 }
 
 impl Spent {
-    /// What this run means for a request that came at `queued`.
+    /// The timing of a request of this run that entered the queue at `queued`.
     fn since(self, queued: Instant) -> RunTiming {
         RunTiming { queue_delay: self.started.saturating_duration_since(queued), run: self.time }
     }
 }
 
-/// What a queue may assume of its signature.
+/// Properties of a queue's signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
-    /// Inputs and outputs declare an open 0-th dimension.
+    /// Inputs and outputs declare a variable 0-th dimension.
     pub batchable: bool,
-    /// Running it twice does no harm.
+    /// A run changes no state, so that it can be repeated.
     pub read_only: bool,
 }
 
@@ -96,26 +96,26 @@ pub struct Batcher {
 /// What all queues share.
 struct Shared {
     pool: Pool,
-    /// Runs under way in the whole process.
+    /// Runs in progress in the whole process.
     active: AtomicUsize,
     cores: usize,
     /// The longest run that may block a connection's thread.
     inline_budget: Duration,
 }
 
-/// Runs expected to be shorter than this use one thread per operation: splitting them up costs
+/// Runs expected to be shorter than this use one thread per operation: splitting an operation costs
 /// more than it gains.
 pub const WORTH_SPLITTING: Duration = Duration::from_millis(1);
 
-/// Runs expected to be longer than this are cancelled by the runtime at their deadline; for
-/// others it is enough that the client gets its answer then.
+/// Runs expected to be longer than this are cancelled by the runtime at their deadline. For shorter
+/// ones it is enough that the client gets an error at the deadline.
 const WORTH_CANCELLING: Duration = Duration::from_millis(500);
 
 impl Batcher {
     /// A batcher with `threads` batch threads.
     ///
     /// # Errors
-    /// If a thread can not be started.
+    /// If a thread cannot be started.
     pub fn new(threads: usize, inline_budget: Duration) -> Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let shared = Arc::new(Shared {
@@ -162,11 +162,11 @@ struct Inner {
     trust: Trust,
     lanes: Lanes,
     waiting: Waiting,
-    /// Requests on their way through.
+    /// Requests in flight in this queue.
     present: AtomicUsize,
 }
 
-/// The ways through a queue.
+/// How a request is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     InPlace,
@@ -174,7 +174,7 @@ enum Way {
     Pool,
 }
 
-/// Counts in a counter until dropped.
+/// Increments a counter until dropped.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {
@@ -190,7 +190,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// One request on its way through a queue.
+/// One request in a queue.
 struct Task {
     inputs: Vec<Tensor>,
     /// Its 0-th dimension; 0 for a request that must run alone.
@@ -199,22 +199,22 @@ struct Task {
     queued: Instant,
 }
 
-/// A task that waits, and where its answer goes.
+/// A task that waits, and the channel for its response.
 struct Waiter {
     task: Task,
     reply: oneshot::Sender<Verdict>,
 }
 
-/// What a waiting task hears.
+/// The message to a waiting task.
 enum Verdict {
-    /// Its answer.
+    /// Its response.
     Done(Result<BatchOutput>),
-    /// It is its turn to run a batch, with itself in it.
+    /// It becomes the lane's leader: it runs the next batch, which includes itself.
     Lead(Task),
 }
 
 impl Waiter {
-    /// Itself if anyone still wants the answer. One whose time is up is told so.
+    /// `self` if the client still waits. A task whose deadline has passed gets that error.
     fn if_wanted(self, now: Instant) -> Option<Self> {
         if self.reply.is_closed() {
             return None;
@@ -227,13 +227,21 @@ impl Waiter {
     }
 
     fn answer(self, answer: Result<BatchOutput>) {
-        // A client that has gone away is no failure.
+        // A client that has disconnected is not an error.
         let _ = self.reply.send(Verdict::Done(answer));
     }
 }
 
 fn expired() -> Error {
-    Error::new(Code::DeadlineExceeded, "the request's time ran out while it waited for its turn")
+    Error::new(
+        Code::DeadlineExceeded,
+        "the request's deadline passed while it waited in the batch queue",
+    )
+}
+
+/// The error of a batch whose run panicked.
+fn failed() -> Error {
+    Error::internal("the batch could not be run: internal error; see the server log")
 }
 
 impl Queue {
@@ -242,7 +250,7 @@ impl Queue {
     /// # Errors
     /// What the model reports for this request; [`Code::DeadlineExceeded`] when `deadline`
     /// passes first; [`Code::Unavailable`] when the queue is full; [`Code::InvalidArgument`] for
-    /// more rows than configured batching takes.
+    /// more rows than the configured batch size allows.
     pub async fn submit(
         &self,
         inputs: Vec<Tensor>,
@@ -264,8 +272,8 @@ impl Queue {
         }
     }
 
-    /// A queue for the same signature with other parameters, which knows what this one has learnt.
-    /// What is in this one goes its way by the parameters it came in with.
+    /// A queue for the same signature with other parameters, which keeps this one's measurements.
+    /// Requests that are in this queue keep the old parameters.
     #[must_use]
     pub fn with_config(&self, config: BatchConfig) -> Self {
         let Inner { shared, traits, metrics, run, cost, trust, .. } = &*self.0;
@@ -274,25 +282,25 @@ impl Queue {
         Queue(Arc::new(Inner::new(shared, config, *traits, metrics, run, Arc::clone(cost), trust)))
     }
 
-    /// Whether nothing is in this queue, nor in any that it came from.
+    /// Whether neither this queue nor a queue that it replaced has a request.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.run) == 1
     }
 
-    /// Requests on their way through.
+    /// Requests in flight in this queue.
     #[must_use]
     pub fn present(&self) -> usize {
         self.0.present.load(Relaxed)
     }
 
-    /// What a run of `rows` rows is expected to take; `None` before the first.
+    /// The expected duration of a run of `rows` rows; `None` before the first run.
     #[must_use]
     pub fn expected(&self, rows: usize) -> Option<Duration> {
         self.0.cost.predict(rows)
     }
 
-    /// Runs `inputs` now, on this thread, outside the queue: for warming up. RunOptions long it takes
+    /// Runs `inputs` on this thread, outside the queue, for the warm-up. The measured duration
     /// counts for later decisions.
     ///
     /// # Errors
@@ -306,7 +314,7 @@ impl Queue {
         Ok(outputs)
     }
 
-    /// Whether requests may be run together.
+    /// Whether requests may be batched.
     #[must_use]
     pub fn joins(&self) -> bool {
         self.0.trust.may_join()
@@ -331,7 +339,7 @@ impl Queue {
         let mut timing = RunTiming::default();
         for piece in waiting {
             let piece = pool::wait(piece, task.deadline).await?;
-            // It began with the first piece, and every run was for it.
+            // The queue delay is that of the first piece; the run time is the sum of all pieces.
             let of_piece = piece.timing;
             let first = if pieces.is_empty() { of_piece } else { timing };
             timing = RunTiming { queue_delay: first.queue_delay, run: timing.run + of_piece.run };
@@ -356,7 +364,7 @@ impl Inner {
         Inner { shared, config, traits, metrics, run, cost, trust, lanes, waiting, present }
     }
 
-    /// RunOptions many rows a request brings to a batch; 0 if it must run alone.
+    /// The rows that a request adds to a batch; 0 if it must run alone.
     fn rows_of(&self, inputs: &[Tensor]) -> Result<usize> {
         if !self.trust.may_join() {
             return Ok(0);
@@ -371,7 +379,7 @@ impl Inner {
         Ok(rows)
     }
 
-    /// Which way a request of `rows` rows should go.
+    /// How a request of `rows` rows is executed.
     fn way(&self, rows: usize) -> Way {
         if !self.fits_in_place(rows.max(1)) {
             return Way::Pool;
@@ -384,7 +392,7 @@ impl Inner {
         if worthwhile <= rows {
             return Way::InPlace;
         }
-        // A batch that fits on this thread may be too small to be worth it.
+        // A batch that is short enough for this thread may be too small to gain anything.
         let here = self.largest_in_place(worthwhile);
         if here > rows && self.cost.row_cost(here) <= self.cost.row_cost(worthwhile) * 1.5 {
             return Way::Lane;
@@ -395,7 +403,7 @@ impl Inner {
         Way::Pool
     }
 
-    /// The most rows, up to `rows`, that a connection's thread may run together.
+    /// The largest batch, of up to `rows` rows, that a connection's thread may run.
     fn largest_in_place(&self, rows: usize) -> usize {
         let mut rows = rows;
         while rows > 1 && !self.fits_in_place(rows) {
@@ -410,13 +418,13 @@ impl Inner {
         expected.is_some_and(|time| time <= self.shared.inline_budget)
     }
 
-    /// The most rows to run together now, on a connection's thread or on one of the pool.
+    /// The largest batch to run now, on a connection's thread or on a thread of the pool.
     fn batch_limit(&self, in_place: bool) -> usize {
         let rows = self.cost.worthwhile_rows(self.config.execution_size());
         if in_place { self.largest_in_place(rows) } else { rows }
     }
 
-    /// RunOptions a run of `rows` rows should go, given what else is under way.
+    /// The options for a run of `rows` rows, given the number of runs in progress.
     fn run_options(&self, rows: usize, deadline: Option<Instant>, active: usize) -> RunOptions {
         let expected = self.cost.predict(rows);
         let short = |limit| expected.is_some_and(|time| time < limit);
@@ -431,7 +439,7 @@ impl Inner {
         }
     }
 
-    /// One run, timed.
+    /// Runs once and measures the duration.
     fn run_once(
         &self,
         inputs: &[Tensor],
@@ -439,7 +447,7 @@ impl Inner {
         deadline: Option<Instant>,
     ) -> Result<(Vec<Tensor>, Spent)> {
         let active = &self.shared.active;
-        // Counted down also when the run panics.
+        // Decremented also when the run panics.
         let _running = Counted::new(active);
         let options = self.run_options(rows, deadline, active.load(Relaxed));
         let started = Instant::now();
@@ -450,14 +458,14 @@ impl Inner {
         Ok((outputs, Spent { started, time }))
     }
 
-    /// Tells how far a batch is filled up, where batches have sizes to be filled up to.
+    /// Records the padding of a batch, if there are allowed batch sizes.
     fn note_padding(&self, rows: usize, size: usize) {
         if !self.config.allowed_batch_sizes.is_empty() {
             self.metrics.padded(size.saturating_sub(rows), size);
         }
     }
 
-    /// Runs one request by itself, on this thread.
+    /// Runs one request alone, on this thread.
     fn run_alone(&self, task: Task) -> Result<BatchOutput> {
         let size = assemble::allowed_size(task.rows, &self.config.allowed_batch_sizes);
         if task.rows == 0 || size == task.rows {

@@ -1,9 +1,9 @@
-//! The threads that run what is too long for a connection's thread.
+//! The threads for batches whose runs are too long for a connection's thread.
 //!
-//! Queues with waiting requests stand in a ring and are served in turn. An idle thread takes
-//! what is waiting at once. Only while another batch of the same queue is running (the server is
-//! busy anyway) does `batch_timeout_micros` let a batch grow: it is then taken when it is full
-//! or its oldest request has waited that long, whichever is first.
+//! Queues with waiting requests are in a ring and are served round-robin. An idle thread takes
+//! waiting requests at once. Only while another batch of the same queue runs does
+//! `batch_timeout_micros` let a batch grow: it is taken when it is full or when its oldest request
+//! has waited that long, whichever is first.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::{BatchOutput, Inner, Shared, Task, Verdict, Waiter, assemble, expired};
+use super::{BatchOutput, Inner, Shared, Task, Verdict, Waiter, assemble, expired, failed};
 use tensorserve_tensor::error::{Error, Result};
 
-/// The ring of queues with something to do.
+/// The queues with waiting requests, in a ring.
 #[derive(Default)]
 pub(super) struct Pool {
     ring: Mutex<Ring>,
@@ -38,15 +38,16 @@ pub(super) struct Waiting {
 struct State {
     tasks: VecDeque<Waiter>,
     rows: usize,
-    /// Batches of this queue under way.
+    /// Batches of this queue that are running.
     running: usize,
-    /// Whether the queue stands in the ring.
+    /// Whether the queue is in the ring.
     listed: bool,
-    /// When it was last searched for requests that nobody waits for, because it was full.
+    /// When cancelled requests were last removed because it was full.
     swept: Option<Instant>,
 }
 
-/// A full queue is searched no more often than this: every request that it refuses would pay.
+/// A full queue is searched for cancelled requests at most this often: each search delays the
+/// request that triggers it.
 const SWEEP_EVERY: Duration = Duration::from_millis(10);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -54,7 +55,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
-    /// Lets the threads end. What still waits is told that it was dropped.
+    /// Ends the threads. Waiting requests get an error.
     pub(super) fn stop(&self) {
         let mut ring = lock(&self.ring);
         ring.stopped = true;
@@ -118,8 +119,8 @@ fn check_room(inner: &Inner, state: &State, rows: usize) -> Result<()> {
     )))
 }
 
-/// Drops what nobody waits for any more, so that those who gave up do not keep others out until
-/// the next batch forms.
+/// Removes requests whose clients have disconnected or whose deadline has passed, so that they do
+/// not cause load shedding until the next batch forms.
 fn sweep(state: &mut State, now: Instant) {
     if state.swept.is_some_and(|swept| now < swept + SWEEP_EVERY) {
         return;
@@ -135,7 +136,7 @@ fn sweep(state: &mut State, now: Instant) {
     });
 }
 
-/// Waits for the answer, until `deadline`.
+/// Waits for the response, until `deadline`.
 pub(super) async fn wait(
     verdict: oneshot::Receiver<Verdict>,
     deadline: Option<Instant>,
@@ -153,10 +154,10 @@ pub(super) async fn wait(
     }
 }
 
-/// What a thread finds in the ring.
+/// The next step of a pool thread.
 enum Found {
     Batch(Arc<Inner>, Vec<Waiter>),
-    /// Nothing is ready before this much time has passed.
+    /// No batch is due before this much time has passed.
     Later(Option<Duration>),
 }
 
@@ -182,7 +183,7 @@ fn work(pool: &Pool) {
     }
 }
 
-/// Looks once at every queue in the ring, first come first served.
+/// Finds the first queue in the ring with a batch that is due.
 fn next_batch(ring: &mut Ring) -> Found {
     let now = Instant::now();
     let mut soonest: Option<Duration> = None;
@@ -216,7 +217,7 @@ fn next_batch(ring: &mut Ring) -> Found {
     Found::Later(soonest)
 }
 
-/// Drops from the front what nobody waits for any more.
+/// Removes requests whose clients have disconnected or whose deadline has passed.
 fn drop_unwanted(state: &mut State, now: Instant) {
     let State { tasks, rows, .. } = state;
     let waiters = std::mem::take(tasks);
@@ -230,7 +231,7 @@ fn drop_unwanted(state: &mut State, now: Instant) {
     }));
 }
 
-/// RunOptions long the queue's next batch may still grow.
+/// How long the queue's next batch may still grow.
 fn time_to_wait(inner: &Inner, state: &State, limit: usize, now: Instant) -> Duration {
     let timeout = inner.config.timeout;
     let oldest = state.tasks.front().map(|waiter| waiter.task.queued);
@@ -241,7 +242,7 @@ fn time_to_wait(inner: &Inner, state: &State, limit: usize, now: Instant) -> Dur
     timeout.saturating_sub(waited)
 }
 
-/// Takes the first request, and those behind it that can join it.
+/// Takes the first request, and later ones that can join its batch.
 fn take(inner: &Inner, state: &mut State, limit: usize) -> Vec<Waiter> {
     let padding = inner.config.pad_variable_length_inputs;
     let most = inner.trust.most_requests();
@@ -274,14 +275,14 @@ fn take(inner: &Inner, state: &mut State, limit: usize) -> Vec<Waiter> {
 
 fn run(inner: &Inner, batch: Vec<Waiter>) {
     let tasks: Vec<&Task> = batch.iter().map(|waiter| &waiter.task).collect();
-    // A panic in a runtime's glue must cost its own batch only, not the thread.
+    // A panic during a run must fail this batch only, and not end the thread.
     let answers =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| inner.run_together(&tasks)));
     let answers = answers.unwrap_or_else(|_| {
         inner.metrics.panicked();
         Vec::new()
     });
-    let missing = std::iter::repeat_with(|| Err(Error::internal("the batch could not be run")));
+    let missing = std::iter::repeat_with(|| Err(failed()));
     for (waiter, answer) in batch.into_iter().zip(answers.into_iter().chain(missing)) {
         waiter.answer(answer);
     }

@@ -1,4 +1,4 @@
-//! Runs a batch and answers its requests.
+//! Runs a batch and returns the outputs of each of its requests.
 
 use std::time::Instant;
 
@@ -12,8 +12,8 @@ type Answer = Result<BatchOutput>;
 const UNSPLITTABLE: &str = "its outputs do not have the batch's 0-th dimension";
 
 impl Inner {
-    /// Runs `tasks`, which can be joined, as one batch; the answers are in their order. What is
-    /// wrong with one request is never told to another.
+    /// Runs `tasks`, which can be joined, as one batch; the results are in their order. An error
+    /// caused by one request is never reported to another.
     pub(super) fn run_together(&self, tasks: &[&Task]) -> Vec<Answer> {
         let started = Instant::now();
         for task in tasks {
@@ -31,13 +31,13 @@ impl Inner {
                 });
                 return ran.collect();
             }
-            // Running it again could do harm.
+            // A second run could change the model's state again.
             Ok(None) if !self.traits.read_only => {
                 self.stop_joining(UNSPLITTABLE);
                 return tasks.iter().map(|_| Err(unsplittable())).collect();
             }
             Ok(answers) => answers,
-            // A batch fails as a whole; alone, only the request that is at fault does.
+            // A batch fails as a whole. When each request runs alone, only the faulty one fails.
             Err(error) if !self.traits.read_only => {
                 return tasks.iter().map(|_| Err(error.duplicate())).collect();
             }
@@ -54,19 +54,21 @@ impl Inner {
         if alone.iter().zip(&batched).all(agrees) {
             self.trust.agreed(equal);
         } else {
-            self.stop_joining("it answers differently in a batch than alone");
+            self.stop_joining(
+                "its outputs in a batch differ from its outputs for a single request",
+            );
         }
         alone
     }
 
-    /// Joins, runs and splits; `None` if the outputs can not be split.
+    /// Assembles, runs and splits a batch; `None` if the outputs cannot be split.
     fn run_batch(&self, tasks: &[&Task]) -> Result<Option<(Vec<Vec<Tensor>>, Spent)>> {
         let rows: Vec<usize> = tasks.iter().map(|task| task.rows).collect();
         let size = allowed_size(rows.iter().sum(), &self.config.allowed_batch_sizes);
         self.note_padding(rows.iter().sum(), size);
         let requests: Vec<&[Tensor]> = tasks.iter().map(|t| t.inputs.as_slice()).collect();
         let inputs = assemble(&requests, size)?;
-        // The batch runs for as long as the most patient of its requests would wait.
+        // The batch may run until the latest deadline of its requests.
         let patient = tasks.iter().all(|task| task.deadline.is_some());
         let deadline = tasks.iter().filter_map(|task| task.deadline).max();
         let (outputs, spent) = self.run_once(&inputs, size, deadline.filter(|_| patient))?;
@@ -84,7 +86,7 @@ impl Inner {
     }
 }
 
-/// Whether all requests are the same, so that mixing their rows might not show.
+/// Whether all requests are equal, so that mixed rows could remain unnoticed.
 fn are_equal(tasks: &[&Task]) -> bool {
     let Some((first, rest)) = tasks.split_first() else {
         return true;

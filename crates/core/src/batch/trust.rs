@@ -1,30 +1,31 @@
-//! Whether joining requests leaves their answers as they are.
+//! Verifies that batching does not change a signature's outputs.
 //!
-//! A model can mix the rows of a batch (normalise over it, sum it up), and then an answer would
-//! depend on who else asked. Where the operator turned batching on, that is their word. In `auto`
-//! mode nobody gave it, so it is tested: the first batches are also run request by request and
-//! compared, again whenever inputs differ for the first timing, and now and then later. One wrong
-//! answer, which is not given out, ends joining for this signature.
+//! A model can mix the rows of a batch (for example by normalizing over it); then the outputs of a
+//! request would depend on the other requests. With `mode = "on"` the operator has decided to
+//! batch. In `auto` mode this is tested: the requests of the first batches are also run one by one,
+//! and the outputs are compared; the same is done for the first batches of unequal requests, and
+//! for one batch in [`AUDIT_EVERY`] later. One difference ends batching for the signature; the
+//! wrong outputs are not returned.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use super::Traits;
 use crate::config::BatchMode;
 
-/// RunOptions many agreeing batches count as proof.
+/// How many batches with equal outputs count as proof.
 const PROOF: u32 = 3;
 
-/// The most requests in a batch while batches are run twice.
+/// The most requests in a batch while batching is being verified.
 const TRIAL_REQUESTS: usize = 4;
 
-/// One batch in so many is tested again.
+/// One batch in this many is tested again.
 const AUDIT_EVERY: u32 = 4096;
 
-/// The state of that test for one signature.
+/// The state of the verification for one signature.
 pub(super) struct Trust {
     mode: BatchMode,
     joins: AtomicBool,
-    /// Agreeing batches of equal requests, and of requests that differ.
+    /// Verified batches of equal requests, and of requests that differ.
     equal: AtomicU32,
     different: AtomicU32,
     since_audit: AtomicU32,
@@ -46,7 +47,8 @@ impl Trust {
         }
     }
 
-    /// The same signature's under another mode: what was found out stays where it matters.
+    /// The verification for the same signature in another mode. Between `auto` and `auto` the
+    /// results so far are kept.
     pub(super) fn under(&self, mode: BatchMode, traits: Traits) -> Self {
         let next = Trust::new(mode, traits);
         if mode == BatchMode::Auto && self.mode == BatchMode::Auto {
@@ -58,24 +60,24 @@ impl Trust {
         next
     }
 
-    /// Whether the operator says that joining changes nothing.
+    /// Whether the operator has turned batching on.
     fn is_given(&self) -> bool {
         self.mode == BatchMode::On
     }
 
-    /// Whether requests may be joined at all.
+    /// Whether requests may be batched at all.
     pub(super) fn may_join(&self) -> bool {
         self.joins.load(Relaxed)
     }
 
-    /// The most requests to join.
+    /// The most requests in a batch.
     pub(super) fn most_requests(&self) -> usize {
         let proven = self.is_given() || self.different.load(Relaxed) >= PROOF;
         let half_proven = self.equal.load(Relaxed) >= PROOF;
         if proven || half_proven { usize::MAX } else { TRIAL_REQUESTS }
     }
 
-    /// Whether a batch, whose requests are all `equal` or not, must be tested.
+    /// Whether a batch must be tested; `equal` if all its requests are equal.
     pub(super) fn must_test(&self, equal: bool) -> bool {
         if self.is_given() {
             return false;
@@ -89,13 +91,13 @@ impl Trust {
         count % AUDIT_EVERY == AUDIT_EVERY - 1
     }
 
-    /// Notes that a tested batch gave the right answers.
+    /// Records that a tested batch had the right outputs.
     pub(super) fn agreed(&self, equal: bool) {
         let count = if equal { &self.equal } else { &self.different };
         count.fetch_add(1, Relaxed);
     }
 
-    /// Ends joining. True for the first caller, who tells the log.
+    /// Ends batching. True for the first caller, which writes it to the log.
     pub(super) fn refute(&self) -> bool {
         self.joins.swap(false, Relaxed)
     }

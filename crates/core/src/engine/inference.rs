@@ -1,10 +1,9 @@
-//! The one way of an inference, whatever asks for it: resolve, admit, decode, sample, run, encode,
-//! record.
+//! The inference pipeline of all protocols: resolve, admit, decode, sample, run, encode, record.
 //!
-//! A protocol brings two functions: from bytes to an [`InferRequest`], and from an
-//! [`InferResponse`] to bytes. [`Engine::infer`] does everything between and around
-//! them, and [`ModelHandle::rehearse`] the same for a version that is being warmed up, which is not
-//! counted, not logged and run on the thread that loads it.
+//! A protocol provides two functions: from bytes to an [`InferRequest`], and from an
+//! [`InferResponse`] to bytes. [`Engine::infer`] does everything between and around them.
+//! [`ModelHandle::rehearse`] does the same for the warm-up of a version: on the thread that loads
+//! it, without metrics and request log.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -21,16 +20,16 @@ use crate::request_log::{LoggedInference, LoggedRun};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// One run of a signature, as a request asks for it.
+/// One run of a signature that a request requires.
 #[derive(Clone, Debug)]
 pub struct SignatureRun {
     /// The signature's number in its model version.
     pub signature: usize,
-    /// What it is run for.
+    /// The method that the run serves.
     pub method: Method,
     /// One tensor for each of its inputs, in order.
     pub inputs: Vec<Tensor>,
-    /// The outputs that are asked for, by number, in this order; empty for all.
+    /// The requested outputs, by number, in this order; empty for all.
     pub output_filter: Vec<usize>,
 }
 
@@ -42,14 +41,14 @@ impl SignatureRun {
     }
 }
 
-/// A request of any protocol, decoded: which version, and what to run of it.
+/// A decoded request of any protocol: a version and its runs.
 #[derive(Clone)]
 pub struct InferRequest {
     /// The version that it runs on.
     pub version: ModelHandle,
-    /// What is run, one after the other; nearly always one run.
+    /// The runs, one after the other; nearly always one.
     pub runs: SmallVec<[SignatureRun; 1]>,
-    /// Report what every operation did. Runs outside the batch queue, one such request at a time.
+    /// Profile every operation. Such requests run outside the batch queue, one at a time.
     pub profile: bool,
 }
 
@@ -61,22 +60,22 @@ impl InferRequest {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct RunOutput {
     /// The signature's number in its model version.
     pub signature: usize,
-    /// One tensor for each output that was asked for, in order.
+    /// One tensor for each requested output, in order.
     pub outputs: Vec<Tensor>,
 }
 
-/// What an [`InferRequest`] came to.
+/// The response to an [`InferRequest`].
 pub struct InferResponse {
     /// The version that it ran on.
     pub version: ModelHandle,
     /// One for each run, in order; at least one.
     pub runs: SmallVec<[RunOutput; 1]>,
-    /// What every operation did, if that was asked for.
+    /// The profile of every operation, if it was requested.
     pub profile: Option<Vec<OpRun>>,
 }
 
@@ -89,40 +88,40 @@ impl InferResponse {
     }
 }
 
-/// How an inference was asked for, and by when it must be answered.
+/// The entry point and the deadline of an inference.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// What it is counted under.
+    /// The entry point that it is counted under.
     pub entry: EntryPoint,
-    /// When its head had arrived.
+    /// When the request's head arrived.
     pub start: Instant,
-    /// When it must be answered.
+    /// The deadline for the response.
     pub deadline: Instant,
 }
 
 /// The outcome of an inference.
 pub struct Inferred<T> {
-    /// What the protocol made of the response.
+    /// The encoded response, or the error.
     pub answer: Result<T>,
-    /// Where the time of its runs went, if it ran.
+    /// The timing of its runs, if it ran.
     pub timing: Option<RunTiming>,
 }
 
-/// Finds the version that a request means. The first one that is found is the request's: it stays
-/// the same, and in memory, however often a decoder asks for it.
+/// Resolves the version that a request names. The first one found is kept for the whole request,
+/// and in memory, however often a decoder resolves it.
 pub struct Resolver<'e> {
     source: Source<'e>,
     found: Option<ModelHandle>,
     /// The number of the signature that was found in it.
     signature: Option<usize>,
-    /// The name that was asked for last.
+    /// The model name that was requested last.
     asked: Option<String>,
 }
 
 enum Source<'e> {
-    /// What is served.
+    /// The versions that are served.
     Repository(&'e Repository),
-    /// A version that is being warmed up: whatever is asked for.
+    /// A version that is being warmed up, for every request.
     Version(&'e ModelHandle),
 }
 
@@ -131,21 +130,21 @@ impl<'e> Resolver<'e> {
         Resolver { source, found: None, signature: None, asked: None }
     }
 
-    /// Notes which model a request names, for the metrics of one that fails before it resolves
-    /// anything.
+    /// Records the model that a request names, for the metrics of a request that fails before a
+    /// version is resolved.
     pub fn names_model(&mut self, name: &str) {
         self.asked = Some(name.to_owned());
     }
 
-    /// Notes which signature a request means, for the metrics of one that fails before it runs.
+    /// Records the signature of a request, for the metrics of a request that fails before it runs.
     pub fn found_signature(&mut self, index: usize) {
         self.signature = Some(index);
     }
 
-    /// The ready version that `spec` means.
+    /// The ready version that `spec` names.
     ///
     /// # Errors
-    /// [`Unresolved`], which protocols put into their own words.
+    /// [`Unresolved`], for which each protocol has its own texts.
     pub fn resolve(&mut self, spec: &ModelSpec<'_>) -> Result<ModelHandle, Unresolved> {
         let repository = match self.source {
             Source::Version(version) => return Ok(version.clone()),
@@ -166,8 +165,8 @@ impl<'e> Resolver<'e> {
         }
     }
 
-    /// The version that a failure counts for: the one that was found, or else the latest of the
-    /// model that was asked for.
+    /// The version under which a failure is counted: the resolved one, or else the latest version
+    /// of the requested model.
     fn counted(&mut self) -> Option<ModelHandle> {
         if let Some(found) = self.found.take() {
             return Some(found);
@@ -179,7 +178,7 @@ impl<'e> Resolver<'e> {
     }
 }
 
-/// Whether `spec` can mean `found`. What a label meant is looked up again.
+/// Whether `spec` names `found`. Labels are always resolved again.
 fn is_meant(found: &ModelHandle, spec: &ModelSpec<'_>) -> bool {
     let is_version = match spec.choice {
         Choice::Latest => true,
@@ -189,7 +188,7 @@ fn is_meant(found: &ModelHandle, spec: &ModelSpec<'_>) -> bool {
     is_version && found.model() == spec.name
 }
 
-/// How far an inference has come, for the metrics.
+/// The progress of an inference, for the metrics.
 #[derive(Default)]
 struct Progress {
     version: Option<ModelHandle>,
@@ -205,17 +204,17 @@ impl Progress {
     }
 }
 
-/// What runs signatures.
+/// Where signatures run.
 enum Runner<'e> {
     /// The version's batch queues, until the call's deadline.
     Queue(&'e Engine, Call),
-    /// This thread, at once.
+    /// This thread, without a queue.
     InPlace,
 }
 
 impl Engine {
-    /// Carries out an inference: `decode` turns the payload into a request, and brings along what
-    /// `encode` needs to turn its response into an answer.
+    /// Performs an inference. `decode` turns the payload into a request and a context; `encode`
+    /// turns the context and the response into the protocol's response.
     ///
     /// # Errors
     /// In [`Inferred::answer`]: those of `decode` and `encode`, what the model reports,
@@ -232,7 +231,7 @@ impl Engine {
         let passing = pass(&runner, &mut resolver, &mut progress, decode, encode);
         let answer = AssertUnwindSafe(passing).catch_unwind().await.unwrap_or_else(|_| {
             self.metrics().panicked();
-            Err(Error::internal("internal server error; the log has the details"))
+            Err(Error::internal("internal error; see the server log"))
         });
         let code = answer.as_ref().err().map(Error::code);
         if code.is_some() && progress.version.is_none() {
@@ -261,8 +260,8 @@ impl Engine {
 }
 
 impl ModelHandle {
-    /// Carries out an inference on this version, which is being warmed up: on this thread, outside
-    /// its batch queues, neither counted nor logged. Blocks.
+    /// Performs an inference for the warm-up of this version: on this thread, outside its batch
+    /// queues, without metrics and request log. Blocks.
     ///
     /// # Errors
     /// Those of `decode` and `encode`, and what the model reports.
@@ -274,12 +273,12 @@ impl ModelHandle {
         let mut resolver = Resolver::new(Source::Version(self));
         let mut progress = Progress::default();
         let passing = pass(&Runner::InPlace, &mut resolver, &mut progress, decode, encode);
-        // Nothing in it waits.
-        passing.now_or_never().unwrap_or_else(|| Err(Error::internal("a rehearsal had to wait")))
+        // No step of it awaits anything.
+        passing.now_or_never().unwrap_or_else(|| Err(Error::internal("a warm-up run had to wait")))
     }
 }
 
-/// The hops of an inference, in order.
+/// The steps of an inference, in order.
 async fn pass<C, T>(
     runner: &Runner<'_>,
     resolver: &mut Resolver<'_>,
@@ -315,7 +314,7 @@ impl Runner<'_> {
             progress.signature = Some(signature);
             let version = &response.version;
             let BatchOutput { outputs, timing } = match self {
-                // In a box: it is rare, and would make the future of every request larger.
+                // Boxed: it is rare, and would make the future of every request larger.
                 Runner::Queue(engine, call) if profile => {
                     let profiling = engine.profile(version, signature, inputs, call.deadline);
                     let (output, operations) = Box::pin(profiling).await?;
@@ -337,7 +336,7 @@ impl Runner<'_> {
         Ok(response)
     }
 
-    /// Keeps what is asked for, if it is to be logged.
+    /// A copy of the request, if it is sampled for the request log.
     fn sample(&self, request: &InferRequest) -> Option<Sampled> {
         let Runner::Queue(_, call) = self else {
             return None;
@@ -348,7 +347,7 @@ impl Runner<'_> {
     }
 }
 
-/// The outputs that were asked for.
+/// The requested outputs.
 fn select(outputs: Vec<Tensor>, filter: &[usize]) -> Result<Vec<Tensor>> {
     if filter.is_empty() {
         return Ok(outputs);
@@ -357,14 +356,14 @@ fn select(outputs: Vec<Tensor>, filter: &[usize]) -> Result<Vec<Tensor>> {
     filter.iter().map(|&at| outputs.get(at).cloned().ok_or_else(missing)).collect()
 }
 
-/// A request that is to be logged, on its way to its response.
+/// A sampled request that has no response yet.
 struct Sampled {
     request: InferRequest,
     method: Method,
     sampling_rate: f64,
 }
 
-/// A logged inference, and the version whose log it goes to.
+/// A sampled inference, and the version to whose log it is written.
 struct Logged {
     version: ModelHandle,
     inference: LoggedInference,

@@ -1,5 +1,5 @@
-//! What people who operate the server see and change: the state of models, the past, the way
-//! things go. None of it holds a request up.
+//! The functions for operators: the state of the server, drain, and changes of models. None of them
+//! delays requests.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,16 +11,16 @@ use crate::repository::ChangeRequest;
 use tensorserve_os::machine;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// What is fixed when the server starts.
+/// Facts about the server that do not change after its start.
 #[derive(Debug)]
 pub struct Facts {
     /// When it started.
     pub started_at: SystemTime,
-    /// Memory for models, if it is limited.
+    /// The memory limit for models, if there is one.
     pub memory_limit: Option<u64>,
-    /// Memory that the process can have.
+    /// Memory of the machine or the container.
     pub machine_memory: Option<u64>,
-    /// Processors.
+    /// Processor cores.
     pub cores: usize,
 }
 
@@ -36,18 +36,18 @@ impl Facts {
 }
 
 impl Engine {
-    /// What is fixed when the server starts.
+    /// Facts about the server that do not change after its start.
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.0.facts
     }
 
-    /// Why the server is not ready; nothing if it is.
+    /// The reasons why the server is not ready; empty if it is.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         let mut reasons = self.0.repository.obstacles();
         if self.is_draining() {
-            reasons.insert(0, "it was told not to take new clients (drain)".to_owned());
+            reasons.insert(0, "the server is draining".to_owned());
         }
         if self.is_stopping() {
             reasons.insert(0, stopping().message().to_owned());
@@ -55,25 +55,25 @@ impl Engine {
         reasons
     }
 
-    /// Whether the server will stop.
+    /// Whether the shutdown has begun.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.0.stopping.load(Relaxed)
     }
 
-    /// Whether it was told not to take new clients.
+    /// Whether an operator has begun a drain.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.0.draining.load(Relaxed)
     }
 
-    /// From now on the server says that it is not ready, or no longer does. It serves every request
-    /// either way.
+    /// Begins or ends a drain: the server reports that it is not ready, and still serves every
+    /// request.
     pub fn set_draining(&self, draining: bool) {
         self.0.draining.store(draining, Relaxed);
     }
 
-    /// Loads one more model as [`Engine::load_model`] does, because `by` wants it.
+    /// Loads one more model like [`Engine::load_model`], at the request of the user `by`.
     ///
     /// # Errors
     /// The same.
@@ -82,7 +82,7 @@ impl Engine {
         outcome.unwrap_or_else(|_| Err(stopping()))
     }
 
-    /// Takes a model away as [`Engine::unload_model`] does, because `by` wants it.
+    /// Unloads a model like [`Engine::unload_model`], at the request of the user `by`.
     ///
     /// # Errors
     /// The same.
@@ -91,7 +91,7 @@ impl Engine {
         outcome.unwrap_or_else(|_| Err(stopping()))
     }
 
-    /// Changes something of a model, at the request of the user `by`, and returns when that is done.
+    /// Changes a model at the request of the user `by`, and returns when the change is done.
     ///
     /// # Errors
     /// [`Code::NotFound`] if there is no such model, version or label,
@@ -103,14 +103,15 @@ impl Engine {
         outcome.unwrap_or_else(|_| Err(stopping()))
     }
 
-    /// The source of a model in the folder that an operator names: one below a folder that the
-    /// server was started with, links and `..` followed.
+    /// The source for a model directory that an operator names. It must be inside a directory that
+    /// the server may load models from, after links and `..` are resolved.
     ///
     /// # Errors
-    /// [`Code::PermissionDenied`] for any other folder, whether or not it is there.
+    /// [`Code::PermissionDenied`] for any other directory, whether or not it exists.
     pub fn source_at(&self, name: &str, path: &Path) -> Result<SourceConfig> {
         let refuse = || {
-            let message = "the path is not below a folder that this server was started with";
+            let message =
+                "the path is not inside a directory that this server may load models from";
             Error::new(Code::PermissionDenied, message)
         };
         let real = path.canonicalize().map_err(|_| refuse())?;
@@ -123,7 +124,7 @@ impl Engine {
     }
 }
 
-/// The folders that operators may load models from.
+/// The directories from which operators may load models.
 pub(super) fn roots(sources: &[SourceConfig], more: &[PathBuf]) -> Vec<PathBuf> {
     sources.iter().map(|source| &source.path).chain(more).cloned().collect()
 }

@@ -1,4 +1,4 @@
-//! A thread that wakes up once a second: it writes history, and tells those who want to know.
+//! A thread that runs once a second: it writes the metrics' history and calls hooks.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::{Engine, Inner};
 use tensorserve_tensor::error::{Error, Result};
 
-/// What is called once a second.
+/// A function that is called once a second.
 type Hook = Box<dyn Fn() + Send + Sync>;
 
-/// The thread's alarm clock.
+/// The hooks, and the end of the thread.
 #[derive(Default)]
 pub(super) struct Seconds {
     hooks: Mutex<Vec<Hook>>,
@@ -23,13 +23,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Seconds {
-    /// Wakes the thread for the last time.
+    /// Ends the thread after one last round.
     pub(super) fn end(&self) {
         *lock(&self.ends) = true;
         self.changed.notify_all();
     }
 
-    /// Waits until `at`. True if that was for the last time.
+    /// Waits until `at`. True if the thread must end.
     fn wait_until(&self, at: Instant) -> bool {
         let mut ends = lock(&self.ends);
         loop {
@@ -44,8 +44,8 @@ impl Seconds {
 }
 
 impl Engine {
-    /// Calls `hook` once a second, after history was written, and once when the server stops. It
-    /// must not block.
+    /// Calls `hook` once a second, after the history is written, and once when the server stops.
+    /// The hook must not block.
     pub fn each_second(&self, hook: impl Fn() + Send + Sync + 'static) {
         lock(&self.0.seconds.hooks).push(Box::new(hook));
     }
@@ -53,7 +53,7 @@ impl Engine {
     /// Starts the thread. It ends when the server stops, or with the last [`Engine`].
     ///
     /// # Errors
-    /// If there can be no thread.
+    /// If the thread cannot be started.
     pub fn start_history(&self) -> Result<()> {
         let (inner, seconds) = (Arc::downgrade(&self.0), Arc::clone(&self.0.seconds));
         let thread = thread::Builder::new().name("history".to_owned());

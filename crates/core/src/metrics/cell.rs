@@ -1,4 +1,4 @@
-//! Counters and histograms that threads add to without a lock.
+//! Counters and histograms that threads update without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -16,7 +16,7 @@ pub const fn exponential<const N: usize>(scale: f64, growth: f64) -> [f64; N] {
     limits
 }
 
-/// How often values came, by size. They are whole numbers: nanoseconds, microseconds, examples.
+/// A histogram of integers, such as nanoseconds, microseconds or examples.
 #[derive(Debug)]
 pub struct Histogram {
     limits: &'static [f64],
@@ -26,7 +26,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// One with these upper limits, ascending; a last bucket is for what is above all of them.
+    /// A histogram with these upper limits, ascending, and a last bucket for larger values.
     #[must_use]
     pub fn new(limits: &'static [f64]) -> Self {
         let buckets = (0..=limits.len()).map(|_| AtomicU64::new(0)).collect();
@@ -49,12 +49,12 @@ impl Histogram {
         self.limits
     }
 
-    /// How many fell into each bucket so far, in the order of the limits, and what they add up to.
+    /// The counts of the buckets, in the order of the limits, and the sum of all values.
     pub fn counts(&self) -> (impl Iterator<Item = u64> + '_, u64) {
         (self.buckets.iter().map(|bucket| bucket.load(Relaxed)), self.sum.load(Relaxed))
     }
 
-    /// What was observed so far.
+    /// The counts so far.
     #[must_use]
     pub fn read(&self) -> Reading {
         let counts = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
@@ -68,12 +68,12 @@ pub struct Reading {
     pub limits: &'static [f64],
     /// One for each limit, and one for what is above all of them.
     pub counts: Vec<u64>,
-    /// What all values add up to.
+    /// The sum of all values.
     pub sum: u64,
 }
 
 impl Reading {
-    /// Nothing, in buckets of these limits.
+    /// No values, with buckets of these limits.
     #[must_use]
     pub fn empty(limits: &'static [f64]) -> Self {
         Reading { limits, counts: vec![0; limits.len() + 1], sum: 0 }
@@ -85,7 +85,7 @@ impl Reading {
         self.counts.iter().sum()
     }
 
-    /// Adds another one of the same limits.
+    /// Adds another one with the same limits.
     pub fn add(&mut self, other: &Reading) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -94,16 +94,15 @@ impl Reading {
     }
 }
 
-/// How often something ended in which way, by gRPC's number of it: 0 is well, and there are 16
-/// codes of errors.
+/// Counts of outcomes by gRPC status code: 0 is success, and there are 16 error codes.
 #[derive(Default)]
 pub struct Outcomes([AtomicU64; CODES]);
 
-/// gRPC's numbers of outcomes.
+/// The number of gRPC status codes.
 pub(super) const CODES: usize = 17;
 
 impl Outcomes {
-    /// Counts one; `None` is one that went well.
+    /// Counts one outcome; `None` is success.
     pub fn count(&self, code: Option<Code>) {
         let number = code.map_or(0, Code::grpc);
         if let Some(count) = self.0.get(usize::from(number)) {
@@ -111,12 +110,12 @@ impl Outcomes {
         }
     }
 
-    /// How often each happened, in the order of the numbers.
+    /// The counts, in the order of the codes.
     pub(super) fn counts(&self) -> [u64; CODES] {
         std::array::from_fn(|number| self.0.get(number).map_or(0, |count| count.load(Relaxed)))
     }
 
-    /// Those that happened, by the name of their status.
+    /// The counts above 0, by the name of the code.
     #[must_use]
     pub fn read(&self) -> Vec<(&'static str, u64)> {
         let name = |number| if number == 0 { "OK" } else { Code::from_grpc(number).name() };

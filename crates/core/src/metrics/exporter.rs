@@ -1,4 +1,4 @@
-//! Further sets of metrics, which protocols keep under names of their own.
+//! Further sets of metrics, which protocols export under other names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,24 +7,24 @@ use tensorserve_tensor::error::Code;
 
 use crate::entry::EntryPoint;
 
-/// A set of metrics beside ours, such as those of a server that we replace. It is told what
-/// happens, and keeps and writes what it likes.
+/// A set of metrics besides ours, such as those of a server that we replace. It gets the events,
+/// and keeps and exports its own metrics.
 pub trait MetricsExporter: Send + Sync {
-    /// Where events of `model` are counted. Called when a version of it is loaded.
+    /// The observer for events of `model`. Called when a version of it is loaded.
     fn model(&self, model: &Arc<str>) -> Arc<dyn ModelObserver>;
 
-    /// Where requests are counted whose model is not served.
+    /// The observer for requests whose model is not served.
     fn unknown_model(&self) -> Arc<dyn ModelObserver>;
 
-    /// A load of the version in the folder at `path` ended; it took `time`, or failed.
+    /// A load of the version in the directory `path` ended; it took `time`, or failed (`None`).
     fn load_ended(&self, path: &str, time: Option<Duration>);
 
-    /// The `records` recorded requests of the version in the folder at `path` were run, in `time`.
+    /// The `records` recorded requests of the version in the directory `path` were run, in `time`.
     fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64);
 }
 
-/// Counts the events of one model. Called on the request path: a few additions to atomic numbers
-/// are fine, locks and allocations are not.
+/// Counts the events of one model. Called on the request path: implementations must not lock or
+/// allocate, only update a few atomic numbers.
 pub trait ModelObserver: Send + Sync {
     /// A request succeeded after `time`; `runtime` is the time of its runs and their queue delay.
     fn succeeded(&self, entry: EntryPoint, time: Duration, runtime: Option<Duration>);

@@ -1,4 +1,4 @@
-//! A histogram for the page of metrics, over cells that threads add to without a lock.
+//! A histogram in the Prometheus registry, on top of counters without a lock.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,11 +10,11 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 
 use super::cell;
 
-/// How often values came, by size. Cheap to clone.
+/// A histogram. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
     cells: Arc<cell::Histogram>,
-    /// So many of what it counts make up one of what the page shows.
+    /// How many counted units are one exported unit.
     per_unit: f64,
 }
 
@@ -27,7 +27,7 @@ impl Histogram {
         self.cells.observe(value);
     }
 
-    /// How many fell into each bucket so far, in the order of the limits, and what they add up to.
+    /// The counts of the buckets, in the order of the limits, and the sum of all values.
     pub(super) fn counts(&self) -> (impl Iterator<Item = u64> + '_, u64) {
         self.cells.counts()
     }
@@ -38,7 +38,7 @@ impl EncodeMetric for Histogram {
     fn encode(&self, mut encoder: MetricEncoder) -> Result<(), fmt::Error> {
         let (counts, sum) = self.cells.counts();
         let limits = self.cells.limits().iter().map(|limit| limit / self.per_unit);
-        // The last one is for whatever is larger.
+        // The last bucket is for larger values.
         let buckets: Vec<(f64, u64)> = limits.chain([f64::MAX]).zip(counts).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
         let no_exemplars: Option<&HashMap<usize, Exemplar<NoLabelSet, f64>>> = None;

@@ -1,10 +1,10 @@
-//! The last fifteen minutes, for people who look: once a second what the counters have grown by
-//! is written down, in a fixed amount of memory. Requests notice nothing of it.
+//! The metrics of the last fifteen minutes for the dashboard: once a second the increase of the
+//! counters is recorded, in a fixed amount of memory, without any cost for requests.
 //!
-//! All requests together are kept by the second: 900 points of about 300 bytes. Each model is kept
-//! by quarters of a minute, and only those in which something was asked of it: at most 15 KiB, and
-//! so 15 MiB if a thousand models are all busy. Quantiles come from histograms, so that points can
-//! be joined to longer ones.
+//! The totals are kept by the second: 900 points of about 300 bytes. Each model is kept in slots of
+//! 15 seconds, without slots in which it had no request: at most 15 KiB, and so 15 MiB for a
+//! thousand busy models. Quantiles are computed from histograms, so that points can be merged into
+//! longer ones.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -14,20 +14,20 @@ use super::cell::CODES;
 use super::tally::Tally;
 use super::{Metrics, process_usage};
 
-/// How many points of a second are kept.
+/// How many points of one second are kept.
 const POINTS: usize = 900;
 
-/// How long a model's points last, in milliseconds, and how many are kept.
+/// The length of a model's slots in milliseconds, and how many are kept.
 const SLOT: u64 = 15_000;
 const SLOTS: u64 = 60;
 
-/// Models whose past is kept; of more, that of those which were not used for longest is not.
+/// Models whose history is kept. If there are more, the least recently used ones are dropped.
 const MOST_MODELS: usize = 1000;
 
-/// How long a window of [`Rates`] lasts; they are of this one and of the last.
+/// The length of a window. [`Rates`] are those of the current window and the previous one.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// How long a point lasts that is one of many.
+/// The time that a point covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// Its end, in milliseconds since 1970.
@@ -36,67 +36,67 @@ pub struct Span {
     pub seconds: f64,
 }
 
-/// What happened in a span of time.
+/// The metrics of a span of time.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// When.
+    /// The span.
     pub span: Span,
-    /// What was counted.
+    /// The counts.
     pub tally: Tally,
-    /// How the server was at its end; not known for a single model.
+    /// The state of the server at its end; `None` for a single model.
     pub server: Option<Load>,
 }
 
-/// How the server was at one moment.
+/// The load of the server at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
-    /// Requests being served.
+    /// Requests in flight.
     pub in_flight: i64,
     /// Memory of the process in bytes.
     pub memory: u64,
-    /// Processor time it used since the moment before, in percent of one core.
+    /// CPU time since the previous point, in percent of one core.
     pub cpu_percent: f64,
 }
 
-/// What a version does these last seconds.
+/// The rates of a version, or of the server, in the last seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
-    /// Requests answered in a second.
+    /// Requests per second.
     pub requests_per_second: f64,
-    /// Those of them that failed.
+    /// Failed requests per second.
     pub errors_per_second: f64,
-    /// The same, of a hundred requests.
+    /// Failed requests in percent.
     pub error_percent: f64,
-    /// The time in milliseconds that half of the requests that went well took at most.
+    /// The median latency of successful requests, in milliseconds.
     pub p50_ms: Option<f64>,
-    /// And that 99 of a hundred took.
+    /// Their 99th percentile.
     pub p99_ms: Option<f64>,
-    /// Rows of a batch.
+    /// The mean number of rows per batch.
     pub rows_per_batch: Option<f64>,
-    /// When it was last asked for something, in milliseconds since 1970.
+    /// When it last had a request, in milliseconds since 1970.
     pub last_used: Option<u64>,
 }
 
 #[derive(Default)]
 pub(super) struct History {
     all: VecDeque<Point>,
-    /// By model, with the numbers of their slots, ascending.
+    /// By model, each slot with its number, ascending.
     models: HashMap<Arc<str>, VecDeque<(u64, Tally)>>,
     versions: HashMap<(Arc<str>, i64), Recent>,
     nameless: [u64; CODES],
-    /// When it was last written, and the processor time used until then.
+    /// When it was last written, and the CPU time used until then.
     before: Option<(Instant, f64)>,
-    /// Since when the window of rates lasts, and how long the one before it did, in seconds.
+    /// When the current window began, and the length of the previous one in seconds.
     window: Option<(Instant, f64)>,
 }
 
-/// What a version did in this window and in the last.
+/// The counts of a version in the current window and in the previous one.
 #[derive(Default)]
 struct Recent {
     now: Tally,
     before: Tally,
     last_used: Option<u64>,
-    /// Whether the version was there when history was last written.
+    /// Whether the version was in memory when the history was last written.
     is_there: bool,
 }
 
@@ -105,7 +105,7 @@ impl Metrics {
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes down what happened since this was last called. Called once a second.
+    /// Records the increase of all counters since the last call. Called once a second.
     pub fn write_history(&self) {
         let (now, at) = (Instant::now(), milliseconds());
         let usage = process_usage();
@@ -139,12 +139,12 @@ impl Metrics {
         history.forget(at / SLOT);
     }
 
-    /// What happened in the last fifteen minutes, `step` seconds to a point, the oldest first.
+    /// The last fifteen minutes in points of `step` seconds, the oldest first.
     #[must_use]
     pub fn past(&self, step: usize) -> Vec<Point> {
         let history = self.history();
         let mut points: Vec<Point> = Vec::new();
-        // From the end, so that the newest point is a whole one.
+        // From the end, so that the newest point is complete.
         for (index, point) in history.all.iter().rev().enumerate() {
             match points.last_mut() {
                 Some(last) if index % step.max(1) != 0 => last.precede(point),
@@ -155,7 +155,7 @@ impl Metrics {
         points
     }
 
-    /// The same for one model, [`Metrics::model_step`] seconds to a point.
+    /// The same for one model, in points of [`Metrics::model_step`] seconds.
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
     pub fn past_of(&self, model: &str) -> Vec<Point> {
@@ -173,19 +173,19 @@ impl Metrics {
         slots.map(point).collect()
     }
 
-    /// How many seconds a point of a model's past lasts.
+    /// The seconds that a point of a model's history covers.
     #[must_use]
     pub fn model_step(&self) -> u64 {
         SLOT / 1000
     }
 
-    /// What the last second brought.
+    /// The point of the last second.
     #[must_use]
     pub fn last_second(&self) -> Option<Point> {
         self.history().all.back().cloned()
     }
 
-    /// What all did these last seconds.
+    /// The rates of the server in the last seconds.
     #[must_use]
     pub fn rates(&self) -> Rates {
         let history = self.history();
@@ -200,7 +200,7 @@ impl Metrics {
         rates(&tally, seconds, None)
     }
 
-    /// What versions that are in memory did these last seconds, by model and number.
+    /// The rates of versions in memory in the last seconds, by model and number.
     #[must_use]
     pub fn rates_of_versions(&self) -> HashMap<(Arc<str>, i64), Rates> {
         let history = self.history();
@@ -235,7 +235,7 @@ impl History {
         }
     }
 
-    /// How long both windows last together, up to when history was last written.
+    /// The length of both windows together, up to when the history was last written.
     fn window_seconds(&self) -> f64 {
         let (Some((start, before)), Some((written, _))) = (self.window, self.before) else {
             return 0.0;
@@ -265,7 +265,7 @@ impl Recent {
 }
 
 impl Point {
-    /// Makes this a longer point, which begins with what `earlier` tells of.
+    /// Extends this point to the past by `earlier`.
     fn precede(&mut self, earlier: &Point) {
         self.tally.add(&earlier.tally);
         let seconds = self.span.seconds + earlier.span.seconds;
@@ -345,14 +345,14 @@ mod tests {
             points.iter().map(|p| (p.tally.requests(), p.tally.errors())).collect()
         };
         assert_eq!(counts(&metrics.past(1)), [(0, 0), (5, 2)]);
-        // Those for no model are nobody's.
+        // Requests without a model count for no model.
         assert_eq!(counts(&metrics.past_of("digits")).last(), Some(&(4, 1)));
         assert_eq!(metrics.past_of("digits").len(), 60);
         let rates = metrics.rates_of_versions()[&("digits".into(), 2)];
         assert_eq!(rates.error_percent, 25.0);
         assert_eq!(rates.rows_per_batch, Some(4.0));
         assert!(rates.last_used.is_some() && rates.p50_ms.is_some_and(|ms| ms > 2.0));
-        // What was counted after the last second counts although the version goes.
+        // Counts after the last second are kept although the version is unloaded.
         signature.succeeded(PREDICT, Duration::from_millis(3), None);
         drop(version);
         metrics.write_history();

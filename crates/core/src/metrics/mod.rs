@@ -1,11 +1,11 @@
 //! Every metric of the server: its name, labels and buckets, declared once.
 //!
-//! Our own are here and in [`version`]; protocols add others, under their own names, as a
+//! Our own are here and in [`version`]; protocols add others, under other names, as a
 //! [`MetricsExporter`].
 //!
-//! Label values that come from clients are never used: a request for a model that is not there
-//! counts under empty labels, so nobody can fill the memory with made-up names. The series of a
-//! model version are removed with it.
+//! Labels never have values from clients: a request for an unknown model is counted under empty
+//! labels, so that clients cannot fill the memory with invented names. The series of a model
+//! version are removed with it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -79,12 +79,12 @@ struct LogLabels {
     result: &'static str,
 }
 
-/// What became of a request that was to be logged.
+/// The result of logging a sampled request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// It is in the file.
+    /// It is written to the file.
     Written,
-    /// Too many waited already.
+    /// The queue of the request log was full.
     Dropped,
     /// The file could not be written.
     Failed,
@@ -95,8 +95,8 @@ struct BuildLabels {
     version: &'static str,
 }
 
-/// Buckets of a histogram, as a constructor a [`Family`] can clone. Their limits are whole numbers
-/// of which `per_unit` make up one of what the page of metrics shows.
+/// Buckets of a histogram, as a constructor that a [`Family`] can clone. Values are integers; the
+/// exported unit is `per_unit` of them.
 #[derive(Clone, Copy)]
 struct Buckets {
     limits: &'static [f64],
@@ -148,18 +148,18 @@ struct Inner {
     panics: Counter,
     resident: Gauge,
     cpu: Gauge<f64, AtomicU64>,
-    /// How often a version is in memory: twice while one is loaded anew from another place.
+    /// How often a version is in memory: twice while it is loaded again from another source.
     versions: Mutex<HashMap<VersionLabels, usize>>,
     exporters: Vec<Arc<dyn MetricsExporter>>,
     unknown_model: Observers,
-    /// Failed requests that reached no signature.
+    /// Failed requests for which no signature was resolved.
     nameless: Outcomes,
-    /// Those of signatures that are in memory, and of those that were since history was written.
+    /// Counters of signatures that are in memory, or were since the history was last written.
     cells: Mutex<Cells>,
     history: Mutex<History>,
 }
 
-/// What is counted for signatures, by their labels.
+/// The counters of signatures, by their labels.
 #[derive(Default)]
 struct Cells {
     live: HashMap<SignatureLabels, Arc<SignatureCells>>,
@@ -179,7 +179,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers everything; `exporters` are told the same.
+    /// Registers all metrics. `exporters` get the same events.
     #[must_use]
     pub fn new(exporters: Vec<Arc<dyn MetricsExporter>>) -> Self {
         let mut registry = Registry::with_prefix("tensorserve");
@@ -204,25 +204,33 @@ impl Metrics {
         r.register("requests", "Inference requests answered", requests.clone());
         r.register(
             "request_duration_seconds",
-            "From the end of a request's head to its answer",
+            "Time from the end of a request's head to its response",
             latency.clone(),
         );
         r.register(
             "queue_duration_seconds",
-            "Wait of a request for its batch, where it had to wait",
+            "Queue delay of requests that waited for a batch",
             queue.clone(),
         );
-        r.register("run_duration_seconds", "Time of a batch in the runtime", run.clone());
-        r.register("batch_rows", "Rows in a batch, padding included", rows.clone());
-        r.register("in_flight_requests", "Requests being served", in_flight.clone());
+        r.register("run_duration_seconds", "Duration of a batch run in the runtime", run.clone());
+        r.register("batch_rows", "Rows of a batch, including padding", rows.clone());
+        r.register("in_flight_requests", "Requests in flight", in_flight.clone());
         r.register("loads", "Model versions loaded, by result", loads.clone());
         r.register("load_duration_seconds", "Time to load and warm a version", load_time.clone());
         r.register("model_bytes", "Size of a loaded version's files", model_bytes.clone());
-        r.register("logged_requests", "Sampled requests, by what became of them", logged.clone());
-        r.register("ready", "1 while every configured model can be used", ready.clone());
-        r.register("panics", "Bugs that were caught; should stay 0", panics.clone());
-        r.register("resident_memory_bytes", "Memory the process holds", resident.clone());
-        r.register("cpu_seconds", "Processor time the process has used", cpu.clone());
+        r.register(
+            "logged_requests",
+            "Sampled requests, by result of logging them",
+            logged.clone(),
+        );
+        r.register(
+            "ready",
+            "1 if every configured model has a ready version, else 0",
+            ready.clone(),
+        );
+        r.register("panics", "Internal errors caught as panics; should stay 0", panics.clone());
+        r.register("resident_memory_bytes", "Resident memory of the process", resident.clone());
+        r.register("cpu_seconds", "CPU time used by the process", cpu.clone());
         r.register("build_info", "Constant 1, with the version", build);
         let unknown_model = Observers::of(&exporters, |exporter| exporter.unknown_model());
         Metrics(Arc::new(Inner {
@@ -272,7 +280,7 @@ impl Metrics {
         VersionMetrics::new(self, labels, signatures)
     }
 
-    /// Counts a request that reached no signature, and of models only `version`, if one.
+    /// Counts a failed request for which no signature was resolved, but perhaps `version`.
     pub fn unresolved(
         &self,
         entry: EntryPoint,
@@ -295,7 +303,7 @@ impl Metrics {
         self.0.latency.get_or_create(&labels).observe(nanos(time));
     }
 
-    /// Notes that the model in the folder at `path` was loaded in `time`, or could not be.
+    /// Records that the load of the model in the directory `path` took `time`, or failed (`None`).
     pub fn load_ended(&self, path: &str, time: Option<Duration>) {
         self.0.exporters.iter().for_each(|exporter| exporter.load_ended(path, time));
     }
@@ -306,7 +314,7 @@ impl Metrics {
         self.0.loads.get_or_create(&labels).inc();
     }
 
-    /// Counts a request of `model` that was to be logged.
+    /// Counts a sampled request of `model`.
     pub fn logged(&self, model: &Arc<str>, outcome: Record) {
         let result = match outcome {
             Record::Written => "written",
@@ -348,7 +356,7 @@ impl Metrics {
     }
 }
 
-/// One request being served.
+/// A request in flight.
 pub struct InFlight(Metrics);
 
 impl Drop for InFlight {
@@ -357,11 +365,11 @@ impl Drop for InFlight {
     }
 }
 
-/// Resident memory in bytes and processor time in seconds, where the system tells.
+/// Resident memory in bytes and CPU time in seconds, where the system reports them.
 fn process_usage() -> Option<(i64, f64)> {
     let resident = machine::resident_memory(None)?.try_into().ok()?;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The fields behind the process name, which may itself hold blanks and brackets.
+    // The fields after the process name, which may itself contain blanks and brackets.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
     // User and system time; Linux counts both in hundredths of a second for user space.

@@ -1,10 +1,10 @@
-//! What was counted within a span of time, in a fixed size.
+//! The counts of a span of time, in a fixed size.
 
 use tensorserve_tensor::error::Code;
 
 use super::cell::CODES;
 
-/// Nanoseconds from 20 microseconds (a tiny model in place) to 30 s (the default time limit).
+/// Nanoseconds from 20 microseconds (a tiny model, run inline) to 30 s (the default timeout).
 pub(super) static TIME_LIMITS: [f64; 19] = [
     2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7, 1e8, 2e8, 5e8, 1e9, 2e9, 5e9, 1e10, 3e10,
 ];
@@ -15,25 +15,25 @@ pub(super) static ROW_LIMITS: [f64; 11] =
 const TIMES: usize = TIME_LIMITS.len() + 1;
 const ROWS: usize = ROW_LIMITS.len() + 1;
 
-/// What counters stood at at one moment.
+/// The values of counters at one moment.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Reading {
-    /// Requests that went well, by the bucket of their time.
+    /// Successful requests, by latency bucket.
     pub(super) latency: [u64; TIMES],
-    /// Requests that did not, by the number of their code.
+    /// Failed requests, by error code.
     pub(super) errors: [u64; CODES],
-    /// Nanoseconds that requests waited for their batch.
+    /// Queue delay of requests, in nanoseconds.
     pub(super) waited: u64,
-    /// Nanoseconds of runs.
+    /// Duration of runs, in nanoseconds.
     pub(super) run: u64,
-    /// Runs by the bucket of their rows.
+    /// Runs, by bucket of rows.
     pub(super) rows: [u64; ROWS],
-    /// Rows of all of them.
+    /// Rows of all runs.
     pub(super) row_sum: u64,
 }
 
 impl Reading {
-    /// What came after `before`.
+    /// The increase since `before`.
     pub(super) fn since(&self, before: &Reading) -> Tally {
         Tally {
             latency: grown(&self.latency, &before.latency),
@@ -64,7 +64,7 @@ fn sum(counts: &[u32]) -> u64 {
     counts.iter().copied().map(u64::from).sum()
 }
 
-/// What was counted within a span of time.
+/// The counts of a span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     latency: [u32; TIMES],
@@ -76,7 +76,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds what was counted elsewhere, or at another time.
+    /// Adds the counts of another signature or of another span.
     pub fn add(&mut self, more: &Tally) {
         add(&mut self.latency, &more.latency);
         add(&mut self.errors, &more.errors);
@@ -86,7 +86,7 @@ impl Tally {
         self.row_sum = self.row_sum.saturating_add(more.row_sum);
     }
 
-    /// Only failures, by the number of their code.
+    /// Only failures, by error code.
     pub(super) fn of_failures(now: &[u64; CODES], before: &[u64; CODES]) -> Self {
         Tally { errors: grown(now, before), ..Tally::default() }
     }
@@ -101,7 +101,7 @@ impl Tally {
         sum(&self.latency)
     }
 
-    /// Requests that were answered, well or not.
+    /// All requests, successful or failed.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.well() + self.errors()
@@ -113,14 +113,14 @@ impl Tally {
         sum(&self.errors)
     }
 
-    /// The names of the codes that requests failed with, and how many did.
+    /// The names of error codes, and the number of requests that failed with each.
     pub fn errors_by_code(&self) -> impl Iterator<Item = (&'static str, u32)> + '_ {
         let all = (0..).zip(&self.errors).skip(1);
         all.filter(|(_, count)| **count > 0).map(|(n, count)| (Code::from_grpc(n).name(), *count))
     }
 
-    /// The time in milliseconds that a part `q` of the requests that went well took at most, as
-    /// far as the buckets tell; `None` if there were none.
+    /// The quantile `q` of the latency of successful requests in milliseconds, interpolated within
+    /// its bucket; `None` if there were none.
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
     pub fn quantile_ms(&self, q: f64) -> Option<f64> {
@@ -141,14 +141,14 @@ impl Tally {
         Some(start / 1e6)
     }
 
-    /// The mean time in milliseconds that a request waited for its batch: 0 for those that did
-    /// not have to. `None` without a request that went well.
+    /// The mean queue delay of a request in milliseconds, with 0 for inline runs. `None` without a
+    /// successful request.
     #[must_use]
     pub fn queue_ms(&self) -> Option<f64> {
         mean(self.waited, self.well()).map(|nanos| nanos / 1e6)
     }
 
-    /// The mean time in milliseconds of a batch in the runtime; `None` if none ran.
+    /// The mean duration of a batch run in milliseconds; `None` if none ran.
     #[must_use]
     pub fn compute_ms(&self) -> Option<f64> {
         mean(self.run, sum(&self.rows)).map(|nanos| nanos / 1e6)
@@ -160,7 +160,7 @@ impl Tally {
         mean(self.row_sum, sum(&self.rows))
     }
 
-    /// Batches by their rows: the most rows of each kind (`None` for any), and how many there were.
+    /// Batches by rows: the upper limit of each bucket (`None` for no limit), and its count.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Small whole numbers.
     pub fn batches(&self) -> impl Iterator<Item = (Option<u32>, u32)> + '_ {
         let limits = ROW_LIMITS.iter().map(|&limit| Some(limit as u32)).chain([None]);

@@ -1,5 +1,5 @@
-//! The metrics of one loaded version: of its signatures and of their queues. Handles are made
-//! once, so that a request looks nothing up.
+//! The metrics of one loaded version: of its signatures and of their queues. Handles are created
+//! once, so that a request needs no lookup.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,12 +18,12 @@ use super::{
 use crate::entry::EntryPoint;
 use tensorserve_tensor::error::Code;
 
-/// How the recorded requests of a version were run.
+/// The warm-up of a version on recorded requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WarmUp {
-    /// How many there were.
+    /// The number of recorded requests.
     pub records: u64,
-    /// How long they took.
+    /// How long their runs took.
     pub time: Duration,
 }
 
@@ -46,8 +46,8 @@ impl VersionMetrics {
         VersionMetrics { signatures, warm_up, labels, metrics, observers }
     }
 
-    /// Notes that `records` recorded requests were read from its folder, at `path`, and run to
-    /// warm it up, and how that ended.
+    /// Records that `records` recorded requests from the version's directory, `path`, were run to
+    /// warm it up, and with which error code, if any.
     pub fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64) {
         let _ = self.warm_up.set(WarmUp { records, time });
         for exporter in &self.metrics.0.exporters {
@@ -55,7 +55,7 @@ impl VersionMetrics {
         }
     }
 
-    /// How its recorded requests were run, if it has any.
+    /// Its warm-up on recorded requests, if it has any.
     #[must_use]
     pub fn warm_up(&self) -> Option<WarmUp> {
         self.warm_up.get().copied()
@@ -71,7 +71,7 @@ impl VersionMetrics {
         self.signatures.get(index)
     }
 
-    /// Notes that the version was loaded, in `time`, from files of `bytes` bytes.
+    /// Records that the version was loaded in `time` from files of `bytes` bytes.
     pub fn loaded(&self, bytes: u64, time: Duration) {
         let labels = LoadLabels { model: Arc::clone(&self.labels.model), result: "ok" };
         let inner = &self.metrics.0;
@@ -88,7 +88,7 @@ impl Drop for VersionMetrics {
         if let Some(count) = versions.get_mut(&self.labels)
             && *count > 1
         {
-            // Another one counts in the same series.
+            // Another copy of the version uses the same series.
             *count -= 1;
             self.signatures.iter_mut().for_each(|signature| signature.shared = true);
             return;
@@ -106,7 +106,7 @@ pub struct SignatureMetrics {
     labels: SignatureLabels,
     queue: QueueMetrics,
     cells: Arc<SignatureCells>,
-    /// Whether another one goes on with the series.
+    /// Whether another copy of the version keeps using the series.
     shared: bool,
     observers: Observers,
 }
@@ -124,18 +124,18 @@ impl RequestMetrics {
     }
 }
 
-/// Entry points that a signature keeps handles for.
+/// Entry points for which a signature keeps handles.
 const ENTRY_POINTS: usize = 32;
 
-/// Handles for each entry point that was used, so that a request looks nothing up by name.
+/// Handles for each entry point that was used, so that a request needs no lookup by name.
 #[derive(Default)]
 struct EntryPointMetrics {
-    /// Filled from the front: the few protocols that clients use are found at once.
+    /// Filled from the front: the few protocols that clients use are found first.
     slots: [OnceLock<(EntryPoint, RequestMetrics)>; ENTRY_POINTS],
 }
 
 impl EntryPointMetrics {
-    /// Counts a request of `entry`, with handles from `make` if there are none yet.
+    /// Counts a request of `entry`. `make` creates its handles if there are none yet.
     fn record(&self, entry: EntryPoint, time: Duration, make: impl Fn() -> RequestMetrics) {
         for slot in &self.slots {
             let (known, metrics) = slot.get_or_init(|| (entry, make()));
@@ -143,7 +143,7 @@ impl EntryPointMetrics {
                 return metrics.record(time);
             }
         }
-        // More than anyone has: they are looked up.
+        // There are more entry points than slots: look the handles up.
         make().record(time);
     }
 
@@ -152,20 +152,20 @@ impl EntryPointMetrics {
     }
 }
 
-/// What is counted for a signature. If its version is in memory twice, both count here.
+/// The counters of a signature. If its version is in memory twice, both copies use them.
 pub(super) struct SignatureCells {
     model: Arc<str>,
     version: i64,
-    /// Handles for requests that succeeded, which are nearly all.
+    /// Handles for requests that succeeded, which are nearly all requests.
     ok: EntryPointMetrics,
-    /// Requests that did not.
+    /// Requests that failed.
     failures: Outcomes,
-    /// Series to remove in the end.
+    /// Series to remove when the version is unloaded.
     series: Mutex<HashSet<RequestLabels>>,
     waited: Histogram,
     run: Histogram,
     rows: Histogram,
-    /// What was counted when history was last written.
+    /// The counters when the history was last written.
     written: Mutex<Reading>,
 }
 
@@ -195,7 +195,7 @@ impl SignatureCells {
         self.version
     }
 
-    /// What was counted since this was last called.
+    /// The counts since the last call.
     pub(super) fn since_last(&self) -> Tally {
         let now = self.read();
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,8 +229,8 @@ impl Metrics {
         self.0.cells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is counted for every signature, and whether it is in memory. Those that are not are
-    /// forgotten.
+    /// The counters of every signature, and whether it is in memory. Those that are not are
+    /// removed.
     pub(super) fn take_cells(&self) -> Vec<(Arc<SignatureCells>, bool)> {
         let mut cells = self.cells();
         let ended = std::mem::take(&mut cells.ended);
@@ -340,7 +340,7 @@ impl Drop for SignatureMetrics {
     }
 }
 
-/// What a batch queue reports.
+/// The metrics of a batch queue.
 #[derive(Clone)]
 pub struct QueueMetrics {
     name: Arc<str>,
@@ -352,7 +352,7 @@ pub struct QueueMetrics {
 }
 
 impl QueueMetrics {
-    /// Metrics that nobody reads, for a queue outside a server.
+    /// Metrics without a registry, for a queue outside a server.
     #[must_use]
     pub fn unregistered(name: &str) -> Self {
         QueueMetrics {
@@ -365,18 +365,18 @@ impl QueueMetrics {
         }
     }
 
-    /// Which queue it is, for the log.
+    /// The queue's name for the log.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A request of this many rows came; 0 if it can not be joined with others.
+    /// A request of this many rows arrived; 0 if it cannot be batched.
     pub fn asked(&self, rows: usize) {
         self.observers.each(|observer| observer.enqueued(rows.max(1)));
     }
 
-    /// A batch was filled up with this many rows, to this size.
+    /// This many rows of padding filled a batch up to `size`.
     pub fn padded(&self, rows: usize, size: usize) {
         self.observers.each(|observer| observer.padded(rows, size));
     }

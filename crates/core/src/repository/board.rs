@@ -1,4 +1,4 @@
-//! What readers see of models and sources. Only the lifecycle manager writes it, in one place.
+//! The status of models and sources for readers. Only the lifecycle manager writes it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{LoadedModel, VersionState, VersionStatus};
 
-/// The status of everything.
+/// The status of all models and sources.
 #[derive(Default)]
 pub(super) struct Board {
     /// Models that a source has or a request has loaded, or is loading.
@@ -15,7 +15,7 @@ pub(super) struct Board {
     pub(super) problems: BTreeMap<String, String>,
     /// Whether every model found at the start has been loaded or has failed.
     pub(super) started: bool,
-    /// Set once: no more loads, the thread ends.
+    /// Set once: the lifecycle manager loads nothing more, and its thread ends.
     pub(super) stopped: bool,
 }
 
@@ -67,8 +67,8 @@ impl Board {
         loaded.map(model).collect()
     }
 
-    /// Why not every source and model can be used. `is_ready` reports whether a version of a model
-    /// serves.
+    /// Reasons why not every source and model is ready. `is_ready` reports whether a model has a
+    /// ready version.
     pub(super) fn obstacles(&self, is_ready: impl Fn(&str) -> bool) -> Vec<String> {
         let mut obstacles = Vec::new();
         if !self.started {
@@ -79,7 +79,7 @@ impl Board {
             if status.is_requested() || is_ready(model) {
                 continue;
             }
-            // A model whose last version is unloaded was taken away on purpose.
+            // A model whose last version is unloaded was removed on purpose.
             let stays = |it: &&VersionStatus| {
                 !matches!(it.state, VersionState::Draining | VersionState::Unloaded)
             };

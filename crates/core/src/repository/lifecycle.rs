@@ -282,7 +282,8 @@ impl LifecycleManager {
         self.shared.metrics.load_failed(name);
         let serves = |entry: &ModelEntry| entry.has_ready_version() || entry.has_predecessors();
         let serves = self.models.get(name).is_some_and(serves);
-        let consequence = if serves { "; the version that serves stays" } else { "" };
+        let consequence =
+            if serves { "; the version that is being served stays loaded" } else { "" };
         log::error!("{name} version {number}: could not be loaded{consequence}: {error}");
         if let Some(cause) = std::error::Error::source(&error) {
             log::debug!("{name} version {number}: {cause}");

@@ -1,10 +1,11 @@
-//! Models and their versions: what is there, what is loaded, what a request gets.
+//! The model repository: which models and versions exist, which are loaded, and which one serves a
+//! request.
 //!
 //! One thread ([`lifecycle`]) scans the sources, loads, swaps and unloads; it alone writes.
 //! Requests read a table behind an atomic pointer and never wait for it: [`Repository::resolve`]
 //! is one lookup, and the [`ModelHandle`] it returns keeps its version in memory until dropped.
 //!
-//! This module must not know of HTTP or of any protocol.
+//! This module does not depend on HTTP or on any protocol.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZero;
@@ -46,7 +47,7 @@ pub use self::state::{VersionState, VersionStatus};
 pub use crate::batch::RunTiming;
 pub use tensorserve_platform::{CustomOps, InputStyle, OpRun, PlatformInfo, Profiled};
 
-/// Which model a request means.
+/// The model and version that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelSpec<'a> {
     /// Its name.
@@ -55,18 +56,18 @@ pub struct ModelSpec<'a> {
     pub choice: Choice<'a>,
 }
 
-/// Which version of a model a request means.
+/// The version of a model that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<'a> {
-    /// The highest that is ready.
+    /// The ready version with the highest number.
     Latest,
-    /// This one.
+    /// The version with this number.
     Version(i64),
-    /// The one with this label.
+    /// The version with this label.
     Label(&'a str),
 }
 
-/// Why there is nothing for a [`ModelSpec`].
+/// Why a [`ModelSpec`] has no ready version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unresolved {
     /// No version of that model is ready, or there is no such model.
@@ -77,8 +78,8 @@ pub enum Unresolved {
     Label,
 }
 
-/// A ready version, kept in memory for as long as this exists. It is the version, for those who only
-/// read.
+/// A ready version, kept in memory for as long as this handle exists. It dereferences to the
+/// version.
 #[derive(Clone)]
 pub struct ModelHandle {
     servable: Arc<Servable>,
@@ -86,7 +87,7 @@ pub struct ModelHandle {
 }
 
 impl ModelHandle {
-    /// Where sampled requests to the model go; `None` if none are logged.
+    /// The request log of the model; `None` if its requests are not logged.
     #[must_use]
     pub fn request_log(&self) -> Option<&RequestLog> {
         self.log.as_deref()
@@ -123,7 +124,7 @@ pub enum ChangeRequest {
     SetBatching(Box<BatchConfig>),
 }
 
-/// A model and its versions as the console shows them.
+/// A model and its versions, as the console shows them.
 #[derive(Clone)]
 pub struct ModelState {
     /// Its name.
@@ -138,23 +139,23 @@ pub struct ModelState {
     pub versions: Vec<(VersionStatus, Option<ModelHandle>)>,
 }
 
-/// Files in a version's folder that are not the model's, and whose form only protocols know.
+/// Files in a version's directory that do not belong to the model; a protocol defines their format.
 pub trait VersionFiles: Send + Sync {
-    /// Runs the requests that were recorded for a version which was just loaded from `folder`,
-    /// each `times` times, before it is ready. Blocks.
+    /// Runs the recorded requests of a version which was just loaded from `folder`, each `times`
+    /// times, before it is ready. Blocks.
     ///
     /// # Errors
-    /// What fails the load: of a request, or of the file.
+    /// If the file cannot be read, or a request fails. The load fails then.
     fn warm_up(&self, handle: &ModelHandle, folder: &Path, times: usize) -> Result<()>;
 
     /// The batching parameters of the version in `folder`.
     ///
     /// # Errors
-    /// If there are none, or they are wrong.
+    /// If the file is missing or invalid.
     fn batching(&self, folder: &Path) -> Result<BatchConfig>;
 }
 
-/// No protocol's files: nothing is recorded for a version, and nothing is logged.
+/// Without any protocol: versions have no recorded requests, and nothing is logged.
 pub struct NoFormats;
 
 impl VersionFiles for NoFormats {
@@ -188,9 +189,9 @@ struct Shared {
     step_threads: StepThreads,
     /// The most bytes that one input of a request may have.
     max_tensor_bytes: usize,
-    /// What requests see.
+    /// The ready versions, for requests.
     table: ArcSwap<Table>,
-    /// What the console and the status APIs report.
+    /// The status of all models, for the console and the status APIs.
     board: Mutex<Board>,
     board_changed: Condvar,
     journal: Journal,
@@ -210,7 +211,7 @@ struct Entry {
 }
 
 impl Repository {
-    /// Starts to discover models and to load them, on threads of its own.
+    /// Starts to discover models and to load them, on its own threads.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -335,7 +336,7 @@ impl Repository {
         states
     }
 
-    /// The platforms of the models that are ready, in words of theirs.
+    /// Descriptions of the runtimes of all ready models.
     #[must_use]
     pub fn runtimes(&self) -> Vec<String> {
         let table = self.0.table.load();
@@ -353,7 +354,7 @@ impl Repository {
         self.0.board().loaded_models()
     }
 
-    /// The ready version that `spec` means.
+    /// The ready version that `spec` names.
     ///
     /// # Errors
     /// [`Unresolved`].
@@ -381,8 +382,8 @@ impl Repository {
         version.map(handle).ok_or(Unresolved::Version)
     }
 
-    /// The status of every version of the model that was there since the server started (the
-    /// latest of those that are gone), highest number first; empty for an unknown model.
+    /// The status of every version of the model since the server started (of unloaded ones only the
+    /// latest), highest number first; empty for an unknown model.
     #[must_use]
     pub fn status(&self, model: &str) -> Vec<VersionStatus> {
         self.0.board().versions(model)
@@ -397,13 +398,13 @@ impl Repository {
         names
     }
 
-    /// The names of all models that are there, ready or not, sorted.
+    /// The names of all models, ready or not, sorted.
     #[must_use]
     pub fn all_models(&self) -> Vec<String> {
         self.0.board().models.keys().map(|name| name.to_string()).collect()
     }
 
-    /// Why not every model can be used; empty if each has a ready version.
+    /// Reasons why the server is not ready; empty if every model has a ready version.
     #[must_use]
     pub fn obstacles(&self) -> Vec<String> {
         let table = self.0.table.load();
@@ -417,7 +418,7 @@ impl Repository {
     }
 
     /// Waits until every model that was found at the start has been loaded or has failed, and
-    /// calls `tick` now and then meanwhile. Returns at once when the repository is stopped.
+    /// calls `tick` every 100 ms meanwhile. Returns at once when the repository is stopped.
     pub fn wait_until_started(&self, mut tick: impl FnMut(&Self)) {
         loop {
             {
@@ -433,18 +434,18 @@ impl Repository {
         }
     }
 
-    /// Waits until the requests that are to be logged are written, for at most `patience`.
+    /// Waits until sampled requests are written to the request log, for at most `patience`.
     pub fn flush_logs(&self, patience: Duration) {
         self.0.logs.flush(patience);
     }
 
-    /// The processes that run models' handlers.
+    /// The worker processes, which run models' handlers.
     #[must_use]
     pub fn workers(&self) -> &Workers {
         &self.0.workers
     }
 
-    /// Ends the thread that loads and unloads. What is loaded stays usable.
+    /// Ends the thread that loads and unloads. Loaded versions stay usable.
     pub fn stop(&self) {
         self.0.board().stopped = true;
         self.0.board_changed.notify_all();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::{VersionPolicy, VersionTransition};
 
-/// The versions of those that are there that the policy wants to be served.
+/// The versions among those in the source that the policy wants to be served.
 pub(super) fn aspired(there: &BTreeSet<i64>, policy: &VersionPolicy) -> BTreeSet<i64> {
     match policy {
         VersionPolicy::Latest(count) => there.iter().rev().take(*count).copied().collect(),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn to_save_memory_nothing_goes_for_what_can_not_be_loaded() {
+    fn to_save_memory_nothing_goes_for_what_cannot_be_loaded() {
         assert_eq!(frugal(&[(1, false, Phase::Ready), (2, true, Phase::Incomplete)]), None);
         assert_eq!(frugal(&[(1, false, Phase::Ready), (2, true, Phase::Failed)]), None);
         assert_eq!(frugal(&[(1, false, Phase::Ready)]), Some(TransitionStep::Drain(1)));

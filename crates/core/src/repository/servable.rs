@@ -30,15 +30,15 @@ pub struct Servable {
     queues: Vec<Queue>,
 }
 
-/// What stays when a version gets other queues.
+/// The part of a version that stays when it gets other queues.
 struct Loaded {
     model: Arc<str>,
     version: i64,
     platform: PlatformInfo,
-    /// What clients see.
+    /// The signatures for clients: with pre- and post-processing.
     signatures: Arc<[Signature]>,
     executable: Arc<dyn Executable>,
-    /// For each of them, the steps before and behind the model.
+    /// For each of them, its pre- and post-processing.
     chains: Vec<Option<Arc<ProcessingSteps>>>,
     step_threads: StepThreads,
     metrics: VersionMetrics,
@@ -63,18 +63,18 @@ impl Run for SignatureRun {
     }
 }
 
-/// How often a signature is run at each size to warm it: once to build the runtime's plan, then
-/// to see what it costs.
+/// How often the warm-up runs a signature at each batch size: once to build the runtime's plan,
+/// then to measure the run time.
 const WARM_RUNS: usize = 4;
 
-/// Batch sizes to warm. The runtime makes a second plan when it first meets another size than
-/// the first; the rest come cheap.
+/// Batch sizes of the warm-up. The runtime builds a second plan for the first size that differs
+/// from the first one; further sizes are cheap.
 const WARM_ROWS: [usize; 3] = [1, 2, 4];
 
-/// A signature that takes longer than this to warm is left to its first request.
+/// The warm-up of a signature ends after this time.
 const WARM_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a load needs.
+/// The load of a version.
 pub(super) struct Load<'a> {
     pub(super) model: &'a Arc<str>,
     pub(super) version: i64,
@@ -87,17 +87,17 @@ pub(super) struct Load<'a> {
     /// The most bytes that one input may have.
     pub(super) max_tensor_bytes: usize,
     pub(super) metrics: &'a Metrics,
-    /// Threads within an operation that suited the version before this one.
+    /// Threads within an operation that suited an earlier version.
     pub(super) threads: Option<usize>,
     pub(super) files: &'a dyn VersionFiles,
 }
 
 impl Load<'_> {
-    /// Loads and warms; `loaded` is called in between. Blocks for as long as that takes.
+    /// Loads and warms up the version; calls `loaded` in between. Blocks for as long as that takes.
     ///
-    /// How many threads an operation uses is fixed when most runtimes load a model. What suits it
-    /// is only known once it has run, so a small model, which is quick to load, is loaded twice:
-    /// with all threads, and then with one.
+    /// Most runtimes fix the number of threads of an operation at the load, but the best number is
+    /// known only after a run. So a model with short runs is loaded twice: with all threads, and
+    /// then with one.
     pub(super) fn run(&self, loaded: impl FnOnce()) -> Result<Arc<Servable>> {
         let started = Instant::now();
         let cores = available_parallelism().map_or(1, NonZero::get);
@@ -120,14 +120,14 @@ impl Load<'_> {
         Ok(servable)
     }
 
-    /// Warms with made-up inputs first: they can not fail the load, and bring up every signature.
+    /// Warms up on synthetic inputs first: they cannot fail the load, and run every signature.
     fn warm(&self, servable: &Arc<Servable>) -> Result<()> {
         servable.warm();
         let handle = ModelHandle { servable: Arc::clone(servable), log: None };
         self.files.warm_up(&handle, self.folder, self.config.warm_up_iterations)
     }
 
-    /// Loads the model and, meanwhile, starts the processes of its handlers.
+    /// Loads the model and, at the same time, starts the worker processes of its handlers.
     fn load_with_handlers(&self, threads: usize) -> Result<(Arc<Servable>, Option<Arc<Handlers>>)> {
         let Some(code) = self.config.code.as_deref() else {
             return Ok((self.load(threads)?, None));
@@ -135,7 +135,11 @@ impl Load<'_> {
         let (handlers, servable) = thread::scope(|scope| {
             let opening = scope.spawn(|| self.workers.open(code));
             let servable = self.load(threads);
-            let bug = |_| Err(Error::internal("starting its handlers met a bug; see the log"));
+            let bug = |_| {
+                Err(Error::internal(
+                    "its handlers could not be started: internal error; see the server log",
+                ))
+            };
             (opening.join().unwrap_or_else(bug), servable)
         });
         Ok((servable?, Some(handlers?)))
@@ -184,10 +188,11 @@ impl Load<'_> {
 }
 
 impl Servable {
-    /// The same version with queues of other parameters, if those of `config` are others.
+    /// The same version with new queues, if the batching parameters of `config` differ from the
+    /// present ones.
     ///
     /// # Errors
-    /// If the version's own file of parameters can not be read.
+    /// If the version's own file of batching parameters cannot be read.
     pub(super) fn rebatched(
         &self,
         config: &ModelConfig,
@@ -195,7 +200,7 @@ impl Servable {
         files: &dyn VersionFiles,
     ) -> Result<Option<Self>> {
         if config.batching_file && !folder.exists() {
-            return Ok(None); // What its file said stays, as the version does.
+            return Ok(None); // The version stays, and so do the parameters of its file.
         }
         let batching = batching(config, folder, files)?;
         if batching == self.batching {
@@ -205,7 +210,7 @@ impl Servable {
         Ok(Some(Servable { loaded: Arc::clone(&self.loaded), batching, queues }))
     }
 
-    /// Whether no request holds it, and no run is under way.
+    /// Whether no request holds it, and no run is in progress.
     pub(super) fn is_idle(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1 && self.queues.iter().all(Queue::is_idle)
     }
@@ -221,8 +226,8 @@ impl Servable {
         self.loaded.threads
     }
 
-    /// Runs read-only signatures on made-up inputs, so that the first real request meets a plan
-    /// that is built, and the batcher knows what a run costs.
+    /// Runs read-only signatures on synthetic inputs, so that the runtime's plan is built before
+    /// the first request, and the batcher knows the run time.
     fn warm(&self) {
         let Loaded { signatures, chains, .. } = &*self.loaded;
         for ((seen, chain), queue) in signatures.iter().zip(chains).zip(&self.queues) {
@@ -234,10 +239,13 @@ impl Servable {
             let started = Instant::now();
             for &rows in sizes {
                 if let Err(error) = warm_size(signature, queue, rows) {
-                    // Made-up inputs need not make sense to the model; the plan is built anyhow.
+                    // The model may reject synthetic inputs; the runtime's plan is built
+                    // nevertheless.
                     let (model, version, name) =
                         (&self.loaded.model, self.loaded.version, &signature.name);
-                    log::debug!("{model} version {version}, {name}: not warmed: {error}");
+                    log::debug!(
+                        "{model} version {version}, {name}: no warm-up on synthetic inputs: {error}"
+                    );
                     break;
                 }
                 if started.elapsed() > WARM_LIMIT {
@@ -247,19 +255,19 @@ impl Servable {
         }
     }
 
-    /// Notes how long it took until it could serve.
+    /// Records how long the load and the warm-up took.
     fn loaded_in(&self, time: Duration) {
         let _ = self.loaded.load_time.set(time);
         self.loaded.metrics.loaded(self.loaded.bytes, time);
     }
 
-    /// The handlers of its code, if it has any.
+    /// Its handlers, if it has an `inference.py`.
     #[must_use]
     pub fn handlers(&self) -> Option<&Arc<Handlers>> {
         self.loaded.handlers.get()
     }
 
-    /// How long it took to load and warm.
+    /// How long the load and the warm-up took.
     #[must_use]
     pub fn load_time(&self) -> Duration {
         self.loaded.load_time.get().copied().unwrap_or_default()
@@ -282,8 +290,8 @@ impl Servable {
         self.loaded.version
     }
 
-    /// Whether it brings functions in Python's marshal format to call before or after it, which are
-    /// never run.
+    /// Whether it comes with pre- or post-processing functions in Python's marshal format, which
+    /// are never run.
     #[must_use]
     pub fn has_marshalled_hooks(&self) -> bool {
         self.loaded.marshalled_hooks
@@ -295,7 +303,7 @@ impl Servable {
         self.loaded.platform
     }
 
-    /// The folder it was loaded from.
+    /// The directory it was loaded from.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.loaded.folder
@@ -307,19 +315,19 @@ impl Servable {
         self.loaded.bytes
     }
 
-    /// Whether it was to be warmed up when it was loaded.
+    /// Whether its load includes a warm-up.
     #[must_use]
     pub fn is_warmed(&self) -> bool {
         self.loaded.is_warmed
     }
 
-    /// How its requests are joined.
+    /// Its batching parameters.
     #[must_use]
     pub fn batching(&self) -> &BatchConfig {
         &self.batching
     }
 
-    /// Requests on their way through its queues.
+    /// Requests in its queues, waiting or running.
     #[must_use]
     pub fn present(&self) -> usize {
         self.queues.iter().map(Queue::present).sum()
@@ -337,7 +345,7 @@ impl Servable {
         self.signatures().iter().enumerate().find(|(_, signature)| signature.name == name)
     }
 
-    /// The signatures, kept apart from the version.
+    /// The signatures, shared, without a reference to the version.
     pub(crate) fn shared_signatures(&self) -> Arc<[Signature]> {
         Arc::clone(&self.loaded.signatures)
     }
@@ -362,12 +370,12 @@ impl Servable {
         let queue = self.queue(index, &inputs)?;
         match self.chain(index) {
             None => queue.submit(inputs, deadline).await,
-            // In a box, not to make the future of every request larger.
+            // Boxed, so that the future of every other request stays small.
             Some(chain) => Box::pin(self.infer_with(chain, queue, inputs, deadline)).await,
         }
     }
 
-    /// The same with the steps before and behind the model.
+    /// The same with pre- and post-processing.
     async fn infer_with(
         &self,
         chain: &Arc<ProcessingSteps>,
@@ -388,7 +396,7 @@ impl Servable {
         self.loaded.chains.get(index)?.as_ref()
     }
 
-    /// The same now, on this thread and outside its queue: for warming up. Blocks.
+    /// Runs at once, on this thread and outside the queue, for the warm-up. Blocks.
     ///
     /// # Errors
     /// Those of the model, and those for inputs of the wrong number or type.
@@ -400,7 +408,7 @@ impl Servable {
         chain.postprocess(queue.warm(&chain.preprocess(inputs)?, None)?)
     }
 
-    /// The same for at most `timeout`, with what every operation did meanwhile. Blocks.
+    /// Runs for at most `timeout`, with a profile of every operation. Blocks.
     ///
     /// # Errors
     /// Those of [`Servable::run_now`]; [`Code::Unimplemented`] if the model's runtime has no
@@ -421,7 +429,7 @@ impl Servable {
         Ok((chain.postprocess(outputs)?, runs))
     }
 
-    /// The queue of signature number `index`, for inputs that can be its.
+    /// The queue of signature number `index`, after a check of the inputs.
     fn queue(&self, index: usize, inputs: &[Tensor]) -> Result<&Queue> {
         let (Some(signature), Some(queue)) =
             (self.loaded.signatures.get(index), self.queues.get(index))
@@ -454,9 +462,10 @@ fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
     }
 }
 
-/// Checks that there is an input for each that is declared, and none that can not be. Types and
-/// shapes are left to the runtime, which checks them against the graph: models in the wild declare
-/// wrong ones (TensorFlow Serving's own half_plus_three takes strings for what it calls a float).
+/// Checks that there is one tensor for each declared input, and that requests can contain all
+/// declared dtypes. Dtypes and shapes are left to the runtime, which checks them against the graph:
+/// existing models declare wrong ones (TensorFlow Serving's half_plus_three takes strings for a
+/// declared float).
 fn check(signature: &Signature, inputs: &[Tensor]) -> Result<()> {
     if inputs.len() != signature.inputs.len() {
         let (want, got) = (signature.inputs.len(), inputs.len());
@@ -467,15 +476,16 @@ fn check(signature: &Signature, inputs: &[Tensor]) -> Result<()> {
         return Ok(());
     };
     let (alias, number) = (&spec.alias, spec.dtype_number);
-    let message = format!("input {alias:?} is of type number {number}, which no client can send");
+    let message =
+        format!("input {alias:?} has dtype number {number}, which requests cannot contain");
     Err(Error::new(Code::Unimplemented, message))
 }
 
-/// Runs a signature a few times on `rows` rows of made-up inputs; less often if that takes long.
+/// Runs a signature a few times on `rows` rows of synthetic inputs; fewer times if runs are slow.
 fn warm_size(signature: &Signature, queue: &Queue, rows: usize) -> Result<()> {
-    let made = signature.inputs.iter().map(|spec| made_up(spec, signature, rows));
-    let Some(inputs) = made.collect::<Option<Vec<Tensor>>>() else {
-        return Err(Error::invalid("its inputs can not be made up"));
+    let synthetic = signature.inputs.iter().map(|spec| synthetic_input(spec, signature, rows));
+    let Some(inputs) = synthetic.collect::<Option<Vec<Tensor>>>() else {
+        return Err(Error::invalid("its inputs are too large for synthetic inputs"));
     };
     let started = Instant::now();
     for _ in 0..WARM_RUNS {
@@ -492,14 +502,15 @@ const PIXEL: &[u8] =
     b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\0\0\0\0:~\x9bU\0\0\0\n\
 IDATx\x9cc`\0\0\0\x02\0\x01H\xaf\xa4q\0\0\0\0IEND\xaeB`\x82";
 
-/// The same as URL-safe base64.
+/// The same PNG as URL-safe base64.
 const PIXEL_BASE64: &[u8] =
     b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK-\
 kcQAAAABJRU5ErkJggg==";
 
-/// `rows` rows of zeros (or of strings: a tiny image if it takes images, else empty) of the
-/// declared shape, with 1 for whatever else is left open; `None` if that would be large.
-fn made_up(spec: &TensorSpec, signature: &Signature, rows: usize) -> Option<Tensor> {
+/// A synthetic input: `rows` rows of zeros (of strings: a tiny image if the signature takes images,
+/// else empty strings) of the declared shape, with 1 for other variable dimensions. `None` if it
+/// would be large.
+fn synthetic_input(spec: &TensorSpec, signature: &Signature, rows: usize) -> Option<Tensor> {
     const LARGEST: usize = 64 << 20;
     let mut dims: Vec<i64> = match &spec.shape {
         DeclaredShape::Dims(dims) => dims.iter().map(|(size, _)| (*size).max(1)).collect(),

@@ -18,7 +18,7 @@ pub(super) struct DiscoveredModel {
     pub(super) name: String,
     /// The path of the source it comes from.
     pub(super) source: PathBuf,
-    /// Folders of its versions.
+    /// Directories of its versions.
     pub(super) versions: BTreeMap<i64, PathBuf>,
     pub(super) config: ModelConfig,
 }
@@ -27,9 +27,9 @@ pub(super) struct DiscoveredModel {
 #[derive(Debug, Default)]
 pub(super) struct Discovery {
     pub(super) models: Vec<DiscoveredModel>,
-    /// Names of folders that may be models, but cannot be read.
+    /// Names of directories that may be models, but cannot be read.
     pub(super) unreadable: BTreeSet<String>,
-    /// Names of folders without a version: models that were emptied, or not models at all.
+    /// Names of directories without a version: models that were emptied, or not models at all.
     pub(super) empty: BTreeSet<String>,
     /// Warnings for the log, each to be logged once.
     pub(super) notes: BTreeSet<String>,
@@ -38,7 +38,7 @@ pub(super) struct Discovery {
 /// Finds the models and versions in `source`.
 ///
 /// # Errors
-/// If its folder cannot be read. What is loaded from it should then stay loaded.
+/// If its directory cannot be read. What is loaded from it should then stay loaded.
 pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<Discovery> {
     let mut discovery = Discovery::default();
     let (path, named) = (&source.path, source.model.platform);
@@ -84,7 +84,7 @@ pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<D
 impl Discovery {
     fn add(&mut self, name: String, versions: BTreeMap<i64, PathBuf>, source: &SourceConfig) {
         if name.contains([':', '/']) {
-            let note = format!("{name:?} is left out: the name of a model cannot contain : or /");
+            let note = format!("model {name:?} is ignored: a model name cannot contain : or /");
             self.notes.insert(note);
             return;
         }
@@ -93,9 +93,9 @@ impl Discovery {
     }
 }
 
-/// Name and number of a model that is served straight from its folder: `half_plus_two/3` is
-/// version 3 of `half_plus_two`, any other folder is version 1 of the model it is named like. A
-/// file gives its model its name without what it ends with.
+/// Name and version of a model whose own directory is a source: `half_plus_two/3` is version 3 of
+/// `half_plus_two`; any other directory is version 1 of the model of its name. A file gives its
+/// model its name without the extension.
 fn name_of_model_folder(path: &Path) -> (String, i64) {
     if path.is_file() {
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
@@ -119,7 +119,7 @@ fn folder_name(path: &Path) -> String {
     name.unwrap_or_else(|| "default".to_owned())
 }
 
-/// Folders in `path` with names that are text, in byte order.
+/// Directories in `path` whose names are valid UTF-8, in byte order.
 fn subfolders(path: &Path) -> Result<Vec<(String, PathBuf)>> {
     let unreadable = |e: std::io::Error| {
         let message = format!("{} cannot be read: {e}", path.display());
@@ -138,7 +138,7 @@ fn subfolders(path: &Path) -> Result<Vec<(String, PathBuf)>> {
     Ok(folders)
 }
 
-/// The folders named by a number. Of two with the same number (`1` and `001`) the later in byte
+/// The directories named by a number. Of two with the same number (`1` and `001`) the later in byte
 /// order counts, as in TensorFlow Serving.
 fn versions_among(
     folders: &[(String, PathBuf)],
@@ -151,7 +151,7 @@ fn versions_among(
         };
         if let Some(other) = versions.insert(version, folder.clone()) {
             notes.insert(format!(
-                "two folders hold version {version}: {} is used, {} is ignored",
+                "two directories have version number {version}: {} is used, {} is ignored",
                 folder.display(),
                 other.display()
             ));
@@ -160,13 +160,13 @@ fn versions_among(
     versions
 }
 
-/// What the files of a version look like at one moment.
+/// The state of a version's files at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     hash: u64,
     /// The latest change of any of them.
     newest: SystemTime,
-    /// The size of all files, without folders.
+    /// The size of all files, without directories.
     pub(super) bytes: u64,
 }
 
@@ -180,7 +180,7 @@ impl Fingerprint {
         Fingerprint { hash: hasher.finish(), newest, bytes }
     }
 
-    /// Whether no file has changed for `time`. No copy is under way then, and the files need not
+    /// Whether no file has changed for `time`. Then no copy is in progress, and the files need not
     /// be compared again.
     pub(super) fn is_settled(&self, time: Duration) -> bool {
         let since = SystemTime::now().duration_since(self.newest);
@@ -188,8 +188,8 @@ impl Fingerprint {
     }
 }
 
-/// The files of the model at `path`: the entries of its folder, its one file, or, where several
-/// files lie side by side, those whose names begin with the last part of `path`.
+/// The files of the model at `path`: the entries of its directory, its one file, or, where several
+/// files are in one directory, those whose names begin with the last part of `path`.
 fn files_of(path: &Path) -> Vec<PathBuf> {
     if path.is_dir() {
         return inside(path);
@@ -207,7 +207,7 @@ fn files_of(path: &Path) -> Vec<PathBuf> {
     inside(folder).into_iter().filter(begins).collect()
 }
 
-/// The entries of a folder, in byte order; none if it cannot be read.
+/// The entries of a directory, in byte order; none if it cannot be read.
 fn inside(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -215,10 +215,10 @@ fn inside(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Levels of folders to visit: enough for any model, and an end for cyclic links.
+/// The most directory levels to visit: enough for any model, and a limit for cyclic links.
 const DEEPEST: usize = 16;
 
-/// What is known of the files that a walk has visited.
+/// A walk over the files of a version.
 struct Walk {
     hasher: DefaultHasher,
     newest: SystemTime,
@@ -255,7 +255,7 @@ mod tests {
         Completeness, Inspection, LoadOptions, Loaded, Place as Path, Platform,
     };
 
-    /// Takes a folder with a `saved_model.pb` for a model.
+    /// Takes a directory with a `saved_model.pb` for a model.
     struct ByFile;
 
     impl Platform for ByFile {
@@ -355,7 +355,7 @@ mod tests {
         assert!(!before.is_settled(Duration::from_secs(60)));
         fs::write(folder.join("more"), "y").expect("file");
         assert_ne!(before, Fingerprint::of(&folder));
-        // Folders have no size of their own.
+        // Directories have no size of their own.
         fs::create_dir(folder.join("variables")).expect("folder");
         fs::write(folder.join("variables/data"), "1234").expect("file");
         assert_eq!((before.bytes, Fingerprint::of(&folder).bytes), (1, 6));

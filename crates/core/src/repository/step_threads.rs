@@ -1,6 +1,5 @@
-//! On which threads the steps before and behind models are done: short ones at once, on the
-//! thread of the connection; long ones, such as images to be decoded, on threads beside it, as
-//! many at a time as there are cores.
+//! The threads of pre- and post-processing: short steps run on the thread of the connection; long
+//! ones, such as the decoding of images, on other threads, at most one per core at a time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,18 +11,18 @@ use tokio::time::timeout_at;
 
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// More work than this, in numbers that are touched, is long: about a third of a millisecond.
+/// Steps that touch more numbers than this are long: about a third of a millisecond.
 const LONG: usize = 100_000;
 
-/// The most requests whose steps may be done or waited for.
+/// The most requests with long steps that run or wait.
 const MOST: usize = 1000;
 
 /// The threads. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct StepThreads {
-    /// A permit for each request that is there.
+    /// A permit for each request that runs or waits.
     places: Arc<Semaphore>,
-    /// A permit for each that is worked on.
+    /// A permit for each request that runs.
     cores: Arc<Semaphore>,
 }
 
@@ -33,7 +32,7 @@ impl StepThreads {
         StepThreads { places: semaphore(MOST), cores: semaphore(cores) }
     }
 
-    /// Does `work`, which costs so much.
+    /// Runs `work`, which touches `cost` numbers.
     ///
     /// # Errors
     /// Those of the work; [`Code::Unavailable`] if too many wait; [`Code::DeadlineExceeded`].
@@ -50,7 +49,7 @@ impl StepThreads {
         let cores = Arc::clone(&self.cores);
         let working = async move {
             let core = cores.acquire_owned().await.map_err(|_| bug())?;
-            // Both stay taken until the work is done, also if nobody waits for it any more.
+            // Both permits are held until the work is done, also if the client has disconnected.
             let work = move || {
                 let done = work();
                 drop((place, core));
@@ -66,17 +65,18 @@ impl StepThreads {
 }
 
 fn full(_: TryAcquireError) -> Error {
-    let message = format!("{MOST} requests wait for their images or texts to be read: try again");
+    let message =
+        format!("{MOST} requests are already in pre- or post-processing; try again later");
     Error::unavailable(message)
 }
 
 fn expired() -> Error {
-    let message = "the request's time ran out while its images or texts were read";
+    let message = "the request's deadline passed during pre- or post-processing";
     Error::new(Code::DeadlineExceeded, message)
 }
 
 fn bug() -> Error {
-    Error::internal("the steps before or behind the model met a bug; see the log")
+    Error::internal("pre- or post-processing failed: internal error; see the server log")
 }
 
 #[cfg(test)]

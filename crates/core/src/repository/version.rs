@@ -178,9 +178,9 @@ impl Version {
     pub(super) fn check_completeness(&mut self, platform: Option<&dyn Platform>) {
         let completeness = match platform {
             Some(platform) => platform.check(&self.folder),
-            None => {
-                Completeness::Missing("a model of a known kind (such as saved_model.pb)".to_owned())
-            }
+            None => Completeness::Missing(
+                "a model file of a supported platform (such as saved_model.pb)".to_owned(),
+            ),
         };
         self.files = match completeness {
             Completeness::Complete => FileCheck::Complete,

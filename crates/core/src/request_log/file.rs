@@ -1,5 +1,5 @@
-//! The files of one model's log. Each is whole records at any time; a new one is begun by each
-//! start of the server, and when one is full.
+//! The files of one model's log. A file contains only complete records at any time. Each start of
+//! the server begins a new file, and so does a full one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tensorserve_codec::tfrecord;
 
-/// How long after a failure it is tried again.
+/// How long after a failure writing is tried again.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where records go.
+/// The files that records are written to, one after the other.
 pub(super) struct LogFile {
     /// What the names of files start with.
     start: PathBuf,
@@ -31,7 +31,7 @@ struct Open {
 }
 
 impl LogFile {
-    /// A log at `prefix`: if that is a folder (or ends in `/`), files in it that are named after
+    /// A log at `prefix`: if that is a directory (or ends in `/`), files in it that are named after
     /// the model, else files whose names start with it.
     pub(super) fn new(prefix: &Path, model: &str, most_bytes: u64) -> Self {
         let is_folder = prefix.as_os_str().as_bytes().ends_with(b"/") || prefix.is_dir();
@@ -40,8 +40,8 @@ impl LogFile {
         LogFile { start, most_bytes, sequence: 0, open, failed, frame }
     }
 
-    /// Writes a record; whether that went well. The log of the server is told of the first
-    /// failure of a run of them.
+    /// Writes a record; true on success. The first of several failures in a row is written to the
+    /// server's log.
     pub(super) fn write(&mut self, record: &[u8]) -> bool {
         if self.failed.is_some_and(|at| at.elapsed() < PATIENCE) {
             return false;
@@ -52,7 +52,7 @@ impl LogFile {
             Err(error) => {
                 let place = self.open.as_ref().map_or(&self.start, |open| &open.path);
                 if self.failed.is_none() {
-                    log::error!("requests can not be logged to {}: {error}", place.display());
+                    log::error!("requests cannot be logged to {}: {error}", place.display());
                 }
                 self.failed = Some(Instant::now());
                 self.open = None;
@@ -78,7 +78,7 @@ impl LogFile {
             }
         };
         if let Err(error) = open.file.write_all(&self.frame) {
-            // No half record stays.
+            // Remove the incomplete record.
             let _ = open.file.set_len(open.bytes);
             return Err(error);
         }
@@ -103,7 +103,7 @@ impl LogFile {
                     log::info!("requests are logged to {}", path.display());
                     return Ok(Open { file, path, bytes: 0 });
                 }
-                // Of another server, or another model with the same prefix.
+                // It belongs to another server, or to another model with the same prefix.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }

@@ -1,9 +1,9 @@
-//! Sampled requests, written to files as records.
+//! The request log: sampled requests with their responses, written to files as records.
 //!
-//! A request's thread draws a random number, and hands over what was asked and answered; it never
-//! waits, and what does not fit into the queue is dropped and counted. One thread encodes the records
-//! ([`RecordFormat`]) and writes them to the model's file ([`file`](mod@file)). What a record looks like is a
-//! protocol's business; where it goes is the configuration's.
+//! The thread of a request draws a random number, and queues the request with its response; it
+//! never waits, and a request that does not fit into the queue is dropped and counted. One thread
+//! encodes the records ([`RecordFormat`], which a protocol implements) and writes them to the
+//! model's file ([`file`](mod@file)).
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -24,11 +24,11 @@ use tensorserve_tensor::{Signature, Tensor};
 
 mod file;
 
-/// Requests that may wait to be written, and the memory they may keep.
+/// The most requests that wait to be written, and the most memory that they hold.
 const MOST_WAITING: usize = 1024;
 const MOST_BYTES: usize = 64 << 20;
 
-/// An inference that was sampled, with what it was answered. It does not keep the version in memory.
+/// A sampled inference with its response. It does not keep the version in memory.
 pub struct LoggedInference {
     /// The model's name.
     pub model: Arc<str>,
@@ -36,13 +36,13 @@ pub struct LoggedInference {
     pub version: i64,
     /// The version's signatures.
     pub signatures: Arc<[Signature]>,
-    /// What was asked for.
+    /// The method of the request.
     pub method: Method,
     /// Its runs, in order.
     pub runs: Vec<LoggedRun>,
-    /// When it was answered.
+    /// When the response was complete.
     pub at: SystemTime,
-    /// The part of the requests that is logged, 0 to 1.
+    /// The fraction of requests that is logged, 0 to 1.
     pub sampling_rate: f64,
 }
 
@@ -50,25 +50,25 @@ pub struct LoggedInference {
 pub struct LoggedRun {
     /// The signature's number in [`LoggedInference::signatures`].
     pub signature: usize,
-    /// What it was run for.
+    /// The method that the run served.
     pub method: Method,
     /// One tensor for each of its inputs.
     pub inputs: Vec<Tensor>,
-    /// The outputs that were asked for, by number, in that order; empty for all.
+    /// The requested outputs, by number, in this order; empty for all.
     pub output_filter: Vec<usize>,
-    /// One tensor for each output that was asked for.
+    /// One tensor for each requested output.
     pub outputs: Vec<Tensor>,
 }
 
 impl LoggedInference {
-    /// Memory that its tensors keep until the record is written, in bytes.
+    /// Memory that its tensors hold until the record is written, in bytes.
     fn kept_len(&self) -> usize {
         let tensors = self.runs.iter().flat_map(|run| run.inputs.iter().chain(&run.outputs));
         tensors.map(Tensor::kept_len).fold(0, usize::saturating_add)
     }
 }
 
-/// How a logged inference is written down.
+/// The format of records.
 pub trait RecordFormat: Send + Sync {
     /// The bytes of the record; `None` if this format has no record for it.
     fn record(&self, inference: &LoggedInference) -> Option<Vec<u8>>;
@@ -81,7 +81,7 @@ pub struct RequestLogs(Arc<Shared>);
 struct Shared {
     metrics: Metrics,
     format: Arc<dyn RecordFormat>,
-    /// To the thread, which is only there once there is something to log.
+    /// The queue of the thread, which is started with the first log.
     queue: Mutex<Option<Queue>>,
     logs: Mutex<BTreeMap<Arc<str>, Arc<RequestLog>>>,
 }
@@ -89,25 +89,25 @@ struct Shared {
 #[derive(Clone)]
 struct Queue {
     items: Sender<Item>,
-    /// Memory that what waits keeps.
+    /// Memory that the queued requests hold.
     bytes: Arc<AtomicUsize>,
 }
 
 enum Item {
     Request(Waiting),
-    /// Everything before this has been written.
+    /// Sent on once everything queued before is written.
     Flush(Sender<()>),
 }
 
 /// A request that waits to be written.
 struct Waiting {
     inference: LoggedInference,
-    /// Memory it keeps until then.
+    /// Memory that it holds until then.
     bytes: usize,
     target: Arc<Target>,
 }
 
-/// Where the records of a model go.
+/// The log file of a model.
 struct Target {
     model: Arc<str>,
     file: Mutex<LogFile>,
@@ -123,14 +123,14 @@ pub struct RequestLog {
 }
 
 impl RequestLogs {
-    /// No log yet.
+    /// Without any log yet.
     #[must_use]
     pub fn new(metrics: Metrics, format: Arc<dyn RecordFormat>) -> Self {
         let (queue, logs) = (Mutex::default(), Mutex::default());
         RequestLogs(Arc::new(Shared { metrics, format, queue, logs }))
     }
 
-    /// The log of `model` with these settings: the one it has if they are as before. `None` if
+    /// The log of `model` with these settings: the existing one if they have not changed. `None` if
     /// nothing is to be logged.
     #[must_use]
     pub fn of(&self, model: &Arc<str>, config: &LogConfig) -> Option<Arc<RequestLog>> {
@@ -161,12 +161,12 @@ impl RequestLogs {
         Some(log)
     }
 
-    /// The log of a model that is gone is closed.
+    /// Closes the log of a model that is no longer served.
     pub fn forget(&self, model: &str) {
         self.0.logs.lock().unwrap_or_else(PoisonError::into_inner).remove(model);
     }
 
-    /// Waits until what has been handed over is written, for at most `patience`.
+    /// Waits until all queued requests are written, for at most `patience`.
     pub fn flush(&self, patience: Duration) {
         let queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(queue) = queue else {
@@ -175,11 +175,11 @@ impl RequestLogs {
         let (done, written) = bounded(1);
         let sent = queue.items.send_timeout(Item::Flush(done), patience);
         if sent.is_err() || written.recv_timeout(patience).is_err() {
-            log::warn!("logged requests were still being written after {patience:?}");
+            log::warn!("the request log was not written completely within {patience:?}");
         }
     }
 
-    /// The way to the thread, which is started by the first call.
+    /// The queue of the thread, which is started by the first call.
     fn queue(&self) -> Result<Queue> {
         let mut slot = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(queue) = &*slot {
@@ -190,16 +190,16 @@ impl RequestLogs {
         let (kept, metrics) = (Arc::clone(&bytes), self.0.metrics.clone());
         let format = Arc::clone(&self.0.format);
         let thread = thread::Builder::new().name("request log".to_owned());
-        thread
-            .spawn(move || write_all(&received, &kept, &*format, &metrics))
-            .map_err(|e| Error::internal("a thread could not be started").with_source(e))?;
+        thread.spawn(move || write_all(&received, &kept, &*format, &metrics)).map_err(|e| {
+            Error::internal("the request log thread could not be started").with_source(e)
+        })?;
         let queue = Queue { items, bytes };
         *slot = Some(queue.clone());
         Ok(queue)
     }
 }
 
-/// The thread: writes what comes until nobody is left to send.
+/// The thread: writes queued requests until all senders are dropped.
 fn write_all(
     items: &Receiver<Item>,
     kept: &AtomicUsize,
@@ -230,21 +230,21 @@ fn write_all(
 }
 
 impl RequestLog {
-    /// Whether to log a request: throws the dice.
+    /// Whether to log a request, at random.
     pub fn samples(&self) -> bool {
         self.dice.throw()
     }
 
-    /// The part of requests that is logged.
+    /// The fraction of requests that is logged.
     #[must_use]
     pub fn sampling_rate(&self) -> f64 {
         self.config.sampling_rate
     }
 
-    /// Hands over a request that is logged, to be written by another thread.
+    /// Queues a sampled request, to be written by the log's thread.
     pub fn write(&self, inference: LoggedInference) {
         let bytes = inference.kept_len();
-        // The largest request must have a chance, too.
+        // A request larger than the limit is accepted if nothing else waits.
         let waiting = self.queue.bytes.fetch_add(bytes, Relaxed);
         let fits = waiting == 0 || waiting.saturating_add(bytes) <= MOST_BYTES;
         let target = Arc::clone(&self.target);
@@ -256,20 +256,20 @@ impl RequestLog {
     }
 }
 
-/// Chance, good enough to sample with and cheap enough to throw for every request.
+/// A random generator, good enough for sampling and cheap enough for every request.
 struct Dice {
     throws: AtomicU64,
-    /// Of 2^64 throws so many win.
+    /// Values below this are sampled.
     winning: u64,
     always: bool,
 }
 
 impl Dice {
     fn new(rate: f64) -> Self {
-        // Servers that start together must not sample the same requests.
+        // Servers that start at the same time must not sample the same requests.
         let seed = RandomState::new().hash_one(0);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        // A float becomes the nearest number there is.
+        // The cast saturates.
         let winning = (rate * 2f64.powi(64)) as u64;
         Dice { throws: AtomicU64::new(seed), winning, always: rate >= 1.0 }
     }
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
     use tensorserve_tensor::{Shape, StringsBuilder};
 
-    /// Writes what the one input of an inference says: its bytes, after waiting for the gate.
+    /// Writes the bytes of the one input of an inference, after waiting for the gate.
     struct Bytes(Option<Receiver<()>>);
 
     impl RecordFormat for Bytes {

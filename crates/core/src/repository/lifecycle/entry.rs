@@ -111,8 +111,8 @@ impl ModelEntry {
         self.config = config;
     }
 
-    /// Takes over which versions its source has, by number with their folders: adds those that are
-    /// aspired, and finds out of each whether it is.
+    /// Takes over which versions its source has, by number with their directories: adds those that
+    /// are aspired, and finds out of each whether it is.
     pub(super) fn adopt_versions(&mut self, found: BTreeMap<i64, PathBuf>) {
         let there: BTreeSet<i64> = found.keys().copied().collect();
         let aspired = policy::aspired(&there, &self.config.policy);

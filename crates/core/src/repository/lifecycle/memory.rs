@@ -73,7 +73,8 @@ impl LifecycleManager {
         }
     }
 }
-/// Why a version is not loaded for which there is no room.
+
+/// The error for a version that does not fit into the memory limit.
 pub(super) fn no_room(name: &Arc<str>, number: i64, no_room: NoRoom) -> Error {
     let NoRoom { needed, staying, limit, fits_alone } = no_room;
     let mut message = format!(

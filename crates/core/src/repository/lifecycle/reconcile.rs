@@ -16,7 +16,7 @@ pub(super) struct ScannedModel<'a> {
     pub(super) discovered: Option<Discovered<'a>>,
     /// Its own source could not be read: the model may be there.
     pub(super) source_is_unreadable: bool,
-    /// Its folder could not be read, or a source of its name.
+    /// Its directory could not be read, or a source of its name.
     pub(super) model_is_unreadable: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Reconciliation {
     Withdraw,
     /// It takes over its settings; its versions stay as they are.
     AdoptSettings,
-    /// The same, because its folder was emptied. That looks like a mistake, or like storage that
+    /// The same, because its directory was emptied. That looks like a mistake, or like storage that
     /// went away.
     AdoptSettingsOfEmptied,
     /// It takes over its settings and versions, and where they come from.

@@ -85,11 +85,13 @@ fn discover_one(source: &SourceConfig, platforms: &Platforms) -> Result<Discover
         (Some(discovered), 0) => Ok(discovered),
         (Some(_), others) => {
             let count = others + 1;
-            Err(Error::invalid(format!("{path} holds {count} models: name the folder of one")))
+            Err(Error::invalid(format!(
+                "{path} contains {count} models: give the directory of one model"
+            )))
         }
         (None, _) => match discovery.notes.pop_first() {
             Some(note) => Err(Error::invalid(note)),
-            None => Err(Error::not_found(format!("{path} holds no model"))),
+            None => Err(Error::not_found(format!("{path} contains no model"))),
         },
     }
 }
@@ -114,7 +116,9 @@ fn requested_versions(discovered: &DiscoveredModel) -> Result<BTreeSet<i64>> {
 fn check_files(folder: &Path, platforms: &Platforms, named: Option<&str>) -> Result<()> {
     let path = folder.display();
     let Some(platform) = platforms.of_version(folder, named) else {
-        let message = format!("{path} holds no model of a known kind, such as saved_model.pb");
+        let message = format!(
+            "{path} contains no model file of a supported platform, such as saved_model.pb"
+        );
         return Err(Error::not_found(message));
     };
     match platform.check(folder) {

@@ -160,12 +160,14 @@ impl Scan {
         for found in discovered {
             let name = found.name.clone();
             if self.models.contains_key(&name) {
-                logged.warn(format!("two sources have a model {name:?}; the first counts"));
+                logged.warn(format!(
+                    "two sources contain a model {name:?}; the first source is used"
+                ));
                 continue;
             }
             self.models.insert(name, found);
         }
-        // A folder without versions is a model only if it was one before.
+        // A directory without versions is a model only if it was one before.
         let is_known = |entry: &ModelEntry| entry.is_configured() && entry.source == *path;
         for name in empty {
             if models.get(name.as_str()).is_some_and(is_known) {

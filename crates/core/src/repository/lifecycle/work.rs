@@ -64,7 +64,7 @@ impl LoadThreads {
             let loaded = catch_unwind(AssertUnwindSafe(|| job.run(&shared, &reports)));
             let loaded = loaded.unwrap_or_else(|_| {
                 shared.metrics.panicked();
-                Err(Error::internal("an internal error occurred while it was loaded; see the log"))
+                Err(Error::internal("internal error during the load; see the server log"))
             });
             let time = loaded.is_ok().then(|| start.elapsed());
             shared.metrics.load_ended(&job.folder.to_string_lossy(), time);
