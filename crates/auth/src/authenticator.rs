@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 use super::accounts::Accounts;
-use super::check::{PasswordChecker, PendingCheck};
+use super::check::{PasswordChecker, PendingCheck, permit};
 use super::file::{self, Account, SecretHash};
 use super::secret::{CredentialTagger, PasswordHash};
 use super::{Identity, Permission, Roles};
@@ -166,14 +166,6 @@ impl Authenticator {
             },
         }
     }
-}
-
-/// The identity, if it has the permission.
-pub(super) fn permit(permission: Permission, identity: &Identity) -> Result<Identity, AuthError> {
-    if permission.allows(identity.roles()) {
-        return Ok(identity.clone());
-    }
-    Err(AuthError::Forbidden(permission))
 }
 
 /// The authentication scheme of an `Authorization` header.

@@ -12,7 +12,6 @@ use std::thread;
 use tokio::sync::oneshot;
 
 use super::accounts::{Accounts, ExpectedPassword};
-use super::authenticator::permit;
 use super::secret::CredentialTag;
 use super::{AuthError, Identity, Permission};
 use tensorserve_os as os;
@@ -107,4 +106,12 @@ fn check_passwords(checks: &Receiver<PasswordCheck>) {
             let _ = sender.send(result.clone());
         }
     }
+}
+
+/// The identity, if it has the permission.
+pub(super) fn permit(permission: Permission, identity: &Identity) -> Result<Identity, AuthError> {
+    if permission.allows(identity.roles()) {
+        return Ok(identity.clone());
+    }
+    Err(AuthError::Forbidden(permission))
 }

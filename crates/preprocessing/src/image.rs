@@ -12,7 +12,7 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::file::StepTable;
-use super::resize::{Interpolation, resize};
+use super::resize::{Interpolation, Pixels, resize};
 use tensorserve_tensor::AlignedVec;
 use tensorserve_tensor::error::Result;
 
@@ -52,14 +52,6 @@ enum ColorChannels {
     Rgb,
     Bgr,
     Grey,
-}
-
-/// A decoded image: rows of pixels, of one byte per channel.
-pub(super) struct Pixels {
-    pub(super) height: usize,
-    pub(super) width: usize,
-    pub(super) channels: usize,
-    pub(super) bytes: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

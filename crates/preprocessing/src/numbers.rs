@@ -18,16 +18,6 @@ pub(super) struct FloatValues {
     pub(super) values: AlignedVec<f32>,
 }
 
-/// Whether this is a dtype of real numbers.
-pub(super) fn is_real(dtype: DType) -> bool {
-    match dtype {
-        DType::Float | DType::Double | DType::Half | DType::BFloat16 => true,
-        DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => true,
-        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => true,
-        DType::String | DType::Bool | DType::Complex64 | DType::Complex128 => false,
-    }
-}
-
 impl FloatValues {
     /// The numbers of `tensor`; `None` if it is not numeric.
     pub(super) fn of(tensor: &Tensor) -> Option<Self> {

@@ -1,6 +1,12 @@
 //! Resizes images, bit for bit as TensorFlow's kernels do.
 
-use super::image::Pixels;
+/// A decoded image: rows of pixels, of one byte per channel.
+pub(super) struct Pixels {
+    pub(super) height: usize,
+    pub(super) width: usize,
+    pub(super) channels: usize,
+    pub(super) bytes: Vec<u8>,
+}
 
 /// How values between pixels are interpolated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

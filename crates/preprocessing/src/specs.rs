@@ -1,7 +1,6 @@
 //! Checks of steps against the tensor specs of a signature.
 
 use super::file::Location;
-use super::numbers::is_real;
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{DType, TensorSpec};
 
@@ -48,6 +47,16 @@ pub(super) fn check_real(spec: &TensorSpec, location: &Location, requirement: &s
     }
     let (alias, dtype) = (&spec.alias, dtype_name(spec));
     Err(location.error(format_args!("{alias:?} is of type {dtype}, but {requirement}")))
+}
+
+/// Whether this is a dtype of real numbers.
+fn is_real(dtype: DType) -> bool {
+    match dtype {
+        DType::Float | DType::Double | DType::Half | DType::BFloat16 => true,
+        DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => true,
+        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => true,
+        DType::String | DType::Bool | DType::Complex64 | DType::Complex128 => false,
+    }
 }
 
 /// The name of a spec's dtype, for messages.

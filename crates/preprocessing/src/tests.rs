@@ -113,7 +113,7 @@ fn pictures_are_resized_as_tensorflow_does() {
         let [height, width, channels] = from[..] else { panic!("three") };
         let bytes = numbers(&case["bytes"]).iter().map(|byte| *byte as u8).collect();
         let [height, width, channels] = [height, width, channels].map(|n| n as usize);
-        let pixels = image::Pixels { height, width, channels, bytes };
+        let pixels = resize::Pixels { height, width, channels, bytes };
         for (name, how) in ways {
             let got = resize::resize(&pixels, to[0] as usize, to[1] as usize, how);
             let difference = largest_difference(&got, &numbers(&case[name]));
