@@ -22,7 +22,7 @@ use tensorserve_auth::Authenticator;
 use tensorserve_core::engine::Engine;
 use tensorserve_platform::Platforms;
 use tensorserve_protocol::Protocol;
-use tensorserve_server::{GrpcListener, HttpListener, ServedApi, ShutdownConfig, Watcher};
+use tensorserve_server::{FileWatcher, GrpcListener, HttpListener, ServedApi, ShutdownConfig};
 use tensorserve_tensor::error::Result;
 
 use crate::config::Config;
@@ -39,7 +39,7 @@ pub struct Server {
     http: Option<HttpListener>,
     grpc: Option<GrpcListener>,
     shutdown: ShutdownConfig,
-    _watcher: Watcher,
+    _watcher: FileWatcher,
 }
 
 impl Server {

@@ -13,8 +13,8 @@ use tensorserve::config::{Config, Settings};
 use tensorserve::{Server, platforms, protocols};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{
-    Choice, Engine, EntryPoint, InferRequest, InferResponse, Method, ModelSpec, Resolver,
-    SignatureRun,
+    Engine, EntryPoint, InferRequest, InferResponse, Method, ModelSpec, Resolver, SignatureRun,
+    VersionSelector,
 };
 use tensorserve_protocol::{Host, Methods, Protocol, Reply, RoutedRequest, Routes};
 use tensorserve_tensor::error::{Error, Result};
@@ -62,7 +62,7 @@ impl LinesApi {
 }
 
 fn decode(resolver: &mut Resolver<'_>, model: &str, body: &[u8]) -> Result<(InferRequest, ())> {
-    let version = resolver.resolve(&ModelSpec { name: model, choice: Choice::Latest });
+    let version = resolver.resolve(&ModelSpec { name: model, choice: VersionSelector::Latest });
     let version = version.map_err(|_| Error::not_found(format!("no model {model:?}")))?;
     let mut numbers = aligned_vec::<f32>(0);
     for line in String::from_utf8_lossy(body).lines() {

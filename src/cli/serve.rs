@@ -17,7 +17,7 @@ use crate::config::environment::Environment;
 use crate::config::{self, AuthConfig, Config, Mistakes, Settings, SourceConfig};
 use crate::platforms;
 use tensorserve_auth as auth;
-use tensorserve_core::engine::{Choice, Engine, ModelSpec, VersionState};
+use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector, VersionState};
 use tensorserve_os as os;
 use tensorserve_platform::Platforms;
 use tensorserve_tensor::error::{Error, Result};
@@ -261,7 +261,7 @@ impl Report {
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for model in self.engine.repository().all_models() {
             for status in self.engine.repository().status(&model) {
-                let choice = Choice::Version(status.version);
+                let choice = VersionSelector::Version(status.version);
                 let handle = self.engine.repository().resolve(&ModelSpec { name: &model, choice });
                 let version = status.version.to_string();
                 let Ok(handle) = handle else {
@@ -288,7 +288,7 @@ impl Report {
         let url = self.url()?;
         let mut examples = Vec::new();
         for model in self.engine.repository().ready_models() {
-            let choice = Choice::Latest;
+            let choice = VersionSelector::Latest;
             let Ok(handle) = self.engine.repository().resolve(&ModelSpec { name: &model, choice })
             else {
                 continue;

@@ -17,7 +17,9 @@ use crate::config::units::{List, Span};
 use crate::config::{Config, ModelSettings, Settings};
 use crate::{platforms, protocols};
 use tensorserve_codec::tfrecord;
-use tensorserve_core::engine::{Choice, Engine, Method, ModelHandle, ModelSpec, VersionState};
+use tensorserve_core::engine::{
+    Engine, Method, ModelHandle, ModelSpec, VersionSelector, VersionState,
+};
 use tensorserve_proto::serving::PredictionLog;
 use tensorserve_protocols::tfs::record;
 use tensorserve_protocols::tfs::warm_up::{self, MOST_RECORDS, WarmUpRecords, file_of};
@@ -137,7 +139,8 @@ impl Version {
         let config = Config::new(settings, environment)?;
         let engine = protocols::engine(&config, platforms, &protocols::built_in(&config))?;
         engine.wait_until_started(|_| ());
-        let handle = engine.repository().resolve(&ModelSpec { name, choice: Choice::Latest });
+        let handle =
+            engine.repository().resolve(&ModelSpec { name, choice: VersionSelector::Latest });
         let handle = handle.map_err(|_| not_loaded(&engine, name, folder))?;
         let max_bytes = config.max_tensor_bytes();
         Ok(Version { handle, folder: folder.clone(), max_bytes, _engine: engine })

@@ -3,7 +3,9 @@
 
 use std::time::Instant;
 
-use tensorserve_core::engine::{Choice, EntryPoint, InferRequest, Method, ModelSpec, SignatureRun};
+use tensorserve_core::engine::{
+    EntryPoint, InferRequest, Method, ModelSpec, SignatureRun, VersionSelector,
+};
 use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{Shape, StringsBuilder, Tensor, aligned_vec};
 
@@ -360,7 +362,7 @@ fn inputs_of_another_type_than_the_graphs() {
         ("echo_int32", floats, "to be int32 but float is provided"),
     ];
     for (model, input, words) in cases {
-        let spec = ModelSpec { name: model, choice: Choice::Latest };
+        let spec = ModelSpec { name: model, choice: VersionSelector::Latest };
         let handle = engine.repository().resolve(&spec).unwrap_or_else(|_| panic!("no {model}"));
         let (signature, _) = handle.signature("serving_default").expect("a signature");
         let request = InferRequest::new(handle, SignatureRun::predict(signature, vec![input]));

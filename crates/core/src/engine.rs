@@ -24,28 +24,26 @@ mod operate;
 mod seconds;
 
 pub use self::inference::{
-    Call, InferRequest, InferResponse, Inferred, Resolver, RunOutput, SignatureRun,
+    InferRequest, InferResponse, InferenceCall, InferenceOutcome, Resolver, RunOutput, SignatureRun,
 };
-pub use self::operate::Facts;
+pub use self::operate::ServerFacts;
 pub use crate::entry::{EntryPoint, Method};
-pub use crate::metrics::{InFlight, Point, Rates, Tally};
+pub use crate::metrics::{HistoryPoint, InFlight, Rates, Tally};
 pub use crate::repository::{
-    ChangeRequest, Choice, CustomOps, InputStyle, LifecycleEvent, LoadedModel, ModelHandle,
-    ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, Unresolved, VersionState,
+    ChangeRequest, CustomOps, InputStyle, LifecycleEvent, LoadedModel, ModelHandle, ModelSpec,
+    ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, Unresolved, VersionSelector, VersionState,
     VersionStatus,
 };
 pub use crate::request_log::{LoggedInference, LoggedRun, RecordFormat};
 
-pub use tensorserve_workers::HandlerError as Failure;
-pub use tensorserve_workers::handlers::{
-    HandlerContext as Context, HandlerReply as HandlerAnswer, Handlers, ModelReply as ModelAnswer,
-};
+pub use tensorserve_workers::HandlerError;
+pub use tensorserve_workers::handlers::{HandlerContext, HandlerReply, Handlers, ModelReply};
 
 /// The core. Cheap to clone.
 #[derive(Clone)]
-pub struct Engine(Arc<Inner>);
+pub struct Engine(Arc<EngineInner>);
 
-struct Inner {
+struct EngineInner {
     repository: Repository,
     metrics: Metrics,
     request_timeout: Duration,
@@ -60,7 +58,7 @@ struct Inner {
     /// Directories from which operators may load models.
     roots: Vec<PathBuf>,
     config: RepositoryConfig,
-    facts: Facts,
+    facts: ServerFacts,
     seconds: Arc<Seconds>,
 }
 
@@ -80,7 +78,7 @@ impl Engine {
     /// An engine for a repository.
     #[must_use]
     pub fn new(config: &EngineConfig, repository: Repository, metrics: Metrics) -> Self {
-        Engine(Arc::new(Inner {
+        Engine(Arc::new(EngineInner {
             repository,
             metrics,
             request_timeout: config.request_timeout,
@@ -92,7 +90,7 @@ impl Engine {
             addresses: OnceLock::new(),
             roots: operate::roots(&config.repository.sources, &config.roots),
             config: config.repository.clone(),
-            facts: Facts::new(&config.repository),
+            facts: ServerFacts::new(&config.repository),
             seconds: Arc::default(),
         }))
     }
@@ -157,7 +155,7 @@ impl Engine {
     pub fn handlers(&self, model: Option<&str>) -> Result<Option<Arc<Handlers>>> {
         if let Some(name) = model
             && let Ok(handle) =
-                self.0.repository.resolve(&ModelSpec { name, choice: Choice::Latest })
+                self.0.repository.resolve(&ModelSpec { name, choice: VersionSelector::Latest })
         {
             return Ok(handle.handlers().cloned());
         }
@@ -182,14 +180,7 @@ impl Engine {
 
     /// Records the addresses that the server listens on.
     pub fn listens(&self, http: Option<SocketAddr>, grpc: Option<SocketAddr>) {
-        let url = |address: SocketAddr| {
-            let (ip, port) = (address.ip(), address.port());
-            if ip.is_unspecified() || ip.is_loopback() {
-                return format!("http://localhost:{port}");
-            }
-            format!("http://{address}")
-        };
-        let http = http.map(url).unwrap_or_default();
+        let http = http.map(local_url).unwrap_or_default();
         let _ = self.0.addresses.set(Addresses { http, grpc_port: grpc.map(|grpc| grpc.port()) });
     }
 
@@ -213,8 +204,8 @@ impl Engine {
 
     /// An inference through `entry`, of a request whose head arrived at `start`.
     #[must_use]
-    pub fn call(&self, entry: EntryPoint, start: Instant) -> Call {
-        Call { entry, start, deadline: self.deadline(start) }
+    pub fn call(&self, entry: EntryPoint, start: Instant) -> InferenceCall {
+        InferenceCall { entry, start, deadline: self.deadline(start) }
     }
 
     /// The deadline of a request that arrived at `start`.
@@ -318,6 +309,15 @@ impl Engine {
         let text = self.0.metrics.encode();
         text.map_err(|e| Error::internal("the metrics could not be written").with_source(e))
     }
+}
+
+/// The URL of a listener for clients on its own machine.
+fn local_url(address: SocketAddr) -> String {
+    let (ip, port) = (address.ip(), address.port());
+    if ip.is_unspecified() || ip.is_loopback() {
+        return format!("http://localhost:{port}");
+    }
+    format!("http://{address}")
 }
 
 fn stopping() -> Error {

@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use tonic::service::RoutesBuilder;
 
-use crate::builtin::Builtin;
+use crate::builtin::BuiltinProtocol;
 use crate::config::ServerConfig;
-use crate::drain::Activity;
+use crate::drain::ListenerActivity;
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::Engine;
 use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
@@ -16,12 +16,12 @@ use tensorserve_tensor::error::Result;
 
 /// All routes and gRPC services. Cheap to clone.
 #[derive(Clone)]
-pub struct ServedApi(Arc<Inner>);
+pub struct ServedApi(Arc<ServedApiInner>);
 
-struct Inner {
+struct ServedApiInner {
     engine: Engine,
     /// Connections and requests of the HTTP listener.
-    activity: Activity,
+    activity: ListenerActivity,
     routes: RouteTable,
     grpc: GrpcServices,
 }
@@ -46,7 +46,7 @@ impl ServedApi {
         engine: &Engine,
         protocols: &[Arc<dyn Protocol>],
     ) -> Result<Self> {
-        let activity = Activity::default();
+        let activity = ListenerActivity::default();
         let (connections, operations) = (activity.clone(), Arc::new(OnceLock::new()));
         let listeners = Listeners {
             https: config.http.tls.is_some(),
@@ -65,10 +65,10 @@ impl ServedApi {
             protocol.routes(&host, &mut routes);
             protocol.grpc(&host, limits, &mut grpc);
         }
-        Builtin.routes(&host, &mut routes);
+        BuiltinProtocol.routes(&host, &mut routes);
         let routes = RouteTable::new(routes)?;
         let _ = operations.set(routes.operations().cloned().collect());
-        Ok(ServedApi(Arc::new(Inner { engine: engine.clone(), activity, routes, grpc })))
+        Ok(ServedApi(Arc::new(ServedApiInner { engine: engine.clone(), activity, routes, grpc })))
     }
 
     /// Every route: its methods, its path with parameters in braces, and the permission that it
@@ -91,7 +91,7 @@ impl ServedApi {
         &self.0.engine
     }
 
-    pub(crate) fn activity(&self) -> &Activity {
+    pub(crate) fn activity(&self) -> &ListenerActivity {
         &self.0.activity
     }
 

@@ -43,7 +43,7 @@ impl BodyError {
 
 /// Limits of a body.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct BodyLimits {
     pub(super) bytes: usize,
     pub(super) time: Duration,
 }
@@ -55,7 +55,7 @@ const INFLATE_IN_PLACE: usize = 64 << 10;
 pub(super) async fn read(
     headers: &HeaderMap,
     payload: &mut Payload,
-    limits: Limits,
+    limits: BodyLimits,
 ) -> Result<Bytes, BodyError> {
     check_length(headers, limits.bytes)?;
     let compressed = is_gzip(headers)?;

@@ -13,9 +13,9 @@ use tensorserve_tensor::error::Error;
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// The server's own routes.
-pub(crate) struct Builtin;
+pub(crate) struct BuiltinProtocol;
 
-impl Protocol for Builtin {
+impl Protocol for BuiltinProtocol {
     fn name(&self) -> &'static str {
         "server"
     }

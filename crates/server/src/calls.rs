@@ -14,9 +14,9 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tower_layer::Layer;
 
-use super::arriving::Arriving;
 use super::deadline;
 use super::gate::Gate;
+use super::timed_body::TimedBody;
 use crate::api::{OWN_METHODS, ServedApi};
 use tensorserve_auth::{AuthError, AuthOutcome, Permission};
 use tensorserve_core::engine::InFlight;
@@ -43,17 +43,17 @@ pub(super) struct GateLayer {
 }
 
 impl<S> Layer<S> for GateLayer {
-    type Service = Gated<S>;
+    type Service = GatedService<S>;
 
-    fn layer(&self, inner: S) -> Gated<S> {
+    fn layer(&self, inner: S) -> GatedService<S> {
         let (gate, api) = (self.gate.clone(), self.api.clone());
-        Gated { inner, gate, api, body_timeout: self.body_timeout }
+        GatedService { inner, gate, api, body_timeout: self.body_timeout }
     }
 }
 
 /// Services after the gate.
 #[derive(Clone)]
-pub(super) struct Gated<S> {
+pub(super) struct GatedService<S> {
     inner: S,
     gate: Gate,
     api: ServedApi,
@@ -61,14 +61,14 @@ pub(super) struct Gated<S> {
 }
 
 type Response = http::Response<Body>;
-type Answer = Result<Response, Infallible>;
+type CallResult = Result<Response, Infallible>;
 /// The service's response, counted as in flight until it is complete.
-type Counted<F> = Map<Join<F, Ready<InFlight>>, fn((Answer, InFlight)) -> Answer>;
-type Checked = Pin<Box<dyn Future<Output = Answer> + Send>>;
+type InFlightResponse<F> = Map<Join<F, Ready<InFlight>>, fn((CallResult, InFlight)) -> CallResult>;
+type Checked = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 /// The service's response, or a refusal, or one of them after credentials have been checked.
-type Passed<F> = Either<Counted<F>, Either<Ready<Answer>, Checked>>;
+type Passed<F> = Either<InFlightResponse<F>, Either<Ready<CallResult>, Checked>>;
 
-impl<S> Service<http::Request<Body>> for Gated<S>
+impl<S> Service<http::Request<Body>> for GatedService<S>
 where
     S: Service<http::Request<Body>, Response = Response, Error = Infallible>
         + Clone
@@ -93,7 +93,7 @@ where
     }
 }
 
-impl<S> Gated<S>
+impl<S> GatedService<S>
 where
     S: Service<http::Request<Body>, Response = Response, Error = Infallible>
         + Clone
@@ -107,7 +107,7 @@ where
             permission(self.api.protocol_methods(), request.uri().path());
         // Reflection is a stream, which has no time limit.
         let request = match is_protocol {
-            true => request.map(|body| Body::new(Arriving::new(body, self.body_timeout))),
+            true => request.map(|body| Body::new(TimedBody::new(body, self.body_timeout))),
             false => request,
         };
         let path = request.uri().path();

@@ -15,14 +15,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::drain::OpenConnection;
-use super::tls::Stream;
-use super::watched::{Watch, Watched};
+use super::observed::{ObservedStream, ReadObserver};
+use super::tls::MaybeTlsStream;
 use actix_web::rt::time::{Instant, Sleep, sleep};
 
 /// The progress of a connection's requests. Shared by a connection and its requests, which stay on
 /// one thread.
 #[derive(Default)]
-pub(super) struct Progress {
+pub(super) struct RequestProgress {
     serving: Cell<bool>,
     /// Bytes of an incomplete head have arrived.
     has_begun: Cell<bool>,
@@ -30,9 +30,9 @@ pub(super) struct Progress {
 }
 
 /// Marks a request as being served until dropped.
-pub(super) struct Serving(Rc<Progress>);
+pub(super) struct Serving(Rc<RequestProgress>);
 
-impl Progress {
+impl RequestProgress {
     pub(super) fn serve(self: &Rc<Self>) -> Serving {
         self.serving.set(true);
         self.has_begun.set(false);
@@ -49,7 +49,7 @@ impl Drop for Serving {
 
 /// Time limits for a client.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct HttpTimeLimits {
     /// For a head, from its first byte.
     pub(super) head: Duration,
     /// Without a request.
@@ -58,36 +58,36 @@ pub(super) struct Patience {
 
 /// The state at the last tick.
 #[derive(Default)]
-struct Seen {
+struct LastTick {
     requests: u32,
     has_begun: bool,
     idle: Duration,
 }
 
 /// A connection with ticks. They watch the decrypted bytes.
-pub(super) type Connection = Watched<Stream, Ticks>;
+pub(super) type Connection = ObservedStream<MaybeTlsStream, ConnectionTicks>;
 
 /// The ticks of a connection.
-pub(super) struct Ticks {
-    progress: Rc<Progress>,
-    patience: Patience,
+pub(super) struct ConnectionTicks {
+    progress: Rc<RequestProgress>,
+    patience: HttpTimeLimits,
     alarm: Pin<Box<Sleep>>,
-    seen: Seen,
+    seen: LastTick,
     _open: OpenConnection,
 }
 
-impl Ticks {
-    pub(super) fn new(patience: Patience, open: OpenConnection) -> Self {
-        Ticks {
+impl ConnectionTicks {
+    pub(super) fn new(patience: HttpTimeLimits, open: OpenConnection) -> Self {
+        ConnectionTicks {
             progress: Rc::default(),
             patience,
             alarm: Box::pin(sleep(patience.head)),
-            seen: Seen::default(),
+            seen: LastTick::default(),
             _open: open,
         }
     }
 
-    pub(super) fn progress(&self) -> Rc<Progress> {
+    pub(super) fn progress(&self) -> Rc<RequestProgress> {
         Rc::clone(&self.progress)
     }
 
@@ -105,16 +105,16 @@ impl Ticks {
 
     /// Whether a time limit was exceeded at this tick.
     fn tick(&mut self) -> bool {
-        let Progress { serving, has_begun, requests } = &*self.progress;
+        let RequestProgress { serving, has_begun, requests } = &*self.progress;
         let moved = serving.get() || requests.get() != self.seen.requests;
         let stuck = !moved && has_begun.get() && self.seen.has_begun;
         let idle = if moved { Duration::ZERO } else { self.seen.idle + self.patience.head };
-        self.seen = Seen { requests: requests.get(), has_begun: has_begun.get(), idle };
+        self.seen = LastTick { requests: requests.get(), has_begun: has_begun.get(), idle };
         stuck || idle > self.patience.idle + self.patience.head
     }
 }
 
-impl Watch for Ticks {
+impl ReadObserver for ConnectionTicks {
     fn after_read(
         &mut self,
         read: Poll<io::Result<()>>,

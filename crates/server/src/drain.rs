@@ -23,10 +23,10 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// The connections and requests of a listener. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Activity(Arc<Counters>);
+pub(super) struct ListenerActivity(Arc<ActivityCounters>);
 
 #[derive(Default)]
-struct Counters {
+struct ActivityCounters {
     connections: AtomicUsize,
     /// The number of connections begun, requests begun and requests finished.
     steps: AtomicUsize,
@@ -34,7 +34,7 @@ struct Counters {
 }
 
 /// Counts an open connection until dropped.
-pub(super) struct OpenConnection(Activity);
+pub(super) struct OpenConnection(ListenerActivity);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
@@ -42,7 +42,7 @@ impl Drop for OpenConnection {
     }
 }
 
-impl Activity {
+impl ListenerActivity {
     pub(super) fn connection(&self) -> OpenConnection {
         self.0.connections.fetch_add(1, SeqCst);
         self.step();

@@ -11,28 +11,28 @@ use tensorserve_tensor::error::{Error, Result};
 
 /// The state of each file, to detect changes: device, inode, size and times. `None` if it is
 /// missing.
-type Fingerprint = Vec<Option<[i64; 6]>>;
+type FileStates = Vec<Option<[i64; 6]>>;
 
 /// Files that belong together, and the function that reloads them.
-pub(super) struct Files {
+pub(super) struct WatchedFiles {
     paths: Vec<PathBuf>,
-    seen: Fingerprint,
+    seen: FileStates,
     read: Box<dyn FnMut() -> Result<String> + Send>,
 }
 
-impl Files {
+impl WatchedFiles {
     /// These files, in their present state. `read` reloads them, and returns a line for the log.
     pub(super) fn new(
         paths: Vec<PathBuf>,
         read: impl FnMut() -> Result<String> + Send + 'static,
     ) -> Self {
         let seen = fingerprint(&paths);
-        Files { paths, seen, read: Box::new(read) }
+        WatchedFiles { paths, seen, read: Box::new(read) }
     }
 
     /// Reloads them if they have changed since the last reload, but not since the last check: files
     /// that belong together are rarely written at the same time.
-    fn look(&mut self, before: &mut Fingerprint) {
+    fn look(&mut self, before: &mut FileStates) {
         let now = fingerprint(&self.paths);
         let is_settled = now == *before;
         before.clone_from(&now);
@@ -47,7 +47,7 @@ impl Files {
     }
 }
 
-fn fingerprint(paths: &[PathBuf]) -> Fingerprint {
+fn fingerprint(paths: &[PathBuf]) -> FileStates {
     let of = |path: &PathBuf| {
         let file = std::fs::metadata(path).ok()?;
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
@@ -59,23 +59,23 @@ fn fingerprint(paths: &[PathBuf]) -> Fingerprint {
 }
 
 /// The watcher thread. It ends when this is dropped.
-pub struct Watcher {
+pub struct FileWatcher {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watcher {
+impl FileWatcher {
     /// Checks `files` at this interval; never if it is `None`.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub(super) fn start(every: Option<Duration>, mut files: Vec<Files>) -> Result<Self> {
+    pub(super) fn start(every: Option<Duration>, mut files: Vec<WatchedFiles>) -> Result<Self> {
         let Some(every) = every.filter(|_| !files.is_empty()) else {
-            return Ok(Watcher { stop: None, thread: None });
+            return Ok(FileWatcher { stop: None, thread: None });
         };
         let (stop, stopped) = channel();
         let watch = move || {
-            let mut before: Vec<Fingerprint> = files.iter().map(|f| f.seen.clone()).collect();
+            let mut before: Vec<FileStates> = files.iter().map(|f| f.seen.clone()).collect();
             while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                 for (files, before) in files.iter_mut().zip(&mut before) {
                     files.look(before);
@@ -86,11 +86,11 @@ impl Watcher {
         let thread = thread.map_err(|e| {
             Error::internal("the file watcher thread could not be started").with_source(e)
         })?;
-        Ok(Watcher { stop: Some(stop), thread: Some(thread) })
+        Ok(FileWatcher { stop: Some(stop), thread: Some(thread) })
     }
 }
 
-impl Drop for Watcher {
+impl Drop for FileWatcher {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
@@ -114,9 +114,9 @@ mod tests {
             told.send(()).unwrap();
             Err(Error::invalid("broken"))
         };
-        let mut files = Files::new(vec![path.clone()], read);
+        let mut files = WatchedFiles::new(vec![path.clone()], read);
         let mut before = files.seen.clone();
-        let mut count = |files: &mut Files| {
+        let mut count = |files: &mut WatchedFiles| {
             files.look(&mut before);
             reads.try_iter().count()
         };

@@ -10,7 +10,7 @@ use actix_web::http::header::HeaderMap;
 use bytes::BytesMut;
 use futures_util::StreamExt;
 
-use super::body::{BodyError, Limits, check_length, is_gzip, too_slow};
+use super::body::{BodyError, BodyLimits, check_length, is_gzip, too_slow};
 use tensorserve_protocol::MultipartForm;
 use tensorserve_tensor::error::Code;
 
@@ -21,7 +21,7 @@ const MOST_PARTS: usize = 1024;
 pub(super) async fn read(
     headers: &HeaderMap,
     payload: Payload,
-    limits: Limits,
+    limits: BodyLimits,
 ) -> Result<MultipartForm, BodyError> {
     check_length(headers, limits.bytes)?;
     if is_gzip(headers)? {

@@ -67,18 +67,16 @@ impl Gate {
     /// Pages of other servers can make a browser send requests to this one, under any host name
     /// that resolves to it. `Origin` and `Host` reveal that, and pages cannot change them.
     fn check_console(&self, headers: &HeaderMap) -> Result<()> {
-        let refused = |text: String| Err(Error::new(Code::PermissionDenied, text));
         if !self.admin.allowed {
             return refused(
                 "the console is read-only: other machines can reach this server, and clients do \
-                 not authenticate; set auth_file to allow changes"
-                    .to_owned(),
+                 not authenticate; set auth_file to allow changes",
             );
         }
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let Some(host) = text(HOST).filter(|host| self.is_ours(host)) else {
             return refused(
-                "the Host header is not a name of this server; add it to console_hosts".to_owned(),
+                "the Host header is not a name of this server; add it to console_hosts",
             );
         };
         if headers.contains_key(ORIGIN) {
@@ -88,8 +86,7 @@ impl Gate {
             });
             if !is_same {
                 return refused(
-                    "only pages of this server may send this request: Origin differs from Host"
-                        .to_owned(),
+                    "only pages of this server may send this request: Origin differs from Host",
                 );
             }
         }
@@ -111,6 +108,10 @@ impl Gate {
         let listed = || self.admin.hosts.iter().any(|known| known.eq_ignore_ascii_case(name));
         name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok() || listed()
     }
+}
+
+fn refused(text: &'static str) -> Result<()> {
+    Err(Error::new(Code::PermissionDenied, text))
 }
 
 fn has_no_body(headers: &HeaderMap) -> bool {

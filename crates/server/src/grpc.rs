@@ -20,11 +20,11 @@ use tonic_health::pb::health_server::HealthServer;
 use tower_layer::{Identity as NoLayer, Stack};
 
 use super::calls::GateLayer;
-use super::drain::Activity;
+use super::drain::ListenerActivity;
 use super::gate::Gate;
-use super::health::Health;
-use super::incoming::{self, Patience};
-use super::local::{Frames, LocalConnection};
+use super::health::HealthService;
+use super::incoming::{self, GrpcTimeLimits};
+use super::local::{FrameParser, LocalConnection};
 use super::tls::Certificates;
 use super::{bind, drain};
 use crate::api::ServedApi;
@@ -60,7 +60,7 @@ pub struct GrpcListener {
     address: Option<SocketAddr>,
     socket: Option<TcpListener>,
     path: Option<PathBuf>,
-    activity: Activity,
+    activity: ListenerActivity,
     certificates: Option<Certificates>,
     ending: watch::Sender<bool>,
     thread: JoinHandle<()>,
@@ -92,7 +92,7 @@ impl GrpcListener {
             .build()
             .map_err(failed)?;
         let (ending, ends) = watch::channel(false);
-        let activity = Activity::default();
+        let activity = ListenerActivity::default();
         let gate = Gate::new(authenticator.cloned(), &config.http.admin);
         let certificates =
             grpc.tls.as_ref().map(|tls| Certificates::new(tls, b"h2")).transpose()?;
@@ -152,7 +152,7 @@ fn serving(
     config: &ServerConfig,
     api: &ServedApi,
     port: Option<(TcpListener, Option<Certificates>)>,
-    activity: &Activity,
+    activity: &ListenerActivity,
     ends: &watch::Receiver<bool>,
     gate: Gate,
 ) -> Result<impl Future<Output = ()> + use<>> {
@@ -160,7 +160,7 @@ fn serving(
     let grpc = &config.grpc;
     let mut routes = services(api)?;
     if grpc.health_service {
-        let health = Health { api: api.clone(), ends: ends.clone() };
+        let health = HealthService { api: api.clone(), ends: ends.clone() };
         routes = routes.add_service(HealthServer::new(health));
     }
     let layer = GateLayer { gate, api: api.clone(), body_timeout: config.http.body_timeout };
@@ -169,7 +169,7 @@ fn serving(
         let socket = tokio::net::TcpListener::from_std(socket);
         let socket = socket.map_err(|e| failed("cannot listen", e))?;
         let http = &config.http;
-        let patience = Patience { preface: http.header_timeout, silence: SILENCE };
+        let patience = GrpcTimeLimits { preface: http.header_timeout, silence: SILENCE };
         let router = router(routes.clone(), layer.clone());
         let (most, activity) = (http.max_connections, activity.clone());
         let incoming = incoming::connections(socket, most, patience, activity, certificates);
@@ -178,8 +178,9 @@ fn serving(
     }
     if let Some(path) = &grpc.socket_path {
         let incoming = UnixListenerStream::new(bind_path(path)?);
-        let incoming = incoming
-            .map(|accepted| accepted.map(|stream| LocalConnection::new(stream, Frames::new())));
+        let incoming = incoming.map(|accepted| {
+            accepted.map(|stream| LocalConnection::new(stream, FrameParser::new()))
+        });
         // The file's permissions decide who may connect; the gate still decides what they may do.
         let router = router(routes, layer);
         let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));

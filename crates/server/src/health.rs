@@ -16,7 +16,7 @@ use crate::api::ServedApi;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The service. All service names have the readiness of the whole server.
-pub(super) struct Health {
+pub(super) struct HealthService {
     pub(super) api: ServedApi,
     /// True once calls must end.
     pub(super) ends: watch::Receiver<bool>,
@@ -47,7 +47,7 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
 }
 
 #[tonic::async_trait]
-impl health_server::Health for Health {
+impl health_server::Health for HealthService {
     async fn check(
         &self,
         request: Request<HealthCheckRequest>,

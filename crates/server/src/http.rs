@@ -15,14 +15,14 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use futures_util::stream::{self, StreamExt};
 use futures_util::{FutureExt, future};
 
-use super::body::{self, BodyError, Limits};
-use super::connection::Progress;
+use super::body::{self, BodyError, BodyLimits};
+use super::connection::RequestProgress;
 use super::gate::{Gate, hushed};
 use super::trace::Tracing;
 use super::{builtin, cors, form};
 use crate::api::ServedApi;
 use crate::config::{Cors, ServerConfig};
-use crate::drain::Activity;
+use crate::drain::ListenerActivity;
 use tensorserve_auth::Permission;
 use tensorserve_protocol::{
     Body, BodyKind, Headers, NoRoute, PathParams, Reply, RequestHead, Route, RouteMatch,
@@ -32,9 +32,9 @@ use tensorserve_tensor::error::Error;
 
 /// The state that all requests share. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct State {
+pub(super) struct HttpState {
     api: ServedApi,
-    limits: Limits,
+    limits: BodyLimits,
     cors: Cors,
     tracing: Tracing,
     gate: Gate,
@@ -49,20 +49,21 @@ impl Headers for HeadersOf<'_> {
     }
 }
 
-impl State {
+impl HttpState {
     pub(super) fn new(config: &ServerConfig, api: ServedApi, gate: Gate) -> Self {
-        let limits = Limits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
+        let limits =
+            BodyLimits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
         let (cors, tracing) = (config.http.cors, Tracing::new(&config.http));
-        State { api, limits, cors, tracing, gate }
+        HttpState { api, limits, cors, tracing, gate }
     }
 
-    pub(super) fn activity(&self) -> &Activity {
+    pub(super) fn activity(&self) -> &ListenerActivity {
         self.api.activity()
     }
 }
 
 /// A response, and whether pages of other origins may call its route.
-struct Answered {
+struct RoutedReply {
     reply: Reply,
     is_cors: bool,
 }
@@ -71,19 +72,19 @@ struct Answered {
 pub(super) async fn dispatch(
     request: HttpRequest,
     payload: web::Payload,
-    state: web::Data<State>,
+    state: web::Data<HttpState>,
 ) -> HttpResponse {
     let start = Instant::now();
     let mut trace = state.tracing.of(request.headers());
     let activity = state.activity();
     activity.step();
-    let serving = request.conn_data::<Rc<Progress>>().map(Progress::serve);
+    let serving = request.conn_data::<Rc<RequestProgress>>().map(RequestProgress::serve);
     let in_flight = state.api.engine().metrics().in_flight();
     let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
-    let Answered { mut reply, is_cors } = answering.catch_unwind().await.unwrap_or_else(|_| {
+    let RoutedReply { mut reply, is_cors } = answering.catch_unwind().await.unwrap_or_else(|_| {
         state.api.engine().metrics().panicked();
         let error = Error::internal("internal error; see the server log");
-        Answered { reply: Reply::error(error, 500), is_cors: false }
+        RoutedReply { reply: Reply::error(error, 500), is_cors: false }
     });
     drop(in_flight);
     trace.agree(&mut reply.headers);
@@ -119,12 +120,12 @@ pub(super) async fn dispatch(
 async fn answer(
     request: &HttpRequest,
     payload: Payload,
-    state: &State,
+    state: &HttpState,
     start: Instant,
-) -> Answered {
+) -> RoutedReply {
     // A preflight request has no credentials.
     if let Some(reply) = cors::preflight(state.cors, request) {
-        return Answered { reply, is_cors: false };
+        return RoutedReply { reply, is_cors: false };
     }
     let (headers, uri) = (HeadersOf(request.headers()), request.uri());
     let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
@@ -132,7 +133,7 @@ async fn answer(
     match state.api.table().find(&head) {
         RouteMatch::Route(route, params) => {
             let reply = answer_route(route, params, head, request, payload, state, start).await;
-            Answered { reply, is_cors: route.is_cors() }
+            RoutedReply { reply, is_cors: route.is_cors() }
         }
         RouteMatch::NoRoute(scope, missing) => {
             let permission = scope.permission_for(head.method);
@@ -142,10 +143,10 @@ async fn answer(
                 Ok(_) => scope.answer(&head, &missing),
                 Err(refusal) => refusal,
             };
-            Answered { reply, is_cors: scope.is_cors() }
+            RoutedReply { reply, is_cors: scope.is_cors() }
         }
         RouteMatch::Nothing => {
-            Answered { reply: builtin::not_found(&head, &NoRoute::Path), is_cors: false }
+            RoutedReply { reply: builtin::not_found(&head, &NoRoute::Path), is_cors: false }
         }
     }
 }
@@ -157,7 +158,7 @@ async fn answer_route<'r>(
     head: RequestHead<'r>,
     request: &HttpRequest,
     payload: Payload,
-    state: &State,
+    state: &HttpState,
     start: Instant,
 ) -> Reply {
     let permission = route.permission();
@@ -182,9 +183,9 @@ async fn read_body(
     head: &RequestHead<'_>,
     headers: &HeaderMap,
     mut payload: Payload,
-    limits: Limits,
+    limits: BodyLimits,
 ) -> Result<Body, BodyError> {
-    let limits = Limits { bytes: route.max_body_bytes(limits.bytes), ..limits };
+    let limits = BodyLimits { bytes: route.max_body_bytes(limits.bytes), ..limits };
     match route.body_kind(head) {
         BodyKind::Bytes => body::read(headers, &mut payload, limits).await.map(Body::Bytes),
         // Boxed: it would make the future of every request larger.

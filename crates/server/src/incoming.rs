@@ -16,9 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 use tonic::transport::server::Connected;
 
-use super::drain::{Activity, OpenConnection};
+use super::drain::{ListenerActivity, OpenConnection};
+use super::observed::{ObservedStream, ReadObserver};
 use super::tls::{self, Certificates};
-use super::watched::{Watch, Watched};
 
 /// The length of a client's HTTP/2 preface in bytes.
 const PREFACE: usize = 24;
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Time limits for a client.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct GrpcTimeLimits {
     /// Until it has sent its preface.
     pub(super) preface: Duration,
     /// Without a byte, after that.
@@ -36,7 +36,7 @@ pub(super) struct Patience {
 }
 
 /// A connection that is closed when it is silent, encrypted or not.
-pub(super) type GrpcConnection = tls::Stream<Watched<TcpStream, Guard>>;
+pub(super) type GrpcConnection = tls::MaybeTlsStream<ObservedStream<TcpStream, SilenceGuard>>;
 
 impl Connected for GrpcConnection {
     type ConnectInfo = ();
@@ -49,8 +49,8 @@ impl Connected for GrpcConnection {
 pub(super) fn connections(
     listener: TcpListener,
     most: usize,
-    patience: Patience,
-    activity: Activity,
+    patience: GrpcTimeLimits,
+    activity: ListenerActivity,
     certificates: Option<Certificates>,
 ) -> impl Stream<Item = io::Result<GrpcConnection>> {
     let accepted = accepted(listener, most, patience, activity);
@@ -64,9 +64,9 @@ pub(super) fn connections(
 fn accepted(
     listener: TcpListener,
     most: usize,
-    patience: Patience,
-    activity: Activity,
-) -> impl Stream<Item = Watched<TcpStream, Guard>> {
+    patience: GrpcTimeLimits,
+    activity: ListenerActivity,
+) -> impl Stream<Item = ObservedStream<TcpStream, SilenceGuard>> {
     let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
     stream::unfold((listener, room, activity), move |(listener, room, activity)| async move {
         let place = Arc::clone(&room).acquire_owned().await.ok()?;
@@ -79,14 +79,14 @@ fn accepted(
         };
         // Responses are written whole; waiting to fill a packet only delays them.
         let _ = connection.set_nodelay(true);
-        let guard = Guard::new(place, activity.connection(), patience);
-        Some((Watched::new(connection, guard), (listener, room, activity)))
+        let guard = SilenceGuard::new(place, activity.connection(), patience);
+        Some((ObservedStream::new(connection, guard), (listener, room, activity)))
     })
 }
 
 /// Closes a connection whose client is silent for too long.
-pub(super) struct Guard {
-    patience: Patience,
+pub(super) struct SilenceGuard {
+    patience: GrpcTimeLimits,
     alarm: Pin<Box<Sleep>>,
     /// Bytes received since the alarm was set.
     heard: usize,
@@ -95,10 +95,10 @@ pub(super) struct Guard {
     _open: OpenConnection,
 }
 
-impl Guard {
-    fn new(place: OwnedSemaphorePermit, open: OpenConnection, patience: Patience) -> Self {
+impl SilenceGuard {
+    fn new(place: OwnedSemaphorePermit, open: OpenConnection, patience: GrpcTimeLimits) -> Self {
         let alarm = Box::pin(sleep(patience.preface));
-        Guard { patience, alarm, heard: 0, has_begun: false, _place: place, _open: open }
+        SilenceGuard { patience, alarm, heard: 0, has_begun: false, _place: place, _open: open }
     }
 
     /// Whether the client has been silent for too long. Registers the next check.
@@ -114,7 +114,7 @@ impl Guard {
     }
 }
 
-impl Watch for Guard {
+impl ReadObserver for SilenceGuard {
     fn after_read(
         &mut self,
         read: Poll<io::Result<()>>,

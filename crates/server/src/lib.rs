@@ -26,16 +26,15 @@ use actix_web::{App, web};
 use socket2::{Domain, Socket, Type};
 use tokio::sync::watch;
 
-use self::connection::{Connection, Patience, Ticks};
-use self::drain::Activity;
-use self::files::Files;
+use self::connection::{Connection, ConnectionTicks, HttpTimeLimits};
+use self::drain::ListenerActivity;
+use self::files::WatchedFiles;
 use self::gate::Gate;
 use self::tls::Certificates;
 use tensorserve_auth::Authenticator;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod api;
-mod arriving;
 mod body;
 mod builtin;
 mod calls;
@@ -52,13 +51,14 @@ mod health;
 mod http;
 mod incoming;
 mod local;
+mod observed;
+mod timed_body;
 mod tls;
 mod trace;
-mod watched;
 
 pub use self::api::ServedApi;
 pub use self::config::{GrpcConfig, HttpConfig, ServerConfig, ShutdownConfig};
-pub use self::files::Watcher;
+pub use self::files::FileWatcher;
 pub use self::grpc::GrpcListener;
 
 /// Connections that may wait to be accepted.
@@ -73,26 +73,26 @@ pub fn watch(
     authenticator: Option<&Authenticator>,
     http: Option<&HttpListener>,
     grpc: Option<&GrpcListener>,
-) -> Result<Watcher> {
+) -> Result<FileWatcher> {
     let http = http.and_then(|http| http.certificates.as_ref());
     let certificates = http.into_iter().chain(grpc.and_then(GrpcListener::certificates));
-    let mut files: Vec<Files> = certificates.map(Certificates::files).collect();
+    let mut files: Vec<WatchedFiles> = certificates.map(Certificates::files).collect();
     if let Some((authenticator, file)) = authenticator.and_then(|a| Some((a.clone(), a.file()?))) {
         let path = file.to_owned();
         let read = move || {
             let count = authenticator.reload().map_err(|e| e.context("auth_file"))?;
             Ok(format!("auth_file reloaded: {count} users and keys"))
         };
-        files.push(Files::new(vec![path], read));
+        files.push(WatchedFiles::new(vec![path], read));
     }
-    Watcher::start(config.poll_interval, files)
+    FileWatcher::start(config.poll_interval, files)
 }
 
 /// A running HTTP listener.
 pub struct HttpListener {
     address: SocketAddr,
     handle: ServerHandle,
-    activity: Activity,
+    activity: ListenerActivity,
     sockets: Vec<TcpListener>,
     certificates: Option<Certificates>,
     /// Tells idle connections to close.
@@ -129,11 +129,11 @@ impl HttpListener {
         let clones = clones.map_err(|e| failed("cannot be shared", e))?;
         let activity = api.activity().clone();
         let gate = Gate::new(authenticator.cloned(), &config.http.admin);
-        let state = http::State::new(config, api.clone(), gate);
+        let state = http::HttpState::new(config, api.clone(), gate);
         let (http_config, drain_time) = (config.http.clone(), config.shutdown.timeout);
         let (report, started) = mpsc::channel();
         let (ending, ends) = watch::channel(false);
-        let port = Port { sockets, certificates: certificates.clone() };
+        let port = HttpPort { sockets, certificates: certificates.clone() };
         let serve = move || serve(&http_config, drain_time, port, &state, &ends, &report);
         let thread = thread::Builder::new()
             .name("http".to_owned())
@@ -176,7 +176,7 @@ impl HttpListener {
 }
 
 /// The sockets of the HTTP port, and their encryption.
-struct Port {
+struct HttpPort {
     sockets: Vec<TcpListener>,
     /// For TLS handshakes, if connections are encrypted.
     certificates: Option<Certificates>,
@@ -185,15 +185,15 @@ struct Port {
 fn serve(
     config: &HttpConfig,
     drain_time: Duration,
-    port: Port,
-    state: &http::State,
+    port: HttpPort,
+    state: &http::HttpState,
     ending: &watch::Receiver<bool>,
     report: &mpsc::Sender<Result<ServerHandle>>,
 ) {
-    let patience = Patience { head: config.header_timeout, idle: config.keep_alive };
+    let patience = HttpTimeLimits { head: config.header_timeout, idle: config.keep_alive };
     let (keep_alive, header_timeout) = (config.keep_alive, config.header_timeout);
     let (state, ending) = (web::Data::new(state.clone()), ending.clone());
-    let Port { sockets, certificates } = port;
+    let HttpPort { sockets, certificates } = port;
     let service = move || {
         let app = App::new().app_data(web::Data::clone(&state));
         let app = app.default_service(web::to(http::dispatch));
@@ -222,7 +222,7 @@ fn serve(
             async move {
                 let stream = tls::accept(stream, certificates.as_ref(), patience.head).await;
                 let stream = stream.map_err(DispatchError::Io)?;
-                let connection = Connection::new(stream, Ticks::new(patience, open));
+                let connection = Connection::new(stream, ConnectionTicks::new(patience, open));
                 Ok::<_, DispatchError>((connection, Protocol::Http1, peer))
             }
         });

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use tokio::net::UnixStream;
 use tonic::transport::server::Connected;
 
-use super::watched::{Watch, Watched};
+use super::observed::{ObservedStream, ReadObserver};
 
 /// A client's first bytes on every HTTP/2 connection, before the first frame.
 const PREFACE: usize = 24;
@@ -22,7 +22,7 @@ const FRAME_HEAD: usize = 9;
 const HEADERS: u8 = 1;
 
 /// The parser's state in a client's stream of frames.
-pub(super) struct Frames {
+pub(super) struct FrameParser {
     /// Bytes of the preface, or of a frame, still to come.
     left: usize,
     in_headers: bool,
@@ -30,9 +30,9 @@ pub(super) struct Frames {
     filled: usize,
 }
 
-impl Frames {
+impl FrameParser {
     pub(super) fn new() -> Self {
-        Frames { left: PREFACE, in_headers: false, head: [0; FRAME_HEAD], filled: 0 }
+        FrameParser { left: PREFACE, in_headers: false, head: [0; FRAME_HEAD], filled: 0 }
     }
 
     /// Parses the frames in `bytes`, and replaces `%` in the authorities of HEADERS frames.
@@ -90,7 +90,7 @@ fn mend_authority(block: &mut [u8]) {
 }
 
 /// A connection with this replacement.
-pub(super) type LocalConnection = Watched<UnixStream, Frames>;
+pub(super) type LocalConnection = ObservedStream<UnixStream, FrameParser>;
 
 impl Connected for LocalConnection {
     type ConnectInfo = ();
@@ -98,7 +98,7 @@ impl Connected for LocalConnection {
     fn connect_info(&self) -> Self::ConnectInfo {}
 }
 
-impl Watch for Frames {
+impl ReadObserver for FrameParser {
     fn after_read(
         &mut self,
         read: Poll<io::Result<()>>,
@@ -136,7 +136,7 @@ mod tests {
         // However the bytes arrive, as long as the authority comes in one piece.
         for first in 0..head - 12 {
             let mut mended = bytes.clone();
-            let mut frames = Frames::new();
+            let mut frames = FrameParser::new();
             let (a, b) = mended.split_at_mut(first);
             frames.mend(a);
             frames.mend(b);

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Observes the incoming bytes of a stream.
-pub(super) trait Watch: Unpin {
+pub(super) trait ReadObserver: Unpin {
     /// Called after each attempt to read, with its result and the new bytes. Returns the result for
     /// the reader.
     fn after_read(
@@ -19,18 +19,18 @@ pub(super) trait Watch: Unpin {
 }
 
 /// A stream whose incoming bytes are observed.
-pub(super) struct Watched<S, W> {
+pub(super) struct ObservedStream<S, W> {
     stream: S,
     pub(super) watch: W,
 }
 
-impl<S, W> Watched<S, W> {
+impl<S, W> ObservedStream<S, W> {
     pub(super) fn new(stream: S, watch: W) -> Self {
-        Watched { stream, watch }
+        ObservedStream { stream, watch }
     }
 }
 
-impl<S: AsyncRead + Unpin, W: Watch> AsyncRead for Watched<S, W> {
+impl<S: AsyncRead + Unpin, W: ReadObserver> AsyncRead for ObservedStream<S, W> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -43,7 +43,7 @@ impl<S: AsyncRead + Unpin, W: Watch> AsyncRead for Watched<S, W> {
     }
 }
 
-impl<S: AsyncWrite + Unpin, W: Watch> AsyncWrite for Watched<S, W> {
+impl<S: AsyncWrite + Unpin, W: ReadObserver> AsyncWrite for ObservedStream<S, W> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

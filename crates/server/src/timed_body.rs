@@ -14,7 +14,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 /// A body with a limit for the time that it takes to arrive.
-pub(super) struct Arriving {
+pub(super) struct TimedBody {
     body: Body,
     limit: Duration,
     /// Started when the body is first waited for: most bodies have arrived already, and need no
@@ -22,14 +22,14 @@ pub(super) struct Arriving {
     end: Option<Pin<Box<Sleep>>>,
 }
 
-impl Arriving {
+impl TimedBody {
     /// `body`, which must arrive within `limit`.
     pub(super) fn new(body: Body, limit: Duration) -> Self {
-        Arriving { body, limit, end: None }
+        TimedBody { body, limit, end: None }
     }
 }
 
-impl http_body::Body for Arriving {
+impl http_body::Body for TimedBody {
     type Data = Bytes;
     type Error = Status;
 

@@ -19,15 +19,15 @@ use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use webpki::{EndEntityCert, KeyUsage};
 
-use super::files::Files;
+use super::files::WatchedFiles;
 use crate::config::{Pem, TlsConfig};
 use tensorserve_tensor::error::{Error, Result};
 
 /// Key and certificates of a port. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Certificates(Arc<Inner>);
+pub(super) struct Certificates(Arc<CertificatesInner>);
 
-struct Inner {
+struct CertificatesInner {
     from: TlsConfig,
     /// The ALPN name of the port's protocol.
     protocol: &'static [u8],
@@ -42,14 +42,14 @@ impl Certificates {
     /// If the key or a certificate cannot be used: which one, and why.
     pub(super) fn new(tls: &TlsConfig, protocol: &'static [u8]) -> Result<Self> {
         let current = ArcSwap::from_pointee(server_config(tls, protocol)?);
-        Ok(Certificates(Arc::new(Inner { from: tls.clone(), protocol, current })))
+        Ok(Certificates(Arc::new(CertificatesInner { from: tls.clone(), protocol, current })))
     }
 
     /// Their files, and how they are reloaded. Open connections are not affected.
-    pub(super) fn files(&self) -> Files {
+    pub(super) fn files(&self) -> WatchedFiles {
         let this = self.clone();
-        Files::new(self.0.from.files(), move || {
-            let Inner { from, protocol, current } = &*this.0;
+        WatchedFiles::new(self.0.from.files(), move || {
+            let CertificatesInner { from, protocol, current } = &*this.0;
             current.store(Arc::new(server_config(&from.again()?, protocol)?));
             Ok(format!("{}: reloaded; new connections use it", from.certificate.origin))
         })
@@ -107,10 +107,6 @@ fn server_config(tls: &TlsConfig, protocol: &[u8]) -> Result<ServerConfig> {
 /// Checks that each certificate of a chain is valid today.
 fn check_time(pem: &Pem, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<()> {
     let today = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default());
-    let date = |time: UnixTime| {
-        let time = UNIX_EPOCH + Duration::from_secs(time.as_secs());
-        httpdate::fmt_http_date(time)
-    };
     for certificate in chain {
         let parsed = EndEntityCert::try_from(certificate).map_err(|e| unusable(pem, e))?;
         // Without roots this always fails, but it checks the time first.
@@ -129,6 +125,10 @@ fn check_time(pem: &Pem, chain: &[CertificateDer<'_>], now: SystemTime) -> Resul
     Ok(())
 }
 
+fn date(time: UnixTime) -> String {
+    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(time.as_secs()))
+}
+
 fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.text.as_bytes()).collect();
     let all = all.map_err(|e| unusable(pem, e))?;
@@ -143,7 +143,7 @@ fn unusable(pem: &Pem, why: impl std::fmt::Display) -> Error {
 }
 
 /// A connection, encrypted or not.
-pub(super) enum Stream<S = TcpStream> {
+pub(super) enum MaybeTlsStream<S = TcpStream> {
     Plain(S),
     Encrypted(Box<TlsStream<S>>),
 }
@@ -153,9 +153,9 @@ pub(super) async fn accept(
     mut stream: TcpStream,
     certificates: Option<&Certificates>,
     patience: Duration,
-) -> io::Result<Stream> {
+) -> io::Result<MaybeTlsStream> {
     let Some(certificates) = certificates else {
-        return Ok(Stream::Plain(stream));
+        return Ok(MaybeTlsStream::Plain(stream));
     };
     let handshake = async {
         let mut first = [0];
@@ -178,19 +178,19 @@ pub(super) async fn encrypt<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     certificates: Option<&Certificates>,
     patience: Duration,
-) -> io::Result<Stream<S>> {
+) -> io::Result<MaybeTlsStream<S>> {
     match certificates {
         Some(certificates) => in_time(certificates.acceptor().accept(stream), patience).await,
-        None => Ok(Stream::Plain(stream)),
+        None => Ok(MaybeTlsStream::Plain(stream)),
     }
 }
 
 async fn in_time<S>(
     handshake: impl Future<Output = io::Result<TlsStream<S>>>,
     patience: Duration,
-) -> io::Result<Stream<S>> {
+) -> io::Result<MaybeTlsStream<S>> {
     let stream = match timeout(patience, handshake).await {
-        Ok(Ok(stream)) => Ok(Stream::Encrypted(Box::new(stream))),
+        Ok(Ok(stream)) => Ok(MaybeTlsStream::Encrypted(Box::new(stream))),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the handshake timed out")),
     };
@@ -216,13 +216,13 @@ async fn refuse_plain(stream: &mut TcpStream) -> io::Result<()> {
 macro_rules! either {
     ($stream:ident . $method:ident ($($argument:expr),*)) => {
         match $stream.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).$method($($argument),*),
-            Stream::Encrypted(stream) => Pin::new(stream.as_mut()).$method($($argument),*),
+            MaybeTlsStream::Plain(stream) => Pin::new(stream).$method($($argument),*),
+            MaybeTlsStream::Encrypted(stream) => Pin::new(stream.as_mut()).$method($($argument),*),
         }
     };
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for MaybeTlsStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -232,7 +232,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MaybeTlsStream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -259,8 +259,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            Stream::Plain(stream) => stream.is_write_vectored(),
-            Stream::Encrypted(stream) => stream.is_write_vectored(),
+            MaybeTlsStream::Plain(stream) => stream.is_write_vectored(),
+            MaybeTlsStream::Encrypted(stream) => stream.is_write_vectored(),
         }
     }
 }

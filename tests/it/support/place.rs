@@ -11,7 +11,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tensorserve::config::{Config, Settings};
 use tensorserve_core::engine::{
-    Call, Choice, EntryPoint, InferRequest, InferResponse, Method, ModelSpec, SignatureRun,
+    EntryPoint, InferRequest, InferResponse, InferenceCall, Method, ModelSpec, SignatureRun,
+    VersionSelector,
 };
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
@@ -171,12 +172,12 @@ impl Place {
     /// A request for the model `m` that has not been sent yet.
     pub fn ask(&self, input: Tensor, deadline: Instant) -> Pending {
         let engine = self.server.engine.clone();
-        let spec = ModelSpec { name: "m", choice: Choice::Latest };
+        let spec = ModelSpec { name: "m", choice: VersionSelector::Latest };
         let handle = engine.repository().resolve(&spec).expect("the model is ready");
         let (signature, _) = handle.signature("serving_default").expect("a signature");
         let request = InferRequest::new(handle, SignatureRun::predict(signature, vec![input]));
         let entry = EntryPoint { protocol: "test", method: Method::Predict };
-        let call = Call { deadline, ..engine.call(entry, Instant::now()) };
+        let call = InferenceCall { deadline, ..engine.call(entry, Instant::now()) };
         Box::pin(async move {
             let encode = |(), response: InferResponse| Ok(response.into_single().outputs);
             // A request that is forgotten fails its test, and does not hang it.

@@ -17,25 +17,27 @@ use std::time::Instant;
 use crossbeam::utils::CachePadded;
 use tokio::sync::oneshot;
 
-use super::{BatchOutput, Inner, Task, Verdict, Waiter, assemble, expired, failed};
+use super::{
+    BatchOutput, BatchTask, QueueInner, TaskMessage, WaitingTask, assemble, expired, failed,
+};
 use tensorserve_tensor::error::{Error, Result};
 
 /// After this many yields in a row without another request, most yields are skipped …
-const LONELY: u32 = 8;
+const FRUITLESS_YIELDS: u32 = 8;
 /// … except one in this many.
-const HOPEFUL_EVERY: u32 = 16;
+const YIELD_EVERY: u32 = 16;
 
 /// The lanes of a queue: one per server thread, so that threads do not contend for them.
 pub(super) struct Lanes {
     lanes: Box<[CachePadded<Mutex<Lane>>]>,
     /// Yields in a row without another request.
-    lonely: CachePadded<AtomicU32>,
+    fruitless: CachePadded<AtomicU32>,
 }
 
 #[derive(Default)]
 struct Lane {
     has_leader: bool,
-    followers: VecDeque<Waiter>,
+    followers: VecDeque<WaitingTask>,
 }
 
 impl Lanes {
@@ -43,7 +45,7 @@ impl Lanes {
         let count = (2 * cores).next_power_of_two();
         Lanes {
             lanes: (0..count).map(|_| CachePadded::default()).collect(),
-            lonely: CachePadded::default(),
+            fruitless: CachePadded::default(),
         }
     }
 
@@ -56,14 +58,14 @@ impl Lanes {
 
     /// Whether a leader should yield, so that other requests can join its batch.
     fn is_worth_yielding(&self) -> bool {
-        let lonely = self.lonely.load(Relaxed);
-        lonely < LONELY || lonely.is_multiple_of(HOPEFUL_EVERY)
+        let fruitless = self.fruitless.load(Relaxed);
+        fruitless < FRUITLESS_YIELDS || fruitless.is_multiple_of(YIELD_EVERY)
     }
 
-    fn note_company(&self, mates: usize) {
-        let lonely = self.lonely.load(Relaxed);
-        let next = if mates > 0 { 0 } else { lonely.wrapping_add(1).max(1) };
-        self.lonely.store(next, Relaxed);
+    fn record_mates(&self, mates: usize) {
+        let fruitless = self.fruitless.load(Relaxed);
+        let next = if mates > 0 { 0 } else { fruitless.wrapping_add(1).max(1) };
+        self.fruitless.store(next, Relaxed);
     }
 }
 
@@ -77,13 +79,13 @@ fn this_thread() -> usize {
 }
 
 /// Runs `task` in a batch with other requests that have arrived on this thread.
-pub(super) async fn submit(inner: &Inner, task: Task) -> Result<BatchOutput> {
+pub(super) async fn submit(inner: &QueueInner, task: BatchTask) -> Result<BatchOutput> {
     let index = this_thread();
     let joined = {
         let mut lane = inner.lanes.lane(index);
         if lane.has_leader {
             let (reply, verdict) = oneshot::channel();
-            lane.followers.push_back(Waiter { task, reply });
+            lane.followers.push_back(WaitingTask { task, reply });
             Ok(verdict)
         } else {
             lane.has_leader = true;
@@ -100,8 +102,8 @@ pub(super) async fn submit(inner: &Inner, task: Task) -> Result<BatchOutput> {
             task
         }
         Ok(verdict) => match verdict.await {
-            Ok(Verdict::Done(answer)) => return answer,
-            Ok(Verdict::Lead(task)) => task,
+            Ok(TaskMessage::Done(answer)) => return answer,
+            Ok(TaskMessage::Lead(task)) => task,
             Err(_) => return Err(failed()),
         },
     };
@@ -109,7 +111,7 @@ pub(super) async fn submit(inner: &Inner, task: Task) -> Result<BatchOutput> {
 }
 
 /// Hands the lead over, then runs one batch that includes `own`.
-fn lead(inner: &Inner, index: usize, own: Task) -> Result<BatchOutput> {
+fn lead(inner: &QueueInner, index: usize, own: BatchTask) -> Result<BatchOutput> {
     let now = Instant::now();
     let limit = inner.batch_limit(true);
     let mates = {
@@ -118,7 +120,7 @@ fn lead(inner: &Inner, index: usize, own: Task) -> Result<BatchOutput> {
         hand_on(&mut lane);
         mates
     };
-    inner.lanes.note_company(mates.len());
+    inner.lanes.record_mates(mates.len());
     if own.deadline.is_some_and(|deadline| deadline <= now) {
         // The other requests of the batch are still waited for.
         answer(inner, mates);
@@ -140,14 +142,14 @@ fn lead(inner: &Inner, index: usize, own: Task) -> Result<BatchOutput> {
 
 /// Takes those followers, in order, that can join `own` in a batch of at most `limit` rows.
 fn take_mates(
-    inner: &Inner,
-    followers: &mut VecDeque<Waiter>,
-    own: &Task,
+    inner: &QueueInner,
+    followers: &mut VecDeque<WaitingTask>,
+    own: &BatchTask,
     limit: usize,
     now: Instant,
-) -> Vec<Waiter> {
+) -> Vec<WaitingTask> {
     let padding = inner.config.pad_variable_length_inputs;
-    let most = inner.trust.most_requests();
+    let most = inner.verification.most_requests();
     let mut mates = Vec::new();
     let mut rows = own.rows;
     for _ in 0..followers.len() {
@@ -171,8 +173,8 @@ fn take_mates(
 /// Makes the first follower whose client still waits the leader. Without one, the lane has no
 /// leader.
 fn hand_on(lane: &mut Lane) {
-    while let Some(Waiter { task, reply }) = lane.followers.pop_front() {
-        if reply.send(Verdict::Lead(task)).is_ok() {
+    while let Some(WaitingTask { task, reply }) = lane.followers.pop_front() {
+        if reply.send(TaskMessage::Lead(task)).is_ok() {
             return;
         }
     }
@@ -180,8 +182,8 @@ fn hand_on(lane: &mut Lane) {
 }
 
 /// Runs the batch of requests whose leader's deadline has passed.
-fn answer(inner: &Inner, mates: Vec<Waiter>) {
-    let tasks: Vec<&Task> = mates.iter().map(|mate| &mate.task).collect();
+fn answer(inner: &QueueInner, mates: Vec<WaitingTask>) {
+    let tasks: Vec<&BatchTask> = mates.iter().map(|mate| &mate.task).collect();
     if tasks.is_empty() {
         return;
     }
@@ -193,13 +195,13 @@ fn answer(inner: &Inner, mates: Vec<Waiter>) {
 
 /// Hands the lead over if the leader is dropped while it yields (its client has disconnected).
 struct Leadership<'a> {
-    inner: &'a Inner,
+    inner: &'a QueueInner,
     index: usize,
     held: bool,
 }
 
 impl<'a> Leadership<'a> {
-    fn new(inner: &'a Inner, index: usize) -> Self {
+    fn new(inner: &'a QueueInner, index: usize) -> Self {
         let held = true;
         Leadership { inner, index, held }
     }

@@ -1,7 +1,7 @@
 //! The dynamic batcher: requests for one signature of one model version run together when that
 //! is cheaper than running each alone.
 //!
-//! A [`Queue`] holds the requests of one signature; the [`Batcher`] owns the threads that queues
+//! A [`BatchQueue`] holds the requests of one signature; the [`Batcher`] owns the threads that queues
 //! share. Each request takes one of three paths, chosen by the measured cost of the signature's
 //! runs:
 //!
@@ -23,8 +23,8 @@ use tokio::sync::oneshot;
 
 use self::cost::CostModel;
 use self::lane::Lanes;
-use self::pool::{Pool, Waiting};
-use self::trust::Trust;
+use self::pool::{Pool, PoolQueue};
+use self::verification::BatchVerification;
 use crate::config::{BatchConfig, BatchMode};
 use crate::metrics::QueueMetrics;
 use tensorserve_platform::RunOptions;
@@ -36,10 +36,10 @@ mod cost;
 mod lane;
 mod pool;
 mod run;
-mod trust;
+mod verification;
 
 /// Runs a signature on the inputs of one batch. Blocks.
-pub trait Run: Send + Sync {
+pub trait BatchRunner: Send + Sync {
     /// The outputs, in order.
     ///
     /// # Errors
@@ -67,12 +67,12 @@ pub struct RunTiming {
 
 /// When a run began, and how long it took.
 #[derive(Clone, Copy)]
-struct Spent {
+struct RunSpan {
     started: Instant,
     time: Duration,
 }
 
-impl Spent {
+impl RunSpan {
     /// The timing of a request of this run that entered the queue at `queued`.
     fn since(self, queued: Instant) -> RunTiming {
         RunTiming { queue_delay: self.started.saturating_duration_since(queued), run: self.time }
@@ -81,7 +81,7 @@ impl Spent {
 
 /// Properties of a queue's signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traits {
+pub struct SignatureTraits {
     /// Inputs and outputs declare a variable 0-th dimension.
     pub batchable: bool,
     /// A run changes no state, so that it can be repeated.
@@ -90,11 +90,11 @@ pub struct Traits {
 
 /// Threads shared by all queues.
 pub struct Batcher {
-    shared: Arc<Shared>,
+    shared: Arc<BatcherShared>,
 }
 
 /// What all queues share.
-struct Shared {
+struct BatcherShared {
     pool: Pool,
     /// Runs in progress in the whole process.
     active: AtomicUsize,
@@ -118,7 +118,7 @@ impl Batcher {
     /// If a thread cannot be started.
     pub fn new(threads: usize, inline_budget: Duration) -> Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BatcherShared {
             pool: Pool::default(),
             active: AtomicUsize::new(0),
             cores,
@@ -133,13 +133,21 @@ impl Batcher {
     pub fn queue(
         &self,
         config: BatchConfig,
-        traits: Traits,
+        traits: SignatureTraits,
         metrics: QueueMetrics,
-        run: Arc<dyn Run>,
-    ) -> Queue {
-        let (trust, cost) = (Trust::new(config.mode, traits), Arc::default());
+        run: Arc<dyn BatchRunner>,
+    ) -> BatchQueue {
+        let (verification, cost) = (BatchVerification::new(config.mode, traits), Arc::default());
         let shared = Arc::clone(&self.shared);
-        Queue(Arc::new(Inner::new(shared, config, traits, metrics, run, cost, trust)))
+        BatchQueue(Arc::new(QueueInner::new(
+            shared,
+            config,
+            traits,
+            metrics,
+            run,
+            cost,
+            verification,
+        )))
     }
 }
 
@@ -150,48 +158,48 @@ impl Drop for Batcher {
 }
 
 /// The requests of one signature of one model version.
-pub struct Queue(Arc<Inner>);
+pub struct BatchQueue(Arc<QueueInner>);
 
-struct Inner {
-    shared: Arc<Shared>,
+struct QueueInner {
+    shared: Arc<BatcherShared>,
     config: BatchConfig,
-    traits: Traits,
+    traits: SignatureTraits,
     metrics: QueueMetrics,
-    run: Arc<dyn Run>,
+    run: Arc<dyn BatchRunner>,
     cost: Arc<CostModel>,
-    trust: Trust,
+    verification: BatchVerification,
     lanes: Lanes,
-    waiting: Waiting,
+    waiting: PoolQueue,
     /// Requests in flight in this queue.
     present: AtomicUsize,
 }
 
 /// How a request is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    InPlace,
+enum ExecutionPath {
+    Inline,
     Lane,
     Pool,
 }
 
 /// Increments a counter until dropped.
-struct Counted<'a>(&'a AtomicUsize);
+struct CountGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Counted<'a> {
+impl<'a> CountGuard<'a> {
     fn new(counter: &'a AtomicUsize) -> Self {
         counter.fetch_add(1, Relaxed);
-        Counted(counter)
+        CountGuard(counter)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
 }
 
 /// One request in a queue.
-struct Task {
+struct BatchTask {
     inputs: Vec<Tensor>,
     /// Its 0-th dimension; 0 for a request that must run alone.
     rows: usize,
@@ -200,20 +208,20 @@ struct Task {
 }
 
 /// A task that waits, and the channel for its response.
-struct Waiter {
-    task: Task,
-    reply: oneshot::Sender<Verdict>,
+struct WaitingTask {
+    task: BatchTask,
+    reply: oneshot::Sender<TaskMessage>,
 }
 
 /// The message to a waiting task.
-enum Verdict {
+enum TaskMessage {
     /// Its response.
     Done(Result<BatchOutput>),
     /// It becomes the lane's leader: it runs the next batch, which includes itself.
-    Lead(Task),
+    Lead(BatchTask),
 }
 
-impl Waiter {
+impl WaitingTask {
     /// `self` if the client still waits. A task whose deadline has passed gets that error.
     fn if_wanted(self, now: Instant) -> Option<Self> {
         if self.reply.is_closed() {
@@ -228,7 +236,7 @@ impl Waiter {
 
     fn answer(self, answer: Result<BatchOutput>) {
         // A client that has disconnected is not an error.
-        let _ = self.reply.send(Verdict::Done(answer));
+        let _ = self.reply.send(TaskMessage::Done(answer));
     }
 }
 
@@ -244,7 +252,7 @@ fn failed() -> Error {
     Error::internal("the batch could not be run: internal error; see the server log")
 }
 
-impl Queue {
+impl BatchQueue {
     /// Runs a request, alone or with others.
     ///
     /// # Errors
@@ -259,16 +267,16 @@ impl Queue {
         let inner = &self.0;
         let rows = inner.rows_of(&inputs)?;
         inner.metrics.asked(rows);
-        let task = Task { inputs, rows, deadline, queued: Instant::now() };
+        let task = BatchTask { inputs, rows, deadline, queued: Instant::now() };
         let most = inner.config.execution_size();
         if rows > most && inner.config.mode == BatchMode::On {
             return self.split(task, most).await;
         }
-        let _present = Counted::new(&inner.present);
-        match inner.way(rows) {
-            Way::InPlace => inner.run_alone(task),
-            Way::Lane => lane::submit(inner, task).await,
-            Way::Pool => pool::submit(inner, task).await,
+        let _present = CountGuard::new(&inner.present);
+        match inner.execution_path(rows) {
+            ExecutionPath::Inline => inner.run_alone(task),
+            ExecutionPath::Lane => lane::submit(inner, task).await,
+            ExecutionPath::Pool => pool::submit(inner, task).await,
         }
     }
 
@@ -276,10 +284,18 @@ impl Queue {
     /// Requests that are in this queue keep the old parameters.
     #[must_use]
     pub fn with_config(&self, config: BatchConfig) -> Self {
-        let Inner { shared, traits, metrics, run, cost, trust, .. } = &*self.0;
-        let trust = trust.under(config.mode, *traits);
+        let QueueInner { shared, traits, metrics, run, cost, verification, .. } = &*self.0;
+        let verification = verification.under(config.mode, *traits);
         let (shared, metrics, run) = (Arc::clone(shared), metrics.clone(), Arc::clone(run));
-        Queue(Arc::new(Inner::new(shared, config, *traits, metrics, run, Arc::clone(cost), trust)))
+        BatchQueue(Arc::new(QueueInner::new(
+            shared,
+            config,
+            *traits,
+            metrics,
+            run,
+            Arc::clone(cost),
+            verification,
+        )))
     }
 
     /// Whether neither this queue nor a queue that it replaced has a request.
@@ -317,17 +333,17 @@ impl Queue {
     /// Whether requests may be batched.
     #[must_use]
     pub fn joins(&self) -> bool {
-        self.0.trust.may_join()
+        self.0.verification.may_join()
     }
 
     /// Runs a request of more rows than a batch takes, in pieces.
-    async fn split(&self, task: Task, most: usize) -> Result<BatchOutput> {
+    async fn split(&self, task: BatchTask, most: usize) -> Result<BatchOutput> {
         let mut waiting = Vec::new();
         let mut start = 0;
         while start < task.rows {
             let rows = most.min(task.rows - start);
             let range = start..start + rows;
-            let piece = Task {
+            let piece = BatchTask {
                 inputs: task.inputs.iter().map(|t| t.slice_rows(range.clone())).collect(),
                 rows,
                 ..task
@@ -349,24 +365,35 @@ impl Queue {
     }
 }
 
-impl Inner {
+impl QueueInner {
     fn new(
-        shared: Arc<Shared>,
+        shared: Arc<BatcherShared>,
         config: BatchConfig,
-        traits: Traits,
+        traits: SignatureTraits,
         metrics: QueueMetrics,
-        run: Arc<dyn Run>,
+        run: Arc<dyn BatchRunner>,
         cost: Arc<CostModel>,
-        trust: Trust,
+        verification: BatchVerification,
     ) -> Self {
         let lanes = Lanes::new(shared.cores);
-        let (waiting, present) = (Waiting::default(), AtomicUsize::new(0));
-        Inner { shared, config, traits, metrics, run, cost, trust, lanes, waiting, present }
+        let (waiting, present) = (PoolQueue::default(), AtomicUsize::new(0));
+        QueueInner {
+            shared,
+            config,
+            traits,
+            metrics,
+            run,
+            cost,
+            verification,
+            lanes,
+            waiting,
+            present,
+        }
     }
 
     /// The rows that a request adds to a batch; 0 if it must run alone.
     fn rows_of(&self, inputs: &[Tensor]) -> Result<usize> {
-        if !self.trust.may_join() {
+        if !self.verification.may_join() {
             return Ok(0);
         }
         let rows = assemble::rows_of(inputs).unwrap_or(0);
@@ -380,48 +407,48 @@ impl Inner {
     }
 
     /// How a request of `rows` rows is executed.
-    fn way(&self, rows: usize) -> Way {
-        if !self.fits_in_place(rows.max(1)) {
-            return Way::Pool;
+    fn execution_path(&self, rows: usize) -> ExecutionPath {
+        if !self.fits_inline(rows.max(1)) {
+            return ExecutionPath::Pool;
         }
         let most = self.config.execution_size();
         if rows == 0 || rows >= most {
-            return Way::InPlace;
+            return ExecutionPath::Inline;
         }
         let worthwhile = self.cost.worthwhile_rows(most);
         if worthwhile <= rows {
-            return Way::InPlace;
+            return ExecutionPath::Inline;
         }
         // A batch that is short enough for this thread may be too small to gain anything.
-        let here = self.largest_in_place(worthwhile);
+        let here = self.largest_inline(worthwhile);
         if here > rows && self.cost.row_cost(here) <= self.cost.row_cost(worthwhile) * 1.5 {
-            return Way::Lane;
+            return ExecutionPath::Lane;
         }
         if self.present.load(Relaxed) <= 1 {
-            return Way::InPlace;
+            return ExecutionPath::Inline;
         }
-        Way::Pool
+        ExecutionPath::Pool
     }
 
     /// The largest batch, of up to `rows` rows, that a connection's thread may run.
-    fn largest_in_place(&self, rows: usize) -> usize {
+    fn largest_inline(&self, rows: usize) -> usize {
         let mut rows = rows;
-        while rows > 1 && !self.fits_in_place(rows) {
+        while rows > 1 && !self.fits_inline(rows) {
             rows /= 2;
         }
         rows
     }
 
     /// Whether a run of `rows` rows is known to be short enough for a connection's thread.
-    fn fits_in_place(&self, rows: usize) -> bool {
+    fn fits_inline(&self, rows: usize) -> bool {
         let expected = self.cost.predict(rows);
         expected.is_some_and(|time| time <= self.shared.inline_budget)
     }
 
     /// The largest batch to run now, on a connection's thread or on a thread of the pool.
-    fn batch_limit(&self, in_place: bool) -> usize {
+    fn batch_limit(&self, inline: bool) -> usize {
         let rows = self.cost.worthwhile_rows(self.config.execution_size());
-        if in_place { self.largest_in_place(rows) } else { rows }
+        if inline { self.largest_inline(rows) } else { rows }
     }
 
     /// The options for a run of `rows` rows, given the number of runs in progress.
@@ -445,17 +472,17 @@ impl Inner {
         inputs: &[Tensor],
         rows: usize,
         deadline: Option<Instant>,
-    ) -> Result<(Vec<Tensor>, Spent)> {
+    ) -> Result<(Vec<Tensor>, RunSpan)> {
         let active = &self.shared.active;
         // Decremented also when the run panics.
-        let _running = Counted::new(active);
+        let _running = CountGuard::new(active);
         let options = self.run_options(rows, deadline, active.load(Relaxed));
         let started = Instant::now();
         let outputs = self.run.run(inputs, options)?;
         let time = started.elapsed();
         self.cost.record(rows.max(1), time);
         self.metrics.ran(rows.max(1), time);
-        Ok((outputs, Spent { started, time }))
+        Ok((outputs, RunSpan { started, time }))
     }
 
     /// Records the padding of a batch, if there are allowed batch sizes.
@@ -466,7 +493,7 @@ impl Inner {
     }
 
     /// Runs one request alone, on this thread.
-    fn run_alone(&self, task: Task) -> Result<BatchOutput> {
+    fn run_alone(&self, task: BatchTask) -> Result<BatchOutput> {
         let size = assemble::allowed_size(task.rows, &self.config.allowed_batch_sizes);
         if task.rows == 0 || size == task.rows {
             let (outputs, spent) = self.run_once(&task.inputs, task.rows, task.deadline)?;

@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::{BatchOutput, Inner, Shared, Task, Verdict, Waiter, assemble, expired, failed};
+use super::{
+    BatchOutput, BatchTask, BatcherShared, QueueInner, TaskMessage, WaitingTask, assemble, expired,
+    failed,
+};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The queues with waiting requests, in a ring.
@@ -24,19 +27,19 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct Ring {
-    queues: VecDeque<Arc<Inner>>,
+    queues: VecDeque<Arc<QueueInner>>,
     stopped: bool,
 }
 
 /// The requests of one queue that wait for a thread.
 #[derive(Default)]
-pub(super) struct Waiting {
-    state: Mutex<State>,
+pub(super) struct PoolQueue {
+    state: Mutex<PoolQueueState>,
 }
 
 #[derive(Default)]
-struct State {
-    tasks: VecDeque<Waiter>,
+struct PoolQueueState {
+    tasks: VecDeque<WaitingTask>,
     rows: usize,
     /// Batches of this queue that are running.
     running: usize,
@@ -65,7 +68,7 @@ impl Pool {
 }
 
 /// Starts the threads.
-pub(super) fn start(shared: &Arc<Shared>, threads: usize) -> Result<()> {
+pub(super) fn start(shared: &Arc<BatcherShared>, threads: usize) -> Result<()> {
     for number in 0..threads.max(1) {
         let shared = Arc::clone(shared);
         thread::Builder::new()
@@ -77,7 +80,7 @@ pub(super) fn start(shared: &Arc<Shared>, threads: usize) -> Result<()> {
 }
 
 /// Waits for a thread to run `task`.
-pub(super) async fn submit(inner: &Arc<Inner>, task: Task) -> Result<BatchOutput> {
+pub(super) async fn submit(inner: &Arc<QueueInner>, task: BatchTask) -> Result<BatchOutput> {
     let deadline = task.deadline;
     wait(enqueue(inner, task)?, deadline).await
 }
@@ -86,7 +89,10 @@ pub(super) async fn submit(inner: &Arc<Inner>, task: Task) -> Result<BatchOutput
 ///
 /// # Errors
 /// [`Code::Unavailable`](tensorserve_tensor::error::Code::Unavailable) if the queue is full.
-pub(super) fn enqueue(inner: &Arc<Inner>, task: Task) -> Result<oneshot::Receiver<Verdict>> {
+pub(super) fn enqueue(
+    inner: &Arc<QueueInner>,
+    task: BatchTask,
+) -> Result<oneshot::Receiver<TaskMessage>> {
     let (reply, verdict) = oneshot::channel();
     let mut ring = lock(&inner.shared.pool.ring);
     let mut state = lock(&inner.waiting.state);
@@ -96,7 +102,7 @@ pub(super) fn enqueue(inner: &Arc<Inner>, task: Task) -> Result<oneshot::Receive
         check_room(inner, &state, rows)?;
     }
     state.rows += rows;
-    state.tasks.push_back(Waiter { task, reply });
+    state.tasks.push_back(WaitingTask { task, reply });
     if !state.listed {
         state.listed = true;
         ring.queues.push_back(Arc::clone(inner));
@@ -106,7 +112,7 @@ pub(super) fn enqueue(inner: &Arc<Inner>, task: Task) -> Result<oneshot::Receive
     Ok(verdict)
 }
 
-fn check_room(inner: &Inner, state: &State, rows: usize) -> Result<()> {
+fn check_room(inner: &QueueInner, state: &PoolQueueState, rows: usize) -> Result<()> {
     let most = inner.config.max_enqueued_batches;
     let size = inner.config.execution_size();
     if state.tasks.is_empty() || state.rows + rows <= most.saturating_mul(size) {
@@ -121,12 +127,12 @@ fn check_room(inner: &Inner, state: &State, rows: usize) -> Result<()> {
 
 /// Removes requests whose clients have disconnected or whose deadline has passed, so that they do
 /// not cause load shedding until the next batch forms.
-fn sweep(state: &mut State, now: Instant) {
+fn sweep(state: &mut PoolQueueState, now: Instant) {
     if state.swept.is_some_and(|swept| now < swept + SWEEP_EVERY) {
         return;
     }
     state.swept = Some(now);
-    let State { tasks, rows, .. } = state;
+    let PoolQueueState { tasks, rows, .. } = state;
     tasks.retain(|waiter| {
         let is_wanted = !waiter.reply.is_closed();
         if !is_wanted {
@@ -138,7 +144,7 @@ fn sweep(state: &mut State, now: Instant) {
 
 /// Waits for the response, until `deadline`.
 pub(super) async fn wait(
-    verdict: oneshot::Receiver<Verdict>,
+    verdict: oneshot::Receiver<TaskMessage>,
     deadline: Option<Instant>,
 ) -> Result<BatchOutput> {
     let verdict = match deadline {
@@ -149,14 +155,14 @@ pub(super) async fn wait(
         },
     };
     match verdict {
-        Ok(Verdict::Done(answer)) => answer,
-        Ok(Verdict::Lead(_)) | Err(_) => Err(Error::unavailable("the server is stopping")),
+        Ok(TaskMessage::Done(answer)) => answer,
+        Ok(TaskMessage::Lead(_)) | Err(_) => Err(Error::unavailable("the server is stopping")),
     }
 }
 
 /// The next step of a pool thread.
-enum Found {
-    Batch(Arc<Inner>, Vec<Waiter>),
+enum NextStep {
+    Batch(Arc<QueueInner>, Vec<WaitingTask>),
     /// No batch is due before this much time has passed.
     Later(Option<Duration>),
 }
@@ -165,17 +171,17 @@ fn work(pool: &Pool) {
     let mut ring = lock(&pool.ring);
     while !ring.stopped {
         match next_batch(&mut ring) {
-            Found::Batch(inner, batch) => {
+            NextStep::Batch(inner, batch) => {
                 drop(ring);
                 run(&inner, batch);
                 ring = lock(&pool.ring);
                 let mut state = lock(&inner.waiting.state);
                 state.running -= 1;
             }
-            Found::Later(None) => {
+            NextStep::Later(None) => {
                 ring = pool.changed.wait(ring).unwrap_or_else(PoisonError::into_inner);
             }
-            Found::Later(Some(time)) => {
+            NextStep::Later(Some(time)) => {
                 let waited = pool.changed.wait_timeout(ring, time);
                 ring = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
@@ -184,7 +190,7 @@ fn work(pool: &Pool) {
 }
 
 /// Finds the first queue in the ring with a batch that is due.
-fn next_batch(ring: &mut Ring) -> Found {
+fn next_batch(ring: &mut Ring) -> NextStep {
     let now = Instant::now();
     let mut soonest: Option<Duration> = None;
     for _ in 0..ring.queues.len() {
@@ -208,18 +214,18 @@ fn next_batch(ring: &mut Ring) -> Found {
             if listed {
                 ring.queues.push_back(Arc::clone(&inner));
             }
-            return Found::Batch(inner, batch);
+            return NextStep::Batch(inner, batch);
         }
         drop(state);
         ring.queues.push_back(inner);
         soonest = Some(soonest.map_or(wait, |s| s.min(wait)));
     }
-    Found::Later(soonest)
+    NextStep::Later(soonest)
 }
 
 /// Removes requests whose clients have disconnected or whose deadline has passed.
-fn drop_unwanted(state: &mut State, now: Instant) {
-    let State { tasks, rows, .. } = state;
+fn drop_unwanted(state: &mut PoolQueueState, now: Instant) {
+    let PoolQueueState { tasks, rows, .. } = state;
     let waiters = std::mem::take(tasks);
     tasks.extend(waiters.into_iter().filter_map(|waiter| {
         let size = waiter.task.rows.max(1);
@@ -232,7 +238,12 @@ fn drop_unwanted(state: &mut State, now: Instant) {
 }
 
 /// How long the queue's next batch may still grow.
-fn time_to_wait(inner: &Inner, state: &State, limit: usize, now: Instant) -> Duration {
+fn time_to_wait(
+    inner: &QueueInner,
+    state: &PoolQueueState,
+    limit: usize,
+    now: Instant,
+) -> Duration {
     let timeout = inner.config.timeout;
     let oldest = state.tasks.front().map(|waiter| waiter.task.queued);
     if state.running == 0 || state.rows >= limit || timeout.is_zero() {
@@ -243,10 +254,10 @@ fn time_to_wait(inner: &Inner, state: &State, limit: usize, now: Instant) -> Dur
 }
 
 /// Takes the first request, and later ones that can join its batch.
-fn take(inner: &Inner, state: &mut State, limit: usize) -> Vec<Waiter> {
+fn take(inner: &QueueInner, state: &mut PoolQueueState, limit: usize) -> Vec<WaitingTask> {
     let padding = inner.config.pad_variable_length_inputs;
-    let most = inner.trust.most_requests();
-    let mut batch: Vec<Waiter> = Vec::new();
+    let most = inner.verification.most_requests();
+    let mut batch: Vec<WaitingTask> = Vec::new();
     let mut left = VecDeque::with_capacity(state.tasks.len());
     let mut rows = 0;
     for waiter in state.tasks.drain(..) {
@@ -273,8 +284,8 @@ fn take(inner: &Inner, state: &mut State, limit: usize) -> Vec<Waiter> {
     batch
 }
 
-fn run(inner: &Inner, batch: Vec<Waiter>) {
-    let tasks: Vec<&Task> = batch.iter().map(|waiter| &waiter.task).collect();
+fn run(inner: &QueueInner, batch: Vec<WaitingTask>) {
+    let tasks: Vec<&BatchTask> = batch.iter().map(|waiter| &waiter.task).collect();
     // A panic during a run must fail this batch only, and not end the thread.
     let answers =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| inner.run_together(&tasks)));

@@ -3,18 +3,18 @@
 use std::time::Instant;
 
 use super::assemble::{allowed_size, assemble, same_answer, split, unsplittable};
-use super::{BatchOutput, Inner, Spent, Task};
+use super::{BatchOutput, BatchTask, QueueInner, RunSpan};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
 
-type Answer = Result<BatchOutput>;
+type BatchResult = Result<BatchOutput>;
 
 const UNSPLITTABLE: &str = "its outputs do not have the batch's 0-th dimension";
 
-impl Inner {
+impl QueueInner {
     /// Runs `tasks`, which can be joined, as one batch; the results are in their order. An error
     /// caused by one request is never reported to another.
-    pub(super) fn run_together(&self, tasks: &[&Task]) -> Vec<Answer> {
+    pub(super) fn run_together(&self, tasks: &[&BatchTask]) -> Vec<BatchResult> {
         let started = Instant::now();
         for task in tasks {
             self.metrics.waited(started.saturating_duration_since(task.queued));
@@ -24,7 +24,7 @@ impl Inner {
         }
         let equal = are_equal(tasks);
         let batched = match self.run_batch(tasks) {
-            Ok(Some((answers, spent))) if !self.trust.must_test(equal) => {
+            Ok(Some((answers, spent))) if !self.verification.must_test(equal) => {
                 let pairs = tasks.iter().zip(answers);
                 let ran = pairs.map(|(task, outputs)| {
                     Ok(BatchOutput { outputs, timing: spent.since(task.queued) })
@@ -43,16 +43,16 @@ impl Inner {
             }
             Err(_) => return tasks.iter().map(|task| self.run_by_itself(task)).collect(),
         };
-        let alone: Vec<Answer> = tasks.iter().map(|task| self.run_by_itself(task)).collect();
+        let alone: Vec<BatchResult> = tasks.iter().map(|task| self.run_by_itself(task)).collect();
         let Some((batched, _)) = batched else {
             self.stop_joining(UNSPLITTABLE);
             return alone;
         };
-        let agrees = |(alone, batched): (&Answer, &Vec<Tensor>)| {
+        let agrees = |(alone, batched): (&BatchResult, &Vec<Tensor>)| {
             alone.as_ref().is_ok_and(|alone| same_answer(&alone.outputs, batched))
         };
         if alone.iter().zip(&batched).all(agrees) {
-            self.trust.agreed(equal);
+            self.verification.agreed(equal);
         } else {
             self.stop_joining(
                 "its outputs in a batch differ from its outputs for a single request",
@@ -62,7 +62,7 @@ impl Inner {
     }
 
     /// Assembles, runs and splits a batch; `None` if the outputs cannot be split.
-    fn run_batch(&self, tasks: &[&Task]) -> Result<Option<(Vec<Vec<Tensor>>, Spent)>> {
+    fn run_batch(&self, tasks: &[&BatchTask]) -> Result<Option<(Vec<Vec<Tensor>>, RunSpan)>> {
         let rows: Vec<usize> = tasks.iter().map(|task| task.rows).collect();
         let size = allowed_size(rows.iter().sum(), &self.config.allowed_batch_sizes);
         self.note_padding(rows.iter().sum(), size);
@@ -75,29 +75,31 @@ impl Inner {
         Ok(split(&outputs, &rows, size).map(|answers| (answers, spent)))
     }
 
-    fn run_by_itself(&self, task: &Task) -> Answer {
-        self.run_alone(Task { inputs: task.inputs.clone(), ..*task })
+    fn run_by_itself(&self, task: &BatchTask) -> BatchResult {
+        self.run_alone(BatchTask { inputs: task.inputs.clone(), ..*task })
     }
 
     fn stop_joining(&self, why: &str) {
-        if self.trust.refute() {
+        if self.verification.refute() {
             log::warn!("{}: requests are no longer batched: {why}", self.metrics.name());
         }
     }
 }
 
 /// Whether all requests are equal, so that mixed rows could remain unnoticed.
-fn are_equal(tasks: &[&Task]) -> bool {
+fn are_equal(tasks: &[&BatchTask]) -> bool {
     let Some((first, rest)) = tasks.split_first() else {
         return true;
     };
-    let same = |a: &Tensor, b: &Tensor| match (a.strings(), b.strings()) {
+    rest.iter().all(|task| {
+        let mut pairs = task.inputs.iter().zip(&first.inputs);
+        pairs.all(|(a, b)| have_equal_content(a, b))
+    })
+}
+
+fn have_equal_content(a: &Tensor, b: &Tensor) -> bool {
+    match (a.strings(), b.strings()) {
         (Some(a), Some(b)) => a.iter().eq(b.iter()),
         _ => a.bytes() == b.bytes(),
-    };
-    let all_same = |task: &&Task| {
-        let mut pairs = task.inputs.iter().zip(&first.inputs);
-        pairs.all(|(a, b)| same(a, b))
-    };
-    rest.iter().all(all_same)
+    }
 }

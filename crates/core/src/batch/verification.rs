@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use super::Traits;
+use super::SignatureTraits;
 use crate::config::BatchMode;
 
 /// How many batches with equal outputs count as proof.
@@ -22,7 +22,7 @@ const TRIAL_REQUESTS: usize = 4;
 const AUDIT_EVERY: u32 = 4096;
 
 /// The state of the verification for one signature.
-pub(super) struct Trust {
+pub(super) struct BatchVerification {
     mode: BatchMode,
     joins: AtomicBool,
     /// Verified batches of equal requests, and of requests that differ.
@@ -31,14 +31,14 @@ pub(super) struct Trust {
     since_audit: AtomicU32,
 }
 
-impl Trust {
-    pub(super) fn new(mode: BatchMode, traits: Traits) -> Self {
+impl BatchVerification {
+    pub(super) fn new(mode: BatchMode, traits: SignatureTraits) -> Self {
         let joins = match mode {
             BatchMode::Off => false,
             BatchMode::On => true,
             BatchMode::Auto => traits.batchable && traits.read_only,
         };
-        Trust {
+        BatchVerification {
             mode,
             joins: AtomicBool::new(joins),
             equal: AtomicU32::new(0),
@@ -49,8 +49,8 @@ impl Trust {
 
     /// The verification for the same signature in another mode. Between `auto` and `auto` the
     /// results so far are kept.
-    pub(super) fn under(&self, mode: BatchMode, traits: Traits) -> Self {
-        let next = Trust::new(mode, traits);
+    pub(super) fn under(&self, mode: BatchMode, traits: SignatureTraits) -> Self {
+        let next = BatchVerification::new(mode, traits);
         if mode == BatchMode::Auto && self.mode == BatchMode::Auto {
             for (next, found) in [(&next.equal, &self.equal), (&next.different, &self.different)] {
                 next.store(found.load(Relaxed), Relaxed);
@@ -107,47 +107,47 @@ impl Trust {
 mod tests {
     use super::*;
 
-    const GOOD: Traits = Traits { batchable: true, read_only: true };
+    const GOOD: SignatureTraits = SignatureTraits { batchable: true, read_only: true };
 
     #[test]
     fn what_may_write_or_declares_no_batch_is_not_joined_unasked() {
-        let state = Traits { read_only: false, ..GOOD };
-        let fixed = Traits { batchable: false, ..GOOD };
-        assert!(Trust::new(BatchMode::Auto, GOOD).may_join());
-        assert!(!Trust::new(BatchMode::Auto, state).may_join());
-        assert!(!Trust::new(BatchMode::Auto, fixed).may_join());
-        assert!(Trust::new(BatchMode::On, fixed).may_join());
-        assert!(!Trust::new(BatchMode::Off, GOOD).may_join());
+        let state = SignatureTraits { read_only: false, ..GOOD };
+        let fixed = SignatureTraits { batchable: false, ..GOOD };
+        assert!(BatchVerification::new(BatchMode::Auto, GOOD).may_join());
+        assert!(!BatchVerification::new(BatchMode::Auto, state).may_join());
+        assert!(!BatchVerification::new(BatchMode::Auto, fixed).may_join());
+        assert!(BatchVerification::new(BatchMode::On, fixed).may_join());
+        assert!(!BatchVerification::new(BatchMode::Off, GOOD).may_join());
     }
 
     #[test]
     fn equal_requests_prove_nothing_about_different_ones() {
-        let trust = Trust::new(BatchMode::Auto, GOOD);
-        assert_eq!(trust.most_requests(), TRIAL_REQUESTS);
+        let verification = BatchVerification::new(BatchMode::Auto, GOOD);
+        assert_eq!(verification.most_requests(), TRIAL_REQUESTS);
         for _ in 0..PROOF {
-            assert!(trust.must_test(true));
-            trust.agreed(true);
+            assert!(verification.must_test(true));
+            verification.agreed(true);
         }
-        assert!(!trust.must_test(true));
-        assert!(trust.must_test(false));
-        assert_eq!(trust.most_requests(), usize::MAX);
-        (0..PROOF).for_each(|_| trust.agreed(false));
-        assert!(!trust.must_test(false));
+        assert!(!verification.must_test(true));
+        assert!(verification.must_test(false));
+        assert_eq!(verification.most_requests(), usize::MAX);
+        (0..PROOF).for_each(|_| verification.agreed(false));
+        assert!(!verification.must_test(false));
     }
 
     #[test]
     fn proof_is_audited() {
-        let trust = Trust::new(BatchMode::Auto, GOOD);
-        (0..PROOF).for_each(|_| trust.agreed(false));
-        let tested = (0..AUDIT_EVERY * 2).filter(|_| trust.must_test(false)).count();
+        let verification = BatchVerification::new(BatchMode::Auto, GOOD);
+        (0..PROOF).for_each(|_| verification.agreed(false));
+        let tested = (0..AUDIT_EVERY * 2).filter(|_| verification.must_test(false)).count();
         assert_eq!(tested, 2);
     }
 
     #[test]
     fn one_wrong_answer_ends_it() {
-        let trust = Trust::new(BatchMode::Auto, GOOD);
-        assert!(trust.refute());
-        assert!(!trust.refute());
-        assert!(!trust.may_join());
+        let verification = BatchVerification::new(BatchMode::Auto, GOOD);
+        assert!(verification.refute());
+        assert!(!verification.refute());
+        assert!(!verification.may_join());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A protocol provides two functions: from bytes to an [`InferRequest`], and from an
 //! [`InferResponse`] to bytes. [`Engine::infer`] does everything between and around them.
-//! [`ModelHandle::rehearse`] does the same for the warm-up of a version: on the thread that loads
+//! [`ModelHandle::infer_for_warm_up`] does the same for the warm-up of a version: on the thread that loads
 //! it, without metrics and request log.
 
 use std::panic::AssertUnwindSafe;
@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::Engine;
 use crate::batch::{BatchOutput, RunTiming};
 use crate::entry::{EntryPoint, Method};
-use crate::repository::{Choice, ModelHandle, ModelSpec, OpRun, Repository, Unresolved};
+use crate::repository::{ModelHandle, ModelSpec, OpRun, Repository, Unresolved, VersionSelector};
 use crate::request_log::{LoggedInference, LoggedRun};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -90,7 +90,7 @@ impl InferResponse {
 
 /// The entry point and the deadline of an inference.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct InferenceCall {
     /// The entry point that it is counted under.
     pub entry: EntryPoint,
     /// When the request's head arrived.
@@ -100,7 +100,7 @@ pub struct Call {
 }
 
 /// The outcome of an inference.
-pub struct Inferred<T> {
+pub struct InferenceOutcome<T> {
     /// The encoded response, or the error.
     pub answer: Result<T>,
     /// The timing of its runs, if it ran.
@@ -110,7 +110,7 @@ pub struct Inferred<T> {
 /// Resolves the version that a request names. The first one found is kept for the whole request,
 /// and in memory, however often a decoder resolves it.
 pub struct Resolver<'e> {
-    source: Source<'e>,
+    source: ResolverSource<'e>,
     found: Option<ModelHandle>,
     /// The number of the signature that was found in it.
     signature: Option<usize>,
@@ -118,7 +118,7 @@ pub struct Resolver<'e> {
     asked: Option<String>,
 }
 
-enum Source<'e> {
+enum ResolverSource<'e> {
     /// The versions that are served.
     Repository(&'e Repository),
     /// A version that is being warmed up, for every request.
@@ -126,7 +126,7 @@ enum Source<'e> {
 }
 
 impl<'e> Resolver<'e> {
-    fn new(source: Source<'e>) -> Self {
+    fn new(source: ResolverSource<'e>) -> Self {
         Resolver { source, found: None, signature: None, asked: None }
     }
 
@@ -147,8 +147,8 @@ impl<'e> Resolver<'e> {
     /// [`Unresolved`], for which each protocol has its own texts.
     pub fn resolve(&mut self, spec: &ModelSpec<'_>) -> Result<ModelHandle, Unresolved> {
         let repository = match self.source {
-            Source::Version(version) => return Ok(version.clone()),
-            Source::Repository(repository) => repository,
+            ResolverSource::Version(version) => return Ok(version.clone()),
+            ResolverSource::Repository(repository) => repository,
         };
         if let Some(found) = self.found.as_ref().filter(|found| is_meant(found, spec)) {
             return Ok(found.clone());
@@ -171,32 +171,33 @@ impl<'e> Resolver<'e> {
         if let Some(found) = self.found.take() {
             return Some(found);
         }
-        let (Source::Repository(repository), Some(name)) = (&self.source, &self.asked) else {
+        let (ResolverSource::Repository(repository), Some(name)) = (&self.source, &self.asked)
+        else {
             return None;
         };
-        repository.resolve(&ModelSpec { name, choice: Choice::Latest }).ok()
+        repository.resolve(&ModelSpec { name, choice: VersionSelector::Latest }).ok()
     }
 }
 
 /// Whether `spec` names `found`. Labels are always resolved again.
 fn is_meant(found: &ModelHandle, spec: &ModelSpec<'_>) -> bool {
     let is_version = match spec.choice {
-        Choice::Latest => true,
-        Choice::Version(version) => found.version() == version,
-        Choice::Label(_) => false,
+        VersionSelector::Latest => true,
+        VersionSelector::Version(version) => found.version() == version,
+        VersionSelector::Label(_) => false,
     };
     is_version && found.model() == spec.name
 }
 
 /// The progress of an inference, for the metrics.
 #[derive(Default)]
-struct Progress {
+struct InferenceProgress {
     version: Option<ModelHandle>,
     signature: Option<usize>,
     timing: Option<RunTiming>,
 }
 
-impl Progress {
+impl InferenceProgress {
     fn took(&mut self, more: RunTiming) {
         let RunTiming { queue_delay, run } = self.timing.unwrap_or_default();
         let (queue_delay, run) = (queue_delay + more.queue_delay, run + more.run);
@@ -207,7 +208,7 @@ impl Progress {
 /// Where signatures run.
 enum Runner<'e> {
     /// The version's batch queues, until the call's deadline.
-    Queue(&'e Engine, Call),
+    Queue(&'e Engine, InferenceCall),
     /// This thread, without a queue.
     InPlace,
 }
@@ -217,16 +218,16 @@ impl Engine {
     /// turns the context and the response into the protocol's response.
     ///
     /// # Errors
-    /// In [`Inferred::answer`]: those of `decode` and `encode`, what the model reports,
+    /// In [`InferenceOutcome::answer`]: those of `decode` and `encode`, what the model reports,
     /// [`Code::DeadlineExceeded`] at the deadline, [`Code::Unavailable`] when the queue is full.
     pub async fn infer<C, T>(
         &self,
-        call: Call,
+        call: InferenceCall,
         decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
         encode: impl FnOnce(C, InferResponse) -> Result<T>,
-    ) -> Inferred<T> {
-        let mut resolver = Resolver::new(Source::Repository(self.repository()));
-        let mut progress = Progress::default();
+    ) -> InferenceOutcome<T> {
+        let mut resolver = Resolver::new(ResolverSource::Repository(self.repository()));
+        let mut progress = InferenceProgress::default();
         let runner = Runner::Queue(self, call);
         let passing = pass(&runner, &mut resolver, &mut progress, decode, encode);
         let answer = AssertUnwindSafe(passing).catch_unwind().await.unwrap_or_else(|_| {
@@ -238,10 +239,16 @@ impl Engine {
             progress.version = resolver.counted();
         }
         self.count(call.entry, &progress, code, call.start.elapsed());
-        Inferred { answer, timing: progress.timing }
+        InferenceOutcome { answer, timing: progress.timing }
     }
 
-    fn count(&self, entry: EntryPoint, progress: &Progress, code: Option<Code>, time: Duration) {
+    fn count(
+        &self,
+        entry: EntryPoint,
+        progress: &InferenceProgress,
+        code: Option<Code>,
+        time: Duration,
+    ) {
         let version = progress.version.as_ref().map(|version| version.version_metrics());
         let signature = version.zip(progress.signature);
         let signature = signature.and_then(|(version, index)| version.signature(index));
@@ -265,13 +272,13 @@ impl ModelHandle {
     ///
     /// # Errors
     /// Those of `decode` and `encode`, and what the model reports.
-    pub fn rehearse<C, T>(
+    pub fn infer_for_warm_up<C, T>(
         &self,
         decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
         encode: impl FnOnce(C, InferResponse) -> Result<T>,
     ) -> Result<T> {
-        let mut resolver = Resolver::new(Source::Version(self));
-        let mut progress = Progress::default();
+        let mut resolver = Resolver::new(ResolverSource::Version(self));
+        let mut progress = InferenceProgress::default();
         let passing = pass(&Runner::InPlace, &mut resolver, &mut progress, decode, encode);
         // No step of it awaits anything.
         passing.now_or_never().unwrap_or_else(|| Err(Error::internal("a warm-up run had to wait")))
@@ -282,7 +289,7 @@ impl ModelHandle {
 async fn pass<C, T>(
     runner: &Runner<'_>,
     resolver: &mut Resolver<'_>,
-    progress: &mut Progress,
+    progress: &mut InferenceProgress,
     decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
     encode: impl FnOnce(C, InferResponse) -> Result<T>,
 ) -> Result<T> {
@@ -300,7 +307,11 @@ async fn pass<C, T>(
 }
 
 impl Runner<'_> {
-    async fn run(&self, request: InferRequest, progress: &mut Progress) -> Result<InferResponse> {
+    async fn run(
+        &self,
+        request: InferRequest,
+        progress: &mut InferenceProgress,
+    ) -> Result<InferResponse> {
         let InferRequest { version, runs, profile } = request;
         let mut response = InferResponse { version, runs: SmallVec::new(), profile: None };
         if let (Runner::Queue(_, call), Some(first)) = (self, runs.first())
@@ -337,13 +348,13 @@ impl Runner<'_> {
     }
 
     /// A copy of the request, if it is sampled for the request log.
-    fn sample(&self, request: &InferRequest) -> Option<Sampled> {
+    fn sample(&self, request: &InferRequest) -> Option<SampledRequest> {
         let Runner::Queue(_, call) = self else {
             return None;
         };
         let log = request.version.request_log().filter(|log| log.samples())?;
         let sampling_rate = log.sampling_rate();
-        Some(Sampled { request: request.clone(), method: call.entry.method, sampling_rate })
+        Some(SampledRequest { request: request.clone(), method: call.entry.method, sampling_rate })
     }
 }
 
@@ -357,21 +368,22 @@ fn select(outputs: Vec<Tensor>, filter: &[usize]) -> Result<Vec<Tensor>> {
 }
 
 /// A sampled request that has no response yet.
-struct Sampled {
+struct SampledRequest {
     request: InferRequest,
     method: Method,
     sampling_rate: f64,
 }
 
 /// A sampled inference, and the version to whose log it is written.
-struct Logged {
+struct SampledInference {
     version: ModelHandle,
     inference: LoggedInference,
 }
 
-impl Sampled {
-    fn with(self, response: &InferResponse) -> Logged {
-        let Sampled { request: InferRequest { version, runs, .. }, method, sampling_rate } = self;
+impl SampledRequest {
+    fn with(self, response: &InferResponse) -> SampledInference {
+        let SampledRequest { request: InferRequest { version, runs, .. }, method, sampling_rate } =
+            self;
         let logged = |(run, output): (SignatureRun, &RunOutput)| LoggedRun {
             signature: run.signature,
             method: run.method,
@@ -388,11 +400,11 @@ impl Sampled {
             at: SystemTime::now(),
             sampling_rate,
         };
-        Logged { version, inference }
+        SampledInference { version, inference }
     }
 }
 
-impl Logged {
+impl SampledInference {
     fn write(self) {
         if let Some(log) = self.version.request_log() {
             log.write(self.inference);

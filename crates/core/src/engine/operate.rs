@@ -13,7 +13,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 
 /// Facts about the server that do not change after its start.
 #[derive(Debug)]
-pub struct Facts {
+pub struct ServerFacts {
     /// When it started.
     pub started_at: SystemTime,
     /// The memory limit for models, if there is one.
@@ -24,9 +24,9 @@ pub struct Facts {
     pub cores: usize,
 }
 
-impl Facts {
+impl ServerFacts {
     pub(super) fn new(config: &RepositoryConfig) -> Self {
-        Facts {
+        ServerFacts {
             started_at: SystemTime::now(),
             memory_limit: config.memory_limit,
             machine_memory: machine::memory(),
@@ -38,7 +38,7 @@ impl Facts {
 impl Engine {
     /// Facts about the server that do not change after its start.
     #[must_use]
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &ServerFacts {
         &self.0.facts
     }
 

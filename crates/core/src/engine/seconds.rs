@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Engine, Inner};
+use super::{Engine, EngineInner};
 use tensorserve_tensor::error::{Error, Result};
 
 /// A function that is called once a second.
@@ -64,7 +64,7 @@ impl Engine {
     }
 }
 
-fn run(inner: &Weak<Inner>, seconds: &Seconds) {
+fn run(inner: &Weak<EngineInner>, seconds: &Seconds) {
     let mut next = Instant::now();
     loop {
         next = (next + Duration::from_secs(1)).max(Instant::now());

@@ -18,19 +18,19 @@ pub const fn exponential<const N: usize>(scale: f64, growth: f64) -> [f64; N] {
 
 /// A histogram of integers, such as nanoseconds, microseconds or examples.
 #[derive(Debug)]
-pub struct Histogram {
+pub struct AtomicHistogram {
     limits: &'static [f64],
     /// One for each limit, and one for what is above all of them.
     buckets: Box<[AtomicU64]>,
     sum: AtomicU64,
 }
 
-impl Histogram {
+impl AtomicHistogram {
     /// A histogram with these upper limits, ascending, and a last bucket for larger values.
     #[must_use]
     pub fn new(limits: &'static [f64]) -> Self {
         let buckets = (0..=limits.len()).map(|_| AtomicU64::new(0)).collect();
-        Histogram { limits, buckets, sum: AtomicU64::new(0) }
+        AtomicHistogram { limits, buckets, sum: AtomicU64::new(0) }
     }
 
     /// Adds a value.
@@ -56,14 +56,14 @@ impl Histogram {
 
     /// The counts so far.
     #[must_use]
-    pub fn read(&self) -> Reading {
+    pub fn read(&self) -> HistogramReading {
         let counts = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
-        Reading { limits: self.limits, counts, sum: self.sum.load(Relaxed) }
+        HistogramReading { limits: self.limits, counts, sum: self.sum.load(Relaxed) }
     }
 }
 
 /// A histogram at one moment.
-pub struct Reading {
+pub struct HistogramReading {
     /// Upper limits of the buckets.
     pub limits: &'static [f64],
     /// One for each limit, and one for what is above all of them.
@@ -72,11 +72,11 @@ pub struct Reading {
     pub sum: u64,
 }
 
-impl Reading {
+impl HistogramReading {
     /// No values, with buckets of these limits.
     #[must_use]
     pub fn empty(limits: &'static [f64]) -> Self {
-        Reading { limits, counts: vec![0; limits.len() + 1], sum: 0 }
+        HistogramReading { limits, counts: vec![0; limits.len() + 1], sum: 0 }
     }
 
     /// How many values there are.
@@ -86,7 +86,7 @@ impl Reading {
     }
 
     /// Adds another one with the same limits.
-    pub fn add(&mut self, other: &Reading) {
+    pub fn add(&mut self, other: &HistogramReading) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
         }
@@ -118,10 +118,13 @@ impl Outcomes {
     /// The counts above 0, by the name of the code.
     #[must_use]
     pub fn read(&self) -> Vec<(&'static str, u64)> {
-        let name = |number| if number == 0 { "OK" } else { Code::from_grpc(number).name() };
-        let all = (0..).map(name).zip(self.0.iter().map(|count| count.load(Relaxed)));
+        let all = (0..).map(code_name).zip(self.0.iter().map(|count| count.load(Relaxed)));
         all.filter(|(_, count)| *count > 0).collect()
     }
+}
+
+fn code_name(number: i32) -> &'static str {
+    if number == 0 { "OK" } else { Code::from_grpc(number).name() }
 }
 
 #[cfg(test)]
@@ -132,14 +135,14 @@ mod tests {
 
     #[test]
     fn values_land_in_the_first_bucket_that_holds_them() {
-        let histogram = Histogram::new(&LIMITS);
+        let histogram = AtomicHistogram::new(&LIMITS);
         for value in [0, 10, 11, 18, 32, 33, u64::MAX / 2] {
             histogram.observe(value);
         }
         let mut reading = histogram.read();
         assert_eq!(reading.counts, [2, 2, 1, 2]);
         assert_eq!(reading.sum, u64::MAX / 2 + 104);
-        let other = Histogram::new(&LIMITS);
+        let other = AtomicHistogram::new(&LIMITS);
         other.observe(12);
         reading.add(&other.read());
         assert_eq!(reading.counts, [2, 3, 1, 2]);

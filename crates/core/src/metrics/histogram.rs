@@ -13,14 +13,14 @@ use super::cell;
 /// A histogram. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
-    cells: Arc<cell::Histogram>,
+    cells: Arc<cell::AtomicHistogram>,
     /// How many counted units are one exported unit.
     per_unit: f64,
 }
 
 impl Histogram {
     pub(super) fn new(limits: &'static [f64], per_unit: f64) -> Self {
-        Histogram { cells: Arc::new(cell::Histogram::new(limits)), per_unit }
+        Histogram { cells: Arc::new(cell::AtomicHistogram::new(limits)), per_unit }
     }
 
     pub(super) fn observe(&self, value: u64) {

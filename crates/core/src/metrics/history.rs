@@ -29,7 +29,7 @@ const WINDOW: Duration = Duration::from_secs(5);
 
 /// The time that a point covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Span {
+pub struct TimeSpan {
     /// Its end, in milliseconds since 1970.
     pub at: u64,
     /// How long it is.
@@ -38,18 +38,18 @@ pub struct Span {
 
 /// The metrics of a span of time.
 #[derive(Clone, Debug)]
-pub struct Point {
+pub struct HistoryPoint {
     /// The span.
-    pub span: Span,
+    pub span: TimeSpan,
     /// The counts.
     pub tally: Tally,
     /// The state of the server at its end; `None` for a single model.
-    pub server: Option<Load>,
+    pub server: Option<ServerLoad>,
 }
 
 /// The load of the server at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Load {
+pub struct ServerLoad {
     /// Requests in flight.
     pub in_flight: i64,
     /// Memory of the process in bytes.
@@ -79,10 +79,10 @@ pub struct Rates {
 
 #[derive(Default)]
 pub(super) struct History {
-    all: VecDeque<Point>,
+    all: VecDeque<HistoryPoint>,
     /// By model, each slot with its number, ascending.
     models: HashMap<Arc<str>, VecDeque<(u64, Tally)>>,
-    versions: HashMap<(Arc<str>, i64), Recent>,
+    versions: HashMap<(Arc<str>, i64), RecentCounts>,
     nameless: [u64; CODES],
     /// When it was last written, and the CPU time used until then.
     before: Option<(Instant, f64)>,
@@ -92,7 +92,7 @@ pub(super) struct History {
 
 /// The counts of a version in the current window and in the previous one.
 #[derive(Default)]
-struct Recent {
+struct RecentCounts {
     now: Tally,
     before: Tally,
     last_used: Option<u64>,
@@ -133,17 +133,21 @@ impl Metrics {
         let seconds = (now - start).as_secs_f64();
         let cpu_percent = if seconds > 0.0 { (cpu - cpu_before) / seconds * 100.0 } else { 0.0 };
         let memory = u64::try_from(memory).unwrap_or(0);
-        let server = Load { in_flight: self.in_flight_count(), memory, cpu_percent };
-        history.push(Point { span: Span { at, seconds }, tally: all, server: Some(server) });
+        let server = ServerLoad { in_flight: self.in_flight_count(), memory, cpu_percent };
+        history.push(HistoryPoint {
+            span: TimeSpan { at, seconds },
+            tally: all,
+            server: Some(server),
+        });
         history.turn_window(now);
         history.forget(at / SLOT);
     }
 
     /// The last fifteen minutes in points of `step` seconds, the oldest first.
     #[must_use]
-    pub fn past(&self, step: usize) -> Vec<Point> {
+    pub fn past(&self, step: usize) -> Vec<HistoryPoint> {
         let history = self.history();
-        let mut points: Vec<Point> = Vec::new();
+        let mut points: Vec<HistoryPoint> = Vec::new();
         // From the end, so that the newest point is complete.
         for (index, point) in history.all.iter().rev().enumerate() {
             match points.last_mut() {
@@ -158,7 +162,7 @@ impl Metrics {
     /// The same for one model, in points of [`Metrics::model_step`] seconds.
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
-    pub fn past_of(&self, model: &str) -> Vec<Point> {
+    pub fn past_of(&self, model: &str) -> Vec<HistoryPoint> {
         let now = milliseconds();
         let history = self.history();
         let own = history.models.get(model);
@@ -168,7 +172,7 @@ impl Metrics {
             let tally = found.map_or_else(Tally::default, |(_, tally)| tally.clone());
             let at = ((slot + 1) * SLOT).min(now);
             let seconds = (at - slot * SLOT) as f64 / 1000.0;
-            Point { span: Span { at, seconds }, tally, server: None }
+            HistoryPoint { span: TimeSpan { at, seconds }, tally, server: None }
         };
         slots.map(point).collect()
     }
@@ -181,7 +185,7 @@ impl Metrics {
 
     /// The point of the last second.
     #[must_use]
-    pub fn last_second(&self) -> Option<Point> {
+    pub fn last_second(&self) -> Option<HistoryPoint> {
         self.history().all.back().cloned()
     }
 
@@ -205,7 +209,7 @@ impl Metrics {
     pub fn rates_of_versions(&self) -> HashMap<(Arc<str>, i64), Rates> {
         let history = self.history();
         let seconds = history.window_seconds();
-        let rates = |recent: &Recent| {
+        let rates = |recent: &RecentCounts| {
             let mut tally = recent.before.clone();
             tally.add(&recent.now);
             rates(&tally, seconds, recent.last_used)
@@ -215,7 +219,7 @@ impl Metrics {
 }
 
 impl History {
-    fn push(&mut self, point: Point) {
+    fn push(&mut self, point: HistoryPoint) {
         if self.all.len() >= POINTS {
             self.all.pop_front();
         } else if self.all.capacity() == 0 {
@@ -254,7 +258,7 @@ impl History {
     }
 }
 
-impl Recent {
+impl RecentCounts {
     fn add(&mut self, tally: &Tally, at: u64) {
         self.is_there = true;
         if !tally.is_empty() {
@@ -264,9 +268,9 @@ impl Recent {
     }
 }
 
-impl Point {
+impl HistoryPoint {
     /// Extends this point to the past by `earlier`.
-    fn precede(&mut self, earlier: &Point) {
+    fn precede(&mut self, earlier: &HistoryPoint) {
         self.tally.add(&earlier.tally);
         let seconds = self.span.seconds + earlier.span.seconds;
         if let (Some(load), Some(before)) = (&mut self.server, &earlier.server)
@@ -341,7 +345,7 @@ mod tests {
         signature.queue().ran(4, Duration::from_millis(2));
         metrics.unresolved(PREDICT, None, Code::NotFound, Duration::from_millis(1));
         metrics.write_history();
-        let counts = |points: &[Point]| -> Vec<(u64, u64)> {
+        let counts = |points: &[HistoryPoint]| -> Vec<(u64, u64)> {
             points.iter().map(|p| (p.tally.requests(), p.tally.errors())).collect()
         };
         assert_eq!(counts(&metrics.past(1)), [(0, 0), (5, 2)]);

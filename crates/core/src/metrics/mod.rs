@@ -37,9 +37,9 @@ mod tally;
 mod version;
 
 pub use self::exporter::{MetricsExporter, ModelObserver};
-pub use self::history::{Load, Point, Rates, Span};
+pub use self::history::{HistoryPoint, Rates, ServerLoad, TimeSpan};
 pub use self::tally::Tally;
-pub use self::version::{QueueMetrics, SignatureMetrics, VersionMetrics, WarmUp};
+pub use self::version::{QueueMetrics, SignatureMetrics, VersionMetrics, WarmUpTiming};
 
 /// The content type of [`Metrics::encode`]'s text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -81,7 +81,7 @@ struct LogLabels {
 
 /// The result of logging a sampled request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum RecordOutcome {
     /// It is written to the file.
     Written,
     /// The queue of the request log was full.
@@ -130,9 +130,9 @@ type Histograms<L> = Family<L, Histogram, Buckets>;
 
 /// All metrics of one server. Cheap to clone.
 #[derive(Clone)]
-pub struct Metrics(Arc<Inner>);
+pub struct Metrics(Arc<MetricsInner>);
 
-struct Inner {
+struct MetricsInner {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
     latency: Histograms<RequestLabels>,
@@ -166,7 +166,7 @@ struct Cells {
     ended: Vec<Arc<SignatureCells>>,
 }
 
-impl Inner {
+impl MetricsInner {
     fn versions(&self) -> MutexGuard<'_, HashMap<VersionLabels, usize>> {
         self.versions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -204,7 +204,7 @@ impl Metrics {
         r.register("requests", "Inference requests answered", requests.clone());
         r.register(
             "request_duration_seconds",
-            "Time from the end of a request's head to its response",
+            "Time from the end of a request's headers to its response",
             latency.clone(),
         );
         r.register(
@@ -233,7 +233,7 @@ impl Metrics {
         r.register("cpu_seconds", "CPU time used by the process", cpu.clone());
         r.register("build_info", "Constant 1, with the version", build);
         let unknown_model = Observers::of(&exporters, |exporter| exporter.unknown_model());
-        Metrics(Arc::new(Inner {
+        Metrics(Arc::new(MetricsInner {
             registry,
             requests,
             latency,
@@ -315,18 +315,18 @@ impl Metrics {
     }
 
     /// Counts a sampled request of `model`.
-    pub fn logged(&self, model: &Arc<str>, outcome: Record) {
+    pub fn logged(&self, model: &Arc<str>, outcome: RecordOutcome) {
         let result = match outcome {
-            Record::Written => "written",
-            Record::Dropped => "dropped",
-            Record::Failed => "failed",
+            RecordOutcome::Written => "written",
+            RecordOutcome::Dropped => "dropped",
+            RecordOutcome::Failed => "failed",
         };
         let labels = LogLabels { model: Arc::clone(model), result };
         self.0.logged.get_or_create(&labels).inc();
         let code = match outcome {
-            Record::Written => None,
-            Record::Dropped => Some(Code::ResourceExhausted),
-            Record::Failed => Some(Code::Internal),
+            RecordOutcome::Written => None,
+            RecordOutcome::Dropped => Some(Code::ResourceExhausted),
+            RecordOutcome::Failed => Some(Code::Internal),
         };
         let observers = Observers::of(&self.0.exporters, |exporter| exporter.model(model));
         observers.each(|observer| observer.logged(code));

@@ -17,7 +17,7 @@ const ROWS: usize = ROW_LIMITS.len() + 1;
 
 /// The values of counters at one moment.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Reading {
+pub(super) struct CounterReading {
     /// Successful requests, by latency bucket.
     pub(super) latency: [u64; TIMES],
     /// Failed requests, by error code.
@@ -32,9 +32,9 @@ pub(super) struct Reading {
     pub(super) row_sum: u64,
 }
 
-impl Reading {
+impl CounterReading {
     /// The increase since `before`.
-    pub(super) fn since(&self, before: &Reading) -> Tally {
+    pub(super) fn since(&self, before: &CounterReading) -> Tally {
         Tally {
             latency: grown(&self.latency, &before.latency),
             errors: grown(&self.errors, &before.errors),
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_tally_is_the_difference_of_two_readings() {
-        let mut before = Reading::default();
+        let mut before = CounterReading::default();
         before.latency[3] = 5;
         let mut now = before;
         now.latency[3] = 7;

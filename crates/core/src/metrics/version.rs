@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::MetricConstructor;
 use super::cell::Outcomes;
 use super::exporter::Observers;
 use super::histogram::Histogram;
-use super::tally::{Reading, Tally};
+use super::tally::{CounterReading, Tally};
 use super::{
     Cells, LoadLabels, Metrics, ROWS, RequestLabels, SECONDS, SignatureLabels, VersionLabels, nanos,
 };
@@ -20,7 +20,7 @@ use tensorserve_tensor::error::Code;
 
 /// The warm-up of a version on recorded requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WarmUp {
+pub struct WarmUpTiming {
     /// The number of recorded requests.
     pub records: u64,
     /// How long their runs took.
@@ -30,7 +30,7 @@ pub struct WarmUp {
 /// The metrics of one loaded model version.
 pub struct VersionMetrics {
     signatures: Vec<SignatureMetrics>,
-    warm_up: OnceLock<WarmUp>,
+    warm_up: OnceLock<WarmUpTiming>,
     labels: VersionLabels,
     metrics: Metrics,
     observers: Observers,
@@ -49,7 +49,7 @@ impl VersionMetrics {
     /// Records that `records` recorded requests from the version's directory, `path`, were run to
     /// warm it up, and with which error code, if any.
     pub fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64) {
-        let _ = self.warm_up.set(WarmUp { records, time });
+        let _ = self.warm_up.set(WarmUpTiming { records, time });
         for exporter in &self.metrics.0.exporters {
             exporter.warmed_up(path, code, time, records);
         }
@@ -57,7 +57,7 @@ impl VersionMetrics {
 
     /// Its warm-up on recorded requests, if it has any.
     #[must_use]
-    pub fn warm_up(&self) -> Option<WarmUp> {
+    pub fn warm_up(&self) -> Option<WarmUpTiming> {
         self.warm_up.get().copied()
     }
 
@@ -166,7 +166,7 @@ pub(super) struct SignatureCells {
     run: Histogram,
     rows: Histogram,
     /// The counters when the history was last written.
-    written: Mutex<Reading>,
+    written: Mutex<CounterReading>,
 }
 
 impl SignatureCells {
@@ -204,8 +204,9 @@ impl SignatureCells {
         tally
     }
 
-    fn read(&self) -> Reading {
-        let mut reading = Reading { errors: self.failures.counts(), ..Reading::default() };
+    fn read(&self) -> CounterReading {
+        let mut reading =
+            CounterReading { errors: self.failures.counts(), ..CounterReading::default() };
         for metrics in self.ok.all() {
             add(&mut reading.latency, metrics.latency.counts().0);
         }

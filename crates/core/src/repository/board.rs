@@ -60,11 +60,11 @@ impl Board {
     /// The models that requests have loaded, sorted by name.
     pub(super) fn loaded_models(&self) -> Vec<LoadedModel> {
         let loaded = self.models.iter().filter(|(_, it)| it.origin == ModelOrigin::Loaded);
-        let model = |(name, status): (&Arc<str>, &ModelStatus)| LoadedModel {
+        let models = loaded.map(|(name, status)| LoadedModel {
             name: name.to_string(),
             path: status.source.clone(),
-        };
-        loaded.map(model).collect()
+        });
+        models.collect()
     }
 
     /// Reasons why not every source and model is ready. `is_ready` reports whether a model has a
@@ -80,10 +80,7 @@ impl Board {
                 continue;
             }
             // A model whose last version is unloaded was removed on purpose.
-            let stays = |it: &&VersionStatus| {
-                !matches!(it.state, VersionState::Draining | VersionState::Unloaded)
-            };
-            if let Some(latest) = status.versions.values().rev().find(stays) {
+            if let Some(latest) = status.versions.values().rev().find(|it| stays(&it.state)) {
                 let state = format!("version {}: {}", latest.version, latest.state);
                 obstacles.push(format!("model {model}: {state}"));
             }
@@ -92,4 +89,9 @@ impl Board {
         obstacles.extend(problems);
         obstacles
     }
+}
+
+/// Whether a version in this state serves, or is meant to serve.
+fn stays(state: &VersionState) -> bool {
+    !matches!(state, VersionState::Draining | VersionState::Unloaded)
 }

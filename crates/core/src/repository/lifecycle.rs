@@ -17,15 +17,15 @@ use self::change::return_result;
 use self::control::{Completion, ManagerEvent};
 use self::entry::ModelEntry;
 use self::memory::FreedMemory;
-use self::plan::{Action, Limits};
+use self::plan::{Action, PlanLimits};
 use self::requested::load_result;
 use self::schedule::LoggedOnce;
-use self::sources::{Models, Sources};
+use self::sources::{ModelEntries, Sources};
 use self::waiters::ReadyWaiter;
 use self::work::LoadThreads;
 use super::servable::Servable;
 use super::version::Version;
-use super::{Shared, VersionState, policy};
+use super::{RepositoryShared, VersionState, policy};
 use crate::config::SourceConfig;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -67,9 +67,9 @@ struct VersionKey {
 
 /// The state of the lifecycle manager's thread.
 struct LifecycleManager {
-    shared: Arc<Shared>,
+    shared: Arc<RepositoryShared>,
     /// Everything about each model is in its entry.
-    models: Models,
+    models: ModelEntries,
     sources: Sources,
     threads: LoadThreads,
     events: Receiver<ManagerEvent>,
@@ -82,13 +82,13 @@ struct LifecycleManager {
 }
 
 /// Starts the thread.
-pub(super) fn start(shared: Arc<Shared>, sources: Vec<SourceConfig>) -> Result<Control> {
+pub(super) fn start(shared: Arc<RepositoryShared>, sources: Vec<SourceConfig>) -> Result<Control> {
     let (sender, events) = unbounded();
     let sources = Sources::new(sources, shared.config.poll_interval);
     let threads = LoadThreads::new(Arc::clone(&shared), sender.clone());
     let mut manager = LifecycleManager {
         shared,
-        models: Models::new(),
+        models: ModelEntries::new(),
         sources,
         threads,
         events,
@@ -194,8 +194,8 @@ impl LifecycleManager {
         }
     }
 
-    fn limits(&self) -> Limits {
-        Limits {
+    fn limits(&self) -> PlanLimits {
+        PlanLimits {
             now: Instant::now(),
             has_free_thread: self.threads.has_free(),
             memory: self.memory_budget(),
@@ -280,8 +280,7 @@ impl LifecycleManager {
     fn load_failed(&mut self, key: &VersionKey, error: Error) {
         let (name, number) = (&key.model, key.version);
         self.shared.metrics.load_failed(name);
-        let serves = |entry: &ModelEntry| entry.has_ready_version() || entry.has_predecessors();
-        let serves = self.models.get(name).is_some_and(serves);
+        let serves = self.models.get(name).is_some_and(ModelEntry::serves);
         let consequence =
             if serves { "; the version that is being served stays loaded" } else { "" };
         log::error!("{name} version {number}: could not be loaded{consequence}: {error}");

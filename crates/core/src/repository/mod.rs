@@ -53,12 +53,12 @@ pub struct ModelSpec<'a> {
     /// Its name.
     pub name: &'a str,
     /// Which of its versions.
-    pub choice: Choice<'a>,
+    pub choice: VersionSelector<'a>,
 }
 
 /// The version of a model that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice<'a> {
+pub enum VersionSelector<'a> {
     /// The ready version with the highest number.
     Latest,
     /// The version with this number.
@@ -139,6 +139,18 @@ pub struct ModelState {
     pub versions: Vec<(VersionStatus, Option<ModelHandle>)>,
 }
 
+impl ModelState {
+    fn without_handles(name: &str, status: &ModelStatus) -> Self {
+        ModelState {
+            name: name.to_owned(),
+            is_requested: status.is_requested(),
+            is_out_of_service: status.is_out_of_service,
+            labels: BTreeMap::new(),
+            versions: status.versions.values().rev().map(|it| (it.clone(), None)).collect(),
+        }
+    }
+}
+
 /// Files in a version's directory that do not belong to the model; a protocol defines their format.
 pub trait VersionFiles: Send + Sync {
     /// Runs the recorded requests of a version which was just loaded from `folder`, each `times`
@@ -176,9 +188,9 @@ impl RecordFormat for NoFormats {
 
 /// The models of a server. Cheap to clone.
 #[derive(Clone)]
-pub struct Repository(Arc<Shared>, lifecycle::Control);
+pub struct Repository(Arc<RepositoryShared>, lifecycle::Control);
 
-struct Shared {
+struct RepositoryShared {
     config: RepositoryConfig,
     platforms: Platforms,
     metrics: Metrics,
@@ -190,7 +202,7 @@ struct Shared {
     /// The most bytes that one input of a request may have.
     max_tensor_bytes: usize,
     /// The ready versions, for requests.
-    table: ArcSwap<Table>,
+    table: ArcSwap<ServingTable>,
     /// The status of all models, for the console and the status APIs.
     board: Mutex<Board>,
     board_changed: Condvar,
@@ -198,12 +210,12 @@ struct Shared {
 }
 
 #[derive(Clone, Default)]
-struct Table {
-    models: HashMap<Arc<str>, Arc<Entry>>,
+struct ServingTable {
+    models: HashMap<Arc<str>, Arc<ServedModel>>,
 }
 
 #[derive(Clone)]
-struct Entry {
+struct ServedModel {
     /// Ready versions, ascending.
     ready: Vec<Arc<Servable>>,
     labels: BTreeMap<String, i64>,
@@ -223,7 +235,7 @@ impl Repository {
         records: Arc<dyn RecordFormat>,
     ) -> Result<Self> {
         let batching = &config.batching;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RepositoryShared {
             config: config.repository.clone(),
             platforms,
             logs: RequestLogs::new(metrics.clone(), records),
@@ -309,14 +321,8 @@ impl Repository {
         let board = self.0.board();
         let shown =
             board.models.iter().filter(|(model, _)| name.is_none_or(|name| *name == ***model));
-        let state = |(name, status): (&Arc<str>, &ModelStatus)| ModelState {
-            name: name.to_string(),
-            is_requested: status.is_requested(),
-            is_out_of_service: status.is_out_of_service,
-            labels: BTreeMap::new(),
-            versions: status.versions.values().rev().map(|it| (it.clone(), None)).collect(),
-        };
-        let mut states: Vec<ModelState> = shown.map(state).collect();
+        let mut states: Vec<ModelState> =
+            shown.map(|(name, status)| ModelState::without_handles(name, status)).collect();
         drop(board);
         let table = self.0.table.load();
         for state in &mut states {
@@ -367,12 +373,12 @@ impl Repository {
             log: entry.and_then(|entry| entry.log.clone()),
         };
         let number = match spec.choice {
-            Choice::Latest => {
+            VersionSelector::Latest => {
                 let latest = ready.last().ok_or(Unresolved::Model)?;
                 return Ok(handle(latest));
             }
-            Choice::Version(number) => number,
-            Choice::Label(label) => {
+            VersionSelector::Version(number) => number,
+            VersionSelector::Label(label) => {
                 let labels = entry.map(|entry| &entry.labels);
                 let number = labels.and_then(|labels| labels.get(label));
                 *number.ok_or(Unresolved::Label)?
@@ -452,21 +458,21 @@ impl Repository {
     }
 }
 
-impl Shared {
+impl RepositoryShared {
     fn board(&self) -> MutexGuard<'_, Board> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Swaps in the table with `model`'s ready versions replaced by `ready` (ascending).
     fn publish(&self, model: &Arc<str>, ready: Vec<Arc<Servable>>, config: &ModelConfig) {
-        let mut table = Table::clone(&self.table.load());
+        let mut table = ServingTable::clone(&self.table.load());
         if ready.is_empty() {
             table.models.remove(model);
             self.logs.forget(model);
         } else {
             let labels = config.labels.clone();
             let log = self.logs.of(model, &config.log);
-            let entry = Arc::new(Entry { ready, labels, log });
+            let entry = Arc::new(ServedModel { ready, labels, log });
             table.models.insert(Arc::clone(model), entry);
         }
         self.table.store(Arc::new(table));

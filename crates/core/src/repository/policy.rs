@@ -110,8 +110,7 @@ pub(super) fn next_transition_step(
     if may_go && let Some(lowest) = outgoing.map(|v| v.version).min() {
         return Some(TransitionStep::Drain(lowest));
     }
-    let leaves = |v: &VersionSnapshot| !v.aspired && v.phase.is_in_memory();
-    if frugal && versions.iter().any(leaves) {
+    if frugal && versions.iter().any(|v| !v.aspired && v.phase.is_in_memory()) {
         return None;
     }
     aspired(Phase::Loadable).map(|v| v.version).max().map(TransitionStep::Load)

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::step_threads::StepThreads;
 use super::{ModelHandle, VersionFiles};
-use crate::batch::{BatchOutput, Batcher, Queue, Run, Traits, WORTH_SPLITTING};
+use crate::batch::{
+    BatchOutput, BatchQueue, BatchRunner, Batcher, SignatureTraits, WORTH_SPLITTING,
+};
 use crate::config::{BatchConfig, Images, ModelConfig};
 use crate::metrics::{Metrics, VersionMetrics};
 use tensorserve_platform::{
@@ -25,13 +27,13 @@ use tensorserve_workers::handlers::Handlers;
 
 /// A loaded version, with queues of certain parameters.
 pub struct Servable {
-    loaded: Arc<Loaded>,
+    loaded: Arc<LoadedVersion>,
     batching: BatchConfig,
-    queues: Vec<Queue>,
+    queues: Vec<BatchQueue>,
 }
 
 /// The part of a version that stays when it gets other queues.
-struct Loaded {
+struct LoadedVersion {
     model: Arc<str>,
     version: i64,
     platform: PlatformInfo,
@@ -52,12 +54,12 @@ struct Loaded {
 }
 
 /// Runs one signature of an executable, for its queue.
-struct SignatureRun {
+struct SignatureRunner {
     executable: Arc<dyn Executable>,
     index: usize,
 }
 
-impl Run for SignatureRun {
+impl BatchRunner for SignatureRunner {
     fn run(&self, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         self.executable.run(self.index, inputs, options)
     }
@@ -75,7 +77,7 @@ const WARM_ROWS: [usize; 3] = [1, 2, 4];
 const WARM_LIMIT: Duration = Duration::from_secs(10);
 
 /// The load of a version.
-pub(super) struct Load<'a> {
+pub(super) struct VersionLoad<'a> {
     pub(super) model: &'a Arc<str>,
     pub(super) version: i64,
     pub(super) folder: &'a Path,
@@ -92,7 +94,7 @@ pub(super) struct Load<'a> {
     pub(super) files: &'a dyn VersionFiles,
 }
 
-impl Load<'_> {
+impl VersionLoad<'_> {
     /// Loads and warms up the version; calls `loaded` in between. Blocks for as long as that takes.
     ///
     /// Most runtimes fix the number of threads of an operation at the load, but the best number is
@@ -153,10 +155,12 @@ impl Load<'_> {
         let names: Vec<&str> = loaded.signatures.iter().map(|s| s.name.as_str()).collect();
         let metrics = self.metrics.version(self.model, self.version, &names);
         let queue = |(index, signature): (usize, &Signature)| {
-            let traits =
-                Traits { batchable: signature.is_batchable(), read_only: signature.read_only };
+            let traits = SignatureTraits {
+                batchable: signature.is_batchable(),
+                read_only: signature.read_only,
+            };
             let executable = Arc::clone(&loaded.executable);
-            let run = Arc::new(SignatureRun { executable, index });
+            let run = Arc::new(SignatureRunner { executable, index });
             let queue_metrics = metrics.signature(index)?.queue();
             Some(self.batcher.queue(batching.clone(), traits, queue_metrics, run))
         };
@@ -166,7 +170,7 @@ impl Load<'_> {
                 signature.clone_from(chain.client_signature());
             }
         }
-        let loaded = Loaded {
+        let loaded = LoadedVersion {
             model: Arc::clone(self.model),
             version: self.version,
             platform: PlatformInfo::of(self.platform),
@@ -212,7 +216,7 @@ impl Servable {
 
     /// Whether no request holds it, and no run is in progress.
     pub(super) fn is_idle(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) == 1 && self.queues.iter().all(Queue::is_idle)
+        Arc::strong_count(self) == 1 && self.queues.iter().all(BatchQueue::is_idle)
     }
 
     /// Whether a signature is known to take long enough to gain from several threads.
@@ -229,7 +233,7 @@ impl Servable {
     /// Runs read-only signatures on synthetic inputs, so that the runtime's plan is built before
     /// the first request, and the batcher knows the run time.
     fn warm(&self) {
-        let Loaded { signatures, chains, .. } = &*self.loaded;
+        let LoadedVersion { signatures, chains, .. } = &*self.loaded;
         for ((seen, chain), queue) in signatures.iter().zip(chains).zip(&self.queues) {
             let signature = chain.as_ref().map_or(seen, |chain| chain.model_signature());
             if !signature.read_only || signature.inputs.is_empty() {
@@ -330,7 +334,7 @@ impl Servable {
     /// Requests in its queues, waiting or running.
     #[must_use]
     pub fn present(&self) -> usize {
-        self.queues.iter().map(Queue::present).sum()
+        self.queues.iter().map(BatchQueue::present).sum()
     }
 
     /// Signatures, sorted by name.
@@ -359,7 +363,7 @@ impl Servable {
     /// Runs signature number `index` on `inputs`, one for each of its inputs in order.
     ///
     /// # Errors
-    /// What [`Queue::submit`] reports, and [`Code::InvalidArgument`] for inputs of the wrong number
+    /// What [`BatchQueue::submit`] reports, and [`Code::InvalidArgument`] for inputs of the wrong number
     /// or type.
     pub(crate) async fn infer(
         &self,
@@ -379,7 +383,7 @@ impl Servable {
     async fn infer_with(
         &self,
         chain: &Arc<ProcessingSteps>,
-        queue: &Queue,
+        queue: &BatchQueue,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
     ) -> Result<BatchOutput> {
@@ -430,7 +434,7 @@ impl Servable {
     }
 
     /// The queue of signature number `index`, after a check of the inputs.
-    fn queue(&self, index: usize, inputs: &[Tensor]) -> Result<&Queue> {
+    fn queue(&self, index: usize, inputs: &[Tensor]) -> Result<&BatchQueue> {
         let (Some(signature), Some(queue)) =
             (self.loaded.signatures.get(index), self.queues.get(index))
         else {
@@ -482,7 +486,7 @@ fn check(signature: &Signature, inputs: &[Tensor]) -> Result<()> {
 }
 
 /// Runs a signature a few times on `rows` rows of synthetic inputs; fewer times if runs are slow.
-fn warm_size(signature: &Signature, queue: &Queue, rows: usize) -> Result<()> {
+fn warm_size(signature: &Signature, queue: &BatchQueue, rows: usize) -> Result<()> {
     let synthetic = signature.inputs.iter().map(|spec| synthetic_input(spec, signature, rows));
     let Some(inputs) = synthetic.collect::<Option<Vec<Tensor>>>() else {
         return Err(Error::invalid("its inputs are too large for synthetic inputs"));

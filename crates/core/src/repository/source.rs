@@ -173,10 +173,13 @@ pub(super) struct Fingerprint {
 impl Fingerprint {
     /// Reads the metadata of all files of the version at `path`; unreadable ones count as missing.
     pub(super) fn of(path: &Path) -> Self {
-        let mut walk =
-            Walk { hasher: DefaultHasher::new(), newest: SystemTime::UNIX_EPOCH, bytes: 0 };
+        let mut walk = FingerprintWalk {
+            hasher: DefaultHasher::new(),
+            newest: SystemTime::UNIX_EPOCH,
+            bytes: 0,
+        };
         walk.visit(files_of(path), 0);
-        let Walk { hasher, newest, bytes } = walk;
+        let FingerprintWalk { hasher, newest, bytes } = walk;
         Fingerprint { hash: hasher.finish(), newest, bytes }
     }
 
@@ -219,13 +222,13 @@ fn inside(folder: &Path) -> Vec<PathBuf> {
 const DEEPEST: usize = 16;
 
 /// A walk over the files of a version.
-struct Walk {
+struct FingerprintWalk {
     hasher: DefaultHasher,
     newest: SystemTime,
     bytes: u64,
 }
 
-impl Walk {
+impl FingerprintWalk {
     fn visit(&mut self, paths: Vec<PathBuf>, depth: usize) {
         for path in paths {
             let Ok(meta) = fs::metadata(&path) else {

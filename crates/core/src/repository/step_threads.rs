@@ -28,8 +28,8 @@ pub(super) struct StepThreads {
 
 impl StepThreads {
     pub(super) fn new(cores: usize) -> Self {
-        let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        StepThreads { places: semaphore(MOST), cores: semaphore(cores) }
+        let (places, cores) = (Semaphore::new(MOST), Semaphore::new(cores));
+        StepThreads { places: Arc::new(places), cores: Arc::new(cores) }
     }
 
     /// Runs `work`, which touches `cost` numbers.

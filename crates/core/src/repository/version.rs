@@ -68,7 +68,6 @@ impl Version {
 
     /// Where it is in its lifecycle, as far as the next step goes.
     pub(super) fn phase(&self) -> Phase {
-        let in_use = |servable: &Arc<Servable>| !servable.is_idle();
         match &self.state {
             VersionState::Found(_) => match self.files {
                 FileCheck::Pending => Phase::Unchecked,
@@ -78,7 +77,7 @@ impl Version {
             VersionState::Loading | VersionState::Warming => Phase::Loading,
             VersionState::Ready => Phase::Ready,
             VersionState::Draining => match &self.servable {
-                Some(servable) if in_use(servable) => Phase::Draining,
+                Some(servable) if !servable.is_idle() => Phase::Draining,
                 Some(_) => Phase::Drained,
                 None => Phase::Unloading,
             },

@@ -19,12 +19,12 @@ pub(super) struct LogFile {
     start: PathBuf,
     most_bytes: u64,
     sequence: u32,
-    open: Option<Open>,
+    open: Option<OpenFile>,
     failed: Option<Instant>,
     frame: Vec<u8>,
 }
 
-struct Open {
+struct OpenFile {
     file: File,
     path: PathBuf,
     bytes: u64,
@@ -66,7 +66,7 @@ impl LogFile {
         tfrecord::append(record, &mut self.frame);
         let bytes = self.frame.len() as u64;
         let is_full =
-            |open: &Open| open.bytes > 0 && open.bytes.saturating_add(bytes) > self.most_bytes;
+            |open: &OpenFile| open.bytes > 0 && open.bytes.saturating_add(bytes) > self.most_bytes;
         if self.open.as_ref().is_some_and(is_full) {
             self.open = None;
         }
@@ -87,7 +87,7 @@ impl LogFile {
     }
 
     /// A new file, which only the server's own user can read: requests may be private.
-    fn create(&mut self) -> std::io::Result<Open> {
+    fn create(&mut self) -> std::io::Result<OpenFile> {
         if let Some(folder) = self.start.parent() {
             std::fs::create_dir_all(folder)?;
         }
@@ -101,7 +101,7 @@ impl LogFile {
             match file {
                 Ok(file) => {
                     log::info!("requests are logged to {}", path.display());
-                    return Ok(Open { file, path, bytes: 0 });
+                    return Ok(OpenFile { file, path, bytes: 0 });
                 }
                 // It belongs to another server, or to another model with the same prefix.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}

@@ -18,7 +18,7 @@ use crossbeam::channel::{Receiver, Sender, bounded};
 use self::file::LogFile;
 use crate::config::LogConfig;
 use crate::entry::Method;
-use crate::metrics::{Metrics, Record};
+use crate::metrics::{Metrics, RecordOutcome};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Signature, Tensor};
 
@@ -76,39 +76,39 @@ pub trait RecordFormat: Send + Sync {
 
 /// The logs of a server's models. Cheap to clone.
 #[derive(Clone)]
-pub struct RequestLogs(Arc<Shared>);
+pub struct RequestLogs(Arc<RequestLogsShared>);
 
-struct Shared {
+struct RequestLogsShared {
     metrics: Metrics,
     format: Arc<dyn RecordFormat>,
     /// The queue of the thread, which is started with the first log.
-    queue: Mutex<Option<Queue>>,
+    queue: Mutex<Option<RecordQueue>>,
     logs: Mutex<BTreeMap<Arc<str>, Arc<RequestLog>>>,
 }
 
 #[derive(Clone)]
-struct Queue {
-    items: Sender<Item>,
+struct RecordQueue {
+    items: Sender<RecordQueueItem>,
     /// Memory that the queued requests hold.
     bytes: Arc<AtomicUsize>,
 }
 
-enum Item {
-    Request(Waiting),
+enum RecordQueueItem {
+    Request(PendingRecord),
     /// Sent on once everything queued before is written.
     Flush(Sender<()>),
 }
 
 /// A request that waits to be written.
-struct Waiting {
+struct PendingRecord {
     inference: LoggedInference,
     /// Memory that it holds until then.
     bytes: usize,
-    target: Arc<Target>,
+    target: Arc<RecordTarget>,
 }
 
 /// The log file of a model.
-struct Target {
+struct RecordTarget {
     model: Arc<str>,
     file: Mutex<LogFile>,
 }
@@ -116,9 +116,9 @@ struct Target {
 /// The log of one model.
 pub struct RequestLog {
     config: LogConfig,
-    dice: Dice,
-    target: Arc<Target>,
-    queue: Queue,
+    sampler: Sampler,
+    target: Arc<RecordTarget>,
+    queue: RecordQueue,
     metrics: Metrics,
 }
 
@@ -127,7 +127,7 @@ impl RequestLogs {
     #[must_use]
     pub fn new(metrics: Metrics, format: Arc<dyn RecordFormat>) -> Self {
         let (queue, logs) = (Mutex::default(), Mutex::default());
-        RequestLogs(Arc::new(Shared { metrics, format, queue, logs }))
+        RequestLogs(Arc::new(RequestLogsShared { metrics, format, queue, logs }))
     }
 
     /// The log of `model` with these settings: the existing one if they have not changed. `None` if
@@ -152,8 +152,8 @@ impl RequestLogs {
         let file = Mutex::new(LogFile::new(prefix, model, config.max_file_bytes));
         let log = Arc::new(RequestLog {
             config: config.clone(),
-            dice: Dice::new(config.sampling_rate),
-            target: Arc::new(Target { model: Arc::clone(model), file }),
+            sampler: Sampler::new(config.sampling_rate),
+            target: Arc::new(RecordTarget { model: Arc::clone(model), file }),
             queue,
             metrics: self.0.metrics.clone(),
         });
@@ -173,14 +173,14 @@ impl RequestLogs {
             return;
         };
         let (done, written) = bounded(1);
-        let sent = queue.items.send_timeout(Item::Flush(done), patience);
+        let sent = queue.items.send_timeout(RecordQueueItem::Flush(done), patience);
         if sent.is_err() || written.recv_timeout(patience).is_err() {
             log::warn!("the request log was not written completely within {patience:?}");
         }
     }
 
     /// The queue of the thread, which is started by the first call.
-    fn queue(&self) -> Result<Queue> {
+    fn queue(&self) -> Result<RecordQueue> {
         let mut slot = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(queue) = &*slot {
             return Ok(queue.clone());
@@ -193,7 +193,7 @@ impl RequestLogs {
         thread.spawn(move || write_all(&received, &kept, &*format, &metrics)).map_err(|e| {
             Error::internal("the request log thread could not be started").with_source(e)
         })?;
-        let queue = Queue { items, bytes };
+        let queue = RecordQueue { items, bytes };
         *slot = Some(queue.clone());
         Ok(queue)
     }
@@ -201,26 +201,26 @@ impl RequestLogs {
 
 /// The thread: writes queued requests until all senders are dropped.
 fn write_all(
-    items: &Receiver<Item>,
+    items: &Receiver<RecordQueueItem>,
     kept: &AtomicUsize,
     format: &dyn RecordFormat,
     metrics: &Metrics,
 ) {
     for item in items {
         match item {
-            Item::Flush(done) => drop(done.send(())),
-            Item::Request(Waiting { inference, bytes, target }) => {
+            RecordQueueItem::Flush(done) => drop(done.send(())),
+            RecordQueueItem::Request(PendingRecord { inference, bytes, target }) => {
                 let record = catch_unwind(AssertUnwindSafe(|| format.record(&inference)));
                 drop(inference);
                 kept.fetch_sub(bytes, Relaxed);
                 let mut file = target.file.lock().unwrap_or_else(PoisonError::into_inner);
                 let outcome = match record {
                     Ok(None) => continue,
-                    Ok(Some(record)) if file.write(&record) => Record::Written,
-                    Ok(Some(_)) => Record::Failed,
+                    Ok(Some(record)) if file.write(&record) => RecordOutcome::Written,
+                    Ok(Some(_)) => RecordOutcome::Failed,
                     Err(_) => {
                         metrics.panicked();
-                        Record::Failed
+                        RecordOutcome::Failed
                     }
                 };
                 metrics.logged(&target.model, outcome);
@@ -232,7 +232,7 @@ fn write_all(
 impl RequestLog {
     /// Whether to log a request, at random.
     pub fn samples(&self) -> bool {
-        self.dice.throw()
+        self.sampler.draw()
     }
 
     /// The fraction of requests that is logged.
@@ -248,41 +248,41 @@ impl RequestLog {
         let waiting = self.queue.bytes.fetch_add(bytes, Relaxed);
         let fits = waiting == 0 || waiting.saturating_add(bytes) <= MOST_BYTES;
         let target = Arc::clone(&self.target);
-        let item = Item::Request(Waiting { inference, bytes, target });
+        let item = RecordQueueItem::Request(PendingRecord { inference, bytes, target });
         if !fits || self.queue.items.try_send(item).is_err() {
             self.queue.bytes.fetch_sub(bytes, Relaxed);
-            self.metrics.logged(&self.target.model, Record::Dropped);
+            self.metrics.logged(&self.target.model, RecordOutcome::Dropped);
         }
     }
 }
 
 /// A random generator, good enough for sampling and cheap enough for every request.
-struct Dice {
-    throws: AtomicU64,
+struct Sampler {
+    state_counter: AtomicU64,
     /// Values below this are sampled.
-    winning: u64,
+    threshold: u64,
     always: bool,
 }
 
-impl Dice {
+impl Sampler {
     fn new(rate: f64) -> Self {
         // Servers that start at the same time must not sample the same requests.
         let seed = RandomState::new().hash_one(0);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         // The cast saturates.
-        let winning = (rate * 2f64.powi(64)) as u64;
-        Dice { throws: AtomicU64::new(seed), winning, always: rate >= 1.0 }
+        let threshold = (rate * 2f64.powi(64)) as u64;
+        Sampler { state_counter: AtomicU64::new(seed), threshold, always: rate >= 1.0 }
     }
 
     /// The steps of SplitMix64, a generator whose state is a counter.
-    fn throw(&self) -> bool {
+    fn draw(&self) -> bool {
         if self.always {
             return true;
         }
-        let state = self.throws.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
+        let state = self.state_counter.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) < self.winning
+        (mixed ^ (mixed >> 31)) < self.threshold
     }
 }
 
@@ -357,8 +357,8 @@ mod tests {
     #[test]
     fn so_many_are_sampled_as_asked_for() {
         let wins = |rate: f64| {
-            let dice = Dice::new(rate);
-            (0..100_000).filter(|_| dice.throw()).count()
+            let sampler = Sampler::new(rate);
+            (0..100_000).filter(|_| sampler.draw()).count()
         };
         assert_eq!(wins(1.0), 100_000);
         assert_eq!(wins(1e-30), 0);

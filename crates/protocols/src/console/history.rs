@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{ConsoleState, add_read, no_model, reply, status, text};
 use tensorserve_auth::Permission;
-use tensorserve_core::engine::{Engine, Point};
+use tensorserve_core::engine::{Engine, HistoryPoint};
 use tensorserve_protocol::{RequestHead, RouteGroup};
 use tensorserve_tensor::error::{Error, Result};
 
@@ -51,6 +51,6 @@ fn history(engine: &Engine, head: &RequestHead<'_>) -> Result<String> {
     Ok(points(step as u64, &engine.metrics().past(step)))
 }
 
-fn points(step_seconds: u64, points: &[Point]) -> String {
+fn points(step_seconds: u64, points: &[HistoryPoint]) -> String {
     text(&HistoryView { step_seconds, points: points.iter().map(status::PointView::new).collect() })
 }

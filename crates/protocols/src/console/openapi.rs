@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ConsoleState, LARGEST_BODY, model, reply, text};
 use tensorserve_auth::{Permission, Role, Roles};
-use tensorserve_core::engine::{Choice, ModelHandle, ModelSpec};
+use tensorserve_core::engine::{ModelHandle, ModelSpec, VersionSelector};
 use tensorserve_protocol::url::percent_encoded;
 use tensorserve_protocol::{JSON, Methods, Operation, QueryParameter, RouteGroup};
 use tensorserve_tensor::{DType, Signature, TensorSpec};
@@ -33,7 +33,7 @@ impl ConsoleState {
             add_operation(&mut paths, operation);
         }
         for name in self.engine().repository().ready_models().iter().take(MOST_MODELS) {
-            let spec = ModelSpec { name, choice: Choice::Latest };
+            let spec = ModelSpec { name, choice: VersionSelector::Latest };
             if let Ok(handle) = self.engine().repository().resolve(&spec) {
                 add_model(&mut paths, &handle);
             }

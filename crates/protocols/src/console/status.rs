@@ -12,7 +12,7 @@ use super::model::ModelDetail;
 use super::{ConsoleClient, ConsoleState, add_read, reply, schema_of, text};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{
-    CustomOps, ModelHandle, ModelState, Point, Rates, VersionState, VersionStatus,
+    CustomOps, HistoryPoint, ModelHandle, ModelState, Rates, VersionState, VersionStatus,
 };
 use tensorserve_protocol::{JSON, RouteGroup, bounded};
 
@@ -317,8 +317,8 @@ pub(super) struct PointView {
 }
 
 impl PointView {
-    pub(super) fn new(point: &Point) -> Self {
-        let Point { span, tally, server } = point;
+    pub(super) fn new(point: &HistoryPoint) -> Self {
+        let HistoryPoint { span, tally, server } = point;
         let mut batch_rows = BTreeMap::new();
         for (most, count) in tally.batches() {
             let most = most.map_or("more".to_owned(), |most| most.to_string());

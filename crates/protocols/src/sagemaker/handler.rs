@@ -14,7 +14,8 @@ use crate::tfs::rest::RestCall;
 use crate::tfs::{self, TfsAnswer};
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{
-    Call, Choice, Context, Failure, HandlerAnswer, Handlers, Method, ModelAnswer,
+    HandlerContext, HandlerError, HandlerReply, Handlers, InferenceCall, Method, ModelReply,
+    VersionSelector,
 };
 use tensorserve_protocol::{ALLOW, JSON, Reply, RequestHead, bounded};
 use tensorserve_tensor::error::Error;
@@ -30,7 +31,7 @@ pub(super) struct ScriptCall<'a> {
     /// The model and method that it selects.
     pub(super) call: RestCall<'a>,
     /// The entry point and the deadline.
-    pub(super) entry: Call,
+    pub(super) entry: InferenceCall,
 }
 
 impl SagemakerApi {
@@ -60,7 +61,7 @@ impl SagemakerApi {
         let addresses = self.engine.addresses();
         let rest_uri = rest_uri(&addresses.http, call.name, call.choice, call.method);
         let until = entry.deadline;
-        let context = Context {
+        let context = HandlerContext {
             model_name: invocation.model.or(attributes.model),
             model_version: attributes::last(given, "tfs-model-version"),
             method: attributes::last(given, "tfs-method"),
@@ -92,7 +93,7 @@ impl SagemakerApi {
             // The script decides how to handle an error of the model.
             Err(error) => tfs::failure(error),
         };
-        let model = ModelAnswer {
+        let model = ModelReply {
             status: model.status,
             content_type: &model.content_type,
             body: &model.body,
@@ -103,27 +104,27 @@ impl SagemakerApi {
 }
 
 /// The URL of the model's method over REST.
-fn rest_uri(base: &str, name: &str, choice: Choice<'_>, method: Method) -> String {
+fn rest_uri(base: &str, name: &str, choice: VersionSelector<'_>, method: Method) -> String {
     let mut uri = format!("{base}/v1/models/{name}");
-    if let Choice::Version(version) = choice {
+    if let VersionSelector::Version(version) = choice {
         let _ = write!(uri, "/versions/{version}");
     }
     let _ = write!(uri, ":{}", method.name());
     uri
 }
 
-fn written(answer: Result<HandlerAnswer, Failure>) -> Reply {
+fn written(answer: Result<HandlerReply, HandlerError>) -> Reply {
     match answer {
-        Ok(HandlerAnswer { body, content_type: Some(kind) }) => Reply::ok(kind, body),
-        Ok(HandlerAnswer { body, content_type: None }) => Reply::ok(JSON, body),
+        Ok(HandlerReply { body, content_type: Some(kind) }) => Reply::ok(kind, body),
+        Ok(HandlerReply { body, content_type: None }) => Reply::ok(JSON, body),
         Err(failure) => failed(failure),
     }
 }
 
 /// The failure of a handler in the container's format; one with a title in that of the web framework
 /// whose exception it was.
-fn failed(failure: Failure) -> Reply {
-    let Failure { status, error, title } = failure;
+fn failed(failure: HandlerError) -> Reply {
+    let HandlerError { status, error, title } = failure;
     let Some(title) = title else {
         return refuse(error, status);
     };

@@ -13,7 +13,7 @@ use super::{Compatibility, SAGEMAKER, SagemakerApi, inputs, outputs, refuse};
 use crate::tfs::rest::{RestCall, TfsDecoded};
 use crate::tfs::{self, TfsAnswer};
 use tensorserve_codec::npy;
-use tensorserve_core::engine::{Choice, EntryPoint, Resolver};
+use tensorserve_core::engine::{EntryPoint, Resolver, VersionSelector};
 use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -69,7 +69,7 @@ impl SagemakerApi {
             let status = error.code().http();
             return refuse(error, status);
         }
-        let choice = attributes.version.map_or(Choice::Latest, Choice::Version);
+        let choice = attributes.version.map_or(VersionSelector::Latest, VersionSelector::Version);
         let max_bytes = self.engine.max_tensor_bytes();
         let method = attributes.method;
         let call = RestCall { name: &name, choice, method, exact: false, max_bytes };

@@ -17,7 +17,7 @@ use self::attributes::Attributes;
 use self::models::RequestedModels;
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
-use tensorserve_core::engine::{Choice, Engine, ModelSpec};
+use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector};
 use tensorserve_protocol::{
     ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, RoutedRequest, Routes,
     bounded,
@@ -149,7 +149,8 @@ impl SagemakerApi {
     }
 
     fn check_ready(&self, name: &str) -> Result<(), Error> {
-        match self.engine.repository().resolve(&ModelSpec { name, choice: Choice::Latest }) {
+        match self.engine.repository().resolve(&ModelSpec { name, choice: VersionSelector::Latest })
+        {
             Ok(_) => Ok(()),
             Err(_) => {
                 let message = format!("no version of the model {name:?} is available");

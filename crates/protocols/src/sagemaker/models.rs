@@ -15,7 +15,7 @@ use super::{Compatibility, SagemakerApi, attributes, not_allowed, refuse};
 use crate::tfs;
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
-use tensorserve_core::engine::{Choice, Engine, ModelSpec};
+use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector};
 use tensorserve_protocol::{JSON, Methods, NoRoute, Reply, RequestHead, RouteGroup, RoutedRequest};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -84,7 +84,11 @@ impl RequestedModels {
     }
 
     fn is_loaded(&self, name: &str) -> bool {
-        self.0.engine.repository().resolve(&ModelSpec { name, choice: Choice::Latest }).is_ok()
+        self.0
+            .engine
+            .repository()
+            .resolve(&ModelSpec { name, choice: VersionSelector::Latest })
+            .is_ok()
     }
 
     fn used(&self) -> MutexGuard<'_, HashMap<String, Instant>> {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{SimpleApi, clients, pages, refuse};
 use crate::sample;
 use tensorserve_auth::Permission;
-use tensorserve_core::engine::{Choice, Engine, ModelHandle, ModelSpec, VersionState};
+use tensorserve_core::engine::{Engine, ModelHandle, ModelSpec, VersionSelector, VersionState};
 use tensorserve_protocol::{JSON, Methods, Reply, RouteGroup, RoutedRequest};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Signature, TensorSpec};
@@ -101,7 +101,7 @@ fn gen_json(engine: &Engine, request: &RoutedRequest<'_>) -> Reply {
             }
         },
     };
-    let choice = version.map_or(Choice::Latest, Choice::Version);
+    let choice = version.map_or(VersionSelector::Latest, VersionSelector::Version);
     let Ok(handle) = engine.repository().resolve(&ModelSpec { name: &name, choice }) else {
         return refuse(not_found(engine, &name), 404);
     };
@@ -133,7 +133,7 @@ pub(super) fn shown<'a>(handle: &'a ModelHandle, wanted: Option<&str>) -> Result
 }
 
 fn latest(engine: &Engine, name: &str) -> Option<ModelHandle> {
-    engine.repository().resolve(&ModelSpec { name, choice: Choice::Latest }).ok()
+    engine.repository().resolve(&ModelSpec { name, choice: VersionSelector::Latest }).ok()
 }
 
 /// The detail of a model, in the order of the original.

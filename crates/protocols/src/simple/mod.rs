@@ -15,8 +15,8 @@ use self::form::ImageForm;
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{
-    Choice, Engine, EntryPoint, InferRequest, Method, ModelHandle, ModelSpec, Resolver, Unresolved,
-    VersionState,
+    Engine, EntryPoint, InferRequest, Method, ModelHandle, ModelSpec, Resolver, Unresolved,
+    VersionSelector, VersionState,
 };
 use tensorserve_protocol::{
     Body, BodyKind, Host, JSON, Listeners, Methods, Protocol, Reply, RequestHead, RoutedRequest,
@@ -217,12 +217,15 @@ fn find_model(
     model: Option<&str>,
     version: Option<i64>,
 ) -> Result<ModelHandle> {
-    let choice = version.map_or(Choice::Latest, Choice::Version);
+    let choice = version.map_or(VersionSelector::Latest, VersionSelector::Version);
     let name = model.unwrap_or("default");
     match resolver.resolve(&ModelSpec { name, choice }) {
         Ok(handle) => return Ok(handle),
         Err(Unresolved::Version)
-            if engine.repository().resolve(&ModelSpec { name, choice: Choice::Latest }).is_ok() =>
+            if engine
+                .repository()
+                .resolve(&ModelSpec { name, choice: VersionSelector::Latest })
+                .is_ok() =>
         {
             return Err(no_version(engine, name, version));
         }

@@ -13,7 +13,7 @@ use tensorserve_auth::Permission;
 use tensorserve_codec::base64;
 use tensorserve_codec::json::scan::Cursor;
 use tensorserve_codec::json::write;
-use tensorserve_core::engine::{Choice, Engine, ModelSpec};
+use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector};
 use tensorserve_protocol::url::field;
 use tensorserve_protocol::{Body, BodyKind, Methods, Reply, RouteGroup, RoutedRequest, bounded};
 use tensorserve_tensor::error::{Error, Result};
@@ -324,8 +324,10 @@ fn first_model(engine: &Engine) -> String {
 
 /// Data that `model` accepts, or an empty object.
 fn sample_for(engine: &Engine, model: &str) -> String {
-    let handle =
-        engine.repository().resolve(&ModelSpec { name: model, choice: Choice::Latest }).ok();
+    let handle = engine
+        .repository()
+        .resolve(&ModelSpec { name: model, choice: VersionSelector::Latest })
+        .ok();
     let signature = handle.as_ref().and_then(|handle| describe::shown(handle, None).ok());
     signature.and_then(|s| sample::data(s).ok()).unwrap_or_else(|| "{}".to_owned())
 }

@@ -8,7 +8,7 @@ use super::predict::DecodedTensors;
 use super::rest::RestCall;
 use super::{DEFAULT_SIGNATURE, encode::TfsFormat, failure, grpc};
 use tensorserve_codec::npy;
-use tensorserve_core::engine::{Call, Choice, Engine, ModelHandle, Resolver};
+use tensorserve_core::engine::{Engine, InferenceCall, ModelHandle, Resolver, VersionSelector};
 use tensorserve_proto::serving::model_spec::VersionChoice;
 use tensorserve_proto::serving::{ModelSpec, PredictRequest};
 use tensorserve_proto::{Form, bounded};
@@ -104,7 +104,7 @@ pub(super) fn encode(outputs: &[Tensor], max_bytes: usize) -> Result<Vec<u8>> {
 pub(super) async fn answer(
     engine: &Engine,
     call: &RestCall<'_>,
-    entry: Call,
+    entry: InferenceCall,
     body: Bytes,
     kind: String,
 ) -> Reply {
@@ -130,7 +130,7 @@ pub(super) async fn answer(
 
 /// The model spec of the message and the path together. Either may leave a member out; members that
 /// both have must be equal.
-fn agreed(given: Option<ModelSpec>, name: &str, choice: Choice) -> Result<ModelSpec> {
+fn agreed(given: Option<ModelSpec>, name: &str, choice: VersionSelector) -> Result<ModelSpec> {
     let mut spec = given.unwrap_or_default();
     if spec.name.is_empty() {
         name.clone_into(&mut spec.name);
@@ -143,9 +143,9 @@ fn agreed(given: Option<ModelSpec>, name: &str, choice: Choice) -> Result<ModelS
         )));
     }
     let of_path = match choice {
-        Choice::Latest => return Ok(spec),
-        Choice::Version(version) => VersionChoice::Version(version),
-        Choice::Label(label) => VersionChoice::VersionLabel(label.to_owned()),
+        VersionSelector::Latest => return Ok(spec),
+        VersionSelector::Version(version) => VersionChoice::Version(version),
+        VersionSelector::Label(label) => VersionChoice::VersionLabel(label.to_owned()),
     };
     if spec.version_choice.as_ref().is_some_and(|given| *given != of_path) {
         return Err(Error::invalid(
@@ -192,12 +192,12 @@ mod tests {
         };
         let check = |given, choice| agreed(given, "m", choice).ok().map(|s| s.version_choice);
         let two = Some(Some(VersionChoice::Version(2)));
-        assert_eq!(check(None, Choice::Latest), Some(None));
-        assert_eq!(check(Some(spec("", None)), Choice::Version(2)), two);
-        assert_eq!(check(Some(spec("m", Some(2))), Choice::Latest), two);
-        assert_eq!(check(Some(spec("m", Some(2))), Choice::Version(2)), two);
-        assert_eq!(check(Some(spec("m", Some(1))), Choice::Version(2)), None);
-        assert_eq!(check(Some(spec("m", Some(1))), Choice::Label("a")), None);
-        assert_eq!(check(Some(spec("n", None)), Choice::Latest), None);
+        assert_eq!(check(None, VersionSelector::Latest), Some(None));
+        assert_eq!(check(Some(spec("", None)), VersionSelector::Version(2)), two);
+        assert_eq!(check(Some(spec("m", Some(2))), VersionSelector::Latest), two);
+        assert_eq!(check(Some(spec("m", Some(2))), VersionSelector::Version(2)), two);
+        assert_eq!(check(Some(spec("m", Some(1))), VersionSelector::Version(2)), None);
+        assert_eq!(check(Some(spec("m", Some(1))), VersionSelector::Label("a")), None);
+        assert_eq!(check(Some(spec("n", None)), VersionSelector::Latest), None);
     }
 }

@@ -10,8 +10,8 @@ use prost::Message;
 
 use super::{DEFAULT_SIGNATURE, not_served, resolve};
 use tensorserve_core::engine::{
-    Call, Choice, Engine, InferRequest, InferResponse, ModelHandle, ModelSpec, Resolver,
-    SignatureRun, VersionStatus,
+    Engine, InferRequest, InferResponse, InferenceCall, ModelHandle, ModelSpec, Resolver,
+    SignatureRun, VersionSelector, VersionStatus,
 };
 use tensorserve_proto::serving::model_spec::VersionChoice;
 use tensorserve_proto::serving::{
@@ -42,7 +42,7 @@ pub async fn predict(
     engine: &Engine,
     request: PredictRequest,
     form: Form,
-    call: Call,
+    call: InferenceCall,
 ) -> Result<PredictResponse> {
     let decode = |resolver: &mut Resolver<'_>| decode_predict(resolver, request, form);
     engine.infer(call, decode, encode_predict).await.answer
@@ -125,11 +125,11 @@ pub(super) fn signature_name(spec: Option<&ModelSpecProto>) -> &str {
     given.unwrap_or(DEFAULT_SIGNATURE)
 }
 
-fn choice(spec: &ModelSpecProto) -> Choice<'_> {
+fn choice(spec: &ModelSpecProto) -> VersionSelector<'_> {
     match &spec.version_choice {
-        None => Choice::Latest,
-        Some(VersionChoice::Version(version)) => Choice::Version(*version),
-        Some(VersionChoice::VersionLabel(label)) => Choice::Label(label),
+        None => VersionSelector::Latest,
+        Some(VersionChoice::Version(version)) => VersionSelector::Version(*version),
+        Some(VersionChoice::VersionLabel(label)) => VersionSelector::Label(label),
     }
 }
 
@@ -309,8 +309,8 @@ pub fn status(engine: &Engine, request: &GetModelStatusRequest) -> Result<GetMod
     let spec = request.model_spec.as_ref();
     let spec = spec.ok_or_else(|| Error::invalid("Missing ModelSpec"))?;
     let version = match choice(spec) {
-        Choice::Version(version) => Some(version),
-        Choice::Latest | Choice::Label(_) => None,
+        VersionSelector::Version(version) => Some(version),
+        VersionSelector::Latest | VersionSelector::Label(_) => None,
     };
     let versions = super::describe::versions(engine, &spec.name, version)?;
     let model_version_status = versions.iter().map(version_status).collect();

@@ -9,7 +9,7 @@ use super::answer::{AnswerForm, TfsAnswer};
 use super::classify::{self, Classifications};
 use super::grpc::{effective_spec, find, signature_name};
 use tensorserve_core::engine::{
-    Call, Engine, InferRequest, InferResponse, Method, ModelHandle, Resolver,
+    Engine, InferRequest, InferResponse, InferenceCall, Method, ModelHandle, Resolver,
 };
 use tensorserve_proto::serving::inference_result::Result as Outcome;
 use tensorserve_proto::serving::input::Kind;
@@ -29,7 +29,7 @@ use tensorserve_tensor::{Signature, Tensor};
 pub async fn classify(
     engine: &Engine,
     request: ClassificationRequest,
-    call: Call,
+    call: InferenceCall,
 ) -> Result<ClassificationResponse> {
     let ClassificationRequest { model_spec, input } = request;
     let (spec, method) = (model_spec.as_ref(), Method::Classify);
@@ -54,7 +54,7 @@ pub async fn classify(
 pub async fn regress(
     engine: &Engine,
     request: RegressionRequest,
-    call: Call,
+    call: InferenceCall,
 ) -> Result<RegressionResponse> {
     let RegressionRequest { model_spec, input } = request;
     let (spec, method) = (model_spec.as_ref(), Method::Regress);
@@ -79,7 +79,7 @@ pub async fn regress(
 pub async fn multi_inference(
     engine: &Engine,
     request: MultiInferenceRequest,
-    call: Call,
+    call: InferenceCall,
 ) -> Result<MultiInferenceResponse> {
     let MultiInferenceRequest { tasks, input } = request;
     let decode = |resolver: &mut Resolver<'_>| {

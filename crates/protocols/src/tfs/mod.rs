@@ -11,7 +11,7 @@ use std::time::Instant;
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{
-    Choice, Engine, Method, ModelHandle, ModelSpec, RecordFormat, Resolver, Unresolved,
+    Engine, Method, ModelHandle, ModelSpec, RecordFormat, Resolver, Unresolved, VersionSelector,
 };
 use tensorserve_core::metrics::MetricsExporter;
 use tensorserve_core::repository::VersionFiles;
@@ -213,11 +213,11 @@ impl PathSpec {
         Some(PathSpec { name: params.decoded("model"), version, label })
     }
 
-    fn choice(&self) -> Choice<'_> {
+    fn choice(&self) -> VersionSelector<'_> {
         match (self.version, &self.label) {
-            (Some(version), _) => Choice::Version(version),
-            (None, Some(label)) => Choice::Label(label),
-            (None, None) => Choice::Latest,
+            (Some(version), _) => VersionSelector::Version(version),
+            (None, Some(label)) => VersionSelector::Label(label),
+            (None, None) => VersionSelector::Latest,
         }
     }
 }
@@ -262,7 +262,7 @@ impl RestApi {
             && self
                 .engine
                 .repository()
-                .resolve(&ModelSpec { name: model, choice: Choice::Latest })
+                .resolve(&ModelSpec { name: model, choice: VersionSelector::Latest })
                 .is_ok();
         let code = outcome.as_ref().err().map(Error::code);
         self.metrics.described(is_served.then_some(model), code, start.elapsed());
@@ -373,19 +373,19 @@ pub(crate) fn status(engine: &Engine, name: &str) -> Reply {
 pub(crate) fn resolve(
     resolver: &mut Resolver<'_>,
     name: &str,
-    choice: Choice<'_>,
+    choice: VersionSelector<'_>,
 ) -> Result<ModelHandle> {
     let resolved = resolver.resolve(&ModelSpec { name, choice });
     resolved.map_err(|unresolved| not_served(unresolved, name, choice))
 }
 
 /// The error for a version that is not served.
-fn not_served(unresolved: Unresolved, name: &str, choice: Choice<'_>) -> Error {
+fn not_served(unresolved: Unresolved, name: &str, choice: VersionSelector<'_>) -> Error {
     match (unresolved, choice) {
-        (Unresolved::Label, Choice::Label(label)) => {
+        (Unresolved::Label, VersionSelector::Label(label)) => {
             Error::invalid(format!("Unrecognized servable version label: {label}"))
         }
-        (_, Choice::Version(version)) => {
+        (_, VersionSelector::Version(version)) => {
             Error::not_found(format!("Servable not found for request: Specific({name}, {version})"))
         }
         _ => Error::not_found(format!("Servable not found for request: Latest({name})")),

@@ -9,7 +9,7 @@ use super::binary::{self, BodyFormat};
 use super::encode::TfsFormat;
 use super::{REST, classify, examples, failure, predict, resolve};
 use tensorserve_core::engine::{
-    Choice, Engine, EntryPoint, InferRequest, Method, ModelHandle, Resolver, SignatureRun,
+    Engine, EntryPoint, InferRequest, Method, ModelHandle, Resolver, SignatureRun, VersionSelector,
 };
 use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
 use tensorserve_tensor::Tensor;
@@ -19,7 +19,7 @@ use tensorserve_tensor::error::Result;
 #[derive(Clone, Copy)]
 pub(crate) struct RestCall<'a> {
     pub(crate) name: &'a str,
-    pub(crate) choice: Choice<'a>,
+    pub(crate) choice: VersionSelector<'a>,
     pub(crate) method: Method,
     /// Support only the formats of the reference.
     pub(crate) exact: bool,

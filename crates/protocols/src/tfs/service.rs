@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 use super::reload::{self, ReloadPolicy};
 use super::{GRPC, TfsConfig, grpc, inference};
 use tensorserve_auth::Permission;
-use tensorserve_core::engine::{Call, Engine, EntryPoint, Method};
+use tensorserve_core::engine::{Engine, EntryPoint, InferenceCall, Method};
 use tensorserve_proto::serving::model_service_server::{ModelService, ModelServiceServer};
 use tensorserve_proto::serving::prediction_service_server::{
     PredictionService, PredictionServiceServer,
@@ -69,10 +69,12 @@ struct TfsGrpcService {
 
 impl TfsGrpcService {
     /// An inference that begins now. The earlier of the client's and the server's deadline applies.
-    fn call<Q>(&self, method: Method, request: &Request<Q>) -> Call {
+    fn call<Q>(&self, method: Method, request: &Request<Q>) -> InferenceCall {
         let call = self.engine.call(EntryPoint { protocol: GRPC, method }, Instant::now());
         match request.extensions().get() {
-            Some(ClientDeadline(theirs)) => Call { deadline: call.deadline.min(*theirs), ..call },
+            Some(ClientDeadline(theirs)) => {
+                InferenceCall { deadline: call.deadline.min(*theirs), ..call }
+            }
             None => call,
         }
     }

@@ -204,7 +204,7 @@ fn predict(version: &ModelHandle, request: Option<&PredictRequest>) -> Result<()
     let decode = |resolver: &mut Resolver<'_>| {
         grpc::decode_predict_for(resolver, version.clone(), request, Form::Content)
     };
-    version.rehearse(decode, |_, _| Ok(()))
+    version.infer_for_warm_up(decode, |_, _| Ok(()))
 }
 
 fn on_examples(
@@ -217,7 +217,7 @@ fn on_examples(
     let decode = |resolver: &mut Resolver<'_>| {
         inference::decode_examples(resolver, version.clone(), spec, input, method, max_bytes)
     };
-    version.rehearse(decode, |form, response| TfsAnswer::read(form, response).map(drop))
+    version.infer_for_warm_up(decode, |form, response| TfsAnswer::read(form, response).map(drop))
 }
 
 fn multi_inference(
@@ -232,5 +232,7 @@ fn multi_inference(
     let decode = |resolver: &mut Resolver<'_>| {
         inference::decode_tasks(resolver, version.clone(), tasks, input, max_bytes)
     };
-    version.rehearse(decode, |form, response| inference::encode_tasks(form, response).map(drop))
+    version.infer_for_warm_up(decode, |form, response| {
+        inference::encode_tasks(form, response).map(drop)
+    })
 }

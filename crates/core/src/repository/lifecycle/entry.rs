@@ -336,6 +336,11 @@ impl ModelEntry {
         self.versions.values().any(Version::is_ready)
     }
 
+    /// Whether a version of any incarnation serves.
+    pub(super) fn serves(&self) -> bool {
+        self.has_ready_version() || self.has_predecessors()
+    }
+
     /// Whether versions of an earlier incarnation serve until the present one can.
     pub(super) fn has_predecessors(&self) -> bool {
         self.former.predecessors().next().is_some()
@@ -414,7 +419,6 @@ impl ModelEntry {
 
     /// Drops the oldest of its unloaded versions.
     pub(super) fn forget_unloaded(&mut self) {
-        let is_past = |v: &Version| matches!(v.state, VersionState::Unloaded) && !v.aspired;
         let past = self.versions.iter().filter(|(_, version)| is_past(version));
         let past: Vec<i64> = past.map(|(&number, _)| number).collect();
         for number in past.iter().take(past.len().saturating_sub(MOST_UNLOADED)) {
@@ -434,6 +438,11 @@ impl ModelEntry {
         }
         self.thread_hints.insert(self.source.clone(), threads);
     }
+}
+
+/// Whether a version is unloaded for good.
+fn is_past(version: &Version) -> bool {
+    matches!(version.state, VersionState::Unloaded) && !version.aspired
 }
 
 #[cfg(test)]

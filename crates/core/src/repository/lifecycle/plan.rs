@@ -27,7 +27,7 @@ pub(super) struct ModelSnapshot {
 
 /// What all models share.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct PlanLimits {
     pub(super) now: Instant,
     /// Fewer loads and unloads are under way than `load_threads`.
     pub(super) has_free_thread: bool,
@@ -110,7 +110,7 @@ pub(super) enum ReturnOutcome {
 }
 
 /// The next action, if there is one now. Each makes a change after which it is not next any more.
-pub(super) fn next_action(model: &ModelSnapshot, limits: &Limits) -> Option<Action> {
+pub(super) fn next_action(model: &ModelSnapshot, limits: &PlanLimits) -> Option<Action> {
     if model.must_publish {
         // Requests see each change before the next one is made.
         return Some(Action::Publish);
@@ -121,8 +121,22 @@ pub(super) fn next_action(model: &ModelSnapshot, limits: &Limits) -> Option<Acti
         .or_else(|| next_completion(model, limits.now))
 }
 
+fn is_ready(version: &VersionSnapshot) -> bool {
+    version.phase == Phase::Ready
+}
+
+fn is_drained(version: &VersionSnapshot) -> bool {
+    version.phase == Phase::Drained
+}
+
+/// Whether a version is not aspired and has never been in memory.
+fn is_useless(version: &VersionSnapshot) -> bool {
+    let phase = version.phase;
+    let is_waiting = matches!(phase, Phase::Unchecked | Phase::Incomplete | Phase::Loadable);
+    !version.aspired && (is_waiting || phase == Phase::Failed)
+}
+
 fn next_unload(model: &ModelSnapshot) -> Option<Action> {
-    let is_drained = |v: &VersionSnapshot| v.phase == Phase::Drained;
     if let Some(drained) = model.versions.iter().find(|v| is_drained(v)) {
         return Some(Action::Unload(drained.version));
     }
@@ -130,8 +144,7 @@ fn next_unload(model: &ModelSnapshot) -> Option<Action> {
 }
 
 /// The next step from versions that serve to those that should.
-fn next_swap(model: &ModelSnapshot, limits: &Limits) -> Option<Action> {
-    let is_ready = |v: &VersionSnapshot| v.phase == Phase::Ready;
+fn next_swap(model: &ModelSnapshot, limits: &PlanLimits) -> Option<Action> {
     let has_predecessors = model.former.iter().any(is_ready);
     if has_predecessors && model.versions.iter().any(is_ready) {
         return Some(Action::DrainPredecessors);
@@ -175,11 +188,7 @@ fn admit(model: &ModelSnapshot, number: i64, memory: Option<MemoryBudget>) -> Op
 }
 
 fn next_discard(model: &ModelSnapshot) -> Option<Action> {
-    let is_useless = |v: &&VersionSnapshot| {
-        let is_waiting = matches!(v.phase, Phase::Unchecked | Phase::Incomplete | Phase::Loadable);
-        !v.aspired && (is_waiting || v.phase == Phase::Failed)
-    };
-    model.versions.iter().find(is_useless).map(|v| Action::Discard(v.version))
+    model.versions.iter().find(|v| is_useless(v)).map(|v| Action::Discard(v.version))
 }
 
 fn next_completion(model: &ModelSnapshot, now: Instant) -> Option<Action> {

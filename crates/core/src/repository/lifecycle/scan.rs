@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::LifecycleManager;
 use super::reconcile::{CheckedFiles, FileStep, Reconciliation, next_file_step};
-use super::sources::Scan;
+use super::sources::SourceScan;
 use crate::repository::source::Fingerprint;
 use crate::repository::version::{FileCheck, Version};
-use crate::repository::{Shared, VersionState};
+use crate::repository::{RepositoryShared, VersionState};
 
 /// Files that have not changed for this long are no copy under way.
 const QUIET: Duration = Duration::from_secs(3);
@@ -30,7 +30,7 @@ impl LifecycleManager {
     }
 
     /// Reconciles the entry of one model with what the scan found.
-    fn reconcile(&mut self, name: &Arc<str>, scan: &mut Scan) {
+    fn reconcile(&mut self, name: &Arc<str>, scan: &mut SourceScan) {
         let entry = self.entry(name);
         entry.waiters.scanned();
         let mut warning = None;
@@ -85,7 +85,7 @@ impl LifecycleManager {
 }
 
 /// Finds out whether a version can be loaded now. `platform` is the one that its settings name.
-fn check_files_of(version: &mut Version, platform: Option<&str>, shared: &Shared) {
+fn check_files_of(version: &mut Version, platform: Option<&str>, shared: &RepositoryShared) {
     let seen = Fingerprint::of(&version.folder);
     let have_changed = version.seen.replace(seen) != Some(seen);
     let has_failed = version.failure().is_some();

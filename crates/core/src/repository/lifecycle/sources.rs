@@ -36,7 +36,7 @@ struct Replacement {
 
 /// What one scan of all sources found.
 #[derive(Default)]
-pub(super) struct Scan {
+pub(super) struct SourceScan {
     /// By name; of two sources with a model of the same name, the first counts.
     models: BTreeMap<String, DiscoveredModel>,
     /// Sources without a name that could not be read: any model could be in them.
@@ -46,7 +46,7 @@ pub(super) struct Scan {
 }
 
 /// All models, by name.
-pub(super) type Models = BTreeMap<Arc<str>, ModelEntry>;
+pub(super) type ModelEntries = BTreeMap<Arc<str>, ModelEntry>;
 
 impl Sources {
     pub(super) fn new(configured: Vec<SourceConfig>, interval: Option<Duration>) -> Self {
@@ -103,10 +103,10 @@ impl Sources {
     pub(super) fn scan(
         &mut self,
         platforms: &Platforms,
-        models: &Models,
+        models: &ModelEntries,
         logged: &mut LoggedOnce,
-    ) -> Scan {
-        let mut scan = Scan::default();
+    ) -> SourceScan {
+        let mut scan = SourceScan::default();
         for source in &self.configured {
             let problem = scan.add_source(source, platforms, models, logged);
             // A source whose models still serve has no problem.
@@ -126,19 +126,19 @@ impl Sources {
 }
 
 /// Whether a version from below `path` serves.
-fn serves(models: &Models, path: &Path) -> bool {
+fn serves(models: &ModelEntries, path: &Path) -> bool {
     let configured = models.values().filter(|entry| entry.is_configured());
     let serves = |version: &Version| version.is_ready() && version.folder.starts_with(path);
     configured.into_iter().any(|entry| entry.versions.values().any(serves))
 }
 
-impl Scan {
+impl SourceScan {
     /// Adds what one source has. Returns why it cannot be used.
     fn add_source(
         &mut self,
         source: &SourceConfig,
         platforms: &Platforms,
-        models: &Models,
+        models: &ModelEntries,
         logged: &mut LoggedOnce,
     ) -> Option<String> {
         let path = &source.path;

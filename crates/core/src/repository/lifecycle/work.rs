@@ -11,13 +11,13 @@ use crossbeam::channel::Sender;
 use super::VersionKey;
 use super::control::ManagerEvent;
 use crate::config::ModelConfig;
-use crate::repository::Shared;
-use crate::repository::servable::{Load, Servable};
+use crate::repository::RepositoryShared;
+use crate::repository::servable::{Servable, VersionLoad};
 use tensorserve_tensor::error::{Error, Result};
 
 /// Starts threads that load and unload, and counts them.
 pub(super) struct LoadThreads {
-    shared: Arc<Shared>,
+    shared: Arc<RepositoryShared>,
     /// Where they report to.
     reports: Sender<ManagerEvent>,
     /// Loads and unloads under way.
@@ -34,7 +34,7 @@ pub(super) struct LoadJob {
 }
 
 impl LoadThreads {
-    pub(super) fn new(shared: Arc<Shared>, reports: Sender<ManagerEvent>) -> Self {
+    pub(super) fn new(shared: Arc<RepositoryShared>, reports: Sender<ManagerEvent>) -> Self {
         LoadThreads { shared, reports, running: 0 }
     }
 
@@ -85,10 +85,14 @@ impl LoadThreads {
 
 impl LoadJob {
     /// Loads and warms the version. Blocks for as long as that takes.
-    fn run(&self, shared: &Shared, reports: &Sender<ManagerEvent>) -> Result<Arc<Servable>> {
+    fn run(
+        &self,
+        shared: &RepositoryShared,
+        reports: &Sender<ManagerEvent>,
+    ) -> Result<Arc<Servable>> {
         let platform = shared.platforms.of_version(&self.folder, self.config.platform);
         let platform = platform.ok_or_else(|| Error::not_found("its files are no longer there"))?;
-        let load = Load {
+        let load = VersionLoad {
             model: &self.key.model,
             version: self.key.version,
             folder: &self.folder,
@@ -106,11 +110,14 @@ impl LoadJob {
     }
 }
 
+fn take<T>(slot: &Mutex<Option<T>>) -> Option<T> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
 /// Runs `work` on a thread of its own, or on this one if no other can be started.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
     let slot = Arc::new(Mutex::new(Some(work)));
     let inside = Arc::clone(&slot);
-    let take = |slot: &Mutex<Option<_>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     let thread = thread::Builder::new().name(name.to_owned());
     let spawned = thread.spawn(move || {
         if let Some(work) = take(&inside) {

@@ -14,7 +14,7 @@ use self::notation::{Notation, label};
 use self::template::TemplateValues;
 use super::{SimpleApi, refuse};
 use crate::sample;
-use tensorserve_core::engine::{Choice, Engine, ModelHandle, ModelSpec};
+use tensorserve_core::engine::{Engine, ModelHandle, ModelSpec, VersionSelector};
 use tensorserve_protocol::url::percent_encoded;
 use tensorserve_protocol::{JSON, Reply, RequestHead, RoutedRequest};
 use tensorserve_tensor::error::{Error, Result};
@@ -108,7 +108,7 @@ fn generate(
     let engine = &api.engine;
     let query = ClientQuery::of(query)?;
     let variant = query.variant()?;
-    let choice = query.version.map_or(Choice::Latest, Choice::Version);
+    let choice = query.version.map_or(VersionSelector::Latest, VersionSelector::Version);
     let handle = engine.repository().resolve(&ModelSpec { name: model, choice });
     let handle = handle.map_err(|_| no_model(engine, model, query.version))?;
     let signature = find_signature(&handle, query.signature.as_deref())?;
@@ -179,7 +179,7 @@ fn no_model(engine: &Engine, model: &str, version: Option<i64>) -> Error {
         Some(version)
             if engine
                 .repository()
-                .resolve(&ModelSpec { name: model, choice: Choice::Latest })
+                .resolve(&ModelSpec { name: model, choice: VersionSelector::Latest })
                 .is_ok() =>
         {
             Error::not_found(format!("Version {version} of model {model:?} is not ready"))

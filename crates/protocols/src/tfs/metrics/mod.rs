@@ -17,7 +17,7 @@ use std::time::Duration;
 use self::text::MetricsPage;
 use super::{GRPC, REST};
 use tensorserve_core::engine::{EntryPoint, Method};
-use tensorserve_core::metrics::cell::{Histogram, Outcomes, Reading, exponential};
+use tensorserve_core::metrics::cell::{AtomicHistogram, HistogramReading, Outcomes, exponential};
 use tensorserve_core::metrics::{MetricsExporter, ModelObserver};
 use tensorserve_tensor::error::Code;
 
@@ -72,7 +72,7 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// A histogram that is allocated on first use: few models use every entry point.
-type LazyHistogram = OnceLock<Histogram>;
+type LazyHistogram = OnceLock<AtomicHistogram>;
 
 /// The metrics of one model.
 #[derive(Default)]
@@ -106,7 +106,7 @@ impl ModelObserver for ModelCells {
         };
         self.answered(call, time);
         if let (Some(slot), Some(time)) = (self.runtime.get(run), runtime) {
-            slot.get_or_init(|| Histogram::new(&MICROS)).observe(micros(time));
+            slot.get_or_init(|| AtomicHistogram::new(&MICROS)).observe(micros(time));
         }
     }
 
@@ -118,7 +118,7 @@ impl ModelObserver for ModelCells {
 
     fn examples(&self, count: usize) {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
-        self.examples.get_or_init(|| Histogram::new(&EXAMPLES)).observe(count);
+        self.examples.get_or_init(|| AtomicHistogram::new(&EXAMPLES)).observe(count);
     }
 
     fn logged(&self, code: Option<Code>) {
@@ -130,12 +130,12 @@ impl ModelObserver for ModelCells {
     }
 
     fn dequeued(&self, delay: Duration) {
-        self.queue.get_or_init(|| Histogram::new(&QUEUE_MICROS)).observe(micros(delay));
+        self.queue.get_or_init(|| AtomicHistogram::new(&QUEUE_MICROS)).observe(micros(delay));
     }
 
     fn ran(&self, rows: usize, time: Duration) {
         self.sizes.run.store(rows as u64, Relaxed);
-        self.runs.get_or_init(|| Histogram::new(&GRAPH_MICROS)).observe(micros(time));
+        self.runs.get_or_init(|| AtomicHistogram::new(&GRAPH_MICROS)).observe(micros(time));
     }
 
     fn padded(&self, rows: usize, size: usize) {
@@ -146,7 +146,7 @@ impl ModelObserver for ModelCells {
 impl ModelCells {
     fn answered(&self, call: usize, time: Duration) {
         if let Some(slot) = self.latency.get(call) {
-            slot.get_or_init(|| Histogram::new(&MICROS)).observe(micros(time));
+            slot.get_or_init(|| AtomicHistogram::new(&MICROS)).observe(micros(time));
         }
     }
 
@@ -177,13 +177,13 @@ struct DirectoryCells {
 }
 
 struct WarmUpCells {
-    time: Histogram,
+    time: AtomicHistogram,
     records: u64,
 }
 
 impl WarmUpCells {
     fn new() -> Self {
-        WarmUpCells { time: Histogram::new(&MICROS), records: 0 }
+        WarmUpCells { time: AtomicHistogram::new(&MICROS), records: 0 }
     }
 }
 
@@ -357,8 +357,8 @@ fn sum(
     models: &[(&str, &ModelCells)],
     of: impl Fn(&ModelCells) -> &LazyHistogram,
     limits: &'static [f64],
-) -> Reading {
-    let mut total = Reading::empty(limits);
+) -> HistogramReading {
+    let mut total = HistogramReading::empty(limits);
     for (_, cells) in models {
         if let Some(histogram) = of(cells).get() {
             total.add(&histogram.read());

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use tensorserve_core::metrics::cell::Reading;
+use tensorserve_core::metrics::cell::HistogramReading;
 
 /// The page, line by line.
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl TfsMetric<'_> {
     }
 
     /// Writes a histogram, unless it is empty.
-    pub(super) fn histogram(&mut self, labels: MetricLabels<'_>, reading: &Reading) {
+    pub(super) fn histogram(&mut self, labels: MetricLabels<'_>, reading: &HistogramReading) {
         let count = reading.count();
         if count == 0 {
             return;
@@ -100,7 +100,7 @@ fn without_zeros(number: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorserve_core::metrics::cell::Histogram;
+    use tensorserve_core::metrics::cell::AtomicHistogram;
 
     #[test]
     fn numbers_have_six_significant_digits() {
@@ -125,11 +125,11 @@ mod tests {
         let mut metric = page.metric("/tensorflow/serving/request_count", "counter");
         metric.value(&[("model_name", "a\\b\"c"), ("status", "OK")], 3);
         page.metric("/tensorflow/core/graph_runs", "counter").value(&[], 1);
-        let histogram = Histogram::new(&LIMITS);
+        let histogram = AtomicHistogram::new(&LIMITS);
         histogram.observe(7);
         histogram.observe(100);
         let mut metric = page.metric("/x", "histogram");
-        metric.histogram(&[], &Reading::empty(&LIMITS));
+        metric.histogram(&[], &HistogramReading::empty(&LIMITS));
         metric.histogram(&[("API", "Predict")], &histogram.read());
         let want = "# TYPE :tensorflow:serving:request_count counter\n\
                     :tensorflow:serving:request_count{model_name=\"a\\\\b\\\"c\",status=\"OK\"} 3\n\

@@ -44,8 +44,8 @@ fn after(former: Versions, model: ModelSnapshot) -> ModelSnapshot {
     ModelSnapshot { former: snapshots(former, false).collect(), ..model }
 }
 
-fn limits() -> Limits {
-    Limits { now: Instant::now(), has_free_thread: true, memory: None }
+fn limits() -> PlanLimits {
+    PlanLimits { now: Instant::now(), has_free_thread: true, memory: None }
 }
 
 /// The next action where nothing limits it.
@@ -151,7 +151,7 @@ fn to_save_memory_old_and_new_are_never_in_memory_together() {
 
 #[test]
 fn no_load_begins_without_a_free_thread() {
-    let busy = Limits { has_free_thread: false, ..limits() };
+    let busy = PlanLimits { has_free_thread: false, ..limits() };
     let cases = [
         (model(&[(1, Loadable)], &[]), None),
         // Predecessors stay until the load can begin.
@@ -188,12 +188,12 @@ fn a_load_waits_for_room_or_is_refused() {
     ];
     for (name, model, used, leaving, want) in cases {
         let memory = Some(MemoryBudget { limit: 250, used, leaving });
-        assert_eq!(next_action(&model, &Limits { memory, ..limits() }), want, "{name}");
+        assert_eq!(next_action(&model, &PlanLimits { memory, ..limits() }), want, "{name}");
     }
     // A version that waits for room delays nothing else.
     let memory = Some(MemoryBudget { limit: 250, used: 250, leaving: 250 });
     let model = model(&[(2, Loadable)], &[(1, Failed)]);
-    assert_eq!(next_action(&model, &Limits { memory, ..limits() }), Some(Discard(1)));
+    assert_eq!(next_action(&model, &PlanLimits { memory, ..limits() }), Some(Discard(1)));
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_requested_model_is_ready_as_a_whole_or_nothing_of_it_stays() {
         ),
     ];
     for (name, model, in_time, too_late) in cases {
-        let at = |now| next_action(&model, &Limits { now, ..limits() });
+        let at = |now| next_action(&model, &PlanLimits { now, ..limits() });
         assert_eq!(at(now), in_time, "{name}");
         assert_eq!(at(now + Duration::from_secs(1)), too_late, "{name}, too late");
     }
@@ -278,7 +278,7 @@ fn a_model_out_of_service_is_unloaded_and_comes_back() {
         ("one is ready, another loads", returning(&[(1, Ready), (2, Loading)], &[]), None, late),
     ];
     for (name, model, in_time, too_late) in cases {
-        let at = |now| next_action(&model, &Limits { now, ..limits() });
+        let at = |now| next_action(&model, &PlanLimits { now, ..limits() });
         assert_eq!(at(now), in_time, "{name}");
         assert_eq!(at(now + Duration::from_secs(1)), too_late, "{name}, too late");
     }
