@@ -311,7 +311,11 @@ fn what_is_wrong_with_files_is_told_at_the_start() {
     let cases = [
         (fails(&missing, &key, None), named(&missing, "http_tls_certificate"), "No such file"),
         (fails(&certificate, &missing, None), named(&missing, "http_tls_key"), "No such file"),
-        (fails(&empty, &key, None), named(&empty, "http_tls_certificate"), "no certificate"),
+        (
+            fails(&empty, &key, None),
+            named(&empty, "http_tls_certificate"),
+            "contains no PEM certificate",
+        ),
         (
             fails(&certificate, &empty, None),
             named(&empty, "http_tls_key"),
@@ -326,7 +330,7 @@ fn what_is_wrong_with_files_is_told_at_the_start() {
         (
             fails(&certificate, &key, Some(&empty)),
             named(&empty, "http_tls_client_ca"),
-            "no certificate",
+            "contains no PEM certificate",
         ),
     ];
     for (message, file, why) in cases {
