@@ -2,6 +2,7 @@
 #
 #   make run            serve models/ on http://127.0.0.1:8500      (DEVICE=gpu for CUDA)
 #   make test           the tests: Rust, then real clients          (CLIENTS=all for all of them)
+#   make build          the release binary, target/release/tensorserve
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo
 #   make lint           Rust, Python and JavaScript: findings and format; `make format` formats all
 #   make check          test, also with TensorFlow alone, lint, documentation, Dockerfiles, licences;
@@ -32,13 +33,15 @@ BINARY = $(TARGET)/release/tensorserve
 # The time at which make was called: the server prints the time from here until it is ready.
 CALLED_AT := $(shell date +%s%N)
 
-.PHONY: run test rust-test tensorflow-alone client-test bench check lib build lint lint-rust \
-	lint-python lint-javascript format doc deny audit dockerfiles clean help
+.PHONY: run test rust-test tensorflow-alone client-test bench check lib build build-local lint \
+	lint-rust lint-python lint-javascript format doc deny audit dockerfiles clean help
 
-run: lib build
+# Downloads the libraries while the binary is compiled.
+run:
+	@$(MAKE) --no-print-directory --jobs=2 lib build-local
 	@TENSORSERVE_CALLED_AT=$(CALLED_AT) \
 	TENSORSERVE_LIBTENSORFLOW="$${TENSORSERVE_LIBTENSORFLOW:-$$($(FETCH) --print-dest)}" \
-	exec $(BINARY) serve models/ $(ARGS)
+	exec $(TARGET)/local/tensorserve serve models/ $(ARGS)
 
 test: lib rust-test client-test
 
@@ -64,8 +67,17 @@ lib:
 	@$(FETCH)
 	@$(FETCH_ONNX)
 
+# Compiles in less than half the time of a release build, for a first look at the server.
+build-local:
+	@$(CARGO) build --profile local --locked --bin tensorserve
+
+# Cargo can strip a binary but not keep the debug information: debuggers and profilers read it from
+# tensorserve.debug, which the binary names.
 build:
-	@$(CARGO) build --release --locked --bin tensorserve
+	@CARGO_PROFILE_RELEASE_STRIP=none $(CARGO) build --release --locked --bin tensorserve
+	@objcopy --only-keep-debug --compress-debug-sections $(BINARY) $(BINARY).debug
+	@objcopy --strip-all --add-gnu-debuglink=$(BINARY).debug $(BINARY) $(BINARY).stripped
+	@mv -f $(BINARY).stripped $(BINARY)
 
 lint: lint-rust lint-python lint-javascript
 
