@@ -29,6 +29,8 @@ DENY = target/tools/bin/cargo-deny
 LINTERS = target/tools/linters
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BINARY = $(TARGET)/release/tensorserve
+# For `build`, which strips the binary itself, and for whatever shares its compiled dependencies.
+UNSTRIPPED = CARGO_PROFILE_RELEASE_STRIP=none
 
 # The time at which make was called: the server prints the time from here until it is ready.
 CALLED_AT := $(shell date +%s%N)
@@ -59,7 +61,7 @@ client-test: lib
 	CLIENTS=$(CLIENTS) PYTHON=$(PYTHON) tests/clients/run.sh "$(abspath $(TARGET)/debug/tensorserve)"
 
 bench: lib
-	$(CARGO) bench --locked --bench serve -- $(ARGS)
+	$(UNSTRIPPED) $(CARGO) bench --locked --bench serve -- $(ARGS)
 
 check: test tensorflow-alone lint doc dockerfiles deny
 
@@ -74,7 +76,7 @@ build-local:
 # Cargo can strip a binary but not keep the debug information: debuggers and profilers read it from
 # tensorserve.debug, which the binary names.
 build:
-	@CARGO_PROFILE_RELEASE_STRIP=none $(CARGO) build --release --locked --bin tensorserve
+	@$(UNSTRIPPED) $(CARGO) build --release --locked --bin tensorserve
 	@objcopy --only-keep-debug --compress-debug-sections $(BINARY) $(BINARY).debug
 	@objcopy --strip-all --add-gnu-debuglink=$(BINARY).debug $(BINARY) $(BINARY).stripped
 	@mv -f $(BINARY).stripped $(BINARY)

@@ -120,7 +120,7 @@ fn one_row_too_many() -> Model {
 }
 
 #[test]
-fn an_output_that_can_not_be_cut_to_size_is_the_clients_to_know() {
+fn an_output_that_cannot_be_cut_to_size_is_the_clients_to_know() {
     let place = Place::of(&one_row_too_many(), |settings| {
         pooled(settings, "on");
         settings.batching.max_batch_size = Some(4);
@@ -132,7 +132,7 @@ fn an_output_that_can_not_be_cut_to_size_is_the_clients_to_know() {
 }
 
 #[tokio::test]
-async fn a_model_whose_outputs_can_not_be_split_is_no_longer_batched() {
+async fn a_model_whose_outputs_cannot_be_split_is_no_longer_batched() {
     let place = gated(one_row_too_many(), "on");
     place.fake.runs_gate().close();
     let first = place.enqueue(&[&[0.0]]);
@@ -147,7 +147,7 @@ async fn a_model_whose_outputs_can_not_be_split_is_no_longer_batched() {
 }
 
 #[tokio::test]
-async fn outputs_that_can_not_be_split_are_an_error_where_running_again_may_do_harm() {
+async fn outputs_that_cannot_be_split_are_an_error_where_running_again_may_do_harm() {
     let place = gated(Model { read_only: false, ..one_row_too_many() }, "on");
     let first = place.enqueue(&[&[0.0]]);
     place.wait_for_runs_at_gate(1);

@@ -97,7 +97,7 @@ fn a_versions_own_file_of_parameters_is_read_again() {
     let loads = fake.loads(&folder);
     fs::write(folder.join("batching_params.pbtxt"), "max_batch_size { value: 2 }").expect("file");
     server.wait_until("it is read", |_| refuses(3));
-    // One that can not be read changes nothing.
+    // One that cannot be read changes nothing.
     fs::write(folder.join("batching_params.pbtxt"), "max_batch_size {").expect("file");
     thread::sleep(std::time::Duration::from_millis(300));
     assert!(refuses(3) && !refuses(2));

@@ -95,7 +95,7 @@ fn another_folder_takes_over_without_a_gap_also_with_the_same_version() {
 }
 
 #[test]
-fn what_can_not_be_loaded_from_there_leaves_what_serves() {
+fn what_cannot_be_loaded_from_there_leaves_what_serves() {
     let place = place();
     let error = reload(&place, &[("a", "broken/a", "latest", None)]).expect_err("fails");
     assert_eq!(error.code(), Code::Unknown);

@@ -182,7 +182,7 @@ fn batching_is_printed_as_the_container_does() {
 }
 
 #[test]
-fn what_can_not_start_says_why() {
+fn what_cannot_start_says_why() {
     let root = model_dir(&["m/1"]);
     for (name, value, part) in [
         ("SAGEMAKER_TFS_ENABLE_BATCHING", "yes", "must be 'true' or 'false'"),

@@ -145,7 +145,7 @@ fn nothing_is_ready_for_a_model_but_the_endpoint() {
 }
 
 #[test]
-fn what_can_not_be_loaded_leaves_nothing_behind() {
+fn what_cannot_be_loaded_leaves_nothing_behind() {
     let endpoint = Endpoint::start(|_| ());
     let broken = endpoint.root.path().join("broken/1");
     fs::create_dir_all(broken.join("variables")).expect("folders");

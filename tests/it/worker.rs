@@ -250,7 +250,7 @@ fn a_pair_is_called_in_turn() {
 }
 
 #[test]
-fn scripts_that_can_not_be_run_say_why() {
+fn scripts_that_cannot_be_run_say_why() {
     let error = Place::refuses("import nothing_of_that_name\n");
     assert!(error.contains("inference.py\", line 1, in <module>"), "{error}");
     assert!(error.contains("No module named 'nothing_of_that_name'"), "{error}");
@@ -477,7 +477,7 @@ fn a_process_that_holds_too_much_is_replaced() {
 }
 
 #[test]
-fn a_script_that_can_not_start_again_is_told_at_once() {
+fn a_script_that_cannot_start_again_is_told_at_once() {
     let place = Place::open(
         &doing(
             "if os.path.exists(__file__ + '.once'):\n  raise RuntimeError('not again')\n\

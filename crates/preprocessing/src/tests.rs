@@ -282,7 +282,7 @@ fn a_versions_own_file_counts_more_than_its_models() {
 }
 
 #[test]
-fn what_can_not_be_says_where_and_why() {
+fn what_cannot_be_says_where_and_why() {
     let image = || {
         signature(
             &[spec("x", DType::Float, &[-1, 28, 28, 1])],

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_that_numpy_can_not_hold_are_refused() {
+    fn strings_that_numpy_cannot_hold_are_refused() {
         let tensor = |values: &[&[u8]]| {
             let mut strings = StringsBuilder::default();
             values.iter().for_each(|value| strings.push(value));

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_written_is_tried_again_later() {
+    fn what_cannot_be_written_is_tried_again_later() {
         let root = tempfile::tempdir().expect("temporary folder");
         let blocked = root.path().join("file");
         std::fs::write(&blocked, "").expect("written");
