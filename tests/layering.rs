@@ -1,14 +1,14 @@
-//! What Cargo cannot hold: which crate may ever depend on which, that modules of a crate form no
-//! circle, and a few conventions that no lint knows. Reads whole source files, and fails with the
-//! file and line of what breaks them. The map is in `docs/architecture.md`.
+//! Rules that Cargo does not enforce: which crate may depend on which, no cycles of modules in a
+//! crate, and a few conventions without a lint. The tests read the source files as text. The map of
+//! the crates is in `docs/architecture.md`.
 #![allow(missing_docs, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Every crate, from the ground up, and the crates of ours that it may depend on. Cargo refuses an
-/// import without a dependency; this refuses the dependency.
+/// Every crate, lowest first, and the workspace crates that it may depend on. Cargo refuses an
+/// import without a dependency; this list restricts the dependencies.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("tensor", &[]),
     ("os", &[]),
@@ -39,38 +39,37 @@ const FFI: &[&str] = &[
     "crates/tensorflow/src/ffi.rs",
 ];
 
-/// Lines a file may have without giving the reason for more in its header.
+/// The maximum number of lines of a file whose header gives no reason for more.
 const LONGEST_FILE: usize = 600;
 
 struct Source {
-    /// From the root of the project.
+    /// Relative to the root of the project.
     path: String,
     text: String,
 }
 
 impl Source {
-    /// Lines of code with their numbers: no comments.
+    /// Lines without comment lines, with their numbers.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = self.text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
         lines.filter(|(_, line)| !line.starts_with("//"))
     }
 
-    /// The crate that it belongs to; that of the root has no name.
+    /// The name of its crate; empty for the root package.
     fn member(&self) -> &str {
         let inside = self.path.strip_prefix("crates/");
         inside.and_then(|rest| rest.split('/').next()).unwrap_or_default()
     }
 
-    /// How many modules it is below the root of its crate.
-    fn depth(&self) -> usize {
+    /// The names of its module and of those around it, from the root of the crate inwards.
+    fn module(&self) -> Vec<String> {
         let inside = self.path.split_once("src/").map_or("", |(_, inside)| inside);
-        inside.trim_end_matches("/mod.rs").split('/').count()
-    }
-
-    /// The module at the top of its crate that it belongs to; `lib` for the crate's root.
-    fn module(&self) -> String {
-        let inside = self.path.split_once("src/").map_or("", |(_, inside)| inside);
-        inside.split('/').next().unwrap_or_default().trim_end_matches(".rs").to_owned()
+        let inside = inside.trim_end_matches(".rs").trim_end_matches("/mod");
+        inside
+            .split('/')
+            .filter(|name| !matches!(*name, "lib" | "main"))
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -79,7 +78,7 @@ fn root() -> &'static Path {
 }
 
 fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
-    let entries = fs::read_dir(folder).expect("readable folder");
+    let entries = fs::read_dir(folder).expect("readable directory");
     let mut paths: Vec<PathBuf> = entries.map(|e| e.expect("entry").path()).collect();
     paths.sort();
     for path in paths {
@@ -96,22 +95,22 @@ fn sources(folders: &[&str]) -> Vec<Source> {
     folders.iter().for_each(|folder| rust_files(&root().join(folder), &mut files));
     let source = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("readable file");
-        let path = path.strip_prefix(root()).expect("in the project").display().to_string();
+        let path = path.strip_prefix(root()).expect("a path in the project").display().to_string();
         Source { path, text }
     };
     let sources: Vec<Source> = files.into_iter().map(source).collect();
-    assert!(!sources.is_empty(), "no source in {folders:?}");
+    assert!(!sources.is_empty(), "no source files in {folders:?}");
     sources
 }
 
-/// The program's own code: that of its crates and of the root.
+/// The program's code: the crates and the root package, without build scripts.
 fn program() -> Vec<Source> {
     let mut all = sources(&["crates", "src"]);
     all.retain(|source| !source.path.ends_with("/build.rs"));
     all
 }
 
-/// The crates of ours that a manifest names as dependencies, also those for tests.
+/// The workspace crates that a manifest names as dependencies, including dev-dependencies.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let names = manifest.lines().filter_map(|line| line.strip_prefix("tensorserve-"));
     names.map(|rest| rest.chars().take_while(char::is_ascii_alphabetic).collect()).collect()
@@ -119,26 +118,26 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
 
 #[test]
 fn crates_depend_one_way() {
-    let folder = fs::read_dir(root().join("crates")).expect("readable folder");
+    let folder = fs::read_dir(root().join("crates")).expect("readable directory");
     let mut members: BTreeSet<String> = folder
         .map(|entry| entry.expect("entry").file_name().into_string().expect("a name"))
         .collect();
     let mut below: BTreeSet<&str> = BTreeSet::new();
     for (member, allowed) in MAY_DEPEND_ON {
-        assert!(members.remove(*member), "crates/{member} is not there");
+        assert!(members.remove(*member), "crates/{member} does not exist");
         let manifest = root().join("crates").join(member).join("Cargo.toml");
         let manifest = fs::read_to_string(manifest).expect("a manifest");
         for dependency in dependencies(&manifest) {
             let dependency = dependency.as_str();
             assert!(allowed.contains(&dependency), "{member} must not depend on {dependency}");
-            assert!(below.contains(dependency), "{dependency} is not below {member}");
+            assert!(below.contains(dependency), "{dependency} is not listed before {member}");
         }
         below.insert(member);
     }
-    assert!(members.is_empty(), "not on the map in tests/layering.rs: {members:?}");
+    assert!(members.is_empty(), "not in MAY_DEPEND_ON of tests/layering.rs: {members:?}");
 }
 
-/// The code of a source without comments and without its inline modules of unit tests.
+/// The code of a source file without comments and inline modules of unit tests.
 fn tested_code(text: &str) -> String {
     let mut code = String::new();
     let mut lines = text.lines().peekable();
@@ -152,7 +151,7 @@ fn tested_code(text: &str) -> String {
         }
         while lines.next_if(|next| next.trim_start().starts_with("#[")).is_some() {}
         if lines.next_if(|next| next.starts_with("mod ") && next.ends_with('{')).is_some() {
-            // rustfmt puts the end of the module at the beginning of a line.
+            // rustfmt puts the module's closing brace at the start of a line.
             lines.by_ref().take_while(|inside| *inside != "}").for_each(drop);
         }
     }
@@ -163,77 +162,134 @@ fn leading_word(text: &str) -> String {
     text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
 }
 
-/// The first words of the items of a `{…}` list of imports; `text` begins after its brace.
-fn listed_words(text: &str) -> Vec<String> {
-    let (mut words, mut depth, mut is_first) = (Vec::new(), 0, true);
-    for (at, c) in text.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            ',' if depth == 0 => is_first = true,
-            _ if is_first && !c.is_whitespace() => {
-                words.push(leading_word(text.get(at..).unwrap_or_default()));
-                is_first = false;
+/// The paths that begin at the start of `text`, such as `a::b` or `a::{b, c::d}`, below `around`.
+/// Returns the rest of the text.
+fn read_paths<'t>(text: &'t str, around: &[String], paths: &mut Vec<Vec<String>>) -> &'t str {
+    let mut path = around.to_vec();
+    let mut rest = text.trim_start();
+    if let Some(list) = rest.strip_prefix('{') {
+        rest = list.trim_start();
+        while !rest.is_empty() && !rest.starts_with('}') {
+            let after = read_paths(rest, around, paths).trim_start();
+            let after = after.strip_prefix(',').unwrap_or(after).trim_start();
+            if after.len() == rest.len() {
+                break; // Not a list of imports.
             }
-            _ => {}
+            rest = after;
+        }
+        return rest.strip_prefix('}').unwrap_or(rest);
+    }
+    let word = leading_word(rest);
+    rest = rest.get(word.len()..).unwrap_or_default();
+    if word != "self" {
+        path.push(word);
+    }
+    match rest.strip_prefix("::") {
+        Some(inner) if inner.starts_with(|c: char| c.is_ascii_alphabetic() || c == '{') => {
+            read_paths(inner, &path, paths)
+        }
+        _ => {
+            paths.push(path);
+            rest
         }
     }
-    words
 }
 
-/// The modules at the top of its own crate that a source names after `crate::`, or after as many
-/// `super::` as there are levels (`depth`) between it and the root of the crate.
-fn named_modules(code: &str, depth: usize) -> Vec<String> {
-    let mut names = Vec::new();
-    for root in ["crate::".to_owned(), "super::".repeat(depth)] {
-        for (at, _) in code.match_indices(&root) {
+/// The paths of its own crate that the code of `module` names with `crate::`, `super::` or
+/// `self::`.
+fn named_paths(code: &str, module: &[String]) -> Vec<Vec<String>> {
+    let mut paths = Vec::new();
+    for root in ["crate::", "super::", "self::"] {
+        for (at, _) in code.match_indices(root) {
             let before = code.get(..at).and_then(|text| text.chars().next_back());
             if before.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':') {
                 continue;
             }
-            let rest = code.get(at + root.len()..).unwrap_or_default();
-            match rest.strip_prefix('{') {
-                Some(list) => names.extend(listed_words(list)),
-                None => names.push(leading_word(rest)),
+            let mut rest = code.get(at..).unwrap_or_default();
+            let mut around = module.to_vec();
+            if let Some(after) = rest.strip_prefix("crate::") {
+                (rest, around) = (after, Vec::new());
+            }
+            while let Some(after) = rest.strip_prefix("super::") {
+                rest = after;
+                around.pop();
+            }
+            rest = rest.strip_prefix("self::").unwrap_or(rest);
+            read_paths(rest, &around, &mut paths);
+        }
+    }
+    paths
+}
+
+/// Which module uses which, among the children of one module.
+type Siblings = BTreeMap<String, BTreeSet<String>>;
+
+/// Adds the use of `named` by `module` to the children of the innermost module around both.
+fn add_use(levels: &mut BTreeMap<Vec<String>, Siblings>, module: &[String], named: &[String]) {
+    let common = module.iter().zip(named).take_while(|(a, b)| a == b).count();
+    if let (Some(user), Some(used)) = (module.get(common), named.get(common)) {
+        let around = module.get(..common).unwrap_or_default().to_vec();
+        let siblings = levels.entry(around).or_default();
+        siblings.entry(user.clone()).or_default().insert(used.clone());
+    }
+}
+
+/// Modules of recursive structures: the first one's parts are again of any kind that the second one
+/// reads.
+const RECURSIVE: &[(&str, &str, &str)] = &[
+    ("tabular", "pmml::mining", "pmml::model"), // Segments are models.
+    ("tabular", "pmml::apply", "pmml::expression"), // Arguments are expressions.
+    ("tabular", "sklearn::ensemble", "sklearn::compile"), // Members are estimators.
+    ("tabular", "sklearn::column_transformer", "sklearn::compile"), // So are its parts.
+];
+
+fn is_recursive(member: &str, module: &[String], named: &[String]) -> bool {
+    let (module, named) = (module.join("::"), named.join("::"));
+    let is_meant = |(of, user, used): &(&str, &str, &str)| {
+        *of == member && *user == module && named.starts_with(used)
+    };
+    RECURSIVE.iter().any(is_meant)
+}
+
+/// A parent and its children may use each other: they are one idea. Siblings may not.
+#[test]
+fn modules_form_no_circle() {
+    let mut crates: BTreeMap<String, BTreeMap<Vec<String>, Siblings>> = BTreeMap::new();
+    let all = program();
+    for source in all.iter().filter(|source| !source.path.ends_with("/tests.rs")) {
+        let levels = crates.entry(source.member().to_owned()).or_default();
+        let module = source.module();
+        for named in named_paths(&tested_code(&source.text), &module) {
+            if !is_recursive(source.member(), &module, &named) {
+                add_use(levels, &module, &named);
             }
         }
     }
-    names
-}
-
-#[test]
-fn modules_of_a_crate_form_no_circle() {
-    // For each crate, its modules and those that each names.
-    let mut crates: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
-    let all = program();
-    for source in all.iter().filter(|source| !source.path.ends_with("/tests.rs")) {
-        let modules = crates.entry(source.member().to_owned()).or_default();
-        let named = modules.entry(source.module()).or_default();
-        named.extend(named_modules(&tested_code(&source.text), source.depth()));
-    }
-    for (member, modules) in &crates {
-        for start in modules.keys().filter(|name| *name != "lib") {
-            let mut path = vec![start.clone()];
-            assert!(
-                !reaches(modules, start, start, &mut path, &mut BTreeSet::new()),
-                "crate {member:?}: modules in a circle: {}",
-                path.join(" -> ")
-            );
+    let mut circles = BTreeSet::new();
+    for (member, levels) in &crates {
+        for (around, siblings) in levels {
+            for start in siblings.keys() {
+                let mut path = vec![start.clone()];
+                if reaches(siblings, start, start, &mut path, &mut BTreeSet::new()) {
+                    let around = around.join("::");
+                    circles.insert(format!("{member} {around}: {}", path.join(" -> ")));
+                }
+            }
         }
     }
+    assert!(circles.is_empty(), "modules in circles: {circles:#?}");
 }
 
-/// Whether a way of at least one step leads from `from` to `to`; `path` is it then.
+/// Whether a path of at least one step leads from `from` to `to`; if so, `path` contains it.
 fn reaches(
-    modules: &BTreeMap<String, BTreeSet<String>>,
+    modules: &Siblings,
     from: &str,
     to: &str,
     path: &mut Vec<String>,
     seen: &mut BTreeSet<String>,
 ) -> bool {
     for next in modules.get(from).into_iter().flatten() {
-        if next == from || !modules.contains_key(next) || next == "lib" {
+        if next == from || !modules.contains_key(next) {
             continue;
         }
         path.push(next.clone());
@@ -250,19 +306,30 @@ fn reaches(
 
 #[test]
 fn the_test_sees_what_breaks_the_rules() {
-    let list = "use crate::{\n    batch::{BatchQueue, Lane},\n    metrics,\n};";
-    assert_eq!(named_modules(list, 1), ["batch", "metrics"]);
+    let paths = |code: &str, module: &str| -> Vec<String> {
+        let module: Vec<String> = module.split("::").map(str::to_owned).collect();
+        named_paths(code, &module).iter().map(|path| path.join("::")).collect()
+    };
+    let list = "use crate::{\n    batch::{BatchQueue, lane::Lane},\n    metrics,\n};";
+    assert_eq!(paths(list, "a"), ["batch::BatchQueue", "batch::lane::Lane", "metrics"]);
     let path = "let x = crate::engine::f(tensorserve_crate::y);";
-    assert_eq!(named_modules(path, 1), ["engine"]);
-    assert_eq!(named_modules("use super::file::{self, Step};", 1), ["file"]);
-    assert_eq!(named_modules("use super::file; use super::super::batch;", 2), ["batch"]);
+    assert_eq!(paths(path, "a"), ["engine::f"]);
+    assert_eq!(paths("use super::file::{self, Step};", "a::b"), ["a::file", "a::file::Step"]);
+    assert_eq!(paths("use super::file; use super::super::batch;", "a::b"), ["a::file", "batch"]);
+    assert_eq!(paths("use self::c::D;", "a::b"), ["a::b::c::D"]);
     let tests = "use crate::a;\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\nuse crate::c;\n";
-    assert_eq!(named_modules(&tested_code(tests), 1), ["a", "c"]);
+    assert_eq!(paths(&tested_code(tests), "x"), ["a", "c"]);
+    let mut levels = BTreeMap::new();
+    let words = |path: &str| -> Vec<String> { path.split("::").map(str::to_owned).collect() };
+    add_use(&mut levels, &words("tfs::rest"), &words("tfs::binary::decode"));
+    add_use(&mut levels, &words("tfs::rest"), &words("tfs::rest::x"));
+    assert_eq!(levels.len(), 1, "{levels:?}");
+    assert!(levels[&words("tfs")]["rest"].contains("binary"));
     let circle = |pairs: &[(&str, &[&str])]| {
         let modules = pairs.iter().map(|(name, named)| {
             ((*name).to_owned(), named.iter().map(|name| (*name).to_owned()).collect())
         });
-        let modules: BTreeMap<String, BTreeSet<String>> = modules.collect();
+        let modules: Siblings = modules.collect();
         reaches(&modules, "a", "a", &mut Vec::new(), &mut BTreeSet::new())
     };
     assert!(circle(&[("a", &["b"]), ("b", &["c"]), ("c", &["a"])]));
@@ -276,7 +343,7 @@ fn unsafe_code_lives_in_ffi_files() {
     for source in program() {
         let path = source.path.as_str();
         let allows = source.code().any(|(_, line)| line.contains("allow(unsafe_code)"));
-        assert_eq!(allows, FFI.contains(&path), "{path}: unsafe code lives in FFI files");
+        assert_eq!(allows, FFI.contains(&path), "{path}: only files in FFI may allow unsafe code");
         if !path.ends_with("src/lib.rs") {
             continue;
         }
@@ -284,13 +351,13 @@ fn unsafe_code_lives_in_ffi_files() {
             true => "#![deny(unsafe_code)]",
             false => "#![forbid(unsafe_code)]",
         };
-        assert!(source.code().any(|(_, line)| line == rule), "{path} must say {rule}");
+        assert!(source.code().any(|(_, line)| line == rule), "{path} must contain {rule}");
     }
 }
 
 #[test]
 fn the_environment_is_read_in_config_only() {
-    // Tests may be told where libraries are.
+    // Tests may read the paths of libraries from it.
     let outside = |source: &Source| {
         !source.path.starts_with("src/config/") && !source.path.ends_with("/tests.rs")
     };
@@ -310,7 +377,7 @@ fn long_files_say_why() {
         let says_why = header.into_iter().any(|line| line.contains("long for"));
         assert!(
             lines <= LONGEST_FILE || says_why,
-            "{} has {lines} lines and no reason for that (\"long for …\") in its header",
+            "{} has {lines} lines, and its header gives no reason (\"long for …\")",
             source.path
         );
     }

@@ -43,7 +43,10 @@ impl Config {
     pub fn with_mistakes(settings: Settings, environment: &Environment) -> (Self, Mistakes) {
         let settings = settings.or_file();
         let mut check = Check::new(String::new(), settings.reading.origins.clone());
-        environment.unknown_settings().iter().for_each(|unknown| check.mistake(unknown));
+        environment
+            .unknown_settings(&Settings::names())
+            .iter()
+            .for_each(|unknown| check.mistake(unknown));
         check.mistakes.extend(&settings.reading.mistakes);
         let config = check.config(&settings, environment);
         (config, check.mistakes)
@@ -523,7 +526,7 @@ mod tests {
     fn listeners_can_be_off_but_not_all() {
         let mut settings = Settings::default();
         settings.server.http_port = Some(Port::Off);
-        let config = checked(settings.clone()).expect("gRPC is left");
+        let config = checked(settings.clone()).expect("gRPC is enabled");
         assert_eq!((config.http.port, config.grpc.port), (None, Some(8501)));
         settings.server.grpc_port = Some(Port::Off);
         assert!(checked(settings.clone()).is_err());

@@ -6,11 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::PathBuf;
 
-use super::settings::Settings;
-use super::written::unknown_name;
-
-/// The prefix of all environment variables of tensorserve.
-const PREFIX: &str = "TENSORSERVE_";
+use super::written::{PREFIX, unknown_name, variable};
 
 /// Variables with the prefix that are not settings.
 const SPECIAL: [&str; 7] = [
@@ -96,10 +92,9 @@ impl Environment {
         self.get("TENSORSERVE_CALLED_AT")?.parse().ok()
     }
 
-    /// A mistake for each variable with our prefix that is not known.
-    pub(super) fn unknown_settings(&self) -> Vec<String> {
-        let names = Settings::names();
-        let known: Vec<String> = names.iter().map(|name| variable(name)).collect();
+    /// A mistake for each variable with our prefix that belongs to none of `settings`.
+    pub(super) fn unknown_settings(&self, settings: &[&str]) -> Vec<String> {
+        let known: Vec<String> = settings.iter().map(|name| variable(name)).collect();
         let mut known: Vec<&str> = known.iter().map(String::as_str).collect();
         known.extend(SPECIAL);
         let ours = self.variables.keys().filter(|name| name.starts_with(PREFIX));
@@ -166,12 +161,6 @@ impl Environment {
     }
 }
 
-/// The environment variable of a setting.
-#[must_use]
-pub fn variable(setting: &str) -> String {
-    format!("{PREFIX}{}", setting.replace('-', "_").to_ascii_uppercase())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,7 +174,7 @@ mod tests {
     fn an_unknown_variable_is_a_mistake() {
         let environment =
             with(&[("TENSORSERVE_HTTP_PROT", "1"), ("TENSORSERVE_HOST", "::"), ("HOME", "/")]);
-        let unknown = environment.unknown_settings();
+        let unknown = environment.unknown_settings(&["http_port", "host"]);
         assert_eq!(unknown.len(), 1);
         assert!(unknown[0].contains("did you mean TENSORSERVE_HTTP_PORT?"), "{unknown:?}");
     }

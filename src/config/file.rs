@@ -12,8 +12,19 @@ use super::units::List;
 use super::value::SettingValue;
 use super::written::{Origin, Written, integer, unknown_name};
 
+impl Settings {
+    /// These settings, below them those of the configuration file.
+    #[must_use]
+    pub fn or_file(mut self) -> Self {
+        match self.config.take() {
+            Some(path) => self.or(&read(&path)),
+            None => self,
+        }
+    }
+}
+
 /// The settings in the TOML file `path`, with all mistakes in it.
-pub(super) fn read(path: &Path) -> Settings {
+fn read(path: &Path) -> Settings {
     let mut settings = Settings::default();
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -174,7 +185,7 @@ mod tests {
     use tensorserve_tensor::error::Result;
 
     fn read_text(text: &str) -> Result<Settings> {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("temporary directory");
         let path = folder.path().join("tensorserve.toml");
         std::fs::write(&path, text).expect("written");
         let settings = read(&path);

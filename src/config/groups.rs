@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, Command};
 
-use super::environment::variable;
 use super::units::{Amount, Bytes, List, Port, Span};
 use super::value::SettingValue;
-use super::written::Written;
+use super::written::{Written, variable};
 use super::{BatchMode, BatchParameters, PLATFORMS};
 
 /// Declares settings once for the command line, the environment and the file.

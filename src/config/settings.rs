@@ -8,7 +8,6 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 
 use super::environment::Environment;
-use super::file;
 use super::groups::{AsWritten, BatchSettings, EachModelSettings, ServerSettings, option};
 use super::value::SettingValue;
 use super::written::{Origin, Origins, Reading, Written};
@@ -142,15 +141,6 @@ impl Settings {
         }
         let config = self.config.clone().or_else(|| lower.config.clone());
         Settings { config, ..self.or(&lower) }
-    }
-
-    /// These settings, below them those of the configuration file.
-    #[must_use]
-    pub fn or_file(mut self) -> Self {
-        match self.config.take() {
-            Some(path) => self.or(&file::read(&path)),
-            None => self,
-        }
     }
 
     /// Sets a setting to what was written, or records what is wrong with it.

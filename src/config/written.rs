@@ -7,8 +7,16 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeValue;
 
-use super::environment::variable;
 use tensorserve_tensor::error::{Error, Result};
+
+/// The prefix of all environment variables of tensorserve.
+pub(super) const PREFIX: &str = "TENSORSERVE_";
+
+/// The environment variable of a setting.
+#[must_use]
+pub(super) fn variable(setting: &str) -> String {
+    format!("{PREFIX}{}", setting.replace('-', "_").to_ascii_uppercase())
+}
 
 /// The value of a setting as it was written.
 #[derive(Clone, Debug, PartialEq)]

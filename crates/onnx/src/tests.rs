@@ -97,7 +97,7 @@ fn model(opset: i64, nodes: Vec<NodeProto>, inputs: &[(&str, DType, &[i64])]) ->
 }
 
 fn save(model: &ModelProto) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     let file = folder.path().join("model.onnx");
     fs::write(&file, model.encode_to_vec()).expect("written");
     (folder, file)
@@ -148,7 +148,7 @@ fn a_classifier_gives_labels_and_scores() {
         let outputs = run(&loaded, std::slice::from_ref(&rows)).expect("runs");
         assert_eq!(outputs[0].values::<i64>(), Some(&[0, 1, 2][..]));
         close(&outputs[1], &[3, 3], scores);
-        let none = run(&loaded, &[floats_of(&[0, 4], &[])]).expect("no rows are legal");
+        let none = run(&loaded, &[floats_of(&[0, 4], &[])]).expect("valid without rows");
         assert_eq!(none[1].shape().dims(), [0, 3]);
     }
 }
@@ -425,9 +425,9 @@ fn with_weight_at(location: &str) -> ModelProto {
 
 #[test]
 fn weights_come_from_the_models_own_folder() {
-    let home = tempfile::tempdir().expect("temporary folder");
+    let home = tempfile::tempdir().expect("temporary directory");
     let folder = home.path().join("1");
-    fs::create_dir(&folder).expect("folder");
+    fs::create_dir(&folder).expect("directory");
     let weights: Vec<u8> = [1.0_f32, 2.0].iter().flat_map(|value| value.to_le_bytes()).collect();
     let outside = home.path().join("secret");
     fs::write(&outside, &weights).expect("written");
@@ -454,7 +454,7 @@ fn weights_come_from_the_models_own_folder() {
 fn damaged_models_are_errors() {
     for name in ["iris_logreg_zipmap.onnx", "types_identity.onnx", "iris_mlp_torch113.onnx"] {
         let whole = fs::read(data("platforms/onnx").join(name)).expect("file");
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("temporary directory");
         let file = folder.path().join("model.onnx");
         let load_and_inspect = |bytes: &[u8]| {
             fs::write(&file, bytes).expect("written");
@@ -490,11 +490,14 @@ fn names_of_open_dimensions_are_kept() {
 fn without_the_library_the_error_says_how_to_get_it() {
     let onnx = Onnx::new(OnnxConfig { search: vec!["/nowhere".into()], ..OnnxConfig::default() });
     let path = data("platforms/onnx/half_plus_two.onnx");
-    assert!(onnx.inspect(&path, &LoadOptions::default()).is_ok(), "needs no library");
+    assert!(
+        onnx.inspect(&path, &LoadOptions::default()).is_ok(),
+        "inspection must not need the library"
+    );
     if let Err(error) = onnx.load(&path, &LoadOptions::default()) {
         assert_eq!(error.code(), Code::Unavailable);
         assert!(error.message().contains("make lib") && error.message().contains("/nowhere"));
     }
     let wrong = OnnxConfig { library: Some("/nowhere".into()), ..OnnxConfig::default() };
-    assert!(Onnx::new(wrong).describe().is_err(), "a wrong setting is an error at once");
+    assert!(Onnx::new(wrong).describe().is_err(), "a wrong setting must be an error at once");
 }

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     fn listed(text: &str) -> Result<ModelList> {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("temporary directory");
         let path = folder.path().join("models.json");
         fs::write(&path, text).expect("written");
         read(&path)

@@ -5,7 +5,7 @@
 //! platform runs.
 //!
 //! * [`symbol`], [`params`] and [`signature`] read the files of a checkpoint;
-//! * [`convert`] builds an ONNX model from them; [`ops`], [`layers`] and [`shapes`] convert the
+//! * [`convert`] makes an ONNX model of them with [`converter`]; [`ops`], [`layers`] and [`shapes`] convert the
 //!   operations;
 //! * this file finds the files and implements the [`Platform`].
 
@@ -20,6 +20,7 @@ use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place,
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod convert;
+mod converter;
 mod layers;
 mod ops;
 mod params;

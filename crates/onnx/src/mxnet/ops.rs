@@ -4,8 +4,8 @@
 //! An operation that has no equivalent in ONNX, or whose equivalent depends on what is unknown
 //! before a run, is refused with an error that names it.
 
-use super::convert::Converter;
-use super::symbol::{NodeOutput, SymbolNode, invalid_symbol};
+use super::converter::Converter;
+use super::symbol::{SymbolNode, invalid_symbol};
 use crate::graph::{int, node as onnx_node};
 use crate::proto::NodeProto;
 use tensorserve_tensor::error::{Error, Result};
@@ -98,31 +98,6 @@ const WITH_SCALAR: &[(&str, &str, bool)] = &[
     ("_minimum_scalar", "Min", false),
     ("_MinimumScalar", "Min", false),
 ];
-
-/// Operations whose second input is labels, which only training uses.
-const WITH_LABELS: &[&str] = &[
-    "SoftmaxOutput",
-    "Softmax",
-    "LinearRegressionOutput",
-    "MAERegressionOutput",
-    "LogisticRegressionOutput",
-];
-
-/// The inputs that inference uses: all but labels.
-pub(super) fn inference_inputs(node: &SymbolNode) -> &[NodeOutput] {
-    let has_labels = WITH_LABELS.contains(&&*node.op);
-    let end = if has_labels { node.inputs.len().min(1) } else { node.inputs.len() };
-    node.inputs.get(..end).unwrap_or_default()
-}
-
-/// The suffixes that MXNet's layers give to the names of their parameters.
-const PARAMETER_SUFFIXES: [&str; 7] =
-    ["_weight", "_bias", "_gamma", "_beta", "_moving_mean", "_moving_var", "_running_mean"];
-
-/// Whether a variable's name is that of a parameter, and not that of an input.
-pub(super) fn is_parameter_name(name: &str) -> bool {
-    PARAMETER_SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
-}
 
 /// Adds the equivalent of `node` to the graph, with the output `out`.
 ///

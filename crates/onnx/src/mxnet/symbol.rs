@@ -164,3 +164,28 @@ impl SymbolNode {
         )
     }
 }
+
+/// Operations whose second input is labels, which only training uses.
+const WITH_LABELS: &[&str] = &[
+    "SoftmaxOutput",
+    "Softmax",
+    "LinearRegressionOutput",
+    "MAERegressionOutput",
+    "LogisticRegressionOutput",
+];
+
+/// The inputs that inference uses: all but labels.
+pub(super) fn inference_inputs(node: &SymbolNode) -> &[NodeOutput] {
+    let has_labels = WITH_LABELS.contains(&&*node.op);
+    let end = if has_labels { node.inputs.len().min(1) } else { node.inputs.len() };
+    node.inputs.get(..end).unwrap_or_default()
+}
+
+/// The suffixes that MXNet's layers give to the names of their parameters.
+const PARAMETER_SUFFIXES: [&str; 7] =
+    ["_weight", "_bias", "_gamma", "_beta", "_moving_mean", "_moving_var", "_running_mean"];
+
+/// Whether a variable's name is that of a parameter, and not that of an input.
+pub(super) fn is_parameter_name(name: &str) -> bool {
+    PARAMETER_SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
+}

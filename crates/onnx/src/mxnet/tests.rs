@@ -77,7 +77,7 @@ fn checkpoint_of(
     shape: &[i64],
     arrays: &[(&str, &[i64], &[f32])],
 ) -> TempDir {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     let mut nodes = vec![json!({"op": "null", "name": "data", "inputs": []})];
     nodes.extend(arrays.iter().map(|(name, ..)| json!({"op": "null", "name": name, "inputs": []})));
     let attributes: serde_json::Map<_, _> =
@@ -150,7 +150,7 @@ fn layers_give_what_mxnet_gives() {
     let x = [1.0, 2.0, 3.0, 4.0];
     let image: (&[i64], &[f32]) = (&[1, 1, 2, 2], &x);
     let row: (&[i64], &[f32]) = (&[1, 4], &x);
-    // By default gamma counts as 1.
+    // By default, gamma is 1.
     let normal: [(&str, &[i64], &[f32]); 4] = [
         ("gamma", &[1], &[3.0]),
         ("beta", &[1], &[0.5]),
@@ -275,13 +275,13 @@ fn parts_that_are_missing_are_named() {
     let bytes = fs::read(&params).expect("file");
     fs::remove_file(&params).expect("removed");
     assert!(matches!(mxnet().check(folder.path()), Completeness::Missing(_)));
-    // The last of several epochs counts.
+    // The last epoch is used.
     fs::write(folder.path().join("m-0009.params"), "damaged").expect("written");
     assert!(matches!(mxnet().check(folder.path()), Completeness::Broken(_)));
     fs::write(folder.path().join("m-0010.params"), bytes).expect("written");
     assert!(matches!(mxnet().check(folder.path()), Completeness::Complete));
     // A missing parameter is named.
-    let home = tempfile::tempdir().expect("temporary folder");
+    let home = tempfile::tempdir().expect("temporary directory");
     for name in ["iris_mlp-symbol.json", "iris_mlp-0000.params"] {
         fs::copy(data("platforms/mxnet").join(name), home.path().join(name)).expect("copied");
     }
@@ -293,7 +293,7 @@ fn parts_that_are_missing_are_named() {
 #[test]
 fn damaged_checkpoints_are_errors() {
     let source = data("simple-tensorflow-serving/models/mxnet_mlp");
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     let names = ["mx_mlp-symbol.json", "mx_mlp-0001.params", "mx_mlp-signature.json"];
     for name in names {
         fs::copy(source.join(name), folder.path().join(name)).expect("copied");

@@ -182,7 +182,7 @@ mod tests {
             entry.expect("entry").file_name().into_string().expect("a name")
         };
         let there: BTreeSet<String> =
-            fs::read_dir(folder).expect("the page's folder").map(name).collect();
+            fs::read_dir(folder).expect("the page's directory").map(name).collect();
         let served: BTreeSet<String> = ASSETS.iter().map(|a| a.name.to_owned()).collect();
         assert_eq!(there, served);
         let dashboard = ASSETS.iter().filter(|asset| !asset.name.starts_with("reference."));
@@ -213,7 +213,7 @@ mod tests {
         }
         let page = ASSETS.first().expect("the page").content;
         for bad in [" style=", " onclick=", " onload=", "<style", "http:", "https:", "//cdn"] {
-            assert!(!page.contains(bad), "the page has {bad}");
+            assert!(!page.contains(bad), "the page contains {bad}");
         }
     }
 

@@ -83,6 +83,7 @@ impl Protocol for Console {
         let mut group =
             routes.group(TAG, &state, |error, status| refuse(error).with_status(status));
         status::add_routes(&mut group);
+        model::add_routes(&mut group);
         history::add_routes(&mut group);
         stream::add_routes(&mut group);
         audit::add_routes(&mut group);

@@ -5,12 +5,24 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::status::{ModelView, VersionView, in_millis, millis};
-use super::{ConsoleClient, no_model};
+use super::{ConsoleClient, ConsoleState, add_read, no_model, reply, text};
 use crate::sample::dims;
+use tensorserve_auth::Permission;
 use tensorserve_core::config::{BatchConfig, BatchMode};
 use tensorserve_core::engine::{Engine, LifecycleEvent, ModelHandle};
+use tensorserve_protocol::RouteGroup;
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{DType, Signature, TensorSpec};
+
+/// Adds the route.
+pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
+    let (path, summary) =
+        ("/api/v1/models/{model}", "Return the state, signatures and history of a model");
+    add_read::<ModelDetail>(group, path, Permission::Read, summary, |state, request| {
+        let name = request.params.decoded("model");
+        reply(ModelDetail::of(state.engine(), &name, &state.client(&request)).map(|m| text(&m)))
+    });
+}
 
 /// The most values of a sample.
 const MOST_VALUES: usize = 4096;

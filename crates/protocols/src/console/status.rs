@@ -8,7 +8,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::model::ModelDetail;
 use super::{ConsoleClient, ConsoleState, add_read, reply, schema_of, text};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{
@@ -27,12 +26,6 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
         |state, request| reply(Ok(state.status(&state.client(&request)))),
     )
     .response(JSON, status_schema());
-    let (path, summary) =
-        ("/api/v1/models/{model}", "Return the state, signatures and history of a model");
-    add_read::<ModelDetail>(group, path, Permission::Read, summary, |state, request| {
-        let name = request.params.decoded("model");
-        reply(ModelDetail::of(state.engine(), &name, &state.client(&request)).map(|m| text(&m)))
-    });
 }
 
 /// The state of the server and of all models.

@@ -276,7 +276,7 @@ mod tests {
             let text = |key: &str| vector[key].as_str();
             let name = text("name").expect("a name");
             let body = match text("body").expect("a body") {
-                // The value that the container's proxy has for a missing body.
+                // The container's proxy uses this value for a missing body.
                 "<undefined>" => continue,
                 body => Bytes::from(body.to_owned()),
             };
@@ -286,7 +286,7 @@ mod tests {
             assert_eq!(got.as_deref(), want, "{name}");
             passed += 1;
         }
-        assert_eq!(passed, 85, "vectors went missing");
+        assert_eq!(passed, 85, "vectors are missing");
     }
 
     fn converted(content_type: &str, body: &Bytes) -> Option<String> {
@@ -302,7 +302,8 @@ mod tests {
 
     #[test]
     fn every_case_of_conversion_passes() {
-        // Older images garble some CSV; here it is converted as in the 2.20 image (docs/sagemaker.md).
+        // Older images garble some CSV; here it is converted as in the 2.20 image
+        // (docs/sagemaker.md).
         const OTHERWISE: [&str; 3] =
             ["cv-csv-spaces-g1", "cv-csv-unquoted-3-g1", "cv-csv-quoted-num-g1"];
         let cases: Value = serde_json::from_str(CASES).expect("JSON");
@@ -322,7 +323,7 @@ mod tests {
             let is_otherwise = OTHERWISE.contains(&id.as_str());
             assert_eq!(got.as_deref() != Some(want), is_otherwise, "{id}: {got:?}, not {want:?}");
         }
-        assert_eq!(count, 22, "cases went missing");
+        assert_eq!(count, 22, "cases are missing");
     }
 
     /// The tensor that the JSON made of `body` is read as.

@@ -7,32 +7,19 @@ use std::fmt::Write;
 
 use bytes::Bytes;
 
-use super::attributes::{self, Attributes};
-use super::invocation::Invocation;
+use super::attributes;
+use super::invocation::ScriptCall;
 use super::{SagemakerApi, refuse};
-use crate::tfs::rest::RestCall;
 use crate::tfs::{self, TfsAnswer};
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{
-    HandlerContext, HandlerError, HandlerReply, Handlers, InferenceCall, Method, ModelReply,
-    VersionSelector,
+    HandlerContext, HandlerError, HandlerReply, Handlers, Method, ModelReply, VersionSelector,
 };
 use tensorserve_protocol::{ALLOW, JSON, Reply, RequestHead, bounded};
 use tensorserve_tensor::error::Error;
 
 /// The methods of the container's service for handlers.
 const ALLOWED: &str = "DELETE, GET, POST, OPTIONS";
-
-/// A request that passes through handlers.
-#[derive(Clone, Copy)]
-pub(super) struct ScriptCall<'a> {
-    pub(super) invocation: &'a Invocation<'a>,
-    pub(super) attributes: &'a Attributes<'a>,
-    /// The model and method that it selects.
-    pub(super) call: RestCall<'a>,
-    /// The entry point and the deadline.
-    pub(super) entry: InferenceCall,
-}
 
 impl SagemakerApi {
     /// The response to a request for `/invocations` with another method than POST, where there are

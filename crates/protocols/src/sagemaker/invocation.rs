@@ -7,13 +7,12 @@ use bytes::Bytes;
 
 use super::attributes::{self, Attributes};
 use super::convert::{self, RepairedBody};
-use super::handler::ScriptCall;
 use super::media::{self, PayloadFormat, ResponseFormat};
 use super::{Compatibility, SAGEMAKER, SagemakerApi, inputs, outputs, refuse};
 use crate::tfs::rest::{RestCall, TfsDecoded};
 use crate::tfs::{self, TfsAnswer};
 use tensorserve_codec::npy;
-use tensorserve_core::engine::{EntryPoint, Resolver, VersionSelector};
+use tensorserve_core::engine::{EntryPoint, InferenceCall, Resolver, VersionSelector};
 use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -30,6 +29,17 @@ pub(super) struct Invocation<'h> {
     pub(super) model: Option<&'h str>,
     /// The endpoint in the path. It selects the model if nothing else does.
     pub(super) endpoint: Option<&'h str>,
+}
+
+/// A request that passes through handlers.
+#[derive(Clone, Copy)]
+pub(super) struct ScriptCall<'a> {
+    pub(super) invocation: &'a Invocation<'a>,
+    pub(super) attributes: &'a Attributes<'a>,
+    /// The model and method that it selects.
+    pub(super) call: RestCall<'a>,
+    /// The entry point and the deadline.
+    pub(super) entry: InferenceCall,
 }
 
 impl<'h> Invocation<'h> {

@@ -207,10 +207,10 @@ mod tests {
     use tempfile::TempDir;
 
     fn tree(models: &[&str]) -> TempDir {
-        let root = tempfile::tempdir().expect("temporary folder");
+        let root = tempfile::tempdir().expect("temporary directory");
         for model in models {
             let path = root.path().join(model);
-            fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+            fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
             fs::write(path, b"").expect("written");
         }
         root

@@ -129,12 +129,12 @@ mod tests {
     use tensorserve_tensor::error::Code;
 
     fn with_models(paths: &[&str]) -> (tempfile::TempDir, MultiModelConfig) {
-        let outer = tempfile::tempdir().expect("temporary folder");
+        let outer = tempfile::tempdir().expect("temporary directory");
         let root = outer.path().join("models");
-        fs::create_dir(&root).expect("a folder");
+        fs::create_dir(&root).expect("a directory");
         for path in paths {
             let path = root.join(path);
-            fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+            fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
             fs::write(path, b"12345").expect("written");
         }
         let config = MultiModelConfig {
@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(source.path, config.root.join("m/model"), "{url}");
             assert_eq!(bytes, 10);
         }
-        let ModelCandidate { source, .. } = config.candidate("x", "m/model").expect("there");
+        let ModelCandidate { source, .. } = config.candidate("x", "m/model").expect("found");
         assert_eq!(source.model.code, Some(config.root.join("m/model/code")));
         assert_eq!(config.place_of("m").as_deref(), Some("m/model"));
     }
@@ -171,7 +171,7 @@ mod tests {
     fn models_outside_the_root_are_refused() {
         let (outer, config) = with_models(&["m/1/saved_model.pb"]);
         let secret = outer.path().join("secret/1");
-        fs::create_dir_all(&secret).expect("folders");
+        fs::create_dir_all(&secret).expect("directories");
         fs::write(secret.join("saved_model.pb"), b"").expect("written");
         symlink(outer.path().join("secret"), config.root.join("link")).expect("a link");
         let own = outer.path().join("secret").display().to_string();

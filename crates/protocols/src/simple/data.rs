@@ -3,7 +3,7 @@
 //! As in the original, models of other platforms also accept the bare value of their one input, single
 //! values for one row, and a row in libsvm's sparse format.
 
-use super::request::{not_json, python};
+use super::fault::{not_json, python};
 use super::run_failed;
 use tensorserve_codec::base64::{self, Alphabet};
 use tensorserve_codec::json::dump::dump;

@@ -5,7 +5,8 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Value, json};
 
-use super::{SimpleApi, clients, pages, refuse};
+use super::html::escape;
+use super::{SimpleApi, clients, refuse};
 use crate::sample;
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Engine, ModelHandle, ModelSpec, VersionSelector, VersionState};
@@ -75,7 +76,7 @@ fn detail(engine: &Engine, name: &str) -> Reply {
         None => {
             // The original's message and content type, because clients compare them.
             let error = not_found(engine, name);
-            let mut reply = Reply::ok(TEXT, pages::escape(error.message())).with_status(404);
+            let mut reply = Reply::ok(TEXT, escape(error.message())).with_status(404);
             reply.error = Some(error);
             reply
         }

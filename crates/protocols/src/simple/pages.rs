@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::form::ImageForm;
+use super::html::escape;
 use super::{SimpleApi, clients, describe, refuse};
 use crate::sample;
 use tensorserve_auth::Permission;
@@ -334,22 +335,6 @@ fn sample_for(engine: &Engine, model: &str) -> String {
 
 fn option(value: &str) -> String {
     format!("<option value=\"{}\">", escape(value))
-}
-
-/// Text escaped for HTML, also within quotes.
-pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

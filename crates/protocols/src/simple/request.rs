@@ -4,9 +4,8 @@
 //! `data` follows the members that it depends on is decoded in one pass ([`decode_in_one_pass`]); any
 //! other, and every body with a mistake, in two ([`decode_in_two_passes`]).
 
-use std::borrow::Cow;
-
 use super::data::{self, DataOptions, SimpleData};
+use super::fault::{excerpt, not_json, python};
 use super::find;
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::dump::dump;
@@ -152,16 +151,6 @@ fn version(cursor: &mut Cursor) -> Option<i64> {
     }
 }
 
-/// Python's notation of a JSON value, as in the original's errors.
-pub(super) fn python(value: &str) -> Cow<'_, str> {
-    match value {
-        "null" => Cow::Borrowed("None"),
-        "true" => Cow::Borrowed("True"),
-        "false" => Cow::Borrowed("False"),
-        other => Cow::Borrowed(other),
-    }
-}
-
 /// Decodes a body in one pass; `None` for one with a mistake, or whose `data` is too early.
 fn decode_in_one_pass(
     engine: &Engine,
@@ -259,17 +248,4 @@ fn find_data(body: &[u8]) -> Result<Option<usize>> {
         ))),
         Err(error) => Err(not_json(body, error)),
     }
-}
-
-pub(super) fn not_json(body: &[u8], error: SyntaxError) -> Error {
-    let (start, reason, offset) = (excerpt(body), error.kind.text(), error.offset);
-    Error::invalid(format!("Invalid json data: {start}: {reason} at offset {offset}"))
-}
-
-/// The start of a body for an error message.
-fn excerpt(body: &[u8]) -> String {
-    const MOST: usize = 100;
-    let start = body.get(..MOST).unwrap_or(body);
-    let more = if body.len() > MOST { "…" } else { "" };
-    format!("{}{more}", String::from_utf8_lossy(start))
 }

@@ -5,7 +5,6 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::predict::DecodedTensors;
-use super::rest::RestCall;
 use super::{DEFAULT_SIGNATURE, encode::TfsFormat, failure, grpc};
 use tensorserve_codec::npy;
 use tensorserve_core::engine::{Engine, InferenceCall, ModelHandle, Resolver, VersionSelector};
@@ -100,10 +99,11 @@ pub(super) fn encode(outputs: &[Tensor], max_bytes: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// Handles a `PredictRequest` as gRPC does. `kind` is the media type that the client sent.
+/// Handles a `PredictRequest` for `model` as gRPC does. `kind` is the media type that the client sent.
 pub(super) async fn answer(
     engine: &Engine,
-    call: &RestCall<'_>,
+    model: &str,
+    choice: VersionSelector<'_>,
     entry: InferenceCall,
     body: Bytes,
     kind: String,
@@ -114,7 +114,7 @@ pub(super) async fn answer(
                 format!("the body is not a valid tensorflow.serving.PredictRequest: {error}");
             Error::invalid(message)
         })?;
-        request.model_spec = Some(agreed(request.model_spec.take(), call.name, call.choice)?);
+        request.model_spec = Some(agreed(request.model_spec.take(), model, choice)?);
         // A client that sends raw bytes can read them.
         let is_raw = request.inputs.values().any(|tensor| !tensor.tensor_content.is_empty());
         let form = if is_raw { Form::Content } else { Form::Values };

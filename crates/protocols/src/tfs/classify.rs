@@ -342,7 +342,8 @@ mod tests {
     fn classes_have_labels_or_scores_or_both() {
         let both = signature(&["inputs"], &["classes", "scores"]);
         let labels = texts(&[2, 2], &["a", "b", "c", "d"]);
-        let classes = classifications(&both, 2, &[labels.clone(), floats(&[2, 2])]).expect("fit");
+        let classes =
+            classifications(&both, 2, &[labels.clone(), floats(&[2, 2])]).expect("matching");
         let want = [[class("a", 0.0), class("b", 1.0)], [class("c", 2.0), class("d", 3.0)]];
         assert_eq!(classes, want);
         let only = |alias, tensor| {

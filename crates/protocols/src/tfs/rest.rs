@@ -46,7 +46,8 @@ pub(super) async fn answer(
     let to = from.of_answer(head, call.exact);
     if let BodyFormat::Message(kind) = to {
         // Boxed, because it is rare and would enlarge the future of every request.
-        return Box::pin(binary::answer(engine, call, entry, body, kind)).await;
+        let answer = binary::answer(engine, call.name, call.choice, entry, body, kind);
+        return Box::pin(answer).await;
     }
     let decode = |resolver: &mut Resolver<'_>| call.decode(resolver, &body, &from, &to);
     let inferred = engine.infer(entry, decode, |form, response| {

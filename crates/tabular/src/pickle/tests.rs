@@ -117,7 +117,7 @@ fn shown(value: PickleValue, depth: usize) -> String {
 #[test]
 fn what_python_pickles_is_read_in_every_protocol() {
     let cases = cases();
-    assert!(cases.len() > 150, "cases went missing");
+    assert!(cases.len() > 150, "cases are missing");
     for (case, file) in cases {
         let name = &case.name;
         let pickle = read(file, 1 << 20).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -245,7 +245,7 @@ fn a_few_bytes_do_not_make_much() {
     doubled.push(b'.');
     assert!(read(doubled, 10_000).is_ok());
 
-    // A text that is encoded again and again.
+    // A text that is encoded repeatedly.
     let mut copies = b"X\x00\x00\x10\x00".to_vec();
     copies.extend(std::iter::repeat_n(b'x', 1 << 20));
     copies.extend_from_slice(b"\x85q\x000");

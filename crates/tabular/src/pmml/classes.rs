@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::builder::PmmlBuilder;
 use super::field::{MISSING, PmmlRow, PmmlType, ValueKind};
-use super::model::{ModelContext, NO_CLASS, PmmlPrediction, is_model};
+use super::prediction::{NO_CLASS, PmmlPrediction};
 use super::schema;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
@@ -69,15 +69,15 @@ impl TargetClasses {
         best.map_or(PmmlPrediction::MISSING, |(class, _)| self.prediction(class))
     }
 
-    /// Reads the classes of the model `element`: those of the model around it if it has the same
-    /// target; else those that the data dictionary lists, and then those that the model mentions.
+    /// Reads the classes of the model `element`: those of the model around it, `outer`, if it has the
+    /// same target; else those that the data dictionary lists, and then those that the model mentions.
     pub(super) fn read<'d>(
         builder: &mut PmmlBuilder<'d>,
         element: XmlElement<'d>,
-        context: &ModelContext,
+        outer: Option<&TargetClasses>,
     ) -> Result<TargetClasses> {
         let target = schema::target_of(element);
-        if let Some(classes) = &context.classes
+        if let Some(classes) = outer
             && target.is_none_or(|target| classes.target.as_deref() == Some(target))
         {
             return Ok(classes.clone());
@@ -133,7 +133,7 @@ struct MentionedClasses<'d> {
 impl<'d> MentionedClasses<'d> {
     /// Whether `element` is a model with another target.
     fn has_other_target(&self, element: XmlElement<'d>) -> bool {
-        if !is_model(element) {
+        if !schema::is_model(element) {
             return false;
         }
         let is_regression = element.attribute("functionName") == Some("regression");

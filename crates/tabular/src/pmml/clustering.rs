@@ -1,8 +1,9 @@
 //! `ClusteringModel`: the cluster with the nearest center.
 
 use super::builder::PmmlBuilder;
+use super::context::ModelContext;
 use super::field::{PmmlRow, ValueKind};
-use super::model::{ModelContext, NO_CLASS, PmmlPrediction};
+use super::prediction::{NO_CLASS, PmmlPrediction};
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 

@@ -5,11 +5,12 @@ use std::collections::{HashMap, HashSet};
 
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
+use super::context::ModelContext;
 use super::field::{PmmlRow, ValueKind, indicator};
-use super::model::{ModelContext, PmmlPrediction};
 use super::numeric::{
     inverse_cauchit, inverse_cloglog, inverse_loglog, logistic, normal_cdf, softmax,
 };
+use super::prediction::PmmlPrediction;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 

@@ -2,12 +2,13 @@
 
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
+use super::context::{ExposedOutput, ModelContext};
 use super::field::{FieldScope, MISSING, PmmlRow};
-use super::model::{
-    self, ExposedOutput, MiningFunction, ModelContext, NO_CLASS, PmmlModel, PmmlPrediction,
-};
+use super::model::{self, MiningFunction, PmmlModel};
 use super::numeric::normalize;
 use super::predicate::{self, Predicate, Truth};
+use super::prediction::{NO_CLASS, PmmlPrediction};
+use super::schema;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
@@ -385,7 +386,7 @@ fn read_segment<'d>(
     is_weighted: bool,
 ) -> Result<(Segment, Vec<ExposedOutput>)> {
     let predicate = predicate::read_child(element, context.scope, &mut builder.strings)?;
-    let inner = model::find(element).ok_or_else(|| element.damaged("has no model"))?;
+    let inner = schema::find_model(element).ok_or_else(|| element.damaged("has no model"))?;
     let weight = if is_weighted { element.number_or("weight", 1.0)? } else { 1.0 };
     if weight < 0.0 || weight.is_infinite() {
         return Err(element.damaged("weight is not a finite, positive number"));

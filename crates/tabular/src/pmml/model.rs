@@ -4,11 +4,13 @@
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
 use super::clustering::ClusteringModel;
-use super::field::{FieldScope, MISSING, PmmlField, PmmlRow, ValueKind};
+use super::context::{ExposedOutput, ModelContext};
+use super::field::{FieldScope, PmmlRow, ValueKind};
 use super::general::GeneralRegression;
 use super::mining::MiningModel;
 use super::network::NeuralNetwork;
 use super::output::{self, OutputField, PredictionType};
+use super::prediction::PmmlPrediction;
 use super::regression::RegressionModel;
 use super::schema::{self, PmmlInput, PreprocessingStep};
 use super::scorecard::Scorecard;
@@ -16,35 +18,6 @@ use super::target::TargetTransform;
 use super::tree::TreeModel;
 use super::xml::{MAX_DEPTH, XmlElement};
 use tensorserve_tensor::error::Result;
-
-/// The prediction of a model for a row.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PmmlPrediction {
-    /// The number, or the class as a value of the target; missing if there is no prediction.
-    pub(super) value: f64,
-    /// The index of the class; [`NO_CLASS`] if it is not a class.
-    pub(super) class: u32,
-    /// The code of the id of the node, segment or cluster that determined the prediction.
-    pub(super) entity: f64,
-}
-
-/// The index in place of a class's.
-pub(super) const NO_CLASS: u32 = u32::MAX;
-
-impl PmmlPrediction {
-    /// No prediction.
-    pub(super) const MISSING: PmmlPrediction =
-        PmmlPrediction { value: MISSING, class: NO_CLASS, entity: MISSING };
-
-    /// The prediction of a number.
-    pub(super) fn number(value: f64) -> Self {
-        PmmlPrediction { value, ..PmmlPrediction::MISSING }
-    }
-
-    pub(super) fn is_missing(&self) -> bool {
-        self.value.is_nan()
-    }
-}
 
 /// What a model predicts: its `functionName`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,60 +136,6 @@ impl PmmlModel {
     }
 }
 
-/// What surrounds a model while it is read.
-pub(super) struct ModelContext<'a, 's> {
-    /// The fields that it can refer to.
-    pub(super) scope: &'a FieldScope<'s>,
-    /// The classes of the model around it, which are its own, too, unless it has another target.
-    pub(super) classes: Option<TargetClasses>,
-    /// Whether its outputs are visible outside of it.
-    pub(super) has_outputs: bool,
-    pub(super) depth: usize,
-}
-
-/// An output field that clients or later models can read.
-pub(super) struct ExposedOutput {
-    pub(super) name: String,
-    pub(super) field: PmmlField,
-    /// Whether it is an output of the whole model, and not only an intermediate result.
-    pub(super) is_final: bool,
-}
-
-/// The elements that are models, supported or not.
-const MODEL_ELEMENTS: [&str; 21] = [
-    "TreeModel",
-    "RegressionModel",
-    "MiningModel",
-    "Scorecard",
-    "AnomalyDetectionModel",
-    "AssociationModel",
-    "BaselineModel",
-    "BayesianNetworkModel",
-    "ClusteringModel",
-    "GaussianProcessModel",
-    "GeneralRegressionModel",
-    "NaiveBayesModel",
-    "NearestNeighborModel",
-    "NeuralNetwork",
-    "RuleSetModel",
-    "SequenceModel",
-    "SupportVectorMachineModel",
-    "TextModel",
-    "TimeSeriesModel",
-    "DecisionTree",
-    "Regression",
-];
-
-/// Whether `element` is a model.
-pub(super) fn is_model(element: XmlElement) -> bool {
-    MODEL_ELEMENTS.contains(&element.name())
-}
-
-/// The first model among the children of `element`.
-pub(super) fn find(element: XmlElement<'_>) -> Option<XmlElement<'_>> {
-    element.children().find(|child| is_model(*child))
-}
-
 /// The outermost model of a file.
 pub(super) struct RootModel {
     pub(super) model: PmmlModel,
@@ -233,7 +152,7 @@ pub(super) fn read_root<'d>(
     builder: &mut PmmlBuilder<'d>,
     root: XmlElement<'d>,
 ) -> Result<RootModel> {
-    let element = find(root).ok_or_else(|| root.damaged("has no model"))?;
+    let element = schema::find_model(root).ok_or_else(|| root.damaged("has no model"))?;
     let mut steps = Vec::new();
     let mut scope = FieldScope::root();
     let inputs = schema::read_inputs(builder, element, &mut scope, &mut steps)?;
@@ -277,7 +196,9 @@ fn read_body<'d>(
     }
     let function = MiningFunction::read(element)?;
     let classes = match function {
-        MiningFunction::Classification => Some(TargetClasses::read(builder, element, context)?),
+        MiningFunction::Classification => {
+            Some(TargetClasses::read(builder, element, context.classes.as_ref())?)
+        }
         MiningFunction::Regression | MiningFunction::Clustering => None,
     };
     let inside = ModelContext { scope: &scope, classes: classes.clone(), ..*context };

@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
+use super::context::ModelContext;
 use super::expression::{self, Expression};
 use super::field::{PmmlRow, PmmlType, indicator};
-use super::model::{ModelContext, PmmlPrediction};
 use super::norm_continuous::NormContinuous;
 use super::numeric::{logistic, normalize, softmax};
+use super::prediction::PmmlPrediction;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 

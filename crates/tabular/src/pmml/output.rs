@@ -2,9 +2,10 @@
 
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
+use super::context::ExposedOutput;
 use super::expression::{self, Expression};
 use super::field::{FieldScope, MISSING, PmmlField, PmmlRow, PmmlType, ValueKind};
-use super::model::{ExposedOutput, NO_CLASS, PmmlPrediction};
+use super::prediction::{NO_CLASS, PmmlPrediction};
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 

@@ -2,11 +2,12 @@
 
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
+use super::context::ModelContext;
 use super::field::{PmmlRow, ValueKind};
-use super::model::{ModelContext, PmmlPrediction};
 use super::numeric::{
     inverse_cauchit, inverse_cloglog, inverse_loglog, logistic, normal_cdf, normalize, softmax,
 };
+use super::prediction::PmmlPrediction;
 use super::schema;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;

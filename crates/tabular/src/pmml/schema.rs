@@ -323,3 +323,38 @@ fn read_valid_values(
     };
     Ok((valid, missing.into()))
 }
+
+/// The elements that are models, supported or not.
+const MODEL_ELEMENTS: [&str; 21] = [
+    "TreeModel",
+    "RegressionModel",
+    "MiningModel",
+    "Scorecard",
+    "AnomalyDetectionModel",
+    "AssociationModel",
+    "BaselineModel",
+    "BayesianNetworkModel",
+    "ClusteringModel",
+    "GaussianProcessModel",
+    "GeneralRegressionModel",
+    "NaiveBayesModel",
+    "NearestNeighborModel",
+    "NeuralNetwork",
+    "RuleSetModel",
+    "SequenceModel",
+    "SupportVectorMachineModel",
+    "TextModel",
+    "TimeSeriesModel",
+    "DecisionTree",
+    "Regression",
+];
+
+/// Whether `element` is a model.
+pub(super) fn is_model(element: XmlElement) -> bool {
+    MODEL_ELEMENTS.contains(&element.name())
+}
+
+/// The first model among the children of `element`.
+pub(super) fn find_model(element: XmlElement<'_>) -> Option<XmlElement<'_>> {
+    element.children().find(|child| is_model(*child))
+}

@@ -1,10 +1,11 @@
 //! `Scorecard`: the sum of the points of one attribute of each characteristic.
 
 use super::builder::PmmlBuilder;
+use super::context::ModelContext;
 use super::expression::{self, Expression};
 use super::field::{PmmlRow, PmmlType};
-use super::model::{ModelContext, PmmlPrediction};
 use super::predicate::{self, Predicate, Truth};
+use super::prediction::PmmlPrediction;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 

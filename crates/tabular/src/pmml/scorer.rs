@@ -2,7 +2,8 @@
 
 use super::builder::PmmlBuilder;
 use super::field::{MISSING, PmmlRow, StringTable, UnknownStrings, ValueKind, indicator, rounded};
-use super::model::{PmmlModel, PmmlPrediction, RootModel};
+use super::model::{PmmlModel, RootModel};
+use super::prediction::PmmlPrediction;
 use super::schema::PmmlInput;
 use super::xml::parse_boolean;
 use tensorserve_platform::{Executable, RunOptions};

@@ -3,7 +3,7 @@
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
 use super::field::{MISSING, PmmlRow};
-use super::model::PmmlPrediction;
+use super::prediction::PmmlPrediction;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 

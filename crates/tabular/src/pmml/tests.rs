@@ -69,7 +69,8 @@ fn same(got: &Value, expected: &Value) -> bool {
 #[test]
 fn rows_score_as_the_reference_scores_them() {
     let expected = text("expected.json");
-    let expected: BTreeMap<String, Vec<(Row, Row)>> = serde_json::from_str(&expected).expect("it");
+    let expected: BTreeMap<String, Vec<(Row, Row)>> =
+        serde_json::from_str(&expected).expect("the expected scores");
     let mut faults = Vec::new();
     for (name, cases) in &expected {
         let CompiledPmml { signature, scorer, .. } = match compile(&text(&format!("{name}.pmml"))) {
@@ -186,7 +187,7 @@ fn of_predicate(predicate: &str) -> String {
     )
 }
 
-/// Checks what a predicate is for one row.
+/// Checks the truth value of a predicate for one row.
 fn assert_truth(predicate: &str, inputs: &[(&str, Value)], expected: &Value) {
     let all = predict(&of_predicate(predicate), inputs);
     assert_eq!(&all["predicted"], expected, "{predicate} {inputs:?}");
@@ -200,7 +201,7 @@ fn x_and_z(x: f64, z: f64) -> [(&'static str, Value); 2] {
     [("x", Value::from(x)), ("z", Value::from(z))]
 }
 
-/// Combines whether x is above 1 and whether z is.
+/// A predicate that combines x > 1 with z > 1.
 fn compound(operator: &str) -> String {
     format!(
         r#"<CompoundPredicate booleanOperator="{operator}">

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
+use super::context::ModelContext;
 use super::field::{MISSING, PmmlRow, rounded};
-use super::model::{ModelContext, NO_CLASS, PmmlPrediction};
 use super::predicate::{self, Predicate, Truth};
+use super::prediction::{NO_CLASS, PmmlPrediction};
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 

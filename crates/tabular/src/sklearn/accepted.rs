@@ -1,6 +1,6 @@
 //! Which values an estimator accepts: NaN and infinity are refused where scikit-learn refuses them.
 
-use super::model::FeatureRows;
+use super::rows::FeatureRows;
 use tensorserve_tensor::error::{Error, Result};
 
 /// The values that an estimator accepts. An ensemble accepts the least of what its members accept.

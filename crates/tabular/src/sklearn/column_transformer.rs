@@ -4,7 +4,7 @@ use super::accepted::{AcceptedValues, ValueCheck};
 use super::compile;
 use super::estimator::Estimator;
 use super::model::{FeatureRows, Transformer, apply_steps};
-use super::transform::Passthrough;
+use super::passthrough::Passthrough;
 use crate::pickle::{PickleNode, PickleValue};
 use tensorserve_tensor::error::Result;
 

@@ -2,12 +2,14 @@
 
 use super::estimator::Estimator;
 use super::model::{FeatureRows, Transformer};
-use super::transform::MAX_COLUMNS;
 use tensorserve_tensor::error::Result;
 
 /// The highest degree of the products that are made. With a higher degree, the number of columns does
 /// not match the step that follows, and the model is refused.
 const MAX_DEGREE: usize = 64;
+
+/// The most columns that a transformer may make.
+const MAX_COLUMNS: usize = 1 << 16;
 
 /// The most factors of all products.
 const MAX_FACTORS: usize = 8 * MAX_COLUMNS;

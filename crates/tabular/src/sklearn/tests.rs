@@ -1,5 +1,5 @@
-//! Models of scikit-learn 1.9.1 and 1.2.2 with the predictions of these (`tests/cases/
-//! sklearn_models.py`), and existing model files.
+//! Models of scikit-learn 1.9.1 and 1.2.2 with its predictions (`tests/cases/sklearn_models.py`),
+//! and existing model files.
 #![allow(clippy::wildcard_enum_match_arm)] // Any other value fails the test.
 
 use std::fs;
@@ -100,7 +100,7 @@ fn compare(name: &str, output: &str, got: &Tensor, want: &Json) {
 
 fn check(version: &str, least: usize) {
     let cases = cases(version);
-    assert!(cases.len() >= least, "cases went missing: {}", cases.len());
+    assert!(cases.len() >= least, "cases are missing: {}", cases.len());
     for (case, file) in cases {
         let name = &case.name;
         let model = model(file).unwrap_or_else(|e| panic!("{name}: {e}"));

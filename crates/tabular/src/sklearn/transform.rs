@@ -1,35 +1,10 @@
 //! Reads transformers, each in the file of its kind.
 
-use super::accepted::AcceptedValues;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Transformer};
+use super::model::Transformer;
+use super::passthrough::Passthrough;
 use super::{column_transformer, encoder, imputer, polynomial, projection, scaler, select};
 use tensorserve_tensor::error::Result;
-
-/// The most columns that a transformer may make.
-pub(super) const MAX_COLUMNS: usize = 1 << 16;
-
-/// Keeps all columns as they are.
-pub(super) struct Passthrough(pub(super) usize);
-
-impl Transformer for Passthrough {
-    fn input(&self) -> usize {
-        self.0
-    }
-
-    fn output(&self) -> usize {
-        self.0
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Any
-    }
-
-    fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
-        to.copy_from_slice(rows.values);
-        Ok(())
-    }
-}
 
 /// Reads a transformer that is given `columns` columns, if their number is known.
 pub(super) fn read(estimator: &Estimator, columns: Option<usize>) -> Result<Box<dyn Transformer>> {

@@ -4,7 +4,7 @@
 
 use std::str::FromStr;
 
-use super::{damaged, json, ubjson};
+use super::damaged;
 use tensorserve_tensor::error::Result;
 
 /// How deep arrays and objects may be nested; a model needs 8.
@@ -52,16 +52,6 @@ impl DocumentLimits {
 }
 
 impl DocumentValue {
-    /// Reads a JSON document.
-    pub(super) fn from_json(text: &[u8]) -> Result<Self> {
-        json::read(text).map_err(|e| e.context("invalid JSON"))
-    }
-
-    /// Reads a UBJSON document.
-    pub(super) fn from_ubjson(bytes: &[u8]) -> Result<Self> {
-        ubjson::read(bytes).map_err(|e| e.context("invalid UBJSON"))
-    }
-
     /// Whether predictions need members of this name.
     pub(super) fn is_used(name: &str) -> bool {
         !UNUSED_MEMBERS.contains(&name)
@@ -172,9 +162,9 @@ mod tests {
     #[test]
     fn members_are_found_or_named() {
         let text = br#"{"a":{"b":"7","c":[1,2.5],"d":["x"],"e":[]},"parents":[1]}"#;
-        let document = DocumentValue::from_json(text).expect("JSON");
-        assert_eq!(document.find("parents"), None, "not kept");
-        let a = document.member("a").expect("there");
+        let document = super::super::json::read(text).expect("JSON");
+        assert_eq!(document.find("parents"), None, "the member must be skipped");
+        let a = document.member("a").expect("a member");
         assert_eq!(a.parameter::<u32>("b").expect("a number"), 7);
         assert_eq!(a.floats("c").expect("numbers"), [1.0, 2.5]);
         assert_eq!(a.texts("d").expect("texts"), ["x"]);

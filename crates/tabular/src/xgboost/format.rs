@@ -1,12 +1,12 @@
-//! Finds the file of a model, and detects the format that it is written in.
+//! Finds the file of a model, and reads it: a pickle, or one of the library's own formats.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::document::DocumentValue;
+use super::encoding::{MAX_FILE_BYTES, XgboostFormat, read_bytes};
 use super::model::XgboostModel;
-use super::{RoundSelection, binary, damaged, learner, pickle, unsupported};
+use super::{RoundSelection, pickle};
 use tensorserve_platform::{Place, files};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -20,21 +20,12 @@ const SHARED_ENDINGS: [&str; 4] = [".json", ".bin", ".model", ".deprecated"];
 /// named explicitly.
 const PICKLE_ENDINGS: [&str; 3] = [".pkl", ".pickle", ".joblib"];
 
-/// The largest file. Reading takes several times its size in memory.
-pub(super) const MAX_FILE_BYTES: u64 = 1 << 30;
-
 /// How many bytes at the start of a file are searched for the name of a JSON document's first
 /// member, or the objective of a binary file.
 const SNIFFED_BYTES: u64 = 512;
 
 /// A folder with more files of [`SHARED_ENDINGS`] than this is not searched further.
 const MAX_SNIFFED_FILES: usize = 16;
-
-/// The byte order mark of UTF-8, which some editors put before the text.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-
-/// The magic number of base64-encoded models, which the library no longer reads.
-const BASE64_MAGIC: &[u8] = b"bs64";
 
 /// The first bytes of pickles (of protocol 2 and later, of protocol 0), and of zlib and gzip streams,
 /// with which joblib compresses them.
@@ -89,35 +80,6 @@ fn looks_like_model(file: &Path) -> bool {
     }
 }
 
-/// The formats of the library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum XgboostFormat {
-    Json,
-    Ubjson,
-    Binary,
-    /// A binary model with its configuration, as it stands in pickles.
-    Snapshot,
-}
-
-impl XgboostFormat {
-    /// The format of a file with these first bytes.
-    fn detect(start: &[u8]) -> Option<Self> {
-        if start.starts_with(binary::SNAPSHOT_MAGIC) {
-            return Some(XgboostFormat::Snapshot);
-        }
-        let text = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(start).trim_ascii_start();
-        match text.split_first() {
-            Some((b'{', rest)) if rest.trim_ascii_start().first() == Some(&b'"') => {
-                Some(XgboostFormat::Json)
-            }
-            // The type of the length of the first member's name.
-            Some((b'{', [b'i' | b'U' | b'I' | b'l' | b'L', ..])) => Some(XgboostFormat::Ubjson),
-            _ if binary::is_binary_model(start) => Some(XgboostFormat::Binary),
-            _ => None,
-        }
-    }
-}
-
 /// Reads the model at `path`; also returns the size of its file in bytes.
 pub(super) fn read(path: &Path) -> Result<(XgboostModel, u64)> {
     let file = find(path)?;
@@ -139,19 +101,4 @@ pub(super) fn read_file(bytes: Vec<u8>) -> Result<XgboostModel> {
 fn is_pickle(start: &[u8]) -> bool {
     XgboostFormat::detect(start).is_none()
         && PICKLE_STARTS.iter().any(|known| start.starts_with(known))
-}
-
-/// Reads a model in one of the library's own formats.
-pub(super) fn read_bytes(bytes: &[u8], rounds: RoundSelection) -> Result<XgboostModel> {
-    match XgboostFormat::detect(bytes) {
-        Some(XgboostFormat::Json) => learner::read(&DocumentValue::from_json(bytes)?, rounds),
-        Some(XgboostFormat::Ubjson) => learner::read(&DocumentValue::from_ubjson(bytes)?, rounds),
-        Some(XgboostFormat::Binary) => binary::read(bytes, rounds),
-        Some(XgboostFormat::Snapshot) => binary::read_snapshot(bytes, rounds),
-        None if bytes.starts_with(BASE64_MAGIC) => Err(unsupported(
-            "base64 models (bs64) are not supported, and the library no longer reads them; save \
-             the model as JSON",
-        )),
-        None => Err(damaged("not a valid XGBoost model: neither JSON, UBJSON nor binary")),
-    }
 }

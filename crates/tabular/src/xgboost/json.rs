@@ -9,6 +9,10 @@ use tensorserve_tensor::error::{Error, Result};
 
 /// Reads the one value of `text`.
 pub(super) fn read(text: &[u8]) -> Result<DocumentValue> {
+    read_document(text).map_err(|e| e.context("invalid JSON"))
+}
+
+fn read_document(text: &[u8]) -> Result<DocumentValue> {
     let mut cursor = Cursor::new(text);
     cursor.open_document().map_err(syntax_error)?;
     read_value(&mut cursor, &mut DocumentLimits::default(), 0)

@@ -5,7 +5,7 @@ use super::document::{DocumentValue, index, narrow};
 use super::forest::{Forest, NodeCondition, XgboostNode, XgboostTree};
 use super::model::{BaseScore, Booster, LearnerParameters, XgboostModel};
 use super::objective::LibraryVersion;
-use super::{RoundSelection, damaged, unsupported};
+use super::{RoundSelection, damaged, json, unsupported};
 use tensorserve_tensor::error::Result;
 
 /// The version of a document that does not record one: the first that wrote documents.
@@ -61,7 +61,7 @@ fn read_outputs(parameters: &DocumentValue) -> Result<usize> {
 /// Reads `base_score`: a string with one number, or from 3.1 on with an array of them.
 fn read_base_scores(parameters: &DocumentValue) -> Result<Vec<f32>> {
     let text = parameters.text("base_score")?;
-    match DocumentValue::from_json(text.as_bytes()) {
+    match json::read(text.as_bytes()) {
         Ok(DocumentValue::Number(score)) => Ok(vec![narrow(score)]),
         Ok(DocumentValue::Numbers(scores)) => Ok(scores.into_iter().map(narrow).collect()),
         Ok(

@@ -14,6 +14,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 
 mod binary;
 mod document;
+mod encoding;
 mod forest;
 mod format;
 mod json;

@@ -2,7 +2,7 @@
 //! version of the library used. The pickle is read as data; nothing in it is executed.
 
 use super::document::narrow;
-use super::format::{MAX_FILE_BYTES, read_bytes};
+use super::encoding::{MAX_FILE_BYTES, read_bytes};
 use super::model::XgboostModel;
 use super::{RoundSelection, damaged, unsupported};
 use crate::pickle::{self, PickleValue};

@@ -106,8 +106,8 @@ fn float(digits: &[u8; 8]) -> f32 {
     f32::from_bits(u32::from_str_radix(digits, 16).expect("hexadecimal").swap_bytes())
 }
 
-/// Checks the predictions in `cases.json` of `folder`. `make_xgboost.py` made it and the models, with
-/// several versions of the library, for random rows, some with missing values.
+/// Checks the predictions in `cases.json` of `folder`. `make_xgboost.py` made it and the models,
+/// with several versions of the library, for random rows, some with missing values.
 fn check_cases(folder: &Path) -> usize {
     let text = fs::read_to_string(folder.join("cases.json")).expect("cases");
     let cases: std::collections::BTreeMap<String, Case> =
@@ -147,11 +147,11 @@ fn answers_are_the_librarys_to_the_bit() {
     assert!(check_cases(&test_data("platforms/xgboost/made")) >= 10);
 }
 
-/// For folders that `make_xgboost.py` has filled with all models that a version can make.
+/// For directories that `make_xgboost.py` has filled with all models that a version can make.
 #[test]
 #[ignore = "needs folders of cases, in TENSORSERVE_XGBOOST_CASES when this is compiled"]
 fn answers_in_other_folders() {
-    let Some(folders) = option_env!("TENSORSERVE_XGBOOST_CASES") else { panic!("no folders") };
+    let Some(folders) = option_env!("TENSORSERVE_XGBOOST_CASES") else { panic!("no directories") };
     for folder in folders.split(':').map(Path::new) {
         assert!(check_cases(folder) > 0);
     }
@@ -165,11 +165,11 @@ fn recognises(path: &Path) -> bool {
 fn models_are_recognised_by_ending_or_by_content() {
     assert!(recognises(&test_data("platforms/xgboost/iris_softprob.json")));
     assert!(recognises(&test_data("platforms/xgboost/iris_softprob.ubj")));
-    assert!(recognises(&test_data(IRIS)), "by its .bst");
-    assert!(!recognises(&test_data(IRIS).join("model.pkl")), "left to the scikitlearn platform");
+    assert!(recognises(&test_data(IRIS)), "its .bst file must be recognized");
+    assert!(!recognises(&test_data(IRIS).join("model.pkl")), "scikitlearn serves it");
     assert!(!recognises(&test_data("simple-tensorflow-serving/models/tf2_two_signatures/1")));
 
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     let put = |name: &str, from: &str| {
         fs::copy(test_data(from), folder.path().join(name)).expect("copied");
     };
@@ -253,7 +253,7 @@ fn files_cut_short_are_refused() {
         for end in (0..bytes.len()).step_by(step) {
             read_or_refuse(&bytes[..end]);
         }
-        let error = read_file(bytes[..bytes.len() / 2].to_vec()).err().expect("half a file");
+        let error = read_file(bytes[..bytes.len() / 2].to_vec()).err().expect("an error");
         assert_eq!(error.code(), Code::DataLoss, "{file}: {error}");
     }
 }
@@ -275,7 +275,7 @@ fn damaged_files_are_refused_or_run() {
 fn refusal(path: &str, value: Json) -> String {
     let text = fs::read(test_data("platforms/xgboost/iris_virginica_binary.json")).expect("a file");
     let mut model: Json = serde_json::from_slice(&text).expect("JSON");
-    *model.pointer_mut(path).expect("there") = value;
+    *model.pointer_mut(path).expect("a member") = value;
     let error = read_file(model.to_string().into_bytes()).err().expect("refused");
     format!("{:?}: {error}", error.code())
 }

@@ -32,6 +32,10 @@ mod marker {
 
 /// Reads the one value of `bytes`.
 pub(super) fn read(bytes: &[u8]) -> Result<DocumentValue> {
+    read_document(bytes).map_err(|e| e.context("invalid UBJSON"))
+}
+
+fn read_document(bytes: &[u8]) -> Result<DocumentValue> {
     let mut reader = ByteReader::new(bytes);
     let kind = reader.byte()?;
     read_value(kind, &mut reader, &mut DocumentLimits::default(), 0)
@@ -189,7 +193,7 @@ mod tests {
         assert_eq!(value.numbers("f").expect("numbers"), [-2.0]);
         assert_eq!(value.numbers("g").expect("none"), [] as [f64; 0]);
         for end in 0..object.len() {
-            assert!(read(object.get(..end).expect("in it")).is_err(), "cut at {end}");
+            assert!(read(object.get(..end).expect("in range")).is_err(), "cut at {end}");
         }
     }
 

@@ -412,8 +412,8 @@ mod tests {
         SampleCall { model, version, signature, data }.source(variant, location).expect(variant.id)
     }
 
-    /// `tests/golden/clients` has every client without TLS, with user and password (for version 3 and
-    /// another signature), and with a key.
+    /// `tests/golden/clients` has every client without TLS, with user and password (for version 3
+    /// and another signature), and with a key.
     #[test]
     fn sources_are_those_of_the_golden_files() {
         let (plain, own) = (signature("serving_default", &["x"]), signature("other", &["a", "b"]));
@@ -432,7 +432,7 @@ mod tests {
                 let got = source(variant, "half_plus_two", signature, location);
                 if fs::read_to_string(root.join(&path)).ok().as_deref() != Some(got.as_str()) {
                     let new = root.join("target").join(&path);
-                    fs::create_dir_all(new.parent().expect("a folder")).expect("a folder");
+                    fs::create_dir_all(new.parent().expect("a directory")).expect("a directory");
                     fs::write(&new, got).expect("written");
                     wrong.push(format!("{} is not {}", path.display(), new.display()));
                 }
@@ -473,8 +473,8 @@ mod tests {
     /// The number of each character in a source that is special in some language.
     fn meanings(source: &str) -> BTreeMap<char, usize> {
         let mut counts = BTreeMap::new();
-        // A label replaces characters by `?`, a path by `%27`; wrapping adds line breaks, and escaping
-        // adds backslashes.
+        // A label replaces characters by `?`, a path by `%27`; wrapping adds line breaks, and
+        // escaping adds backslashes.
         for character in source.chars().filter(|c| !c.is_ascii_alphanumeric()) {
             if !" _-.,:;/+=?%\\\n".contains(character) {
                 *counts.entry(character).or_default() += 1;
@@ -532,7 +532,7 @@ mod tests {
         assert_eq!(file("?language=Python"), "client.py");
         assert_eq!(file("?language=C%23"), "Client.cs");
         assert_eq!(file("?language=JavaScript&variant=browser"), "client.html");
-        let (wanted, _) = wanted("?version=7&signature=a+b%26%C3%A9&x=1").expect("all of it");
+        let (wanted, _) = wanted("?version=7&signature=a+b%26%C3%A9&x=1").expect("a valid query");
         assert_eq!((wanted.version, wanted.signature.as_deref()), (Some(7), Some("a b&é")));
     }
 
