@@ -1,5 +1,5 @@
-//! A protocol of its own, served without a change to any other file: the proof that one is nothing
-//! but bytes to a request, and a response to bytes.
+//! A protocol that is added without a change to any other file: it only decodes requests and
+//! encodes responses.
 #![allow(missing_docs, clippy::expect_used, clippy::panic)]
 
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ use tensorserve_protocol::{Host, Methods, Protocol, Reply, RoutedRequest, Routes
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Shape, Tensor, aligned_vec};
 
-/// Numbers in lines of text, for models of one input and one output of floats.
+/// Numbers as lines of text, for models with one float input and one float output.
 struct Lines;
 
 struct LinesApi {
@@ -128,6 +128,6 @@ fn a_protocol_is_added_without_touching_another() {
     assert!(described.contains("Run a model on one number a line"), "{described}");
     let predict = "/v1/models/half_plus_two:predict";
     let response = send(address, "POST", predict, r#"{"instances": [1.0]}"#);
-    assert!(response.contains("2.5"), "the others are still there: {response}");
+    assert!(response.contains("2.5"), "the other protocols still work: {response}");
     server.stop();
 }

@@ -186,7 +186,7 @@ mod tests {
             takes_images: false,
             read_only: true,
         };
-        of("http://h", "m", &signature).expect("callable").command
+        of("http://h", "m", &signature).expect("an example").command
     }
 
     #[test]

@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn requests_are_taken_evenly() {
-        let root = tempfile::tempdir().expect("temporary folder");
+        let root = tempfile::tempdir().expect("temporary directory");
         let mut file = Vec::new();
         for number in 0..10 {
             let request = tensorserve_proto::serving::PredictRequest {

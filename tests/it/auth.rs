@@ -1,5 +1,5 @@
-//! Who may do what: every route and call against every role, bad credentials, and files that
-//! change under load.
+//! Permissions: every route and gRPC method with every role, invalid credentials, and auth files
+//! that change under load.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,12 +24,12 @@ use crate::support::place::Place;
 const PREDICT: &str = "/v1/models/m:predict";
 const BODY: &str = r#"{"instances": [[1.0]]}"#;
 
-/// A file of users and keys.
+/// An auth file with users and API keys.
 struct People {
     folder: TempDir,
 }
 
-/// The keys of the file, and their roles.
+/// The API keys in the file and their roles.
 const KEYS: [(&str, &[Role]); 5] = [
     ("key-of-infer", &[Role::Infer]),
     ("key-of-metrics", &[Role::Metrics]),
@@ -40,7 +40,7 @@ const KEYS: [(&str, &[Role]); 5] = [
 
 impl People {
     fn new() -> Self {
-        let people = People { folder: tempfile::tempdir().expect("temporary folder") };
+        let people = People { folder: tempfile::tempdir().expect("temporary directory") };
         for (key, roles) in KEYS {
             add_key(&people.file(), &format!("the {key}"), key, roles).expect("a key");
         }
@@ -65,14 +65,14 @@ fn basic(user: &str, password: &str) -> String {
     format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}")))
 }
 
-/// Everybody who can ask: what they send, and their roles if somebody knows them.
-fn askers() -> Vec<(Option<String>, Option<Roles>)> {
+/// Every kind of caller: the `Authorization` header, and the roles if the credentials are valid.
+fn callers() -> Vec<(Option<String>, Option<Roles>)> {
     let keys = KEYS.iter().map(|(key, roles)| (Some(bearer(key)), Some(Roles::of(roles))));
-    let mut askers: Vec<_> = keys.collect();
-    askers.push((Some(basic("ana", "correct horse")), Some(Roles::ALL)));
-    askers.push((Some(bearer("nobody's")), None));
-    askers.push((None, None));
-    askers
+    let mut callers: Vec<_> = keys.collect();
+    callers.push((Some(basic("ana", "correct horse")), Some(Roles::ALL)));
+    callers.push((Some(bearer("nobody's")), None));
+    callers.push((None, None));
+    callers
 }
 
 fn ask(place: &Place, method: &str, path: &str, authorization: Option<&str>) -> Answer {
@@ -81,7 +81,7 @@ fn ask(place: &Place, method: &str, path: &str, authorization: Option<&str>) -> 
     request(place.server.address, method, path, &headers, "")
 }
 
-/// What requires `permission`, without methods.
+/// The paths of all routes and gRPC methods that require `permission`.
 fn paths_of(place: &Place, permission: Permission) -> Vec<String> {
     let api = place.server.api();
     let routes = api.routes().map(|(_, path, required)| (path.to_owned(), required));
@@ -93,8 +93,8 @@ fn paths_of(place: &Place, permission: Permission) -> Vec<String> {
     paths
 }
 
-/// The tests below hold every route to its role; this one holds the roles that matter most to what
-/// was decided.
+/// The tests below compare every route with its declared permission; this test fixes the most
+/// sensitive declarations.
 #[test]
 fn nothing_is_open_or_taken_from_admins_by_mistake() {
     let place = Place::of(&Model::default(), |_| ());
@@ -129,7 +129,7 @@ fn nothing_is_open_or_taken_from_admins_by_mistake() {
 fn every_route_asks_for_its_role() {
     let people = People::new();
     let place = people.serve();
-    let (mut asked, mut refused) = (0, 0);
+    let (mut sent, mut refused) = (0, 0);
     let routes = place.server.api().routes();
     let each = routes.flat_map(|(methods, path, permission)| {
         methods.iter().map(move |method| (*method, path, permission))
@@ -138,8 +138,8 @@ fn every_route_asks_for_its_role() {
         let path = path.replace("{model}", "m").replace("{endpoint}", "m");
         let path = path.replace("{version}", "1").replace("{label}", "l");
         let path = path.replace("{file}", "app.js").replace("{*rest}", "/x");
-        assert!(!path.contains('{'), "{path} has a parameter that this test does not know");
-        for (authorization, roles) in askers() {
+        assert!(!path.contains('{'), "{path} has a parameter that this test does not fill in");
+        for (authorization, roles) in callers() {
             let answer = ask(&place, method, &path, authorization.as_deref());
             let what = format!("{method} {path} ({permission}) for {authorization:?}");
             let expected = match roles {
@@ -148,7 +148,7 @@ fn every_route_asks_for_its_role() {
                 Some(roles) if !permission.allows(roles) => Some(403),
                 Some(_) => None,
             };
-            asked += 1;
+            sent += 1;
             match expected {
                 Some(status) => {
                     refused += 1;
@@ -160,13 +160,13 @@ fn every_route_asks_for_its_role() {
             assert_eq!(is_challenged, expected == Some(401), "{what}");
         }
     }
-    // Browsers ask before they send credentials.
+    // Browsers send preflight requests without credentials.
     assert_eq!(ask(&place, "OPTIONS", PREDICT, None).status, 400);
-    // What is no route is not told apart from one by who is not known.
+    // Callers without credentials cannot find out which routes exist.
     for path in ["/nowhere", "/healthz/", "/METRICS", "//metrics", "/v2/models/m", "/models/"] {
         assert_eq!(ask(&place, "GET", path, None).status, 401, "{path}");
     }
-    assert!(asked > 300 && refused > 150 && refused < asked, "{refused} of {asked}");
+    assert!(sent > 300 && refused > 150 && refused < sent, "{refused} of {sent}");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn every_call_asks_for_its_role() {
     let place = people.serve();
     let caller = Caller::connect(place.server.grpc_address()).expect("connects");
     for (path, permission) in place.server.api().grpc_methods() {
-        for (authorization, roles) in askers() {
+        for (authorization, roles) in callers() {
             let code = caller.begin(path, authorization.as_deref());
             let what = format!("{path} ({permission}) for {authorization:?}: {code:?}");
             match roles {
@@ -183,7 +183,7 @@ fn every_call_asks_for_its_role() {
                 None => assert_eq!(code, Code::Unauthenticated, "{what}"),
                 Some(roles) if permission.allows(roles) => {
                     assert_ne!(code, Code::Unauthenticated, "{what}");
-                    // A server under its own name lets nobody change its models over gRPC.
+                    // Only `tensorflow_model_server` mode accepts configuration over gRPC.
                     let is_reload = path.ends_with("HandleReloadConfigRequest");
                     assert_eq!(code == Code::PermissionDenied, is_reload, "{what}");
                 }
@@ -236,23 +236,23 @@ fn bad_credentials_are_refused_in_the_form_of_each_protocol() {
             answer.assert_refused(&what, 401, "credentials");
             let challenge = answer.headers.get("www-authenticate").map(String::as_str);
             assert_eq!(challenge, Some("Basic realm=\"tensorserve\", charset=\"UTF-8\", Bearer"));
-            // Nothing of what was sent comes back.
+            // The response does not repeat the credentials.
             assert!(!answer.text().contains("horse") && !answer.text().contains("ana"), "{what}");
         }
     }
-    // The same words for a user that is there and one that is not.
-    let there = ask(&place, "GET", "/v1/models", Some(&basic("ana", "wrong")));
-    let not = ask(&place, "GET", "/v1/models", Some(&basic("bob", "wrong")));
-    assert_eq!((there.status, there.text()), (not.status, not.text()));
-    // Our own page has a form for that, and wants no window of the browser's.
+    // The response does not reveal whether a user exists.
+    let known = ask(&place, "GET", "/v1/models", Some(&basic("ana", "wrong")));
+    let unknown = ask(&place, "GET", "/v1/models", Some(&basic("bob", "wrong")));
+    assert_eq!((known.status, known.text()), (unknown.status, unknown.text()));
+    // The dashboard has its own sign-in form; a challenge would open the browser's dialog.
     let headers = [("X-Requested-With", "tensorserve")];
     let answer = request(place.server.address, "GET", "/v1/models", &headers, "");
     assert_eq!(answer.status, 401);
     assert!(!answer.headers.contains_key("www-authenticate"));
-    // Two headers: the first counts, as everywhere.
+    // Of two headers the first counts.
     let two = [("Authorization", "Bearer nobody's"), ("Authorization", "Bearer key-of-admin")];
     assert_eq!(request(place.server.address, "GET", "/metrics", &two, "").status, 401);
-    // AWS's clients get their own form.
+    // AWS clients get the error format of SageMaker.
     let answer = request(place.server.address, "POST", "/endpoints/m/invocations", &[], BODY);
     assert_eq!(answer.status, 401);
     assert!(answer.json()["Message"].is_string(), "{}", answer.text());
@@ -264,7 +264,7 @@ fn who_is_known_is_served_and_probes_are_told_no_more_than_they_need() {
     let place = people.serve();
     for authorization in [bearer("key-of-infer"), basic("ana", "correct horse")] {
         let mut client = Client::connect(place.server.address).expect("connects");
-        // Over one connection, so that a check of a password does not hold up what follows.
+        // A password check must not block later requests on the same connection.
         for _ in 0..3 {
             let headers = [("Authorization", authorization.as_str())];
             let answer = client.request("POST", PREDICT, &headers, BODY.as_bytes());
@@ -272,7 +272,7 @@ fn who_is_known_is_served_and_probes_are_told_no_more_than_they_need() {
             assert_eq!(answer.status, 200, "{}", answer.text());
             assert_eq!(answer.json(), json!({"predictions": [[1.0]]}));
         }
-        // A refusal leaves the connection in order.
+        // A refusal keeps the connection usable.
         let refused = client.request("POST", PREDICT, &[], BODY.as_bytes()).expect("an answer");
         assert_eq!(refused.status, 401);
     }
@@ -290,7 +290,7 @@ fn who_is_known_is_served_and_probes_are_told_no_more_than_they_need() {
     assert!(answer.text().contains("secret_name"), "{}", answer.text());
 }
 
-/// The middle of how long it takes to be refused, in milliseconds.
+/// The median time until a refusal, in milliseconds.
 fn time_refused(place: &Place, user: &str, tries: usize) -> f64 {
     let mut times: Vec<f64> = (0..tries)
         .map(|n| {
@@ -308,11 +308,11 @@ fn time_refused(place: &Place, user: &str, tries: usize) -> f64 {
 fn an_unknown_user_takes_as_long_as_a_wrong_password() {
     let people = People::new();
     let place = people.serve();
-    // In turn, so that whatever else the machine does slows both.
+    // Alternating, so that other load on the machine slows down both.
     let rounds = (0..3).map(|_| (time_refused(&place, "ana", 9), time_refused(&place, "bob", 9)));
     let ratios: Vec<f64> = rounds.map(|(known, unknown)| known / unknown).collect();
     assert!(ratios.iter().any(|ratio| (0.5..2.0).contains(ratio)), "{ratios:?}");
-    // Long enough for the hash to have been worked out, both times.
+    // Long enough for the password hash, which is also computed for an unknown user.
     assert!(time_refused(&place, "bob", 3) > 3.0);
 }
 
@@ -354,7 +354,7 @@ fn wrong_passwords_keep_nobody_waiting_who_has_a_key() {
         stop.store(true, Relaxed);
         assert!(slowest < Duration::from_secs(5), "{slowest:?}");
     });
-    assert!(busy.load(Relaxed) > 0, "nobody was told to come back");
+    assert!(busy.load(Relaxed) > 0, "no request was refused with 429");
 }
 
 /// Replaces a file in one step.
@@ -400,7 +400,7 @@ fn the_file_changes_under_load_without_a_failed_request() {
         stop.store(true, Relaxed);
     });
     assert!(answered.load(Relaxed) > 100, "{}", answered.load(Relaxed));
-    // What is taken away is gone, what is added is there, and what changes changes.
+    // Additions, changes and removals of keys and users all take effect.
     add_key(&people.file(), "new", "new-key", &[Role::Infer]).expect("a key");
     add_key(&people.file(), "was infer", "key-of-infer", &[Role::Metrics]).expect("a key");
     let status = |key: &str| ask(&place, "POST", PREDICT, Some(&bearer(key))).status;

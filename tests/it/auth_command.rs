@@ -1,4 +1,4 @@
-//! `tensorserve auth`: files that a server then takes.
+//! `tensorserve auth` writes files that a server accepts.
 
 use std::fs;
 use std::io::Write;
@@ -9,40 +9,40 @@ use crate::support::client::request;
 use crate::support::data;
 use crate::support::process::{Process, tensorserve};
 
-/// Runs `tensorserve auth` with `input`: whether it went well, what it printed, what it said.
+/// Runs `tensorserve auth` with `input` on stdin. Returns success, stdout and stderr.
 fn auth(arguments: &[&str], input: &str) -> (bool, String, String) {
     let mut command = tensorserve(&[&["auth"], arguments].concat());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("it starts");
+    let mut child = command.spawn().expect("process starts");
     let mut stdin = child.stdin.take().expect("a pipe");
-    // One that does not read it may have ended.
+    // A command that does not read stdin may have exited already.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
-    let output = child.wait_with_output().expect("it ends");
+    let output = child.wait_with_output().expect("process exits");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (output.status.success(), text(output.stdout), text(output.stderr))
 }
 
 #[test]
 fn users_and_keys_that_are_made_are_let_in() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     let file = folder.path().join("auth.toml");
     let file = file.to_str().expect("text");
-    let (made, _, said) =
+    let (succeeded, _, stderr) =
         auth(&["add-user", "ana", "--role", "admin", "--file", file], "correct horse\n");
-    assert!(made && said.contains("--auth-file"), "{said}");
-    let (made, key, said) =
+    assert!(succeeded && stderr.contains("--auth-file"), "{stderr}");
+    let (succeeded, key, stderr) =
         auth(&["add-key", "ci", "--role", "infer", "--role", "metrics", "--file", file], "");
-    assert!(made && said.contains("shown only now"), "{said}");
+    assert!(succeeded && stderr.contains("shown only now"), "{stderr}");
     let key = key.trim_end();
     assert!(key.starts_with("tsk_") && !key.contains(char::is_whitespace), "{key}");
     let text = fs::read_to_string(file).expect("text");
     assert!(!text.contains(key) && !text.contains("correct horse"), "{text}");
 
-    let (listed, table, _) = auth(&["list", "--file", file], "");
+    let (succeeded, table, _) = auth(&["list", "--file", file], "");
     let rows: Vec<Vec<&str>> =
         table.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert!(listed, "{table}");
+    assert!(succeeded, "{table}");
     assert_eq!(rows[1], ["ana", "user", "admin,", "infer,", "metrics"]);
     assert_eq!(rows[2], ["ci", "key", "infer,", "metrics"]);
     assert!(auth(&["check", "--file", file], "").0);
@@ -62,14 +62,14 @@ fn users_and_keys_that_are_made_are_let_in() {
 
 #[test]
 fn mistakes_are_told_and_change_nothing() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     let path = folder.path().join("auth.toml");
     let file = path.to_str().expect("text");
     let fails = |arguments: &[&str], input: &str, why: &str| {
         let before = fs::read(&path).ok();
-        let (made, printed, said) = auth(&[arguments, &["--file", file]].concat(), input);
-        assert!(!made && said.contains(why), "{arguments:?}: {said}");
-        assert_eq!(printed, "", "{arguments:?}");
+        let (succeeded, stdout, stderr) = auth(&[arguments, &["--file", file]].concat(), input);
+        assert!(!succeeded && stderr.contains(why), "{arguments:?}: {stderr}");
+        assert_eq!(stdout, "", "{arguments:?}");
         assert_eq!(fs::read(&path).ok(), before, "{arguments:?}");
     };
     fails(&["list"], "", "No such file");
@@ -82,8 +82,8 @@ fn mistakes_are_told_and_change_nothing() {
     fs::write(&path, "[keys.ci]\nsha256 = \"x\"\nroles = []\n").expect("written");
     fails(&["check"], "", "line 2");
     fails(&["add-key", "cd", "--role", "infer"], "", "line 2");
-    let (made, hash, _) = auth(&["hash"], "correct horse\n");
-    assert!(made && hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{hash}");
+    let (succeeded, hash, _) = auth(&["hash"], "correct horse\n");
+    assert!(succeeded && hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{hash}");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_server_does_not_start_without_its_file() {
     for (text, why) in
         [(None, "No such file"), (Some("[users.x"), "line 1"), (Some(""), "no users")]
     {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("temporary directory");
         let path = folder.path().join("auth.toml");
         if let Some(text) = text {
             fs::write(&path, text).expect("written");
@@ -101,12 +101,12 @@ fn a_server_does_not_start_without_its_file() {
         let models = models.to_str().expect("text");
         let mut command = tensorserve(&["serve", models, "--auth-file", file]);
         command.env("TENSORSERVE_HTTP_PORT", "0").env("TENSORSERVE_GRPC_PORT", "off");
-        let output = command.output().expect("it ends");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success(), "{said}");
+        let output = command.output().expect("process exits");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{stderr}");
         assert!(
-            said.contains("auth_file: ") && said.contains(file) && said.contains(why),
-            "{said}"
+            stderr.contains("auth_file: ") && stderr.contains(file) && stderr.contains(why),
+            "{stderr}"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! Bodies for `:classify` and `:regress` that are no good, or a lot: each gets an error that says
-//! what was wrong, and the server then serves on.
+//! Invalid and very large bodies for `:classify` and `:regress`: each invalid one gets an error
+//! with the reason, and the server keeps serving.
 
 use std::fs;
 use std::path::Path;
@@ -10,20 +10,20 @@ use serde_json::{Value, json};
 use crate::support::server::{TestServer, settings};
 use crate::support::{data, link, project};
 
-/// Sums the floats `ratings` and the int64 `age`; its signature `names` gives the string `name`.
+/// Sums the floats `ratings` and the int64 `age`; its signature `names` returns the string `name`.
 const SUM: &str = "/v1/models/regress_features:regress";
 const NAMES: &str = "/v1/models/regress_features:classify";
 /// Scores three floats `x`.
 const THREE: &str = "/v1/models/classify_three:classify";
-/// Signatures for predict, and ones for regress and classify, some of which take no examples.
+/// Signatures for predict, regress and classify, some of which do not take examples.
 const HALF_REGRESS: &str = "/v1/models/classic:regress";
 const HALF_CLASSIFY: &str = "/v1/models/classic:classify";
 
-/// Far longer than any of these takes on a busy machine, far shorter than anything quadratic.
+/// Much longer than a request takes on a busy machine, much shorter than a quadratic algorithm.
 const SOON: Duration = Duration::from_secs(20);
 
 fn serve(max_body_bytes: &str) -> (TestServer, tempfile::TempDir) {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let generated = data("tensorflow-serving/generated");
     for model in ["classify_three", "regress_features"] {
         link(&generated.join(model), &root.path().join(model));
@@ -31,7 +31,7 @@ fn serve(max_body_bytes: &str) -> (TestServer, tempfile::TempDir) {
     let upstream = data("tensorflow-serving/upstream/testdata/saved_model_half_plus_two_cpu");
     link(&upstream, &root.path().join("classic"));
     link(&project("models/half_plus_two"), &root.path().join("half_plus_two"));
-    // Outputs under names that promise another type or shape.
+    // Outputs under names that require another type or shape.
     let features = generated.join("regress_features/1");
     rename_output(&features, &root.path().join("number_as_classes/1"), b"outputs", b"classes");
     rename_output(&features, &root.path().join("text_as_number/1"), b"classes", b"outputs");
@@ -45,11 +45,11 @@ fn serve(max_body_bytes: &str) -> (TestServer, tempfile::TempDir) {
     (server, root)
 }
 
-/// Copies a SavedModel without variables; signatures have `to` for the name `from` of an output.
+/// Copies a SavedModel without variables and renames the output `from` of its signatures to `to`.
 fn rename_output(model: &Path, copy: &Path, from: &[u8; 7], to: &[u8; 7]) {
     let mut bytes = fs::read(model.join("saved_model.pb")).expect("a model");
-    // A key of a map and the start of its value, which begins with a string. (A node of that name
-    // is followed by the name of its operation.)
+    // A map key and the start of its value, which begins with a string. (A node of that name is
+    // followed by the name of its operation instead.)
     let is_key = |&at: &usize| match &bytes[at..] {
         [b'\n', 7, name @ ..] => name.starts_with(from) && name[7] == 0x12 && name[9] == b'\n',
         _ => false,
@@ -59,11 +59,11 @@ fn rename_output(model: &Path, copy: &Path, from: &[u8; 7], to: &[u8; 7]) {
     for at in places {
         bytes[at..at + 7].copy_from_slice(to);
     }
-    fs::create_dir_all(copy).expect("a folder");
+    fs::create_dir_all(copy).expect("a directory");
     fs::write(copy.join("saved_model.pb"), bytes).expect("a file");
 }
 
-/// What is wrong, the path, the body, and what the error must say.
+/// The fault, the path, the body, and a part of the expected error.
 type Bad<'a> = (&'a str, &'a str, &'a str, &'a str);
 
 fn check(bad: &[Bad]) {
@@ -97,7 +97,7 @@ fn wrong_forms() {
         ("a context", SUM, r#"{"context": null, "examples": [{}]}"#, "but got JSON Null"),
         ("a context", SUM, r#"{"context": {"x": [null]}, "examples": [{}]}"#, "type: Null"),
         ("a signature", SUM, r#"{"signature_name": 5, "examples": [{}]}"#, "must be a string"),
-        // What is wrong with the body comes before a model that is not there.
+        // The body is checked before the existence of the model.
         ("a list", "/v1/models/nope:regress", "[]", "Is not object"),
         ("a value", "/v1/models/nope:classify", &example(r#"{"x": null}"#), "type: Null"),
     ]);
@@ -130,7 +130,7 @@ fn wrong_values() {
         (r#"{"x": 1e400}"#, "Number too big to be stored in double".to_owned()),
         (r#"{"x": "\ud800"}"#, "surrogate pair".to_owned()),
         (&long, "type: Null".to_owned()),
-        // The model's own parser of examples finds these.
+        // The example parser in the model's graph reports these.
         (r#"{"ratings": 8}"#, "Data types don't match".to_owned()),
         (r#"{"age": 20.5}"#, "Data types don't match".to_owned()),
     ];
@@ -146,16 +146,36 @@ fn wrong_values() {
 fn wrong_signatures() {
     let named = |name: &str| format!(r#"{{"signature_name": "{name}", "examples": [{{}}]}}"#);
     check(&[
-        ("none of that name", SUM, &named("nope"), "No signature was found with the name: nope"),
-        ("none of that name", THREE, &named("a\\u0000b"), "No signature was found with the name"),
-        ("one for predict", HALF_CLASSIFY, &example("{}"), "No classification inputs found"),
-        ("one for predict", HALF_REGRESS, &example("{}"), "No regression inputs found"),
-        ("one for predict", THREE, &named("predict"), "No classification inputs found"),
-        ("one for regress", NAMES, &example("{}"), "at least one of \"classes\" or \"scores\""),
-        ("one for classify", SUM, &named("names"), "No regression outputs found"),
-        ("one for classify", "/v1/models/classify_three:regress", &example("{}"), "one output"),
+        ("an unknown signature", SUM, &named("nope"), "No signature was found with the name: nope"),
         (
-            "one that takes numbers",
+            "an unknown signature",
+            THREE,
+            &named("a\\u0000b"),
+            "No signature was found with the name",
+        ),
+        (
+            "a signature for predict",
+            HALF_CLASSIFY,
+            &example("{}"),
+            "No classification inputs found",
+        ),
+        ("a signature for predict", HALF_REGRESS, &example("{}"), "No regression inputs found"),
+        ("a signature for predict", THREE, &named("predict"), "No classification inputs found"),
+        (
+            "a signature for regress",
+            NAMES,
+            &example("{}"),
+            "at least one of \"classes\" or \"scores\"",
+        ),
+        ("a signature for classify", SUM, &named("names"), "No regression outputs found"),
+        (
+            "a signature for classify",
+            "/v1/models/classify_three:regress",
+            &example("{}"),
+            "one output",
+        ),
+        (
+            "a signature with a numeric input",
             HALF_REGRESS,
             &named("regress_x2_to_y3"),
             "Expects arg[0] to be float but string is provided",
@@ -163,11 +183,11 @@ fn wrong_signatures() {
     ]);
     let (server, _root) = serve("4MiB");
     let answer = server.post("/v1/models/nope:classify", example("{}"));
-    answer.assert_refused("no model", 404, "Servable not found for request: Latest(nope)");
+    answer.assert_refused("an unknown model", 404, "Servable not found for request: Latest(nope)");
     let answer = server.post("/v1/models/classify_three/versions/7:classify", example("{}"));
-    answer.assert_refused("no version", 404, "Specific(classify_three, 7)");
+    answer.assert_refused("an unknown version", 404, "Specific(classify_three, 7)");
     let answer = server.post("/v1/models/classify_three/labels/x:classify", example("{}"));
-    answer.assert_refused("no label", 400, "Unrecognized servable version label: x");
+    answer.assert_refused("an unknown label", 400, "Unrecognized servable version label: x");
 }
 
 #[test]
@@ -216,7 +236,7 @@ fn many_examples() {
 
 #[test]
 fn examples_that_do_not_fit_in_memory() {
-    // They may take eight times what a body may.
+    // Decoded examples may take eight times the maximum body size.
     let (server, _root) = serve("1MiB");
     let too_large = "The examples, each with its context, take too much memory";
     let context = "a".repeat(500_000);
@@ -246,18 +266,18 @@ fn what_is_odd_but_right() {
         assert_eq!(answer.status, 200, "{body}: {}", answer.text());
         answer.json()["results"].clone()
     };
-    // Empty lists, empty names and names that are no feature of the model.
+    // Empty lists, empty names, and names that are not a feature of the model.
     let body = example(r#"{"ratings": [], "": 1, "é\u0000\n": "x", "age": 3}, {}"#);
     assert_eq!(results(SUM, &body), json!([3.0, -1.0]));
-    // Of two features alike the last counts, of two members the first.
+    // Of two equal features the last counts, of two equal members the first.
     let body = r#"{"examples": [{"age": 3, "age": 4}], "examples": 5}"#;
     assert_eq!(results(SUM, body), json!([4.0]));
-    // Features of an example count before those of the context.
+    // Features of an example take precedence over those of the context.
     let body = r#"{"context": {"age": 7, "ratings": [0.5]}, "examples": [{"age": 3}, {}]}"#;
     assert_eq!(results(SUM, body), json!([3.5, 7.5]));
-    // Booleans are integers, and a list of one is a value.
+    // A boolean is an integer, and a list of one element is a value.
     assert_eq!(results(SUM, &example(r#"{"age": [true]}"#)), json!([1.0]));
-    // Labels are any bytes.
+    // Class labels may be arbitrary bytes.
     let answer = server
         .post(NAMES, r#"{"signature_name": "names", "examples": [{"name": {"b64": "/yIK"}}]}"#);
     assert_eq!(answer.body, b"{\n    \"results\": [[[\"\xff\\\"\\n\", 0.0]]\n    ]\n}");

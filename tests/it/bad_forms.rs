@@ -1,5 +1,5 @@
-//! Forms with images that are broken or made to do harm: each gets an error that says what was
-//! wrong, and the server then serves on.
+//! Malformed and malicious image forms: each gets an error with the reason, and the server keeps
+//! serving.
 
 use std::fs;
 
@@ -30,7 +30,7 @@ fn post(server: &TestServer, kind: &str, body: &[u8]) -> Answer {
     request(server.address, "POST", "/", &[("Content-Type", kind)], body)
 }
 
-/// The head of a part.
+/// The headers of a part.
 fn part(rest: &str) -> String {
     format!("--b\r\nContent-Disposition: form-data; {rest}\r\n\r\n")
 }
@@ -86,7 +86,7 @@ fn broken_framing() {
             "Invalid form-data: it",
         ),
         (
-            "a head that is none",
+            "an invalid head",
             KIND,
             b"--b\r\n\x00\xff\r\n\r\nx\r\n--b--\r\n".to_vec(),
             "headers of part 1 cannot be read",
@@ -135,11 +135,11 @@ fn absurd_sizes() {
         post(&server, kind, body.as_bytes()).assert_refused(what, 400, text);
         server.assert_serves(what);
     }
-    // A preamble is legal, and so is what only looks like a boundary within a file.
+    // A preamble is valid, and so is a partial boundary within a file.
     let file = part("name=\"image\"").into_bytes();
     let body = [b"preamble\r\n".as_slice(), &file, &image(), b"\r\n--b--\r\nepilogue"].concat();
     let answer = post(&server, KIND, &body);
-    // Three models, and no name: an error about the model and not about the form.
+    // The form names none of the three models: an error about the model, not about the form.
     answer.assert_refused("a preamble", 400, "Invalid model name: default");
     let dashes = [&file[..], &b"\r\n--".repeat(200_000), b"\r\n--b--\r\n"].concat();
     let answer = post(&server, KIND, &dashes);
@@ -147,7 +147,7 @@ fn absurd_sizes() {
     server.assert_serves("forms of odd sizes");
 }
 
-/// The start of a picture of 65,496 x 65,496 pixels: 4 GiB in some bytes.
+/// The start of an image with 65,496 x 65,496 pixels: 4 GiB from a few bytes.
 fn pixel_bomb() -> Vec<u8> {
     let size = 65_496_u32.to_be_bytes();
     let header = [&b"IHDR"[..], &size, &size, &[8, 0, 0, 0, 0]].concat();
@@ -213,12 +213,12 @@ fn wrong_fields() {
     }
 }
 
-/// Names of files are the client's and go nowhere.
+/// File names are chosen by the client and must not reach the file system or the response.
 #[test]
 fn file_names_are_not_used() {
     let server = serve();
     let image = image();
-    let here = fs::read_dir(".").expect("a folder").count();
+    let here = fs::read_dir(".").expect("a directory").count();
     for name in ["../../x", "/etc/x", "..\\x", "é.png", "", "%2e%2e/x", "a;b"] {
         let fields =
             [("image", Some(name), image.as_slice()), ("model_name", None, &b"digits"[..])];
@@ -227,12 +227,12 @@ fn file_names_are_not_used() {
         assert_eq!(answer.json()["classes"], serde_json::json!([3]), "{name}");
         assert!(!answer.text().contains("etc"), "{name}");
     }
-    assert_eq!(fs::read_dir(".").expect("a folder").count(), here);
+    assert_eq!(fs::read_dir(".").expect("a directory").count(), here);
     assert!(!std::path::Path::new("../../x").exists());
     server.assert_serves("file names");
 }
 
-/// A compressed form would be taken for a broken one.
+/// Without this check, a compressed form would be reported as malformed.
 #[test]
 fn compressed_forms_are_refused_as_such() {
     let server = serve();

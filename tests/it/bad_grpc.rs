@@ -1,5 +1,5 @@
-//! HTTP/2 connections that flood, stall or say nothing: the server takes little memory for them,
-//! ends those that go too far, and other clients' calls go on at the same time.
+//! HTTP/2 connections that flood, stall or stay silent: they take little memory, the server closes
+//! abusive ones, and the calls of other clients continue.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -18,44 +18,44 @@ use crate::support::project;
 
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// Runs `attack` while another client's calls go on, and bounds what memory it takes.
-fn under(attack: impl FnOnce(SocketAddr)) {
+/// Runs `attack` during the calls of another client, and limits the growth of the server's memory.
+fn serve_during(attack: impl FnOnce(SocketAddr)) {
     let process = Process::serve(&project("models/half_plus_two"), &["--header-timeout", "1s"]);
     let good = Caller::connect(process.grpc()).expect("connects");
     good.half_plus_two().expect("an answer");
     process.forget_peak();
     let before = process.peak();
-    let (ends, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     let slowest = thread::scope(|scope| {
         let calls = scope.spawn(|| {
             let mut slowest = Duration::ZERO;
-            while !ends.load(SeqCst) {
+            while !stop.load(SeqCst) {
                 let start = Instant::now();
-                good.half_plus_two().expect("an answer while others attack");
+                good.half_plus_two().expect("an answer during the attack");
                 slowest = slowest.max(start.elapsed());
                 answered.fetch_add(1, SeqCst);
             }
             slowest
         });
         attack(process.grpc());
-        // Those after it count too: it is not undone at once.
+        // Calls after the attack count too, because its effects may last.
         let enough = answered.load(SeqCst) + 10;
         let start = Instant::now();
         while answered.load(SeqCst) < enough && start.elapsed() < Duration::from_secs(20) {
             thread::sleep(Duration::from_millis(1));
         }
-        ends.store(true, SeqCst);
+        stop.store(true, SeqCst);
         calls.join().expect("no call failed")
     });
     let grown = (process.peak() - before) / 1024;
-    println!("{answered:?} calls meanwhile, the slowest in {slowest:?}; {grown} MB more");
-    assert!(answered.load(SeqCst) >= 10, "calls did not go on");
+    println!("{answered:?} calls, slowest {slowest:?}, memory growth {grown} MB");
+    assert!(answered.load(SeqCst) >= 10, "the calls of the other client stopped");
     assert!(slowest < Duration::from_secs(5), "a call took {slowest:?}");
     assert!(grown < 96, "{grown} MB");
-    Caller::connect(process.grpc()).expect("connects").half_plus_two().expect("still there");
+    Caller::connect(process.grpc()).expect("connects").half_plus_two().expect("server responds");
 }
 
-/// Sends `bytes` until they are not taken any more, at most `times`. Whether all were.
+/// Sends `bytes` up to `times` times. Whether all could be sent.
 fn flood(frames: &mut Frames, bytes: &[u8], times: usize) -> bool {
     (0..times).all(|_| frames.send(bytes).is_ok())
 }
@@ -66,7 +66,7 @@ fn call(stream: u32) -> Vec<u8> {
 
 #[test]
 fn calls_that_are_taken_back_at_once() {
-    under(|address| {
+    serve_during(|address| {
         let mut frames = Frames::connect(address, &[]);
         let mut all_taken = true;
         for first in (1..400_000).step_by(2000) {
@@ -75,8 +75,8 @@ fn calls_that_are_taken_back_at_once() {
                 (first..first + 2000).step_by(2).flat_map(pair).flatten().collect();
             all_taken = all_taken && frames.send(&bytes).is_ok();
         }
-        assert!(!all_taken, "200,000 calls were begun and taken back");
-        let (_, reason) = frames.until_closed().expect("it is closed");
+        assert!(!all_taken, "200,000 calls were started and reset");
+        let (_, reason) = frames.until_closed().expect("connection closes");
         assert!(reason.is_none_or(|reason| reason == ENHANCE_YOUR_CALM), "{reason:?}");
     });
 }
@@ -84,37 +84,40 @@ fn calls_that_are_taken_back_at_once() {
 #[test]
 fn pings_and_settings_that_are_never_read() {
     for kind in [frame(PING, 0, 0, &[0; 8]), frame(SETTINGS, 0, 0, &[])] {
-        under(|address| {
+        serve_during(|address| {
             let mut frames = Frames::connect(address, &[]);
             let many = kind.repeat(4096);
             let all = flood(&mut frames, &many, 500);
-            println!("all taken: {all}");
+            println!("all accepted: {all}");
         });
     }
 }
 
 #[test]
 fn heads_without_end() {
-    under(|address| {
+    serve_during(|address| {
         let mut frames = Frames::connect(address, &[]);
         frames.send(&frame(HEADERS, 0, 1, &head())).expect("sent");
         let more = [&b"\x00\x7f\xd1\x1e"[..], &[b'a'; 4000]].concat();
-        assert!(!flood(&mut frames, &frame(CONTINUATION, 0, 1, &more), 10_000), "all 40 MB taken");
-        // Empty ones, of which any number is in no bytes at all.
+        assert!(
+            !flood(&mut frames, &frame(CONTINUATION, 0, 1, &more), 10_000),
+            "all 40 MB were accepted"
+        );
+        // Empty frames, which a limit on the size of the head does not stop.
         let mut frames = Frames::connect(address, &[]);
         frames.send(&frame(HEADERS, 0, 1, &head())).expect("sent");
         let empty = frame(CONTINUATION, 0, 1, &[]).repeat(1000);
-        assert!(!flood(&mut frames, &empty, 1000), "a million frames taken");
+        assert!(!flood(&mut frames, &empty, 1000), "a million frames were accepted");
     });
 }
 
 #[test]
 fn streams_by_the_thousand() {
-    under(|address| {
+    serve_during(|address| {
         let mut frames = Frames::connect(address, &[]);
         let calls: Vec<u8> = (1..20_000).step_by(2).flat_map(call).collect();
         let _ = frames.send(&calls);
-        // Neither are their bodies sent; empty DATA keeps them busy.
+        // The calls stay open: empty DATA frames, but no message.
         let empty: Vec<u8> = (1..2000).step_by(2).flat_map(|s| frame(DATA, 0, s, &[])).collect();
         flood(&mut frames, &empty, 100);
     });
@@ -122,8 +125,8 @@ fn streams_by_the_thousand() {
 
 #[test]
 fn answers_that_are_never_read() {
-    under(|address| {
-        // No window: nothing but heads may be answered.
+    serve_during(|address| {
+        // A window of 0: the server can send headers, but no data.
         let mut frames = Frames::connect(address, &[0, 4, 0, 0, 0, 0]);
         let message = body(&half_plus_two().encode_to_vec());
         for stream in (1..2000).step_by(2) {
@@ -145,23 +148,23 @@ fn a_message_that_does_not_come_to_its_end() {
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
     assert!(status.message().contains("did not arrive within 0.5 s"), "{status}");
     assert!(took >= Duration::from_millis(450) && took < Duration::from_secs(5), "{took:?}");
-    // The connection goes on.
+    // The connection stays usable.
     caller.half_plus_two().expect("an answer");
 }
 
 #[test]
 fn clients_that_say_nothing_are_closed() {
-    under(|address| {
+    serve_during(|address| {
         let quiet: [&[u8]; 3] = [b"", &PREFACE[..10], &PREFACE[..23]];
         let mut all = Vec::new();
-        for said in quiet.into_iter().cycle().take(300) {
+        for bytes in quiet.into_iter().cycle().take(300) {
             let mut frames = Frames(std::net::TcpStream::connect(address).expect("connects"));
-            frames.0.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
-            frames.send(said).expect("sent");
+            frames.0.set_read_timeout(Some(Duration::from_secs(30))).expect("socket option");
+            frames.send(bytes).expect("sent");
             all.push(frames);
         }
         for frames in &mut all {
-            frames.until_closed().expect("it is closed");
+            frames.until_closed().expect("connection closes");
         }
     });
 }
@@ -172,7 +175,7 @@ fn connections_are_counted() {
     let process = Process::serve(&project("models/half_plus_two"), &options);
     let quiet: Vec<_> =
         (0..4).map(|_| std::net::TcpStream::connect(process.grpc()).expect("connects")).collect();
-    // There is room when the silent ones have been closed.
+    // The silent connections must be closed first.
     let start = Instant::now();
     let caller = Caller::connect(process.grpc()).expect("connects");
     caller.half_plus_two().expect("an answer");

@@ -1,5 +1,5 @@
-//! Requests that are broken below JSON: framing, lengths, compression, time. Each is refused or
-//! answered once, never taken for two requests, and the server then serves on.
+//! Requests with faults below JSON: framing, lengths, compression, timing. Each gets at most one
+//! response, is never read as two requests, and the server keeps serving.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -37,7 +37,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn two_readings_of_one_request_are_never_both_taken() {
     let server = serve(|_| {});
-    // A request that a proxy might see as the body of the one before it.
+    // A request that a proxy could take for the body of the previous one.
     let hidden = "GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n";
     let post = |headers: &str| format!("POST / HTTP/1.1\r\nHost: h\r\n{headers}\r\n\r\n");
     let cases = [
@@ -88,7 +88,7 @@ fn two_readings_of_one_request_are_never_both_taken() {
     ];
     for (what, bytes) in cases {
         let mut client = Client::connect(server.address).expect("connects");
-        // The server may close before it has read all.
+        // The server may close the connection before it has read everything.
         let _ = client.send((bytes + hidden).as_bytes());
         match client.answer("POST") {
             Ok(answer) => assert!((400..=431).contains(&answer.status), "{what}: {answer:?}"),
@@ -100,8 +100,8 @@ fn two_readings_of_one_request_are_never_both_taken() {
     }
 }
 
-/// A line may end without a carriage return, which is legal. It must then end everywhere: what
-/// follows is the body that `Content-Length` says, and no request. In chunks it may not.
+/// A header line may legally end with a bare line feed. The bytes after the head are then the body
+/// of length `Content-Length`, not a second request. Chunk lines must not end so.
 #[test]
 fn bare_line_feeds_have_one_meaning() {
     let server = serve(|_| {});
@@ -117,17 +117,17 @@ fn bare_line_feeds_have_one_meaning() {
         client.send((bytes.clone() + hidden).as_bytes()).expect("sent");
         let answer = client.answer("POST").expect("an answer");
         assert_eq!(answer.status, 400, "{bytes:?}: {}", answer.text());
-        client.writer().shutdown(Shutdown::Write).expect("shut down");
+        client.writer().shutdown(Shutdown::Write).expect("shutdown of the writer");
         assert_eq!(String::from_utf8_lossy(&client.rest()), "", "{bytes:?}: a second answer");
         server.assert_serves(&bytes);
     }
 }
 
-/// Asserts that nothing that still comes on this connection, such as the rest of a body, is taken
-/// for a request.
+/// Asserts that later bytes on this connection, such as the rest of a body, are not read as a
+/// request.
 fn assert_ends(client: &mut Client, what: &str) {
     let _ = client.send(b"\r\nGET /healthz HTTP/1.1\r\nHost: h\r\n\r\n");
-    // The server would wait for more of it for some seconds before it closes.
+    // Otherwise the server would wait some seconds for more data before it closes.
     let _ = client.writer().shutdown(Shutdown::Write);
     assert_eq!(String::from_utf8_lossy(&client.rest()), "", "{what}: a second answer");
 }
@@ -196,11 +196,11 @@ fn an_endless_body_is_refused_at_the_limit() {
             client.send(format!("{:x}\r\n{start}\r\n", start.len()).as_bytes()).expect("sent");
         }
         let mut writer = client.writer();
-        // Lines, so that a preamble is one and no part's head.
+        // Line breaks, so that a form preamble is not read as the head of a part.
         let chunk = format!("10000\r\n{}\r\n", " \n".repeat(0x8000));
         let writing = thread::spawn(move || {
             let mut sent = 0;
-            // Ends only because the connection does.
+            // Only the end of the connection ends this loop.
             while sent < ENOUGH && writer.write_all(chunk.as_bytes()).is_ok() {
                 sent += chunk.len();
             }
@@ -251,7 +251,7 @@ fn damaged_and_unknown_compression() {
         ("a wrong checksum", "x-gzip", &checksum, 400, no_gzip),
         ("twice", "gzip", &twice, 400, "Invalid"),
         (
-            "twice, and said so",
+            "twice, and declared so",
             "gzip, gzip",
             &twice,
             415,
@@ -285,12 +285,12 @@ fn a_gzip_bomb_is_refused_and_takes_no_memory() {
         answer.assert_refused("a bomb", 413, "larger than 8388608 bytes");
         server.assert_serves("a bomb");
     }
-    // Much for other tests, which run meanwhile, but little beside the bomb.
+    // Leaves room for concurrent tests, but is less than the inflated bomb.
     let grown = peak_memory().saturating_sub(before);
     assert!(grown < 2 << 30, "{grown} bytes");
 }
 
-/// The most memory this process has held so far.
+/// The peak of this process's resident memory.
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -300,8 +300,8 @@ fn peak_memory() -> u64 {
 
 #[test]
 fn a_slow_head_ends_the_connection() {
-    // Long enough that a busy machine does not take a good head for a slow one.
-    let server = serve(|s| s.server.header_timeout = Some("2s".parse().expect("a time")));
+    // Long enough for a complete head on a busy machine.
+    let server = serve(|s| s.server.header_timeout = Some("2s".parse().expect("a duration")));
     let head = "POST / HTTP/1.1\r\nHost: h\r\nContent-";
     let mut client = Client::connect(server.address).expect("connects");
     let start = Instant::now();
@@ -310,7 +310,7 @@ fn a_slow_head_ends_the_connection() {
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 408"), "{rest}");
     server.assert_serves("half a head");
-    // A byte now and then does not prolong it.
+    // Single bytes do not extend the timeout.
     let mut client = Client::connect(server.address).expect("connects");
     let mut writer = client.writer();
     let dripping = thread::spawn(move || {
@@ -331,12 +331,12 @@ fn a_slow_head_ends_the_connection() {
 #[test]
 fn a_slow_head_ends_a_connection_that_has_served() {
     let server = serve(|s| {
-        s.server.header_timeout = Some("1s".parse().expect("a time"));
-        s.server.keep_alive = Some("3s".parse().expect("a time"));
+        s.server.header_timeout = Some("1s".parse().expect("a duration"));
+        s.server.keep_alive = Some("3s".parse().expect("a duration"));
     });
     let good = "GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n";
     let half = "GET /healthz HTTP/1.1\r\nHost: h\r\nX-";
-    // The half head on its own, right behind a whole request, and nothing at all.
+    // Half a head sent separately, half a head directly after a request, and no second head.
     for (together, alone) in
         [(good.to_owned(), half), (format!("{good}{half}"), ""), (good.into(), "")]
     {
@@ -349,7 +349,7 @@ fn a_slow_head_ends_a_connection_that_has_served() {
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "{rest:?}");
     }
-    // Whoever asks now and then is let be.
+    // A client with pauses below the keep-alive timeout stays connected.
     let mut client = Client::connect(server.address).expect("connects");
     for _ in 0..6 {
         assert_eq!(client.request("GET", "/healthz", &[], b"").expect("an answer").status, 200);
@@ -359,7 +359,7 @@ fn a_slow_head_ends_a_connection_that_has_served() {
 
 #[test]
 fn a_slow_body_is_answered_in_time() {
-    let server = serve(|s| s.server.body_timeout = Some("300ms".parse().expect("a time")));
+    let server = serve(|s| s.server.body_timeout = Some("300ms".parse().expect("a duration")));
     let form = "multipart/form-data; boundary=b";
     for (path, kind) in [(PREDICT, "application/json"), ("/", "application/json"), ("/", form)] {
         let mut client = Client::connect(server.address).expect("connects");
@@ -384,8 +384,8 @@ fn a_body_cut_short_harms_nobody() {
         let mut client = Client::connect(server.address).expect("connects");
         let head = format!("POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{{");
         client.send(head.as_bytes()).expect("sent");
-        client.writer().shutdown(Shutdown::Write).expect("shut down");
-        // Whoever has gone gets no answer, or an error.
+        client.writer().shutdown(Shutdown::Write).expect("shutdown of the writer");
+        // The client gets no response, or an error.
         let rest = String::from_utf8_lossy(&client.rest()).into_owned();
         assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 400"), "{rest}");
         server.assert_serves("half a body");

@@ -1,5 +1,5 @@
-//! gRPC messages that are malformed, lie or are far too much: each gets a typed answer, in little
-//! memory, and the server then serves on.
+//! gRPC messages that are malformed, inconsistent or far too large: each gets a gRPC status, takes
+//! little memory, and the server keeps serving.
 
 use prost::Message;
 use tensorserve_proto::tensorflow::tensor_shape_proto::Dim;
@@ -14,14 +14,14 @@ use crate::support::{data, link};
 const MULTI: &str = "/tensorflow.serving.PredictionService/MultiInference";
 
 fn serve() -> (Process, tempfile::TempDir) {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     link(&project("models/half_plus_two"), &root.path().join("half_plus_two"));
     let echo = data("tensorflow-serving/generated/echo_string");
     link(&echo, &root.path().join("echo_string"));
     (Process::serve(root.path(), &[]), root)
 }
 
-/// A request for `half_plus_two` whose input was changed.
+/// A request for `half_plus_two` with a changed input.
 fn with_input(change: impl FnOnce(&mut TensorProto)) -> Vec<u8> {
     let mut request = half_plus_two();
     change(request.inputs.get_mut("x").expect("an input"));
@@ -33,7 +33,7 @@ fn with_shape(dims: &[i64], unknown_rank: bool) -> Vec<u8> {
     with_input(|x| x.tensor_shape = Some(TensorShapeProto { dim, unknown_rank }))
 }
 
-/// A field that holds `content`.
+/// A length-delimited Protobuf field.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![number << 3 | 2];
     prost::encoding::encode_varint(content.len() as u64, &mut out);
@@ -41,7 +41,7 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A request whose only input is these bytes of a `TensorProto`.
+/// A request whose only input is an encoded `TensorProto`.
 fn raw_input(model: &str, tensor: &[u8]) -> Vec<u8> {
     let entry = [field(1, b"x"), field(2, tensor)].concat();
     [field(1, &field(1, model.as_bytes())), field(2, &entry)].concat()
@@ -55,7 +55,8 @@ fn each_gets_a_typed_answer() {
     let raw = |tensor: &[u8]| raw_input("half_plus_two", tensor);
     let float = [8, 1];
     let with = |more: &[u8]| raw(&[&float, more].concat());
-    let unknown_group = vec![0x9b; 1]; // opened and never closed, once and many times
+    // Groups that are opened and never closed.
+    let unknown_group = vec![0x9b; 1];
     let groups = [0x9b, 0x06].repeat(100_000);
     let malformed = [
         ("noise", b"{\"instances\": [1.0]}".to_vec()),
@@ -70,14 +71,14 @@ fn each_gets_a_typed_answer() {
         ("floats as a varint", with(&[0x28, 1])),
         ("a group without end", [&half[..], &unknown_group].concat()),
         ("groups in groups", [&half[..], &groups].concat()),
-        ("a name that is no text", field(1, &field(1, b"\xff"))),
+        ("a name that is not UTF-8", field(1, &field(1, b"\xff"))),
     ];
     for (what, message) in malformed {
         let status = caller.call(PREDICT, message).expect_err(what);
         assert_eq!(status.code(), Code::Internal, "{what}: {status}");
         assert!(status.message().contains("decode Protobuf"), "{what}: {status}");
     }
-    let wrong = [
+    let invalid = [
         ("fewer bytes than the shape", with_shape(&[4], false), "12 bytes do not make"),
         ("more bytes than the shape", with_shape(&[2], false), "12 bytes do not make"),
         ("a product that overflows", with_shape(&[1 << 62, 4], false), "too many elements"),
@@ -94,12 +95,12 @@ fn each_gets_a_typed_answer() {
             "too large",
         ),
     ];
-    for (what, message, text) in wrong {
+    for (what, message, text) in invalid {
         let status = caller.call(PREDICT, message).expect_err(what);
         assert_eq!(status.code(), Code::InvalidArgument, "{what}: {status}");
         assert!(status.message().contains(text), "{what}: {text:?} is not in {status}");
     }
-    caller.half_plus_two().expect("still there");
+    caller.half_plus_two().expect("server responds");
 }
 
 #[test]
@@ -121,18 +122,18 @@ fn much_in_few_bytes_takes_little_memory() {
     for (what, path, message) in cases {
         let status = caller.call(path, message).expect_err(what);
         assert_eq!(status.code(), Code::ResourceExhausted, "{what}: {status}");
-        caller.half_plus_two().expect("still there");
+        caller.half_plus_two().expect("server responds");
     }
     let too_long = vec![0; (64 << 20) + 1];
     let status = caller.call(PREDICT, too_long).expect_err("too long");
     assert_eq!(status.code(), Code::OutOfRange, "{status}");
-    let status = caller.call_with_gzip(PREDICT, vec![0; 1 << 30]).expect_err("a bomb");
-    println!("a bomb: {status}");
+    let status = caller.call_with_gzip(PREDICT, vec![0; 1 << 30]).expect_err("a gzip bomb");
+    println!("a gzip bomb: {status}");
     let grown = (process.peak() - before) / 1024;
-    println!("{grown} MB more at the most");
-    // A message of the largest size as it comes, and once more inflated.
+    println!("memory growth {grown} MB");
+    // Room for a message of the maximum size, compressed and inflated.
     assert!(grown < 300, "{grown} MB");
-    caller.half_plus_two().expect("still there");
+    caller.half_plus_two().expect("server responds");
 }
 
 #[test]
@@ -153,5 +154,5 @@ fn five_million_short_strings_are_answered_in_bounded_memory() {
     let grown = (process.peak() - before) / 1024;
     println!("{COUNT} strings in a message of {} MB took {grown} MB", strings.len() >> 20);
     assert!(grown < 640, "{grown} MB");
-    caller.half_plus_two().expect("still there");
+    caller.half_plus_two().expect("server responds");
 }

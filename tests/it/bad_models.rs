@@ -1,5 +1,5 @@
-//! Model folders that are empty, half copied, unreadable, damaged or deleted: `/readyz` says what
-//! is wrong, every other model serves on, and the process survives.
+//! Model directories that are empty, half copied, unreadable, damaged or deleted: `/readyz` reports
+//! the reason, all other models stay served, and the process survives.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,8 +16,8 @@ const INDEX: &str = "variables/variables.index";
 const DATA: &str = "variables/variables.data-00000-of-00001";
 
 fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder");
-    for entry in fs::read_dir(from).expect("a folder") {
+    fs::create_dir_all(to).expect("a directory");
+    for entry in fs::read_dir(from).expect("a directory") {
         let entry = entry.expect("an entry");
         let target = to.join(entry.file_name());
         if entry.file_type().expect("a type").is_dir() {
@@ -28,14 +28,15 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A folder of models, the good `half_plus_two` among them.
+/// A directory with one valid model, `half_plus_two`.
 fn place() -> tempfile::TempDir {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     copy(&project(HALF), &root.path().join("half_plus_two/1"));
     root
 }
 
-/// Serves the models `names` in `root`, each on its own, so that a folder without any is missed.
+/// Serves the models `names` in `root` as separate sources, so that `/readyz` reports each one
+/// without a version.
 fn serve(root: &Path, names: &[&str]) -> TestServer {
     let mut settings = settings();
     for name in names {
@@ -50,7 +51,7 @@ fn serve(root: &Path, names: &[&str]) -> TestServer {
     server
 }
 
-/// What `/readyz` says is wrong.
+/// The reason that `/readyz` reports.
 fn obstacle(server: &TestServer) -> String {
     let answer = server.get("/readyz");
     assert_eq!(answer.status, 503, "{}", answer.text());
@@ -62,9 +63,9 @@ fn folders_without_a_good_model() {
     let root = place();
     let at = |path: &str| root.path().join(path);
     let half = project(HALF);
-    fs::create_dir(at("empty")).expect("a folder");
-    fs::create_dir_all(at("no_files/1")).expect("a folder");
-    fs::create_dir_all(at("no_numbers/latest")).expect("a folder");
+    fs::create_dir(at("empty")).expect("a directory");
+    fs::create_dir_all(at("no_files/1")).expect("a directory");
+    fs::create_dir_all(at("no_numbers/latest")).expect("a directory");
     copy(&half, &at("no_numbers/latest"));
     copy(&half, &at("no_variables/1"));
     fs::remove_dir_all(at("no_variables/1/variables")).expect("removed");
@@ -80,7 +81,7 @@ fn folders_without_a_good_model() {
     for (name, content) in
         [("no_model", &b"PK\x03\x04 this is no SavedModel"[..]), ("empty_file", b"")]
     {
-        fs::create_dir_all(at(name).join("1")).expect("a folder");
+        fs::create_dir_all(at(name).join("1")).expect("a directory");
         fs::write(at(name).join("1/saved_model.pb"), content).expect("written");
     }
     copy(&half, &at("cut/1"));
@@ -88,7 +89,7 @@ fn folders_without_a_good_model() {
     fs::write(at("cut/1/saved_model.pb"), &whole[..whole.len() / 2]).expect("written");
     fs::write(at("a_file"), "x").expect("written");
 
-    // The model's name, and what must be said of it.
+    // The model's name and a part of the expected reason.
     let cases = [
         ("empty", "no model found"),
         ("no_files", "a model file of a supported platform (such as saved_model.pb) is missing"),
@@ -121,18 +122,18 @@ fn an_unreadable_folder() {
     let folder = root.path().join("locked");
     copy(&project(HALF), &folder.join("1"));
     for locked in [folder.join("1/saved_model.pb"), folder.join("1"), folder] {
-        let was = fs::metadata(&locked).expect("there").permissions();
-        fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).expect("locked");
+        let original = fs::metadata(&locked).expect("metadata").permissions();
+        fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).expect("permissions set");
         let readable = fs::read_dir(&locked).is_ok() || fs::read(&locked).is_ok();
         if readable {
-            println!("skipped: this user, root perhaps, may read everything");
+            println!("skipped: the user of the tests can read files without permission (root?)");
         } else {
             let server = serve(root.path(), &["locked", "half_plus_two"]);
             let obstacle = obstacle(&server);
             assert!(obstacle.contains("locked"), "{obstacle}");
-            server.assert_serves("a locked folder");
+            server.assert_serves("an unreadable directory");
         }
-        fs::set_permissions(&locked, was).expect("unlocked");
+        fs::set_permissions(&locked, original).expect("permissions restored");
     }
 }
 
@@ -147,7 +148,7 @@ fn a_model_that_is_mended_is_loaded() {
     let server = serve(root.path(), &["mended", "half_plus_two"]);
     assert!(obstacle(&server).contains("is missing"), "{}", obstacle(&server));
     fs::write(&data, whole).expect("written");
-    server.wait_until("it is loaded", |server| server.get("/readyz").status == 200);
+    server.wait_until("the model is loaded", |server| server.get("/readyz").status == 200);
     let answer = server.post("/v1/models/mended:predict", r#"{"inputs": [2]}"#);
     assert_eq!(answer.json(), serde_json::json!({"outputs": [3.0]}));
     server.stop();
@@ -155,7 +156,7 @@ fn a_model_that_is_mended_is_loaded() {
 
 #[test]
 fn a_version_that_is_deleted_or_overwritten_serves_on() {
-    // Named by itself, and found in a folder of models.
+    // Configured by name, and discovered in a directory of models.
     for by_name in [true, false] {
         let root = place();
         let folder = root.path().join("doomed");
@@ -164,33 +165,33 @@ fn a_version_that_is_deleted_or_overwritten_serves_on() {
             true => serve(root.path(), &["doomed", "half_plus_two"]),
             false => TestServer::of(root.path()),
         };
-        // Truncated files would end a process that had mapped them.
+        // Truncation would crash a process that had mapped the files.
         for file in ["saved_model.pb", DATA, INDEX] {
             let file = fs::File::options().write(true).open(folder.join("1").join(file));
-            file.and_then(|file| file.set_len(0)).expect("cut");
+            file.and_then(|file| file.set_len(0)).expect("truncated");
             assert_eq!(doomed(&server), 200);
         }
         fs::remove_dir_all(folder.join("1")).expect("removed");
-        // Several looks at the folder later.
+        // The version stays served over several polls of the directory.
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(500) {
             assert_eq!(doomed(&server), 200);
         }
         assert_eq!(server.get("/readyz").text(), "ok\n");
         server.assert_serves("a deleted version");
-        // The next version takes its place, with no gap.
+        // The next version replaces it without a gap.
         copy(&project(HALF), &folder.join("2"));
         server.wait_until("version 2 is served", |server| {
             assert_eq!(doomed(server), 200);
             server.get("/v1/models/doomed/versions/2").text().contains("AVAILABLE")
         });
-        // A model whose folder is gone from a folder of models is meant to go.
+        // A discovered model is unloaded when its directory is deleted.
         fs::remove_dir_all(&folder).expect("removed");
         if by_name {
             assert_eq!(doomed(&server), 200);
         } else {
-            server.wait_until("it is unloaded", |server| doomed(server) == 404);
-            server.wait_until("nobody misses it", |server| server.get("/readyz").status == 200);
+            server.wait_until("the model is unloaded", |server| doomed(server) == 404);
+            server.wait_until("the server is ready", |server| server.get("/readyz").status == 200);
         }
         server.assert_serves("a deleted model");
     }
@@ -204,16 +205,16 @@ fn doomed(server: &TestServer) -> u16 {
     answer.status
 }
 
-/// Numbers that are the same in every run.
-fn dice(state: &mut u64) -> usize {
+/// A pseudo-random number; the sequence is the same in every run.
+fn random(state: &mut u64) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
-    usize::try_from(*state >> 33).expect("small")
+    usize::try_from(*state >> 33).expect("in range")
 }
 
-/// A model with a flipped byte either loads or is refused in words. Whatever it then answers, the
-/// process lives.
+/// A model with a changed byte either loads or fails with a message, and the process survives its
+/// runs.
 #[test]
 fn flipped_bytes_end_in_an_error_or_a_model() {
     const FLIPS: usize = 50;
@@ -223,14 +224,14 @@ fn flipped_bytes_end_in_an_error_or_a_model() {
     let mut state = 0x2545_f491_4f6c_dd1d;
     let mut names = Vec::new();
     for flip in 0..FLIPS {
-        // Most of what can go wrong is in the graph.
+        // Most faults are possible in the graph.
         let file = files[if flip % 5 < 3 { 0 } else { flip % 5 - 2 }];
         let name = format!("flipped_{flip:02}");
         let folder = root.path().join(&name).join("1");
         copy(&project(HALF), &folder);
         let mut bytes = fs::read(folder.join(file)).expect("read");
-        let at = dice(&mut state) % bytes.len();
-        bytes[at] ^= u8::try_from(1 + dice(&mut state) % 255).expect("a byte");
+        let at = random(&mut state) % bytes.len();
+        bytes[at] ^= u8::try_from(1 + random(&mut state) % 255).expect("a byte");
         fs::write(folder.join(file), bytes).expect("written");
         names.push(name);
     }
@@ -250,16 +251,16 @@ fn flipped_bytes_end_in_an_error_or_a_model() {
             }
             (why, status) => {
                 assert_eq!(status, 404, "{name}: {}", answer.text());
-                let said = why.starts_with("failed: ") || why.contains("is missing");
-                assert!(said && why.len() > 20, "{name}: {why:?}");
+                let is_reason = why.starts_with("failed: ") || why.contains("is missing");
+                assert!(is_reason && why.len() > 20, "{name}: {why:?}");
                 failed += 1;
             }
         }
     }
-    println!("{answered} answer, {refused} refuse, {failed} did not load");
+    println!("{answered} predicted, {refused} returned an error, {failed} did not load");
     assert_eq!(answered + refused + failed, FLIPS);
-    assert!(failed > 5 && answered > 5, "{answered} answer, {failed} did not load");
+    assert!(failed > 5 && answered > 5, "{answered} predicted, {failed} did not load");
     let text = server.get("/metrics").text();
-    assert!(text.contains("tensorserve_panics_total 0"), "a bug was caught");
+    assert!(text.contains("tensorserve_panics_total 0"), "a panic was caught");
     server.assert_serves("flipped bytes");
 }

@@ -1,5 +1,5 @@
-//! Values of absurd depth, length and number: each is answered soon, in little memory and with a
-//! short error, and the server then serves on.
+//! Values of extreme depth, length and number: each gets a response in time, with little memory and
+//! a short error, and the server keeps serving.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::support::server::{TestServer, settings};
 
 const TFS: &str = "/v1/models/half_plus_two:predict";
 
-/// Far longer than any of these takes on a busy machine, far shorter than anything quadratic.
+/// Much longer than a request takes on a busy machine, much shorter than a quadratic algorithm.
 const SOON: Duration = Duration::from_secs(20);
 
 fn serve() -> TestServer {
@@ -41,7 +41,7 @@ fn depth() {
     let around_one = format!("{open}1{}", "]".repeat(1_000_000));
     let objects = r#"{"a":"#.repeat(1_000_000);
     let closed_objects = format!("{objects}1{}", "}".repeat(1_000_000));
-    // What comes, and what the errors of both APIs say.
+    // The name, the value, and parts of the errors of both APIs.
     let cases = [
         ("brackets", &open, "Invalid value", "Invalid value"),
         ("closed brackets", &closed, "more than 254 levels", "more than 254 dimensions"),
@@ -49,14 +49,14 @@ fn depth() {
         ("objects", &objects, "Invalid value", "Invalid value"),
         ("closed objects", &closed_objects, "", "is not a value of type float"),
     ];
-    for (what, value, tfs, own) in cases {
+    for (what, value, tfs, simple_error) in cases {
         for key in ["inputs", "instances"] {
             let body = format!(r#"{{"{key}": {value}}}"#);
             timely(&server, what, TFS, &body).assert_refused(what, 400, tfs);
         }
         let body = simple("half_plus_two", &format!(r#"{{"x": {value}}}"#));
-        timely(&server, what, "/", &body).assert_refused(what, 400, own);
-        // As a member that nobody asks for.
+        timely(&server, what, "/", &body).assert_refused(what, 400, simple_error);
+        // The value of an unknown member.
         let body = format!(r#"{{"other": {value}, "inputs": [1]}}"#);
         let answer = timely(&server, what, TFS, &body);
         assert!(matches!(answer.status, 200 | 400), "{what}: {}", answer.status);
@@ -74,7 +74,7 @@ fn numbers_of_a_million_digits() {
         let body = simple("half_plus_two", &format!(r#"{{"x": [{number}]}}"#));
         timely(&server, "digits", "/", &body).assert_refused("digits", 400, too_big);
     }
-    // Many digits behind the point are no more than a precise number, as is 1e-…
+    // Many digits after the decimal point are valid, and so is a very small exponent.
     for number in
         [format!("0.{ones}"), format!("0.{ones}e0"), format!("0.11{}", "0".repeat(1_000_000))]
     {
@@ -97,7 +97,7 @@ fn a_string_of_50_mb() {
     let answer = timely(&server, "a text", "/", &body);
     assert_eq!(answer.status, 200);
     assert!(answer.body.len() > long.len());
-    // Every place for a value or a name, and what the error begins or ends with.
+    // Every place for a value or a name, and a part of the expected error.
     let cases = [
         ("a value", TFS, format!(r#"{{"inputs": ["{long}"]}}"#), "not of expected type: float"),
         ("a value", "/", in_model(&format!(r#""data": {{"x": ["{long}"]}}"#)), "string to float"),
@@ -117,14 +117,14 @@ fn a_string_of_50_mb() {
 
 #[test]
 fn shapes_that_do_not_fit_in_memory() {
-    // A tensor may take eight times what a body may.
+    // A tensor may take eight times the maximum body size.
     let mut settings = settings();
     settings.paths.push(project("models/half_plus_two"));
     settings.paths.push(project("models/text_normalizer"));
     settings.server.max_body_bytes = Some("1MiB".parse().expect("a size"));
     let server = TestServer::start(settings);
     server.wait_until_started();
-    // 32 bytes and more for each empty string.
+    // Each empty string takes at least 32 bytes.
     let strings = format!("[{}\"\"]", "\"\",".repeat(300_000));
     let path = "/v1/models/text_normalizer:predict";
     let body = format!(r#"{{"inputs": {strings}}}"#);
@@ -132,12 +132,12 @@ fn shapes_that_do_not_fit_in_memory() {
     let body = simple("text_normalizer", &format!(r#"{{"text": {strings}}}"#));
     let text = "input \"text\" takes too much memory";
     timely(&server, "strings", "/", &body).assert_refused("strings", 400, text);
-    // Lists multiply to no more than is there: each must be as long as the first.
+    // A short body cannot declare a large shape: each list must be as long as the first.
     let wide = format!("[[{}1],[1]]", "1,".repeat(300_000));
     let body = format!(r#"{{"inputs": {wide}}}"#);
     let text = "unexpected size: 1 at level: 1 expected size: 300001";
     timely(&server, "lists", TFS, &body).assert_refused("lists", 400, text);
-    // Empty lists have a shape and no values.
+    // Empty lists have a shape, but no values.
     let empty = format!("[{}[]]", "[],".repeat(300_000));
     let body = format!(r#"{{"inputs": {empty}}}"#);
     let answer = timely(&server, "empty lists", TFS, &body);

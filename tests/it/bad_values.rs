@@ -1,5 +1,5 @@
-//! Bodies that are no JSON, or not what the model takes, over both APIs: each gets an error that
-//! says what was wrong, and the server then serves on.
+//! Bodies that are not JSON or do not fit the model's inputs, over both APIs: each gets an error
+//! with the reason, and the server keeps serving.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ const TFS_IMAGE: &str = "/v1/models/digits:predict";
 /// `half_plus_two` (float `x`), `echo_int32` (int32 `x`), `text_normalizer` (string `text`),
 /// `recommender` (three inputs) and `digits` (images).
 fn serve() -> (TestServer, tempfile::TempDir) {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     for model in ["half_plus_two", "text_normalizer", "recommender", "digits"] {
         link(&project("models").join(model), &root.path().join(model));
     }
@@ -35,7 +35,7 @@ fn serve() -> (TestServer, tempfile::TempDir) {
     (server, root)
 }
 
-/// What is wrong, the path, the body, the status, and what the error must say.
+/// The fault, the path, the body, the status, and a part of the expected error.
 type Bad<'a> = (&'a str, &'a str, &'a str, u16, &'a str);
 
 fn check(bad: &[Bad]) {
@@ -47,7 +47,7 @@ fn check(bad: &[Bad]) {
     }
 }
 
-/// A body for `POST /`: `data` for the model.
+/// A body for `POST /`.
 fn simple(model: &str, data: &str) -> String {
     format!(r#"{{"model_name": "{model}", "data": {data}}}"#)
 }
@@ -69,7 +69,7 @@ fn what_is_no_json() {
         ("an array", TFS, "[1]", 400, "JSON Value: [1] Is not object"),
         ("an array", "/", "[1]", 400, "Invalid json data: [1]: it must be an object"),
         ("null", TFS, "null", 400, "JSON Value: null Is not object"),
-        // Before a model that is not there.
+        // The body is checked before the existence of the model.
         ("null", "/v1/models/nope:predict", "null", 400, "JSON Value: null Is not object"),
         ("null", "/", "null", 400, "it must be an object"),
         ("a comma too many", TFS, r#"{"inputs": [1,]}"#, 400, "Invalid value. at offset: 14"),
@@ -201,7 +201,7 @@ fn wrong_values() {
         ("half a surrogate pair", "/", &text(r#"["\ud83dx"]"#), 400, "surrogate pair"),
         ("the second half", TFS_TEXT, r#"{"inputs": ["\udc00"]}"#, 400, "surrogate pair"),
         ("a control character", TFS_TEXT, "{\"inputs\": [\"a\nb\"]}", 400, "Invalid encoding"),
-        ("a made-up escape", TFS_TEXT, r#"{"inputs": ["\x41"]}"#, 400, "Invalid escape"),
+        ("an unknown escape", TFS_TEXT, r#"{"inputs": ["\x41"]}"#, 400, "Invalid escape"),
         ("no end of a string", "/", &text(r#"["abc]"#), 400, "Missing a closing quotation mark"),
         (
             "no image",
@@ -347,7 +347,7 @@ fn wrong_models_and_signatures() {
 
 #[test]
 fn inputs_of_another_type_than_the_graphs() {
-    // Clients of binary protocols name the type themselves, and nobody but the runtime checks it.
+    // In binary protocols the client declares the type, and only the runtime checks it.
     let (server, _root) = serve();
     let mut strings = StringsBuilder::default();
     strings.push(b"text");
@@ -361,7 +361,7 @@ fn inputs_of_another_type_than_the_graphs() {
         ("half_plus_two", text, "to be float but string is provided"),
         ("echo_int32", floats, "to be int32 but float is provided"),
     ];
-    for (model, input, words) in cases {
+    for (model, input, part) in cases {
         let spec = ModelSpec { name: model, choice: VersionSelector::Latest };
         let handle = engine.repository().resolve(&spec).unwrap_or_else(|_| panic!("no {model}"));
         let (signature, _) = handle.signature("serving_default").expect("a signature");
@@ -371,7 +371,7 @@ fn inputs_of_another_type_than_the_graphs() {
         let inferring = engine.infer(call, |_| Ok((request, ())), |(), _| Ok(()));
         let error = wait(inferring).answer.expect_err(model);
         assert_eq!(error.code(), Code::InvalidArgument, "{model}: {error}");
-        assert!(error.message().contains(words), "{model}: {error}");
+        assert!(error.message().contains(part), "{model}: {error}");
         server.assert_serves(model);
     }
 }
@@ -401,14 +401,14 @@ fn wrong_methods_and_content_types() {
     }
 }
 
-/// What other servers might refuse or mean otherwise, and what it means here.
+/// Unusual bodies that other servers may refuse or read differently, and their meaning here.
 #[test]
 fn odd_bodies_that_are_answered() {
     let (server, _root) = serve();
     let named = |members: &str| format!(r#"{{"model_name": "half_plus_two", {members}}}"#);
     let y = |values: &str| format!("{{\"y\":{values}}}\n");
     let cases = [
-        // TensorFlow Serving and Python both read and write what JSON has no numbers for.
+        // TensorFlow Serving and Python both read and write NaN and infinities, which JSON lacks.
         (
             "NaN",
             TFS,
@@ -421,26 +421,26 @@ fn odd_bodies_that_are_answered() {
             named(r#""data": {"x": [NaN, Infinity, -Infinity]}"#),
             y("[NaN,Infinity,-Infinity]"),
         ),
-        // NumPy takes numbers as text, and truth as a number.
+        // NumPy converts strings and booleans to numbers.
         ("coercion", "/", named(r#""data": {"x": ["1.5", true]}"#), y("[2.75,2.5]")),
-        // Of two members with one name the first counts; in Simple TensorFlow Serving's data too.
+        // Of two members with one name the first counts, also in Simple TensorFlow Serving's data.
         (
-            "two of a name",
+            "a repeated member",
             TFS,
             r#"{"instances": [1], "instances": [2]}"#.into(),
             "{\n    \"predictions\": [2.5\n    ]\n}".into(),
         ),
-        ("two of a name", "/", named(r#""data": {"x": [1]}, "data": {"x": [2]}"#), y("[2.5]")),
-        ("two of a name", "/", named(r#""data": {"x": [1], "x": [2]}"#), y("[2.5]")),
-        // But the last model's name, as in Python.
+        ("a repeated member", "/", named(r#""data": {"x": [1]}, "data": {"x": [2]}"#), y("[2.5]")),
+        ("a repeated member", "/", named(r#""data": {"x": [1], "x": [2]}"#), y("[2.5]")),
+        // Of two model names the last counts, as in Python.
         (
-            "two names",
+            "two model names",
             "/",
             r#"{"model_name": "nope", "model_name": "half_plus_two", "data": {"x": [1]}}"#.into(),
             y("[2.5]"),
         ),
-        // What follows the document is not looked at, as in TensorFlow Serving.
-        ("a rest", "/", named(r#""data": {"x": [1]}"#) + "} rest", y("[2.5]")),
+        // Text after the document is ignored, as in TensorFlow Serving.
+        ("trailing text", "/", named(r#""data": {"x": [1]}"#) + "} rest", y("[2.5]")),
         (
             "a byte order mark",
             "/",
@@ -452,7 +452,7 @@ fn odd_bodies_that_are_answered() {
         let answer = server.post(path, &body);
         assert_eq!((answer.status, answer.text()), (200, want), "{what}: {body}");
     }
-    // Bytes that are no text reach the model as they are.
+    // Bytes that are not UTF-8 reach the model unchanged.
     let body = b"{\"inputs\": [\"\xff\xfe\"]}";
     let answer = server.post(TFS_TEXT, body);
     assert_eq!(answer.json()["outputs"]["normalized"][0], "\u{fffd}\u{fffd}");

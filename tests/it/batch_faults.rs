@@ -1,5 +1,5 @@
-//! What goes wrong in a batch costs only the request that is at fault, or where nobody can tell,
-//! only that batch; and no client gets an answer that depends on who else asked.
+//! A fault in a batch fails only the request that caused it or, where the cause is unknown, only
+//! that batch. No output depends on the other requests in the batch.
 
 use std::thread;
 
@@ -11,7 +11,7 @@ use crate::support::client::Client;
 use crate::support::fake::{Answer, Model};
 use crate::support::place::{Pending, Place, values};
 
-/// One batch thread, which runs everything.
+/// One batch thread and no inline runs.
 fn pooled(settings: &mut Settings, batching: &str) {
     settings.server.num_batch_threads = Some(1);
     settings.server.inline_budget_micros = Some(0);
@@ -20,12 +20,12 @@ fn pooled(settings: &mut Settings, batching: &str) {
 }
 
 fn gated(model: Model, batching: &str) -> Place {
-    // Long enough that running together always pays, and that a run is given all threads.
+    // Long enough that batching always pays off and that a run gets all threads.
     let model = Model { is_gated: true, run_millis: 5, ..model };
     Place::of(&model, |settings| pooled(settings, batching))
 }
 
-/// Runs these requests, of one row each, as one batch.
+/// Runs these rows as one batch of requests with one row each.
 async fn run_together(
     place: &Place,
     rows: &[&[f32]],
@@ -40,7 +40,6 @@ async fn run_together(
     for pending in waiting {
         answers.push(pending.await.map(|outputs| values(Ok(outputs))));
     }
-    // Without the one that held the batch thread.
     answers
 }
 
@@ -49,11 +48,11 @@ async fn a_request_that_fails_does_not_fail_its_batchmates() {
     let place = gated(Model { fails_on: Some(9.0), ..Model::default() }, "on");
     let answers = run_together(&place, &[&[1.0, 2.0], &[9.0, 9.0], &[3.0, 4.0]]).await;
     assert_eq!(answers[0].as_deref().expect("an answer"), [1.0, 2.0]);
-    let error = answers[1].as_ref().expect_err("it fails");
+    let error = answers[1].as_ref().expect_err("run must fail");
     assert_eq!(error.code(), Code::InvalidArgument);
     assert_eq!(error.message(), "this model fails on that value");
     assert_eq!(answers[2].as_deref().expect("an answer"), [3.0, 4.0]);
-    // Together, and then each alone.
+    // The batch fails, then each request runs alone.
     assert_eq!(place.fake.rows(), [1, 3, 1, 1, 1]);
 }
 
@@ -63,7 +62,7 @@ async fn a_failed_batch_that_may_have_changed_state_is_not_run_again() {
     let place = gated(model, "on");
     let answers = run_together(&place, &[&[1.0, 2.0], &[9.0, 9.0]]).await;
     for answer in answers {
-        assert_eq!(answer.expect_err("it fails").message(), "this model fails on that value");
+        assert_eq!(answer.expect_err("run must fail").message(), "this model fails on that value");
     }
     assert_eq!(place.fake.rows(), [1, 2]);
 }
@@ -73,16 +72,16 @@ async fn a_panic_costs_its_own_batch_only() {
     let place = gated(Model { panics_on: Some(9.0), ..Model::default() }, "on");
     let answers = run_together(&place, &[&[1.0, 2.0], &[9.0, 9.0]]).await;
     for answer in answers {
-        assert_eq!(answer.expect_err("it fails").code(), Code::Internal);
+        assert_eq!(answer.expect_err("run must fail").code(), Code::Internal);
     }
     let answer = place.predict("m", "[[9, 9]]");
     assert_eq!(answer.status, 500);
     assert!(!answer.error().is_empty());
-    // The one batch thread is still there, and may use as many threads as before.
+    // The batch thread survives and may still use all cores.
     assert_eq!(place.predict("m", "[[1, 2]]").status, 200);
     let runs = place.fake.runs();
     let threads: Vec<usize> = runs.iter().map(|run| run.options.threads).collect();
-    let cores = thread::available_parallelism().expect("cores").get();
+    let cores = thread::available_parallelism().expect("core count").get();
     assert_eq!(threads.last(), Some(&cores), "{threads:?}");
     assert_eq!(place.metric("tensorserve_panics_total"), Some(2.0));
 }
@@ -96,22 +95,22 @@ fn a_panic_on_a_connections_thread_is_a_500_and_the_connection_serves_on() {
         settings.batching.batching = Some("off".to_owned());
     });
     let mut client = Client::connect(place.server.address).expect("connects");
-    let mut ask = |number: u32| {
+    let mut predict = |number: u32| {
         let body = format!("{{\"instances\": [[{number}]]}}");
         client.request("POST", "/v1/models/m:predict", &[], body.as_bytes()).expect("an answer")
     };
-    assert_eq!(ask(1).status, 200);
-    let answer = ask(9);
+    assert_eq!(predict(1).status, 200);
+    let answer = predict(9);
     assert_eq!(answer.status, 500);
     assert!(!answer.error().is_empty());
-    assert_eq!(ask(1).status, 200);
+    assert_eq!(predict(1).status, 200);
     let runs = place.fake.runs();
     assert!(runs.iter().all(|run| !run.is_on_batch_thread()), "{runs:?}");
     assert_eq!(place.metric("tensorserve_panics_total"), Some(1.0));
-    assert_eq!(place.metric("tensorserve_in_flight_requests"), Some(1.0), "but this one");
+    assert_eq!(place.metric("tensorserve_in_flight_requests"), Some(1.0), "besides this one");
 }
 
-/// TensorFlow Serving's words.
+/// TensorFlow Serving's message.
 const WRONG_ROWS: &str = "Batched output tensor's 0th dimension does not equal the sum of the \
                           0th dimension sizes of the input tensors";
 
@@ -139,7 +138,7 @@ async fn a_model_whose_outputs_cannot_be_split_is_no_longer_batched() {
     place.wait_for_runs_at_gate(1);
     let (a, b) = (place.enqueue(&[&[1.0]]), place.enqueue(&[&[2.0]]));
     place.fake.runs_gate().open();
-    // Alone, each has what the model has to say.
+    // Each request runs again alone and gets the unchanged output.
     assert_eq!(values(first.await), [0.0, 0.0]);
     assert_eq!(values(a.await), [1.0, 1.0]);
     assert_eq!(values(b.await), [2.0, 2.0]);
@@ -155,7 +154,7 @@ async fn outputs_that_cannot_be_split_are_an_error_where_running_again_may_do_ha
     place.fake.runs_gate().open();
     assert_eq!(values(first.await), [0.0, 0.0]);
     for pending in [a, b] {
-        let error = pending.await.expect_err("no answer of its own");
+        let error = pending.await.expect_err("outputs cannot be split");
         assert_eq!(error.code(), Code::FailedPrecondition);
         assert_eq!(error.message(), WRONG_ROWS);
     }
@@ -168,7 +167,7 @@ async fn a_model_whose_answers_depend_on_batchmates_never_gives_a_wrong_one() {
     let answers = run_together(&place, &[&[1.0, 3.0], &[10.0, 30.0], &[5.0, 5.0]]).await;
     let answers: Vec<Vec<f32>> = answers.into_iter().map(|a| a.expect("an answer")).collect();
     assert_eq!(answers, [[-1.0, 1.0], [-10.0, 10.0], [0.0, 0.0]]);
-    // That batch was tried, and is the last.
+    // The first trial of a batch shows the dependence; no batch is formed after it.
     assert_eq!(place.fake.rows(), [1, 3, 1, 1, 1]);
     place.fake.forget_runs();
     let answers = run_together(&place, &[&[2.0, 4.0], &[20.0, 40.0]]).await;

@@ -1,5 +1,5 @@
-//! Where requests run: at once on the thread they arrived on, together with others that arrived
-//! there, or on a batch thread. And whichever it is, that answers stay what they are.
+//! Where requests run: inline on the connection's thread, in a lane of that thread, or on a batch
+//! thread. The outputs are the same in each case.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn of_run_time(run_millis: u64) -> Model {
     Model { run_millis, ..Model::default() }
 }
 
-/// The one run of a request to `model`.
+/// The run of a single request to `model`.
 fn run_of_one_request(model: &Model, configure: impl FnOnce(&mut Settings)) -> Run {
     let place = Place::of(model, configure);
     let answer = place.predict("m", "[[1, 2]]");
@@ -38,7 +38,7 @@ fn a_cheap_model_runs_on_the_connections_thread() {
             settings.batching.batching = Some(batching.to_owned());
         });
         assert!(!run.is_on_batch_thread(), "{batching}: {run:?}");
-        // Nor is it worth other threads, or a watch.
+        // A short run needs neither more threads nor a timeout.
         assert_eq!((run.options.threads, run.options.timeout), (1, None), "{batching}");
     }
 }
@@ -50,7 +50,7 @@ fn an_expensive_model_runs_on_a_batch_thread() {
             settings.batching.batching = Some(batching.to_owned());
         });
         assert!(run.is_on_batch_thread(), "{batching}: {run:?}");
-        let cores = thread::available_parallelism().expect("cores").get();
+        let cores = thread::available_parallelism().expect("core count").get();
         assert_eq!(run.options.threads, cores, "{batching}");
     }
 }
@@ -67,15 +67,15 @@ fn the_budget_for_connections_threads_is_kept_to() {
 fn a_model_of_unknown_cost_blocks_no_connection() {
     let run = run_of_one_request(&of_run_time(0), |settings| {
         settings.each.warm_up = Some(false);
-        settings.server.request_timeout = Some("20s".parse().expect("a time"));
+        settings.server.request_timeout = Some("20s".parse().expect("a duration"));
     });
     assert!(run.is_on_batch_thread(), "{run:?}");
-    // It may never end by itself.
+    // A run of unknown duration gets a timeout.
     assert!(run.options.timeout.is_some_and(|timeout| timeout <= Duration::from_secs(20)));
 }
 
-/// A model that gains from company, and is cheap enough for the thread of whoever asks: for
-/// requests made by a test itself, that of the test.
+/// A model that gains from batching and is cheap enough for the thread of the request. For requests
+/// without HTTP, this is the thread of the test.
 fn in_lane(model: Model, max_batch_size: usize) -> Place {
     let model = Model { run_millis: 5, ..model };
     Place::of(&model, |settings| {
@@ -116,7 +116,7 @@ async fn who_goes_away_is_left_out_of_the_batch() {
     assert_eq!(values(third.await), [3.0]);
     let runs: Vec<_> = place.fake.runs().into_iter().map(|run| run.values).collect();
     assert_eq!(runs, [[1.0, 3.0]]);
-    // Nobody is left in charge of a batch that will never be.
+    // The lane accepts new requests.
     assert_eq!(values(place.enqueue(&[&[4.0]]).await), [4.0]);
 }
 
@@ -129,9 +129,9 @@ async fn whose_time_is_up_is_left_out_of_the_batch() {
     let third = place.enqueue_until(&[&[3.0]], soon);
     let fourth = place.enqueue(&[&[4.0]]);
     thread::sleep(Duration::from_millis(60));
-    assert_eq!(first.await.expect_err("no time left").code(), Code::DeadlineExceeded);
+    assert_eq!(first.await.expect_err("deadline has passed").code(), Code::DeadlineExceeded);
     assert_eq!(values(second.await), [2.0]);
-    assert_eq!(third.await.expect_err("no time left").code(), Code::DeadlineExceeded);
+    assert_eq!(third.await.expect_err("deadline has passed").code(), Code::DeadlineExceeded);
     assert_eq!(values(fourth.await), [4.0]);
     let runs: Vec<_> = place.fake.runs().into_iter().map(|run| run.values).collect();
     assert_eq!(runs, [[2.0, 4.0]]);
@@ -142,7 +142,7 @@ async fn a_failure_there_is_the_one_requests_own() {
     let place = in_lane(Model { fails_on: Some(9.0), ..Model::default() }, 64);
     let [first, second, third] = [1.0, 9.0, 3.0].map(|number| place.enqueue(&[&[number]]));
     assert_eq!(values(first.await), [1.0]);
-    assert_eq!(second.await.expect_err("it fails").code(), Code::InvalidArgument);
+    assert_eq!(second.await.expect_err("run must fail").code(), Code::InvalidArgument);
     assert_eq!(values(third.await), [3.0]);
     assert_eq!(place.fake.rows(), [3, 1, 1, 1]);
 }
@@ -151,8 +151,8 @@ async fn a_failure_there_is_the_one_requests_own() {
 async fn a_panic_there_costs_its_own_batch_only() {
     let place = in_lane(Model { panics_on: Some(9.0), ..Model::default() }, 64);
     let [first, second] = [9.0, 2.0].map(|number| place.enqueue(&[&[number]]));
-    assert_eq!(first.await.expect_err("it panics").code(), Code::Internal);
-    assert_eq!(second.await.expect_err("it fails").code(), Code::Internal);
+    assert_eq!(first.await.expect_err("run must panic").code(), Code::Internal);
+    assert_eq!(second.await.expect_err("run must fail").code(), Code::Internal);
     let [third, fourth] = [3.0, 4.0].map(|number| place.enqueue(&[&[number]]));
     assert_eq!(values(third.await), [3.0]);
     assert_eq!(values(fourth.await), [4.0]);
@@ -160,7 +160,7 @@ async fn a_panic_there_costs_its_own_batch_only() {
 
 #[test]
 fn many_clients_get_their_own_answers() {
-    // One that is cheap to run, and one that runs on batch threads.
+    // A cheap model, and a model that runs on batch threads.
     for run_millis in [0, 2] {
         let place = Place::of(&of_run_time(run_millis), |_| ());
         thread::scope(|scope| {
@@ -184,7 +184,7 @@ fn many_clients_get_their_own_answers() {
     }
 }
 
-/// Requests of these rows and columns with any bits in them: those of numbers that are none, too.
+/// Inputs with these numbers of rows and columns and arbitrary bits, including those of NaNs.
 fn requests(sizes: &[(usize, usize)], seed: u32) -> Vec<Tensor> {
     let mut bits = seed;
     let mut next = || {
@@ -198,8 +198,8 @@ fn requests(sizes: &[(usize, usize)], seed: u32) -> Vec<Tensor> {
     sizes.iter().map(request).collect()
 }
 
-/// Sends random requests at once to an echo, and compares every bit of its answers.
-fn answers_are_what_was_asked(place: &Place, hold_up: bool) {
+/// Sends concurrent random requests to an echo model and compares every bit of the outputs.
+fn assert_exact_echo(place: &Place, hold_up: bool) {
     let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -207,14 +207,14 @@ fn answers_are_what_was_asked(place: &Place, hold_up: bool) {
     let check = |(sizes, seed): (Vec<(usize, usize)>, u32)| {
         let deadline = Instant::now() + Duration::from_secs(30);
         let inputs = requests(&sizes, seed);
-        let asked = inputs.iter().map(|input| place.ask(input.clone(), deadline));
+        let pending = inputs.iter().map(|input| place.ask(input.clone(), deadline));
         let answers = runtime.block_on(async {
             if !hold_up {
-                return join_all(asked).await;
+                return join_all(pending).await;
             }
             place.fake.runs_gate().close();
             let first = place.ask(matrix(&[&[0.0]]), deadline);
-            let all: Vec<_> = std::iter::once(first).chain(asked).collect();
+            let all: Vec<_> = std::iter::once(first).chain(pending).collect();
             let mut all = join_all(all);
             assert!((&mut all).now_or_never().is_none(), "nothing was queued");
             place.wait_for_runs_at_gate(1);
@@ -228,10 +228,10 @@ fn answers_are_what_was_asked(place: &Place, hold_up: bool) {
         }
         Ok(())
     };
-    TestRunner::new(config).run(&strategy, check).expect("holds for all");
-    // No request alone is larger than that, filled up or not.
+    TestRunner::new(config).run(&strategy, check).expect("property holds");
+    // A single request has at most 8 rows, with padding.
     let joined = place.fake.rows().into_iter().filter(|&rows| rows > 8).count();
-    assert!(joined > 0, "no requests were joined: the test shows nothing");
+    assert!(joined > 0, "no batch was formed: the test proves nothing");
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn batches_on_batch_threads_leave_every_bit_as_it_is() {
         settings.batching.max_batch_size = Some(16);
         settings.batching.allowed_batch_sizes = Some(List(vec![3, 8, 16]));
     });
-    answers_are_what_was_asked(&place, true);
+    assert_exact_echo(&place, true);
 }
 
 #[test]
@@ -254,5 +254,5 @@ fn batches_on_the_threads_they_arrive_on_leave_every_bit_as_it_is() {
         settings.server.inline_budget_micros = Some(60_000_000);
         settings.batching.batching = Some("auto".to_owned());
     });
-    answers_are_what_was_asked(&place, false);
+    assert_exact_echo(&place, false);
 }

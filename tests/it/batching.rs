@@ -1,7 +1,7 @@
-//! How requests form batches on the batch threads: sizes, time-outs, padding, limits.
+//! How requests form batches on the batch threads: sizes, timeouts, padding, limits.
 //!
-//! A gated model holds the only batch thread while a test fills the queue behind it; then the
-//! batches that form are the same on every machine.
+//! A gated model blocks the only batch thread while a test fills the queue, so that the same
+//! batches form on every machine.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::support::client::Client;
 use crate::support::fake::Model;
 use crate::support::place::{Place, values};
 
-/// One batch thread, which runs everything, and batching on.
+/// One batch thread, no inline runs, batching on.
 fn pooled(settings: &mut Settings) {
     settings.server.num_batch_threads = Some(1);
     settings.server.inline_budget_micros = Some(0);
@@ -65,15 +65,15 @@ async fn a_request_that_does_not_fit_lets_a_smaller_one_join() {
 fn clients_over_http_share_batches_and_get_their_own_answers() {
     let place = gated(|settings| settings.batching.max_batch_size = Some(4));
     thread::scope(|scope| {
-        let ask = |number: i32| {
+        let predict = |number: i32| {
             let body = format!("[[{number}.0, 0.5]]");
             let answer = place.predict("m", &body);
             assert_eq!(answer.status, 200, "{}", answer.text());
             assert_eq!(answer.json()["predictions"][0][0], f64::from(number));
         };
-        scope.spawn(move || ask(0));
+        scope.spawn(move || predict(0));
         place.wait_for_runs_at_gate(1);
-        (1..=8).for_each(|number| drop(scope.spawn(move || ask(number))));
+        (1..=8).for_each(|number| drop(scope.spawn(move || predict(number))));
         place.server.wait_until("all are in flight", |s| s.engine.metrics().in_flight_count() == 9);
         // A request counts as in flight a moment before it is queued.
         thread::sleep(Duration::from_millis(50));
@@ -82,12 +82,12 @@ fn clients_over_http_share_batches_and_get_their_own_answers() {
     let rows = place.fake.rows();
     assert_eq!(rows.iter().sum::<i64>(), 9);
     assert!(rows.iter().all(|&rows| rows <= 4), "{rows:?}");
-    assert!(rows.len() < 9, "nothing was joined: {rows:?}");
+    assert!(rows.len() < 9, "no batch was formed: {rows:?}");
 }
 
 #[test]
 fn a_quiet_server_answers_at_once_whatever_the_time_out() {
-    // Longer than the request's own time limit: a request that waited for it would fail.
+    // Longer than the request timeout, so that a request that waited for it would fail.
     let place = Place::of(&Model::default(), |settings| {
         pooled(settings);
         settings.batching.batch_timeout_micros = Some(600_000_000);
@@ -110,7 +110,7 @@ async fn while_a_batch_runs_the_next_grows_until_it_is_full() {
     let mut waiting = Vec::new();
     for number in [1.0, 2.0, 3.0] {
         waiting.push(place.enqueue(&[&[number]]));
-        // Time for the other batch thread to take it, if it did.
+        // Time in which the idle batch thread could wrongly take the batch.
         thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(place.fake.rows(), [1]);
@@ -133,7 +133,7 @@ async fn while_a_batch_runs_the_next_is_taken_when_its_time_is_over() {
     let first = place.enqueue(&[&[0.0]]);
     place.wait_for_runs_at_gate(1);
     let (second, third) = (place.enqueue(&[&[1.0]]), place.enqueue(&[&[2.0]]));
-    // The first still runs, and no batch is full.
+    // The first run continues, and the next batch is not full.
     place.wait_for_runs_at_gate(2);
     assert_eq!(place.fake.rows(), [1, 2]);
     place.fake.runs_gate().open();
@@ -169,7 +169,7 @@ async fn batches_are_filled_up_to_an_allowed_size_and_cut_again() {
     assert_eq!(values(two.await), [2.0, 2.5, 3.0, 3.5]);
     let runs = place.fake.runs();
     assert_eq!((runs[0].rows(), runs[1].rows()), (2, 4));
-    // Filled with the first row of the last request.
+    // Padded with the first row of the last request.
     assert_eq!(runs[0].values, [0.0, 0.5, 0.0, 0.5]);
     assert_eq!(runs[1].values, [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 2.0, 2.5]);
 }
@@ -182,7 +182,7 @@ async fn rows_of_different_lengths_are_padded_where_that_is_asked_for() {
     let (short, long) = (place.enqueue(&[&[1.0]]), place.enqueue(&[&[2.0, 2.5, 2.75]]));
     place.fake.runs_gate().open();
     assert_eq!(values(first.await), [0.0]);
-    // As in TensorFlow Serving, with the request's own first value, and seen in its answer.
+    // As in TensorFlow Serving, padded with the request's first value, also in the output.
     assert_eq!(values(short.await), [1.0, 1.0, 1.0]);
     assert_eq!(values(long.await), [2.0, 2.5, 2.75]);
     assert_eq!(place.fake.runs()[1].shape, [2, 3]);
@@ -296,14 +296,14 @@ async fn requests_whose_time_is_up_are_answered_so_and_never_run() {
     let (late, later) =
         (place.enqueue_until(&[&[1.0]], soon), place.enqueue_until(&[&[2.0]], soon));
     let patient = place.enqueue(&[&[3.0]]);
-    // One is told while the batch thread is busy, …
-    let error = late.await.expect_err("no time left");
+    // One request is answered while the batch thread is busy, …
+    let error = late.await.expect_err("deadline has passed");
     assert_eq!(error.code(), Code::DeadlineExceeded);
     place.fake.runs_gate().open();
     assert_eq!(values(first.await), [0.0]);
     assert_eq!(values(patient.await), [3.0]);
-    // … the other by the batch thread.
-    let error = later.await.expect_err("no time left");
+    // … the other one by the batch thread.
+    let error = later.await.expect_err("deadline has passed");
     assert_eq!(error.code(), Code::DeadlineExceeded);
     assert_eq!(place.fake.rows(), [1, 1]);
 }
@@ -311,23 +311,23 @@ async fn requests_whose_time_is_up_are_answered_so_and_never_run() {
 #[test]
 fn a_client_gets_a_504_when_its_time_is_up() {
     let place = gated(|settings| {
-        settings.server.request_timeout = Some("200ms".parse().expect("a time"));
+        settings.server.request_timeout = Some("200ms".parse().expect("a duration"));
     });
-    let ask = || {
+    let expire = || {
         let answer = place.predict("m", "[[1]]");
         assert_eq!(answer.status, 504);
         assert!(answer.error().contains("deadline passed while it waited"), "{}", answer.error());
     };
-    // One is in the model, the other waits for it.
+    // One request runs, the other waits in the queue.
     thread::scope(|scope| {
-        scope.spawn(ask);
+        scope.spawn(expire);
         place.wait_for_runs_at_gate(1);
-        scope.spawn(ask);
+        scope.spawn(expire);
     });
     let runs = place.fake.runs();
     assert_eq!(runs.len(), 1);
-    // The runtime is told to give up by then, too.
-    let timeout = runs[0].options.timeout.expect("a time-out");
+    // The runtime gets the same limit.
+    let timeout = runs[0].options.timeout.expect("a timeout");
     assert!(timeout <= Duration::from_millis(200), "{timeout:?}");
     place.fake.runs_gate().open();
 }
@@ -342,11 +342,11 @@ fn a_request_whose_client_has_gone_away_never_runs() {
         let body = "{\"instances\": [[1]]}";
         let head = format!("Content-Length: {}\r\n\r\n", body.len());
         let request = format!("POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n{head}{body}");
-        client.send(request.as_bytes()).expect("sends");
-        place.server.wait_until("it is in flight", |s| s.engine.metrics().in_flight_count() == 2);
+        client.send(request.as_bytes()).expect("sent");
+        place.server.wait_until("two in flight", |s| s.engine.metrics().in_flight_count() == 2);
         thread::sleep(Duration::from_millis(20));
         drop(client);
-        place.server.wait_until("it is dropped", |s| s.engine.metrics().in_flight_count() == 1);
+        place.server.wait_until("one in flight", |s| s.engine.metrics().in_flight_count() == 1);
         place.fake.runs_gate().open();
     });
     assert_eq!(place.predict("m", "[[2]]").status, 200);

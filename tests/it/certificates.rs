@@ -1,4 +1,4 @@
-//! Certificates that have expired, that change while a server runs, and that both ports share.
+//! Certificates that have expired, that change under load, and that both ports share.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -21,14 +21,14 @@ use crate::support::place::Place;
 use crate::support::process::tensorserve;
 use crate::support::server::settings;
 
-/// A server with certificates from here on both ports.
+/// Gives both ports a certificate of `authority`.
 fn certify_both(authority: &Authority, settings: &mut Settings) {
     let (chain, key) = authority.sign("127.0.0.1");
     settings.server.tls_certificate = Some(authority.file("server.crt", &chain));
     settings.server.tls_key = Some(authority.file("server.key", &key));
 }
 
-/// The certificate that a server shows to who connects now.
+/// The certificate that a new connection receives.
 fn shown(authority: &Authority, address: SocketAddr) -> Vec<u8> {
     let mut stream = connect(address, &authority.client(None));
     ask(&mut stream, "GET /healthz", "").expect("an answer");
@@ -36,7 +36,7 @@ fn shown(authority: &Authority, address: SocketAddr) -> Vec<u8> {
     chain[0].to_vec()
 }
 
-/// Whether the gRPC port answers in HTTP/2 over this connection.
+/// Checks that the gRPC port speaks HTTP/2 over this connection.
 fn speaks_grpc(stream: &mut Connection) -> std::io::Result<()> {
     stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat())?;
     let mut head = [0; 9];
@@ -65,7 +65,7 @@ fn certificates_out_of_their_time_are_told_at_the_start() {
         }
         let config = Config::new(settings, &Environment::default());
         let started = config.and_then(|c| Server::start(&c, Platforms::new(Vec::new())));
-        let message = started.err().expect("it does not start").message().to_owned();
+        let message = started.err().expect("server must not start").message().to_owned();
         assert!(message.contains(&chain.display().to_string()), "{message}");
         message
     };
@@ -89,20 +89,21 @@ fn both_ports_share_certificates_and_check_clients() {
     let known = authority.sign("client");
     let client = authority.client(Some(known.clone()));
     let mut stream = connect(http, &client);
-    assert!(ask(&mut stream, "GET /healthz", "").expect("known").ends_with("ok\n"));
-    speaks_grpc(&mut connect_as(grpc, &authority.client(Some(known)), b"h2")).expect("known");
+    assert!(ask(&mut stream, "GET /healthz", "").expect("known client").ends_with("ok\n"));
+    speaks_grpc(&mut connect_as(grpc, &authority.client(Some(known)), b"h2"))
+        .expect("known client");
     let stranger = Authority::new().sign("client");
     for own in [None, Some(stranger)] {
         let mut stream = connect(http, &authority.client(own.clone()));
-        ask(&mut stream, "GET /healthz", "").expect_err("not known over HTTP");
+        ask(&mut stream, "GET /healthz", "").expect_err("unknown client accepted over HTTP");
         let mut stream = connect_as(grpc, &authority.client(own), b"h2");
-        speaks_grpc(&mut stream).expect_err("not known over gRPC");
+        speaks_grpc(&mut stream).expect_err("unknown client accepted over gRPC");
     }
-    // Handshakes that go nowhere keep nobody else from theirs.
+    // Stalled handshakes do not block other clients.
     let silent: Vec<_> =
         (0..50).map(|_| std::net::TcpStream::connect(grpc).expect("connects")).collect();
     let start = Instant::now();
-    speaks_grpc(&mut connect_as(grpc, &client, b"h2")).expect("known");
+    speaks_grpc(&mut connect_as(grpc, &client, b"h2")).expect("known client");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     drop(silent);
 }
@@ -117,8 +118,9 @@ fn a_port_can_have_certificates_of_its_own() {
     let mut stream = connect(place.server.address, &own.client(None));
     assert!(ask(&mut stream, "GET /healthz", "").is_ok());
     let grpc = place.server.grpc_address();
-    speaks_grpc(&mut connect_as(grpc, &shared.client(None), b"h2")).expect("the shared one");
-    speaks_grpc(&mut connect_as(grpc, &own.client(None), b"h2")).expect_err("that of HTTP");
+    speaks_grpc(&mut connect_as(grpc, &shared.client(None), b"h2")).expect("shared certificate");
+    speaks_grpc(&mut connect_as(grpc, &own.client(None), b"h2"))
+        .expect_err("certificate of the HTTP port");
 }
 
 #[test]
@@ -147,7 +149,7 @@ fn certificates_change_while_requests_are_served() {
         scope.spawn(load(true));
         scope.spawn(load(false));
         let wait = || thread::sleep(Duration::from_millis(250));
-        // Broken, expired, and one that the key is not that of: what was there stays.
+        // Malformed, expired, with the wrong key, without a key: the old certificate stays in use.
         let file = |name: &str, text: &str| authority.file(name, text);
         file("server.crt", "-----BEGIN CERTIFICATE-----\nAAAA\n");
         wait();
@@ -163,7 +165,7 @@ fn certificates_change_while_requests_are_served() {
         fs::remove_file(authority.file_path("server.key")).expect("removed");
         wait();
         assert_eq!(shown(&authority, address), first);
-        // Whole again: new connections see it, on both ports.
+        // Valid files: new connections on both ports use them.
         file("server.key", &key);
         place.server.wait_until("the new certificate", |_| shown(&authority, address) != first);
         assert_eq!(shown(&authority, address), certificate(&chain).to_vec());
@@ -171,9 +173,9 @@ fn certificates_change_while_requests_are_served() {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let mut stream = connect_as(grpc, &authority.client(None), b"h2");
-            speaks_grpc(&mut stream).expect("served");
-            let now = stream.conn.peer_certificates().expect("a certificate")[0].to_vec();
-            if now == certificate(&chain).to_vec() {
+            speaks_grpc(&mut stream).expect("gRPC response");
+            let current = stream.conn.peer_certificates().expect("a certificate")[0].to_vec();
+            if current == certificate(&chain).to_vec() {
                 break;
             }
             assert!(Instant::now() < deadline, "gRPC keeps the old certificate");
@@ -184,9 +186,9 @@ fn certificates_change_while_requests_are_served() {
     assert!(answered.load(Relaxed) > 50, "{}", answered.load(Relaxed));
 }
 
-/// Runs `tensorserve health`.
+/// Runs `tensorserve health`. Returns success and the output.
 fn health(arguments: &[&str]) -> (bool, String) {
-    let output = tensorserve(&[&["health"], arguments].concat()).output().expect("it runs");
+    let output = tensorserve(&[&["health"], arguments].concat()).output().expect("process starts");
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
@@ -207,7 +209,7 @@ fn health_asks_over_https() {
     assert!(!is_ready && text.contains("--ca"), "{text}");
     let (is_ready, text) = health(&[&url, "--ca", "/nowhere.crt"]);
     assert!(!is_ready && text.contains("/nowhere.crt"), "{text}");
-    // A server that asks who its clients are.
+    // A server that requires client certificates.
     let mutual = Place::of(&Model::default(), |settings| {
         certify_both(&authority, settings);
         settings.server.tls_client_ca = Some(Path::new(&root).to_owned());
@@ -217,6 +219,6 @@ fn health_asks_over_https() {
     let (chain, key) = authority.sign("probe");
     let chain = authority.file("probe.crt", &chain).display().to_string();
     let key = authority.file("probe.key", &key).display().to_string();
-    let shown = ["--certificate", &chain, "--key", &key];
-    assert_eq!(health(&[&[url.as_str()], &shown[..]].concat()), (true, "ready\n".to_owned()));
+    let client = ["--certificate", &chain, "--key", &key];
+    assert_eq!(health(&[&[url.as_str()], &client[..]].concat()), (true, "ready\n".to_owned()));
 }

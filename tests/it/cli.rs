@@ -1,4 +1,4 @@
-//! The command line: what it prints, and how it ends.
+//! The command line: output and exit status.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ fn models() -> String {
     project("models").display().to_string()
 }
 
-/// Checks that a command failed with `code` and told of everything in `parts`.
+/// Asserts that a command failed with `code` and printed all `parts` on stderr.
 fn assert_refused(ended: &Ended, code: i32, parts: &[&str]) {
     assert_eq!(ended.status.code(), Some(code), "{}", ended.stderr);
     for part in parts {
@@ -55,13 +55,13 @@ fn unknown_settings_suggest_the_nearest() {
         .env("TENSORSERVE_HTTP_PROT", "1")
         .stdout(Stdio::null())
         .output()
-        .expect("starts");
+        .expect("process starts");
     let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(stderr.contains("TENSORSERVE_HTTP_PROT"), "{stderr}");
     assert!(stderr.contains("TENSORSERVE_HTTP_PORT"), "{stderr}");
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let file = root.path().join("tensorserve.toml");
-    fs::write(&file, "max_batch_siez = 3\n").expect("file");
+    fs::write(&file, "max_batch_siez = 3\n").expect("written");
     let ended = run(&["serve", "--config", &file.display().to_string()]);
     let parts = ["tensorserve.toml:1", "max_batch_siez", "did you mean max_batch_size?"];
     assert_refused(&ended, 1, &parts);
@@ -87,13 +87,13 @@ fn mistakes_of_options_and_variables_are_reported_together() {
 
 #[test]
 fn mistakes_of_the_file_are_reported_with_the_others() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let file = root.path().join("tensorserve.toml");
     let text = "max_batch_siez = 3\nhttp_threads = \"many\"\nimages = \"jpeg\"\n\
                 request_timeout = \"soon\"\n\n[[models]]\nname = \"a/b\"\npath = \"m\"\n\
                 version_policy = \"newest\"\nlabels = { stable = \"three\" }\n\n[[models]]\n\
                 pth = \"m\"\n";
-    fs::write(&file, text).expect("file");
+    fs::write(&file, text).expect("written");
     let file = file.display().to_string();
     let mut command = tensorserve(&["serve", "--config", &file, "--grpc-prot", "1"]);
     command.args(["--keep-alive", "0", "--http-port=9000", "/nope", "--tags"]);
@@ -146,14 +146,14 @@ fn a_port_in_use_is_told() {
 
 #[test]
 fn the_file_serves_models_with_their_own_settings() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let file = root.path().join("tensorserve.toml");
     let digits = project("models/digits");
     let text = format!(
         "version_policy = \"all\"\n[[models]]\nname = \"numbers\"\npath = {digits:?}\n\
          labels = {{ old = 1 }}\n"
     );
-    fs::write(&file, text).expect("file");
+    fs::write(&file, text).expect("written");
     let mut command = tensorserve(&["serve", "--http-port", "0", "--grpc-port", "0"]);
     command.args(["--config"]).arg(&file);
     let process = Process::start(command);
@@ -182,7 +182,7 @@ fn health_of_no_server_is_a_failure() {
     assert_refused(&ended, 1, &[&address.to_string()]);
 }
 
-/// The commands that `inspect` prints for all models, made to fit the server at `address`.
+/// The curl commands that `inspect` prints for all models, with the address of the test server.
 fn example_commands(address: std::net::SocketAddr) -> Vec<String> {
     let ended = run(&["inspect", &models()]);
     assert!(ended.status.success(), "{}", ended.stderr);
@@ -200,7 +200,7 @@ fn example_commands(address: std::net::SocketAddr) -> Vec<String> {
 #[test]
 fn every_request_that_inspect_shows_works() {
     if Command::new("curl").arg("--version").output().is_err() {
-        println!("not run: curl is not installed");
+        println!("skipped: curl is not installed");
         return;
     }
     let process = Process::serve(&project("models"), &[]);
@@ -249,7 +249,7 @@ fn every_option_is_in_the_docs() {
         assert!(docs.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         count += 1;
     }
-    assert!(count > 30, "only {count} options");
+    assert!(count > 30, "only {count} options in --help");
 }
 
 #[test]

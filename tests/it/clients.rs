@@ -1,4 +1,4 @@
-//! Generated clients as they are asked for. Whether they run is for `tests/clients/generated`.
+//! The API of generated clients. `tests/clients/generated` runs the clients themselves.
 
 use std::fs;
 
@@ -10,8 +10,8 @@ use crate::support::{data, link, project};
 
 const MODELS: &str = "simple-tensorflow-serving/models";
 
-/// Asks as one who knows the server by the name `host`.
-fn ask(server: &TestServer, host: &str, more: &str, path: &str) -> Answer {
+/// Sends a GET request with the given `Host` header and the header lines `more`.
+fn get(server: &TestServer, host: &str, more: &str, path: &str) -> Answer {
     let mut client = Client::connect(server.address).expect("connects");
     let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n");
     client.send(head.as_bytes()).expect("sent");
@@ -19,14 +19,14 @@ fn ask(server: &TestServer, host: &str, more: &str, path: &str) -> Answer {
 }
 
 fn text(server: &TestServer, path: &str) -> String {
-    let answer = ask(server, "127.0.0.1:8500", "", path);
+    let answer = get(server, "127.0.0.1:8500", "", path);
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     answer.text()
 }
 
 #[test]
 fn every_case_of_gen_client_passes() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let model = data(MODELS).join("tensorflow_template_application_model");
     for version in ["1", "2"] {
         link(&model.join(version), &root.path().join("default").join(version));
@@ -54,20 +54,20 @@ fn every_case_of_gen_client_passes() {
         }
         passed += 1;
     }
-    assert_eq!(passed, 3, "cases went missing");
+    assert_eq!(passed, 3, "wrong number of gen-client cases");
 }
 
 #[test]
 fn a_client_asks_where_it_was_asked_for_and_what() {
     let server = TestServer::of(&data(MODELS).join("tf2_two_signatures"));
     let path = "/v1/models/tf2_two_signatures/gen_client";
-    let plain = ask(&server, "models.example.com", "", path);
+    let plain = get(&server, "models.example.com", "", path);
     assert_eq!(plain.headers["content-type"], "text/plain; charset=utf-8");
     assert_eq!(plain.headers["x-content-type-options"], "nosniff");
     assert!(plain.text().contains("\"http://models.example.com/\""), "{}", plain.text());
-    let proxied = ask(&server, "models.example.com", "X-Forwarded-Proto: https\r\n", path);
+    let proxied = get(&server, "models.example.com", "X-Forwarded-Proto: https\r\n", path);
     assert!(proxied.text().contains("\"https://models.example.com/\""), "{}", proxied.text());
-    let strange = ask(&server, "x\"$(reboot)", "", path);
+    let strange = get(&server, "x\"$(reboot)", "", path);
     if strange.status == 200 {
         assert!(!strange.text().contains("reboot"), "{}", strange.text());
     }
@@ -118,7 +118,7 @@ fn languages_are_listed_with_what_they_need() {
     );
     let answer = server.post("/api/v1/clients", "{}");
     assert_eq!((answer.status, answer.headers["allow"].as_str()), (405, "GET, HEAD"));
-    // Every one of them is written.
+    // Every client can be generated.
     for language in languages {
         for variant in language["variants"].as_array().expect("a list") {
             let (language, variant) = (language["id"].as_str(), variant["id"].as_str());

@@ -1,4 +1,4 @@
-//! What the console shows: status, models, the last fifteen minutes, the stream.
+//! The read-only console API: status, models, the history of the last 15 minutes, the stream.
 
 use std::fs;
 use std::thread;
@@ -25,7 +25,7 @@ fn status(server: &TestServer) -> Value {
     answer.json()
 }
 
-/// A version of the model `m`, as the status has it.
+/// A version of the model `m` in the status.
 fn version(server: &TestServer, number: i64) -> Value {
     let status = status(server);
     let models = status["models"].as_array().expect("models");
@@ -42,7 +42,8 @@ fn wait_for(server: &TestServer, number: i64, state: &str) -> Value {
     version(server, number)
 }
 
-fn whats(server: &TestServer) -> Vec<(Value, String)> {
+/// The version and the kind of each lifecycle event of the model `m`.
+fn lifecycle_events(server: &TestServer) -> Vec<(Value, String)> {
     let model = server.get("/api/v1/models/m").json();
     let history = model["history"].as_array().expect("history").iter();
     let brief = |h: &Value| (h["version"].clone(), h["what"].as_str().unwrap().to_owned());
@@ -65,16 +66,16 @@ fn the_status_follows_versions_through_their_lives() {
     assert_eq!(live["memory_bytes"], 1000);
     let now = status(server)["server"]["now"].as_u64().unwrap();
     assert!((now - 20_000..=now).contains(&live["since"].as_u64().unwrap()), "{live} at {now}");
-    server.wait_until("ready", |s| status(s)["server"]["ready"] == true);
-    // One that fails says why, and the old one stays.
+    server.wait_until("the server is ready", |s| status(s)["server"]["ready"] == true);
+    // A version that fails to load reports the reason, and the old version stays served.
     place.write("models/m/2", &Model { loading: Loading::Fails, ..Model::default() });
     let failed = wait_for(server, 2, "FAILED");
     assert_eq!(failed["error"], "this model does not load");
     assert_eq!(version(server, 1)["state"], "AVAILABLE");
-    // One without all its files waits for them.
+    // An incomplete version waits for its files.
     let incomplete = Model { files: vec!["weights".into()], ..Model::default() };
     incomplete.write_marker(&place.path("models/m/3"));
-    server.wait_until("what it waits for", |s| {
+    server.wait_until("the missing file is reported", |s| {
         version(s, 3)["error"].as_str().is_some_and(|error| error.contains("weights is missing"))
     });
     assert_eq!(version(server, 3)["state"], "FOUND");
@@ -83,10 +84,12 @@ fn the_status_follows_versions_through_their_lives() {
     wait_for(server, 1, "END");
     let model = &status(server)["models"][0];
     assert_eq!((&model["platform"], &model["source"]), (&json!("fake"), &json!("configured")));
-    let happened = whats(server);
-    for wanted in [(1, "loading"), (1, "available"), (2, "failed"), (3, "available"), (1, "end")] {
-        let wanted = (json!(wanted.0), wanted.1.to_owned());
-        assert!(happened.contains(&wanted), "{wanted:?} is not in {happened:?}");
+    let events = lifecycle_events(server);
+    for (version, what) in
+        [(1, "loading"), (1, "available"), (2, "failed"), (3, "available"), (1, "end")]
+    {
+        let event = (json!(version), what.to_owned());
+        assert!(events.contains(&event), "{event:?} is not in {events:?}");
     }
 }
 
@@ -117,7 +120,7 @@ fn the_history_has_what_was_sent() {
         (&json!(15), 60)
     );
     let busy = points["points"].as_array().unwrap().iter().rev().find(|p| p["requests"] != 0);
-    let busy = busy.expect("one with requests");
+    let busy = busy.expect("a point with requests");
     assert!(busy["errors_by_code"]["INVALID_ARGUMENT"].as_u64() > Some(0), "{busy}");
     assert!(busy["p50_ms"].as_f64() <= busy["p99_ms"].as_f64() && busy["p99_ms"].is_number());
     assert!(busy["batch_rows"]["1"].as_u64() > Some(0) && busy["batch_rows"]["more"] == 0);
@@ -143,10 +146,10 @@ fn a_model_in_detail_has_its_signatures() {
     assert_eq!(version["warm_up"]["ran"], true);
     assert_eq!(version["batching"]["max_batch_size"], 64);
     let signatures = version["signatures"].as_array().expect("signatures");
-    let default = signatures.iter().find(|s| s["name"] == "serving_default").expect("one");
+    let default = signatures.iter().find(|s| s["name"] == "serving_default").expect("a signature");
     let input = &default["inputs"][0];
     assert_eq!((&input["dtype"], &input["kind"]), (&json!("float32"), &json!("number")));
-    // What it gives as an example works as it is.
+    // The example is a valid request.
     let example = &default["example"]["data"];
     let body = json!({ "inputs": example }).to_string();
     let answer = server.post("/v1/models/half_plus_two:predict", body);
@@ -200,10 +203,10 @@ fn the_stream_tells_every_second_and_ends_with_the_server() {
         let point = events.next_named("point").expect("a point");
         assert!(point["seconds"].as_f64().unwrap() < 10.0, "{point}");
     }
-    assert!(start.elapsed() > Duration::from_secs(1), "they came too fast");
+    assert!(start.elapsed() > Duration::from_secs(1), "the points came too fast");
     let connections = status(&place.server)["server"]["connections"].as_u64();
     assert!(connections >= Some(20), "{connections:?}");
-    // A stop does not wait for those who listen, and tells them.
+    // A shutdown does not wait for the streams, and sends a last status to each.
     let (sender, receiver) = std::sync::mpsc::channel();
     let stop = thread::spawn(move || {
         let start = Instant::now();
@@ -219,8 +222,8 @@ fn the_stream_tells_every_second_and_ends_with_the_server() {
         assert_eq!(last["server"]["stopping"], true);
         assert_eq!(last["server"]["ready"], false);
     }
-    stop.join().expect("stops");
-    let took = receiver.recv().expect("stopped");
+    stop.join().expect("server stops");
+    let took = receiver.recv().expect("shutdown time");
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
@@ -232,7 +235,7 @@ fn no_more_listen_than_may() {
     let refused = place.server.get("/api/v1/stream");
     refused.assert_refused("one too many", 503, "connected to the stream");
     drop(all);
-    place.server.wait_until("room", |_| {
+    place.server.wait_until("a stream is accepted", |_| {
         Events::listen(address, "/api/v1/stream").head.starts_with("HTTP/1.1 200")
     });
 }
@@ -270,7 +273,7 @@ fn a_thousand_models_are_told_of_quickly() {
         paths.iter().map(|path| (path.as_str(), Model::default())).collect();
     let place = Place::with(&models, |settings, _| {
         settings.each.warm_up = Some(false);
-        settings.server.poll_interval = Some("2s".parse().expect("a time"));
+        settings.server.poll_interval = Some("2s".parse().expect("a duration"));
     });
     place.server.wait_until_started();
     let mut times: Vec<Duration> = (0..10)
@@ -283,6 +286,6 @@ fn a_thousand_models_are_told_of_quickly() {
         .collect();
     times.sort();
     println!("the status of 1,000 models took {:?}", times[5]);
-    // Unoptimised, with the client's own parsing, on a machine that does other things.
+    // A debug build, with the client's parsing, on a busy machine.
     assert!(times[5] < Duration::from_secs(2), "{times:?}");
 }

@@ -1,4 +1,4 @@
-//! What admins change through the console while requests go on, and what of it is written down.
+//! Changes through the console during requests, and their entries in the audit log.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use crate::support::client::{self, Answer};
 use crate::support::fake::{Loading, Model};
 use crate::support::place::Place;
 
-/// A server of the models `m`, versions 1 and 2, and `other`.
+/// A server with versions 1 and 2 of the model `m`, and the model `other`.
 fn place() -> Place {
     let models = [
         ("models/m/1", Model::constant(1.0)),
@@ -50,13 +50,13 @@ fn audit(place: &Place) -> Vec<Value> {
 fn a_model_is_taken_out_of_service_and_put_back() {
     let place = place();
     assert_done(&post(&place, "models/m/unload", &json!({})));
-    // Nothing of it is in memory when the answer comes, and it stays so.
+    // The model is out of memory when the response arrives, and the next polls do not reload it.
     assert_eq!(place.fake.alive(), 1);
     assert_eq!(place.predict("m", "[[0]]").status, 404);
     place.wait_for_looks("models");
     assert_eq!(place.predict("m", "[[0]]").status, 404);
     assert_eq!(model(&place, "m")["offline"], true);
-    // That is no fault of the server's.
+    // An offline model does not affect readiness.
     assert_eq!(place.server.get("/readyz").status, 200);
     // A new version on disk does not bring it back.
     place.write("models/m/3", &Model::constant(3.0));
@@ -127,14 +127,14 @@ fn models_are_loaded_from_folders_that_are_served_and_no_others() {
 #[test]
 fn labels_and_batching_change_while_requests_go_on() {
     let place = place();
-    let (stops, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while !stops.load(SeqCst) {
+                while !stop.load(SeqCst) {
                     let answer = place.predict("m", "[[0]]");
                     assert_eq!(answer.status, 200, "{}", answer.text());
-                    asked.fetch_add(1, SeqCst);
+                    answered.fetch_add(1, SeqCst);
                 }
             });
         }
@@ -167,11 +167,11 @@ fn labels_and_batching_change_while_requests_go_on() {
         }
         let five = place.predict("m", "[[0], [0], [0], [0], [0]]");
         five.assert_refused("five rows", 400, "larger than maximum input batch size 3");
-        stops.store(true, SeqCst);
+        stop.store(true, SeqCst);
     });
-    assert!(asked.load(SeqCst) > 0);
-    let whats: Vec<Value> = audit(&place).iter().map(|entry| entry["what"].clone()).collect();
-    assert_eq!(whats[..4], ["set_label", "set_label", "remove_label", "remove_label"]);
+    assert!(answered.load(SeqCst) > 0);
+    let actions: Vec<Value> = audit(&place).iter().map(|entry| entry["what"].clone()).collect();
+    assert_eq!(actions[..4], ["set_label", "set_label", "remove_label", "remove_label"]);
     assert_eq!(audit(&place)[4]["details"], json!({ "batching": "on", "max_batch_size": 7 }));
 }
 

@@ -1,4 +1,4 @@
-//! Time limits of gRPC clients, as a client sees them that does not watch the time itself.
+//! gRPC deadlines, tested with a client that does not enforce them itself.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,14 +14,15 @@ use crate::support::fake::Model;
 use crate::support::grpc::{PREDICT, body};
 use crate::support::place::{Place, matrix};
 
-/// Calls at once, each of which has this much time.
+/// The number of concurrent calls.
 const CALLS: usize = 100;
-const TIME: &str = "20m";
+/// The timeout of each call, as in the `grpc-timeout` header: 20 ms.
+const TIMEOUT: &str = "20m";
 
-/// The gRPC status of each call of `message`.
+/// Sends `message` in all calls and returns their gRPC status codes.
 async fn statuses(address: SocketAddr, message: Vec<u8>) -> Vec<String> {
     let stream = TcpStream::connect(address).await.expect("connects");
-    let (client, connection) = h2::client::handshake(stream).await.expect("speaks HTTP/2");
+    let (client, connection) = h2::client::handshake(stream).await.expect("HTTP/2 handshake");
     tokio::spawn(connection);
     let message = Bytes::from(body(&message));
     let call = || async {
@@ -29,9 +30,9 @@ async fn statuses(address: SocketAddr, message: Vec<u8>) -> Vec<String> {
         let request = Request::post(format!("http://{address}{PREDICT}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
-            .header("grpc-timeout", TIME);
+            .header("grpc-timeout", TIMEOUT);
         let request = request.body(()).expect("a request");
-        let (answer, mut sending) = client.send_request(request, false).expect("begun");
+        let (answer, mut sending) = client.send_request(request, false).expect("call started");
         sending.send_data(message.clone(), true).expect("sent");
         let answer = answer.await.expect("an answer");
         let status = |headers: &HeaderMap| headers.get("grpc-status").cloned();

@@ -1,4 +1,4 @@
-//! The model that users meet first: every sample image gives its digit, whichever way it comes.
+//! The example model `digits`: each sample image gives its digit, through every API and encoding.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +36,7 @@ fn samples() -> Vec<Sample> {
     all.into_iter().map(sample).collect()
 }
 
-/// Both versions of `digits`.
+/// Serves both versions of `digits`.
 fn serve() -> TestServer {
     let mut settings = settings();
     settings.paths.push(project("models/digits"));
@@ -46,7 +46,7 @@ fn serve() -> TestServer {
     server
 }
 
-/// Whether `classes` and `probabilities` are what is known of `sample`.
+/// Asserts the expected class and probability of `sample`.
 fn check(sample: &Sample, version: i64, class: &Value, probabilities: &Value) {
     let Expected { label, v1_probability, v2_probability } = sample.expected;
     let what = format!("{} by version {version}", sample.name);
@@ -80,7 +80,7 @@ fn every_image_is_recognised_whichever_way_it_comes() {
     assert_eq!(samples.len(), 14);
     for sample in &samples {
         let standard = STANDARD.encode(&sample.bytes);
-        // Only the form carries bytes as they are; `POST /` has `b64` objects for them.
+        // Only forms carry raw bytes; JSON needs `b64` objects.
         let data = json!({"image_bytes": [{"b64": standard}]});
         for version in [1, 2] {
             let uploaded =
@@ -97,7 +97,7 @@ fn every_image_is_recognised_whichever_way_it_comes() {
             let rows = post(&server, &path, &json!({"instances": [{"b64": standard}]}));
             let row = &rows["predictions"][0];
             check(sample, version, &row["classes"], &row["probabilities"]);
-            // Numbers are printed in each server's own way, so they agree as floats.
+            // The two APIs print floats with different precision.
             assert!(
                 alike(&row["probabilities"], &uploaded["probabilities"][0], Some(1e-6)),
                 "{row}"
@@ -118,7 +118,7 @@ fn many_images_at_once_keep_their_order() {
         .iter()
         .map(|sample| ("images", Some(sample.name.as_str()), sample.bytes.as_slice()))
         .collect();
-    // Without a version the highest answers.
+    // Without a version, the highest one is used.
     for version in [None, Some(1), Some(2)] {
         let answer = upload(&server, version, &all);
         for (index, sample) in samples.iter().enumerate() {
@@ -126,7 +126,7 @@ fn many_images_at_once_keep_their_order() {
             check(sample, version.unwrap_or(2), class, odds);
         }
     }
-    // `image` goes first, wherever it stands in the form.
+    // The field `image` comes first, independent of its position in the form.
     let (first, last) = (&samples[0], &samples[13]);
     let fields: [Field; 2] =
         [("images", Some("a"), &last.bytes), ("image", Some("b"), &first.bytes)];

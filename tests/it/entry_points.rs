@@ -1,6 +1,6 @@
-//! Every way to an inference, over HTTP and gRPC: each is logged, counted under its own protocol and
-//! method, refused when its queue is full, and given up at its deadline. The ways come from the
-//! server's own tables, so that a new one without a request below fails these tests.
+//! Every route and gRPC method that runs models: its requests are logged, counted by protocol and
+//! method, refused when the batch queue is full, and ended at their deadline. The list comes from
+//! the server's own tables, so a new entry point without a request below fails these tests.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,17 +21,17 @@ use crate::support::fake::Model;
 use crate::support::grpc::Caller;
 use crate::support::place::{Place, matrix, values};
 
-/// What is sent to an entry point.
+/// The content of a request.
 enum Sent {
-    /// A payload, with its type.
+    /// A content type and a payload.
     Payload(&'static str, String),
     /// A form with an image.
     Form,
-    /// A message of gRPC.
+    /// A gRPC message.
     Message(Vec<u8>),
 }
 
-/// A request, and what it is counted under.
+/// A request and the labels of its metrics.
 struct EntryRequest {
     sent: Sent,
     protocol: &'static str,
@@ -47,7 +47,7 @@ fn predict(protocol: &'static str, content_type: &'static str, payload: String) 
     EntryRequest { sent, protocol, method: "predict", signature: "serving_default" }
 }
 
-/// A request for a route below which models are run; `None` for one that runs none.
+/// A request for a route that needs the permission *infer*; `None` if the route runs no model.
 fn route_request(path: &str) -> Option<EntryRequest> {
     let examples = |method: &'static str| {
         let payload = json!({"signature_name": method, "examples": [{"x": 1.0}]}).to_string();
@@ -77,7 +77,7 @@ fn route_request(path: &str) -> Option<EntryRequest> {
         _ if path.ends_with(":classify") => examples("classify"),
         _ if path.ends_with(":regress") => examples("regress"),
         _ if path.ends_with(":predict") => predict("tfs_rest", JSON, rows()),
-        _ => panic!("{path} is a new way to an inference: add a request for it here"),
+        _ => panic!("{path} is a new entry point: add a request for it here"),
     })
 }
 
@@ -110,12 +110,12 @@ fn message(path: &str) -> EntryRequest {
             let request = MultiInferenceRequest { tasks, input };
             (request.encode_to_vec(), "multi_inference", "regress")
         }
-        _ => panic!("{path} is a new way to an inference: add a message for it here"),
+        _ => panic!("{path} is a new entry point: add a message for it here"),
     };
     EntryRequest { sent: Sent::Message(message), protocol: "tfs_grpc", method, signature }
 }
 
-/// Every way to an inference of the model `m`, with a request for it.
+/// The path of every entry point of the model `m`, with a request for it.
 fn entry_points(place: &Place) -> Vec<(String, EntryRequest)> {
     let api = place.server.api();
     let mut all = Vec::new();
@@ -127,7 +127,7 @@ fn entry_points(place: &Place) -> Vec<(String, EntryRequest)> {
         let path = path.replace("{version}", "1").replace("{label}", "stable");
         let path = path.replace("{*rest}", "/x");
         let request = route_request(&path);
-        assert!(request.is_none() || methods.contains(&"POST"), "{path} takes no POST");
+        assert!(request.is_none() || methods.contains(&"POST"), "{path} does not accept POST");
         all.extend(request.map(|request| (path, request)));
     }
     for (path, _) in api.grpc_methods().filter(|(_, needs)| *needs == Permission::Infer) {
@@ -137,7 +137,7 @@ fn entry_points(place: &Place) -> Vec<(String, EntryRequest)> {
     all
 }
 
-/// A server of the model `m`, which takes tensors and examples, with all protocols and a log.
+/// A server with all protocols and a request log. Its model `m` takes tensors and examples.
 fn serve(model: &Model, timeout: &str) -> Place {
     let model = Model { takes_examples: true, ..model.clone() };
     let place = Place::configured(
@@ -151,7 +151,7 @@ fn serve(model: &Model, timeout: &str) -> Place {
                 ..ModelSettings::default()
             });
             settings.server.sagemaker_async_output = Some(root.to_owned());
-            settings.server.request_timeout = Some(timeout.parse().expect("a time"));
+            settings.server.request_timeout = Some(timeout.parse().expect("a duration"));
             settings.server.num_batch_threads = Some(1);
             settings.server.inline_budget_micros = Some(0);
             settings.batching.batching = Some("on".to_owned());
@@ -194,14 +194,14 @@ fn send(place: &Place, path: &str, sent: &Sent) {
         }
         Sent::Message(message) => {
             let caller = Caller::connect(place.server.grpc_address()).expect("connects");
-            // The path lives as long as this test runs.
+            // `Caller` needs a static path; the test may leak it.
             let path: &'static str = Box::leak(path.to_owned().into_boxed_str());
             let _ = caller.call(path, message.clone());
         }
     }
 }
 
-/// How often a request of this entry point came to `code`.
+/// The number of requests to this entry point that ended with `code`.
 fn count(place: &Place, entry: &EntryRequest, code: &str) -> u64 {
     let EntryRequest { protocol, method, signature, .. } = entry;
     let series = format!(
@@ -211,12 +211,12 @@ fn count(place: &Place, entry: &EntryRequest, code: &str) -> u64 {
     whole(place.metric(&series))
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // It counts.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The value of a counter.
 fn whole(value: Option<f64>) -> u64 {
     value.unwrap_or(0.0) as u64
 }
 
-/// How many requests were logged.
+/// The number of logged requests.
 fn logged(place: &Place) -> u64 {
     place.server.engine.flush_logs(Duration::from_secs(20));
     whole(place.metric("tensorserve_logged_requests_total{model=\"m\",result=\"written\"}"))
@@ -225,7 +225,7 @@ fn logged(place: &Place) -> u64 {
 fn wait_for(what: &str, path: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{path}: {what}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{path}: not reached: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -236,8 +236,8 @@ fn every_entry_point_is_logged_and_counted_under_its_own_name() {
     for (path, entry) in entry_points(&place) {
         let (counted, written) = (count(&place, &entry, "OK"), logged(&place));
         send(&place, &path, &entry.sent);
-        wait_for("it is not counted once", &path, || count(&place, &entry, "OK") == counted + 1);
-        wait_for("it is not logged once", &path, || logged(&place) == written + 1);
+        wait_for("counted once", &path, || count(&place, &entry, "OK") == counted + 1);
+        wait_for("logged once", &path, || logged(&place) == written + 1);
     }
 }
 
@@ -246,7 +246,7 @@ async fn every_entry_point_sheds_load_and_keeps_deadlines() {
     let place = serve(&Model::gated(), "500ms");
     for (path, entry) in entry_points(&place) {
         let before = ["UNAVAILABLE", "DEADLINE_EXCEEDED"].map(|code| count(&place, &entry, code));
-        // One run holds the one batch thread, one batch may wait, and there are three requests.
+        // A run blocks the only batch thread, and the queue has room for one of three requests.
         let gate = place.fake.runs_gate();
         let running = place.enqueue(&[&[1.0]]);
         place.wait_for_runs_at_gate(1);
@@ -259,9 +259,9 @@ async fn every_entry_point_sheds_load_and_keeps_deadlines() {
             }
         });
         gate.open();
-        assert_eq!(values(running.await), [1.0], "{path}: what runs is not disturbed");
+        assert_eq!(values(running.await), [1.0], "{path}: the current run is affected");
         gate.close();
     }
-    // Of each entry point only the run before it was answered.
+    // For each entry point, only the blocking run succeeded.
     assert_eq!(logged(&place), entry_points(&place).len() as u64);
 }

@@ -1,4 +1,4 @@
-//! HTTPS: good and bad certificates, on both sides, and clients that speak something else.
+//! HTTPS: valid and invalid certificates on both sides, and clients that do not speak TLS.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ use crate::support::place::Place;
 use crate::support::process::{Process, tensorserve};
 use crate::support::server::settings;
 
-/// A certificate authority with a folder for what it makes.
+/// A certificate authority with a directory for its certificates and keys.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub root: String,
@@ -38,16 +38,16 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         let root = params.self_signed(&key).expect("a root").pem();
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("temporary directory");
         Authority { issuer: Issuer::new(params, key), root, folder }
     }
 
-    /// Certificate and key for `name`.
+    /// A certificate and a key for `name`.
     pub fn sign(&self, name: &str) -> (String, String) {
         self.sign_with(name, |_| ())
     }
 
-    /// The same, not as usual.
+    /// Like [`Authority::sign`], with changed parameters.
     pub fn sign_with(
         &self,
         name: &str,
@@ -70,14 +70,14 @@ impl Authority {
         path
     }
 
-    /// Settings of a server with a certificate from here.
+    /// Gives the HTTP port a certificate of this authority.
     pub fn certify(&self, settings: &mut Settings) {
         let (certificate, key) = self.sign("127.0.0.1");
         settings.server.http_tls_certificate = Some(self.file("server.crt", &certificate));
         settings.server.http_tls_key = Some(self.file("server.key", &key));
     }
 
-    /// A client that trusts this authority, and shows a certificate if it has one.
+    /// A client that trusts this authority and presents the certificate `own`, if any.
     pub fn client(&self, own: Option<(String, String)>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(certificate(&self.root)).expect("a root");
@@ -103,11 +103,11 @@ pub type Connection = StreamOwned<ClientConnection, TcpStream>;
 
 fn plain(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("connects");
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a limit");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
     stream
 }
 
-/// A connection that says what it is going to speak.
+/// A connection that offers `protocol` in ALPN.
 pub fn connect_as(address: SocketAddr, client: &Arc<ClientConfig>, protocol: &[u8]) -> Connection {
     let mut client = ClientConfig::clone(client);
     client.alpn_protocols = vec![protocol.to_vec()];
@@ -120,7 +120,7 @@ pub fn connect(address: SocketAddr, client: &Arc<ClientConfig>) -> Connection {
     StreamOwned::new(connection, plain(address))
 }
 
-/// Sends a request, and reads one answer of a kept connection.
+/// Sends a request and reads the response; the connection stays open.
 pub fn ask(stream: &mut Connection, head: &str, body: &str) -> io::Result<String> {
     let length = body.len();
     write!(stream, "{head} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}")?;
@@ -158,7 +158,7 @@ fn requests_are_answered_over_one_connection() {
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.contains(&format!("[[{value}]")), "{answer}");
     }
-    // More than a record, in both directions.
+    // More than one TLS record in each direction.
     let rows = vec!["[1.5]"; 20_000].join(",");
     let body = format!("{{\"instances\": [{rows}]}}");
     let answer = ask(&mut stream, PREDICT, &body).expect("an answer");
@@ -172,10 +172,10 @@ fn a_client_checks_the_server() {
     let place = serve(&authority, |_| ());
     let stranger = Authority::new();
     let mut stream = connect(place.server.address, &stranger.client(None));
-    let error = ask(&mut stream, "GET /healthz", "").expect_err("not trusted");
+    let error = ask(&mut stream, "GET /healthz", "").expect_err("untrusted server accepted");
     assert!(error.to_string().contains("certificate"), "{error}");
     let mut stream = connect(place.server.address, &authority.client(None));
-    assert!(ask(&mut stream, "GET /healthz", "").expect("trusted").ends_with("ok\n"));
+    assert!(ask(&mut stream, "GET /healthz", "").expect("trusted server").ends_with("ok\n"));
 }
 
 #[test]
@@ -190,26 +190,26 @@ fn a_server_checks_its_clients_if_it_is_told_to() {
         ask(&mut stream, "GET /healthz", "")
     };
     let known = authority.sign("client");
-    assert!(ask_with(&mutual, Some(known.clone())).expect("known").ends_with("ok\n"));
-    // Which error a client sees depends on whether it still writes when it is refused.
-    ask_with(&mutual, None).expect_err("no certificate");
+    assert!(ask_with(&mutual, Some(known.clone())).expect("known client").ends_with("ok\n"));
+    // The kind of error depends on whether the client still writes when it is refused.
+    ask_with(&mutual, None).expect_err("client without a certificate accepted");
     let stranger = Authority::new().sign("client");
-    ask_with(&mutual, Some(stranger.clone())).expect_err("of somebody else");
-    // Those without one are let in, those with a wrong one are not.
+    ask_with(&mutual, Some(stranger.clone())).expect_err("foreign certificate accepted");
+    // Clients without a certificate are accepted, clients with an invalid one are refused.
     let lax = serve(&authority, |settings| {
         settings.server.http_tls_client_ca = Some(roots);
         settings.server.http_tls_verify_clients = Some(false);
     });
-    assert!(ask_with(&lax, None).expect("let in").ends_with("ok\n"));
-    assert!(ask_with(&lax, Some(known)).expect("known").ends_with("ok\n"));
-    ask_with(&lax, Some(stranger)).expect_err("of somebody else");
+    assert!(ask_with(&lax, None).expect("client without a certificate").ends_with("ok\n"));
+    assert!(ask_with(&lax, Some(known)).expect("known client").ends_with("ok\n"));
+    ask_with(&lax, Some(stranger)).expect_err("foreign certificate accepted");
 }
 
-/// What comes until the other side closes, and how long that takes.
+/// All bytes until the server closes the connection, and the time until then.
 fn until_closed(stream: &mut impl Read) -> (String, Duration) {
     let start = Instant::now();
     let mut rest = Vec::new();
-    // An end without a farewell is an end.
+    // A close without a TLS close_notify is accepted.
     let _ = stream.read_to_end(&mut rest);
     (String::from_utf8_lossy(&rest).into_owned(), start.elapsed())
 }
@@ -223,7 +223,7 @@ fn a_request_in_the_clear_is_told_what_the_port_speaks() {
     let (answer, _) = until_closed(&mut stream);
     assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
     assert!(answer.ends_with("{\"error\": \"this port requires HTTPS; use https://\"}"));
-    // What is neither is let go.
+    // Bytes that are neither HTTP nor TLS close the connection.
     let mut stream = plain(place.server.address);
     stream.write_all(&[0x16, 0x03, 0xff, 0xff, 0xff, 1, 2, 3]).expect("sent");
     until_closed(&mut stream);
@@ -235,8 +235,8 @@ fn a_request_in_the_clear_is_told_what_the_port_speaks() {
 fn handshakes_and_heads_must_come_in_time() {
     let authority = Authority::new();
     let place = serve(&authority, |settings| {
-        settings.server.header_timeout = Some("1s".parse().expect("a time"));
-        settings.server.shutdown_timeout = Some("20s".parse().expect("a time"));
+        settings.server.header_timeout = Some("1s".parse().expect("a duration"));
+        settings.server.shutdown_timeout = Some("20s".parse().expect("a duration"));
     });
     let address = place.server.address;
     for begun in [&b""[..], b"\x16\x03", b"\x16\x03\x01\x02\x00\x01"] {
@@ -245,14 +245,14 @@ fn handshakes_and_heads_must_come_in_time() {
         let (_, time) = until_closed(&mut stream);
         assert!(time < Duration::from_secs(10), "{begun:?}: {time:?}");
     }
-    // The head of a second request that stops half-way.
+    // Half of the head of a second request.
     let mut stream = connect(address, &authority.client(None));
     ask(&mut stream, "GET /healthz", "").expect("an answer");
     stream.write_all(b"GET /healthz HT").expect("sent");
     stream.flush().expect("sent");
     let (_, time) = until_closed(&mut stream);
     assert!(time < Duration::from_secs(10), "{time:?}");
-    // Idle connections and half handshakes do not hold a stop up.
+    // Idle connections and incomplete handshakes do not delay the shutdown.
     let mut idle = connect(address, &authority.client(None));
     ask(&mut idle, "GET /healthz", "").expect("an answer");
     let half = plain(address);
@@ -305,7 +305,7 @@ fn what_is_wrong_with_files_is_told_at_the_start() {
         settings.server.http_tls_client_ca = roots.map(Path::to_owned);
         let config = Config::new(settings, &Environment::default());
         let started = config.and_then(|c| Server::start(&c, Platforms::new(Vec::new())));
-        started.err().expect("it does not start").message().to_owned()
+        started.err().expect("server must not start").message().to_owned()
     };
     let named = |path: &Path, setting: &str| format!("{setting}: {}: ", path.display());
     let cases = [
@@ -339,7 +339,7 @@ fn what_is_wrong_with_files_is_told_at_the_start() {
     let mut half = settings();
     half.server.http_tls_certificate = Some(certificate);
     half.server.http_tls_verify_clients = Some(true);
-    let error = Config::new(half, &Environment::default()).expect_err("half");
+    let error = Config::new(half, &Environment::default()).expect_err("incomplete settings");
     for part in ["http_tls_key is missing", "http_tls_verify_clients needs http_tls_client_ca"] {
         assert!(error.message().contains(part), "{error}");
     }

@@ -1,4 +1,4 @@
-//! Versions come, take over, fail and go, while clients keep asking.
+//! Versions load, replace each other, fail and unload while clients send requests.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -29,7 +29,7 @@ fn a_new_version_loads_beside_the_old_one_and_takes_over() {
     assert_eq!(place.state("m", 1), state("AVAILABLE", ""));
     assert_eq!(place.server.get("/readyz").status, 200);
     place.fake.loads_gate().open();
-    place.server.wait_until("it takes over", |_| place.constant("m") == Some(2.0));
+    place.server.wait_until("the new version serves", |_| place.constant("m") == Some(2.0));
     place.wait_for_state("m", 1, "END");
     assert_eq!(place.state("m", 1), state("END", ""));
     assert_eq!(place.state("m", 2), state("AVAILABLE", ""));
@@ -39,7 +39,7 @@ fn a_new_version_loads_beside_the_old_one_and_takes_over() {
 fn requests_under_way_finish_on_the_old_version() {
     let model = Model { is_gated: true, ..Model::constant(1.0) };
     let place = Place::of(&model, |settings| {
-        // Runs that wait must not hold up connections.
+        // Waiting runs must not block the connection threads.
         settings.server.inline_budget_micros = Some(0);
         settings.server.num_batch_threads = Some(4);
     });
@@ -47,7 +47,7 @@ fn requests_under_way_finish_on_the_old_version() {
         let old = scope.spawn(|| place.constant("m"));
         place.wait_for_runs_at_gate(1);
         place.write("models/m/2", &Model::constant(2.0));
-        // Another request before then would wait with the first.
+        // An earlier request would run on version 1 and wait at the gate.
         place.wait_for_state("m", 2, "AVAILABLE");
         assert_eq!(place.constant("m"), Some(2.0));
         place.wait_for_state("m", 1, "UNLOADING");
@@ -140,9 +140,9 @@ fn a_version_that_fails_to_load_leaves_the_old_one_alone() {
     assert_eq!(place.constant("m"), Some(1.0));
     assert_eq!(place.server.get("/readyz").status, 200);
     assert_eq!(place.metric("tensorserve_loads_total{model=\"m\",result=\"error\"}"), Some(1.0));
-    // The one after it is not held up.
+    // The next version is not affected.
     place.write("models/m/3", &Model::constant(3.0));
-    place.server.wait_until("it takes over", |_| place.constant("m") == Some(3.0));
+    place.server.wait_until("the new version serves", |_| place.constant("m") == Some(3.0));
 }
 
 #[test]
@@ -157,22 +157,22 @@ fn a_load_that_panics_has_failed_and_the_server_goes_on() {
     assert_eq!(place.metric("tensorserve_panics_total"), Some(1.0));
     assert_eq!(place.constant("m"), Some(1.0));
     place.write("models/m/3", &Model::constant(3.0));
-    place.server.wait_until("it takes over", |_| place.constant("m") == Some(3.0));
+    place.server.wait_until("the new version serves", |_| place.constant("m") == Some(3.0));
 }
 
 #[test]
 fn a_failed_load_is_tried_again_when_the_files_change() {
     let place = Place::of(&Model { loading: Loading::Fails, ..Model::default() }, |settings| {
-        // Not just because time has passed.
+        // No retries after a delay.
         settings.server.max_load_retries = Some(0);
     });
     let folder = place.path("models/m/1");
     assert_eq!(place.state("m", 1), state("END", "this model does not load"));
     assert_eq!(place.constant("m"), None);
     place.wait_for_looks("models");
-    assert_eq!(place.fake.loads(&folder), 1, "nothing has changed");
+    assert_eq!(place.fake.loads(&folder), 1, "a load without a change of the files");
     Model::constant(1.0).write_marker(&folder);
-    place.server.wait_until("it loads", |_| place.constant("m") == Some(1.0));
+    place.server.wait_until("the model is loaded", |_| place.constant("m") == Some(1.0));
     assert_eq!(place.state("m", 1), state("AVAILABLE", ""));
 }
 
@@ -183,14 +183,14 @@ fn files_that_are_no_model_are_looked_at_again_when_they_change() {
     assert_eq!(place.state("m", 1), state("END", "its files are no model"));
     assert_eq!(place.fake.loads(&folder), 0);
     Model::constant(1.0).write_marker(&folder);
-    place.server.wait_until("it loads", |_| place.constant("m") == Some(1.0));
+    place.server.wait_until("the model is loaded", |_| place.constant("m") == Some(1.0));
 }
 
 #[test]
 fn a_failed_load_is_tried_again_after_a_while() {
     let place = Place::of(&Model { loading: Loading::FailsOnce, ..Model::constant(1.0) }, |_| ());
     assert_eq!(place.state("m", 1), state("END", "this model does not load yet"));
-    place.server.wait_until("it loads", |_| place.constant("m") == Some(1.0));
+    place.server.wait_until("the model is loaded", |_| place.constant("m") == Some(1.0));
     assert_eq!(place.server.get("/readyz").status, 200);
 }
 
@@ -202,12 +202,12 @@ fn a_slow_load_holds_up_no_other_model() {
     place.wait_for_load_at_gate();
     assert_eq!(place.constant("a"), Some(1.0));
     place.write("models/a/2", &Model::constant(2.0));
-    place.server.wait_until("the other takes over", |_| place.constant("a") == Some(2.0));
+    place.server.wait_until("a serves version 2", |_| place.constant("a") == Some(2.0));
     place.wait_for_state("a", 1, "END");
     assert_eq!(place.state("b", 1), state("LOADING", ""));
     assert_eq!(place.constant("b"), None);
     place.fake.loads_gate().open();
-    place.server.wait_until("it loads", |_| place.constant("b") == Some(5.0));
+    place.server.wait_until("the model is loaded", |_| place.constant("b") == Some(5.0));
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn no_more_loads_at_once_than_load_threads() {
     let slow = Model { loading: Loading::Gated, ..Model::default() };
     let models = ["models/a/1", "models/b/1", "models/c/1"].map(|path| (path, slow.clone()));
     let place = Place::with(&models, |settings, _| settings.server.load_threads = Some(2));
-    place.server.wait_until("two loads", |_| place.fake.loads_gate().waiting() == 2);
+    place.server.wait_until("two loads at the gate", |_| place.fake.loads_gate().waiting() == 2);
     place.wait_for_looks("models");
     assert_eq!(place.fake.loads_gate().waiting(), 2);
     place.fake.loads_gate().open();
@@ -229,7 +229,7 @@ fn a_small_model_is_loaded_again_only_where_threads_make_a_difference() {
     let loads_of = |name: &str| {
         let folder = format!("models/{name}/1");
         place.write(&folder, &Model::constant(1.0));
-        place.server.wait_until("it is ready", |_| place.constant(name) == Some(1.0));
+        place.server.wait_until("the model is ready", |_| place.constant(name) == Some(1.0));
         place.fake.loads(&place.path(&folder))
     };
     assert_eq!(loads_of("a"), cores.min(2));
@@ -242,15 +242,14 @@ fn other_files_in_the_folder_of_a_serving_version_change_nothing() {
     let place = Place::of(&Model::constant(1.0), |_| ());
     let folder = place.path("models/m/1");
     let loads = place.fake.loads(&folder);
-    fs::rename(&folder, place.path("old")).expect("moves");
+    fs::rename(&folder, place.path("old")).expect("renamed");
     place.write("models/m/1", &Model::constant(10.0));
     place.wait_for_looks("models");
-    // As in TensorFlow Serving, a version is what it was loaded as: other files are another
-    // version.
+    // As in TensorFlow Serving, a loaded version does not change: other files need another number.
     assert_eq!(place.constant("m"), Some(1.0));
     assert_eq!(place.fake.loads(&folder), loads);
     place.write("models/m/2", &Model::constant(2.0));
-    place.server.wait_until("it takes over", |_| place.constant("m") == Some(2.0));
+    place.server.wait_until("the new version serves", |_| place.constant("m") == Some(2.0));
 }
 
 #[test]
@@ -258,11 +257,11 @@ fn a_version_that_comes_back_is_loaded_as_it_is_then() {
     let place = Place::of(&Model::constant(1.0), |_| ());
     place.write("models/m/2", &Model::constant(2.0));
     place.wait_for_state("m", 1, "END");
-    fs::remove_dir_all(place.path("models/m/2")).expect("removes");
-    place.server.wait_until("the one before is back", |_| place.constant("m") == Some(1.0));
+    fs::remove_dir_all(place.path("models/m/2")).expect("removed");
+    place.server.wait_until("version 1 serves again", |_| place.constant("m") == Some(1.0));
     place.wait_for_state("m", 2, "END");
     place.write("models/m/2", &Model::constant(20.0));
-    place.server.wait_until("it takes over", |_| place.constant("m") == Some(20.0));
+    place.server.wait_until("the new version serves", |_| place.constant("m") == Some(20.0));
 }
 
 #[test]
@@ -270,7 +269,7 @@ fn a_version_that_is_deleted_while_it_loads_does_not_stay() {
     let place = Place::of(&Model::constant(1.0), |_| ());
     place.write("models/m/2", &Model { loading: Loading::Gated, ..Model::constant(2.0) });
     place.wait_for_load_at_gate();
-    fs::remove_dir_all(place.path("models/m/2")).expect("removes");
+    fs::remove_dir_all(place.path("models/m/2")).expect("removed");
     place.wait_for_looks("models");
     place.fake.loads_gate().open();
     place.wait_for_state("m", 2, "END");

@@ -1,4 +1,4 @@
-//! Batching parameters that change while the model serves: nothing is loaded, nothing is lost.
+//! Batching parameters change while the model serves, without a load or a failed request.
 
 use std::fs;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::support::place::Place;
 use crate::support::server::{TestServer, config, settings};
 use crate::support::wait;
 
-/// The model with batches of at most `rows` rows.
+/// The model `m` with a maximum batch size of `rows`.
 fn sources(place: &Place, rows: usize) -> Vec<SourceConfig> {
     let mut settings = settings();
     settings.batching.batching = Some("on".into());
@@ -23,7 +23,7 @@ fn sources(place: &Place, rows: usize) -> Vec<SourceConfig> {
 }
 
 fn reload(place: &Place, rows: usize) {
-    wait(place.server.engine.reload(sources(place, rows))).expect("reloads");
+    wait(place.server.engine.reload(sources(place, rows))).expect("reload succeeds");
 }
 
 #[test]
@@ -36,13 +36,13 @@ fn parameters_change_under_load_without_a_load_or_a_failed_request() {
     });
     place.server.wait_until_started();
     let loads = place.fake.loads(&place.path("models/m/1"));
-    let (over, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         for client in 0..4 {
-            let (place, over, asked) = (&place, &over, &asked);
+            let (place, stop, sent) = (&place, &stop, &sent);
             scope.spawn(move || {
-                while !over.load(SeqCst) {
-                    let number = asked.fetch_add(1, SeqCst) * 4 + client;
+                while !stop.load(SeqCst) {
+                    let number = sent.fetch_add(1, SeqCst) * 4 + client;
                     let answer = place.predict("m", &format!("[[{number}], [1]]"));
                     assert_eq!(answer.status, 200, "{}", answer.text());
                     #[allow(clippy::cast_precision_loss)]
@@ -51,36 +51,36 @@ fn parameters_change_under_load_without_a_load_or_a_failed_request() {
                 }
             });
         }
-        let limit_is = |rows: usize| {
+        let try_limit = |rows: usize| {
             let request = |rows: usize| place.predict("m", &format!("{:?}", vec![[0]; rows]));
             let refused = request(rows + 1);
-            let words = format!("larger than maximum input batch size {rows}");
-            (request(rows).status, refused.status, refused.text().contains(&words))
+            let part = format!("larger than maximum input batch size {rows}");
+            (request(rows).status, refused.status, refused.text().contains(&part))
         };
         for round in 0..20 {
-            let before = asked.load(SeqCst);
+            let before = sent.load(SeqCst);
             let rows = 2 + 3 * (round % 2);
             reload(&place, rows);
-            // At once for who asks after the change.
-            assert_eq!(limit_is(rows), (200, 400, true), "{rows} rows");
-            place.server.wait_until("requests", |_| asked.load(SeqCst) > before + 8);
+            // Requests after the change see it at once.
+            assert_eq!(try_limit(rows), (200, 400, true), "{rows} rows");
+            place.server.wait_until("8 more requests", |_| sent.load(SeqCst) > before + 8);
         }
-        over.store(true, SeqCst);
+        stop.store(true, SeqCst);
     });
     assert_eq!(place.fake.loads(&place.path("models/m/1")), loads);
     assert_eq!(place.fake.alive(), 1);
-    // What comes after it still can take its place.
+    // The next version still replaces the changed one.
     place.write("models/m/2", &Model::constant(2.0));
-    place.server.wait_until("it takes over", |_| {
-        place.fake.alive() == 1 && place.state("m", 2).is_some_and(|(is, _)| is == "AVAILABLE")
+    place.server.wait_until("version 2 serves", |_| {
+        place.fake.alive() == 1 && place.state("m", 2).is_some_and(|(s, _)| s == "AVAILABLE")
     });
 }
 
 #[test]
 fn a_versions_own_file_of_parameters_is_read_again() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let folder = root.path().join("m/1");
-    fs::create_dir(root.path().join("m")).expect("folder");
+    fs::create_dir(root.path().join("m")).expect("directory");
     Model::default().write(&folder);
     let mut settings = settings();
     settings.paths.push(root.path().to_owned());
@@ -95,13 +95,15 @@ fn a_versions_own_file_of_parameters_is_read_again() {
     };
     assert!(!refuses(3));
     let loads = fake.loads(&folder);
-    fs::write(folder.join("batching_params.pbtxt"), "max_batch_size { value: 2 }").expect("file");
-    server.wait_until("it is read", |_| refuses(3));
-    // One that cannot be read changes nothing.
-    fs::write(folder.join("batching_params.pbtxt"), "max_batch_size {").expect("file");
+    fs::write(folder.join("batching_params.pbtxt"), "max_batch_size { value: 2 }")
+        .expect("written");
+    server.wait_until("the limit is 2", |_| refuses(3));
+    // A malformed file changes nothing.
+    fs::write(folder.join("batching_params.pbtxt"), "max_batch_size {").expect("written");
     thread::sleep(std::time::Duration::from_millis(300));
     assert!(refuses(3) && !refuses(2));
-    fs::write(folder.join("batching_params.pbtxt"), "max_batch_size { value: 4 }").expect("file");
-    server.wait_until("it is read", |_| !refuses(3) && refuses(5));
+    fs::write(folder.join("batching_params.pbtxt"), "max_batch_size { value: 4 }")
+        .expect("written");
+    server.wait_until("the limit is 4", |_| !refuses(3) && refuses(5));
     assert_eq!(fake.loads(&folder), loads);
 }

@@ -1,9 +1,9 @@
-//! Integration tests: whole servers on free ports, spoken to over sockets.
+//! Integration tests: complete servers on free ports, with clients over sockets.
 //!
 //! * `fake` platform: batching, lifecycle and protocols without libtensorflow;
-//! * real models: what the reference servers answer, case by case.
+//! * real models: the responses of the reference servers, case by case.
 //!
-//! A test of a platform is compiled with the feature of that platform. Every build has TensorFlow.
+//! Tests of a platform are compiled with its feature. Every build includes TensorFlow.
 #![allow(
     missing_docs,
     unreachable_pub,

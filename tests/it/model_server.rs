@@ -1,4 +1,4 @@
-//! The command line of TensorFlow Serving, on real models.
+//! The command line of TensorFlow Serving, with real models.
 
 use std::fs;
 use std::net::TcpListener;
@@ -25,7 +25,7 @@ fn version_and_help() {
     let help = ended(&mut command(&["--help"]));
     assert!(help.status.success());
     assert!(help.stdout.starts_with("usage: tensorflow_model_server\nFlags:\n"));
-    // The same by the first argument.
+    // The name as the first argument has the same effect.
     let by_argument = run(&["tensorflow_model_server", "--version"]);
     assert_eq!(by_argument.stdout, answer.stdout);
     assert_eq!(run(&["tensorflow_model_server", "--help"]).stdout, help.stdout);
@@ -55,7 +55,7 @@ fn one_model_is_served_and_unknown_flags_are_told() {
     ];
     let place = Place::start(&flags, |_| ());
     assert_eq!(place.value("m"), Some(2.5));
-    // Leading zeros of a version are none of its number.
+    // Leading zeros in a version number are ignored.
     assert_eq!(place.value("m/versions/123"), Some(2.5));
     assert_eq!(place.value("m/versions/00000123"), Some(2.5));
     let status = get(place.process.address, "/v1/models/m").json();
@@ -68,7 +68,7 @@ fn one_model_is_served_and_unknown_flags_are_told() {
     ] {
         assert!(log.contains(part), "{part:?} is not in: {log}");
     }
-    // All interfaces, as there, and no headers for browsers unless asked for.
+    // As in TensorFlow Serving: all interfaces, and no CORS headers by default.
     let loopback = if TcpListener::bind("[::1]:0").is_ok() { "[::1]" } else { "127.0.0.1" };
     let address = format!("{loopback}:{}", place.process.address.port());
     let answer = get(address.parse().expect("an address"), "/v1/models/m");
@@ -79,9 +79,9 @@ fn one_model_is_served_and_unknown_flags_are_told() {
 
 #[test]
 fn a_value_that_is_none_ends_the_start() {
-    for wrong in ["--port=many", "--enable_batching=maybe", "--per_process_gpu_memory_fraction=x"] {
-        let answer = ended(&mut command(&[wrong]));
-        assert_eq!(answer.status.code(), Some(255), "{wrong}");
+    for flag in ["--port=many", "--enable_batching=maybe", "--per_process_gpu_memory_fraction=x"] {
+        let answer = ended(&mut command(&[flag]));
+        assert_eq!(answer.status.code(), Some(255), "{flag}");
         assert!(answer.stderr.contains("Couldn't interpret value"), "{}", answer.stderr);
         assert!(answer.stderr.contains("usage: "), "{}", answer.stderr);
     }
@@ -109,7 +109,7 @@ fn mistakes_at_the_start_are_told_as_there() {
          server_options.grpc_socket_path must be set.",
     );
     fails(&["--model_config_file=/no/such"], "NOT_FOUND: /no/such; No such file or directory");
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let file = root.path().join("models.config");
     let flag = format!("--model_config_file={}", file.display());
     let model = |name: &str| listed(name, Path::new("/m"), "");
@@ -174,14 +174,14 @@ fn a_new_list_takes_over_under_load_and_a_bad_one_changes_nothing() {
         }
         answers
     });
-    // The same version number, of another model in another folder; and one more model.
+    // The same version number from another directory, and one more model.
     let root = place.root.path();
     let second = listed("m", &root.join("second/m"), "");
     let other = listed("other", &data(HALF_PLUS_TWO), "");
     place.write_list(&list(&[second.clone(), other]));
-    place.wait_until("the other model serves", |place| place.value("m") == Some(3.5));
-    place.wait_until("one more model", |place| place.value("other") == Some(2.5));
-    // Mistakes of each kind.
+    place.wait_until("the second directory serves", |place| place.value("m") == Some(3.5));
+    place.wait_until("the other model serves", |place| place.value("other") == Some(2.5));
+    // One list for each kind of mistake.
     for (text, part) in [
         ("model_config_list {\n  config { name: 7 }\n}", "2:18: "),
         (&list(&[second.clone(), second.clone()]), "Illegal to list model m multiple times"),
@@ -193,12 +193,14 @@ fn a_new_list_takes_over_under_load_and_a_bad_one_changes_nothing() {
         assert!(place.log().contains("the models stay unchanged"));
         assert_eq!(place.value("other"), Some(2.5));
     }
-    // A model whose folder is missing holds up no other, and what is not named goes.
+    // A missing directory does not affect other models, and unlisted models are unloaded.
     let missing = listed("missing", &root.join("nowhere"), "");
     place.write_list(&list(&[second, missing]));
-    place.wait_until("it goes", |place| place.value("other").is_none());
-    place.wait_until("it is told", |place| place.log().contains("{name: missing} due to error"));
-    stop.send(()).expect("it runs");
+    place.wait_until("the other model is unloaded", |place| place.value("other").is_none());
+    place.wait_until("error in the log", |place| {
+        place.log().contains("{name: missing} due to error")
+    });
+    stop.send(()).expect("running client");
     assert_eq!(load.join().expect("no request failed"), [2.5, 3.5]);
 }
 
@@ -219,7 +221,7 @@ fn batching_parameters_are_read_again_with_the_list() {
         || post(place.process.address, "/v1/models/m:predict", r#"{"instances": [1, 2, 3]}"#);
     assert_eq!(three().status, 400);
     fs::write(place.root.path().join("batching"), "max_batch_size { value: 8 }").expect("written");
-    place.wait_until("they are in effect", |_| three().status == 200);
+    place.wait_until("the new batch size is in effect", |_| three().status == 200);
     assert!(place.log().contains("has new batching parameters"), "{}", place.log());
 }
 
@@ -242,7 +244,7 @@ fn batching_parameters_are_in_effect() {
     assert_eq!(rows(16).status, 200);
     let message = "Task size 17 is larger than maximum input batch size 16";
     rows(17).assert_refused("17 rows", 400, message);
-    let bad = tempfile::tempdir().expect("temporary folder");
+    let bad = tempfile::tempdir().expect("temporary directory");
     let file: PathBuf = bad.path().join("batching");
     fs::write(&file, "max_batch_size { value: 16 } allowed_batch_sizes: 8").expect("written");
     let flag = format!("--batching_parameters_file={}", file.display());
@@ -311,7 +313,7 @@ fn versions_are_looked_for_once_if_told_so() {
     });
     assert_eq!(place.value("default"), Some(2.5));
     link(&data(HALF_PLUS_THREE).join("00000123"), &place.root.path().join("m/2"));
-    // More than the time between two looks by default.
+    // Longer than the default poll interval.
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(place.value("default"), Some(2.5));
     assert!(!place.log().contains("version 2"), "{}", place.log());

@@ -1,4 +1,4 @@
-//! TensorFlow Serving's own cases that need a process: what its models, folders and queues do.
+//! Cases from TensorFlow Serving's own tests that need a process: models, directories, queues.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use crate::support::model_server::{
 };
 use crate::support::{data, link};
 
-/// Version numbers and states of a model, the newest first.
+/// The version numbers and states of a model, the newest first.
 fn versions(place: &Place, model: &str) -> Vec<(String, String)> {
     let status = get(place.process.address, &format!("/v1/models/{model}")).json();
     let all = status["model_version_status"].as_array().cloned().unwrap_or_default();
@@ -84,7 +84,7 @@ fn of_two_folders_with_one_number_one_serves_and_others_are_no_versions() {
         link(&data(HALF_PLUS_THREE).join("00000123"), &root.join("m/next"));
     });
     assert_eq!(available(&place, "default"), ["1"]);
-    // As there, the last in the order of their bytes.
+    // As in TensorFlow Serving, the last name in byte order wins.
     assert_eq!(place.value("default"), Some(3.5));
 }
 
@@ -96,7 +96,7 @@ fn a_version_whose_folder_is_renamed_is_another_version() {
     assert_eq!(available(&place, "default"), ["1"]);
     let folder = place.root.path().join("m");
     std::fs::rename(folder.join("1"), folder.join("2")).expect("renamed");
-    place.wait_until("it takes over", |place| available(place, "default") == ["2"]);
+    place.wait_until("version 2 serves", |place| available(place, "default") == ["2"]);
     assert_eq!(place.value("default/versions/1"), None);
     assert_eq!(place.value("default/versions/2"), Some(2.5));
 }
@@ -138,7 +138,7 @@ fn a_full_queue_refuses_in_the_words_people_know() {
     });
     let (answered, refused) = (answered.into_inner(), refused.into_inner());
     assert!(answered >= 1 && refused >= 1, "{answered} answered, {refused} refused");
-    // It recovers.
+    // The queue accepts requests again.
     let answer = post(address, "/v1/models/default:predict", r#"{"instances": [[1.0]]}"#);
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
@@ -165,7 +165,7 @@ fn batches_of_matrices_give_everybody_their_own() {
                     for rows in 1..=4 {
                         let value = f64::from(number * 10 + rows);
                         let matrices = |value: f64| {
-                            let rows = usize::try_from(rows).expect("small");
+                            let rows = usize::try_from(rows).expect("in range");
                             json!(vec![vec![vec![value; 3]; 3]; rows])
                         };
                         let body = json!({"instances": matrices(value)}).to_string();
@@ -191,7 +191,7 @@ fn of_several_mistakes_the_first_check_speaks() {
         let answer = post(place.process.address, &format!("/v1/models/{target}"), body);
         (answer.status, answer.error())
     };
-    // Form of the path, of the body, the model, the signature, the values.
+    // The order of the checks: path, body, model, signature, values.
     let cases = [
         ("none:predicts", "{", 400, "Malformed request: POST /v1/models/none:predicts"),
         ("none:predict", "{", 400, "JSON Parse error: Missing a name for object member."),

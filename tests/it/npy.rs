@@ -1,4 +1,4 @@
-//! Arrays as NumPy itself saves them (`tests/cases/npy.json`), read and written.
+//! Arrays that NumPy saved (`tests/cases/npy.json`), read and written.
 
 use std::fs;
 
@@ -41,7 +41,7 @@ fn values(tensor: &Tensor) -> Values {
 fn numpys_own_files_are_read_and_written() {
     let text = fs::read_to_string(project("tests/cases/npy.json")).expect("cases");
     let cases: Vec<Case> = serde_json::from_str(&text).expect("cases");
-    assert_eq!(cases.len(), 63, "cases went missing");
+    assert_eq!(cases.len(), 63, "cases are missing");
     for case in cases {
         let mut file = Vec::new();
         base64::decode(case.file.as_bytes(), base64::Alphabet::Standard, &mut file).expect("file");
@@ -54,7 +54,7 @@ fn numpys_own_files_are_read_and_written() {
         if case.same {
             assert_eq!(hex(&written), hex(&file), "{name}");
         }
-        // bfloat16 comes back as the float32 that it was written as.
+        // The npy format has no bfloat16: it is written and read back as float32.
         let again = npy::read(&written, 1 << 20).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(again.shape().dims(), case.shape, "{name}");
         assert!(values(&again) == case.values || case.dtype == "bfloat16", "{name}");

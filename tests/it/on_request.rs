@@ -1,4 +1,4 @@
-//! Models that are loaded and unloaded one by one while the server runs.
+//! Models that are loaded and unloaded individually while the server runs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ fn unload(place: &Place, name: &str) -> Result<(), Code> {
     wait(place.server.engine.unload_model(name)).map_err(|error| error.code())
 }
 
-/// Loads on a thread of its own.
+/// Starts a load on another thread.
 fn begin_load(place: &Place, name: &str, path: &str, deadline: Instant) -> JoinHandle<Result<()>> {
     let (engine, source) = (place.server.engine.clone(), source(name, place.path(path), "latest"));
     thread::spawn(move || wait(engine.load_model(source, deadline)))
@@ -48,7 +48,7 @@ fn names(engine: &Engine) -> Vec<String> {
     engine.repository().loaded_models().into_iter().map(|model| model.name).collect()
 }
 
-/// A server of the model `s`, and folders with others.
+/// A server with the model `s`, and directories of other models.
 fn place(models: &[(&str, Model)]) -> Place {
     let own = [("models/s/1", Model::constant(7.0))];
     let place = Place::with(&[&own, models].concat(), |settings, root| {
@@ -85,15 +85,15 @@ fn a_model_comes_and_goes() {
 fn what_was_loaded_stays_as_it_was() {
     let place = place(&[("other/a/1", Model::constant(1.0))]);
     assert_eq!(load(&place, "a", "other/a"), Ok(()));
-    // Neither its own folder nor the sources change it.
+    // Changes in its directory and other sources do not replace it.
     place.write("other/a/2", &Model::constant(2.0));
-    fs::remove_dir_all(place.path("other/a/1")).expect("removes");
-    fs::create_dir(place.path("models/a")).expect("folder");
+    fs::remove_dir_all(place.path("other/a/1")).expect("removed");
+    fs::create_dir(place.path("models/a")).expect("directory");
     place.write("models/a/5", &Model::constant(5.0));
     place.wait_for_looks("models");
     assert_eq!(place.constant("a"), Some(1.0));
     let sources = vec![source("s", place.path("models/s"), "latest")];
-    wait(place.server.engine.reload(sources)).expect("works");
+    wait(place.server.engine.reload(sources)).expect("success");
     assert_eq!(place.constant("a"), Some(1.0));
     assert_eq!(names(&place.server.engine), ["a"]);
 }
@@ -109,8 +109,8 @@ fn of_a_load_that_fails_nothing_stays() {
         ("other/good/1", Model::constant(1.0)),
         ("other/good/2", broken(Loading::Fails)),
     ]);
-    fs::remove_file(place.path("other/partly/1/more")).expect("removes");
-    fs::create_dir(place.path("other/empty")).expect("folder");
+    fs::remove_file(place.path("other/partly/1/more")).expect("removed");
+    fs::create_dir(place.path("other/empty")).expect("directory");
     let cases = [
         ("fails", "latest", Code::DataLoss, "does not load"),
         ("panics", "latest", Code::Internal, "internal error during the load"),
@@ -133,7 +133,7 @@ fn of_a_load_that_fails_nothing_stays() {
         assert_eq!(engine.repository().all_models(), ["s"], "{folder}");
     }
     let fixed = source("m", place.path("other/good"), "specific:1");
-    wait(engine.load_model(fixed, soon())).expect("works");
+    wait(engine.load_model(fixed, soon())).expect("success");
     assert_eq!(place.constant("m"), Some(1.0));
 }
 
@@ -146,11 +146,11 @@ fn a_load_that_takes_too_long_is_given_up() {
     let error = load.join().expect("no panic").expect_err("too late");
     assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
     assert!(start.elapsed() < Duration::from_secs(5));
-    // The name is free, and what still loads does not come back.
+    // The name is free, and the load that is still running does not bring the model back.
     Model::constant(2.0).write_marker(&place.path("other/a/1"));
     assert_eq!(self::load(&place, "a", "other/a"), Ok(()));
     place.fake.loads_gate().open();
-    place.server.wait_until("it is dropped", |_| place.fake.alive() == 2);
+    place.server.wait_until("the late load is dropped", |_| place.fake.alive() == 2);
     assert_eq!(place.constant("a"), Some(2.0));
     assert_eq!(unload(&place, "a"), Ok(()));
     assert_eq!(place.fake.alive(), 1);
@@ -161,21 +161,21 @@ fn models_load_beside_each_other_and_disturb_nobody() {
     let slow = Model { loading: Loading::Gated, ..Model::constant(1.0) };
     let place = place(&[("other/a/1", slow), ("other/b/1", Model::constant(2.0))]);
     let loads = [0, 1].map(|n| begin_load(&place, &format!("a{n}"), "other/a", soon()));
-    place.server.wait_until("both load", |_| place.fake.loads_gate().waiting() == 2);
+    place.server.wait_until("both loads run", |_| place.fake.loads_gate().waiting() == 2);
     let taken = load(&place, "a1", "other/a");
     assert_eq!(taken, Err(Code::AlreadyExists));
     assert_eq!(place.server.get("/readyz").status, 200);
     assert_eq!(names(&place.server.engine), [""; 0]);
     assert_eq!(place.constant("s"), Some(7.0));
-    // There are two threads for loads.
+    // Only two threads load models.
     let third = begin_load(&place, "b", "other/b", soon());
     place.wait_for_looks("models");
     assert!(!third.is_finished());
     place.fake.loads_gate().open();
     for load in loads {
-        load.join().expect("no panic").expect("works");
+        load.join().expect("no panic").expect("success");
     }
-    third.join().expect("no panic").expect("works");
+    third.join().expect("no panic").expect("success");
     assert_eq!(names(&place.server.engine), ["a0", "a1", "b"]);
 }
 
@@ -187,12 +187,12 @@ fn a_model_can_be_unloaded_while_it_loads() {
     place.wait_for_load_at_gate();
     let engine = place.server.engine.clone();
     let unload = thread::spawn(move || wait(engine.unload_model("a")));
-    let error = load.join().expect("no panic").expect_err("taken away");
+    let error = load.join().expect("no panic").expect_err("an aborted load");
     assert_eq!(error.code(), Code::Aborted, "{error}");
     place.wait_for_looks("models");
-    assert!(!unload.is_finished(), "it is still in memory");
+    assert!(!unload.is_finished(), "the load still holds memory");
     place.fake.loads_gate().open();
-    unload.join().expect("no panic").expect("works");
+    unload.join().expect("no panic").expect("success");
     assert_eq!(place.fake.alive(), 1);
 }
 
@@ -204,24 +204,24 @@ fn unloading_waits_for_the_last_request() {
     let pending = place.ask(crate::support::place::matrix(&[&[4.0]]), soon());
     let mut unloading = Box::pin(place.server.engine.unload_model("m"));
     assert!((&mut unloading).now_or_never().is_none());
-    place.server.wait_until("no more requests", |_| place.predict("m", "[[0]]").status == 404);
+    place.server.wait_until("m is refused", |_| place.predict("m", "[[0]]").status == 404);
     place.wait_for_looks("models");
     assert!((&mut unloading).now_or_never().is_none());
     assert_eq!(place.fake.alive(), 2);
     assert_eq!(values(wait(pending)), [4.0]);
-    wait(unloading).expect("works");
+    wait(unloading).expect("success");
     assert_eq!(place.fake.alive(), 1);
 }
 
 #[test]
 fn a_small_model_is_there_at_once() {
     let mut settings = settings();
-    // What waits to be looked at again would wait for long.
-    settings.server.poll_interval = Some("1h".parse().expect("a time"));
+    // Anything that waits for the next poll exceeds the limits below.
+    settings.server.poll_interval = Some("1h".parse().expect("a duration"));
     settings.paths.push(data("tensorflow-serving/upstream/testdata/saved_model_half_plus_two_cpu"));
     let server = TestServer::start(settings);
     server.wait_until_started();
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let folder = root.path().join("m/1");
     let original =
         data("tensorflow-serving/upstream/testdata/saved_model_half_plus_three/00000123");
@@ -230,15 +230,15 @@ fn a_small_model_is_there_at_once() {
     for _ in 0..5 {
         let start = Instant::now();
         let source = source("m", root.path().join("m"), "latest");
-        wait(server.engine.load_model(source, soon())).expect("works");
+        wait(server.engine.load_model(source, soon())).expect("success");
         times.push(start.elapsed());
         let answer = server.post("/v1/models/m:predict", r#"{"instances": [2]}"#);
         assert_eq!(answer.json()["predictions"][0], 4.0, "{}", answer.text());
         let start = Instant::now();
-        wait(server.engine.unload_model("m")).expect("works");
+        wait(server.engine.unload_model("m")).expect("success");
         times.push(start.elapsed());
     }
-    // The machine may be busy, but not every time.
+    // A busy machine slows some rounds, so the fastest round counts.
     let [loads, unloads] = [0, 1].map(|first| times.iter().skip(first).step_by(2).min());
     assert!(loads < Some(&Duration::from_millis(300)), "{times:?}");
     assert!(unloads < Some(&Duration::from_millis(100)), "{times:?}");
@@ -246,7 +246,7 @@ fn a_small_model_is_there_at_once() {
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {
-    fs::create_dir_all(to).expect("folder");
+    fs::create_dir_all(to).expect("directory");
     for entry in fs::read_dir(from).expect("readable") {
         let entry = entry.expect("entry");
         let to = to.join(entry.file_name());

@@ -8,7 +8,7 @@ use tensorserve::config::ModelSettings;
 use crate::support::server::{TestServer, settings};
 use crate::support::{alike, copy, data};
 
-/// A server of `model`, which is at `path`.
+/// A server of the model at `path`.
 fn serve(path: PathBuf, platform: Option<&str>) -> TestServer {
     let mut settings = settings();
     let mut model = ModelSettings { path: Some(path), ..ModelSettings::default() };
@@ -20,9 +20,9 @@ fn serve(path: PathBuf, platform: Option<&str>) -> TestServer {
     server
 }
 
-/// A folder of one model's version 1, with what is in `source`.
+/// A directory with a copy of `source` as version 1 of `model`.
 fn versioned(source: &Path) -> tempfile::TempDir {
-    let home = tempfile::tempdir().expect("temporary folder");
+    let home = tempfile::tempdir().expect("temporary directory");
     copy(source, &home.path().join("model/1"));
     home
 }
@@ -42,14 +42,14 @@ fn a_file_is_a_model() {
 
 #[test]
 fn a_classifier_answers_with_labels_and_scores() {
-    let home = tempfile::tempdir().expect("temporary folder");
+    let home = tempfile::tempdir().expect("temporary directory");
     let version = home.path().join("model/1");
-    std::fs::create_dir_all(&version).expect("folder");
+    std::fs::create_dir_all(&version).expect("directory");
     let file = data("platforms/onnx/iris_logreg_zipmap.onnx");
     std::fs::copy(file, version.join("model.onnx")).expect("copied");
     let server = serve(home.path().join("model"), None);
     let rows = json!([[5.1, 3.5, 1.4, 0.2], [6.0, 2.9, 4.5, 1.5], [6.3, 3.3, 6.0, 2.5]]);
-    // As onnxruntime 1.31.1 has it in Python.
+    // Computed with onnxruntime 1.31.1 in Python.
     let scores = json!([
         [0.984_703_1, 0.015_296_797, 6.203_780_6e-8],
         [0.011_724_683, 0.778_964_8, 0.209_310_41],
@@ -84,7 +84,7 @@ fn a_checkpoint_of_mxnet_is_a_model() {
         [(home.path().join("model"), None), (source.join("mx_mlp"), Some("mxnet"))]
     {
         let server = serve(path, platform);
-        // Worked out by hand from the parameters.
+        // Computed by hand from the parameters.
         let answer = json!({"outputs": [[2.950_734_8], [8.336_845_9]]});
         expect(&server, &json!({"inputs": [[1, 2], [12, 2]]}), &answer);
         let answer = json!({"predictions": [[2.950_734_8]]});

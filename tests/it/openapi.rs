@@ -47,7 +47,7 @@ fn assert_described(path: &str, method: &str, operation: &Value) {
     let roles: Vec<&str> =
         operation["x-roles"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let is_public = operation["security"].as_array().is_some_and(Vec::is_empty);
-    assert_ne!(is_public, !roles.is_empty(), "{context}: either public or with roles");
+    assert_ne!(is_public, !roles.is_empty(), "{context}: must be public or have roles, not both");
     assert!(roles.iter().all(|role| ROLES.contains(role)), "{context}: roles {roles:?}");
     let error = &operation["responses"]["default"];
     assert_content(context, error);

@@ -1,4 +1,4 @@
-//! What those see who run the server: health, readiness, metrics, and how it stops.
+//! Operation of the server: health, readiness, metrics, and shutdown.
 
 use std::net::TcpStream;
 use std::thread;
@@ -17,7 +17,7 @@ fn ready_is_when_every_model_is_and_healthy_is_always() {
     place.wait_for_load_at_gate();
     place
         .server
-        .wait_until("the other one serves", |_| place.predict("quick", "[[1]]").status == 200);
+        .wait_until("model quick serves", |_| place.predict("quick", "[[1]]").status == 200);
     let answer = place.server.get("/readyz");
     assert_eq!(answer.status, 503);
     let reasons = "models are being discovered and loaded; model slow: version 1: loading";
@@ -43,9 +43,9 @@ fn a_model_without_a_version_that_serves_is_the_reason_not_to_be_ready() {
     assert_eq!(answer.error(), "model b: version 3: failed: this model does not load");
     assert_eq!(place.server.get("/healthz").status, 200);
     assert_eq!(place.predict("a", "[[1]]").status, 200);
-    // An older version that serves is enough.
+    // One version that serves is enough.
     place.write("models/b/4", &Model::default());
-    place.server.wait_until("it is ready", |s| s.get("/readyz").status == 200);
+    place.server.wait_until("the server is ready", |s| s.get("/readyz").status == 200);
 }
 
 const SIGNATURE: &str = "model=\"m\",version=\"1\",signature=\"serving_default\"";
@@ -54,7 +54,7 @@ const SIGNATURE: &str = "model=\"m\",version=\"1\",signature=\"serving_default\"
 fn metrics_tell_what_was_asked_run_and_loaded() {
     let model = Model { fails_on: Some(9.0), ..Model::default() };
     let place = Place::of(&model, |settings| {
-        // On batch threads, where requests have a queue to wait in.
+        // Batch threads have a queue, so queue delays are counted.
         settings.server.inline_budget_micros = Some(0);
         settings.batching.batching = Some("on".to_owned());
     });
@@ -71,7 +71,7 @@ fn metrics_tell_what_was_asked_run_and_loaded() {
     assert_eq!(requests("OK"), Some(2.0));
     assert_eq!(requests("INVALID_ARGUMENT"), Some(1.0));
     let of_signature = |name: &str| place.metric(&format!("tensorserve_{name}{{{SIGNATURE}}}"));
-    // Warming up counts nowhere here, and neither does a run that fails.
+    // Neither warm-up runs nor failed runs are counted here.
     assert_eq!(of_signature("batch_rows_count"), Some(2.0));
     assert_eq!(of_signature("batch_rows_sum"), Some(4.0));
     assert_eq!(of_signature("run_duration_seconds_count"), Some(2.0));
@@ -80,7 +80,7 @@ fn metrics_tell_what_was_asked_run_and_loaded() {
     let ok =
         format!("{latency}{{{SIGNATURE},protocol=\"tfs_rest\",method=\"predict\",code=\"OK\"}}");
     assert_eq!(place.metric(&ok), Some(2.0));
-    // What clients make up is no label.
+    // Names that clients invent do not become labels.
     let nothing = "model=\"\",version=\"\",signature=\"\",protocol=\"tfs_rest\",method=\"predict\",code=\"NOT_FOUND\"";
     assert_eq!(place.metric(&format!("tensorserve_requests_total{{{nothing}}}")), Some(1.0));
     let of_version =
@@ -112,7 +112,7 @@ fn requests_in_flight_are_counted() {
     let place = Place::of(&Model::gated(), |settings| {
         settings.server.inline_budget_micros = Some(0);
     });
-    // Whoever asks is one of them.
+    // The request for the metrics is in flight itself.
     let in_flight = || place.metric("tensorserve_in_flight_requests");
     assert_eq!(in_flight(), Some(1.0));
     thread::scope(|scope| {
@@ -133,7 +133,7 @@ fn a_server_that_stops_finishes_what_is_under_way_and_takes_nothing_new() {
     let place = Place::of(&Model::gated(), |settings| {
         settings.server.inline_budget_micros = Some(0);
         settings.server.num_batch_threads = Some(2);
-        settings.server.shutdown_delay = Some("1s".parse().expect("a time"));
+        settings.server.shutdown_delay = Some("1s".parse().expect("a duration"));
     });
     let Place { server, fake, .. } = place;
     let address = server.address;
@@ -142,9 +142,9 @@ fn a_server_that_stops_finishes_what_is_under_way_and_takes_nothing_new() {
         client::post(address, "/v1/models/m:predict", body)
     };
     let slow = thread::spawn(predict);
-    TestServer::wait_until(&server, "it runs", |_| fake.runs_gate().waiting() == 1);
+    TestServer::wait_until(&server, "the request runs", |_| fake.runs_gate().waiting() == 1);
     let stopping = thread::spawn(move || server.stop());
-    // At first it only says that it will go, and still serves those that have not heard.
+    // First it only reports not ready, and still serves clients that have not noticed.
     loop {
         let answer = client::get(address, "/readyz");
         if answer.status == 503 {
@@ -157,15 +157,15 @@ fn a_server_that_stops_finishes_what_is_under_way_and_takes_nothing_new() {
     assert!(answer.closes(), "{:?}", answer.headers);
     let meanwhile = client::get(address, "/v1/models/m");
     assert_eq!(meanwhile.status, 200);
-    // Then it takes no new connections, …
+    // Then it refuses new connections, …
     while can_connect(&address) {
         thread::sleep(Duration::from_millis(10));
     }
-    // … waits for what it has taken, also for longer than the listener takes to end, …
+    // … waits for requests in flight, even after the listener has ended, …
     thread::sleep(Duration::from_millis(2500));
     assert!(!slow.is_finished() && !stopping.is_finished());
     fake.runs_gate().open();
-    // … and answers it.
+    // … and answers them.
     let answer = slow.join().expect("no panic");
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert!(answer.closes(), "{:?}", answer.headers);

@@ -1,6 +1,6 @@
-//! What the HTTP API has under our own name that TensorFlow Serving's has not: a list of models,
-//! queries that are left alone, methods that are told, requests that can be followed. And that
-//! none of it is there under TensorFlow Serving's name.
+//! Additions to TensorFlow Serving's HTTP API: a list of models, ignored query strings, 405 with
+//! the allowed methods, request IDs and timings. A server that replaces TensorFlow Serving has none
+//! of them.
 
 use serde_json::json;
 
@@ -12,7 +12,7 @@ fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
     answer.headers.get(name).map(String::as_str)
 }
 
-/// The same server as under TensorFlow Serving's name.
+/// A server that replaces TensorFlow Serving.
 fn exact(model: &Model) -> Place {
     Place::configured(&[("models/m/1", model.clone())], |_, _| (), |config| config.answer_as_tfs())
 }
@@ -30,7 +30,7 @@ fn models_are_listed_with_their_versions() {
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         let json = answer.json();
         assert_eq!(json["models"], json!(["a", "b"]), "{path}");
-        // The same as each model tells of itself.
+        // The same as the status of each model.
         assert_eq!(json["status"]["a"], place.server.get("/v1/models/a").json());
         assert_eq!(json["status"]["b"], place.server.get("/v1/models/b").json());
         let failed = &json["status"]["b"]["model_version_status"][0];
@@ -95,9 +95,9 @@ fn requests_have_ids() {
     let place = Place::of(&Model::default(), |_| ());
     let id = |headers: &[(&str, &str)], path: &str| {
         let answer = request(place.server.address, "GET", path, headers, "");
-        header(&answer, "x-request-id").expect("an id").to_owned()
+        header(&answer, "x-request-id").expect("a request ID").to_owned()
     };
-    // Also of what fails.
+    // Failed requests have IDs, too.
     let made = [id(&[], "/v1/models/m"), id(&[], "/v1/models/x"), id(&[], "/x"), id(&[], "/x")];
     for (index, one) in made.iter().enumerate() {
         assert!(one.len() == 16 && one.bytes().all(|b| b.is_ascii_hexdigit()), "{one}");
@@ -119,7 +119,7 @@ fn requests_have_ids() {
 
 /// The milliseconds of an answer's `Server-Timing`, by name.
 fn timing(answer: &Answer) -> Vec<(String, f64)> {
-    let text = header(answer, "server-timing").expect("times");
+    let text = header(answer, "server-timing").expect("timings");
     let part = |part: &str| {
         let (name, millis) = part.split_once(";dur=").expect(part);
         (name.to_owned(), millis.parse().expect(part))

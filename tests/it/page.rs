@@ -1,12 +1,12 @@
-//! The dashboard's page: who gets it, and what its files go out with. What it does is tested in a
-//! browser, in `tests/clients/browser`.
+//! The dashboard's page: which requests get it, and the headers of its files. Its behaviour is
+//! tested in a browser, in `tests/clients/browser`.
 
 use crate::support::client::{Answer, request};
 use crate::support::fake::Model;
 use crate::support::place::Place;
 use crate::support::server::TestServer;
 
-/// What Chromium and Firefox send when an address is entered.
+/// The header that Chromium and Firefox send when a user enters an address.
 const BROWSER: (&str, &str) =
     ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8");
 

@@ -1,4 +1,4 @@
-//! Models of several platforms beside each other: found, named, versioned, refused.
+//! Models of several platforms in one server: discovery, names, versions and errors.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::support::server::{TestServer, settings};
 use crate::support::{alike, data, link, project};
 
 fn put(from: &str, to: &Path) {
-    fs::create_dir_all(to.parent().expect("a folder")).expect("folders");
+    fs::create_dir_all(to.parent().expect("a directory")).expect("directories");
     fs::copy(data(from), to).expect("copied");
 }
 
@@ -22,12 +22,12 @@ fn predict(server: &TestServer, model: &str, instances: Value) -> Value {
 
 #[test]
 fn a_folder_of_models_of_all_kinds_is_served_and_watched() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let at = |path: &str| root.path().join(path);
     link(&project("models/half_plus_two"), &at("half_plus_two"));
     put("platforms/onnx/half_plus_two.onnx", &at("graph/1/model.onnx"));
     put("platforms/xgboost/iris_softprob.ubj", &at("boosted/model.ubj"));
-    fs::create_dir_all(at("damaged/1")).expect("folders");
+    fs::create_dir_all(at("damaged/1")).expect("directories");
     fs::write(at("damaged/1/model.onnx"), "not one").expect("written");
     let mut settings = settings();
     settings.paths.push(root.path().to_owned());
@@ -45,7 +45,7 @@ fn a_folder_of_models_of_all_kinds_is_served_and_watched() {
     let error = server.get("/readyz").error();
     assert!(error.contains("model damaged: version 1: failed"), "{error}");
 
-    // A new version takes over, whatever the platform.
+    // A new version takes over on any platform.
     put("platforms/onnx/iris_logreg.onnx", &at("graph/2/other.onnx"));
     server.wait_until("version 2 serves", |server| {
         server.get("/v1/models/graph/metadata").text().contains("probabilities")
@@ -55,14 +55,14 @@ fn a_folder_of_models_of_all_kinds_is_served_and_watched() {
         "probabilities": [0.984_703_1, 0.015_296_8, 0.000_000_062]}]});
     assert!(alike(&answer, &want, Some(1e-6)), "{answer}");
 
-    // Mended, the damaged one is served as well.
+    // Once repaired, the damaged model is served as well.
     put("platforms/onnx/half_plus_two.onnx", &at("damaged/1/model.onnx"));
     server.wait_until("all are ready", |server| server.get("/readyz").status == 200);
 }
 
 #[test]
 fn a_models_platform_can_be_said() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     let model = folder.path().join("boosted.model-file");
     put("platforms/xgboost/iris_softprob.ubj", &model);
     let path = model.display().to_string();
@@ -74,7 +74,7 @@ fn a_models_platform_can_be_said() {
     assert_eq!(unknown.status.code(), Some(1));
     assert!(unknown.stderr.contains("platform \"xgbost\" is not known"), "{}", unknown.stderr);
 
-    // Nothing of TensorFlow is needed for it.
+    // An XGBoost model does not need libtensorflow.
     let nowhere = folder.path().display().to_string();
     let options = ["--platform", "xgboost", "--libtensorflow", &nowhere];
     let process = Process::serve(&model, &options);
@@ -86,7 +86,7 @@ fn a_models_platform_can_be_said() {
     for part in ["boosted:", "(xgboost", "input", "data", "[?, 4]", "result"] {
         assert!(inspected.stdout.contains(part), "{part:?} is not in: {}", inspected.stdout);
     }
-    // With it, a model of TensorFlow's needs it.
+    // A TensorFlow model needs libtensorflow.
     let models = project("models/half_plus_two").display().to_string();
     let missing = ended(&mut tensorserve(&["serve", "--libtensorflow", &nowhere, &models]));
     assert_eq!(missing.status.code(), Some(1));
@@ -104,10 +104,10 @@ fn files_that_begin_alike_are_one_model() {
     assert!(inspected.stdout.contains("lro"), "{}", inspected.stdout);
 }
 
-/// What is in a folder of models, or of versions, beside them is no model.
+/// Files beside model directories or version directories are not models.
 #[test]
 fn files_beside_models_and_versions_are_none() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let at = |path: &str| root.path().join(path);
     let version = project("models/half_plus_two");
     let version = fs::read_dir(version).expect("versions").flatten().next().expect("one").path();
@@ -127,7 +127,7 @@ fn files_beside_models_and_versions_are_none() {
 
 #[test]
 fn steps_lie_beside_a_models_file() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     let model = folder.path().join("iris.ubj");
     put("platforms/xgboost/iris_softprob.ubj", &model);
     let steps = "[[postprocess]]\nstep = \"top_k\"\noutput = \"result\"\nk = 1\n";

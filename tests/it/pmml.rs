@@ -1,4 +1,4 @@
-//! PMML files, served.
+//! PMML models, served.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn a_file_is_served() {
             "Petal_Width": petal[1]
         })
     };
-    // The last one is beyond what the file allows, and has no result.
+    // The last row is outside the ranges that the file allows, and has no result.
     let rows = [row(5.1, [1.4, 0.2]), row(6.0, [4.5, 1.5]), row(50.0, [1.4, 0.2])];
     let body = json!({ "instances": rows }).to_string();
     let answer = post(server.address, "/v1/models/iris:predict", body);
@@ -59,9 +59,9 @@ fn a_file_is_served() {
 
 #[test]
 fn a_version_folder_with_a_file_is_served() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     let version = folder.path().join("3");
-    std::fs::create_dir(&version).expect("a folder");
+    std::fs::create_dir(&version).expect("a directory");
     let file = data("platforms/pmml/iris_tree.pmml");
     std::fs::copy(file, version.join("iris_tree.pmml")).expect("a file");
     let server = serve(folder.path());

@@ -1,7 +1,7 @@
-//! New versions under load: no request fails, each answer comes from exactly one version, and the
-//! process holds no more in the end than in the beginning.
+//! New versions under load: no request fails, each response comes from exactly one version, and the
+//! process does not accumulate memory, threads or open files.
 //!
-//! `TENSORSERVE_TEST_RELOADS` sets another number of reloads.
+//! `TENSORSERVE_TEST_RELOADS` sets the number of reloads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,25 +16,24 @@ use crate::support::process::Process;
 const PATH: &str = "/v1/models/m:predict";
 const BODY: &[u8] = br#"{"instances":[[[1,2,3],[4,5,6],[7,8,9]]]}"#;
 const CONNECTIONS: usize = 8;
-/// Memory is compared with what it was after so many reloads.
+/// After this many reloads, the resources are measured for the comparison at the end.
 const SETTLED: u64 = 100;
 
-/// A SavedModel that adds its version to a half of what it is given, made from half_plus_two by
-/// changing the constant.
+/// Writes a SavedModel that computes x / 2 + `version`: half_plus_two with another constant.
 fn write_version(folder: &Path, version: u64) {
     let model = data("tensorflow-serving/upstream/batching/matrix_half_plus_two/1/saved_model.pb");
     let mut bytes = fs::read(model).expect("model");
     let two = 2f32.to_le_bytes();
     let found: Vec<usize> = (0..bytes.len() - 3).filter(|&at| bytes[at..at + 4] == two).collect();
     let [at] = found.as_slice() else {
-        panic!("the constant is there {} times", found.len());
+        panic!("the constant occurs {} times", found.len());
     };
     bytes[*at..at + 4].copy_from_slice(&(version as f32).to_le_bytes());
-    fs::create_dir(folder).expect("folder");
+    fs::create_dir(folder).expect("directory");
     fs::write(folder.join("saved_model.pb"), bytes).expect("file");
 }
 
-/// The version that an answer comes from; `None` if it mixes versions.
+/// The version that a response comes from; `None` if it mixes versions.
 fn version_of(answer: &serde_json::Value) -> Option<u64> {
     let rows = answer["predictions"][0].as_array()?;
     let values = rows.iter().flat_map(|row| row.as_array().into_iter().flatten());
@@ -51,7 +50,7 @@ fn version_of(answer: &serde_json::Value) -> Option<u64> {
     version.filter(|_| count == 9).map(|version| version as u64)
 }
 
-/// Versions that may answer, and whether to go on asking.
+/// The versions that may answer, and whether the clients stop.
 struct Race {
     oldest: AtomicU64,
     newest: AtomicU64,
@@ -59,7 +58,7 @@ struct Race {
     requests: AtomicU64,
 }
 
-/// Asks until the race is over; panics at the first wrong answer.
+/// Sends requests until the race is over; panics at the first wrong response.
 fn ask(address: std::net::SocketAddr, race: &Race) {
     let mut client = Client::connect(address).expect("connects");
     while !race.over.load(SeqCst) {
@@ -68,10 +67,10 @@ fn ask(address: std::net::SocketAddr, race: &Race) {
         let newest = race.newest.load(SeqCst);
         assert_eq!(answer.status, 200, "{}", answer.text());
         let version = version_of(&answer.json());
-        let version = version.unwrap_or_else(|| panic!("of no version: {}", answer.text()));
+        let version = version.unwrap_or_else(|| panic!("no single version: {}", answer.text()));
         assert!((oldest..=newest).contains(&version), "{version}, not {oldest} to {newest}");
         race.requests.fetch_add(1, SeqCst);
-        // Constant load, and something left of two cores for what is tested.
+        // A constant load that leaves CPU time for the server.
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -94,32 +93,32 @@ impl Holds {
     }
 }
 
-/// Moves version after version in, each when the one before it serves, and the one before that
-/// out. What the process holds after [`SETTLED`] reloads and at the end.
+/// Adds one version after another, and removes the previous version once the new one serves.
+/// Returns the process's resources after [`SETTLED`] reloads and at the end.
 fn reload(process: &Process, folder: &Path, staged: &[PathBuf], race: &Race) -> (Holds, Holds) {
     let mut settled = None;
     for (path, version) in staged.iter().zip(2u64..) {
         race.newest.store(version, SeqCst);
-        fs::rename(path, folder.join(version.to_string())).expect("moves in");
+        fs::rename(path, folder.join(version.to_string())).expect("renamed");
         let start = Instant::now();
         while served_version(process) != Some(version) {
             assert!(!race.over.load(SeqCst), "a client has failed");
             assert!(start.elapsed() < Duration::from_secs(60), "version {version} never served");
             thread::sleep(Duration::from_millis(2));
         }
-        // A request that was on its way may still be answered by the version before.
+        // A request in flight may still be answered by the previous version.
         if version > 2 {
             race.oldest.store(version - 1, SeqCst);
-            fs::remove_dir_all(folder.join((version - 1).to_string())).expect("moves out");
+            fs::remove_dir_all(folder.join((version - 1).to_string())).expect("removed");
         }
         if version == SETTLED {
             settled = Some(at_rest(process));
         }
     }
-    (settled.expect("enough versions"), at_rest(process))
+    (settled.expect("more than SETTLED versions"), at_rest(process))
 }
 
-/// What the process holds once old versions are unloaded and their memory is given back.
+/// The process's resources after old versions are unloaded and their memory is freed.
 fn at_rest(process: &Process) -> Holds {
     thread::sleep(Duration::from_millis(1500));
     Holds::of(process)
@@ -130,9 +129,9 @@ fn reloads_under_load_lose_nothing_and_keep_nothing() {
     let reloads = std::env::var("TENSORSERVE_TEST_RELOADS").ok();
     let reloads: u64 = reloads.map_or(2000, |n| n.parse().expect("a number"));
     assert!(reloads > SETTLED, "memory is compared with reload {SETTLED}");
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let folder = root.path().join("m");
-    fs::create_dir(&folder).expect("folder");
+    fs::create_dir(&folder).expect("directory");
     write_version(&folder.join("1"), 1);
     let staged: Vec<PathBuf> = (2..=reloads + 1)
         .map(|version| {
@@ -142,7 +141,7 @@ fn reloads_under_load_lose_nothing_and_keep_nothing() {
         })
         .collect();
     let process = Process::serve(&folder, &["--poll-interval", "10ms"]);
-    // Files that are older than a few seconds are no copy under way and are loaded at once.
+    // Files older than a few seconds do not count as a copy in progress, and load at once.
     let written = SystemTime::now();
     while written.elapsed().is_ok_and(|age| age < Duration::from_millis(3100)) {
         thread::sleep(Duration::from_millis(50));
@@ -164,12 +163,12 @@ fn reloads_under_load_lose_nothing_and_keep_nothing() {
     });
     let requests = race.requests.load(SeqCst);
     println!(
-        "{reloads} reloads in {:.1} s, {requests} requests: {settled:?}, in the end {end:?}",
+        "{reloads} reloads in {:.1} s, {requests} requests: {settled:?}, at the end {end:?}",
         start.elapsed().as_secs_f64()
     );
     assert!(requests > reloads, "only {requests} requests");
     let most = settled.resident + settled.resident / 20;
-    assert!(end.resident <= most, "{} kB, {} kB before", end.resident, settled.resident);
+    assert!(end.resident <= most, "{} kB at the end, {} kB before", end.resident, settled.resident);
     assert!(end.threads <= settled.threads, "{} threads, {} before", end.threads, settled.threads);
     assert!(end.files <= settled.files, "{} files, {} before", end.files, settled.files);
 }

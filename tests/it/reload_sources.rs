@@ -1,4 +1,4 @@
-//! Another list of models while the server runs, on the fake platform.
+//! A new list of models while the server runs, on the fake platform.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ use crate::support::place::Place;
 use crate::support::server::{config, settings};
 use crate::support::wait;
 
-/// A server of the models `a` (answers 1, then 2 for its other folder) and `b`.
+/// A server of the model `a` in `first/a`, which answers 1, and directories for new lists:
+/// `second/a` answers 2, `first/b` answers 5 and 6, `broken/a` does not load.
 fn place() -> Place {
     let models = [
         ("first/a/1", Model::constant(1.0)),
@@ -34,7 +35,7 @@ fn model(name: &str, path: PathBuf, policy: &str) -> ModelSettings {
     model
 }
 
-/// Sources as the configuration makes them: name, folder, policy, label of version 1.
+/// Sources from the configuration: name, directory, version policy, label of version 1.
 fn sources(place: &Place, models: &[(&str, &str, &str, Option<&str>)]) -> Vec<SourceConfig> {
     let mut settings = settings();
     for (name, path, policy, label) in models {
@@ -56,9 +57,9 @@ fn models_come_and_go_with_the_list() {
     let place = place();
     reload(&place, &[("b", "first/b", "latest", None)]).expect("loads");
     assert_eq!(place.constant("b"), Some(6.0));
-    place.server.wait_until("a has gone", |_| place.constant("a").is_none());
+    place.server.wait_until("a is unloaded", |_| place.constant("a").is_none());
     reload(&place, &[]).expect("nothing to wait for");
-    place.server.wait_until("b has gone", |_| place.constant("b").is_none());
+    place.server.wait_until("b is unloaded", |_| place.constant("b").is_none());
     assert_eq!(place.server.get("/readyz").status, 200);
 }
 
@@ -89,7 +90,7 @@ fn another_folder_takes_over_without_a_gap_also_with_the_same_version() {
         reload.join().expect("no panic").expect("loads");
         assert_eq!(place.constant("a"), Some(answer));
     }
-    // What counted for the old one goes on for the new one.
+    // The new incarnation continues the metrics of version 1.
     let before = place.metric("tensorserve_model_bytes{model=\"a\",version=\"1\"}");
     assert!(before.is_some());
 }
@@ -111,18 +112,18 @@ fn what_cannot_be_loaded_from_there_leaves_what_serves() {
 fn a_missing_folder_does_not_hold_up_the_others() {
     let place = place();
     let list = [("a", "nowhere", "latest", None), ("b", "first/b", "latest", None)];
-    let error = reload(&place, &list).expect_err("one is missing");
+    let error = reload(&place, &list).expect_err("a missing directory");
     assert!(error.message().contains("name: a}"), "{error}");
     assert!(!error.message().contains("name: b"), "{error}");
     assert_eq!(place.constant("b"), Some(6.0));
-    // The old one stays until the new one can take over.
+    // The old incarnation serves until the new one can take over.
     assert_eq!(place.constant("a"), Some(1.0));
-    fs::create_dir_all(place.path("nowhere")).expect("folder");
+    fs::create_dir_all(place.path("nowhere")).expect("directory");
     place.write("nowhere/3", &Model::constant(3.0));
-    place.server.wait_until("it takes over", |_| place.constant("a") == Some(3.0));
-    // A model that is no longer named goes, also while another one's folder is missing.
-    fs::remove_dir_all(place.path("nowhere")).expect("removes");
+    place.server.wait_until("version 3 serves", |_| place.constant("a") == Some(3.0));
+    // A model that is no longer listed is unloaded, even while another directory is missing.
+    fs::remove_dir_all(place.path("nowhere")).expect("removed");
     let _ = reload(&place, &[("a", "nowhere", "latest", None)]);
-    place.server.wait_until("b has gone", |_| place.constant("b").is_none());
+    place.server.wait_until("b is unloaded", |_| place.constant("b").is_none());
     assert_eq!(place.constant("a"), Some(3.0));
 }

@@ -1,4 +1,4 @@
-//! Requests that are sampled and written to files.
+//! Sampled requests that are written to log files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,13 +32,13 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// All records of the files in a folder.
+/// All records of the files in a directory.
 fn records(folder: &Path) -> Vec<PredictionLog> {
     let mut records = Vec::new();
     for file in files(folder) {
         let bytes = fs::read(file).expect("readable");
         let (mut reader, mut record) = (TfRecordReader::new(bytes.as_slice(), 1 << 20), Vec::new());
-        while reader.next(&mut record).expect("whole records") {
+        while reader.next(&mut record).expect("complete records") {
             records.push(PredictionLog::decode(record.as_slice()).expect("a PredictionLog"));
         }
     }
@@ -46,7 +46,7 @@ fn records(folder: &Path) -> Vec<PredictionLog> {
 }
 
 fn kind(record: &PredictionLog) -> &'static str {
-    match record.log_type.as_ref().expect("a kind") {
+    match record.log_type.as_ref().expect("a log type") {
         LogType::PredictLog(_) => "predict",
         LogType::ClassifyLog(_) => "classify",
         LogType::RegressLog(_) => "regress",
@@ -79,13 +79,13 @@ fn a_log_of_one_version_warms_up_the_next() {
     let classify = r#"{"signature_name": "classify_x_to_y", "context": {"x": 4.0},
                        "examples": [{}, {"x": 2.0}]}"#;
     assert_eq!(ask("classify", classify).0, 200);
-    // What fails is not logged: it would fail the next version.
+    // A failed request is not logged: it would fail the next version's warm-up.
     assert_eq!(ask("predict", r#"{"signature_name": "none", "instances": [1.0]}"#).0, 400);
     place.process.signal("TERM");
     assert!(place.process.wait().success());
 
     let folder = place.root.path().join("logs");
-    let [file] = &files(&folder)[..] else { panic!("one file: {:?}", files(&folder)) };
+    let [file] = &files(&folder)[..] else { panic!("not one file: {:?}", files(&folder)) };
     let name = file.file_name().expect("a name").to_string_lossy().into_owned();
     assert!(name.starts_with("m-") && name.ends_with(".tfrecord"), "{name}");
     let records = records(&folder);
@@ -98,18 +98,18 @@ fn a_log_of_one_version_warms_up_the_next() {
         assert_eq!(metadata.sampling_config.as_ref().map(|c| c.sampling_rate), Some(1.0));
         assert!(metadata.timestamp_secs > 1_700_000_000);
     }
-    let Some(LogType::PredictLog(predict)) = &records[0].log_type else { panic!("no predict") };
+    let Some(LogType::PredictLog(predict)) = &records[0].log_type else { panic!("not predict") };
     let request = predict.request.as_ref().expect("a request");
     let input = tensor_from_proto(&request.inputs["x"]).expect("a tensor");
     assert_eq!(input.values::<f32>(), Some(&[1.0, 2.0][..]));
     let response = predict.response.as_ref().expect("a response");
     let output = tensor_from_proto(&response.outputs["y"]).expect("a tensor");
     assert_eq!(output.values::<f32>(), Some(&[2.5, 3.0][..]));
-    let Some(LogType::ClassifyLog(classify)) = &records[2].log_type else { panic!("no classify") };
+    let Some(LogType::ClassifyLog(classify)) = &records[2].log_type else { panic!("not classify") };
     let result = classify.response.as_ref().and_then(|r| r.result.as_ref()).expect("a result");
     assert_eq!(result.classifications.len(), 2);
 
-    // As the file of another version.
+    // The log as the warm-up file of another version.
     let next = model_server::Place::start(&["--model_base_path=ROOT/m"], |root| {
         let version = root.join("m/124");
         let model = data(HALF_PLUS_TWO).join("00000123");
@@ -125,7 +125,7 @@ fn a_log_of_one_version_warms_up_the_next() {
 
 #[tokio::test]
 async fn calls_over_grpc_are_logged_as_those_over_http() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let mut settings = settings();
     let mut model = ModelSettings {
         name: Some("m".to_owned()),
@@ -168,12 +168,12 @@ async fn calls_over_grpc_are_logged_as_those_over_http() {
     server.stop();
     let records = records(root.path());
     assert_eq!(records.iter().map(kind).collect::<Vec<_>>(), ["predict", "multi_inference"]);
-    let Some(LogType::PredictLog(log)) = &records[0].log_type else { panic!("no predict") };
+    let Some(LogType::PredictLog(log)) = &records[0].log_type else { panic!("not predict") };
     let logged = log.request.as_ref().expect("a request");
     assert_eq!(logged.output_filter, ["y"]);
     let logged = tensor_from_proto(&logged.inputs["x"]).expect("a tensor");
     assert_eq!((logged.shape().dims(), logged.bytes()), (input.shape().dims(), input.bytes()));
-    let Some(LogType::MultiInferenceLog(log)) = &records[1].log_type else { panic!("no tasks") };
+    let Some(LogType::MultiInferenceLog(log)) = &records[1].log_type else { panic!("not tasks") };
     assert_eq!((log.request.as_ref(), log.response.as_ref()), (Some(&tasks), Some(&answer)));
 }
 
@@ -199,9 +199,9 @@ fn a_part_of_the_requests_is_logged_into_files_of_a_size() {
     let sampled = records(&logs).len();
     assert!((120..280).contains(&sampled), "{sampled}");
     #[allow(clippy::cast_precision_loss)]
-    let as_told = sampled as f64;
-    assert_eq!(as_told, written);
-    let sizes = files(&logs).into_iter().map(|file| file.metadata().expect("there").len());
+    let logged = sampled as f64;
+    assert_eq!(logged, written);
+    let sizes = files(&logs).into_iter().map(|file| file.metadata().expect("a file").len());
     let sizes: Vec<u64> = sizes.collect();
     assert!(sizes.len() > 1 && sizes.iter().all(|size| *size <= 4096), "{sizes:?}");
 }

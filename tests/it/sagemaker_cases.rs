@@ -1,5 +1,5 @@
-//! The cases of SageMaker's container (`tests/cases/sagemaker-container.json`): who runs which, and
-//! those that a single model without a handler answers.
+//! The cases of SageMaker's container (`tests/cases/sagemaker-container.json`): the test that runs
+//! each case, and the cases of a single model without a handler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,7 +29,7 @@ pub struct Case {
     #[serde(default)]
     pub expect_not_contains: Vec<String>,
     pub generations: Vec<String>,
-    /// What is asked for before.
+    /// Requests that are sent first.
     #[serde(default)]
     pub steps_before: Vec<Step>,
 }
@@ -58,11 +58,11 @@ struct Cases {
     cases: Vec<Case>,
 }
 
-/// Cases that are decided otherwise. `docs/sagemaker.md` says why.
+/// Cases with deliberately different responses. `docs/sagemaker.md` gives the reasons.
 const OTHERWISE: [&str; 2] = [
-    // The 2.20 image calls every such answer application/json; the older ones do not.
+    // The 2.20 image labels every such response application/json; the older images do not.
     "sc-accept-jsonlines-g3",
-    // Parameters of a content type are no reason to refuse it (as 2.20).
+    // Parameters of a content type are accepted, as by the 2.20 image.
     "ct-application-json-charset-utf-8",
 ];
 
@@ -72,22 +72,22 @@ fn cases() -> Vec<Case> {
     serde_json::from_str::<Cases>(&text).expect(path).cases
 }
 
-/// Which test runs a case. Each is run by exactly one, so that none can go missing.
+/// The test that runs a case. Exactly one test runs each case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// [`every_case_of_a_single_model_passes`].
     Single,
     /// [`the_default_handler_is_the_model_itself`].
     DefaultHandler,
-    /// `sagemaker_handlers`: one model behind `inference.py`.
+    /// `sagemaker_handlers`: one model with `inference.py`.
     Handlers,
-    /// `sagemaker_handlers`: models that come by request behind one.
+    /// `sagemaker_handlers`: models loaded on request that share one `inference.py`.
     UniversalHandlers,
     /// `sagemaker_models`.
     MultiModel,
-    /// `sagemaker_front`: what the program prints, and how it does not start.
+    /// `sagemaker_front`: what the program prints, and failed starts.
     Start,
-    /// The unit tests of `protocol::sagemaker::convert`: what body is made of another.
+    /// The unit tests of `sagemaker::convert` in the crate `protocols`: conversion of bodies.
     Conversion,
 }
 
@@ -101,7 +101,7 @@ impl Case {
             "python-default-handler" => Part::DefaultHandler,
             "mme" => Part::MultiModel,
             "mme-python" => Part::UniversalHandlers,
-            other => panic!("{}: nobody runs {other}", self.id),
+            other => panic!("{}: no test runs the mode {other}", self.id),
         }
     }
 }
@@ -111,7 +111,7 @@ pub fn cases_of(part: Part) -> impl Iterator<Item = Case> {
     cases().into_iter().filter(move |case| case.part() == part)
 }
 
-/// What became of the cases of one part.
+/// The results of the cases of one part.
 #[derive(Default)]
 pub struct Tally {
     failures: Vec<String>,
@@ -120,23 +120,23 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Notes a case. One that is decided otherwise must not pass: it would not be otherwise.
+    /// Records a result. A case in `otherwise` must fail: if it passes, it is not different.
     pub fn note(&mut self, case: &Case, outcome: Result<(), String>, otherwise: &[&str]) {
         match (outcome, otherwise.contains(&case.id.as_str())) {
             (Ok(()), false) => self.passed += 1,
             (Err(_), true) => self.otherwise += 1,
-            (Ok(()), true) => self.failures.push(format!("{}: passes, and should not", case.id)),
+            (Ok(()), true) => self.failures.push(format!("{}: passes unexpectedly", case.id)),
             (Err(why), false) => {
                 self.failures.push(format!("{} ({}): {why}", case.id, case.generations.join(" ")));
             }
         }
     }
 
-    /// Asserts that so many passed, and that the rest is all that is decided otherwise.
+    /// Asserts that `passed` cases passed and that every case in `otherwise` was different.
     pub fn assert(&self, passed: usize, otherwise: &[&str]) {
         assert!(self.failures.is_empty(), "{}", self.failures.join("\n\n"));
-        println!("{} passed, {} otherwise", self.passed, self.otherwise);
-        assert_eq!((self.passed, self.otherwise), (passed, otherwise.len()), "cases went missing");
+        println!("{} passed, {} different", self.passed, self.otherwise);
+        assert_eq!((self.passed, self.otherwise), (passed, otherwise.len()), "cases are missing");
     }
 }
 
@@ -146,8 +146,8 @@ fn every_case_is_run() {
     let mut ids = BTreeSet::new();
     for case in cases() {
         *counts.entry(case.part()).or_insert(0) += 1;
-        assert!(ids.insert(case.id.clone()), "{} is there twice", case.id);
-        // The oldest images alone are nobody's measure.
+        assert!(ids.insert(case.id.clone()), "{} occurs twice", case.id);
+        // A case of the oldest images only is not a reference.
         assert!(case.generations.iter().any(|name| name != "G1"), "{}", case.id);
     }
     let want = [
@@ -159,7 +159,7 @@ fn every_case_is_run() {
         (Part::Start, 7),
         (Part::Conversion, 22),
     ];
-    assert_eq!(counts, BTreeMap::from(want), "each test asserts its own number");
+    assert_eq!(counts, BTreeMap::from(want), "number of cases by test");
 }
 
 pub fn body(case: &Case) -> Vec<u8> {
@@ -187,8 +187,8 @@ fn every_case_of_a_single_model_passes() {
     tally.assert(59, &OTHERWISE);
 }
 
-/// Where there is code but no `inference.py`, the container's requests pass a default handler of
-/// Python's, which converts nothing, and with the older images answers 200 to what failed.
+/// If there is code but no `inference.py`, the container passes requests to a default Python
+/// handler. It converts nothing, and the older images answer failed requests with 200.
 #[test]
 fn the_default_handler_is_the_model_itself() {
     const OTHERWISE: [&str; 2] = ["pp-default-handler-2", "pp-non-utf8"];
@@ -208,7 +208,7 @@ fn the_default_handler_is_the_model_itself() {
     tally.assert(0, &OTHERWISE);
 }
 
-/// Sends what a case describes.
+/// Sends the request of a case.
 pub fn ask(server: &TestServer, case: &Case) -> Answer {
     let headers: Vec<(&str, &str)> =
         case.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -227,7 +227,7 @@ pub fn check(case: &Case, answer: &Answer) -> Result<(), String> {
         }
     }
     if let Some(part) = case.expect_contains.iter().find(|part| !got.contains(*part)) {
-        // Quotes within JSON text.
+        // Quotes are escaped in JSON text.
         let escaped = part.replace('"', "\\\"");
         if !got.contains(&escaped) {
             return Err(format!("{part:?} is not in {got}"));

@@ -1,4 +1,4 @@
-//! What `/invocations` takes and gives beyond the container's own cases, and how it refuses.
+//! `/invocations` beyond the container's cases: what it accepts, returns and refuses.
 
 use serde_json::json;
 use tensorserve_codec::tfrecord;
@@ -9,12 +9,12 @@ use crate::support::server::TestServer;
 
 const HALF_PLUS_THREE: (&str, &str) = ("half_plus_three", "sagemaker/models/half_plus_three");
 
-/// Sends a body of type `kind`.
+/// Sends a body of the content type `kind`.
 fn invoke(server: &TestServer, kind: &str, body: impl AsRef<[u8]>) -> Answer {
     request(server.address, "POST", "/invocations", &[("Content-Type", kind)], body)
 }
 
-/// The same for an answer of type `accept`.
+/// The same, with the header `Accept`.
 fn invoke_for(server: &TestServer, accept: &str, kind: &str, body: impl AsRef<[u8]>) -> Answer {
     let headers = [("Content-Type", kind), ("Accept", accept)];
     request(server.address, "POST", "/invocations", &headers, body)
@@ -55,7 +55,7 @@ fn columns_of_text_are_text() {
     let server = of("string_echo_1d");
     let answer = invoke(&server, "text/csv; charset=utf-8", "one\n\"two, three\"\n");
     assert_eq!(answer.json(), json!({"predictions": ["one", "two, three"]}));
-    // No UTF-8, but bytes that the model takes as they are.
+    // Not UTF-8, but the model accepts any bytes.
     let answer = invoke(&server, "text/csv", b"\xff\xfe\n");
     assert_eq!(answer.status, 200);
     assert!(answer.body.windows(2).any(|pair| pair == b"\xff\xfe"));
@@ -79,7 +79,7 @@ fn arrays_come_and_go() {
     let head = String::from_utf8_lossy(&answer.body).into_owned();
     assert!(head.contains("'<f4'") && head.contains("(1, 2)"), "{head}");
     assert!(answer.body.ends_with(&[3.5f32.to_le_bytes(), 4.0f32.to_le_bytes()].concat()));
-    // Who takes JSON too gets what the container gives.
+    // A client that also accepts JSON gets JSON, as from the container.
     let both = "application/json, application/x-npy";
     let answer = invoke_for(&server, both, "text/csv", "1,2\n");
     assert_eq!(answer.json(), json!({"predictions": [[3.5, 4.0]]}));
@@ -115,7 +115,7 @@ fn records_go_to_the_one_input_of_bytes() {
     records.iter().for_each(|record| tfrecord::append(record, &mut file));
     let answer = invoke(&server, "application/x-tfrecord", &file);
     assert_eq!(answer.json(), json!({"predictions": ["first", "second"]}));
-    // An example without a frame: {"a": 1} and no more.
+    // A tf.Example without a record frame: {"a": 1}.
     let example = b"\x0a\x0c\x0a\x0a\x0a\x01a\x12\x05\x1a\x03\x0a\x01\x01";
     let answer = invoke(&server, "application/x-tfexample", example);
     assert_eq!(answer.status, 200, "{}", answer.text());

@@ -1,4 +1,4 @@
-//! `serve` as SageMaker's container, and `docker` for its local mode.
+//! `serve` as SageMaker's container, and `docker` for SageMaker's local mode.
 
 use std::fs;
 use std::net::TcpListener;
@@ -22,16 +22,16 @@ fn version() -> PathBuf {
     data(HALF_PLUS_THREE).join("00000123")
 }
 
-/// A folder with that version at each of these paths.
+/// A directory with that version at each of these paths.
 fn model_dir(versions: &[&str]) -> TempDir {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     for path in versions {
         link(&version(), &root.path().join(path));
     }
     root
 }
 
-/// `serve` with these variables of SageMaker's and no others.
+/// `serve` with these SageMaker variables and no others.
 fn container(model_dir: &Path, variables: &[(&str, &str)]) -> Command {
     let mut command = tensorserve(&["serve"]);
     for (name, _) in std::env::vars_os() {
@@ -40,7 +40,7 @@ fn container(model_dir: &Path, variables: &[(&str, &str)]) -> Command {
         }
     }
     command.env("SAGEMAKER_MODEL_DIR", model_dir).env("SAGEMAKER_BIND_TO_PORT", "0");
-    // The usual ones may be taken, by another test.
+    // Another test may use the default port.
     if !variables.iter().any(|(name, _)| *name == "SAGEMAKER_SAFE_PORT_RANGE") {
         command.env("TENSORSERVE_GRPC_PORT", "0");
     }
@@ -69,7 +69,7 @@ fn predicts(process: &Process, model: &str) {
 fn models_are_found_at_any_depth_with_all_their_versions() {
     let root = model_dir(&["half_plus_three/00000123", "half_plus_three/00000124", "b/c/Servo/1"]);
     let hidden = root.path().join("half_plus_three/.00000111");
-    fs::create_dir(&hidden).expect("a folder");
+    fs::create_dir(&hidden).expect("a directory");
     fs::write(hidden.join(".hidden_file"), b"").expect("written");
     let process = serve(&root, &[]);
     for model in ["half_plus_three/versions/123", "half_plus_three/versions/124", "Servo"] {
@@ -110,9 +110,9 @@ fn the_default_model_is_the_one_that_is_named() {
     );
 }
 
-/// Cases that are decided otherwise. `docs/sagemaker.md` says why.
+/// Cases with deliberately different responses. `docs/sagemaker.md` gives the reasons.
 const OTHERWISE: [&str; 2] = [
-    // There is no nginx.
+    // The server does not run nginx.
     "cfg-nginx-default",
     "cfg-nginx-env",
 ];
@@ -127,7 +127,7 @@ fn every_case_of_the_start_passes() {
         };
         let hidden = root.path().join("half_plus_three/.00000111");
         if case.id == "cfg-model-config" {
-            fs::create_dir(hidden).expect("a folder");
+            fs::create_dir(hidden).expect("a directory");
         }
         let variables: Vec<(&str, &str)> = case
             .setup
@@ -140,7 +140,7 @@ fn every_case_of_the_start_passes() {
             "START" => refused(root.path(), &variables),
             _ => serve(&root, &variables).printed.join("\n"),
         };
-        // Our folder is its /opt/ml/model here.
+        // The test's directory stands for /opt/ml/model.
         let printed = printed.replace(&root.path().display().to_string(), "/opt/ml/model");
         let is_missing = |part: &&String| match case.id.as_str() {
             "cfg-batching" => printed.matches(part.as_str()).count() != 1,
@@ -196,7 +196,7 @@ fn what_cannot_start_says_why() {
         let error = refused(root.path(), &[(name, value)]);
         assert!(error.contains(part), "{error}");
     }
-    let empty = tempfile::tempdir().expect("temporary folder");
+    let empty = tempfile::tempdir().expect("temporary directory");
     let error = refused(empty.path(), &[]);
     assert!(error.contains("no SavedModel bundles found!"), "{error}");
     let twice = model_dir(&["a/m/1", "b/m/1"]);
@@ -219,7 +219,7 @@ fn models_of_ones_own_are_not_the_containers() {
 #[test]
 fn the_ports_of_tensorflow_serving_are_open_for_handlers() {
     let root = model_dir(&["m/1"]);
-    // Two in a row that are free now.
+    // Two consecutive ports that are free now.
     let low = (20_000..30_000).step_by(7).find(|&port| {
         [port, port + 1].iter().all(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok())
     });
@@ -238,7 +238,7 @@ fn the_ports_of_tensorflow_serving_are_open_for_handlers() {
 
 #[test]
 fn an_archive_is_served() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let archive = root.path().join("model.tar.gz");
     let file = fs::File::create(&archive).expect("a file");
     let mut builder = tar::Builder::new(GzEncoder::new(file, Compression::fast()));
@@ -252,7 +252,7 @@ fn an_archive_is_served() {
     assert!(error.contains("model.tar.gz: "), "{error}");
 }
 
-/// This binary under the name of docker, in `folder`.
+/// This binary, run as `docker` in `folder`.
 fn docker(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = tensorserve(arguments);
     command.arg0("/usr/local/bin/docker").current_dir(folder);
@@ -261,7 +261,7 @@ fn docker(folder: &Path, arguments: &[&str]) -> Command {
 
 #[test]
 fn docker_says_what_the_sdk_asks() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let says = |arguments: &[&str]| {
         let answer = ended(&mut docker(root.path(), arguments));
         assert!(answer.status.success() && answer.stderr.is_empty(), "{}", answer.stderr);
@@ -298,7 +298,7 @@ fn docker_compose_up_serves() {
     let file = file.display().to_string();
     let up = ["compose", "-f", &file, "up", "--build", "--abort-on-container-exit"];
     let mut command = docker(root.path(), &up);
-    // The caller's, which a container does not see.
+    // Variables of the caller, which a container does not see.
     command.env("SAGEMAKER_MULTI_MODEL", "true").env("TENSORSERVE_GRPC_PORT", "0");
     let mut process = Process::start(command);
     assert_eq!(process.address.port(), port);

@@ -1,5 +1,5 @@
-//! `inference.py` behind `/invocations`: the container's cases, and what happens to requests when
-//! the processes of handlers die under load.
+//! `inference.py` on `/invocations`: the container's cases, and requests whose worker process is
+//! killed under load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,7 +21,7 @@ use crate::support::server::TestServer;
 use crate::support::{copy, data, project};
 use crate::worker::wheel;
 
-/// What the cases' handlers have in common: how a request is read, and what becomes of an answer.
+/// Shared by the scripts of the cases: conversion of requests and responses.
 const COMMON: &str = r#"
 import json
 
@@ -60,12 +60,12 @@ def handler(data, context):
 "#;
 
 fn code(script: &str) -> TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     fs::write(folder.path().join("inference.py"), script).expect("written");
     folder
 }
 
-/// A container of `model` with this script.
+/// A container of `model` with the script in `code`.
 fn container(model: (&str, &str), code: &Path, environments: &Path) -> TestServer {
     TestServer::container(&[model], |settings| {
         settings.each.code = Some(code.to_owned());
@@ -107,7 +107,7 @@ fn script(case: &Case) -> String {
             "import json\n".to_owned() + &returns("json.dumps(context._asdict()), None")
         }
         "pp-lib" => model("import dummy_module; answer['dummy_module'] = dummy_module.__version__"),
-        // Its Pillow of 2019 is built for no Python of today; what is installed is ours.
+        // The case's Pillow of 2019 supports no current Python; a wheel of ours replaces it.
         "pp-requirements" => model("import tiny_thing; answer['pillow'] = '6.0.0'"),
         "dlc-handlers" => "import json\n\
              def input_handler(data, context):\n    request = json.loads(data.read())\n    \
@@ -121,11 +121,11 @@ fn script(case: &Case) -> String {
         _ if described.starts_with("single handler") || described.starts_with("any") => {
             COMMON.to_owned() + SINGLE
         }
-        other => panic!("{other}: nobody has written its script"),
+        other => panic!("{other}: there is no script for this case"),
     }
 }
 
-/// Cases that are decided otherwise. `docs/sagemaker.md` says why.
+/// Cases with deliberately different responses. `docs/sagemaker.md` gives the reasons.
 const OTHERWISE: [&str; 1] = [
     // The 2.20 image does not call output_handler when the model fails; the older ones do.
     "pp-io-empty-g3",
@@ -133,7 +133,7 @@ const OTHERWISE: [&str; 1] = [
 
 fn ask(server: &TestServer, case: &Case) -> Answer {
     if case.id == "pp-handler-missing" {
-        // The server starts; the model says why it does not.
+        // The server starts; the status of the model contains the error.
         return get(server.address, "/v1/models/half_plus_three");
     }
     if case.id == "pp-chunked" {
@@ -144,7 +144,7 @@ fn ask(server: &TestServer, case: &Case) -> Answer {
         return client.answer("POST").expect("an answer");
     }
     if case.request_body.as_deref() == Some("@inputs/test-large.csv") {
-        // One row of so many numbers, of 3 MB.
+        // One row of 3 MB.
         let headers: Vec<(&str, &str)> =
             case.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let body = vec!["1.0"; 753_936].join(",");
@@ -153,7 +153,7 @@ fn ask(server: &TestServer, case: &Case) -> Answer {
     sagemaker_cases::ask(server, case)
 }
 
-/// The folder of code that a case describes.
+/// The code directory that a case describes.
 fn folder(case: &Case, script: &str) -> TempDir {
     let code = code(script);
     if case.id == "pp-requirements" {
@@ -163,16 +163,16 @@ fn folder(case: &Case, script: &str) -> TempDir {
         return code;
     }
     let lib = code.path().join("lib");
-    fs::create_dir(&lib).expect("a folder");
+    fs::create_dir(&lib).expect("a directory");
     fs::write(lib.join("dummy_module.py"), "__version__ = '0.1'").expect("written");
-    // Not installed, since there is a lib.
+    // Not installed, because the directory contains lib.
     fs::write(code.path().join("requirements.txt"), "no_such==1\n").expect("written");
     code
 }
 
 #[test]
 fn every_case_of_handlers_passes() {
-    let environments = tempfile::tempdir().expect("a folder");
+    let environments = tempfile::tempdir().expect("a directory");
     let mut servers: BTreeMap<String, (TempDir, TestServer)> = BTreeMap::new();
     let mut tally = Tally::default();
     for case in cases_of(Part::Handlers) {
@@ -188,7 +188,7 @@ fn every_case_of_handlers_passes() {
         let answer = ask(server, &case);
         let outcome = match case.expect_status {
             Some(_) => check(&case, &answer),
-            // What the container prints before it starts its service again, for ever.
+            // The container prints the error and restarts its service forever, without a status.
             None => check(&Case { expect_status: Some(answer.status), ..case.clone() }, &answer),
         };
         tally.note(&case, outcome, &OTHERWISE);
@@ -199,13 +199,13 @@ fn every_case_of_handlers_passes() {
 #[test]
 fn every_case_of_a_script_for_all_models_passes() {
     for handlers in [PAIR, SINGLE] {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("a directory");
         let model = root.path().join("half_plus_three/model/half_plus_three");
         for version in ["00000123", "00000124"] {
             let from = data("sagemaker/models/half_plus_three").join(version);
             copy(&from, &model.join(version));
         }
-        fs::create_dir(root.path().join("code")).expect("a folder");
+        fs::create_dir(root.path().join("code")).expect("a directory");
         let script = COMMON.to_owned() + handlers;
         fs::write(root.path().join("code/inference.py"), script).expect("written");
         let process = sagemaker_models::process(root.path());
@@ -283,7 +283,7 @@ fn requests_run_side_by_side() {
     assert!(times.iter().min() < Some(&Duration::from_millis(200)), "{times:?}");
 }
 
-/// Numbers and states of the children of a process.
+/// IDs and states of the child processes of a process.
 fn children(parent: u32) -> Vec<(u32, char)> {
     let numbers = fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -333,7 +333,7 @@ fn killed_processes_cost_only_their_requests() {
     let (done, good, bad) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let slowest = AtomicU64::new(0);
     // Processes that have answered since the last kill. There are more clients than processes, so
-    // that each is at work again at once.
+    // that each process gets its next request at once.
     let busy = Mutex::new(BTreeSet::new());
     let client = || {
         let mut client = Client::connect(address).expect("connects");
@@ -367,7 +367,7 @@ fn killed_processes_cost_only_their_requests() {
             if busy.len() < 4 {
                 continue;
             }
-            // Another one each time, as the numbers go.
+            // Rotates through the processes in the order of their IDs.
             let Some(victim) = busy.iter().nth(kills % 4).copied().flatten() else {
                 continue;
             };
@@ -377,12 +377,12 @@ fn killed_processes_cost_only_their_requests() {
             kills += usize::from(killed.expect("kill").status.success());
         }
         done.store(true, SeqCst);
-        assert_eq!(kills, KILLS, "in the time there was");
+        assert_eq!(kills, KILLS, "kills within the time limit");
     });
     let (good, bad, slowest) = (good.load(SeqCst), bad.load(SeqCst), slowest.load(SeqCst));
     println!("{KILLS} kills: {bad} requests failed, the slowest in {slowest} ms; {good} did not");
     assert!(bad <= KILLS as u64, "{bad} failed");
-    assert!(bad > KILLS as u64 / 2, "only {bad} met a request");
+    assert!(bad > KILLS as u64 / 2, "only {bad} kills failed a request");
     assert!(slowest < 1000, "{slowest} ms");
     settle();
     let start = Instant::now();
@@ -405,14 +405,14 @@ fn a_stop_ends_the_processes() {
     assert!(process.wait().success());
     let is_there = |(number, _): &&(u32, char)| Path::new(&format!("/proc/{number}")).exists();
     assert_eq!(workers.iter().filter(is_there).count(), 0);
-    // Also when it is killed, and can do nothing about them itself.
+    // A killed server cannot stop them itself.
     let mut process = Process::serve(&model, &["--code", code, "--handler-workers", "3"]);
     let workers = children(process.id());
     process.signal("KILL");
     process.wait();
     let start = Instant::now();
     while workers.iter().filter(is_there).count() > 0 {
-        assert!(start.elapsed() < Duration::from_secs(5), "they live on");
+        assert!(start.elapsed() < Duration::from_secs(5), "worker processes remain");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,4 +1,4 @@
-//! SageMaker's multi-model endpoints: models that come, are used and go by request.
+//! SageMaker's multi-model endpoints: models that are loaded, invoked and unloaded on request.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,19 +21,19 @@ use crate::support::process::{Process, tensorserve};
 use crate::support::server::{TestServer, config, settings};
 use crate::support::{copy, data};
 
-/// A multi-model endpoint with half_plus_two and half_plus_three to load.
+/// A multi-model endpoint that can load half_plus_two and half_plus_three.
 struct Endpoint {
     server: TestServer,
     root: TempDir,
 }
 
 fn models() -> TempDir {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let from = [("half_plus_two", "mme"), ("half_plus_three", "models")];
     for (name, folder) in from {
         copy(&data("sagemaker").join(folder).join(name), &root.path().join(name));
     }
-    fs::create_dir_all(root.path().join("invalid_version/abcde")).expect("folders");
+    fs::create_dir_all(root.path().join("invalid_version/abcde")).expect("directories");
     root
 }
 
@@ -76,7 +76,7 @@ impl Endpoint {
         names.map(|model| model.name).collect()
     }
 
-    /// Unloads everything.
+    /// Unloads all models.
     fn clear(&self) {
         for name in self.loaded() {
             assert_eq!(self.call("DELETE", &format!("/models/{name}"), "").status, 200);
@@ -84,20 +84,20 @@ impl Endpoint {
     }
 }
 
-/// Cases that are decided otherwise. `docs/sagemaker.md` says why.
+/// Cases with deliberately different responses. `docs/sagemaker.md` gives the reasons.
 const OTHERWISE: [&str; 2] = [
-    // Models need memory here, and no ports.
+    // Models do not use ports here.
     "mme-ports-exhausted",
-    // The 2.20 image's form of an error.
+    // The format of the 2.20 image's error.
     "mme-bad-body-g3",
 ];
 
-/// The cases name a model whose weights are not among the data.
+/// Replaces `cifar`, the model of the cases: the test data do not contain its weights.
 fn there(text: &str) -> String {
     text.replace("cifar", "half_plus_two")
 }
 
-/// Sends what a case describes, with all that comes before it.
+/// Sends the request of a case, after the requests before it.
 pub fn run(address: SocketAddr, case: &Case) -> Result<(), String> {
     for step in &case.steps_before {
         let headers: Vec<(&str, &str)> =
@@ -134,7 +134,7 @@ fn nothing_is_ready_for_a_model_but_the_endpoint() {
     endpoint.invoke("half_plus_two").assert_refused("invoke", 404, "is not loaded yet.");
     assert_eq!(endpoint.load("half_plus_two", "half_plus_two").status, 200);
     assert_eq!(endpoint.invoke("half_plus_two").json(), json!({"predictions": [2.5]}));
-    // The other name for the same.
+    // The other path of the operation.
     let answer = endpoint.call("POST", "/models/half_plus_two", r#"{"instances": [1.0]}"#);
     assert_eq!(answer.json(), json!({"predictions": [2.5]}));
     let shown = endpoint.call("GET", "/models/half_plus_two", "").json();
@@ -148,7 +148,7 @@ fn nothing_is_ready_for_a_model_but_the_endpoint() {
 fn what_cannot_be_loaded_leaves_nothing_behind() {
     let endpoint = Endpoint::start(|_| ());
     let broken = endpoint.root.path().join("broken/1");
-    fs::create_dir_all(broken.join("variables")).expect("folders");
+    fs::create_dir_all(broken.join("variables")).expect("directories");
     fs::write(broken.join("saved_model.pb"), b"no model").expect("written");
     for url in ["/opt/ml/models/../../../etc", "/etc", "..", "/opt/ml/models", "invalid_version"] {
         let answer = endpoint.load("m", url);
@@ -166,7 +166,7 @@ fn what_cannot_be_loaded_leaves_nothing_behind() {
         endpoint.call(method, path, "").assert_refused(path, 405, "is not allowed");
     }
     assert_eq!(endpoint.call("GET", "/models", "").text(), "{}");
-    // The name is free.
+    // The name is free again.
     assert_eq!(endpoint.load("m", "half_plus_two").status, 200);
 }
 
@@ -207,7 +207,7 @@ fn the_model_that_was_not_used_for_longest_makes_room() {
         models.memory_limit = Some(1 << 20);
         models.evict = true;
     });
-    // Nothing can be unloaded yet, and then nothing helps: all goes, and it still does not fit.
+    // Loaded without the limit: after their eviction, the next model still does not fit.
     let engine = endpoint.server.engine.clone();
     let folder = endpoint.root.path().join("half_plus_two");
     let common = config(settings()).repository.common;
@@ -223,7 +223,7 @@ fn the_model_that_was_not_used_for_longest_makes_room() {
     }
     assert_eq!(endpoint.invoke("a").status, 200);
     endpoint.load("c", "half_plus_two").assert_refused("load", 507, "Memory exhausted");
-    assert!(endpoint.loaded().is_empty(), "what was there made room");
+    assert!(endpoint.loaded().is_empty(), "the loaded models were not evicted");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_model_is_loaded_when_it_is_used() {
     assert_eq!(endpoint.invoke("half_plus_two").json(), json!({"predictions": [2.5]}));
     endpoint.invoke("nothing").assert_refused("unknown", 404, "is not loaded yet.");
     endpoint.invoke("..%2Fetc").assert_refused("outside", 404, "is not loaded yet.");
-    // As archives are named to the service.
+    // Clients of the service name models by their archives.
     let archive = endpoint.root.path().join("packed.tar.gz");
     let file = fs::File::create(archive).expect("a file");
     let mut builder = tar::Builder::new(GzEncoder::new(file, Compression::fast()));
@@ -264,7 +264,7 @@ fn many_at_once_ask_for_one_model() {
     assert_eq!(statuses.iter().filter(|&&status| status == 409).count(), 3, "{statuses:?}");
 }
 
-/// The endpoint as a process of its own.
+/// The endpoint as a separate process.
 pub fn process(root: &Path) -> Process {
     let mut command = tensorserve(&["serve", "--log-level", "error"]);
     command.env("SAGEMAKER_MULTI_MODEL", "true").env("SAGEMAKER_MODEL_DIR", root);
@@ -277,7 +277,7 @@ fn send(client: &mut Client, method: &str, path: &str, body: &str) -> Answer {
     client.request(method, path, &headers, body.as_bytes()).expect("an answer")
 }
 
-/// Models come and go, as many at once as there are names, while those that are loaded are used.
+/// Loads and unloads models while the loaded ones are invoked.
 struct Churn {
     address: SocketAddr,
     loaded: RwLock<BTreeSet<String>>,
@@ -299,14 +299,14 @@ impl Churn {
             self.loaded.write().expect("a lock").insert(name.clone());
         }
         for name in names {
-            // Whoever uses it is waited for; nobody uses it after that.
+            // The lock waits for invocations of the model, and prevents later ones.
             self.loaded.write().expect("a lock").remove(name);
             let answer = send(&mut client, "DELETE", &format!("/models/{name}"), "");
             assert_eq!(answer.status, 200, "{}", answer.text());
         }
     }
 
-    /// Uses models until the end.
+    /// Invokes loaded models until `ends` is set.
     fn invoke(&self) {
         let mut client = Client::connect(self.address).expect("connects");
         let mut count = 0;
@@ -323,13 +323,13 @@ impl Churn {
             drop(loaded);
             count += 1;
             self.invocations.fetch_add(1, Relaxed);
-            // Locks are for those who write, too.
+            // Leaves the lock to writers.
             thread::sleep(Duration::from_micros(200));
         }
     }
 }
 
-/// The whole of it takes `TENSORSERVE_TEST_MODELS=200` and a quiet machine.
+/// The full test needs `TENSORSERVE_TEST_MODELS=200` and an idle machine.
 #[test]
 fn models_come_and_go_while_others_are_used() {
     let count = std::env::var("TENSORSERVE_TEST_MODELS").ok().and_then(|n| n.parse().ok());
@@ -348,7 +348,7 @@ fn models_come_and_go_while_others_are_used() {
         for _ in 0..2 {
             scope.spawn(|| churn.invoke());
         }
-        // What the library sets up once, and the allocator's high water mark of one cycle.
+        // The first cycle allocates memory that the library and the allocator keep.
         churn.cycle(&names);
         let before = process.resident();
         for _ in 0..3 {
@@ -364,7 +364,7 @@ fn models_come_and_go_while_others_are_used() {
     let invocations = churn.invocations.into_inner();
     println!(
         "{} loads: median {median:?}, slowest {slowest:?}; {invocations} invocations; memory \
-         {before} kB, {after} kB in the end",
+         {before} kB, {after} kB at the end",
         times.len()
     );
     assert!(invocations > 0);

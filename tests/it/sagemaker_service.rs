@@ -1,4 +1,4 @@
-//! The dialect of the SageMaker service: `/endpoints/NAME/…`.
+//! The API of the SageMaker service: `/endpoints/NAME/…`.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
     answer.headers.get(name).map(String::as_str)
 }
 
-/// Asserts that clients raise the error `kind` with a message that has `text` in it.
+/// Asserts that clients raise the error `kind` with `text` in its message.
 fn assert_raises(answer: &Answer, status: u16, kind: &str, text: &str) -> Value {
     assert_eq!(answer.status, status, "{}", answer.text());
     assert_eq!(header(answer, "x-amzn-errortype"), Some(kind));
@@ -39,7 +39,7 @@ fn assert_raises(answer: &Answer, status: u16, kind: &str, text: &str) -> Value 
 fn an_endpoint_answers_whatever_its_name() {
     let server = TestServer::container(&[HALF_PLUS_THREE], |_| {});
     for name in ["my-endpoint", "", "a%2Fb", "bad_name%21"] {
-        // Clients leave out the content type if they are told none.
+        // Clients omit the content type unless the caller sets it.
         let answer = call(&server, &format!("{name}/invocations"), &[], BODY);
         assert_eq!(answer.status, 200, "{name}: {}", answer.text());
         assert_eq!(answer.json(), json!({"predictions": [3.5, 4.0, 5.5]}));
@@ -126,7 +126,7 @@ fn of_several_models_the_target_is_meant_or_the_endpoint() {
     assert_eq!(call(&server, "twice/invocations", &[JSON], body).json(), twice);
     let target = [JSON, ("X-Amzn-SageMaker-Target-Model", "twice.tar.gz")];
     assert_eq!(call(&server, "half_plus_three/invocations", &target, body).json(), twice);
-    // The container itself does not know the header.
+    // `/invocations` ignores the header, as the container does.
     let answer = request(server.address, "POST", "/invocations", &target, body);
     assert_eq!(answer.status, 400, "{}", answer.text());
 }
@@ -160,7 +160,7 @@ fn a_stream_is_one_event() {
     assert_raises(&answer, 424, "ModelError", "400");
 }
 
-/// What is in the file at `location`, once it is there.
+/// The content of the file at `location`, once it exists.
 fn outcome(location: &str) -> String {
     let path = Path::new(location.strip_prefix("file://").expect("a file"));
     let start = Instant::now();
@@ -173,10 +173,10 @@ fn outcome(location: &str) -> String {
 
 #[test]
 fn asynchronous_calls_write_files() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let (input, output) = (root.path().join("in"), root.path().join("out"));
-    fs::create_dir(&input).expect("folder");
-    fs::create_dir(&output).expect("folder");
+    fs::create_dir(&input).expect("directory");
+    fs::create_dir(&output).expect("directory");
     fs::write(input.join("good.csv"), "1,2\n3,4\n").expect("file");
     fs::write(input.join("bad.csv"), "a,b\n").expect("file");
     let server = TestServer::container(&[HALF_PLUS_THREE], |settings| {
@@ -211,9 +211,9 @@ fn asynchronous_calls_write_files() {
 
 #[test]
 fn asynchronous_calls_read_only_what_they_may() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let (input, output) = (root.path().join("in"), root.path().join("out"));
-    fs::create_dir(&input).expect("folder");
+    fs::create_dir(&input).expect("directory");
     let secret = root.path().join("secret");
     fs::write(&secret, "[1]").expect("file");
     std::os::unix::fs::symlink(&secret, input.join("link")).expect("a link");
@@ -241,7 +241,7 @@ fn asynchronous_calls_read_only_what_they_may() {
 
 #[test]
 fn a_stop_waits_for_what_was_promised() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let output = root.path().to_owned();
     let server = TestServer::container(&[HALF_PLUS_THREE], |settings| {
         settings.server.sagemaker_async_output = Some(output);
@@ -252,6 +252,6 @@ fn a_stop_waits_for_what_was_promised() {
     for answer in answers {
         let location = header(&answer, "x-amzn-sagemaker-outputlocation").expect("a location");
         let path = Path::new(location.strip_prefix("file://").expect("a file"));
-        assert!(path.exists(), "{location} was lost");
+        assert!(path.exists(), "{location} was not written");
     }
 }

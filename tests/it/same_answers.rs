@@ -1,5 +1,5 @@
-//! Who else asks at the same time never changes an answer: requests sent together to a server
-//! that joins them get what each gets alone from a server that joins none.
+//! Concurrent requests never change a response: requests that are batched together get the same
+//! responses as each one alone from a server without batching.
 
 use std::sync::Barrier;
 use std::thread;
@@ -12,10 +12,10 @@ use crate::support::{alike, project};
 
 const TOGETHER: u32 = 32;
 
-/// How often they are sent together at most, until some were really joined.
+/// The maximum number of rounds until some requests share a batch.
 const MOST_ROUNDS: usize = 50;
 
-/// The same numbers in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -30,7 +30,7 @@ impl Dice {
         self.roll() % end
     }
 
-    /// A number of a few digits from -1 to 1.
+    /// A number from -1 to 1 with three decimals.
     fn fraction(&mut self) -> f64 {
         f64::from(u32::try_from(self.below(2001)).expect("small")) / 1000.0 - 1.0
     }
@@ -45,7 +45,7 @@ fn text(dice: &mut Dice) -> String {
     (0..dice.below(6)).map(|_| WORDS[usize::try_from(dice.below(6)).expect("small")]).collect()
 }
 
-/// Bodies of one to three rows each.
+/// Request bodies of one to three rows each.
 fn requests(row: impl Fn(&mut Dice) -> Value) -> Vec<String> {
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
     let body = |_| {
@@ -60,7 +60,7 @@ fn serve(model: &str, batching: &str) -> TestServer {
     settings.paths.push(project("models").join(model));
     settings.batching.batching = Some(batching.to_owned());
     settings.batching.batch_timeout_micros = Some(2000);
-    // Everything goes to one batch thread, so that requests meet there.
+    // All requests meet in the queue of one batch thread.
     settings.server.inline_budget_micros = Some(0);
     settings.server.num_batch_threads = Some(1);
     let server = TestServer::start(settings);
@@ -68,7 +68,7 @@ fn serve(model: &str, batching: &str) -> TestServer {
     server
 }
 
-/// The sum of a counter over all its labels.
+/// The sum of all series of a counter.
 fn counter(server: &TestServer, name: &str) -> f64 {
     let text = server.get("/metrics").text();
     let lines = text.lines().filter(|line| line.starts_with(name));
@@ -84,7 +84,7 @@ fn compare(model: &str, tolerance: Option<f64>, row: impl Fn(&mut Dice) -> Value
     };
     let server = serve(model, "on");
     for round in 0.. {
-        assert!(round < MOST_ROUNDS, "{model}: requests are never joined");
+        assert!(round < MOST_ROUNDS, "{model}: requests never share a batch");
         let start = Barrier::new(requests.len());
         let together: Vec<Answer> = thread::scope(|scope| {
             let ask = |body| {
@@ -108,7 +108,7 @@ fn compare(model: &str, tolerance: Option<f64>, row: impl Fn(&mut Dice) -> Value
         }
         let runs = counter(&server, "tensorserve_batch_rows_count");
         let asked = counter(&server, "tensorserve_requests_total");
-        assert!(runs > 0.0, "{model}: nothing is counted");
+        assert!(runs > 0.0, "{model}: no run was counted");
         if runs < asked {
             break;
         }
@@ -125,7 +125,7 @@ fn text_normalizer_is_the_same_to_the_last_byte() {
     compare("text_normalizer", None, |dice| json!(text(dice)));
 }
 
-// Multiplication of matrices sums in an order that depends on how many rows there are.
+// The order of the sums in a matrix multiplication depends on the number of rows.
 
 #[test]
 fn wide_mlp_is_the_same_but_for_rounding() {

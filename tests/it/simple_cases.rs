@@ -1,5 +1,5 @@
-//! Simple TensorFlow Serving's cases (`tests/cases/simple-tensorflow-serving.json`) on its own
-//! models, under its name: inference in JSON and as forms with images, models, pages, browsers.
+//! The cases of Simple TensorFlow Serving (`tests/cases/simple-tensorflow-serving.json`) with its
+//! own models, on a server that replaces it: inference with JSON and forms, models, pages, CORS.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,25 +34,25 @@ struct Case {
     expect_contains: Vec<String>,
 }
 
-/// Where we differ on purpose: name of the case, our status, and text of our answer.
+/// Deliberate differences: the case, our status, and text of our response.
 const MENDED: &[(&str, u16, &str)] = &[
     // The original prints a bare KeyError.
     ("err-version-missing", 400, "Invalid model version: 3, available versions of default: [2, 1]"),
-    // The original takes what the file system happens to list last.
+    // The original uses the version that the file system lists last.
     ("json-two-versions-no-version", 200, "0.6414870023727417"),
-    // Media types are the same in any case.
+    // Media types are case-insensitive.
     ("err-content-type-case", 200, "0.6414870023727417"),
-    // Its hooks are code for one version of Python.
+    // The hooks of this model are bytecode of one version of Python.
     ("tf-preprocess", 400, "Python's marshal format, which is code for one version of Python"),
-    // The start page is the dashboard, and says other words.
+    // The start page is the dashboard.
     ("page-index", 200, "tensorserve"),
-    // The refusal is JSON like every other.
+    // The error is JSON, like every other.
     ("auth-missing", 401, "\"error\""),
-    // The original names port 8500, wherever it listens.
+    // The original always prints port 8500.
     ("gen-client-default-is-bash", 200, "curl -H \"Content-Type: application/json\" -X POST -d"),
-    // The original says so with a status of 200.
+    // The original reports this with status 200.
     ("model-detail-missing", 404, "Model not found: nope"),
-    // TensorFlow Serving's REST API is there.
+    // TensorFlow Serving's REST API is served, too.
     ("no-tfs-predict-route", 400, "error"),
     ("no-versions-route", 200, "AVAILABLE"),
 ];
@@ -72,8 +72,8 @@ fn is_of_other_platform(setup: &str) -> bool {
     setup.contains(" --model_platform=")
 }
 
-/// Serves what the text `setup` of a case describes. A link to every model it takes, as
-/// `name/version`, goes into `root`.
+/// Serves the models that the text `setup` of a case describes, linked in `root` as
+/// `name/version`.
 fn serve(setup: &str, root: &Path) -> TestServer {
     if let Some((path, rest)) = setup.split_once(" --model_platform=") {
         return serve_other(path, rest);
@@ -107,14 +107,14 @@ fn serve(setup: &str, root: &Path) -> TestServer {
     } else if setup.starts_with("TMPL + ") {
         &[("default/2", "tensorflow_template_application_model/2")]
     } else {
-        panic!("nobody knows how to set up {setup:?}");
+        panic!("unknown setup {setup:?}");
     };
     for (place, model) in models {
         link(&data(MODELS).join(model), &root.join(place));
     }
     let server = serve_all(root, setup);
     if setup.contains("--reload_models") {
-        // Its request asks for a version that comes while the server runs.
+        // The case requests a version that appears while the server runs.
         link(&data(MODELS).join(TEMPLATE).join("2"), &root.join("default/2"));
         server.wait_until("version 2 is served", |server| {
             server.get("/v1/models/default/versions/2").text().contains("AVAILABLE")
@@ -123,7 +123,7 @@ fn serve(setup: &str, root: &Path) -> TestServer {
     server
 }
 
-/// Serves a model of another platform: `path` is how a case says where it is, and `rest` begins
+/// Serves a model of another platform. `path` is the case's text for its location; `rest` begins
 /// with the platform and ends with the model's name.
 fn serve_other(path: &str, rest: &str) -> TestServer {
     let path = match path {
@@ -190,7 +190,7 @@ fn every_case_passes() {
         if is_of_other_platform(setup) && !HAS_ALL_PLATFORMS {
             continue;
         }
-        let root = tempfile::tempdir().expect("temporary folder");
+        let root = tempfile::tempdir().expect("temporary directory");
         let server = serve(setup, root.path());
         for case in cases {
             match check(case, &ask(&server, case)) {
@@ -202,10 +202,10 @@ fn every_case_passes() {
     println!("{passed} passed");
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     let expected = if HAS_ALL_PLATFORMS { 71 } else { 64 };
-    assert_eq!(passed, expected, "cases went missing");
+    assert_eq!(passed, expected, "cases are missing");
 }
 
-/// The other forms of files whose first form a case is about.
+/// The other file formats of models that the cases cover in one format.
 #[test]
 #[cfg(all(feature = "xgboost", feature = "sklearn"))]
 fn files_of_other_forms_answer_the_same() {
@@ -215,12 +215,12 @@ fn files_of_other_forms_answer_the_same() {
         let answer = server.post("/", &row).json();
         assert!(alike(&answer, &json!({"result": [1.877_554_9]}), Some(1e-6)), "{form}: {answer}");
     }
-    // The two hold forests of other trees; where the cases are from, both were walked by hand.
+    // The two files hold different forests; the expected values were computed by hand.
     for (form, logs) in [("joblib", "[[-Infinity,-1.6094379"), ("pkl", "[[-Infinity,-1.07044141")] {
         let server =
             serve_file("default", &format!("scikitlearn_iris/model.{form}"), "scikitlearn");
         let answer = server.post("/", &row).text();
-        // What no JSON has a number for is written as Python writes it.
+        // Numbers that JSON does not have are written as in Python.
         let logs = format!("\"predict_log_proba\":{logs}");
         assert!(answer.contains(&logs), "{form}: {answer}");
         assert!(answer.contains("\"predict\":[2],"), "{form}: {answer}");
@@ -235,10 +235,10 @@ fn ask(server: &TestServer, case: &Case) -> Answer {
         (Some(body), _) => body.to_string(),
         (None, raw) => raw.clone().unwrap_or_default(),
     };
-    // Two cases have a blank to fill in.
+    // Two cases contain a placeholder.
     let image = fs::read(data("simple-tensorflow-serving/images/mew.jpg")).expect("image");
     let standard = STANDARD.encode(image);
-    assert!(standard.contains('/') || standard.contains('+'), "would do as URL-safe too");
+    assert!(standard.contains('/') || standard.contains('+'), "the text is also valid as URL-safe");
     let body = body.replace("<standard base64 with / or +>", &standard);
     let ones = json!([[vec![vec![1.0; 28]; 28]]]).to_string();
     let body = body.replace("\"<1x1x28x28 ones>\"", &ones);
@@ -267,7 +267,7 @@ fn ask_form(server: &TestServer, case: &Case, form: &BTreeMap<String, Value>) ->
     post_form(server.address, &case.path, &fields)
 }
 
-/// Sends a form of texts, each of their bytes escaped.
+/// Sends a URL-encoded form with every byte escaped.
 fn ask_text_form(server: &TestServer, case: &Case, form: &BTreeMap<String, Value>) -> Answer {
     let escaped = |text: &str| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
     let field = |(name, value): (&String, &Value)| {
@@ -290,7 +290,7 @@ fn check(case: &Case, answer: &Answer) -> Result<(), String> {
     }
     let kind = answer.headers.get("content-type").map(String::as_str);
     if kind != Some("application/json") {
-        // A page, or a word.
+        // A page or plain text.
         let parts = case.expect_contains.iter().map(String::as_str);
         let word = case.expect_body.as_ref().and_then(Value::as_str);
         let missing = parts.chain(word).find(|part| !got.contains(part));
@@ -298,21 +298,21 @@ fn check(case: &Case, answer: &Answer) -> Result<(), String> {
         let is_for_data = case.path == "/" || (case.path.starts_with("/v1/") && !is_source);
         return match (missing, is_for_data) {
             (Some(part), _) => Err(format!("{part:?} is not in {got}")),
-            (None, true) => Err(format!("no JSON: {:?}", answer.headers)),
+            (None, true) => Err(format!("not JSON: {:?}", answer.headers)),
             (None, false) => Ok(()),
         };
     }
-    // The logarithm of 0, which Python's JSON has a word for.
+    // The logarithm of 0, as Python's JSON writes it.
     let json = got.replace("-Infinity", "null");
     let mut answered: Value = serde_json::from_str(&json).map_err(|e| format!("{e}: {got}"))?;
     if case.id == "sk-predict" {
-        // The case leaves one output out.
+        // The case omits one output.
         answered
             .as_object_mut()
             .and_then(|all| all.remove("predict_log_proba"))
             .ok_or(got.clone())?;
     }
-    // Parts of errors are to be found in the message, of answers in the text.
+    // Expected parts are searched in an error's message or in the whole body.
     let text = answered["error"].as_str().unwrap_or(&got);
     if let Some(part) = case.expect_contains.iter().find(|part| !text.contains(*part)) {
         return Err(format!("{part:?} is not in {got}"));
@@ -323,7 +323,7 @@ fn check(case: &Case, answer: &Answer) -> Result<(), String> {
     }
 }
 
-/// Puts a link to every model of TensorFlow into `root`.
+/// Links every TensorFlow model in `root`.
 fn link_saved_models(root: &Path) -> PathBuf {
     for entry in fs::read_dir(data(MODELS)).expect("models").flatten() {
         let mut versions = fs::read_dir(entry.path()).expect("versions").flatten();
@@ -336,7 +336,7 @@ fn link_saved_models(root: &Path) -> PathBuf {
 
 #[test]
 fn every_loadable_model_answers_with_its_known_values() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let server = serve_all(&link_saved_models(root.path()), "");
     let ones = json!([[1, 1, 1, 1, 1, 1, 1, 1, 1]]);
     let encode = |file: &str| {
@@ -370,7 +370,7 @@ fn every_loadable_model_answers_with_its_known_values() {
             json!({"model_name": "simplest_model", "data": {"keys": [[3], [-4]]}}),
             json!({"keys": [[3], [-4]]}),
         ),
-        // Its hooks are Python's; without them it is a graph like any other.
+        // Without its Python hooks, the model is an ordinary graph.
         (
             json!({"model_name": "preprocess_simplest_model", "data": {"keys": [5, 6]}}),
             json!({"keys": [5, 6]}),
@@ -379,7 +379,7 @@ fn every_loadable_model_answers_with_its_known_values() {
             json!({"model_name": "tf2_two_signatures", "data": {"x": [[1.5], [2]]}}),
             json!({"y": [[3.0], [4.0]]}),
         ),
-        // The original can call no signature but the first.
+        // The original can only call the first signature.
         (
             json!({"model_name": "tf2_two_signatures", "signature_name": "other",
                    "data": {"q": [[1.5]]}}),
@@ -401,7 +401,7 @@ fn every_loadable_model_answers_with_its_known_values() {
 
 #[test]
 fn a_model_with_an_unknown_operation_is_told_of_and_hinders_no_other() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let server = serve_all(&link_saved_models(root.path()), "");
     let answer = server.get("/readyz");
     assert_eq!(answer.status, 503);

@@ -1,4 +1,4 @@
-//! Simple TensorFlow Serving's names: the command line, its list of models, browsers, pages with
+//! A server that replaces Simple TensorFlow Serving: command line, list of models, CORS, pages with
 //! hostile names, and profiles.
 
 use std::fs;
@@ -18,7 +18,7 @@ use crate::support::{data, link, project};
 const MODELS: &str = "simple-tensorflow-serving/models";
 const TEMPLATE: &str = "simple-tensorflow-serving/models/tensorflow_template_application_model";
 
-/// This binary under its name.
+/// This binary, run as `stfs`.
 fn stfs(arguments: &[&str]) -> std::process::Command {
     let mut command = tensorserve(arguments);
     for (name, _) in std::env::vars_os() {
@@ -45,10 +45,10 @@ fn the_command_line_serves_prints_its_settings_and_no_password() {
         assert!(printed.contains(part), "{part:?} is not in: {printed}");
     }
     assert!(!printed.contains("hunter2") && printed.contains("auth_password: (not shown)"));
-    assert!(!printed.contains("grpc://"), "it has no gRPC: {printed}");
+    assert!(!printed.contains("grpc://"), "gRPC must be off: {printed}");
     let answer = post(process.address, "/", features().to_string());
     assert_eq!(answer.status, 200, "{}", answer.text());
-    // Both versions that are there are served, and the higher one is meant.
+    // Both versions are served; a request without a version uses the higher one.
     assert!(answer.text().contains("0.6414870023727417"), "{}", answer.text());
     let models = get(process.address, "/v1/models").json();
     assert_eq!(models[0]["model_version_list"], json!(["1", "2"]));
@@ -71,12 +71,12 @@ fn models_of_other_platforms_are_named_by_flag_and_in_the_list() {
     assert_eq!(detail["platform"], "XGBoost");
     assert_eq!(detail["model_base_path"], boosted);
     assert_eq!(detail["model_version_list"], json!(["1"]));
-    // TensorFlow Serving's API serves it, too.
+    // TensorFlow Serving's API serves the model, too.
     let body = json!({"instances": [[1.0, 2.0, 3.0, 4.0]]}).to_string();
     let answer = post(process.address, "/v1/models/default:predict", body).json();
     assert!(alike(&answer, &json!({"predictions": [1.877_554_9]}), Some(1e-6)), "{answer}");
 
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     let file = folder.path().join("models.json");
     let list = json!({"model_config_list": [
         {"name": "default", "base_path": data(MODELS).join("simplest_model")},
@@ -104,7 +104,7 @@ fn mistakes_in_the_data_of_other_platforms_are_told() {
     let boosted = data(MODELS).join("xgboost_iris/model.bst").display().to_string();
     let flags = ["--port=0", "--model_base_path", &boosted, "--model_platform=xgboost"];
     let process = Process::start(stfs(&flags));
-    for (wrong, told) in [
+    for (wrong, message) in [
         ("[[1, 2, 3]]", "Cannot feed value of shape (1, 3) for Tensor data"),
         ("[1, 2, 3, 4]", "Cannot feed value of shape (4,) for Tensor data"),
         ("7", "Cannot feed value of shape () for Tensor data"),
@@ -115,14 +115,14 @@ fn mistakes_in_the_data_of_other_platforms_are_told() {
     ] {
         let answer = post(process.address, "/", format!("{{\"data\": {wrong}}}"));
         assert_eq!(answer.status, 400, "{wrong}: {}", answer.text());
-        assert!(answer.error().contains(told), "{wrong}: {}", answer.error());
+        assert!(answer.error().contains(message), "{wrong}: {}", answer.error());
     }
 }
 
 #[test]
 #[cfg(feature = "xgboost")]
 fn marshalled_hooks_beside_a_model_are_told_of_when_asked_for() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     let model = folder.path().join("model.bst");
     fs::copy(data(MODELS).join("xgboost_iris/model.bst"), &model).expect("copied");
     fs::write(folder.path().join("preprocess_function.marshal"), "code").expect("written");
@@ -151,10 +151,10 @@ fn rows_in_libsvms_form_are_checked() {
     dense[128] = 51.0;
     let answer = ask(json!([dense])).json();
     for (name, value) in sparse.as_object().expect("an object") {
-        assert!(value.is_number(), "one row is answered as one: {sparse}");
+        assert!(value.is_number(), "a single row must give scalars: {sparse}");
         assert_eq!(answer[name], json!([value]), "{name}");
     }
-    for (name, value, told) in [
+    for (name, value, message) in [
         ("max_ids", json!(691), "max_ids must be 692"),
         ("ids", json!([692]), "id 692 is out of range: the model has 692 features"),
         ("ids", json!([-1]), "id -1 is out of range: the model has 692 features"),
@@ -165,13 +165,13 @@ fn rows_in_libsvms_form_are_checked() {
         wrong[name] = value;
         let answer = ask(wrong);
         assert_eq!(answer.status, 400, "{name}: {}", answer.text());
-        assert!(answer.error().contains(told), "{name}: {}", answer.error());
+        assert!(answer.error().contains(message), "{name}: {}", answer.error());
     }
 }
 
 #[test]
 fn a_list_of_models_is_served_without_those_for_other_platforms() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     let file = folder.path().join("models.json");
     let path = |name: &str| data(MODELS).join(name);
     let list = json!({"model_config_list": [
@@ -244,17 +244,17 @@ fn browsers_may_ask_from_anywhere_if_it_is_on() {
         assert!(!answer.headers.contains_key("access-control-allow-credentials"));
     }
     assert_eq!(get(address, "/health").headers["access-control-allow-origin"], "*");
-    let question = [
+    let preflight = [
         origin,
         ("Access-Control-Request-Method", "POST"),
         ("Access-Control-Request-Headers", "content-type, authorization"),
     ];
-    let answer = request(address, "OPTIONS", "/", &question, "");
+    let answer = request(address, "OPTIONS", "/", &preflight, "");
     assert_eq!((answer.status, answer.text().as_str()), (200, ""));
     assert_eq!(answer.headers["access-control-allow-headers"], "content-type, authorization");
     let methods = &answer.headers["access-control-allow-methods"];
     assert_eq!(methods, "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT");
-    // Without such a question it is a method like any other.
+    // Without the preflight headers, OPTIONS is refused like any other method.
     assert_eq!(request(address, "OPTIONS", "/", &[origin], "").status, 405);
 }
 
@@ -265,8 +265,8 @@ fn browsers_may_not_if_it_is_off() {
     let answer = request(place.server.address, "GET", "/health", &[origin], "");
     assert_eq!(answer.status, 200);
     assert!(answer.headers.keys().all(|name| !name.starts_with("access-control")));
-    let question = [origin, ("Access-Control-Request-Method", "POST")];
-    assert_eq!(request(place.server.address, "OPTIONS", "/", &question, "").status, 405);
+    let preflight = [origin, ("Access-Control-Request-Method", "POST")];
+    assert_eq!(request(place.server.address, "OPTIONS", "/", &preflight, "").status, 405);
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn shared_paths_are_tensorflow_servings_under_other_names() {
     let place = Place::of(&Model::default(), |_| ());
     assert!(place.server.get("/v1/models").json().is_object());
     assert!(place.server.get("/v1/models/m").json()["model_version_status"].is_array());
-    // The others are there under every name but TensorFlow Serving's own.
+    // A server that replaces TensorFlow Serving does not have the other paths.
     let answer = place.server.get("/v1/models/m/gen_json?signature=serving_default");
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert!(answer.json()["data"].is_object());
@@ -328,7 +328,7 @@ fn a_file_that_is_no_image_gets_the_models_own_error_on_the_page() {
     settings.paths.push(data(MODELS).join("deep_image_model"));
     let server = TestServer::start(settings);
     server.wait_until_started();
-    let here = fs::read_dir(".").expect("a folder").count();
+    let here = fs::read_dir(".").expect("a directory").count();
     let fields = [
         ("model_name", None, &b"deep_image_model"[..]),
         ("image", Some("../../evil.html"), &b"<script>alert(1)</script>"[..]),
@@ -339,7 +339,7 @@ fn a_file_that_is_no_image_gets_the_models_own_error_on_the_page() {
     assert!(page.contains("25 bytes that are not a picture"), "{page}");
     assert!(page.contains("Sess.run() fail because of"), "{page}");
     assert!(!page.contains("<script"), "{page}");
-    assert_eq!(fs::read_dir(".").expect("a folder").count(), here, "a file was written");
+    assert_eq!(fs::read_dir(".").expect("a directory").count(), here, "a file was written");
     let image = fs::read(data("simple-tensorflow-serving/images/mew.jpg")).expect("image");
     let fields = [("image", Some("mew.jpg"), image.as_slice())];
     let answer = post_form(server.address, "/run_image_inference", &fields);
@@ -364,7 +364,7 @@ fn pages_say_which_methods_they_take() {
     assert_eq!(place.server.get("/static/simple.css").status, 200);
 }
 
-/// Serves a model of TensorFlow 1 and one of TensorFlow 2.
+/// Serves a TensorFlow 1 model and a TensorFlow 2 model.
 fn old_and_new(root: &Path) -> TestServer {
     link(&data(TEMPLATE).join("1"), &root.join("old/1"));
     link(&project("models/digits"), &root.join("digits"));
@@ -375,7 +375,7 @@ fn old_and_new(root: &Path) -> TestServer {
     server
 }
 
-/// The operations in the table of a profile, with the columns behind each.
+/// The rows of a profile's table: operation and other columns.
 fn rows(profile: &str) -> Vec<(String, String)> {
     let table = profile.lines().skip_while(|line| !line.starts_with("node name |")).skip(1);
     let rows = table.take_while(|line| !line.is_empty());
@@ -385,7 +385,7 @@ fn rows(profile: &str) -> Vec<(String, String)> {
 
 #[test]
 fn a_profile_tells_which_operations_took_the_time() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let server = old_and_new(root.path());
     let mut body = features();
     body["model_name"] = json!("old");
@@ -396,22 +396,22 @@ fn a_profile_tells_which_operations_took_the_time() {
     let mut profiled = answer.json();
     let text = profiled["__PROFILE__"].as_str().expect("text").to_owned();
     let rows = rows(&text);
-    // As it is, or as the runtime has put it together with others.
+    // MatMul, or an operation that the runtime has fused it into.
     let matmul = rows.iter().find(|(op, _)| op.contains("MatMul"));
     assert!(matmul.is_some_and(|(_, columns)| columns.contains("us (")), "{text}");
     assert!(rows.iter().any(|(op, _)| op.contains("Softmax")), "{text}");
     profiled.as_object_mut().expect("an object").remove("__PROFILE__");
     assert_eq!(profiled, plain);
-    // Any other value asks for nothing.
+    // Any other value requests no profile.
     for other in [json!("false"), json!(true), json!("True"), json!({"a": [1]}), json!(null)] {
         body["run_profile"] = other;
         assert_eq!(server.post("/", body.to_string()).json(), plain, "{body}");
     }
-    // The member may come behind the data, too.
+    // The member may also follow the data.
     let late = body["data"].clone();
     let late = format!("{{\"data\": {late}, \"model_name\": \"old\", \"run_profile\": \"true\"}}");
     assert!(server.post("/", late).json()["__PROFILE__"].is_string());
-    // A wrong request is the same with and without.
+    // An invalid request gets the same error with a profile.
     body["data"]["features"] = json!([[1, 2]]);
     body["run_profile"] = json!("true");
     let answer = server.post("/", body.to_string());
@@ -420,7 +420,7 @@ fn a_profile_tells_which_operations_took_the_time() {
 
 #[test]
 fn a_profile_of_a_form_with_an_image() {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let server = old_and_new(root.path());
     let image = fs::read(project("examples/images/digits/3_45.png")).expect("image");
     let fields = [

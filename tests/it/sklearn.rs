@@ -1,4 +1,4 @@
-//! Models of scikit-learn, served over HTTP from their pickles.
+//! scikit-learn models, served over HTTP from their pickles.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::support::{alike, data};
 const OLD: &str = "simple-tensorflow-serving/models/scikitlearn_iris/model.pkl";
 const NEW: &str = "platforms/sklearn/iris_logreg_pipeline.joblib";
 
-/// A server of the model in `folder`, which becomes version 3 of `iris` from `file`.
+/// A server of the model `iris` in `folder`, with `file` as version 3.
 fn serve(folder: &Path, file: &str) -> TestServer {
     let version = folder.join("iris/3");
-    fs::create_dir_all(&version).expect("folders");
+    fs::create_dir_all(&version).expect("directories");
     let name = Path::new(file).file_name().expect("a name");
     fs::copy(data(file), version.join(name)).expect("copied");
     let mut settings = settings();
@@ -33,10 +33,10 @@ fn predict(server: &TestServer, rows: &Value) -> String {
     answer.text()
 }
 
-/// By scikit-learn 1.9.1, for rows of 64-bit numbers.
+/// Expected values: scikit-learn 1.9.1, for rows of 64-bit numbers.
 #[test]
 fn a_pipeline_of_joblibs_answers_over_rest() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     let server = serve(folder.path(), NEW);
     let text = predict(&server, &json!([[5.1, 3.5, 1.4, 0.2], [6.3, 3.3, 6.0, 2.5]]));
     let answer: Value = serde_json::from_str(&text).expect("JSON");
@@ -55,14 +55,14 @@ fn a_pipeline_of_joblibs_answers_over_rest() {
     assert!(answer.text().contains("rows of 4 numbers"), "{}", answer.text());
 }
 
-/// Of scikit-learn 0.19.1 and Python 2.
+/// The model was saved by scikit-learn 0.19.1 and Python 2.
 #[test]
 fn a_forest_that_no_python_loads_any_more_answers() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     let server = serve(folder.path(), OLD);
     let text = predict(&server, &json!([[1, 2, 3, 4]]));
     assert!(text.contains("-Infinity"), "{text}");
-    // Which is in no JSON but TensorFlow Serving's.
+    // TensorFlow Serving writes -Infinity, which is not valid JSON.
     let answer: Value = serde_json::from_str(&text.replace("-Infinity", "null")).expect("JSON");
     let row = &answer["predictions"][0];
     assert_eq!(row["predict"], json!(2));

@@ -1,4 +1,4 @@
-//! Models that Spark has saved, served.
+//! Spark models, served.
 
 use std::sync::Arc;
 

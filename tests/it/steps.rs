@@ -1,6 +1,5 @@
-//! Steps before and behind models (`tensorserve.toml` beside them), through whole servers: what
-//! clients see of them in every protocol, what becomes of files that are no images, and that
-//! batches, warm-up and other clients do not notice.
+//! Pre-processing and post-processing (`tensorserve.toml` beside a model), through whole servers:
+//! the signature in every protocol, files that are not images, batches, warm-up, and other clients.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +19,7 @@ use crate::support::process::{Process, run};
 use crate::support::server::{TestServer, settings};
 use crate::support::{alike, copy, link, project};
 
-/// Digits of any size for a model that takes 784 numbers from 0 to 1.
+/// Steps from images of any size to a digit model's input, 784 numbers from 0 to 1.
 const PICTURES: &str = r#"
 [[preprocess]]
 step = "image"
@@ -50,9 +49,9 @@ file = "names.txt"
 const NAMES: [&str; 10] =
     ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
 
-/// A folder of models, with this one of the samples in it and a file of steps beside its version.
+/// A directory with the sample model `name`, and its steps beside its version.
 fn model(name: &str, toml: &str) -> TempDir {
-    let root = tempfile::tempdir().expect("a folder");
+    let root = tempfile::tempdir().expect("a directory");
     let place = root.path().join(name);
     link(&project("models").join(name).join("1"), &place.join("1"));
     fs::write(place.join("tensorserve.toml"), toml).expect("written");
@@ -64,9 +63,9 @@ fn serve(root: &TempDir) -> TestServer {
     TestServer::of(root.path())
 }
 
-/// The sample images: name (which starts with the digit) and content.
+/// The sample images: file name, which starts with the digit, and content.
 fn samples() -> Vec<(String, Vec<u8>)> {
-    let entries = fs::read_dir(project("examples/images/digits")).expect("a folder");
+    let entries = fs::read_dir(project("examples/images/digits")).expect("a directory");
     let entries = entries.map(|entry| entry.expect("an entry").path());
     let images = entries.filter(|path| path.extension().is_some_and(|kind| kind != "json"));
     let image = |path: std::path::PathBuf| {
@@ -112,7 +111,7 @@ fn a_model_of_numbers_takes_images_and_gives_names_in_every_protocol() {
         let scores = row["scores"].as_array().expect("scores");
         assert!(scores.windows(2).all(|pair| pair[0].as_f64() >= pair[1].as_f64()), "{row}");
 
-        // The upload form, SageMaker's image types, and its service say the same.
+        // The upload form, SageMaker's image types and its service give the same result.
         let uploaded = post_form(server.address, "/", &[("image", Some("x.png"), bytes)]);
         assert_eq!(uploaded.status, 200, "{}", uploaded.text());
         assert_eq!(uploaded.json()["digits"][0], row["digits"], "{name}");
@@ -120,11 +119,11 @@ fn a_model_of_numbers_takes_images_and_gives_names_in_every_protocol() {
         for path in ["/invocations", "/endpoints/e/invocations"] {
             let invoked = request(server.address, "POST", path, &kind, bytes);
             let got = invoked.json()["predictions"][0].clone();
-            // Of another number of rows the last bits are others.
+            // The last bits depend on the number of rows in the batch.
             assert!(alike(&got, row, Some(1e-6)), "{name} at {path}: {got}, not {row}");
         }
     }
-    // The model was trained on the same digits, made large in another way.
+    // The model was trained on the same digits, enlarged in another way.
     assert!(right >= 13, "{right} of 14: {rows:?}");
 }
 
@@ -216,15 +215,15 @@ fn names_become_the_numbers_that_a_model_knows() {
     assert_eq!(ask(&server, json!("nobody"), json!("two")), ask(&plain, json!(-1), json!(2)));
 }
 
-/// A PNG of this size, all of one grey: much smaller than its pixels.
+/// A PNG of this size in one shade of grey: the file is much smaller than its pixels.
 fn even(width: u32, height: u32, grey: u8) -> Vec<u8> {
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, width, height);
     encoder.set_color(png::ColorType::Grayscale);
     encoder.set_depth(png::BitDepth::Eight);
-    let mut writer = encoder.write_header().expect("a head");
+    let mut writer = encoder.write_header().expect("a header");
     writer.write_image_data(&vec![grey; (width * height) as usize]).expect("pixels");
-    writer.finish().expect("an end");
+    writer.finish().expect("a complete file");
     file
 }
 
@@ -244,7 +243,7 @@ fn what_is_no_image_is_refused_with_its_place() {
         400,
         "input \"image_bytes\", element 1: is not an image; expected a JPEG or PNG file",
     );
-    // 65,500 pixels square: refused by its head, before anything is reserved for its pixels.
+    // 65,500 pixels square: refused by its header, before memory for its pixels is reserved.
     let mut huge = even(1, 1, 0);
     huge[16..24].copy_from_slice(&[0, 0, 0xff, 0xdc, 0, 0, 0xff, 0xdc]);
     let mut crc = flate2::Crc::new();
@@ -261,7 +260,7 @@ fn what_is_no_image_is_refused_with_its_place() {
     assert_eq!(uploaded.status, 400, "{}", uploaded.text());
     assert!(uploaded.text().contains("is not an image"), "{}", uploaded.text());
     let grown = process.peak() - before;
-    assert!(grown < 32 << 10, "{grown} kB for what is refused");
+    assert!(grown < 32 << 10, "{grown} kB for refused images");
     assert_eq!(predict(&[&good]).status, 200);
 }
 
@@ -285,7 +284,7 @@ fn a_large_image_holds_nobody_up() {
         while !sent.load(SeqCst) {
             thread::yield_now();
         }
-        // Its 49 million pixels are being read: others are answered by the one thread meanwhile.
+        // While its 49 million pixels are decoded, the only HTTP thread answers other requests.
         let (mut answered, mut slowest) = (0, Duration::ZERO);
         while !is_done.load(SeqCst) {
             let start = Instant::now();
@@ -322,7 +321,7 @@ fn images_of_many_clients_still_join() {
         place.wait_for_runs_at_gate(1);
         (1..=8).for_each(|grey: u8| drop(scope.spawn(move || ask_grey(grey * 10))));
         place.server.wait_until("all are in flight", |s| s.engine.metrics().in_flight_count() == 9);
-        // One that is no image waits for nobody, and is in nobody's batch.
+        // A file that is not an image is refused at once, and is not part of a batch.
         ask(b"no image".to_vec()).assert_refused("text", 400, "element 0: is not an image");
         // A request counts as in flight a moment before it is queued.
         thread::sleep(Duration::from_millis(50));
@@ -330,12 +329,12 @@ fn images_of_many_clients_still_join() {
     });
     let rows = place.fake.rows();
     assert_eq!(rows.iter().sum::<i64>(), 9);
-    assert!(rows.len() < 9, "nothing was joined: {rows:?}");
+    assert!(rows.len() < 9, "no requests shared a batch: {rows:?}");
 }
 
 #[test]
 fn recorded_requests_are_those_of_clients() {
-    let root = tempfile::tempdir().expect("a folder");
+    let root = tempfile::tempdir().expect("a directory");
     let model = root.path().join("wide_mlp");
     copy(&project("models/wide_mlp/1"), &model.join("1"));
     fs::write(model.join("1/tensorserve.toml"), PICTURES).expect("written");
@@ -353,7 +352,7 @@ fn recorded_requests_are_those_of_clients() {
     fs::remove_file(model.join("1/tensorserve.toml")).expect("removed");
     let checked = run(&["warmup", "check", &text(&model)]);
     assert!(!checked.status.success(), "{}", checked.stdout);
-    // People see what clients do.
+    // `inspect` shows the same signature that clients see.
     fs::write(model.join("tensorserve.toml"), PICTURES).expect("written");
     fs::write(model.join("names.txt"), NAMES.join("\n")).expect("written");
     let shown = run(&["inspect", &text(&model)]);
@@ -389,7 +388,7 @@ fn a_file_that_is_wrong_fails_the_load_and_says_where() {
         let server = TestServer::start(settings);
         server.wait_until_started();
         let status = server.get("/v1/models/wide_mlp").text();
-        // As JSON has it.
+        // As escaped in JSON.
         assert!(status.contains(&part.replace('"', "\\\"")), "{part} is not in {status}");
         assert_eq!(server.get("/readyz").status, 503);
         server.assert_serves(toml);

@@ -17,13 +17,13 @@ const ROUNDS: usize = 20;
 const CONNECTIONS: usize = 8;
 const PATH: &str = "/v1/models/half_plus_two:predict";
 
-/// Asks until the server no longer takes connections. A new one for every few requests, because
-/// those are in danger too. Counts answers.
+/// Sends requests until the server refuses connections, and counts the responses. Connects again
+/// after every few requests, because a shutdown must not lose new connections either.
 fn ask(address: SocketAddr, answered: &AtomicU64, stopping: &AtomicBool) {
     loop {
         let mut client = match Client::connect(address) {
             Ok(client) => client,
-            // It has gone, and so has been told to; nothing was sent.
+            // The server has stopped, as requested; nothing was sent.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 assert!(stopping.load(SeqCst), "refused while it should serve");
                 return;
@@ -55,7 +55,7 @@ fn a_stop_under_load_loses_no_request() {
             while answered.load(SeqCst) < 200 {
                 thread::sleep(Duration::from_millis(1));
             }
-            // Not always at the same moment of whatever goes on.
+            // A different moment in each round.
             thread::sleep(Duration::from_millis(7 * round as u64 % 40));
             stopping.store(true, SeqCst);
             process.signal(if round % 4 == 3 { "INT" } else { "TERM" });
@@ -65,10 +65,10 @@ fn a_stop_under_load_loses_no_request() {
         assert!(process.wait().success(), "round {round}");
         longest = longest.max(start.elapsed());
     }
-    println!("{ROUNDS} stops, gone at most {longest:?} after the last refusal");
+    println!("{ROUNDS} stops, ended at most {longest:?} after the last refusal");
 }
 
-/// Makes calls on one connection after another, until the server no longer takes any.
+/// Makes calls on one connection after another, until the server refuses connections.
 fn call(address: SocketAddr, answered: &AtomicU64, stopping: &AtomicBool) {
     loop {
         let Ok(caller) = Caller::connect(address) else {
@@ -78,7 +78,7 @@ fn call(address: SocketAddr, answered: &AtomicU64, stopping: &AtomicBool) {
         for _ in 0..20 {
             match caller.half_plus_two() {
                 Ok(()) => answered.fetch_add(1, SeqCst),
-                // Told to go, the client connected again and could not: nothing was sent.
+                // The server closed the connection and refused another one: nothing was sent.
                 Err(status) if never_sent(&status) => {
                     assert!(stopping.load(SeqCst), "refused while it should serve");
                     return;
@@ -89,7 +89,7 @@ fn call(address: SocketAddr, answered: &AtomicU64, stopping: &AtomicBool) {
     }
 }
 
-/// Whether a call failed because there was nobody to connect to.
+/// Whether a call failed because the connection was refused.
 fn never_sent(status: &Status) -> bool {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
@@ -124,7 +124,7 @@ fn a_stop_under_load_loses_no_call() {
         assert!(process.wait().success(), "round {round}");
         longest = longest.max(start.elapsed());
     }
-    println!("gone at most {longest:?} after the last refusal");
+    println!("ended at most {longest:?} after the last refusal");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_run_that_has_begun_is_finished() {
     let answer = thread::scope(|scope| {
         let body = r#"{"instances":[[1.0]]}"#;
         let client = scope.spawn(move || post(address, "/v1/models/slow_add_zero:predict", body));
-        // The request for the metrics counts too, if at all, when it is answered.
+        // The second request in flight is the one for the metrics.
         let start = Instant::now();
         while !get(address, "/metrics").text().contains("tensorserve_in_flight_requests 2\n") {
             assert!(start.elapsed() < Duration::from_secs(20), "never in flight");
@@ -159,7 +159,7 @@ fn readiness_goes_first() {
         assert!(start.elapsed() < Duration::from_millis(600), "still ready");
         thread::sleep(Duration::from_millis(5));
     }
-    // Load balancers look now and then; until they have, requests still come.
+    // Requests still arrive until load balancers check readiness again.
     let answer = post(address, PATH, r#"{"instances":[1.0]}"#);
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert!(process.wait().success());

@@ -1,5 +1,5 @@
-//! What TensorFlow Serving's `:predict` takes and gives under our own name only: NumPy's arrays,
-//! gRPC's messages, and JSON of half precision.
+//! Additions to TensorFlow Serving's `:predict`: NumPy arrays, protobuf messages, and JSON for half
+//! precision. A server that replaces TensorFlow Serving has none of them.
 
 use prost::Message;
 use serde_json::json;
@@ -36,11 +36,11 @@ fn serve(exact: bool) -> TestServer {
 fn vector<T: Element>(values: &[T]) -> Tensor {
     let mut all = aligned_vec(values.len());
     all.extend_from_slice(values);
-    Tensor::from_vec(Shape::vector(values.len()), all).expect("as many")
+    Tensor::from_vec(Shape::vector(values.len()), all).expect("a matching shape")
 }
 
 fn npy_of(tensor: &Tensor) -> Vec<u8> {
-    npy::write(tensor, 1 << 20).expect("has a form")
+    npy::write(tensor, 1 << 20).expect("a dtype of npy")
 }
 
 fn predict(server: &TestServer, model: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
@@ -88,7 +88,7 @@ fn arrays_that_do_not_fit_are_refused() {
     let text = br#"{"instances": ["a"]}"#;
     refused("text_normalizer", &[WANT_NPY], text, 400, "3 outputs");
     refused("nothing", &[NPY], &floats, 404, "Servable not found");
-    // The reference looks at no header.
+    // TensorFlow Serving ignores these headers.
     let exact = serve(true);
     let answer = predict(&exact, "half_plus_two", &[NPY], &floats);
     answer.assert_refused("as TensorFlow Serving", 400, "JSON Parse error");
@@ -169,7 +169,7 @@ fn half_precision_goes_through_json() {
             assert_eq!(got.json(), answer, "{model}");
         }
     }
-    // bfloat16 has no name in NumPy; float32 holds it.
+    // NumPy has no bfloat16; float32 represents its values exactly.
     let answer = predict(&server, "echo_bfloat16", &[WANT_NPY], br#"{"inputs": [0.5]}"#);
     assert_eq!(assert_npy(&answer).values::<f32>(), Some(&[0.5][..]));
 }

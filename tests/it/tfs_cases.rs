@@ -36,20 +36,20 @@ fn read<T: for<'de> Deserialize<'de>>(path: &str) -> T {
     serde_json::from_str(&text).expect(path)
 }
 
-/// Cases that pin a refusal of TensorFlow Serving where under our own name there is an answer.
+/// Cases with a better response, of this status, unless the server replaces TensorFlow Serving.
 const BETTER: [(&str, u16); 7] = [
     ("d_half", 200),
     ("d_half_columnar", 200),
     ("d_query_string_predict", 200),
-    // The other method is named.
+    // The response names the allowed method.
     ("unsupported_05", 405),
     ("unsupported_09", 405),
     ("d_put", 405),
-    // There is an answer.
+    // The response has a body.
     ("unsupported_version_overflow", 400),
 ];
 
-/// A server with the models the cases need, under the names and versions they use.
+/// A server of the models of the cases, under their names and versions.
 fn serve(root: &tempfile::TempDir, exact: bool) -> TestServer {
     let models: Models = read("tests/cases/tensorflow-serving-models.json");
     let mut settings = settings();
@@ -80,7 +80,7 @@ fn serve(root: &tempfile::TempDir, exact: bool) -> TestServer {
 
 #[test]
 fn every_case_passes_as_tensorflow_model_server() {
-    assert_eq!(run(true, &[]), 130, "cases went missing");
+    assert_eq!(run(true, &[]), 130, "cases are missing");
 }
 
 #[test]
@@ -88,9 +88,9 @@ fn every_case_but_the_better_ones_passes_under_our_own_name() {
     assert_eq!(run(false, &BETTER), 130 - BETTER.len());
 }
 
-/// Runs the cases; those of `better` must have that status. Returns how many passed.
+/// Runs the cases and returns how many passed. Those of `better` must have the status given there.
 fn run(exact: bool, better: &[(&str, u16)]) -> usize {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let server = serve(&root, exact);
     let cases: Vec<Case> = read("tests/cases/tensorflow-serving.json");
     let mut failures = Vec::new();
@@ -116,7 +116,7 @@ fn run(exact: bool, better: &[(&str, u16)]) -> usize {
     passed
 }
 
-/// Whether the answer is right, and if so whether it is so to the byte.
+/// An error if the response is wrong; otherwise, whether it is identical to the byte.
 fn check(case: &Case, answer: &Answer) -> Result<bool, String> {
     let got = answer.text();
     if answer.status != case.expect_status {
@@ -141,7 +141,7 @@ fn check(case: &Case, answer: &Answer) -> Result<bool, String> {
             let same = alike(&parse(&got)?, &parse(want)?, tolerance);
             same.then_some(false).ok_or_else(differs)
         }
-        // NaN is no JSON, so only the bytes can be compared.
+        // NaN is not JSON, so only the bytes can be compared.
         _ => Err(differs()),
     }
 }

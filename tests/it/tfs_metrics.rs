@@ -1,4 +1,4 @@
-//! TensorFlow Serving's own metrics: names, labels, text, and that the numbers are right.
+//! TensorFlow Serving's metrics: names, labels, format and values.
 
 use std::time::Instant;
 
@@ -27,14 +27,14 @@ impl Page {
         Page(answer.text())
     }
 
-    /// The value of a series, written as there but for the first part of its name.
+    /// The value of a series, named without its prefix `:tensorflow:`.
     fn value(&self, series: &str) -> Option<f64> {
         let series = format!(":tensorflow:{series} ");
         self.0.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
     }
 }
 
-/// `PredictionService.Predict` of the model `name`, counted as the listener does.
+/// Calls `PredictionService.Predict` of the model `name`, counted as by the listener.
 fn grpc_predict(place: &Place, name: &str) -> bool {
     let spec = ModelSpec { name: name.to_owned(), ..ModelSpec::default() };
     let dims = [1, 1].map(|size| Dim { size, name: String::new() }).to_vec();
@@ -78,10 +78,10 @@ fn requests_and_runs_are_counted_by_model() {
         let labels = format!("model_name=\"{model}\",status=\"{status}\"");
         page.value(&format!("serving:request_count{{{labels}}}"))
     };
-    // Three predictions, two looks and one over gRPC.
+    // Three predictions, two status requests, and one prediction over gRPC.
     assert_eq!(requests("m", "OK"), Some(6.0));
     assert_eq!(requests("m", "INVALID_ARGUMENT"), Some(3.0));
-    // Names that clients make up are no label.
+    // Names that clients invent do not become labels.
     assert_eq!(requests("", "NOT_FOUND"), Some(2.0));
     assert!(!page.0.contains("made_up"), "{}", page.0);
     assert_eq!(requests("n", "OK"), None);
@@ -93,7 +93,7 @@ fn requests_and_runs_are_counted_by_model() {
     assert_eq!(latency("_count", "", "REST", ""), Some(2.0));
     assert_eq!(latency("_count", "Predict", "GRPC", ""), Some(1.0));
     assert_eq!(latency("_count", "classify", "REST", ""), None);
-    // A run takes 2 ms, so that none is in the bucket below.
+    // A run takes 2 ms, so the bucket up to 1983.59 µs stays empty.
     let sum = latency("_sum", "predict", "REST", "").expect("a sum");
     assert!((6_000.0..6e6).contains(&sum), "{sum}");
     assert_eq!(latency("_bucket", "predict", "REST", ",le=\"1983.59\""), Some(0.0));
@@ -109,7 +109,7 @@ fn requests_and_runs_are_counted_by_model() {
     assert!(page.value("core:graph_run_time_usecs{}").is_some_and(|sum| sum >= 8_000.0));
     assert_eq!(page.value("serving:batching_session:wrapped_run_count{}"), Some(4.0));
     assert_eq!(page.value("serving:batching_session:processed_batch_size{}"), Some(1.0));
-    // The numbers of ours are the same, and have their names still.
+    // The server's own metrics keep their names and their page.
     let ours = place.server.get("/metrics").text();
     assert!(ours.contains("tensorserve_requests_total") && !ours.contains(":tensorflow:"));
 }
@@ -135,11 +135,11 @@ fn waits_sizes_and_padding_of_batches() {
 fn loads_are_counted_by_folder() {
     let broken = Model { loading: Loading::FailsOnce, ..Model::default() };
     let place = Place::with(&[("models/m/1", broken)], |settings, _| {
-        settings.server.load_retry_interval = Some("10ms".parse().expect("a time"));
+        settings.server.load_retry_interval = Some("10ms".parse().expect("a duration"));
     });
     place.wait_for_state("m", 1, "AVAILABLE");
     let page = Page::of(&place);
-    let folder = place.path("models/m/1").canonicalize().expect("a folder");
+    let folder = place.path("models/m/1").canonicalize().expect("a directory");
     let path = format!("model_path=\"{}\"", folder.display());
     let attempts = |status: &str| {
         page.value(&format!("cc:saved_model:load_attempt_count{{{path},status=\"{status}\"}}"))
@@ -166,7 +166,7 @@ fn the_page_is_in_order_and_counters_stay() {
         assert!(page.0.lines().any(|line| line == format!("# TYPE {metric}")), "{metric}");
     }
     assert!(page.0.ends_with('\n') && !page.0.contains("\n\n"));
-    // One without values is that line only.
+    // A metric without values has only that line.
     assert!(!page.0.lines().any(|line| line.starts_with(":tensorflow:serving:mlmd_map")));
     let ok = "serving:request_count{model_name=\"m\",status=\"OK\"}";
     assert_eq!(page.value(ok), Some(1.0));
@@ -197,6 +197,6 @@ fn any_method_gets_them_and_a_query_only_under_our_name() {
     let answer = there.server.get("/m?x=1");
     assert_eq!((answer.status, answer.headers["content-type"].as_str()), (400, "text/plain"));
     assert_eq!(answer.text(), "Unexpected path: /m?x=1. Should be /m");
-    // Where nobody asked for them they are not.
+    // A configured path replaces the default path.
     assert_eq!(there.server.get(PATH).status, 404);
 }

@@ -1,4 +1,4 @@
-//! Recorded requests that warm versions up.
+//! Warm-up with recorded requests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +17,10 @@ use crate::support::model_server::{self, HALF_PLUS_TWO, list, listed, write_list
 use crate::support::place::Place;
 use crate::support::{data, link};
 
-/// Writes these framed records for the version in `folder`.
+/// Writes the warm-up file of the version in `folder`.
 fn write_file(folder: &Path, records: &[u8]) {
     let path = file_of(folder);
-    fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
+    fs::create_dir_all(path.parent().expect("a directory")).expect("directory");
     fs::write(path, records).expect("written");
 }
 
@@ -36,7 +36,7 @@ fn record(value: f32) -> Vec<u8> {
     framed
 }
 
-/// A server of one fake model with the records of these values.
+/// A server of one fake model with a recorded request for each value.
 fn place(model: &Model, values: &[f32], warm_up: bool, iterations: usize) -> Place {
     Place::empty(|settings, root| {
         let folder = root.join("models/m/1");
@@ -52,7 +52,7 @@ fn place(model: &Model, values: &[f32], warm_up: bool, iterations: usize) -> Pla
 fn each_record_is_run_as_often_as_told_before_the_version_is_ready() {
     let place = place(&Model::constant(1.0), &[7.0, 8.0], true, 3);
     place.server.wait_until_started();
-    assert_eq!(place.constant("m"), Some(1.0), "it serves: {:?}", place.state("m", 1));
+    assert_eq!(place.constant("m"), Some(1.0), "not served: {:?}", place.state("m", 1));
     let shown = place.server.get("/api/v1/models/m").json();
     let warm_up = &shown["versions"][0]["warm_up"];
     assert!(warm_up["ran"] == true && warm_up["records"].as_u64() > Some(0), "{warm_up}");
@@ -60,7 +60,7 @@ fn each_record_is_run_as_often_as_told_before_the_version_is_ready() {
     let runs = place.fake.warm_runs();
     let recorded: Vec<f32> =
         runs.iter().map(|run| run.values[0]).filter(|value| *value > 1.0).collect();
-    // Once for each load: the second one is for another number of threads.
+    // Once for each load: the second load uses another number of threads.
     assert_eq!(recorded, [7.0, 7.0, 7.0, 8.0, 8.0, 8.0].repeat(loads));
     let page = place.server.get("/monitoring/prometheus/metrics").text();
     let of = |name: &str, count: usize| {
@@ -70,7 +70,7 @@ fn each_record_is_run_as_often_as_told_before_the_version_is_ready() {
     };
     assert!(of("model_warmup_records_read", 2 * loads), "{page}");
     assert!(of("model_warmup_latency_count", loads), "{page}");
-    // All of it before the first request, and on the thread that loads.
+    // All before the first request, on the loading thread.
     assert_eq!(place.fake.rows(), [1]);
 }
 
@@ -96,7 +96,7 @@ fn a_record_that_fails_leaves_the_old_version_alone_until_it_is_mended() {
     assert_eq!(error, "warm-up record 2: this model fails on that value");
     assert_eq!(place.constant("m"), Some(1.0));
     write_file(&folder, &record(3.0));
-    place.server.wait_until("it takes over", |_| place.constant("m") == Some(2.0));
+    place.server.wait_until("version 2 serves", |_| place.constant("m") == Some(2.0));
 }
 
 #[test]
@@ -111,13 +111,13 @@ fn a_panic_on_a_record_is_a_failed_load() {
     );
 }
 
-/// The bytes of a warm-up file that comes with TensorFlow Serving's test models.
+/// The bytes of a warm-up file of TensorFlow Serving's test models.
 fn given(name: &str) -> Vec<u8> {
     let folder = "tensorflow-serving/generated/half_plus_two_warmup_";
     fs::read(file_of(&data(&format!("{folder}{name}/00000123")))).expect(name)
 }
 
-/// A whole half_plus_two with these records at `folder`.
+/// A complete half_plus_two with these records at `folder`.
 fn half_plus_two(folder: &Path, records: Option<&[u8]>) {
     let model = data(HALF_PLUS_TWO).join("00000123");
     for part in ["saved_model.pb", "variables", "assets"] {
@@ -145,7 +145,7 @@ const WRONG: [(&str, &str, &str); 5] = [
     ("records_1001", "INVALID_ARGUMENT", "Number of warmup records exceeds the maximum (1000) at "),
 ];
 
-/// Every warm-up file of TensorFlow Serving's own tests, each with a model of its name.
+/// Writes a model for each warm-up file of TensorFlow Serving's tests, with its name.
 fn write_models(root: &Path) {
     let many = |count: usize| {
         let one = given("ok").get(..79).expect("the first record").to_vec();
@@ -209,7 +209,7 @@ fn a_failed_warm_up_is_tried_again() {
         half_plus_two(&root.join("m/123"), Some(&given("failing_request")));
     });
     let tries = |log: &str| log.matches("default version 123: could not be loaded").count();
-    place.wait_until("a few tries", |place| tries(&place.log()) >= 3);
+    place.wait_until("three attempts", |place| tries(&place.log()) >= 3);
     fs::remove_file(file_of(&place.root.path().join("m/123"))).expect("removed");
-    place.wait_until("it serves", |place| place.value("default") == Some(2.5));
+    place.wait_until("the model serves", |place| place.value("default") == Some(2.5));
 }

@@ -1,4 +1,4 @@
-//! `tensorserve warmup`: makes files of recorded requests, and checks them.
+//! `tensorserve warmup`: writes files of recorded requests, and checks them.
 
 use std::fs;
 use std::io::Write;
@@ -11,9 +11,9 @@ use crate::support::model_server::HALF_PLUS_TWO;
 use crate::support::process::{Ended, Process, run, tensorserve};
 use crate::support::{data, link};
 
-/// A model of one version, 123, with a folder of its own.
+/// A directory with the model `m`, which has the version 123.
 fn model() -> tempfile::TempDir {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     let model = data(HALF_PLUS_TWO).join("00000123");
     for part in ["saved_model.pb", "variables", "assets"] {
         link(&model.join(part), &root.path().join("m/123").join(part));
@@ -56,7 +56,7 @@ fn bodies_become_a_file_that_is_checked_and_warms_up() {
     let process = Process::serve(&model, &[]);
     assert!(process.printed.iter().any(|line| line.starts_with("ready after")));
 
-    // Examples, of a signature that the bodies do not name.
+    // Examples, for a signature that the bodies do not name.
     let body = root.path().join("body.json");
     fs::write(&body, r#"{"examples": [{"x": 2.0}]}"#).expect("written");
     let more = ["--method", "regress", "--signature", "regress_x_to_y", text(&body), text(&body)];
@@ -67,12 +67,12 @@ fn bodies_become_a_file_that_is_checked_and_warms_up() {
     let other = root.path().join("other");
     let to_other = [&arguments[..], &["--output", text(&other)]].concat();
     assert!(warmup(&to_other).status.success());
-    let before = fs::read(&file).expect("there");
+    let before = fs::read(&file).expect("readable");
     let checked = warmup(&["check", text(&model.join("123")), "--file", text(&other)]);
     assert!(checked.stdout.contains(": 2 records ran in "), "{}", checked.stdout);
-    assert_eq!(fs::read(&file).expect("there"), before);
+    assert_eq!(fs::read(&file).expect("readable"), before);
     assert!(warmup(&[&arguments[..], &["--force"]].concat()).status.success());
-    assert_eq!(fs::read(&file).expect("there"), fs::read(&other).expect("there"));
+    assert_eq!(fs::read(&file).expect("readable"), fs::read(&other).expect("readable"));
 }
 
 #[test]

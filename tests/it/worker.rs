@@ -1,5 +1,5 @@
-//! Python worker processes, without a server around them: the contract of their handlers, and
-//! every way in which a script can go wrong.
+//! Python worker processes without a server: the contract of their handlers, and failures of
+//! scripts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ const CONTEXT: HandlerContext = HandlerContext {
     timeout: 60,
 };
 
-/// A script, its workers, and a runtime to call them on.
+/// A script, its workers, and a runtime for the calls.
 struct Place {
     folder: tempfile::TempDir,
     workers: Workers,
@@ -44,7 +44,7 @@ fn workers(change: impl FnOnce(&mut WorkersConfig)) -> Workers {
 
 impl Place {
     fn new(script: &str, change: impl FnOnce(&mut WorkersConfig)) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a directory");
         fs::write(folder.path().join("inference.py"), script).expect("written");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Place {
@@ -64,7 +64,7 @@ impl Place {
     fn refuses(script: &str) -> String {
         let place = Place::new(script, |_| {});
         let Err(error) = place.workers.open(place.folder.path()) else {
-            panic!("it opens");
+            panic!("opened");
         };
         error.message().to_owned()
     }
@@ -87,7 +87,7 @@ impl Place {
         (failure.status, failure.error.message().to_owned())
     }
 
-    /// The processes that run its script.
+    /// The processes that run the script.
     fn processes(&self) -> Vec<u32> {
         processes_with(self.folder.path())
     }
@@ -95,12 +95,12 @@ impl Place {
     fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self) {
-            assert!(start.elapsed() < Duration::from_secs(20), "in vain: {what}");
+            assert!(start.elapsed() < Duration::from_secs(20), "timed out waiting for {what}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// It answers again, after what it has been through.
+    /// Waits until it answers again after a failure.
     fn recovers(&self) {
         self.wait_until("an answer", |place| place.says("echo") == "echo");
     }
@@ -111,7 +111,7 @@ impl Drop for Place {
         self.handlers = None;
         self.workers.stop(Duration::from_secs(2));
         if !std::thread::panicking() {
-            assert_eq!(self.processes(), [0; 0], "processes are left");
+            assert_eq!(self.processes(), [0; 0], "processes remain");
         }
     }
 }
@@ -120,7 +120,7 @@ fn in_time() -> Instant {
     Instant::now() + Duration::from_secs(30)
 }
 
-/// Processes with `path` among their arguments, zombies among them.
+/// Processes with `path` among their arguments.
 fn processes_with(path: &Path) -> Vec<u32> {
     let wanted = path.to_str().expect("UTF-8");
     let numbers = fs::read_dir("/proc").expect("/proc").flatten();
@@ -134,7 +134,7 @@ fn processes_with(path: &Path) -> Vec<u32> {
 
 const ECHO: &str = "def handler(data, context):\n    return data.read(), context.accept_header\n";
 
-/// A script of one handler, `do(text)`, whose answer is text.
+/// A script whose handler returns the result of `do(text)` as text.
 fn doing(body: &str) -> String {
     format!(
         "import os, sys, time, json, threading\n{body}\n\
@@ -230,7 +230,7 @@ fn a_pair_is_called_in_turn() {
         let model = ModelReply { status, content_type: "application/json", body };
         place.runtime.block_on(handlers.output(&CONTEXT, begun, model, in_time()))
     };
-    // What it keeps between the two is there: they go to the same process.
+    // Both calls go to the same process, so the script keeps its state between them.
     for round in 0..20 {
         let said = format!("round {round}");
         let (_, begun) = input(&said);
@@ -264,11 +264,11 @@ fn scripts_that_cannot_be_run_say_why() {
     assert!(error.contains("was killed by signal 11 (SIGSEGV)"), "{error}");
     let place = Place::new("", |config| config.python = "/no/python".into());
     let Err(error) = place.workers.open(place.folder.path()) else {
-        panic!("it opens");
+        panic!("opened");
     };
     assert!(error.message().contains("/no/python cannot be started"), "{error}");
     let Err(error) = place.workers.open(Path::new("/no/code")) else {
-        panic!("it opens");
+        panic!("opened");
     };
     assert!(error.message().contains("/no/code/inference.py: file not found"), "{error}");
 }
@@ -289,7 +289,7 @@ fn exceptions_are_answers() {
     assert_eq!(place.fails("KeyError()"), (500, "KeyError".to_owned()));
     assert_eq!(place.fails("Flask('gone')"), (404, "gone".to_owned()));
     assert_eq!(place.fails("Fast()"), (409, "taken".to_owned()));
-    // A failure of what the handler itself has asked is not the client's.
+    // An error of a call that the handler itself makes is not the client's.
     assert_eq!(place.fails("Io('theirs')"), (500, "theirs".to_owned()));
     assert_eq!(place.fails("ValueError('\\ud800')"), (500, "?".to_owned()));
     let failure = place.ask("Falcon()").expect_err("raised");
@@ -349,7 +349,7 @@ fn a_process_that_ends_fails_its_own_request_only() {
         assert_eq!(status, 502, "{what}: {error}");
         assert!(error.contains(says), "{what}: {error}");
         assert!(start.elapsed() < Duration::from_secs(2), "{what}: {:?}", start.elapsed());
-        // The other process serves on.
+        // The other process still serves.
         assert_eq!(place.says("echo"), "echo", "after {what}");
         place.wait_until("a new process", |place| {
             let now = place.processes();
@@ -375,7 +375,7 @@ fn calls_run_side_by_side() {
     };
     let times: Vec<Duration> = (0..3).map(|_| round()).collect();
     println!("20 calls that sleep 50 ms, 8 processes: {times:?}");
-    // Three turns of 50 ms.
+    // Three turns of 50 ms each.
     assert!(times.iter().min() < Some(&Duration::from_millis(200)), "{times:?}");
 }
 
@@ -390,14 +390,14 @@ fn a_client_that_goes_away_costs_no_process() {
     assert!(given_up);
     let start = Instant::now();
     assert_eq!(place.says("echo"), "echo");
-    assert!(start.elapsed() > Duration::from_millis(100), "it was still at work");
+    assert!(start.elapsed() > Duration::from_millis(100), "the process was still busy");
     assert_eq!(place.processes(), before);
-    // A request whose time is over is told so, and the process goes on.
+    // A request gets 504 at its deadline, and its process is kept.
     let soon = Instant::now() + Duration::from_millis(50);
     let call = place.handlers().handler(&CONTEXT, b"x", soon);
     let failure = place.runtime.block_on(call).expect_err("too late");
     assert_eq!(failure.status, 504, "{}", failure.error);
-    // So is one that never got a process.
+    // So does a request that never got a process.
     let soon = Instant::now() + Duration::from_millis(50);
     let call = place.handlers().handler(&CONTEXT, b"x", soon);
     let failure = place.runtime.block_on(call).expect_err("too late");
@@ -445,7 +445,7 @@ fn what_a_handler_starts_ends_with_it() {
         place.recovers();
         let (status, error) = place.fails("exit");
         assert_eq!((status, error.contains("exited with status 1")), (502, true), "{error}");
-        place.wait_until("its end", |_| !is_running(started));
+        place.wait_until("the end of the process", |_| !is_running(started));
         place.recovers();
     }
 }
@@ -468,7 +468,7 @@ fn a_process_that_holds_too_much_is_replaced() {
         |config| (config.count, config.memory_limit) = (1, Some(limit)),
     );
     let leaky: u32 = place.says("leak").parse().expect("a number");
-    place.wait_until("its end", |_| !is_running(leaky));
+    place.wait_until("the end of the process", |_| !is_running(leaky));
     place.recovers();
     let (status, error) = place.fails("grow");
     assert_eq!(status, 502);
@@ -491,11 +491,11 @@ fn a_script_that_cannot_start_again_is_told_at_once() {
         assert_eq!(status, 502);
         error.contains("RuntimeError: not again")
     });
-    // Until it can.
+    // The script starts again once it can.
     fs::remove_file(place.folder.path().join("inference.py.once")).expect("removed");
     let start = Instant::now();
     while place.ask("echo").is_err() {
-        assert!(start.elapsed() < Duration::from_secs(20), "it does not come back");
+        assert!(start.elapsed() < Duration::from_secs(20), "the process does not restart");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -514,11 +514,11 @@ fn one_folder_has_one_pool() {
 fn libraries_in_the_folder_come_first() {
     let place = Place::new("", |_| {});
     let code = place.folder.path();
-    fs::create_dir(code.join("lib")).expect("a folder");
+    fs::create_dir(code.join("lib")).expect("a directory");
     fs::write(code.join("lib/dummy_module.py"), "__version__ = '0.1'").expect("written");
     fs::write(code.join("lib/beside.py"), "where = 'lib'").expect("written");
     fs::write(code.join("beside.py"), "where = 'code'").expect("written");
-    // Not installed, since there is a lib.
+    // Not installed, because the directory contains lib.
     fs::write(code.join("requirements.txt"), "no_package_has_this_name==1").expect("written");
     let script = doing(
         "import dummy_module, beside\n\
@@ -530,7 +530,7 @@ fn libraries_in_the_folder_come_first() {
     assert_eq!(place.says(""), "['0.1', 'lib', 'inference']");
 }
 
-/// A wheel of one module, made without any tool.
+/// A wheel of one module, built without packaging tools.
 pub fn wheel(folder: &Path) -> PathBuf {
     let path = folder.join("tiny_thing-1.5-py3-none-any.whl");
     let make = format!(
@@ -548,7 +548,7 @@ pub fn wheel(folder: &Path) -> PathBuf {
 
 #[test]
 fn requirements_are_installed_once() {
-    let environments = tempfile::tempdir().expect("a folder");
+    let environments = tempfile::tempdir().expect("a directory");
     let cache = environments.path().to_owned();
     let script = doing("import tiny_thing\ndef do(text): return tiny_thing.version");
     let mut place = Place::new(&script, |config| config.environments = cache.clone());
@@ -559,9 +559,9 @@ fn requirements_are_installed_once() {
     place.handlers = Some(place.workers.open(&code).expect("opens"));
     assert_eq!(place.says(""), "1.5");
     place.handlers = None;
-    // The second time it is there.
+    // The second time, the environment exists.
     let made: Vec<PathBuf> = fs::read_dir(&cache)
-        .expect("a folder")
+        .expect("a directory")
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.is_dir())
         .collect();
@@ -575,7 +575,7 @@ fn requirements_are_installed_once() {
     place.handlers = None;
     fs::write(code.join("requirements.txt"), "--no-index\nno_such_thing==7\n").expect("written");
     let Err(error) = place.workers.open(&code) else {
-        panic!("it opens");
+        panic!("opened");
     };
     let error = error.message();
     assert!(error.contains("requirements.txt: its packages could not be installed"), "{error}");

@@ -25,16 +25,16 @@ fn serve(models: &[(&str, &Path)]) -> TestServer {
     server
 }
 
-/// Puts `file` of the test data into the folder of a version, under the name `name`.
+/// Copies `file` of the test data into a version directory as `name`.
 fn put(file: &str, version: &Path, name: &str) {
-    fs::create_dir_all(version).expect("folders");
+    fs::create_dir_all(version).expect("directories");
     fs::copy(data(file), version.join(name)).expect("copied");
 }
 
-/// Expected is what xgboost 1.7.6 and 3.2.0 say of the same files.
+/// Expected values: xgboost 1.7.6 and 3.2.0, with the same files.
 #[test]
 fn models_are_served_from_the_folders_of_their_versions() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     let (sample, classes) = (folder.path().join("sample"), folder.path().join("classes"));
     put("simple-tensorflow-serving/models/xgboost_iris/model.bst", &sample.join("1"), "model.bst");
     put("platforms/xgboost/iris_softprob.json", &classes.join("1"), "model.json");

@@ -369,7 +369,7 @@ mod tests {
     /// Unpacks these bytes into `in/here` of the returned directory, so that a test can check
     /// whether anything escaped from there.
     fn unpack_bytes(bytes: &[u8], limits: &Limits) -> (tempfile::TempDir, Result<()>) {
-        let root = tempfile::tempdir().expect("temporary folder");
+        let root = tempfile::tempdir().expect("temporary directory");
         let archive = root.path().join("model.tar.gz");
         fs::write(&archive, bytes).expect("written");
         let outcome = unpack(&archive, &root.path().join("in/here"), limits);
@@ -393,8 +393,8 @@ mod tests {
             let (root, outcome) = unpack_bytes(&bytes, &Limits::default());
             outcome.expect("unpacked");
             let into = root.path().join("in/here");
-            assert_eq!(fs::read(into.join("1/a")).expect("there"), b"x");
-            assert_eq!(fs::read(into.join(&long)).expect("there"), b"x");
+            assert_eq!(fs::read(into.join("1/a")).expect("read"), b"x");
+            assert_eq!(fs::read(into.join(&long)).expect("read"), b"x");
             assert!(into.join("code").is_dir());
         }
     }
@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn remarks_do_not_fill_the_memory() {
-        // A name of 2 MiB, for an entry that never comes.
+        // A name of 2 MiB, for an entry that does not follow.
         let name = vec![b'a'; 2 << 20];
         let bytes = packed(&[("././@LongLink", EntryType::GNULongName, &name)]);
         let error = unpack_bytes(&bytes, &Limits::default()).1.expect_err("too long");
@@ -465,17 +465,17 @@ mod tests {
 
     #[test]
     fn an_archive_is_unpacked_once() {
-        let root = tempfile::tempdir().expect("temporary folder");
+        let root = tempfile::tempdir().expect("temporary directory");
         let archive = root.path().join("model.tar.gz");
         fs::write(&archive, packed(&[("1/a", FILE, b"one")])).expect("written");
         let first = unpacked(&archive, &Limits::default()).expect("unpacked");
         fs::write(first.join("mark"), b"").expect("written");
-        let again = unpacked(&archive, &Limits::default()).expect("there");
+        let again = unpacked(&archive, &Limits::default()).expect("unpacked");
         assert!(first == again && again.join("mark").exists());
         fs::write(&archive, packed(&[("1/a", FILE, b"two!")])).expect("written");
         let changed = unpacked(&archive, &Limits::default()).expect("unpacked");
         assert_ne!(changed, first);
-        assert_eq!(fs::read(changed.join("1/a")).expect("there"), b"two!");
+        assert_eq!(fs::read(changed.join("1/a")).expect("read"), b"two!");
         for folder in [first, changed] {
             fs::remove_dir_all(folder).expect("removed");
         }

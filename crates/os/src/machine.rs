@@ -73,7 +73,7 @@ mod tests {
     fn what_a_process_holds_is_part_of_what_there_is() {
         let own = resident_memory(None).expect("known");
         assert!(own > 1 << 20 && own < memory().expect("known"), "{own}");
-        // No process has this number.
+        // No process has this ID.
         assert_eq!(resident_memory(Some(u32::MAX)), None);
     }
 }

@@ -107,10 +107,10 @@ mod tests {
 
     #[test]
     fn it_fails_where_the_kernel_fails() {
-        let folder = tempfile::tempdir().expect("folder");
+        let folder = tempfile::tempdir().expect("directory");
         let mut bytes = vec![0; CHUNK * 2];
         let not_a_file = File::open(folder.path()).expect("opened").read_at(&mut bytes, 0);
-        assert_eq!(not_a_file.expect_err("a folder").kind(), ErrorKind::IsADirectory);
+        assert_eq!(not_a_file.expect_err("a directory").kind(), ErrorKind::IsADirectory);
         let file = tempfile::tempfile().expect("file");
         // SAFETY: the vector has room for `bytes.len()` bytes.
         let read = unsafe { pread(file.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), -1) };

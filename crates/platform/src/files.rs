@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_model_is_its_file_or_the_only_such_file_of_its_folder() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("temporary directory");
         let (one, odd) = (folder.path().join("a.PMML"), folder.path().join("odd"));
         assert!(matches!(check(folder.path(), &ENDINGS), Completeness::Missing(_)));
         fs::write(&one, "12345").expect("written");

@@ -144,7 +144,7 @@ mod tests {
     };
 
     fn file(path: &Path) {
-        fs::create_dir_all(path.parent().expect("parent")).expect("folder");
+        fs::create_dir_all(path.parent().expect("parent")).expect("directory");
         fs::write(path, "").expect("file");
     }
 
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn finds_what_make_fetched_newest_first() {
-        let home = tempfile::tempdir().expect("temporary folder");
+        let home = tempfile::tempdir().expect("temporary directory");
         assert_eq!(found(home.path()), "Ok(System)");
         for version in ["2.20.0", "2.21.0"] {
             let folder = format!("numbers-{version}-cpu-{ARCH}/numbers/capi");
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn finds_it_in_its_python_package_under_its_best_name() {
-        let home = tempfile::tempdir().expect("temporary folder");
+        let home = tempfile::tempdir().expect("temporary directory");
         let package = home.path().join("numbers");
         file(&package.join("capi/libnumbers_other.so.2"));
         assert_eq!(found(&package), "Ok(System)");
@@ -183,14 +183,14 @@ mod tests {
     #[test]
     fn a_wrong_path_is_an_error_and_not_skipped() {
         let wrong = Path::new("/nowhere/at/all");
-        let error = LIBRARY.find(Some(wrong), &[]).expect_err("nothing there");
+        let error = LIBRARY.find(Some(wrong), &[]).expect_err("a missing library");
         assert!(error.message().starts_with("no libnumbers at /nowhere/at/all"));
     }
 
     #[test]
     fn what_is_not_there_is_told_with_how_to_get_it() {
         let open = |_: &Path| Err::<(), _>(std::io::Error::other("not here"));
-        let error = LIBRARY.open(None, &["/srv/lib".into()], open).expect_err("nothing there");
+        let error = LIBRARY.open(None, &["/srv/lib".into()], open).expect_err("a missing library");
         for part in ["(not here)", "/srv/lib", "`pip install numbers`", "--libnumbers PATH"] {
             assert!(error.message().contains(part), "{error}");
         }

@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<StepsFile> {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a directory");
         let path = folder.path().join(FILE_NAME);
         fs::write(&path, text).expect("written");
         StepsFile::read(&path)
@@ -380,7 +380,7 @@ mod tests {
 
     fn refused(text: &str) -> String {
         match read(text) {
-            Ok(_) => panic!("it is valid: {text}"),
+            Ok(_) => panic!("accepted: {text}"),
             Err(error) => error.message().to_owned(),
         }
     }

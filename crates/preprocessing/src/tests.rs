@@ -68,8 +68,8 @@ fn signature(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Signature {
 
 /// A model's directory with the directory of version 7 and these files in it.
 fn folder(files: &[(&str, &str)]) -> TempDir {
-    let model = tempfile::tempdir().expect("a folder");
-    fs::create_dir(model.path().join("7")).expect("a folder");
+    let model = tempfile::tempdir().expect("a directory");
+    fs::create_dir(model.path().join("7")).expect("a directory");
     for (name, text) in files {
         fs::write(model.path().join(name), text).expect("written");
     }
@@ -135,7 +135,7 @@ fn pngs_are_what_they_are() {
     for case in cases("png") {
         let name = case["name"].as_str().expect("a name");
         let (got, want) = decoded(&case, "rgb");
-        // TensorFlow takes the upper eight of sixteen bits.
+        // TensorFlow uses the upper eight of sixteen bits.
         let most = if name == "sixteen bits" { 1.0 } else { 0.0 };
         assert!(largest_difference(&got, &want) <= most, "{name}: {got:?}, not {want:?}");
         // Colors become grey with other weights, rounded differently.
@@ -222,7 +222,7 @@ fn clients_see_what_the_steps_make_of_a_signature() {
         ("labels.txt", "cat\r\ndog\nfish\n"),
     ];
     let folder = folder(&files[..1]);
-    fs::create_dir(folder.path().join("kinds")).expect("a folder");
+    fs::create_dir(folder.path().join("kinds")).expect("a directory");
     fs::write(folder.path().join("kinds/labels.txt"), files[1].1).expect("written");
     let steps = load(&folder, model).expect("valid").expect("steps");
     let seen = |specs: &[TensorSpec]| -> Vec<(String, Option<DType>, Option<Vec<i64>>)> {
@@ -243,7 +243,7 @@ fn clients_see_what_the_steps_make_of_a_signature() {
             some("scores", DType::Float, &[-1, 2]),
         ]
     );
-    // The model has its own order of inputs, and clients another.
+    // The model's order of inputs differs from the clients' order.
     let png = STANDARD.decode(cases("png")[0]["file"].as_str().expect("text")).expect("base64");
     let preprocessed =
         steps.preprocess(&[strings(&[&png]), tensor(&[1], &[1.0f32])]).expect("an image");
@@ -277,7 +277,7 @@ fn a_versions_own_file_counts_more_than_its_models() {
     assert!(load(&model, half()).expect("valid").is_none());
     // The file above a directory that is not a version belongs to another model.
     let other = model.path().join("other");
-    fs::create_dir(&other).expect("a folder");
+    fs::create_dir(&other).expect("a directory");
     assert!(load_steps(&other, &[half()], MAX_BYTES).expect("none")[0].is_none());
 }
 
@@ -365,7 +365,7 @@ fn what_cannot_be_says_where_and_why() {
     ] {
         let folder = folder(&[(FILE_NAME, text), ("l.txt", "a\nb\n"), ("twice.txt", "a\nb\na\n")]);
         let Err(error) = load(&folder, image()) else {
-            panic!("it is valid: {text}");
+            panic!("accepted: {text}");
         };
         let error = error.message();
         assert!(error.contains(part), "{part:?} is not in {error}");

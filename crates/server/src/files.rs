@@ -109,9 +109,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         std::fs::write(&path, "1").unwrap();
-        let (told, reads) = mpsc::channel();
+        let (sender, reads) = mpsc::channel();
         let read = move || {
-            told.send(()).unwrap();
+            sender.send(()).unwrap();
             Err(Error::invalid("broken"))
         };
         let mut files = WatchedFiles::new(vec![path.clone()], read);
@@ -122,9 +122,9 @@ mod tests {
         };
         assert_eq!(count(&mut files), 0);
         std::fs::write(&path, "22").unwrap();
-        assert_eq!(count(&mut files), 0, "it has just changed");
-        assert_eq!(count(&mut files), 1, "it has settled");
-        assert_eq!(count(&mut files), 0, "broken as it is, it has been seen");
+        assert_eq!(count(&mut files), 0, "read while it may still change");
+        assert_eq!(count(&mut files), 1, "not read after it has settled");
+        assert_eq!(count(&mut files), 0, "read again without a change");
         std::fs::remove_file(&path).unwrap();
         assert_eq!((count(&mut files), count(&mut files)), (0, 1));
         std::fs::write(&path, "1").unwrap();

@@ -120,7 +120,7 @@ mod tests {
         [&head[..], payload].concat()
     }
 
-    /// A connection with an authority in a head and the same bytes in what the call carries.
+    /// A connection with an authority in a HEADERS frame and the same bytes in a DATA frame.
     fn connection(authority: &[u8]) -> (Vec<u8>, usize, usize) {
         let length = [u8::try_from(authority.len()).expect("short")];
         let block = [b"@\x0a:authority", &length[..], authority, b"\x83"].concat();
@@ -133,7 +133,7 @@ mod tests {
     fn heads_are_mended_and_nothing_else() {
         let authority = b"tmp%2Fgrpc%2Fa.sock";
         let (bytes, head, body) = connection(authority);
-        // However the bytes arrive, as long as the authority comes in one piece.
+        // The bytes arrive in two parts, the authority in the second.
         for first in 0..head - 12 {
             let mut mended = bytes.clone();
             let mut frames = FrameParser::new();

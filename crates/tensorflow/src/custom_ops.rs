@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn incompatible_files_are_recognised_by_their_header() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("temporary directory");
         let file = folder.path().join("a.so");
         let reason = |bytes: &[u8]| {
             fs::write(&file, bytes).expect("written");
@@ -219,7 +219,7 @@ mod tests {
         elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
         (elf[18], elf[32], elf[54], elf[56]) = (theirs, 64, 56, 1);
         elf[64 + 32] = 200;
-        let why = reason(&elf).expect("another machine's");
+        let why = reason(&elf).expect("a foreign architecture");
         assert!(why.contains("x86_64") && why.contains("aarch64"), "{why}");
         elf[18] = ours;
         assert_eq!(reason(&elf), None);
@@ -228,16 +228,16 @@ mod tests {
             assert!(why.contains("truncated"), "{length}: {why}");
         }
         elf[32..40].fill(0xff);
-        assert!(reason(&elf).expect("headers nowhere").contains("truncated"));
+        assert!(reason(&elf).expect("invalid header offset").contains("truncated"));
     }
 
     #[test]
     fn a_folder_gives_its_libraries_and_a_missing_one_is_a_mistake() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("temporary directory");
         for name in ["b.so", "a.so", "a.so.1", "readme.txt"] {
             fs::write(folder.path().join(name), "").expect("written");
         }
-        let found = files(folder.path()).expect("a folder");
+        let found = files(folder.path()).expect("a directory");
         let names: Vec<_> = found.iter().filter_map(|f| f.file_name()?.to_str()).collect();
         assert_eq!(names, ["a.so", "b.so"]);
         let error = files(Path::new("/no/such/ops")).expect_err("missing");

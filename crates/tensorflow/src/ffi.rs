@@ -759,7 +759,7 @@ mod tests {
     #[test]
     fn timeout_is_encoded_as_a_varint_of_field_2() {
         let bytes = |millis| with_timeout(Duration::from_millis(millis));
-        assert_eq!(bytes(0).as_slice(), [0x10, 1], "0 would be no timeout");
+        assert_eq!(bytes(0).as_slice(), [0x10, 1], "0 would disable the timeout");
         assert_eq!(bytes(300).as_slice(), [0x10, 0xac, 0x02]);
     }
 }

@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn unknown_arguments_are_reported() {
         let arguments = ["--prot=1", "-port=1", "--port", "8500", "--", "--port =1"];
-        let flags = parse(&arguments).expect("goes on");
+        let flags = parse(&arguments).expect("started");
         assert_eq!(flags.unknown, arguments);
         assert_eq!(flags.int("port"), None);
     }

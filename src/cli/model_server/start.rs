@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn one_port_for_both_disables_http() {
-        let start = started(&[MODEL, "--port=9000", "--rest_api_port=9000"]).expect("goes on");
+        let start = started(&[MODEL, "--port=9000", "--rest_api_port=9000"]).expect("started");
         assert_eq!((start.config.http.port, start.config.grpc.port), (None, Some(9000)));
         assert_eq!(start.notes.len(), 1);
     }

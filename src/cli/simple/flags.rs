@@ -198,12 +198,12 @@ mod tests {
     #[test]
     fn the_command_lines_of_its_documentation() {
         let flags = parse(&["--model_base", "./models/a", "--port=8501", "--port=8502"]);
-        let flags = flags.expect("cut short, and given twice");
+        let flags = flags.expect("abbreviated and repeated flags");
         assert_eq!((&*flags.model_base_path, flags.port), ("./models/a", 8502));
         let text = "{\"allow_growth\": true}";
         let flags = parse(&["--session_config", text, "--custom_op_paths=./ops/,./more"]);
         assert_eq!(flags.expect("valid").session_config, text);
-        assert!(parse(&["--model"]).is_err(), "could be several");
+        assert!(parse(&["--model"]).is_err(), "an ambiguous abbreviation");
         assert!(parse(&["--port=many"]).is_err());
         assert!(parse(&["model"]).is_err());
     }

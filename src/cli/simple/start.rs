@@ -161,14 +161,14 @@ mod tests {
         assert_eq!(source.name.as_deref(), Some("default"));
         assert_eq!(source.path, Path::new("./model"));
         assert_eq!(source.model.policy, VersionPolicy::All);
-        assert!(config.repository.poll_interval.is_some(), "versions come and go");
+        assert!(config.repository.poll_interval.is_some(), "the sources must be polled");
         assert!(config.tensorflow.gpu.allow_growth && config.http.tls.is_none());
         assert_eq!(notes, Vec::<String>::new());
     }
 
     #[test]
     fn flags_set_what_they_name() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("temporary directory");
         let ops = folder.path().display().to_string();
         let Start { config, notes } = started(&[
             "--host=127.0.0.1",

@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 client that sends exactly what it is told, and keeps its connection.
+//! A small HTTP/1.1 client that sends the given bytes unchanged and keeps its connection open.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -22,24 +22,24 @@ impl Answer {
 
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
-            .unwrap_or_else(|e| panic!("no JSON ({e}): {}", self.text()))
+            .unwrap_or_else(|e| panic!("the body is not JSON ({e}): {}", self.text()))
     }
 
-    /// The message of an error answer.
+    /// The message of an error response.
     pub fn error(&self) -> String {
         let json = self.json();
         let message = json["error"].as_str();
-        message.unwrap_or_else(|| panic!("no error: {json}")).to_owned()
+        message.unwrap_or_else(|| panic!("no error member: {json}")).to_owned()
     }
 
-    /// Asserts that this is an error with this status, in JSON, that has `text` in its message.
+    /// Asserts a JSON error with this status whose message contains `text`.
     pub fn assert_refused(&self, what: &str, status: u16, text: &str) {
         assert_eq!(self.status, status, "{what}: {}", self.text());
         let kind = self.headers.get("content-type").map(String::as_str);
         assert_eq!(kind, Some("application/json"), "{what}: {}", self.text());
         let error = self.error();
         assert!(error.contains(text), "{what}: {text:?} is not in {error:?}");
-        // Clients' own values are quoted, but not at any length.
+        // Errors quote request values, but truncate them.
         assert!(error.len() < 10_000, "{what}: {} bytes", error.len());
     }
 
@@ -85,7 +85,7 @@ impl Client {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// Reads one answer.
+    /// Reads one response.
     pub fn answer(&mut self, method: &str) -> io::Result<Answer> {
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         let mut line = String::new();
@@ -113,12 +113,12 @@ impl Client {
         Ok(Answer { status, headers, body })
     }
 
-    /// Another handle to the same connection, to write while this one waits for the answer.
+    /// A second handle to the connection, for writing while this one waits for the response.
     pub fn writer(&self) -> TcpStream {
-        self.stream.get_ref().try_clone().expect("a handle")
+        self.stream.get_ref().try_clone().expect("cloned socket")
     }
 
-    /// What is left until the other side closes.
+    /// Reads until the server closes the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         let _ = self.stream.read_to_end(&mut rest);
@@ -126,7 +126,7 @@ impl Client {
     }
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection.
 pub fn request(
     address: SocketAddr,
     method: &str,
@@ -148,7 +148,7 @@ pub fn post(address: SocketAddr, path: &str, body: impl AsRef<[u8]>) -> Answer {
     request(address, "POST", path, &[("Content-Type", "application/json")], body)
 }
 
-/// One field of a form: name, file name (or none) and content.
+/// One form field: name, optional file name, content.
 pub type Field<'a> = (&'a str, Option<&'a str>, &'a [u8]);
 
 pub fn post_form(address: SocketAddr, path: &str, fields: &[Field]) -> Answer {

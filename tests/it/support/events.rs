@@ -1,4 +1,4 @@
-//! A client of event streams.
+//! A client for server-sent event streams.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// One listener.
+/// One connection to an event stream.
 pub struct Events {
     stream: BufReader<TcpStream>,
-    /// What has come and is no whole event yet.
+    /// Received text that has not been parsed yet.
     text: String,
     pub head: String,
 }
@@ -28,7 +28,7 @@ impl Events {
         Events { stream, text: String::new(), head }
     }
 
-    /// The next event: its name and what it says; `None` when the stream has ended.
+    /// The name and data of the next event; `None` at the end of the stream.
     pub fn next(&mut self) -> Option<(String, Value)> {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
@@ -45,10 +45,10 @@ impl Events {
         }
     }
 
-    /// A chunk of the body.
+    /// The next chunk of the body; `None` at its end.
     fn chunk(&mut self) -> Option<String> {
         let mut line = String::new();
-        if self.stream.read_line(&mut line).expect("in time") == 0 {
+        if self.stream.read_line(&mut line).expect("chunk before the timeout") == 0 {
             panic!("the connection was closed in the middle of the stream");
         }
         let size = usize::from_str_radix(line.trim_end(), 16).expect("a size");
@@ -58,7 +58,7 @@ impl Events {
         (size > 0).then(|| String::from_utf8(chunk).expect("text"))
     }
 
-    /// The next event of this name.
+    /// The data of the next event with this name.
     pub fn next_named(&mut self, wanted: &str) -> Option<Value> {
         loop {
             let (name, data) = self.next()?;

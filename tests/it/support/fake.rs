@@ -1,6 +1,6 @@
-//! A platform without a runtime. A model of it is a folder with a file `fake.json` that says how
-//! to behave, so that tests of the core need no libtensorflow and can make it do what a real
-//! model does only by accident: hang, panic, answer with too many rows.
+//! A platform without a runtime. Its models are directories with a file `fake.json` that defines
+//! their behaviour. Tests of the core then need no libtensorflow, and can provoke faults that are
+//! rare in real models: hangs, panics, outputs with too many rows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,36 +21,36 @@ use tensorserve_tensor::{
 
 const MARKER: &str = "fake.json";
 
-/// What a model does. Its signature takes and returns a matrix of floats, `x` and `y`.
+/// The behaviour of a model. Its signature maps a float matrix `x` to a float matrix `y`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Model {
     pub answer: Answer,
     pub loading: Loading,
-    /// A run takes at least this long, however many rows it has.
+    /// The minimum duration of a run, independent of its rows.
     pub run_millis: u64,
-    /// Runs wait at [`Fake::runs_gate`]. Those that warm a version up do not.
+    /// Runs wait at [`Fake::runs_gate`], except warm-up runs.
     pub is_gated: bool,
-    /// A run that meets this value fails.
+    /// A run with this value in its input fails.
     pub fails_on: Option<f32>,
-    /// A run that meets this value panics.
+    /// A run with this value in its input panics.
     pub panics_on: Option<f32>,
     pub read_only: bool,
-    /// It has signatures `classify` and `regress`, too, which take examples.
+    /// Adds the signatures `classify` and `regress`, which take examples.
     pub takes_examples: bool,
-    /// Files without which it is not complete.
+    /// Files that must exist before the model is complete.
     pub files: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
-    /// What came in.
+    /// The input.
     Echo,
-    /// This number for each row: tells which version has answered.
+    /// This number for each row, which identifies the version that ran.
     Constant(f32),
-    /// The values less their mean, over the whole batch: another answer for other batchmates.
+    /// The values minus the mean of the whole batch, so outputs depend on the other requests.
     Centred,
-    /// What came in, and its last row once more.
+    /// The input with its last row repeated.
     OneRowTooMany,
 }
 
@@ -61,9 +61,9 @@ pub enum Loading {
     Gated,
     Fails,
     Panics,
-    /// Fails the first time.
+    /// Only the first load fails.
     FailsOnce,
-    /// Its files are no model.
+    /// The files are not a valid model.
     Broken,
 }
 
@@ -84,37 +84,36 @@ impl Default for Model {
 }
 
 impl Model {
-    /// One that answers with the same number every time.
+    /// A model that returns `answer` for each row.
     pub fn constant(answer: f32) -> Self {
         Model { answer: Answer::Constant(answer), ..Model::default() }
     }
 
-    /// One whose runs wait to be let through.
+    /// A model whose runs wait at the gate.
     pub fn gated() -> Self {
         Model { is_gated: true, ..Model::default() }
     }
 
-    /// Writes the whole model as a careful publisher does: elsewhere first, then moved into
-    /// place.
+    /// Publishes the model atomically: writes it under a temporary name, then renames it.
     pub fn write(&self, folder: &Path) {
         let (parent, name) = (folder.parent().expect("parent"), folder.file_name().expect("name"));
         let elsewhere = parent.join(format!(".{}.copy", name.display()));
         self.write_marker(&elsewhere);
         for file in &self.files {
-            fs::write(elsewhere.join(file), "x").expect("file");
+            fs::write(elsewhere.join(file), "x").expect("written");
         }
-        fs::rename(&elsewhere, folder).expect("moves");
+        fs::rename(&elsewhere, folder).expect("renamed");
     }
 
-    /// Writes only the file that makes it a model.
+    /// Writes only `fake.json`, without the other files.
     pub fn write_marker(&self, folder: &Path) {
-        fs::create_dir_all(folder).expect("folder");
+        fs::create_dir_all(folder).expect("directory");
         let text = serde_json::to_string(self).expect("JSON");
-        fs::write(folder.join(MARKER), text).expect("file");
+        fs::write(folder.join(MARKER), text).expect("written");
     }
 }
 
-/// One run, as the model saw it.
+/// The input and the options of one run.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub shape: Vec<i64>,
@@ -134,7 +133,7 @@ impl Run {
     }
 }
 
-/// Holds threads up until it is opened.
+/// Blocks threads until it is opened.
 #[derive(Default)]
 pub struct Gate {
     state: Mutex<GateState>,
@@ -157,13 +156,13 @@ impl Gate {
         lock(&self.state).is_open = false;
     }
 
-    /// How many threads wait before it.
+    /// The number of threads that wait at the gate.
     pub fn waiting(&self) -> usize {
         lock(&self.state).waiting
     }
 
     fn pass(&self) {
-        // Not for ever, so that a test that fails can end.
+        // A time limit, so that a failed test still ends.
         let end = Instant::now() + Duration::from_secs(30);
         let mut state = lock(&self.state);
         state.waiting += 1;
@@ -175,7 +174,7 @@ impl Gate {
     }
 }
 
-/// The platform. Clones share what was recorded.
+/// The platform. Clones share one record.
 #[derive(Clone, Default)]
 pub struct Fake(Arc<Record>);
 
@@ -190,25 +189,25 @@ struct Record {
     loads_gate: Gate,
 }
 
-/// A test that failed while it held the lock says so itself.
+/// Ignores poisoning: the test that panicked with the lock reports its own failure.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Fake {
-    /// All runs so far, in the order they began, but for those that warmed a version up.
+    /// All runs so far in the order of their start, without warm-up runs.
     pub fn runs(&self) -> Vec<Run> {
         let runs = lock(&self.0.runs);
         runs.iter().filter(|run| run.thread != "load").cloned().collect()
     }
 
-    /// The runs that warmed a version up.
+    /// The warm-up runs.
     pub fn warm_runs(&self) -> Vec<Run> {
         let runs = lock(&self.0.runs);
         runs.iter().filter(|run| run.thread == "load").cloned().collect()
     }
 
-    /// The rows of all that did not.
+    /// The row count of each run, without warm-up runs.
     pub fn rows(&self) -> Vec<i64> {
         self.runs().iter().map(Run::rows).collect()
     }
@@ -217,22 +216,22 @@ impl Fake {
         lock(&self.0.runs).clear();
     }
 
-    /// How many threads a load is told makes no difference from now on.
+    /// From now on the platform reports that the thread count does not affect a load.
     pub fn ignore_threads(&self) {
         self.0.ignores_threads.store(true, SeqCst);
     }
 
-    /// How often the model in `folder` was asked to load.
+    /// The number of loads of the model in `folder`.
     pub fn loads(&self, folder: &Path) -> usize {
         lock(&self.0.loads).get(folder).copied().unwrap_or(0)
     }
 
-    /// How often `path` was looked at; for a source, once each time it is polled.
+    /// The number of inspections of `path`. Each poll of a source inspects it once.
     pub fn looks(&self, path: &Path) -> usize {
         lock(&self.0.looks).get(path).copied().unwrap_or(0)
     }
 
-    /// How many models are in memory.
+    /// The number of models in memory.
     pub fn alive(&self) -> usize {
         self.0.alive.load(SeqCst)
     }
@@ -275,7 +274,7 @@ fn signature(model: &Model, name: &str, method: &str, specs: [TensorSpec; 2]) ->
     }
 }
 
-/// Sorted by name.
+/// The signatures, sorted by name.
 fn signatures(model: &Model) -> Vec<Signature> {
     let mut all = Vec::new();
     if model.takes_examples {
@@ -334,7 +333,7 @@ impl Platform for Fake {
             *loads += 1;
             *loads
         };
-        // Loading what is not all there is the mistake that `check` is there to prevent.
+        // `check` must prevent loads of incomplete models.
         let is_complete = matches!(self.check(folder), Completeness::Complete);
         assert!(is_complete, "{folder:?} was loaded before it was complete");
         match model.loading {
@@ -369,7 +368,7 @@ impl Executable for FakeExecutable {
         let [input] = inputs else {
             return Err(Error::invalid("one input is wanted"));
         };
-        // Examples are as good as a row with a zero each.
+        // Each example becomes a row with one zero.
         let examples = input.strings().map(|all| tensor(&[all.len(), 1], vec![0.0; all.len()]));
         let examples = examples.transpose()?;
         let input = examples.as_ref().unwrap_or(input);
@@ -416,7 +415,7 @@ impl FakeExecutable {
 
 /// A tensor of floats.
 pub fn tensor(dims: &[usize], values: impl IntoIterator<Item = f32>) -> Result<Tensor> {
-    let dims: Vec<i64> = dims.iter().map(|&dim| i64::try_from(dim).expect("small")).collect();
+    let dims: Vec<i64> = dims.iter().map(|&dim| i64::try_from(dim).expect("in range")).collect();
     let mut elements = aligned_vec(0);
     values.into_iter().for_each(|value| elements.push(value));
     Tensor::from_vec(Shape::new(&dims)?, elements)

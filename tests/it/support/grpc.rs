@@ -1,4 +1,4 @@
-//! gRPC: a client that sends any bytes as a message, and connections that send any bytes as frames.
+//! gRPC: a client that sends arbitrary messages, and connections that send arbitrary frames.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ use tonic::{Code, Request, Status};
 
 pub const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
 
-/// Bytes as they are.
+/// A codec that passes bytes through unchanged.
 #[derive(Default)]
 struct Raw;
 
@@ -72,7 +72,7 @@ impl Caller {
         Ok(Caller { runtime, channel })
     }
 
-    /// Sends `message` as it is.
+    /// Sends `message` unchanged.
     pub fn call(&self, path: &'static str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
         self.runtime.block_on(async {
             let mut client = Grpc::new(self.channel.clone()).max_decoding_message_size(1 << 30);
@@ -82,7 +82,8 @@ impl Caller {
         })
     }
 
-    /// How a call of any kind begins, for who sends this `authorization`: its failure, or none.
+    /// Starts a call of any kind with this `authorization`. Returns its status code, or `Ok` after
+    /// the first response message.
     pub fn begin(&self, path: &'static str, authorization: Option<&str>) -> Code {
         self.runtime.block_on(async {
             let mut client = Grpc::new(self.channel.clone());
@@ -100,7 +101,7 @@ impl Caller {
         })
     }
 
-    /// Begins a call and never sends its message: how that ends.
+    /// Starts a call, never sends its message, and returns the final status.
     pub fn call_without_message(&self, path: &'static str) -> Status {
         self.runtime.block_on(async {
             let mut client = Grpc::new(self.channel.clone());
@@ -108,11 +109,11 @@ impl Caller {
             let never = Request::new(tokio_stream::pending::<Vec<u8>>());
             let path = PathAndQuery::from_static(path);
             let answer = client.client_streaming(never, path, Raw).await;
-            answer.map(|_| ()).expect_err("there was nothing to answer")
+            answer.map(|_| ()).expect_err("call without a message must fail")
         })
     }
 
-    /// The same as [`Caller::call`], compressed on the way.
+    /// Like [`Caller::call`], with gzip compression.
     pub fn call_with_gzip(&self, path: &'static str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
         self.runtime.block_on(async {
             let client = Grpc::new(self.channel.clone());
@@ -123,7 +124,7 @@ impl Caller {
         })
     }
 
-    /// Asks `half_plus_two`, and checks the answer.
+    /// Calls Predict on `half_plus_two` and checks the outputs.
     pub fn half_plus_two(&self) -> Result<(), Status> {
         let answer = self.call(PREDICT, half_plus_two().encode_to_vec())?;
         let answer = PredictResponse::decode(&answer[..]).expect("a message");
@@ -133,7 +134,7 @@ impl Caller {
     }
 }
 
-/// A request that has nothing wrong with it.
+/// A valid request.
 pub fn half_plus_two() -> PredictRequest {
     let mut x = aligned_vec::<f32>(3);
     x.extend_from_slice(&[1.0, 2.0, 5.0]);
@@ -145,7 +146,7 @@ pub fn half_plus_two() -> PredictRequest {
     }
 }
 
-// Kinds of frames, and flags.
+// Frame types and flags.
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
 pub const RESET: u8 = 3;
@@ -159,12 +160,12 @@ pub const END_HEADERS: u8 = 4;
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    let length = u32::try_from(payload.len()).expect("length in range").to_be_bytes();
     let head = [length[1], length[2], length[3], kind, flags];
     [&head[..], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The head of a call, without any compression.
+/// The header block of a call, without Huffman coding.
 pub fn head() -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
     for (index, value) in [(4, PREDICT), (1, "h"), (31, "application/grpc")] {
@@ -172,29 +173,29 @@ pub fn head() -> Vec<u8> {
             ..15 => block.push(index),
             _ => block.extend_from_slice(&[15, index - 15]),
         }
-        block.push(u8::try_from(value.len()).expect("short"));
+        block.push(u8::try_from(value.len()).expect("length in range"));
         block.extend_from_slice(value.as_bytes());
     }
     block.extend_from_slice(b"\x00\x02te\x08trailers");
     block
 }
 
-/// A message as it goes into DATA frames.
+/// A message with its gRPC length prefix, for DATA frames.
 pub fn body(message: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(message.len()).expect("short").to_be_bytes();
+    let length = u32::try_from(message.len()).expect("length in range").to_be_bytes();
     [&[0][..], &length, message].concat()
 }
 
-/// A connection that sends exactly what it is told.
+/// A connection that sends the given bytes unchanged.
 pub struct Frames(pub TcpStream);
 
 impl Frames {
-    /// Connects, and sends the preface with `settings`.
+    /// Connects and sends the preface with `settings`.
     pub fn connect(address: SocketAddr, settings: &[u8]) -> Self {
         let stream = TcpStream::connect(address).expect("connects");
-        stream.set_nodelay(true).expect("set");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
-        stream.set_write_timeout(Some(Duration::from_secs(2))).expect("set");
+        stream.set_nodelay(true).expect("socket option");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("socket option");
+        stream.set_write_timeout(Some(Duration::from_secs(2))).expect("socket option");
         let mut frames = Frames(stream);
         frames.send(&[PREFACE, &frame(SETTINGS, 0, 0, settings)].concat()).expect("sent");
         frames
@@ -204,7 +205,7 @@ impl Frames {
         self.0.write_all(bytes)
     }
 
-    /// The kinds of all frames until the other side closes, and what the last GOAWAY says.
+    /// The types of all frames until the server closes, and the error code of the last GOAWAY.
     pub fn until_closed(&mut self) -> io::Result<(Vec<u8>, Option<u32>)> {
         let (mut kinds, mut reason) = (Vec::new(), None);
         loop {

@@ -1,4 +1,4 @@
-//! What tests share.
+//! Shared helpers of the integration tests.
 
 pub mod client;
 pub mod events;
@@ -15,33 +15,33 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// A file or folder of the project.
+/// A path in the project.
 pub fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// A file or folder of the test data.
+/// A path in the test data.
 pub fn data(path: &str) -> PathBuf {
     project("tests/data").join(path)
 }
 
-/// Waits for what needs a clock, and nothing else of a runtime.
+/// Runs a future on a runtime that has timers but no I/O.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     runtime.expect("a runtime").block_on(future)
 }
 
-/// Puts a link to `target` at `link`; folders on the way are made.
+/// Creates a symbolic link to `target` at `link`, with its parent directories.
 pub fn link(target: &Path, link: &Path) {
     assert!(target.exists(), "{}", target.display());
-    fs::create_dir_all(link.parent().expect("a folder")).expect("folders");
+    fs::create_dir_all(link.parent().expect("a directory")).expect("directories");
     symlink(target, link).expect("a link");
 }
 
-/// Copies a folder: for those that must not be links.
+/// Copies a directory, for tests that cannot use a symbolic link.
 pub fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder");
-    for entry in fs::read_dir(from).expect("a folder") {
+    fs::create_dir_all(to).expect("a directory");
+    for entry in fs::read_dir(from).expect("a directory") {
         let path = entry.expect("an entry").path();
         let target = to.join(path.file_name().expect("a name"));
         if path.is_dir() {
@@ -52,8 +52,8 @@ pub fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Whether two JSON values are the same, the order of members aside; with a `tolerance`, numbers
-/// may differ by that part of themselves (of 1, if they are small).
+/// Whether two JSON values are equal, independent of the order of members. With a `tolerance`,
+/// numbers may differ by this fraction of `b`, or by `tolerance` itself if |`b`| is below 1.
 pub fn alike(a: &Value, b: &Value, tolerance: Option<f64>) -> bool {
     match (a, b, tolerance) {
         (Value::Number(a), Value::Number(b), Some(tolerance)) => {

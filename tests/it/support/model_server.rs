@@ -1,4 +1,4 @@
-//! TensorFlow Serving's command line, run as a process under its name.
+//! The server as a process under the name `tensorflow_model_server`.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -19,29 +19,30 @@ pub const HALF_PLUS_TWO: &str =
 pub const HALF_PLUS_THREE: &str =
     "tensorflow-serving/upstream/testdata/saved_model_half_plus_three";
 
-/// This binary under the name of TensorFlow Serving's.
+/// This binary under the name of TensorFlow Serving's binary.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = tensorserve(arguments);
     command.arg0("/usr/bin/tensorflow_model_server");
     command
 }
 
-/// A server with a folder of its own, where it also writes its log.
+/// A server with its own directory, which also holds its log.
 pub struct Place {
     pub process: Process,
     pub root: TempDir,
 }
 
 impl Place {
-    /// Serves with these flags, where `ROOT` stands for the folder that `prepare` is given.
+    /// Starts a server with these flags. `ROOT` in a flag stands for the directory that `prepare`
+    /// fills.
     pub fn start(flags: &[&str], prepare: impl FnOnce(&Path)) -> Self {
-        let root = tempfile::tempdir().expect("temporary folder");
+        let root = tempfile::tempdir().expect("temporary directory");
         prepare(root.path());
         let shown = root.path().display().to_string();
         let flags: Vec<String> = flags.iter().map(|f| f.replace("ROOT", &shown)).collect();
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let mut command = command(&flags);
-        // Free ones; as flags they would mean none.
+        // As a variable, 0 selects a free port; as a flag, it would disable the port.
         command.env("TENSORSERVE_HTTP_PORT", "0").env("TENSORSERVE_GRPC_PORT", "0");
         command.stderr(File::create(root.path().join("log")).expect("a file"));
         Place { process: Process::start(command), root }
@@ -56,7 +57,7 @@ impl Place {
         post(self.process.address, &path, r#"{"instances": [1.0]}"#)
     }
 
-    /// What `target` says to 1.
+    /// The prediction of `target` for 1; `None` for an error.
     pub fn value(&self, target: &str) -> Option<f64> {
         let answer = self.predict(target);
         (answer.status == 200).then(|| answer.json()["predictions"][0].as_f64().expect("a number"))
@@ -65,12 +66,16 @@ impl Place {
     pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self) {
-            assert!(start.elapsed() < Duration::from_secs(20), "in vain: {what}: {}", self.log());
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "not reached: {what}: {}",
+                self.log()
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Writes a list of models beside the old one, and renames it.
+    /// Replaces the model list atomically.
     pub fn write_list(&self, text: &str) {
         write_list(self.root.path(), text);
     }
@@ -81,7 +86,7 @@ pub fn write_list(root: &Path, text: &str) {
     fs::rename(root.join("models.new"), root.join("models.config")).expect("renamed");
 }
 
-/// An entry of a list of models.
+/// An entry of a model list.
 pub fn listed(name: &str, path: &Path, rest: &str) -> String {
     let path = path.display();
     format!(

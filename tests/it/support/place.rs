@@ -1,4 +1,4 @@
-//! A server of fake models, and ways to ask it.
+//! A server with fake models, and helpers that send requests to it.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -21,31 +21,31 @@ use super::client::Answer;
 use super::fake::{Fake, Model, tensor};
 use super::server::{TestServer, config, settings};
 
-/// A request that was made but not answered.
+/// An inference whose result is pending.
 pub type Pending = Pin<Box<dyn Future<Output = Result<Vec<Tensor>>>>>;
 
-/// A server of the fake models in a folder of its own.
+/// A server with fake models in its own directory.
 pub struct Place {
-    // Dropped in this order: the server before its models.
+    // The fields are dropped in this order: the server before its models.
     pub server: TestServer,
     pub fake: Fake,
     root: TempDir,
 }
 
 impl Place {
-    /// A server whose one source is an empty folder of models, `models`, unless `configure` adds
-    /// others below the root it is given.
+    /// A server whose only source is the empty directory `models`, unless `configure` adds sources
+    /// below the given root.
     pub fn empty(configure: impl FnOnce(&mut Settings, &Path)) -> Self {
-        let root = tempfile::tempdir().expect("temporary folder");
+        let root = tempfile::tempdir().expect("temporary directory");
         Place::in_folder(root, configure)
     }
 
-    /// The same with a model for each of these paths below the root.
+    /// Like [`Place::empty`], with a model at each of these paths below the root.
     pub fn with(models: &[(&str, Model)], configure: impl FnOnce(&mut Settings, &Path)) -> Self {
         Place::in_folder(folder_of(models), configure)
     }
 
-    /// A server of one model, `m`, that is loaded.
+    /// A server with the loaded model `m`.
     pub fn of(model: &Model, configure: impl FnOnce(&mut Settings)) -> Self {
         let place =
             Place::with(&[("models/m/1", model.clone())], |settings, _| configure(settings));
@@ -53,7 +53,8 @@ impl Place {
         place
     }
 
-    /// The same with what no setting says of our own, and with everything there.
+    /// Like [`Place::with`], with changes to the configuration that no setting can make. Waits
+    /// until all models are loaded.
     pub fn configured(
         models: &[(&str, Model)],
         configure: impl FnOnce(&mut Settings, &Path),
@@ -74,11 +75,11 @@ impl Place {
         adjust: impl FnOnce(&mut Config),
     ) -> Self {
         let mut settings = settings();
-        settings.server.poll_interval = Some("20ms".parse().expect("a time"));
+        settings.server.poll_interval = Some("20ms".parse().expect("a duration"));
         configure(&mut settings, root.path());
         if settings.paths.is_empty() && settings.models.is_empty() {
             let models = root.path().join("models");
-            std::fs::create_dir_all(&models).expect("folder");
+            std::fs::create_dir_all(&models).expect("directory");
             settings.paths.push(models);
         }
         let mut config = config(settings);
@@ -93,37 +94,37 @@ impl Place {
         self.root.path().join(path)
     }
 
-    /// Writes a model as a careful publisher does.
+    /// Publishes a model atomically.
     pub fn write(&self, path: &str, model: &Model) {
         model.write(&self.path(path));
     }
 
-    /// Waits until the source at `path` has been looked at a few times more, and what was seen
-    /// there acted on.
+    /// Waits for a few more polls of the source at `path`, so that the server has acted on its
+    /// content.
     pub fn wait_for_looks(&self, path: &str) {
         let path = self.path(path);
-        // The first may have begun before this call.
+        // The first of them may have started before this call.
         let enough = self.fake.looks(&path) + 4;
-        self.server.wait_until("looks", |_| self.fake.looks(&path) >= enough);
+        self.server.wait_until("polls of the source", |_| self.fake.looks(&path) >= enough);
     }
 
-    /// Waits until so many runs stand before the gate.
+    /// Waits until `count` runs wait at the gate.
     pub fn wait_for_runs_at_gate(&self, count: usize) {
         self.server.wait_until("runs begin", |_| self.fake.runs_gate().waiting() == count);
     }
 
-    /// Waits until a load stands before the gate.
+    /// Waits until a load waits at the gate.
     pub fn wait_for_load_at_gate(&self) {
         self.server.wait_until("a load begins", |_| self.fake.loads_gate().waiting() > 0);
     }
 
-    /// Asks `model` over HTTP.
+    /// Sends a predict request to `model` over HTTP.
     pub fn predict(&self, model: &str, instances: &str) -> Answer {
         let path = format!("/v1/models/{model}:predict");
         self.server.post(&path, format!("{{\"instances\": {instances}}}"))
     }
 
-    /// The number that a model that answers with one answers with now; `None` while it does not.
+    /// The current output of a constant model; `None` for an error.
     pub fn constant(&self, model: &str) -> Option<f64> {
         let answer = self.predict(model, "[[0]]");
         if answer.status != 200 {
@@ -132,8 +133,8 @@ impl Place {
         answer.json()["predictions"][0].as_f64()
     }
 
-    /// State and error message of a version, as TensorFlow Serving's API tells; `None` if it does
-    /// not know it.
+    /// The state and error message of a version in TensorFlow Serving's REST API; `None` for an
+    /// unknown version.
     pub fn state(&self, model: &str, version: u32) -> Option<(String, String)> {
         let answer = self.server.get(&format!("/v1/models/{model}"));
         let json = answer.json();
@@ -146,30 +147,33 @@ impl Place {
 
     pub fn wait_for_state(&self, model: &str, version: u32, state: &str) {
         self.server.wait_until(&format!("{model} version {version}: {state}"), |_| {
-            self.state(model, version).is_some_and(|(is, _)| is == state)
+            self.state(model, version).is_some_and(|(current, _)| current == state)
         });
     }
 
-    /// The value of a series of `/metrics`, written as there; `None` if there is no such series.
+    /// The value of the `/metrics` line that starts with `series`; `None` if there is no such line.
     pub fn metric(&self, series: &str) -> Option<f64> {
         let text = self.server.get("/metrics").text();
         let value = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();
         text.lines().find_map(value)
     }
 
-    /// Asks the model `m` directly. The request has reached its queue, and waits there, when this
-    /// returns: what no client of HTTP can know.
+    /// Requests an inference of the model `m` without HTTP. When this returns, the request is in
+    /// the batch queue, which an HTTP client cannot observe.
     pub fn enqueue(&self, rows: &[&[f32]]) -> Pending {
         self.enqueue_until(rows, Instant::now() + Duration::from_secs(30))
     }
 
     pub fn enqueue_until(&self, rows: &[&[f32]], deadline: Instant) -> Pending {
         let mut pending = self.ask(matrix(rows), deadline);
-        assert!((&mut pending).now_or_never().is_none(), "it was answered before it was queued");
+        assert!(
+            (&mut pending).now_or_never().is_none(),
+            "the request completed before it was queued"
+        );
         pending
     }
 
-    /// A request for the model `m` that has not been sent yet.
+    /// An inference of the model `m`, which starts when the future is polled.
     pub fn ask(&self, input: Tensor, deadline: Instant) -> Pending {
         let engine = self.server.engine.clone();
         let spec = ModelSpec { name: "m", choice: VersionSelector::Latest };
@@ -180,7 +184,7 @@ impl Place {
         let call = InferenceCall { deadline, ..engine.call(entry, Instant::now()) };
         Box::pin(async move {
             let encode = |(), response: InferResponse| Ok(response.into_single().outputs);
-            // A request that is forgotten fails its test, and does not hang it.
+            // The timeout turns a lost request into a failure of the test instead of a hang.
             let inferring = engine.infer(call, |_| Ok((request, ())), encode);
             let inferred = tokio::time::timeout(Duration::from_secs(60), inferring).await;
             inferred.expect("an answer in time").answer
@@ -188,12 +192,12 @@ impl Place {
     }
 }
 
-/// A folder with a model for each of these paths.
+/// A directory with a model at each of these paths.
 fn folder_of(models: &[(&str, Model)]) -> TempDir {
-    let root = tempfile::tempdir().expect("temporary folder");
+    let root = tempfile::tempdir().expect("temporary directory");
     for (path, model) in models {
         let folder = root.path().join(path);
-        std::fs::create_dir_all(folder.parent().expect("parent")).expect("folder");
+        std::fs::create_dir_all(folder.parent().expect("parent")).expect("directory");
         model.write(&folder);
     }
     root
@@ -202,10 +206,10 @@ fn folder_of(models: &[(&str, Model)]) -> TempDir {
 /// A matrix with these rows.
 pub fn matrix(rows: &[&[f32]]) -> Tensor {
     let columns = rows.first().map_or(0, |row| row.len());
-    tensor(&[rows.len(), columns], rows.concat()).expect("equal rows")
+    tensor(&[rows.len(), columns], rows.concat()).expect("rows of equal length")
 }
 
-/// The elements of an answer of one tensor.
+/// The elements of the first output.
 pub fn values(answer: Result<Vec<Tensor>>) -> Vec<f32> {
     let outputs = answer.expect("an answer");
     outputs[0].values::<f32>().expect("floats").to_vec()

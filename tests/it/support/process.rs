@@ -1,4 +1,4 @@
-//! The server as a process of its own: for signals, and for what it holds of the machine.
+//! The server as a separate process, for tests of signals and of resource usage.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,18 +8,18 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 
-/// A server that was started from the command line. Killed when dropped.
+/// A server started from the command line. Killed when dropped.
 pub struct Process {
     child: Child,
     pub address: SocketAddr,
-    /// What it printed until it was ready.
+    /// The lines on stdout up to the readiness message.
     pub printed: Vec<String>,
 }
 
 /// `tensorserve` with `arguments`.
 pub fn tensorserve<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
-    // No settings from whoever runs the tests, but where the libraries are.
+    // Ignore settings in the environment of the tests, except library paths.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy().into_owned();
         let is_library = text.starts_with("TENSORSERVE_LIB");
@@ -27,13 +27,13 @@ pub fn tensorserve<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
             command.env_remove(name);
         }
     }
-    // Servers in this process have set theirs.
+    // Servers in the test process have set this variable.
     command.env_remove("TF_CPP_MIN_LOG_LEVEL");
     command.args(arguments);
     command
 }
 
-/// What a command that ends printed, and how it ended.
+/// The output and the exit status of a finished command.
 pub struct Ended {
     pub status: ExitStatus,
     pub stdout: String,
@@ -44,9 +44,9 @@ pub fn run<A: AsRef<OsStr>>(arguments: &[A]) -> Ended {
     ended(&mut tensorserve(arguments))
 }
 
-/// Runs a command that ends.
+/// Runs a command to its end.
 pub fn ended(command: &mut Command) -> Ended {
-    let output = command.output().expect("starts");
+    let output = command.output().expect("process starts");
     Ended {
         status: output.status,
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -55,7 +55,7 @@ pub fn ended(command: &mut Command) -> Ended {
 }
 
 impl Process {
-    /// Serves `path` on a free port; returns when the server says it is ready.
+    /// Serves `path` on free ports; returns when the server reports its readiness.
     pub fn serve(path: &Path, options: &[&str]) -> Self {
         let mut command =
             tensorserve(&["serve", "--http-port", "0", "--grpc-port", "0", "--log-level", "error"]);
@@ -63,9 +63,9 @@ impl Process {
         Process::start(command)
     }
 
-    /// Runs a command that serves; returns when the server says it is ready.
+    /// Starts a serving command; returns when the server reports its readiness.
     pub fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("process starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let mut address = None;
         let mut printed = Vec::new();
@@ -83,12 +83,12 @@ impl Process {
                 break;
             }
         }
-        // Whatever else it prints must not block it.
+        // Drain the pipe, so that later output cannot block the server.
         thread::spawn(move || lines.for_each(drop));
-        Process { child, address: address.expect("it says where it listens"), printed }
+        Process { child, address: address.expect("HTTP address on stdout"), printed }
     }
 
-    /// Its number.
+    /// The process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -99,30 +99,30 @@ impl Process {
         assert!(status.success(), "kill -s {name} {pid}");
     }
 
-    /// Waits for its end.
+    /// Waits until the process exits.
     pub fn wait(&mut self) -> ExitStatus {
-        self.child.wait().expect("ends")
+        self.child.wait().expect("process exits")
     }
 
-    /// Memory it holds, in kB.
+    /// The resident memory in kB.
     pub fn resident(&self) -> u64 {
         self.status_number("VmRSS:")
     }
 
-    /// Counts the most it held from here on, and not from its start: loading takes much.
+    /// Resets the peak of the resident memory, to exclude the loading of models.
     pub fn forget_peak(&self) {
-        fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("is ours");
+        fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("peak reset");
     }
 
-    /// The most it held, in kB.
+    /// The peak of the resident memory in kB.
     pub fn peak(&self) -> u64 {
         self.status_number("VmHWM:")
     }
 
-    /// Where it listens for gRPC.
+    /// The gRPC address.
     pub fn grpc(&self) -> SocketAddr {
         let line = self.printed.iter().find_map(|line| line.strip_prefix("listening on grpc://"));
-        line.expect("it says where").parse().expect("an address")
+        line.expect("gRPC address on stdout").parse().expect("an address")
     }
 
     pub fn threads(&self) -> u64 {
@@ -130,12 +130,12 @@ impl Process {
     }
 
     pub fn open_files(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("a folder").count()
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("a directory").count()
     }
 
     fn status_number(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
-        let status = fs::read_to_string(path).expect("runs");
+        let status = fs::read_to_string(path).expect("running process");
         let line = status.lines().find_map(|line| line.strip_prefix(name)).expect(name);
         line.split_whitespace().next().and_then(|n| n.parse().ok()).expect(line)
     }

@@ -1,4 +1,4 @@
-//! Servers for tests.
+//! Servers within the test process.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,13 +22,13 @@ pub struct TestServer {
     pub engine: Engine,
 }
 
-/// Settings with a free port and quick polling.
+/// Settings with free ports and a short poll interval.
 pub fn settings() -> Settings {
     let mut settings = Settings::default();
     settings.server.http_port = Some(Port::Number(0));
     settings.server.grpc_port = Some("0".parse().expect("a port"));
-    settings.server.poll_interval = Some("50ms".parse().expect("a time"));
-    settings.server.shutdown_timeout = Some("10s".parse().expect("a time"));
+    settings.server.poll_interval = Some("50ms".parse().expect("a duration"));
+    settings.server.shutdown_timeout = Some("10s".parse().expect("a duration"));
     settings
 }
 
@@ -37,17 +37,17 @@ pub fn config(settings: Settings) -> Config {
 }
 
 impl TestServer {
-    /// A server with everything that is built in.
+    /// A server with all built-in platforms.
     pub fn start(settings: Settings) -> Self {
         TestServer::start_configured(&config(settings))
     }
 
-    /// The same with what no setting says.
+    /// Like [`TestServer::start`], for a configuration that settings cannot express.
     pub fn start_configured(config: &Config) -> Self {
         TestServer::start_on(config, tensorserve::platforms::built_in(config))
     }
 
-    /// The same for what is at `path`, with all models loaded.
+    /// A server for the models at `path`, all loaded.
     pub fn of(path: &Path) -> Self {
         let mut settings = settings();
         settings.paths.push(path.to_owned());
@@ -56,7 +56,7 @@ impl TestServer {
         server
     }
 
-    /// What SageMaker's container is, with these models: names, and folders of the test data.
+    /// A server in SageMaker container mode with these models: names and paths in the test data.
     pub fn container(models: &[(&str, &str)], configure: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = settings();
         for (name, path) in models {
@@ -81,7 +81,7 @@ impl TestServer {
     }
 
     fn start_on(config: &Config, platforms: Platforms) -> Self {
-        let server = Server::start(config, platforms).expect("starts");
+        let server = Server::start(config, platforms).expect("server starts");
         TestServer {
             address: server.address().expect("HTTP is on"),
             engine: server.engine().clone(),
@@ -89,9 +89,9 @@ impl TestServer {
         }
     }
 
-    /// Everything that clients can call.
+    /// All routes and gRPC methods.
     pub fn api(&self) -> &ServedApi {
-        self.server.as_ref().map(Server::api).expect("it runs")
+        self.server.as_ref().map(Server::api).expect("running server")
     }
 
     pub fn grpc_address(&self) -> SocketAddr {
@@ -101,15 +101,15 @@ impl TestServer {
     pub fn wait_until_started(&self) {
         let start = Instant::now();
         self.engine.wait_until_started(|_| {
-            assert!(start.elapsed() < Duration::from_secs(120), "models do not load");
+            assert!(start.elapsed() < Duration::from_secs(120), "models not loaded within 120 s");
         });
     }
 
-    /// Waits until `holds`, for at most 20 s.
+    /// Waits for at most 20 s until `holds` returns true.
     pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self) {
-            assert!(start.elapsed() < Duration::from_secs(20), "in vain: {what}");
+            assert!(start.elapsed() < Duration::from_secs(20), "not reached within 20 s: {what}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -122,20 +122,20 @@ impl TestServer {
         client::post(self.address, path, body)
     }
 
-    /// Asserts that `/ping` is fine.
+    /// Asserts that `/ping` reports a healthy server.
     pub fn assert_pings(&self) {
         let answer = self.get("/ping");
         assert_eq!((answer.status, answer.text().as_str()), (200, ""));
     }
 
-    /// Asserts that `half_plus_two` answers.
+    /// Asserts that `half_plus_two` returns a correct prediction.
     pub fn assert_serves(&self, after: &str) {
         let answer = self.post("/v1/models/half_plus_two:predict", r#"{"inputs": [1]}"#);
         assert_eq!(answer.status, 200, "after {after}: {}", answer.text());
         assert_eq!(answer.json(), serde_json::json!({"outputs": [2.5]}), "after {after}");
     }
 
-    /// Stops as SIGTERM does.
+    /// Stops the server as SIGTERM does.
     pub fn stop(mut self) {
         if let Some(server) = self.server.take() {
             server.stop();

@@ -296,7 +296,7 @@ mod tests {
 
     fn written(value: &Tensor, style: Style, depth: usize) -> String {
         let mut out = Vec::new();
-        tensor(value, style, depth, &mut out).expect("has a form");
+        tensor(value, style, depth, &mut out).expect("representable");
         String::from_utf8(out).expect("UTF-8")
     }
 

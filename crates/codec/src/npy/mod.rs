@@ -322,14 +322,14 @@ mod tests {
                     let value: Vec<u8> = (0..length).map(|_| random().max(1)).collect();
                     strings.push(&value);
                 }
-                return Tensor::from_strings(shape, strings).expect("as many");
+                return Tensor::from_strings(shape, strings).expect("a matching shape");
             };
             let mut bytes = aligned_vec::<u8>(count * size);
             for _ in 0..count * size {
                 let byte = random();
                 bytes.push(if dtype == DType::Bool { byte % 2 } else { byte });
             }
-            Tensor::numeric(dtype, shape, Buffer::new(Arc::new(bytes))).expect("as many")
+            Tensor::numeric(dtype, shape, Buffer::new(Arc::new(bytes))).expect("a matching shape")
         })
     }
 

@@ -182,10 +182,10 @@ mod tests {
 
     #[test]
     fn batching_stops_where_it_no_longer_pays() {
-        // A model that batches well, as wide_mlp does.
+        // A model that batches well, such as wide_mlp.
         let well = learnt(&[(1, 57), (2, 65), (4, 80), (8, 122), (16, 220), (32, 406), (64, 800)]);
         assert!(well.worthwhile_rows(64) >= 32);
-        // One that does not, as a large convolutional network.
+        // A model that does not, such as a large convolutional network.
         let not = learnt(&[(1, 85_000), (2, 170_000), (4, 340_000)]);
         assert_eq!(not.worthwhile_rows(64), 1);
     }

@@ -349,7 +349,7 @@ mod tests {
             points.iter().map(|p| (p.tally.requests(), p.tally.errors())).collect()
         };
         assert_eq!(counts(&metrics.past(1)), [(0, 0), (5, 2)]);
-        // Requests without a model count for no model.
+        // Requests without a model are not counted for any model.
         assert_eq!(counts(&metrics.past_of("digits")).last(), Some(&(4, 1)));
         assert_eq!(metrics.past_of("digits").len(), 60);
         let rates = metrics.rates_of_versions()[&("digits".into(), 2)];

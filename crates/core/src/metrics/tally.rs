@@ -186,12 +186,12 @@ mod tests {
     #[test]
     fn quantiles_lie_within_their_buckets() {
         assert_eq!(tally(&[]).quantile_ms(0.5), None);
-        // Ten requests of up to 20 microseconds: half of them up to 10, by the straight line.
+        // Ten requests of up to 20 microseconds: half of them up to 10, by linear interpolation.
         assert_eq!(tally(&[(0, 10)]).quantile_ms(0.5), Some(0.01));
         let mixed = tally(&[(5, 90), (8, 10)]);
         let (p50, p99) = (mixed.quantile_ms(0.5).unwrap(), mixed.quantile_ms(0.99).unwrap());
         assert!((0.5..=1.0).contains(&p50) && (5.0..=10.0).contains(&p99), "{p50} {p99}");
-        // What is above all limits is at least the last.
+        // A value above all bounds is reported as the last bound.
         assert_eq!(tally(&[(19, 1)]).quantile_ms(0.5), Some(30_000.0));
     }
 

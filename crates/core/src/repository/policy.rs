@@ -230,7 +230,7 @@ mod tests {
         let one =
             [(1, false, Phase::Draining), (2, false, Phase::Ready), (3, true, Phase::Loadable)];
         assert_eq!(frugal(&one), Some(TransitionStep::Drain(2)));
-        // A rollback in the middle of a load waits for that to end.
+        // A rollback during a load waits for the load to end.
         let back = [(1, true, Phase::Loadable), (2, false, Phase::Loading)];
         assert_eq!(frugal(&back), None);
     }
@@ -255,7 +255,7 @@ mod tests {
             [1, 2, 3, 4, 5, 100, u32::MAX].map(delay)
         };
         assert_eq!(delays(5), [5, 10, 20, 40, 60, 60, 60]);
-        assert_eq!(delays(100), [100; 7], "it begins longer");
+        assert_eq!(delays(100), [100; 7], "the first delay is longer than the maximum");
         assert_eq!(retry_delay(0, Duration::from_secs(5)).as_secs(), 5);
     }
 }

@@ -258,7 +258,7 @@ mod tests {
         Completeness, Inspection, LoadOptions, Loaded, Place as Path, Platform,
     };
 
-    /// Takes a directory with a `saved_model.pb` for a model.
+    /// A platform whose models are the directories with a `saved_model.pb`.
     struct ByFile;
 
     impl Platform for ByFile {
@@ -298,10 +298,10 @@ mod tests {
 
     impl Place {
         fn with(models: &[&str]) -> Self {
-            let root = tempfile::tempdir().expect("temporary folder");
+            let root = tempfile::tempdir().expect("temporary directory");
             for model in models {
                 let folder = root.path().join(model);
-                fs::create_dir_all(&folder).expect("folder");
+                fs::create_dir_all(&folder).expect("directory");
                 fs::write(folder.join("saved_model.pb"), "x").expect("file");
             }
             Place { root, platforms: Platforms::new(vec![Arc::new(ByFile)]) }
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_folder_of_models() {
         let place = Place::with(&["all/a/1", "all/a/00000002", "all/b", "all/.hidden/1"]);
-        fs::create_dir_all(place.root.path().join("all/scripts/lib")).expect("folder");
+        fs::create_dir_all(place.root.path().join("all/scripts/lib")).expect("directory");
         let want = [("a".to_owned(), vec![1, 2]), ("b".to_owned(), vec![1])];
         assert_eq!(place.discover("all", None), want);
     }
@@ -358,8 +358,8 @@ mod tests {
         assert!(!before.is_settled(Duration::from_secs(60)));
         fs::write(folder.join("more"), "y").expect("file");
         assert_ne!(before, Fingerprint::of(&folder));
-        // Directories have no size of their own.
-        fs::create_dir(folder.join("variables")).expect("folder");
+        // The directory itself does not add to the size.
+        fs::create_dir(folder.join("variables")).expect("directory");
         fs::write(folder.join("variables/data"), "1234").expect("file");
         assert_eq!((before.bytes, Fingerprint::of(&folder).bytes), (1, 6));
     }

@@ -131,8 +131,8 @@ mod tests {
         let late = runtime.block_on(threads.run(usize::MAX, soon, sleep)).expect_err("late");
         assert_eq!(late.code(), Code::DeadlineExceeded);
         let places = Arc::clone(&threads.places);
-        let _all = places.try_acquire_many_owned(MOST as u32 - 1).expect("free ones");
-        // The one that came too late is still at work.
+        let _all = places.try_acquire_many_owned(MOST as u32 - 1).expect("free places");
+        // The step that missed its deadline is still running.
         let refused = runtime.block_on(threads.run(usize::MAX, None, sleep)).expect_err("full");
         assert_eq!(refused.code(), Code::Unavailable);
     }

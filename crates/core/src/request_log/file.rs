@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn files(folder: &Path) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder).expect("a folder");
+        let entries = std::fs::read_dir(folder).expect("a directory");
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("entry").path()).collect();
         files.sort();
         files
@@ -134,10 +134,10 @@ mod tests {
 
     #[test]
     fn a_full_file_is_followed_by_another() {
-        let root = tempfile::tempdir().expect("temporary folder");
+        let root = tempfile::tempdir().expect("temporary directory");
         let folder = root.path().join("a/b/");
         let mut log = LogFile::new(&folder, "m", 60);
-        // Framed, each takes 20 bytes; one that is larger than a file has one for itself.
+        // A framed record takes 20 bytes; a record above the limit has its own file.
         for record in [&b"1234"[..], b"2345", b"3456", b"4567", &[7; 100], b"5678"] {
             assert!(log.write(record));
         }
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(read, [3, 1, 1, 1]);
         let name = files[0].file_name().expect("a name").to_string_lossy().into_owned();
         assert!(name.starts_with("m-") && name.ends_with("-0001.tfrecord"), "{name}");
-        // Another start does not write into them.
+        // Another log does not append to these files.
         let mut next = LogFile::new(&folder, "m", 60);
         assert!(next.write(b"6789"));
         assert_eq!(self::files(&folder).len(), 5);
@@ -154,22 +154,22 @@ mod tests {
 
     #[test]
     fn a_prefix_that_is_no_folder_starts_the_name() {
-        let root = tempfile::tempdir().expect("temporary folder");
+        let root = tempfile::tempdir().expect("temporary directory");
         let mut log = LogFile::new(&root.path().join("requests"), "m", 60);
         assert!(log.write(b"1234"));
-        let [file] = &files(root.path())[..] else { panic!("one file") };
+        let [file] = &files(root.path())[..] else { panic!("not one file") };
         assert!(file.file_name().expect("a name").to_string_lossy().starts_with("requests-"));
     }
 
     #[test]
     fn what_cannot_be_written_is_tried_again_later() {
-        let root = tempfile::tempdir().expect("temporary folder");
+        let root = tempfile::tempdir().expect("temporary directory");
         let blocked = root.path().join("file");
         std::fs::write(&blocked, "").expect("written");
         let mut log = LogFile::new(&blocked.join("m"), "m", 60);
         assert!(!log.write(b"1234"));
         std::fs::remove_file(&blocked).expect("removed");
-        assert!(!log.write(b"1234"), "too early");
+        assert!(!log.write(b"1234"), "retried too early");
         log.failed = Instant::now().checked_sub(PATIENCE);
         assert!(log.write(b"1234"));
         assert_eq!(files(&blocked).len(), 1);

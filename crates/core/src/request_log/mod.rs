@@ -291,7 +291,7 @@ mod tests {
     use super::*;
     use tensorserve_tensor::{Shape, StringsBuilder};
 
-    /// Writes the bytes of the one input of an inference, after waiting for the gate.
+    /// Writes the bytes of an inference's only input. The record `first` waits for the gate.
     struct Bytes(Option<Receiver<()>>);
 
     impl RecordFormat for Bytes {
@@ -301,7 +301,7 @@ mod tests {
                 let _ = gate.recv();
             }
             assert_ne!(bytes, b"a bug");
-            // A large one is only large while it waits.
+            // A large inference is large only while it waits.
             Some(if bytes.len() > 100 { b"large".to_vec() } else { bytes })
         }
     }
@@ -349,8 +349,8 @@ mod tests {
     }
 
     fn written(folder: &std::path::Path) -> usize {
-        let files = std::fs::read_dir(folder).expect("a folder");
-        files.map(|file| file.expect("an entry").metadata().expect("there").len()).sum::<u64>()
+        let files = std::fs::read_dir(folder).expect("a directory");
+        files.map(|file| file.expect("an entry").metadata().expect("a file").len()).sum::<u64>()
             as usize
     }
 
@@ -375,12 +375,12 @@ mod tests {
         let prefix = Some("/tmp/x".into());
         let config = LogConfig { prefix, sampling_rate: 0.0, max_file_bytes: 1 };
         assert!(logs.of(&model, &config).is_none());
-        assert!(logs.0.queue.lock().expect("whole").is_none(), "no thread");
+        assert!(logs.0.queue.lock().expect("a lock").is_none(), "no thread must start");
     }
 
     #[test]
     fn the_same_settings_keep_the_log() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("temporary directory");
         let (logs, log) = log(0.5, folder.path());
         let model = Arc::from("m");
         let same = logs.of(&model, &log.config).expect("a log");
@@ -388,16 +388,16 @@ mod tests {
         let other = LogConfig { sampling_rate: 0.25, ..log.config.clone() };
         assert!(!Arc::ptr_eq(&logs.of(&model, &other).expect("a log"), &log));
         logs.forget("m");
-        assert!(logs.0.logs.lock().expect("whole").is_empty());
+        assert!(logs.0.logs.lock().expect("a lock").is_empty());
     }
 
     #[test]
     fn what_does_not_fit_is_dropped_and_nobody_waits() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("temporary directory");
         let (open, gate) = bounded::<()>(0);
         let (logs, log) = log_with(1.0, folder.path(), Bytes(Some(gate)));
         log.write(inference(b"first"));
-        // More than may wait, by number and by size.
+        // More than the queue accepts, by number and by size.
         for _ in 0..MOST_WAITING + 10 {
             log.write(inference(b"x"));
         }
@@ -415,7 +415,7 @@ mod tests {
         assert!(count("dropped") >= 10, "{text}");
         assert_eq!(written(folder.path()), 16 + 5 + 17 * (count("written") - 1));
         assert_eq!(log.queue.bytes.load(Relaxed), 0);
-        // There is room again, also for what is larger than all that may wait.
+        // The empty queue accepts even an inference above its size limit.
         log.write(inference(&vec![0; 2 * MOST_BYTES]));
         logs.flush(Duration::from_secs(20));
         log.write(inference(b"a bug"));

@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(changed, labelled(&[("new", 4), ("stable", 5)]));
         let mut back = labelled(&[("stable", 1)]);
         overrides.apply(&mut back);
-        assert_eq!(back, labelled(&[("new", 4), ("stable", 1)]), "it is forgotten by now");
+        assert_eq!(back, labelled(&[("new", 4), ("stable", 1)]), "the override must be forgotten");
     }
 
     #[test]

@@ -157,7 +157,7 @@ mod tests {
                 Reconciliation::Adopt,
             ),
             (
-                "moved to where nothing is yet",
+                "moved to an empty directory",
                 ScannedModel { discovered: found("b", false), ..model() },
                 Reconciliation::Adopt,
             ),
@@ -192,9 +192,9 @@ mod tests {
         let moved = ScannedModel { discovered: found("b", true), ..folder };
         check(&[
             ("its source", source, Reconciliation::Keep),
-            ("its folder", folder, Reconciliation::Keep),
+            ("its directory", folder, Reconciliation::Keep),
             ("its source, and another has the name", elsewhere, Reconciliation::Keep),
-            ("its folder, and another source has the name", moved, Reconciliation::Adopt),
+            ("its directory, and another source has the name", moved, Reconciliation::Adopt),
         ]);
     }
 
@@ -217,7 +217,7 @@ mod tests {
             ("seen for the first time, and old", [false, true, true, true], Check),
             ("as before", [false, false, false, true], Check),
             ("as before, and old", [false, false, true, true], Check),
-            ("failed, and nothing is new", [true, false, true, false], Leave),
+            ("failed, and nothing has changed", [true, false, true, false], Leave),
             ("failed a while ago", [true, false, true, true], Check),
             ("failed, and files change", [true, true, false, false], Wait),
             ("failed, and files have changed", [true, true, true, false], Check),

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::repository::policy::Phase;
 
-/// A model of the source `a`, of which nothing is there yet.
+/// A model of the source `a` without versions.
 fn configured() -> ModelEntry {
     let mut entry = ModelEntry::new("m".into());
     entry.adopt("a".into(), ModelConfig::default());
@@ -38,12 +38,12 @@ fn aspired_versions_follow_what_is_there() {
     entry.adopt_versions(folders(&[1, 2, 3]));
     assert_eq!(phases(&entry), [(2, Phase::Loading), (3, Phase::Unchecked)]);
     assert_eq!(aspired(&entry), [3]);
-    // The new one is deleted again: the one that loads will serve.
+    // The new version is deleted: the version that is loading will serve.
     entry.adopt_versions(folders(&[1, 2]));
     assert_eq!(aspired(&entry), [2]);
     entry.discard(3);
     assert_eq!(phases(&entry), [(2, Phase::Loading), (3, Phase::Unloaded)]);
-    // It comes back, and its files are checked as if it were new.
+    // The version reappears: its files are checked like those of a new version.
     entry.adopt_versions(folders(&[3]));
     assert_eq!(phases(&entry), [(2, Phase::Loading), (3, Phase::Unchecked)]);
 }
@@ -73,7 +73,7 @@ fn another_source_is_another_incarnation() {
     assert_eq!(phases(&entry), [(1, Phase::Unchecked)]);
     let former = entry.snapshot().former;
     assert_eq!((former[0].version, former[0].phase), (1, Phase::Loading));
-    assert!(entry.version_mut(&old).is_none(), "what still loads is not the new version");
+    assert!(entry.version_mut(&old).is_none(), "the loading version is not the new one");
     entry.version_released(&old);
     assert!(entry.snapshot().former.is_empty());
 }
@@ -104,7 +104,7 @@ fn an_unload_waits_for_the_versions_that_were_in_memory() {
     let keys = [entry.key(1), entry.key(2)];
     entry.remove();
     assert!(entry.is_removed() && !entry.is_in_use() && !entry.is_dormant());
-    // The name is free: another load of it is not waited for.
+    // The name is free: the unload does not wait for another load of it.
     entry.begin_incarnation(Origin::Request, "b".into(), ModelConfig::default());
     entry.versions.insert(1, Version::new("b/1".into()));
     set_states(&mut entry, 1, vec![VersionState::Loading]);
@@ -159,7 +159,7 @@ fn readers_see_the_last_unloaded_versions() {
     }
     entry.versions.values_mut().for_each(|version| version.aspired = false);
     entry.forget_unloaded();
-    let shown = entry.status().expect("it is there").versions;
+    let shown = entry.status().expect("a known model").versions;
     assert_eq!(shown.into_keys().collect::<Vec<_>>(), (24..40).collect::<Vec<_>>());
     entry.remove();
     assert!(entry.status().is_none());

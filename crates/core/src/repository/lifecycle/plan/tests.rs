@@ -48,7 +48,7 @@ fn limits() -> PlanLimits {
     PlanLimits { now: Instant::now(), has_free_thread: true, memory: None }
 }
 
-/// The next action where nothing limits it.
+/// The next action without limits.
 fn next(model: &ModelSnapshot) -> Option<Action> {
     next_action(model, &limits())
 }
@@ -69,8 +69,8 @@ fn a_new_version_replaces_the_old_one() {
         ("complete", model(&[(2, Loadable)], &[(1, Ready)]), Some(Load(2))),
         ("loading", model(&[(2, Loading)], &[(1, Ready)]), None),
         ("failed", model(&[(2, Failed)], &[(1, Ready)]), None),
-        ("loaded: first requests get it", published, Some(Publish)),
-        ("then the old one takes no more", model(&[(2, Ready)], &[(1, Ready)]), Some(Drain(1))),
+        ("loaded: publish it first", published, Some(Publish)),
+        ("then drain the old version", model(&[(2, Ready)], &[(1, Ready)]), Some(Drain(1))),
         ("requests hold it", model(&[(2, Ready)], &[(1, Draining)]), None),
         ("no request holds it", model(&[(2, Ready)], &[(1, Drained)]), Some(Unload(1))),
         ("its memory is being released", model(&[(2, Ready)], &[(1, Unloading)]), None),
@@ -81,13 +81,13 @@ fn a_new_version_replaces_the_old_one() {
 #[test]
 fn a_rollback_during_a_load_keeps_what_serves() {
     check(&[
-        ("the old one stays, the load goes on", model(&[(1, Ready)], &[(2, Loading)]), None),
-        ("and what it brought goes", model(&[(1, Ready)], &[(2, Ready)]), Some(Drain(2))),
-        ("one that never served", model(&[(1, Ready)], &[(2, Loadable)]), Some(Discard(2))),
+        ("the old version stays, the load continues", model(&[(1, Ready)], &[(2, Loading)]), None),
+        ("the loaded version is drained", model(&[(1, Ready)], &[(2, Ready)]), Some(Drain(2))),
+        ("a version that never served", model(&[(1, Ready)], &[(2, Loadable)]), Some(Discard(2))),
         ("or failed", model(&[(1, Ready)], &[(2, Failed)]), Some(Discard(2))),
         ("or waits for files", model(&[(1, Ready)], &[(2, Incomplete)]), Some(Discard(2))),
         ("or was just found", model(&[(1, Ready)], &[(2, Unchecked)]), Some(Discard(2))),
-        ("the old one drains already", model(&[(1, Draining)], &[(2, Ready)]), None),
+        ("the old version is draining already", model(&[(1, Draining)], &[(2, Ready)]), None),
         ("and is loaded again", model(&[(1, Loadable)], &[(2, Ready)]), Some(Load(1))),
     ]);
 }
@@ -95,11 +95,11 @@ fn a_rollback_during_a_load_keeps_what_serves() {
 #[test]
 fn a_model_that_is_not_there_any_more_is_unloaded() {
     check(&[
-        ("all go", model(&[], &[(1, Ready), (2, Ready)]), Some(Drain(1))),
-        ("also when they hold memory", model(&[], &[(1, Drained), (2, Draining)]), Some(Unload(1))),
-        ("a load goes on until it ends", model(&[], &[(1, Loading)]), None),
-        ("nothing is left", model(&[], &[(1, Unloaded)]), None),
-        ("what failed is discarded", model(&[], &[(1, Failed)]), Some(Discard(1))),
+        ("all versions are drained", model(&[], &[(1, Ready), (2, Ready)]), Some(Drain(1))),
+        ("even while others drain", model(&[], &[(1, Drained), (2, Draining)]), Some(Unload(1))),
+        ("a load continues until it ends", model(&[], &[(1, Loading)]), None),
+        ("all unloaded", model(&[], &[(1, Unloaded)]), None),
+        ("a failed version is discarded", model(&[], &[(1, Failed)]), Some(Discard(1))),
     ]);
 }
 
@@ -108,7 +108,7 @@ fn predecessors_serve_until_the_new_source_does() {
     let old = &[(1, Ready)];
     let gone = ModelSnapshot { must_publish: true, ..after(&[(1, Draining)], model(&[], &[])) };
     check(&[
-        ("nothing is there yet", after(old, model(&[], &[])), None),
+        ("no version found yet", after(old, model(&[], &[])), None),
         ("files are missing", after(old, model(&[(1, Incomplete)], &[])), None),
         ("complete", after(old, model(&[(1, Loadable)], &[])), Some(Load(1))),
         ("loading", after(old, model(&[(1, Loading)], &[])), None),
@@ -122,7 +122,7 @@ fn predecessors_serve_until_the_new_source_does() {
         ),
         ("released", after(&[(1, Unloading)], model(&[(1, Ready)], &[])), None),
         (
-            "a load from the old source goes on until it ends",
+            "a load from the old source continues until it ends",
             after(&[(2, Loading)], model(&[(1, Loadable)], &[])),
             Some(Load(1)),
         ),
@@ -134,16 +134,24 @@ fn predecessors_serve_until_the_new_source_does() {
 fn to_save_memory_old_and_new_are_never_in_memory_together() {
     let old = &[(1, Ready)];
     check(&[
-        ("not for one that is incomplete", frugal(&[(2, Incomplete)], &[(1, Ready)]), None),
-        ("the old one goes first", frugal(&[(2, Loadable)], &[(1, Ready)]), Some(Drain(1))),
+        ("not for an incomplete version", frugal(&[(2, Incomplete)], &[(1, Ready)]), None),
+        (
+            "the old version is drained first",
+            frugal(&[(2, Loadable)], &[(1, Ready)]),
+            Some(Drain(1)),
+        ),
         ("requests hold it", frugal(&[(2, Loadable)], &[(1, Draining)]), None),
         ("no request holds it", frugal(&[(2, Loadable)], &[(1, Drained)]), Some(Unload(1))),
         ("its memory is being released", frugal(&[(2, Loadable)], &[(1, Unloading)]), None),
-        ("then the new one comes", frugal(&[(2, Loadable)], &[(1, Unloaded)]), Some(Load(2))),
+        ("then the new version loads", frugal(&[(2, Loadable)], &[(1, Unloaded)]), Some(Load(2))),
         ("predecessors stay", after(old, frugal(&[(1, Incomplete)], &[])), None),
-        ("until then", after(old, frugal(&[(1, Loadable)], &[])), Some(DrainPredecessors)),
+        (
+            "until a load can begin",
+            after(old, frugal(&[(1, Loadable)], &[])),
+            Some(DrainPredecessors),
+        ),
         ("requests hold them", after(&[(1, Draining)], frugal(&[(1, Loadable)], &[])), None),
-        ("a load for nobody", after(&[(1, Loading)], frugal(&[(1, Loadable)], &[])), None),
+        ("a load from the old source", after(&[(1, Loading)], frugal(&[(1, Loadable)], &[])), None),
         ("released", after(&[(1, Unloading)], frugal(&[(1, Loadable)], &[])), None),
         ("gone", frugal(&[(1, Loadable)], &[]), Some(Load(1))),
     ]);
@@ -156,7 +164,7 @@ fn no_load_begins_without_a_free_thread() {
         (model(&[(1, Loadable)], &[]), None),
         // Predecessors stay until the load can begin.
         (after(&[(1, Ready)], frugal(&[(1, Loadable)], &[])), None),
-        // All else goes on.
+        // Other actions continue.
         (model(&[(2, Ready)], &[(1, Ready)]), Some(Drain(1))),
         (model(&[(2, Loadable)], &[(1, Drained)]), Some(Unload(1))),
         (model(&[(2, Loadable)], &[(1, Failed)]), Some(Discard(1))),
@@ -180,9 +188,9 @@ fn a_load_waits_for_room_or_is_refused() {
         ("others take too much", new(), 151, 0, refuse(151, false)),
         ("enough of it is leaving", new(), 250, 100, None),
         ("not enough of it is leaving", new(), 250, 99, refuse(151, false)),
-        ("all of it is leaving, and there is room already", new(), 150, 150, Some(Load(2))),
+        ("all of it is leaving, and the room suffices", new(), 150, 150, Some(Load(2))),
         ("its own old version is in the way", beside_own(), 200, 0, refuse(200, true)),
-        ("that and others", beside_own(), 300, 0, refuse(300, false)),
+        ("its old version and others", beside_own(), 300, 0, refuse(300, false)),
         ("its predecessor is in the way", beside_predecessor(), 200, 0, refuse(200, true)),
         ("more than all memory", new(), u64::MAX, 0, refuse(u64::MAX, false)),
     ];
@@ -190,7 +198,7 @@ fn a_load_waits_for_room_or_is_refused() {
         let memory = Some(MemoryBudget { limit: 250, used, leaving });
         assert_eq!(next_action(&model, &PlanLimits { memory, ..limits() }), want, "{name}");
     }
-    // A version that waits for room delays nothing else.
+    // A version that waits for memory does not delay other actions.
     let memory = Some(MemoryBudget { limit: 250, used: 250, leaving: 250 });
     let model = model(&[(2, Loadable)], &[(1, Failed)]);
     assert_eq!(next_action(&model, &PlanLimits { memory, ..limits() }), Some(Discard(1)));
@@ -235,7 +243,7 @@ fn a_requested_model_is_ready_as_a_whole_or_nothing_of_it_stays() {
     // The request is answered when other requests can use the model.
     let ready = ModelSnapshot { must_publish: true, ..requested(&[(1, Ready)]) };
     assert_eq!(next(&ready), Some(Publish));
-    // Without anyone who waits, nothing is left to do.
+    // Without a waiting request, no action is left.
     assert_eq!(next(&model(&[(1, Ready)], &[])), None);
 }
 
@@ -246,13 +254,13 @@ fn an_unloaded_model_is_done_when_nothing_of_it_is_in_memory() {
         ..after(former, model(&[], &[]))
     };
     check(&[
-        ("it was loading", unloaded(&[(1, Loading)], false), None),
+        ("still loading", unloaded(&[(1, Loading)], false), None),
         ("requests hold it", unloaded(&[(1, Draining)], false), None),
         ("no request holds it", unloaded(&[(1, Drained)], false), Some(UnloadFormer(0))),
         ("its memory is being released", unloaded(&[(1, Unloading)], false), None),
         ("released", unloaded(&[], true), Some(CompleteUnloads)),
         (
-            "another load of that name is not",
+            "another load of the name continues",
             unloaded(&[(1, Loading)], true),
             Some(CompleteUnloads),
         ),
@@ -271,8 +279,8 @@ fn a_model_out_of_service_is_unloaded_and_comes_back() {
     let done = |outcome| Some(CompleteReturn(outcome));
     let late = done(ReturnOutcome::Late);
     let cases = [
-        ("it drains still", returning(&[(1, Draining)], &[]), None, late),
-        ("to be found again", returning(&[(1, Unloaded)], &[]), None, late),
+        ("still draining", returning(&[(1, Draining)], &[]), None, late),
+        ("not discovered yet", returning(&[(1, Unloaded)], &[]), None, late),
         ("not checked yet", returning(&[(1, Unchecked)], &[]), None, late),
         ("loading", returning(&[(1, Loading)], &[(2, Unloaded)]), None, late),
         ("one is ready, another loads", returning(&[(1, Ready), (2, Loading)], &[]), None, late),
@@ -299,14 +307,14 @@ fn a_model_out_of_service_is_unloaded_and_comes_back() {
             returning(&[(1, Incomplete)], &[]),
             done(ReturnOutcome::Incomplete(1)),
         ),
-        ("nothing is there", returning(&[], &[(1, Unloaded)]), done(ReturnOutcome::NoVersion)),
+        ("no version", returning(&[], &[(1, Unloaded)]), done(ReturnOutcome::NoVersion)),
     ]);
 }
 
-/// Carries actions out on a snapshot as the lifecycle manager does on an entry.
+/// Applies actions to a snapshot, as the lifecycle manager applies them to an entry.
 struct World {
     model: ModelSnapshot,
-    /// Whether requests get anything.
+    /// Whether requests find a ready version.
     serves: bool,
 }
 
@@ -337,11 +345,11 @@ impl World {
             Unload(version) => *self.phase(version) = Unloading,
             UnloadFormer(index) => self.model.former[index].phase = Unloading,
             Discard(version) => *self.phase(version) = Unloaded,
-            CompleteLoad(_) | CompleteReturn(_) | CompleteUnloads => panic!("nobody waits"),
+            CompleteLoad(_) | CompleteReturn(_) | CompleteUnloads => panic!("no request waits"),
         }
     }
 
-    /// Lets something that is under way end: the `choice`-th of it. False if nothing is.
+    /// Ends the `choice`-th operation in progress. False if there is none.
     fn end_something(&mut self, choice: usize) -> bool {
         let all = || self.model.versions.iter().chain(&self.model.former);
         let is_under_way = |phase| matches!(phase, Loading | Draining | Unloading);
@@ -350,7 +358,8 @@ impl World {
             return false;
         }
         let all = self.model.versions.iter_mut().chain(&mut self.model.former);
-        let chosen = all.filter(|v| is_under_way(v.phase)).nth(choice % count).expect("under way");
+        let chosen =
+            all.filter(|v| is_under_way(v.phase)).nth(choice % count).expect("in progress");
         let fails = (choice / count).is_multiple_of(4);
         chosen.phase = if chosen.phase == Loading {
             if fails { Failed } else { Ready }
@@ -366,8 +375,8 @@ impl World {
 }
 
 proptest::proptest! {
-    /// Whatever serves at first, whatever is to come, and in whatever order loads and unloads end:
-    /// all actions come to an end, what should serve does, and nothing else is in memory.
+    /// For any versions, any aspired versions, and any order in which loads and unloads end: the
+    /// actions end, the aspired versions serve, and no other version is in memory.
     #[test]
     fn from_any_versions_to_any_others(
         is_frugal: bool,
@@ -380,7 +389,7 @@ proptest::proptest! {
         let ready = |count: i64| (1..=count).map(|version| (version, Ready)).collect::<Vec<_>>();
         let mut aspired = vec![(10, Ready); usize::try_from(kept).expect("few")];
         aspired.extend((20..20 + new).map(|version| (version, Loadable)));
-        // Predecessors are there only as long as nothing of the present incarnation serves.
+        // Predecessors exist only while no version of the current incarnation serves.
         let predecessors = if kept + old == 0 { predecessors } else { 0 };
         let mut model = after(&ready(predecessors), model(&aspired, &ready(old)));
         if is_frugal {
@@ -393,7 +402,7 @@ proptest::proptest! {
                 let Some(action) = next(&world.model) else {
                     break;
                 };
-                proptest::prop_assert!(step < 30, "{action:?} again and again");
+                proptest::prop_assert!(step < 30, "{action:?} repeats endlessly");
                 let served = world.serves;
                 world.carry_out(action);
                 let wanted = kept + new > 0;
@@ -414,7 +423,7 @@ proptest::proptest! {
             match v.aspired {
                 true => proptest::prop_assert!(matches!(v.phase, Ready | Failed), "{v:?}"),
                 false if has_ready || kept + new == 0 => proptest::prop_assert_eq!(v.phase, Unloaded),
-                // All new ones have failed: the old ones stay.
+                // All new versions have failed: the old ones stay.
                 false => proptest::prop_assert!(is_frugal || v.phase == Ready, "{v:?}"),
             }
         }
