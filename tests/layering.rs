@@ -234,13 +234,13 @@ fn add_use(levels: &mut BTreeMap<Vec<String>, Siblings>, module: &[String], name
     }
 }
 
-/// Modules of recursive structures: the first one's parts are again of any kind that the second one
-/// reads.
+/// Recursive structures: the parts of the first module's structure are again of any kind that the
+/// second module reads.
 const RECURSIVE: &[(&str, &str, &str)] = &[
     ("tabular", "pmml::mining", "pmml::model"), // Segments are models.
     ("tabular", "pmml::apply", "pmml::expression"), // Arguments are expressions.
     ("tabular", "sklearn::ensemble", "sklearn::compile"), // Members are estimators.
-    ("tabular", "sklearn::column_transformer", "sklearn::compile"), // So are its parts.
+    ("tabular", "sklearn::column_transformer", "sklearn::compile"), // Its parts are transformers.
 ];
 
 fn is_recursive(member: &str, module: &[String], named: &[String]) -> bool {
@@ -251,7 +251,7 @@ fn is_recursive(member: &str, module: &[String], named: &[String]) -> bool {
     RECURSIVE.iter().any(is_meant)
 }
 
-/// A parent and its children may use each other: they are one idea. Siblings may not.
+/// A module and its children may use each other. Siblings may not.
 #[test]
 fn modules_form_no_circle() {
     let mut crates: BTreeMap<String, BTreeMap<Vec<String>, Siblings>> = BTreeMap::new();
@@ -277,7 +277,7 @@ fn modules_form_no_circle() {
             }
         }
     }
-    assert!(circles.is_empty(), "modules in circles: {circles:#?}");
+    assert!(circles.is_empty(), "modules that depend on each other in a circle: {circles:#?}");
 }
 
 /// Whether a path of at least one step leads from `from` to `to`; if so, `path` contains it.
