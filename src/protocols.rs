@@ -51,3 +51,124 @@ pub fn engine(
     let repository = Repository::start(&core, platforms, metrics.clone(), files, records)?;
     Ok(Engine::new(&core, repository, metrics))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use super::*;
+    use crate::config::Settings;
+    use crate::config::environment::Environment;
+    use tensorserve_protocol::{
+        Host, Listeners, NoHeaders, NoRoute, RequestHead, RouteMatch, RouteTable, Routes,
+    };
+    use tensorserve_protocols::tfs::config::METRICS_PATH;
+
+    /// The table of all built-in protocols, as `change` configures them.
+    fn table(change: impl Fn(&mut Config)) -> RouteTable {
+        let mut config = Config::new(Settings::default(), &Environment::default()).expect("valid");
+        change(&mut config);
+        let host = Host {
+            engine: Engine::without_models().expect("an engine"),
+            listeners: Listeners::default(),
+            connections: Arc::new(|| 0),
+            operations: Arc::new(OnceLock::new()),
+        };
+        let mut routes = Routes::default();
+        for protocol in built_in(&config) {
+            protocol.routes(&host, &mut routes);
+        }
+        RouteTable::new(routes).expect("no two paths differ only in a parameter's name")
+    }
+
+    /// The path pattern of the route for a request; else the methods of its path, or "none".
+    fn found(table: &RouteTable, method: &str, path: &str) -> String {
+        let head = RequestHead { method, target: path, headers: &NoHeaders };
+        match table.find(&head) {
+            RouteMatch::Route(route, _) => route.path().to_owned(),
+            RouteMatch::NoRoute(_, NoRoute::Method(methods)) => methods.join(", "),
+            RouteMatch::NoRoute(_, NoRoute::Path) | RouteMatch::Nothing => "none".to_owned(),
+        }
+    }
+
+    /// Requests, and what [`found`] returns for them.
+    const REQUESTS: &[(&str, &str, &str)] = &[
+        ("GET", "/ping", "/ping"),
+        ("GET", "/pingxyz", "/ping{*rest}"),
+        ("GET", "/invocations/", "/invocations{*rest}"),
+        ("POST", "/invocations", "/invocations"),
+        ("GET", "/tfs/v1/models/m", "/tfs/v1/models/{model}"),
+        ("POST", "/tfs/v1/models/m", "GET, HEAD"),
+        ("POST", "/tfs/v1/models/m:predict", "/tfs/v1/models/{model}:predict"),
+        ("GET", "/models", "/models"),
+        ("GET", "/models/", "/models/"),
+        ("GET", "/models/m", "/models/{model}"),
+        ("POST", "/models", "/models"),
+        ("POST", "/models/m", "/models/{model}"),
+        ("POST", "/models/m/invoke", "/models/{model}/invoke"),
+        ("POST", "/models/invoke", "/models/{model}"),
+        ("DELETE", "/models/m", "/models/{model}"),
+        ("DELETE", "/models/m/invoke", "/models/{model}/invoke"),
+        ("DELETE", "/models", "GET, POST"),
+        ("GET", "/models/m/invoke", "DELETE, POST"),
+        ("HEAD", "/models/m", "DELETE, GET, POST"),
+        ("POST", "/endpoints/e/invocations", "/endpoints/{endpoint}/invocations"),
+        ("POST", "/endpoints//invocations", "/endpoints//invocations"),
+        (
+            "POST",
+            "/endpoints/a%2Fb/invocations-response-stream",
+            "/endpoints/{endpoint}/invocations-response-stream",
+        ),
+        ("POST", "/endpoints/e/async-invocations", "/endpoints/{endpoint}/async-invocations"),
+        ("POST", "/endpoints/", "none"),
+        ("POST", "/endpoints/e", "none"),
+        ("POST", "/endpoints/e/", "none"),
+        ("POST", "/endpoints/e/invocations/", "none"),
+        ("POST", "/endpoints/e/f/invocations", "none"),
+        ("POST", "/endpoints/e/Invocations", "none"),
+        ("GET", "/modelsx", "none"),
+        ("GET", "/tfs", "none"),
+        ("GET", "/PING", "none"),
+        ("GET", "/v1/models/ping", "/v1/models/{model}"),
+        ("GET", "/nope", "none"),
+        ("GET", "/execution-parameters", "none"),
+        ("GET", "/api/v1/models/m", "/api/v1/models/{model}"),
+        ("POST", "/api/v1/models/m", "GET, HEAD"),
+        (
+            "DELETE",
+            "/api/v1/models/m/versions/1/labels/stable",
+            "/api/v1/models/{model}/versions/{version}/labels/{label}",
+        ),
+        ("GET", "/api/v1/models/m/versions/1/labels/stable", "DELETE"),
+        ("POST", "/api/v1/status", "GET, HEAD"),
+        ("GET", "/api/v1/", "none"),
+        ("GET", "/api/v1/models/a/b/c/d/e/f/g/h/i", "none"),
+        ("GET", "/api/v2/status", "none"),
+        ("GET", "/api/v1", "none"),
+        ("HEAD", "/json_inference", "/json_inference"),
+        ("POST", "/run_image_inference", "/run_image_inference"),
+        ("GET", "/static/../secret", "none"),
+        ("GET", "/", "/"),
+        ("GET", "/V1/models/m", "/v1/models/{model}"),
+        ("POST", "/V1/Models/m:predict", "/v1/models/{model}:predict"),
+        ("PUT", "/v1/models/m", "GET, HEAD"),
+        ("GET", "/v1", "none"),
+        ("GET", "/v2/models", "none"),
+    ];
+
+    #[test]
+    fn requests_find_their_routes() {
+        let table = table(|_| ());
+        for (method, path, expected) in REQUESTS {
+            assert_eq!(found(&table, method, path), *expected, "{method} {path}");
+        }
+    }
+    #[test]
+    fn metrics_of_tensorflow_serving_have_the_configured_path() {
+        let with = |path: Option<&str>| {
+            table(|config| config.protocols.tfs.metrics_path = path.map(str::to_owned))
+        };
+        assert_eq!(found(&with(Some("/v1/metrics")), "GET", "/v1/metrics"), "/v1/metrics");
+        assert_eq!(found(&with(None), "GET", METRICS_PATH), "none");
+    }
+}
