@@ -92,7 +92,8 @@ pub(super) fn run(command: &Commands, environment: &Environment) -> Result<ExitC
             file::add_key(&path, &add.name, &key, &roles(add))?;
             print_line(&key);
             let path_shown = path.display();
-            let done = format!("added the hash of the key to {path_shown}; the key is not stored");
+            let done =
+                format!("added the hash of the key to {path_shown}; the key is printed only once");
             print_next_steps(&done, &path);
         }
         Commands::List(place) => list(&place.path(environment))?,

@@ -28,6 +28,7 @@ pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitC
     start_log(&settings, environment);
     // Do not report missing models when the part that names them could not be read.
     let may_name_models = settings.reading.is_incomplete || !settings.models.is_empty();
+    let names_platform = settings.reading.origins.contains_key("platform");
     let (config, mut mistakes) = Config::with_mistakes(settings, environment);
     if config.repository.sources.is_empty() && !may_name_models {
         mistakes.add(
@@ -35,7 +36,7 @@ pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitC
              models/`, or a file with --config",
         );
     }
-    check_sources(&config, &mut mistakes);
+    check_sources(&config, names_platform, &mut mistakes);
     check_auth_file(&config, &mut mistakes);
     let config = mistakes.result(config)?;
     serve(&config, environment, start, |_| Ok(()))
@@ -109,7 +110,7 @@ pub(super) fn start_log(settings: &Settings, environment: &Environment) {
 }
 
 /// Records each path that cannot be served. A model with a name may be created later.
-fn check_sources(config: &Config, mistakes: &mut Mistakes) {
+fn check_sources(config: &Config, names_platform: bool, mistakes: &mut Mistakes) {
     let platforms = platforms::built_in(config);
     for source in &config.repository.sources {
         let path = source.path.display();
@@ -118,7 +119,8 @@ fn check_sources(config: &Config, mistakes: &mut Mistakes) {
         if source.name.is_none() && !source.path.exists() && !is_model {
             mistakes.add(format!("{path}: there is no such file or directory"));
         }
-        if let Some(unknown) = unknown_platform(source, &platforms) {
+        // A platform that is named and unknown is a mistake already.
+        if let (false, Some(unknown)) = (names_platform, unknown_platform(source, &platforms)) {
             mistakes.add(unknown);
         }
     }

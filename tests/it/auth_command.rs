@@ -33,7 +33,7 @@ fn users_and_keys_that_are_made_are_let_in() {
     assert!(succeeded && stderr.contains("--auth-file"), "{stderr}");
     let (succeeded, key, stderr) =
         auth(&["add-key", "ci", "--role", "infer", "--role", "metrics", "--file", file], "");
-    assert!(succeeded && stderr.contains("shown only now"), "{stderr}");
+    assert!(succeeded && stderr.contains("printed only once"), "{stderr}");
     let key = key.trim_end();
     assert!(key.starts_with("tsk_") && !key.contains(char::is_whitespace), "{key}");
     let text = fs::read_to_string(file).expect("text");

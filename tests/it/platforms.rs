@@ -72,7 +72,7 @@ fn a_models_platform_can_be_said() {
     assert!(unknown.stderr.contains("name it with --platform"), "{}", unknown.stderr);
     let unknown = ended(&mut tensorserve(&["serve", "--platform", "xgbost", &path]));
     assert_eq!(unknown.status.code(), Some(1));
-    assert!(unknown.stderr.contains("platform \"xgbost\" is not known"), "{}", unknown.stderr);
+    assert!(unknown.stderr.contains("platform \"xgbost\" is unknown"), "{}", unknown.stderr);
 
     // An XGBoost model does not need libtensorflow.
     let nowhere = folder.path().display().to_string();
