@@ -60,7 +60,7 @@ class Admin(PageTest):
         form.get_by_role("button", name="Load…").click()
         self.expected += ["400", "403", "404"]
         self.confirm("Load")
-        expect(self.page.locator(".toast.bad")).to_contain_text("folder")
+        expect(self.page.locator(".toast.bad")).to_contain_text("directory")
 
     def test_labels(self):
         row = self.open_row("digits")
