@@ -5,8 +5,8 @@
 //! rest. It adds [`Routes`], each with the required permission and a description, and optionally gRPC
 //! services, metrics under its own names, and file formats.
 //!
-//! A protocol does not see a socket or the HTTP library: it receives a [`Request`] and returns a
-//! [`Reply`]. A program that embeds the server can add protocols of its own.
+//! A protocol does not see a socket or the HTTP library: it receives a [`RoutedRequest`] and returns
+//! a [`Reply`]. A program that embeds the server can add protocols of its own.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

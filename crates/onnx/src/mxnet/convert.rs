@@ -18,8 +18,8 @@ const IR_VERSION: i64 = 7;
 /// Converts a checkpoint into an ONNX model.
 ///
 /// # Errors
-/// [`Code::Unimplemented`], with the name of the operation, if one has no equivalent in ONNX;
-/// [`Code::DataLoss`] if symbol, parameters and signature contradict each other.
+/// `Code::Unimplemented`, with the name of the operation, if one has no equivalent in ONNX;
+/// `Code::DataLoss` if symbol, parameters and signature contradict each other.
 pub(super) fn convert(
     symbol: &Symbol,
     params: &HashMap<String, ParamArray>,
