@@ -1,4 +1,4 @@
-//! Texts for mistakes in the JSON of a request.
+//! Errors for mistakes in the JSON of a request.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! HTML.
+//! Escapes text for the HTML of the pages.
 
 /// Text escaped for HTML, also within quotes.
 pub(super) fn escape(text: &str) -> String {
