@@ -11,7 +11,7 @@ use super::OnnxConfig;
 use super::environment::Environment;
 use super::groups::{BatchSettings, EachModelSettings, ServerSettings};
 use super::settings::{ModelSettings, Settings};
-use super::units::{Amount, Bytes, List, Port, Span};
+use super::units::{Bytes, List, Port, Span};
 use super::written::{Mistakes, Origins};
 use super::{
     AdminAccess, AuthConfig, BatchConfig, BatchMode, BatchParameters, BatcherConfig, Config, Cors,
@@ -22,7 +22,6 @@ use super::{
 #[cfg(feature = "tensorflow")]
 use super::{GpuConfig, TensorFlowConfig};
 use tensorserve_core::config::is_model_name;
-use tensorserve_os::machine;
 use tensorserve_protocols::tfs::config::METRICS_PATH;
 use tensorserve_tensor::error::Result;
 
@@ -117,6 +116,7 @@ impl Check {
                 intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
             },
             workers: self.workers(server, environment, cores),
+            max_request_memory: self.max_request_memory(server.max_request_memory),
             shutdown: ShutdownConfig {
                 delay: span(server.shutdown_delay, Duration::ZERO),
                 timeout: span(server.shutdown_timeout, Duration::from_secs(30)),
@@ -249,7 +249,7 @@ impl Check {
             poll_interval: Some(span(server.poll_interval, Duration::from_secs(1)))
                 .filter(|interval| !interval.is_zero()),
             load_threads: self.at_least_one("load_threads", server.load_threads, 2),
-            memory_limit: self.memory_limit(server.memory_limit),
+            memory_limit: self.memory_amount("memory_limit", server.memory_limit),
             max_load_retries: server.max_load_retries.unwrap_or(5),
             load_retry_interval: span(server.load_retry_interval, Duration::from_secs(5)),
         }
@@ -274,19 +274,6 @@ impl Check {
         checked.labels.clone_from(&model.labels);
         self.mistakes.extend(&check.mistakes);
         Some(SourceConfig { path: model.path.clone()?, name, model: checked })
-    }
-
-    fn memory_limit(&mut self, amount: Option<Amount>) -> Option<u64> {
-        let percent = match amount? {
-            Amount::Bytes(size) => return u64::try_from(size).ok(),
-            Amount::Percent(percent) => u64::from(percent),
-        };
-        let Some(memory) = machine::memory() else {
-            let why = "the size of this machine's memory is unknown; write a size, such as 8GiB";
-            self.wrong("memory_limit", why);
-            return None;
-        };
-        Some(memory / 100 * percent)
     }
 
     fn no_duplicates(&mut self, sources: &[SourceConfig]) {

@@ -134,6 +134,10 @@ settings! {
         /// Maximum size of a request body, before and after decompression [default: 64MiB]
         #[arg(value_name = "SIZE")]
         max_body_bytes: Bytes,
+        /// Memory limit for all requests in flight (bodies, tensors and responses), as a size or a
+        /// percentage of the machine's memory [default: 25%]
+        #[arg(value_name = "SIZE")]
+        max_request_memory: Amount,
         /// Time limit for answering a request [default: 30s]
         #[arg(value_name = "DURATION")]
         request_timeout: Span,

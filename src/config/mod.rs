@@ -29,6 +29,7 @@ mod check;
 pub mod environment;
 mod file;
 mod groups;
+mod memory;
 pub mod model_server;
 mod platforms;
 pub mod sagemaker;
@@ -67,6 +68,8 @@ pub struct Config {
     pub onnx: OnnxConfig,
     /// Python processes that run models' handlers.
     pub workers: WorkersConfig,
+    /// The memory that all requests may use together, in bytes.
+    pub max_request_memory: usize,
     /// Time limits of the shutdown.
     pub shutdown: ShutdownConfig,
 }
@@ -120,6 +123,7 @@ impl Config {
             workers: self.workers.clone(),
             request_timeout: self.http.request_timeout,
             max_tensor_bytes: self.max_tensor_bytes(),
+            max_request_memory: self.max_request_memory,
             roots: multi_model.map(|multi| multi.root.clone()).into_iter().collect(),
         }
     }

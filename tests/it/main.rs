@@ -56,6 +56,7 @@ mod pmml;
 mod reload;
 mod reload_sources;
 mod request_log;
+mod request_memory;
 mod sagemaker_cases;
 mod sagemaker_formats;
 mod sagemaker_front;

@@ -55,9 +55,15 @@ pub fn encode_url_safe(bytes: &[u8], out: &mut Vec<u8>) {
     append(&URL_SAFE, bytes, out);
 }
 
+/// The length of the padded text of `len` bytes.
+#[must_use]
+pub fn encoded_len(len: usize) -> usize {
+    len.div_ceil(3).saturating_mul(4)
+}
+
 fn append(engine: &GeneralPurpose, bytes: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
-    out.resize(start + bytes.len().div_ceil(3) * 4, 0);
+    out.resize(start + encoded_len(bytes.len()), 0);
     let written =
         out.get_mut(start..).map_or(0, |rest| engine.encode_slice(bytes, rest).unwrap_or(0));
     out.truncate(start + written);

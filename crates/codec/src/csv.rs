@@ -6,6 +6,7 @@
 use crate::json::number::Number;
 use crate::json::scan::Cursor;
 use crate::json::{Scalar, expected_numbers};
+use tensorserve_tensor::budget::Meter;
 use tensorserve_tensor::{AlignedVec, DType, Shape, Tensor, aligned_vec};
 
 /// The type of a field.
@@ -117,6 +118,7 @@ fn read_rows<T: Scalar>(text: &[u8], max_bytes: usize) -> Option<Tensor> {
     let mut values = aligned_vec::<T>(expected_numbers(text.len()));
     let mut cursor = Cursor::new(text);
     let (mut rows, mut columns) = (0, 0);
+    let mut meter = Meter::default();
     while skip_blank_lines(&mut cursor) {
         let before = values.len();
         read_row(&mut cursor, &mut values)?;
@@ -126,6 +128,8 @@ fn read_rows<T: Scalar>(text: &[u8], max_bytes: usize) -> Option<Tensor> {
         }
         columns = found;
         rows += 1;
+        // A vector that grows has up to twice the capacity that it needs.
+        meter.add(found * size_of::<T>() * 2).ok()?;
         if values.len() * size_of::<T>() > max_bytes {
             return None;
         }

@@ -21,6 +21,8 @@ pub struct EngineConfig {
     pub request_timeout: Duration,
     /// Maximum size of one input tensor of a request, in bytes.
     pub max_tensor_bytes: usize,
+    /// The memory that all requests may use together, in bytes.
+    pub max_request_memory: usize,
     /// Directories, besides those of the sources, from which operators may load models.
     pub roots: Vec<PathBuf>,
 }
@@ -42,6 +44,7 @@ impl Default for EngineConfig {
             workers: WorkersConfig::default(),
             request_timeout: Duration::from_secs(30),
             max_tensor_bytes: 512 << 20,
+            max_request_memory: 4 << 30,
             roots: Vec::new(),
         }
     }

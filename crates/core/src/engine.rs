@@ -17,6 +17,7 @@ use crate::repository::Repository;
 use tensorserve_os::machine;
 use tensorserve_platform::Platforms;
 use tensorserve_tensor::Tensor;
+use tensorserve_tensor::budget::MemoryBudget;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod inference;
@@ -48,6 +49,7 @@ struct EngineInner {
     metrics: Metrics,
     request_timeout: Duration,
     max_tensor_bytes: usize,
+    request_memory: MemoryBudget,
     stopping: AtomicBool,
     /// Held by the profiled run that is under way.
     profiling: Arc<tokio::sync::Mutex<()>>,
@@ -83,6 +85,7 @@ impl Engine {
             metrics,
             request_timeout: config.request_timeout,
             max_tensor_bytes: config.max_tensor_bytes,
+            request_memory: MemoryBudget::new(config.max_request_memory),
             stopping: AtomicBool::new(false),
             profiling: Arc::default(),
             draining: AtomicBool::new(false),
@@ -220,6 +223,12 @@ impl Engine {
         self.0.max_tensor_bytes
     }
 
+    /// The memory that all requests may use together.
+    #[must_use]
+    pub fn request_memory(&self) -> &MemoryBudget {
+        &self.0.request_memory
+    }
+
     /// Whether every configured model has a ready version.
     ///
     /// # Errors
@@ -306,6 +315,7 @@ impl Engine {
     pub fn metrics_text(&self) -> Result<String> {
         // This also updates the readiness gauge.
         let _ = self.readiness();
+        self.0.metrics.set_request_memory(&self.0.request_memory);
         let text = self.0.metrics.encode();
         text.map_err(|e| Error::internal("the metrics could not be written").with_source(e))
     }

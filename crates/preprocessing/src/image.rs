@@ -12,12 +12,37 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::file::StepTable;
-use super::resize::{Interpolation, Pixels, resize};
+use super::resize::{Interpolation, Pixels, ROWS_PER_CHECK, resize};
 use tensorserve_tensor::AlignedVec;
-use tensorserve_tensor::error::Result;
+use tensorserve_tensor::budget;
+use tensorserve_tensor::error::{Error, Result};
 
 /// The most pixels of one file by default.
 const MAX_PIXELS: usize = 50_000_000;
+
+/// The most pixels of all files of a request, as a multiple of the most of one file.
+const REQUEST_PIXELS: usize = 16;
+
+/// Why an image is not decoded.
+#[derive(Debug)]
+pub(super) enum ImageError {
+    /// A predicate about the file, such as `is empty`.
+    Invalid(String),
+    /// The request exceeds its memory or its deadline.
+    Refused(Error),
+}
+
+impl From<String> for ImageError {
+    fn from(predicate: String) -> Self {
+        ImageError::Invalid(predicate)
+    }
+}
+
+impl From<Error> for ImageError {
+    fn from(error: Error) -> Self {
+        ImageError::Refused(error)
+    }
+}
 
 /// The largest height and width that a step may resize to.
 const MAX_SIDE: usize = 1 << 15;
@@ -127,13 +152,31 @@ impl ImageStep {
         pixels.saturating_mul(3).saturating_add(self.size())
     }
 
+    /// The memory for decoding `file` besides its values, in bytes: its pixels, of at most four
+    /// channels and once more while they are converted, and the values before they are arranged.
+    pub(super) fn scratch_bytes(&self, file: &[u8]) -> usize {
+        let values = self.size().saturating_mul(size_of::<f32>());
+        self.pixels_to_decode(file).saturating_mul(7).saturating_add(values)
+    }
+
+    /// The pixels that decoding `file` produces; none for one that is refused by its header.
+    pub(super) fn pixels_to_decode(&self, file: &[u8]) -> usize {
+        let pixels = size_of_image(file).map_or(0, |(width, height)| width.saturating_mul(height));
+        if pixels > self.max_pixels { 0 } else { pixels }
+    }
+
+    /// The most pixels of all files of a request together.
+    pub(super) fn max_request_pixels(&self) -> usize {
+        self.max_pixels.saturating_mul(REQUEST_PIXELS)
+    }
+
     /// Appends the values of an image file, from 0 to 255, to `out`.
     ///
     /// # Errors
-    /// A predicate about the file, such as `is empty`.
-    pub(super) fn append(&self, file: &[u8], out: &mut AlignedVec<f32>) -> Result<(), String> {
+    /// [`ImageError`].
+    pub(super) fn append(&self, file: &[u8], out: &mut AlignedVec<f32>) -> Result<(), ImageError> {
         let pixels = decode(file, self.channels == ColorChannels::Grey, self.max_pixels)?;
-        let mut values = resize(&pixels, self.height, self.width, self.interpolation);
+        let mut values = resize(&pixels, self.height, self.width, self.interpolation)?;
         if self.channels == ColorChannels::Bgr {
             values.as_chunks_mut::<3>().0.iter_mut().for_each(|pixel| pixel.swap(0, 2));
         }
@@ -195,7 +238,7 @@ fn format_of(file: &[u8]) -> Result<ImageFormat, String> {
 }
 
 /// Decodes a file into pixels of one channel if `grey`, otherwise of three: red, green, blue.
-fn decode(file: &[u8], grey: bool, max_pixels: usize) -> Result<Pixels, String> {
+fn decode(file: &[u8], grey: bool, max_pixels: usize) -> Result<Pixels, ImageError> {
     let pixels = match format_of(file)? {
         ImageFormat::Png => decode_png(file, max_pixels)?,
         ImageFormat::Jpeg => decode_jpeg(file, grey, max_pixels)?,
@@ -211,10 +254,10 @@ fn decode(file: &[u8], grey: bool, max_pixels: usize) -> Result<Pixels, String> 
         (1, 3) => bytes.iter().flat_map(|grey| [*grey; 3]).collect(),
         (3, 1) => bytes.as_chunks::<3>().0.iter().map(|[r, g, b]| luma(*r, *g, *b)).collect(),
         (4, 1) => bytes.as_chunks::<4>().0.iter().map(|[r, g, b, _]| luma(*r, *g, *b)).collect(),
-        (other, _) => return Err(format!("has pixels of {other} channels")),
+        (other, _) => return Err(format!("has pixels of {other} channels").into()),
     };
     if bytes.len() != height.saturating_mul(width).saturating_mul(channels) {
-        return Err("has fewer pixels than its header declares".to_owned());
+        return Err("has fewer pixels than its header declares".to_owned().into());
     }
     Ok(Pixels { height, width, channels, bytes })
 }
@@ -245,7 +288,7 @@ fn invalid_png(error: png::DecodingError) -> String {
     format!("is not a valid PNG: {error}")
 }
 
-fn decode_png(file: &[u8], max_pixels: usize) -> Result<Pixels, String> {
+fn decode_png(file: &[u8], max_pixels: usize) -> Result<Pixels, ImageError> {
     let limits = png::Limits { bytes: PNG_DECODER_BYTES };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(file), limits);
     decoder.set_transformations(Transformations::normalize_to_color8());
@@ -261,15 +304,24 @@ fn decode_png(file: &[u8], max_pixels: usize) -> Result<Pixels, String> {
         (ColorType::Rgb, BitDepth::Eight) => 3,
         (ColorType::Rgba, BitDepth::Eight) => 4,
         (other, depth) => {
-            return Err(format!("is a PNG of an unsupported type: {other:?} {depth:?}"));
+            return Err(format!("is a PNG of an unsupported type: {other:?} {depth:?}").into());
         }
     };
     let size = width * height * channels;
     if reader.output_buffer_size() != Some(size) {
-        return Err("is a PNG of inconsistent size".to_owned());
+        return Err("is a PNG of inconsistent size".to_owned().into());
     }
     let mut bytes = vec![0; size];
-    reader.next_frame(&mut bytes).map_err(invalid_png)?;
+    if reader.info().interlaced {
+        reader.next_frame(&mut bytes).map_err(invalid_png)?;
+        return Ok(Pixels { height, width, channels, bytes });
+    }
+    for (index, row) in bytes.chunks_exact_mut(width * channels).enumerate() {
+        if index % ROWS_PER_CHECK == 0 {
+            budget::check()?;
+        }
+        reader.read_row(row).map_err(invalid_png)?;
+    }
     Ok(Pixels { height, width, channels, bytes })
 }
 
@@ -287,7 +339,7 @@ fn invalid_jpeg(error: impl std::fmt::Debug) -> String {
     format!("is not a valid JPEG: {error:?}")
 }
 
-fn decode_jpeg(file: &[u8], grey: bool, max_pixels: usize) -> Result<Pixels, String> {
+fn decode_jpeg(file: &[u8], grey: bool, max_pixels: usize) -> Result<Pixels, ImageError> {
     let mut decoder = jpeg_decoder(file, ColorSpace::RGB);
     decoder.decode_headers().map_err(invalid_jpeg)?;
     let info = decoder.info().ok_or_else(|| "is a JPEG without a header".to_owned())?;

@@ -1,13 +1,15 @@
 //! Pre-processing steps: `image`, `tokens`, and `scale` of an input.
 
+use super::Between;
 use super::file::StepTable;
-use super::image::ImageStep;
+use super::image::{ImageError, ImageStep};
 use super::numbers::{FloatValues, ScaleStep};
 use super::specs::{check_names, check_real, dtype_name, position};
 use super::tokens::TokenStep;
+use tensorserve_tensor::budget::{self, reserved_vec};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
-    DType, DeclaredShape, ImageEncoding, Shape, Signature, Tensor, TensorSpec, aligned_vec,
+    DType, DeclaredShape, ImageEncoding, Shape, Signature, Strings, Tensor, TensorSpec,
 };
 
 /// The cost of looking up a byte of text, in processed numbers: a word takes as long as some dozen.
@@ -163,7 +165,13 @@ impl InputSteps {
     }
 
     /// Converts a tensor of a request, which clients call `alias`, to the model's input.
-    pub(super) fn apply(&self, alias: &str, tensor: &Tensor, max_bytes: usize) -> Result<Tensor> {
+    pub(super) fn apply(
+        &self,
+        alias: &str,
+        tensor: &Tensor,
+        max_bytes: usize,
+        between: Between<'_>,
+    ) -> Result<Tensor> {
         let Some(dtype) = self.dtype else {
             return Ok(tensor.clone());
         };
@@ -172,7 +180,9 @@ impl InputSteps {
             InputConversion::Numbers => {
                 FloatValues::of(tensor).ok_or_else(|| type_error(alias, tensor, "numbers"))?
             }
-            InputConversion::Image(image) => decode_images(image, alias, tensor, max_bytes)?,
+            InputConversion::Image(image) => {
+                decode_images(image, alias, tensor, max_bytes, between)?
+            }
             InputConversion::Tokens(tokens) => {
                 return look_up_words(tokens, alias, tensor, dtype, max_bytes);
             }
@@ -234,19 +244,39 @@ fn shape_after(
     Ok(shape)
 }
 
+/// Refuses files that have too many pixels together: a few bytes can hold very many.
+fn check_pixels(image: &ImageStep, alias: &str, files: &Strings) -> Result<()> {
+    let pixels = files.iter().map(|file| image.pixels_to_decode(file));
+    let (pixels, most) = (pixels.fold(0, usize::saturating_add), image.max_request_pixels());
+    if pixels > most {
+        return Err(Error::invalid(format!(
+            "input {alias:?}: the images of the request have {pixels} pixels together; at most \
+             {most} are allowed, 16 times max_pixels of the step: send fewer images per request"
+        )));
+    }
+    Ok(())
+}
+
 fn decode_images(
     image: &ImageStep,
     alias: &str,
     tensor: &Tensor,
     max_bytes: usize,
+    between: Between<'_>,
 ) -> Result<FloatValues> {
     let files = tensor.strings();
     let files = files.ok_or_else(|| type_error(alias, tensor, "JPEG or PNG files as strings"))?;
     let shape = shape_after(alias, tensor, &image.dims(), size_of::<f32>(), max_bytes)?;
-    let mut values = aligned_vec::<f32>(files.len().saturating_mul(image.size()));
+    check_pixels(image, alias, files)?;
+    let mut values = reserved_vec::<f32>(files.len().saturating_mul(image.size()))?;
     for (index, file) in files.iter().enumerate() {
-        image.append(file, &mut values).map_err(|reason| {
-            Error::invalid(format!("input {alias:?}, element {index}: {reason}"))
+        between()?;
+        let _scratch = budget::scratch(image.scratch_bytes(file))?;
+        image.append(file, &mut values).map_err(|error| match error {
+            ImageError::Invalid(reason) => {
+                Error::invalid(format!("input {alias:?}, element {index}: {reason}"))
+            }
+            ImageError::Refused(error) => error,
         })?;
     }
     Ok(FloatValues { shape, values })
@@ -261,12 +291,12 @@ fn look_up_words(
 ) -> Result<Tensor> {
     let texts = tensor.strings().ok_or_else(|| type_error(alias, tensor, "texts"))?;
     let shape = shape_after(alias, tensor, &tokens.dims(), size_of::<i64>(), max_bytes)?;
-    let mut numbers = aligned_vec::<i64>(shape.elements()?);
+    let mut numbers = reserved_vec::<i64>(shape.elements()?)?;
     tokens.append(texts, &mut numbers);
     if dtype == DType::Int64 {
         return Tensor::from_vec(shape, numbers);
     }
-    let mut narrow = aligned_vec::<i32>(numbers.len());
+    let mut narrow = reserved_vec::<i32>(numbers.len())?;
     // `read_tokens` has checked that they fit.
     numbers.iter().for_each(|number| narrow.push(i32::try_from(*number).unwrap_or(0)));
     Tensor::from_vec(shape, narrow)

@@ -105,6 +105,9 @@ fn take_steps(steps: &mut Vec<(usize, StepTable)>, index: usize) -> Vec<StepTabl
     steps.extract_if(.., |(at, _)| *at == index).map(|(_, table)| table).collect()
 }
 
+/// Called between two parts of long work.
+pub type Between<'a> = &'a mut dyn FnMut() -> Result<()>;
+
 impl ProcessingSteps {
     fn new(
         model_signature: &Signature,
@@ -165,10 +168,22 @@ impl ProcessingSteps {
     /// [`Code::InvalidArgument`](tensorserve_tensor::error::Code::InvalidArgument) with the input,
     /// and the element that is invalid.
     pub fn preprocess(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.preprocess_in_turns(inputs, &mut || Ok(()))
+    }
+
+    /// The same; calls `between` before each image, so that other requests get their turn.
+    ///
+    /// # Errors
+    /// Those of [`ProcessingSteps::preprocess`] and of `between`.
+    pub fn preprocess_in_turns(
+        &self,
+        inputs: &[Tensor],
+        between: Between<'_>,
+    ) -> Result<Vec<Tensor>> {
         let mut preprocessed: Vec<Option<Tensor>> = vec![None; self.inputs.len()];
         let specs = &self.client_signature.inputs;
         for ((steps, tensor), spec) in self.inputs.iter().zip(inputs).zip(specs) {
-            let tensor = steps.apply(&spec.alias, tensor, self.max_bytes)?;
+            let tensor = steps.apply(&spec.alias, tensor, self.max_bytes, between)?;
             if let Some(slot) = preprocessed.get_mut(steps.model_index()) {
                 *slot = Some(tensor);
             }

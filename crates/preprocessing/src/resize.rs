@@ -1,5 +1,11 @@
 //! Resizes images, bit for bit as TensorFlow's kernels do.
 
+use tensorserve_tensor::budget;
+use tensorserve_tensor::error::Result;
+
+/// Rows of an image between two looks at the request's deadline.
+pub(super) const ROWS_PER_CHECK: usize = 16;
+
 /// A decoded image: rows of pixels, of one byte per channel.
 pub(super) struct Pixels {
     pub(super) height: usize,
@@ -29,14 +35,17 @@ struct ResizeSample {
 }
 
 /// The values of the image, resized to `height` and `width`.
+///
+/// # Errors
+/// If the request's deadline passes meanwhile.
 pub(super) fn resize(
     pixels: &Pixels,
     height: usize,
     width: usize,
     interpolation: Interpolation,
-) -> Vec<f32> {
+) -> Result<Vec<f32>> {
     if (pixels.height, pixels.width) == (height, width) {
-        return pixels.bytes.iter().map(|byte| f32::from(*byte)).collect();
+        return Ok(pixels.bytes.iter().map(|byte| f32::from(*byte)).collect());
     }
     let rows = samples(pixels.height, height, interpolation);
     let columns = samples(pixels.width, width, interpolation);
@@ -44,7 +53,10 @@ pub(super) fn resize(
     let line = pixels.width * channels;
     let source_row = |at: usize| pixels.bytes.get(at * line..(at + 1) * line).unwrap_or_default();
     let mut values = Vec::with_capacity(height * width * channels);
-    for row in &rows {
+    for (index, row) in rows.iter().enumerate() {
+        if index % ROWS_PER_CHECK == 0 {
+            budget::check()?;
+        }
         let (top, bottom) = (source_row(row.lower), source_row(row.upper));
         for column in &columns {
             let (left, right) = (column.lower * channels, column.upper * channels);
@@ -58,7 +70,7 @@ pub(super) fn resize(
             }
         }
     }
-    values
+    Ok(values)
 }
 
 /// Linear interpolation.

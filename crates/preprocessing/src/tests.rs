@@ -2,6 +2,7 @@
 //! files, and the reading of `tensorserve.toml`.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,6 +11,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
+use tensorserve_tensor::budget::MemoryBudget;
+use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{
     AlignedVec, DType, DeclaredShape, Element, ImageEncoding, Shape, StringsBuilder, TensorSpec,
 };
@@ -90,9 +93,14 @@ fn steps(toml: &str, signature: Signature) -> ProcessingSteps {
 
 /// The values of one file after a step `image` with these keys.
 fn picture(values: &str, file: &[u8]) -> Result<Vec<f32>> {
+    pictures(values, &[file])
+}
+
+/// The values of several files.
+fn pictures(values: &str, files: &[&[u8]]) -> Result<Vec<f32>> {
     let model = signature(&[spec("x", DType::Float, &[-1, -1])], &[spec("y", DType::Float, &[-1])]);
     let toml = format!("[[preprocess]]\nstep = \"image\"\nflatten = true\n{values}\n");
-    let preprocessed = steps(&toml, model).preprocess(&[strings(&[file])])?;
+    let preprocessed = steps(&toml, model).preprocess(&[strings(files)])?;
     Ok(preprocessed[0].values::<f32>().expect("floats").to_vec())
 }
 
@@ -116,6 +124,7 @@ fn pictures_are_resized_as_tensorflow_does() {
         let pixels = resize::Pixels { height, width, channels, bytes };
         for (name, how) in ways {
             let got = resize::resize(&pixels, to[0] as usize, to[1] as usize, how);
+            let got = got.expect("no deadline");
             let difference = largest_difference(&got, &numbers(&case[name]));
             assert!(difference < 1e-4, "{name} from {from:?} to {to:?}: {difference}");
         }
@@ -443,6 +452,27 @@ fn nothing_is_decoded_of_too_many_pixels() {
     let png = STANDARD.decode(cases("png")[0]["file"].as_str().expect("text")).expect("base64");
     let small = picture(&format!("{size}\nmax_pixels = 34"), &png);
     assert!(small.expect_err("5 x 7").message().contains("has 7 x 5 pixels; at most 34"));
+}
+
+#[test]
+fn the_pixels_of_all_files_of_a_request_are_bounded() {
+    let file = png_head(7000, 7000);
+    let files: Vec<&[u8]> = vec![&file; 17];
+    let error = pictures("height = 8\nwidth = 8", &files).expect_err("too many");
+    let text = "have 833000000 pixels together; at most 800000000 are allowed";
+    assert!(error.message().contains(text), "{error}");
+}
+
+#[test]
+fn decoding_ends_at_the_deadline_of_the_request() {
+    let png = STANDARD.decode(cases("png")[0]["file"].as_str().expect("text")).expect("base64");
+    let request = MemoryBudget::new(64 << 20).request().expect("memory");
+    let decode = || pictures("height = 8\nwidth = 8", &[&png, &png]);
+    assert!(request.enter(decode).is_ok());
+    request.set_deadline(Instant::now());
+    std::thread::sleep(Duration::from_millis(2));
+    let error = request.enter(decode).expect_err("late");
+    assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
 }
 
 proptest! {

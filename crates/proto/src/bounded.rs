@@ -12,6 +12,9 @@ use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic::{Code, Status};
 use tonic_prost::{ProstCodec, ProstEncoder};
 
+use tensorserve_tensor::budget;
+use tensorserve_tensor::error::Error;
+
 use super::serving::{
     ClassificationRequest, GetModelMetadataRequest, GetModelStatusRequest, MultiInferenceRequest,
     PredictRequest, RegressionRequest, ReloadConfigRequest,
@@ -107,14 +110,17 @@ requests! {
 pub enum BoundedDecodeError {
     /// The bytes are not a message of this type.
     Malformed(prost::DecodeError),
-    /// The decoded message would need too much memory.
+    /// The decoded message would need too much memory for its size.
     TooLarge,
+    /// The decoded message would need more memory than the request can get.
+    Refused(Error),
 }
 
 impl std::fmt::Display for BoundedDecodeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             BoundedDecodeError::Malformed(error) => error.fmt(f),
+            BoundedDecodeError::Refused(error) => error.fmt(f),
             BoundedDecodeError::TooLarge => f.write_str(
                 "the message has too many fields for its size; decoding it would need too much \
                  memory",
@@ -133,6 +139,7 @@ pub fn decode<T: BoundedRequest>(bytes: Bytes) -> Result<T, BoundedDecodeError> 
     if decoded_size > bytes.len().saturating_mul(MAX_GROWTH).saturating_add(FREE_BYTES) {
         return Err(BoundedDecodeError::TooLarge);
     }
+    budget::reserve(decoded_size).map_err(BoundedDecodeError::Refused)?;
     T::decode(bytes).map_err(BoundedDecodeError::Malformed)
 }
 
@@ -187,6 +194,32 @@ impl<'a> WireScanner<'a> {
         total
     }
 
+    /// Whether the rest is a message whose known fields are all length-delimited.
+    fn is_message(&mut self, fields: &[FieldCost]) -> bool {
+        while !self.rest.is_empty() {
+            let Some(key) = self.varint() else {
+                return false;
+            };
+            let field = fields.iter().find(|field| field.number == key >> 3);
+            let is_valid = match key & 7 {
+                wire_type::LENGTH_DELIMITED => self.delimited().is_some_and(|payload| {
+                    let Some(FieldCost { kind: FieldKind::Message(fields), .. }) = field else {
+                        return true;
+                    };
+                    WireScanner { rest: payload }.is_message(fields)
+                }),
+                wire_type::VARINT => field.is_none() && self.varint().is_some(),
+                wire_type::FIXED_64 => field.is_none() && self.take(8).is_some(),
+                wire_type::FIXED_32 => field.is_none() && self.take(4).is_some(),
+                _ => false,
+            };
+            if !is_valid || key >> 3 == 0 {
+                return false;
+            }
+        }
+        true
+    }
+
     fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for (index, byte) in self.rest.iter().take(MAX_VARINT_BYTES).enumerate() {
@@ -209,6 +242,12 @@ impl<'a> WireScanner<'a> {
         let length = usize::try_from(self.varint()?).ok()?;
         self.take(length)
     }
+}
+
+/// Whether `bytes` are a `tf.Example` on the wire. Nothing is allocated.
+#[must_use]
+pub fn is_example(bytes: &[u8]) -> bool {
+    WireScanner { rest: bytes }.is_message(EXAMPLE)
 }
 
 /// The gRPC codec of every method: responses of type `T`, bounded requests of type `U`.
@@ -252,7 +291,9 @@ impl<U: BoundedRequest> Decoder for BoundedDecoder<U> {
             // The codes that gRPC servers use for these failures.
             let code = match error {
                 BoundedDecodeError::Malformed(_) => Code::Internal,
-                BoundedDecodeError::TooLarge => Code::ResourceExhausted,
+                BoundedDecodeError::TooLarge | BoundedDecodeError::Refused(_) => {
+                    Code::ResourceExhausted
+                }
             };
             Status::new(code, error.to_string())
         });
@@ -266,7 +307,9 @@ mod tests {
     use crate::serving::{InferenceTask, ModelConfig};
     use crate::tensorflow::features::Entry;
     use crate::tensorflow::tensor_shape_proto::Dim;
-    use crate::tensorflow::{BytesList, Example, Int64List, TensorProto};
+    use crate::tensorflow::{
+        BytesList, Example, Feature, Features, Int64List, TensorProto, feature,
+    };
 
     fn repeated(bytes: &[u8], times: usize) -> Bytes {
         bytes.repeat(times).into()
@@ -278,6 +321,21 @@ mod tests {
         prost::encoding::encode_varint(content.len() as u64, &mut out);
         out.extend_from_slice(content);
         out
+    }
+
+    #[test]
+    fn examples_are_recognized_without_decoding_them() {
+        let list = BytesList { value: vec![Bytes::from_static(b"a")] };
+        let feature = Feature { kind: Some(feature::Kind::BytesList(list)) };
+        let entry = Entry { key: Some(Bytes::from_static(b"x")), value: Some(feature) };
+        let example = Example { features: Some(Features { feature: vec![entry] }) };
+        assert!(is_example(&example.encode_to_vec()));
+        assert!(is_example(b""));
+        for other in
+            [&b"{\"instances\": []}"[..], b"1,2,3\n", b"\x93NUMPY", b"\x0a\xff", b"\x08\x01"]
+        {
+            assert!(!is_example(other), "{other:?}");
+        }
     }
 
     #[test]

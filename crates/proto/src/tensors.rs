@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use tensorserve_tensor::budget::{self, reserved_vec};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
     ALIGNMENT, AlignedVec, Buffer, DType, Data, Element, Shape, Strings, StringsBuilder, Tensor,
@@ -14,12 +15,12 @@ use crate::tensorflow::tensor_shape_proto::Dim;
 pub use crate::tensorflow::{BytesList, Example, Feature, Features, FloatList, Int64List};
 use crate::tensorflow::{TensorProto, TensorShapeProto};
 
-/// The most elements of a tensor that repeats its last value: a few bytes must not be able to
-/// allocate gigabytes.
-const MAX_REPEATED_ELEMENTS: usize = 1 << 28;
+/// The most memory of elements that are missing in a message and get the value of the last one: what
+/// a message of the default size could have contained.
+const MAX_REPEATED_BYTES: usize = 64 << 20;
 
-/// The most bytes of repeated strings, for the same reason.
-const MAX_REPEATED_BYTES: usize = 1 << 24;
+/// The same for strings, which take more memory than their bytes.
+const MAX_REPEATED_STRINGS: usize = 1 << 24;
 
 /// Reads a `TensorProto`: `tensor_content` if set, else the typed `*_val` field. Missing values
 /// repeat the last one, or are zeros if there are no values at all; surplus values are ignored
@@ -42,18 +43,40 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
         return strings_from_proto(proto, shape, count);
     }
     if !proto.tensor_content.is_empty() {
-        return Tensor::numeric(dtype, shape, aligned_content(&proto.tensor_content));
+        return Tensor::numeric(dtype, shape, aligned_content(&proto.tensor_content)?);
     }
-    if count > MAX_REPEATED_ELEMENTS {
+    let given = given_values(proto, dtype);
+    let size = dtype.size().unwrap_or(1);
+    if count.saturating_sub(given).saturating_mul(size) > MAX_REPEATED_BYTES {
         return Err(Error::invalid(format!(
-            "shape {shape:?} is too large for typed values; send tensor_content"
+            "shape {shape:?} has far more elements than there are values, {given}: send all values"
         )));
     }
+    budget::reserve(count.saturating_mul(size))?;
     let bytes = typed_values(proto, dtype, count)?;
     Tensor::numeric(dtype, shape, Buffer::new(Arc::new(bytes)))
 }
 
 /// The elements of the `*_val` field of `dtype`.
+/// The number of values in the field for a dtype, which is not string.
+fn given_values(proto: &TensorProto, dtype: DType) -> usize {
+    match dtype {
+        DType::Float => proto.float_val.len(),
+        DType::Double => proto.double_val.len(),
+        DType::Int32 | DType::Int16 | DType::UInt16 | DType::Int8 | DType::UInt8 => {
+            proto.int_val.len()
+        }
+        DType::Half | DType::BFloat16 => proto.half_val.len(),
+        DType::Int64 => proto.int64_val.len(),
+        DType::UInt32 => proto.uint32_val.len(),
+        DType::UInt64 => proto.uint64_val.len(),
+        DType::Bool => proto.bool_val.len(),
+        DType::Complex64 => proto.scomplex_val.len() / 2,
+        DType::Complex128 => proto.dcomplex_val.len() / 2,
+        DType::String => proto.string_val.len(),
+    }
+}
+
 fn typed_values(proto: &TensorProto, dtype: DType, count: usize) -> Result<AlignedVec<u8>> {
     Ok(match dtype {
         DType::Float => fill(&proto.float_val, count, |v| v.to_ne_bytes()),
@@ -80,13 +103,13 @@ fn typed_values(proto: &TensorProto, dtype: DType, count: usize) -> Result<Align
 }
 
 /// The bytes of `tensor_content`; they are copied unless they happen to be aligned.
-fn aligned_content(content: &Bytes) -> Buffer {
+fn aligned_content(content: &Bytes) -> Result<Buffer> {
     if content.as_ptr().addr().is_multiple_of(ALIGNMENT) {
-        return Buffer::new(Arc::new(content.clone()));
+        return Ok(Buffer::new(Arc::new(content.clone())));
     }
-    let mut bytes = aligned_vec::<u8>(content.len());
+    let mut bytes = reserved_vec::<u8>(content.len())?;
     bytes.extend_from_slice(content);
-    Buffer::new(Arc::new(bytes))
+    Ok(Buffer::new(Arc::new(bytes)))
 }
 
 /// How a `TensorProto` encodes its values.
@@ -190,11 +213,15 @@ fn strings_from_proto(proto: &TensorProto, shape: Shape, count: usize) -> Result
     let given = proto.string_val.len();
     let last = proto.string_val.last();
     let repeated = count.saturating_sub(given);
-    if repeated.saturating_mul(last.map_or(1, |s| s.len().max(1))) > MAX_REPEATED_BYTES {
+    if repeated.saturating_mul(last.map_or(1, |s| s.len().max(1))) > MAX_REPEATED_STRINGS {
         return Err(Error::invalid(format!(
             "shape {shape:?} has far more elements than string_val, which has {given}"
         )));
     }
+    let bytes: usize = proto.string_val.iter().map(Bytes::len).sum();
+    let repeated_bytes = repeated.saturating_mul(last.map_or(0, Bytes::len));
+    let ends = count.saturating_mul(size_of::<usize>());
+    budget::reserve(bytes.saturating_add(repeated_bytes).saturating_add(ends))?;
     let mut strings = StringsBuilder::with_capacity(count, 0);
     for value in proto.string_val.iter().take(count) {
         strings.push(value);

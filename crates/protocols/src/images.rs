@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use tensorserve_codec::base64;
+use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, ImageEncoding, Shape, Signature, StringsBuilder, Tensor};
 
@@ -19,7 +20,8 @@ pub(crate) fn tensor(signature: &Signature, images: &[Bytes]) -> Result<Tensor> 
         let kind = spec.dtype().map_or("another type", DType::name);
         return Err(not_for_images(signature, &format!("its input is {kind}, not string")));
     }
-    let bytes = images.iter().map(Bytes::len).sum();
+    let bytes: usize = images.iter().map(Bytes::len).sum();
+    budget::reserve(bytes.saturating_mul(2))?;
     let mut strings = StringsBuilder::with_capacity(images.len(), bytes);
     for image in images {
         match signature.images {

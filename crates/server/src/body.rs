@@ -1,8 +1,8 @@
-//! Reads request bodies, within limits of size and time.
+//! Reads request bodies, within limits of size, memory and time.
 
 use std::io::Read;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix_web::dev::Payload;
 use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap};
@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use flate2::read::MultiGzDecoder;
 use futures_util::{FutureExt, StreamExt};
 
+use tensorserve_tensor::budget::{self, RequestBudget};
 use tensorserve_tensor::error::{Code, Error};
 
 /// Why a body was not read, and the status of the response.
@@ -41,6 +42,12 @@ impl BodyError {
     }
 }
 
+impl From<Error> for BodyError {
+    fn from(error: Error) -> Self {
+        BodyError { status: error.http_status(), error }
+    }
+}
+
 /// Limits of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BodyLimits {
@@ -51,15 +58,35 @@ pub(super) struct BodyLimits {
 /// Compressed bodies above this size are decompressed on another thread.
 const INFLATE_IN_PLACE: usize = 64 << 10;
 
-/// Reads a whole body, and decompresses it if necessary.
+/// The memory that a request will probably need besides its body, in bytes per byte of it: its
+/// tensors, and its response.
+const EXPECTED_GROWTH: usize = 2;
+
+/// How long a request waits for memory that other requests use, and how often it looks.
+const MEMORY_PATIENCE: Duration = Duration::from_millis(250);
+const MEMORY_POLL: Duration = Duration::from_millis(10);
+
+/// Repeats `attempt` for a while if the server has no memory for the request now.
+pub(super) async fn with_patience(attempt: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+    let mut outcome = attempt();
+    let end = Instant::now() + MEMORY_PATIENCE;
+    while outcome.as_ref().is_err_and(Error::is_overload) && Instant::now() < end {
+        tokio::time::sleep(MEMORY_POLL).await;
+        outcome = attempt();
+    }
+    outcome
+}
+
+/// Reads a whole body, and decompresses it if necessary. What it takes is reserved in `budget`.
 pub(super) async fn read(
     headers: &HeaderMap,
     payload: &mut Payload,
     limits: BodyLimits,
+    budget: &RequestBudget,
 ) -> Result<Bytes, BodyError> {
     check_length(headers, limits.bytes)?;
     let compressed = is_gzip(headers)?;
-    let mut reading = pin!(collect(headers, payload, limits.bytes));
+    let mut reading = pin!(collect(headers, payload, limits.bytes, budget));
     // Most bodies arrive together with their head; only the others need a timer.
     let body = match reading.as_mut().now_or_never() {
         Some(body) => body,
@@ -69,15 +96,22 @@ pub(super) async fn read(
         },
     };
     let body = body?;
-    if !compressed || body.is_empty() {
-        return Ok(body);
-    }
-    let limit = limits.bytes;
+    let body = match compressed && !body.is_empty() {
+        true => inflated(body, limits.bytes, budget).await?,
+        false => body,
+    };
+    let expected = body.len().saturating_mul(EXPECTED_GROWTH);
+    with_patience(|| budget.expect(expected)).await?;
+    Ok(body)
+}
+
+async fn inflated(body: Bytes, limit: usize, budget: &RequestBudget) -> Result<Bytes, BodyError> {
     if body.len() <= INFLATE_IN_PLACE {
-        return inflate(&body, limit);
+        return inflate(&body, limit, budget);
     }
-    let inflated = actix_web::rt::task::spawn_blocking(move || inflate(&body, limit)).await;
-    inflated.unwrap_or_else(|_| {
+    let budget = budget.clone();
+    let inflating = actix_web::rt::task::spawn_blocking(move || inflate(&body, limit, &budget));
+    inflating.await.unwrap_or_else(|_| {
         Err(BodyError::bad("the request body could not be decompressed".to_owned()))
     })
 }
@@ -120,6 +154,7 @@ async fn collect(
     headers: &HeaderMap,
     payload: &mut Payload,
     limit: usize,
+    budget: &RequestBudget,
 ) -> Result<Bytes, BodyError> {
     let broken =
         |error| BodyError::bad(format!("the request body is truncated or malformed: {error}"));
@@ -127,18 +162,27 @@ async fn collect(
         return Ok(Bytes::new());
     };
     let first = first.map_err(broken)?;
+    with_patience(|| budget.reserve(first.len())).await?;
     // Most bodies arrive in one chunk, which is then used without a copy.
     let Some(second) = payload.next().await else {
         return if first.len() > limit { Err(BodyError::too_large(limit)) } else { Ok(first) };
     };
     let expected = declared_length(headers).unwrap_or(0).min(TRUSTED_LENGTH);
-    let mut body = BytesMut::with_capacity(expected.max(first.len() * 2));
+    let second = second.map_err(broken)?;
+    let capacity = expected.max(first.len() * 2 + second.len());
+    with_patience(|| budget.reserve(capacity)).await?;
+    let mut body = BytesMut::with_capacity(capacity);
     body.extend_from_slice(&first);
-    body.extend_from_slice(&second.map_err(broken)?);
+    body.extend_from_slice(&second);
     while let Some(chunk) = payload.next().await {
         let chunk = chunk.map_err(broken)?;
         if body.len() + chunk.len() > limit {
             return Err(BodyError::too_large(limit));
+        }
+        if body.capacity() - body.len() < chunk.len() {
+            let more = body.capacity().max(chunk.len());
+            with_patience(|| budget.reserve(more)).await?;
+            body.reserve(more);
         }
         body.extend_from_slice(&chunk);
     }
@@ -148,20 +192,33 @@ async fn collect(
     Ok(body.freeze())
 }
 
-fn inflate(body: &[u8], limit: usize) -> Result<Bytes, BodyError> {
-    let mut inflated = Vec::with_capacity(body.len().saturating_mul(3).min(limit));
-    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    let read = MultiGzDecoder::new(body).take(most).read_to_end(&mut inflated);
-    if let Err(error) = read {
-        let message = format!(
-            "the request body is not valid gzip, which its Content-Encoding header declares: {error}"
-        );
-        return Err(BodyError::bad(message));
-    }
-    if inflated.len() > limit {
-        return Err(BodyError::too_large(limit));
-    }
-    Ok(inflated.into())
+/// The most bytes that are decompressed between two looks at the budget.
+const INFLATE_STEP: usize = 256 << 10;
+
+fn inflate(body: &[u8], limit: usize, budget: &RequestBudget) -> Result<Bytes, BodyError> {
+    let mut decoder = MultiGzDecoder::new(body);
+    let mut inflated = Vec::new();
+    budget.enter(|| {
+        loop {
+            let step = inflated.len().clamp(body.len().min(INFLATE_STEP), INFLATE_STEP);
+            budget::grow(&mut inflated, step.max(1))?;
+            let most = u64::try_from(step).unwrap_or(u64::MAX);
+            let read = decoder.by_ref().take(most).read_to_end(&mut inflated);
+            if read.map_err(not_gzip)? == 0 {
+                break;
+            }
+            if inflated.len() > limit {
+                return Err(BodyError::too_large(limit));
+            }
+        }
+        Ok(inflated.into())
+    })
+}
+
+fn not_gzip(error: std::io::Error) -> BodyError {
+    BodyError::bad(format!(
+        "the request body is not valid gzip, which its Content-Encoding header declares: {error}"
+    ))
 }
 
 #[cfg(test)]
@@ -170,6 +227,7 @@ mod tests {
     use flate2::Compression;
     use flate2::write::GzEncoder;
     use std::io::Write;
+    use tensorserve_tensor::budget::MemoryBudget;
 
     fn gzip(bytes: &[u8]) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
@@ -177,21 +235,33 @@ mod tests {
         encoder.finish().expect("finished")
     }
 
+    fn request(bytes: usize) -> RequestBudget {
+        MemoryBudget::new(bytes).request().expect("memory")
+    }
+
     #[test]
     fn a_bomb_stops_at_the_limit() {
         let bomb = gzip(&vec![0; 10 << 20]);
         assert!(bomb.len() < 20_000);
-        let error = inflate(&bomb, 1 << 20).expect_err("too large");
+        let error = inflate(&bomb, 1 << 20, &request(64 << 20)).expect_err("too large");
         assert_eq!(error.status, 413);
-        let inflated = inflate(&gzip(b"hello"), 5).expect("fits exactly");
+        let inflated = inflate(&gzip(b"hello"), 5, &request(64 << 20)).expect("fits exactly");
         assert_eq!(&inflated[..], b"hello");
+    }
+
+    #[test]
+    fn a_bomb_stops_at_the_memory_of_the_server() {
+        let bomb = gzip(&vec![0; 10 << 20]);
+        let error = inflate(&bomb, 64 << 20, &request(1 << 20)).expect_err("too large");
+        assert_eq!(error.status, 413);
     }
 
     #[test]
     fn damaged_gzip_is_an_error() {
         let mut damaged = gzip(b"hello hello hello");
         damaged.truncate(15);
-        assert_eq!(inflate(&damaged, 100).expect_err("cut").status, 400);
-        assert_eq!(inflate(b"plain", 100).expect_err("no gzip").status, 400);
+        let budget = request(1 << 20);
+        assert_eq!(inflate(&damaged, 100, &budget).expect_err("cut").status, 400);
+        assert_eq!(inflate(b"plain", 100, &budget).expect_err("no gzip").status, 400);
     }
 }

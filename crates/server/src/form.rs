@@ -10,18 +10,20 @@ use actix_web::http::header::HeaderMap;
 use bytes::BytesMut;
 use futures_util::StreamExt;
 
-use super::body::{BodyError, BodyLimits, check_length, is_gzip, too_slow};
+use super::body::{BodyError, BodyLimits, check_length, is_gzip, too_slow, with_patience};
 use tensorserve_protocol::MultipartForm;
+use tensorserve_tensor::budget::RequestBudget;
 use tensorserve_tensor::error::Code;
 
 /// The most parts of a form: more than any real form has.
 const MOST_PARTS: usize = 1024;
 
-/// Reads a whole form.
+/// Reads a whole form. What it takes is reserved in `budget`.
 pub(super) async fn read(
     headers: &HeaderMap,
     payload: Payload,
     limits: BodyLimits,
+    budget: &RequestBudget,
 ) -> Result<MultipartForm, BodyError> {
     check_length(headers, limits.bytes)?;
     if is_gzip(headers)? {
@@ -37,7 +39,7 @@ pub(super) async fn read(
         counter.set(counter.get() + chunk.len());
         if counter.get() > limit { Err(PayloadError::Overflow) } else { Ok(chunk) }
     });
-    let reading = collect(Multipart::new(headers, counted));
+    let reading = collect(Multipart::new(headers, counted), budget);
     match tokio::time::timeout(limits.time, reading).await {
         Ok(Err(_)) if total.get() > limit => Err(BodyError::too_large(limit)),
         Ok(form) => form,
@@ -45,7 +47,7 @@ pub(super) async fn read(
     }
 }
 
-async fn collect(mut parts: Multipart) -> Result<MultipartForm, BodyError> {
+async fn collect(mut parts: Multipart, budget: &RequestBudget) -> Result<MultipartForm, BodyError> {
     let mut form = MultipartForm::default();
     while let Some(part) = parts.next().await {
         let number = form.parts.len() + 1;
@@ -57,6 +59,11 @@ async fn collect(mut parts: Multipart) -> Result<MultipartForm, BodyError> {
         let mut content = BytesMut::new();
         while let Some(chunk) = part.next().await {
             let chunk = chunk.map_err(|e| broken(&e, number))?;
+            if content.capacity() - content.len() < chunk.len() {
+                let more = content.capacity().max(chunk.len());
+                with_patience(|| budget.reserve(more)).await?;
+                content.reserve(more);
+            }
             content.extend_from_slice(&chunk);
         }
         form.parts.push((name, content.freeze()));

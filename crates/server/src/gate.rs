@@ -52,7 +52,7 @@ impl Gate {
         if permission == Permission::ConsoleAdmin
             && let Err(error) = self.check_console(headers)
         {
-            let status = error.code().http();
+            let status = error.http_status();
             return Err(refuse(error, status));
         }
         let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
@@ -126,7 +126,7 @@ fn turn_away(
     refuse: impl Fn(Error, u16) -> Reply,
 ) -> Reply {
     let error = refusal.error();
-    let status = error.code().http();
+    let status = error.http_status();
     let reply = refuse(error, status);
     match refusal {
         AuthError::Busy => reply.with_header("retry-after", "1"),

@@ -19,7 +19,7 @@ use super::body::{self, BodyError, BodyLimits};
 use super::connection::RequestProgress;
 use super::gate::{Gate, hushed};
 use super::trace::Tracing;
-use super::{builtin, cors, form};
+use super::{builtin, cors, form, held};
 use crate::api::ServedApi;
 use crate::config::{Cors, ServerConfig};
 use crate::drain::ListenerActivity;
@@ -28,6 +28,7 @@ use tensorserve_protocol::{
     Body, BodyKind, Headers, NoRoute, PathParams, Reply, RequestHead, Route, RouteMatch,
     RoutedRequest,
 };
+use tensorserve_tensor::budget::{Budgeted, RequestBudget};
 use tensorserve_tensor::error::Error;
 
 /// The state that all requests share. Cheap to clone.
@@ -66,7 +67,18 @@ impl HttpState {
 struct RoutedReply {
     reply: Reply,
     is_cors: bool,
+    /// The memory of the request, until the response is sent.
+    budget: Option<RequestBudget>,
 }
+
+impl RoutedReply {
+    fn new(reply: Reply, is_cors: bool) -> Self {
+        RoutedReply { reply, is_cors, budget: None }
+    }
+}
+
+/// Seconds after which a client may repeat a request for which there was no memory.
+const RETRY_AFTER: &str = "1";
 
 /// Answers a request.
 pub(super) async fn dispatch(
@@ -81,14 +93,18 @@ pub(super) async fn dispatch(
     let serving = request.conn_data::<Rc<RequestProgress>>().map(RequestProgress::serve);
     let in_flight = state.api.engine().metrics().in_flight();
     let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
-    let RoutedReply { mut reply, is_cors } = answering.catch_unwind().await.unwrap_or_else(|_| {
-        state.api.engine().metrics().panicked();
-        let error = Error::internal("internal error; see the server log");
-        RoutedReply { reply: Reply::error(error, 500), is_cors: false }
-    });
+    let RoutedReply { mut reply, is_cors, budget } =
+        answering.catch_unwind().await.unwrap_or_else(|_| {
+            state.api.engine().metrics().panicked();
+            let error = Error::internal("internal error; see the server log");
+            RoutedReply::new(Reply::error(error, 500), false)
+        });
     drop(in_flight);
     trace.agree(&mut reply.headers);
     log_failure(&request, trace.id(), &reply);
+    if reply.error.as_ref().is_some_and(Error::is_overload) {
+        reply.headers.push(("retry-after", RETRY_AFTER.to_owned()));
+    }
     if let Some(background) = reply.background.take() {
         // A graceful shutdown waits for it as for a connection.
         let open = activity.connection();
@@ -107,12 +123,12 @@ pub(super) async fn dispatch(
         response.force_close();
     }
     let Some(more) = reply.more else {
-        return response.body(reply.body);
+        return held::respond(&mut response, reply.body, budget);
     };
     // The request is being served until the last piece.
     let pieces = stream::once(future::ready(reply.body)).chain(more);
     response.streaming(pieces.map(move |piece| {
-        let _ = &serving;
+        let _ = (&serving, &budget);
         Ok::<_, Infallible>(piece)
     }))
 }
@@ -125,15 +141,14 @@ async fn answer(
 ) -> RoutedReply {
     // A preflight request has no credentials.
     if let Some(reply) = cors::preflight(state.cors, request) {
-        return RoutedReply { reply, is_cors: false };
+        return RoutedReply::new(reply, false);
     }
     let (headers, uri) = (HeadersOf(request.headers()), request.uri());
     let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
     let head = RequestHead { method: request.method().as_str(), target, headers: &headers };
     match state.api.table().find(&head) {
         RouteMatch::Route(route, params) => {
-            let reply = answer_route(route, params, head, request, payload, state, start).await;
-            RoutedReply { reply, is_cors: route.is_cors() }
+            answer_route(route, params, head, request, payload, state, start).await
         }
         RouteMatch::NoRoute(scope, missing) => {
             let permission = scope.permission_for(head.method);
@@ -143,11 +158,9 @@ async fn answer(
                 Ok(_) => scope.answer(&head, &missing),
                 Err(refusal) => refusal,
             };
-            RoutedReply { reply, is_cors: scope.is_cors() }
+            RoutedReply::new(reply, scope.is_cors())
         }
-        RouteMatch::Nothing => {
-            RoutedReply { reply: builtin::not_found(&head, &NoRoute::Path), is_cors: false }
-        }
+        RouteMatch::Nothing => RoutedReply::new(builtin::not_found(&head, &NoRoute::Path), false),
     }
 }
 
@@ -160,22 +173,34 @@ async fn answer_route<'r>(
     payload: Payload,
     state: &HttpState,
     start: Instant,
-) -> Reply {
+) -> RoutedReply {
     let permission = route.permission();
     let refuse = |error, status| route.refuse(error, status);
+    let refused = |reply| RoutedReply::new(reply, route.is_cors());
     let identity = match state.gate.admit(permission, request.headers(), refuse).await {
         Ok(identity) => identity,
-        Err(refusal) => return refusal,
+        Err(refusal) => return refused(refusal),
     };
-    let body = match read_body(route, &head, request.headers(), payload, state.limits).await {
+    let budget = match state.api.engine().request_memory().request() {
+        Ok(budget) => budget,
+        Err(error) => return refused(refuse_overload(route, error)),
+    };
+    let read = read_body(route, &head, request.headers(), payload, state.limits, &budget);
+    let body = match read.await {
         Ok(body) => body,
-        Err(BodyError { status, error }) => return route.refuse(error, status),
+        Err(BodyError { status, error }) => return refused(route.refuse(error, status)),
     };
     let peer = request.peer_addr().map(|address| address.ip());
     let request = RoutedRequest { head, params, body, start, identity, peer };
-    let reply = route.answer(request).await;
+    let reply = Budgeted::new(budget.clone(), route.answer(request)).await;
     let is_hushed = permission == Permission::Public && state.gate.is_shut();
-    if is_hushed { hushed(reply) } else { reply }
+    let reply = if is_hushed { hushed(reply) } else { reply };
+    RoutedReply { reply, is_cors: route.is_cors(), budget: Some(budget) }
+}
+
+fn refuse_overload(route: &Route, error: Error) -> Reply {
+    let status = error.http_status();
+    route.refuse(error, status)
 }
 
 async fn read_body(
@@ -184,12 +209,15 @@ async fn read_body(
     headers: &HeaderMap,
     mut payload: Payload,
     limits: BodyLimits,
+    budget: &RequestBudget,
 ) -> Result<Body, BodyError> {
     let limits = BodyLimits { bytes: route.max_body_bytes(limits.bytes), ..limits };
     match route.body_kind(head) {
-        BodyKind::Bytes => body::read(headers, &mut payload, limits).await.map(Body::Bytes),
+        BodyKind::Bytes => body::read(headers, &mut payload, limits, budget).await.map(Body::Bytes),
         // Boxed: it would make the future of every request larger.
-        BodyKind::Form => Box::pin(form::read(headers, payload, limits)).await.map(Body::Form),
+        BodyKind::Form => {
+            Box::pin(form::read(headers, payload, limits, budget)).await.map(Body::Form)
+        }
     }
 }
 

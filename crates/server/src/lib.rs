@@ -48,6 +48,7 @@ mod form;
 mod gate;
 mod grpc;
 mod health;
+mod held;
 mod http;
 mod incoming;
 mod local;

@@ -10,6 +10,10 @@ use std::fmt;
 /// Short-hand for results that fail with [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// HTTP statuses of [`Error::overloaded`] and [`Error::oversized`].
+const OVERLOADED: u16 = 503;
+const OVERSIZED: u16 = 413;
+
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// The kind of a failure. The set is that of gRPC and TensorFlow, so a status from a runtime passes
@@ -171,13 +175,16 @@ pub struct Error {
 struct ErrorInner {
     code: Code,
     message: Cow<'static, str>,
+    /// The HTTP status, if the code alone does not determine it.
+    http: Option<u16>,
     source: Option<Cause>,
 }
 
 impl Error {
     /// An error with this code and this message for the user.
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        Error { inner: Box::new(ErrorInner { code, message: message.into(), source: None }) }
+        let (message, http, source) = (message.into(), None, None);
+        Error { inner: Box::new(ErrorInner { code, message, http, source }) }
     }
 
     /// The same error with its cause, which goes to the log and never to the user.
@@ -206,10 +213,40 @@ impl Error {
         &self.inner.message
     }
 
+    /// The status over HTTP: that of its code, except for [`Error::overloaded`] and
+    /// [`Error::oversized`].
+    #[must_use]
+    pub fn http_status(&self) -> u16 {
+        self.inner.http.unwrap_or(self.inner.code.http())
+    }
+
+    /// Whether it is an [`Error::overloaded`], after which the client may try again.
+    #[must_use]
+    pub fn is_overload(&self) -> bool {
+        self.inner.http == Some(OVERLOADED)
+    }
+
     /// A copy without the cause, for a failure that several callers receive.
     #[must_use]
     pub fn duplicate(&self) -> Self {
-        Error::new(self.inner.code, self.inner.message.clone())
+        let mut copy = Error::new(self.inner.code, self.inner.message.clone());
+        copy.inner.http = self.inner.http;
+        copy
+    }
+
+    /// [`Code::ResourceExhausted`], over HTTP 503: the server has no memory for the request now.
+    pub fn overloaded(message: impl Into<Cow<'static, str>>) -> Self {
+        let mut error = Error::new(Code::ResourceExhausted, message);
+        error.inner.http = Some(OVERLOADED);
+        error
+    }
+
+    /// [`Code::ResourceExhausted`], over HTTP 413: the server can never have enough memory for the
+    /// request.
+    pub fn oversized(message: impl Into<Cow<'static, str>>) -> Self {
+        let mut error = Error::new(Code::ResourceExhausted, message);
+        error.inner.http = Some(OVERSIZED);
+        error
     }
 
     /// [`Code::InvalidArgument`].

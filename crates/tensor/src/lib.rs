@@ -26,6 +26,7 @@ pub use self::rows::{concat, pad};
 pub use self::shape::{MAX_RANK, Shape};
 pub use self::signature::{CooSparse, DeclaredShape, ImageEncoding, Signature, TensorSpec};
 
+pub mod budget;
 mod dtype;
 pub mod error;
 mod memory;

@@ -9,6 +9,10 @@ use crate::error::{Error, Result};
 /// The highest rank that libtensorflow supports.
 pub const MAX_RANK: usize = 254;
 
+/// The largest product of the dimensions of a tensor without elements, with every zero dimension
+/// taken as 1.
+const MAX_EXTENT_OF_EMPTY: i64 = 1 << 32;
+
 /// The size of each dimension of a tensor; empty for a scalar.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Shape(pub(super) SmallVec<[i64; 4]>);
@@ -17,8 +21,9 @@ impl Shape {
     /// A shape with these dimensions.
     ///
     /// # Errors
-    /// [`Error::invalid`] for more than [`MAX_RANK`] dimensions, a negative one, or a product that
-    /// does not fit an `i64`.
+    /// [`Error::invalid`] for more than [`MAX_RANK`] dimensions, a negative one, a product that does
+    /// not fit an `i64`, or a shape without elements that would have more than 2^32 if every zero
+    /// were 1.
     pub fn new(dims: &[i64]) -> Result<Self> {
         if dims.len() > MAX_RANK {
             let count = dims.len();
@@ -26,8 +31,18 @@ impl Shape {
             return Err(Error::invalid(message));
         }
         let shape = Shape(SmallVec::from_slice(dims));
-        shape.elements()?;
+        // A loop over the rows of [2^40, 0] never ends, and room for each of them does not exist.
+        if shape.elements()? == 0 && !shape.has_bounded_extent() {
+            return Err(shape.too_large());
+        }
         Ok(shape)
+    }
+
+    /// Whether the shape is of a reasonable size with every zero dimension taken as 1.
+    fn has_bounded_extent(&self) -> bool {
+        let product =
+            self.0.iter().try_fold(1_i64, |product, &dim| product.checked_mul(dim.max(1)));
+        product.is_some_and(|product| product <= MAX_EXTENT_OF_EMPTY)
     }
 
     /// The shape of a vector of `n` elements.
@@ -100,5 +115,20 @@ impl fmt::Debug for Shape {
             write!(f, "{dim}")?;
         }
         f.write_str("]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_dimensions_do_not_hide_huge_ones() {
+        for dims in [&[1 << 40, 0][..], &[0, 1 << 40], &[1 << 20, 0, 1 << 20], &[0, i64::MAX, 2]] {
+            assert!(Shape::new(dims).is_err(), "{dims:?}");
+        }
+        for dims in [&[0][..], &[0, 224, 224, 3], &[1 << 20, 0], &[1 << 40]] {
+            assert!(Shape::new(dims).is_ok(), "{dims:?}");
+        }
     }
 }

@@ -55,7 +55,7 @@ impl HandlerError {
     /// A failure with the HTTP status of the error's code.
     #[must_use]
     pub fn of(error: Error) -> Self {
-        HandlerError { status: error.code().http(), error, title: None }
+        HandlerError { status: error.http_status(), error, title: None }
     }
 }
 

@@ -8,7 +8,7 @@ use super::walk::Extents;
 use tensorserve_tensor::error::Result as EngineResult;
 use tensorserve_tensor::{DType, Shape, Tensor};
 
-pub use super::walk::{ReadOptions, TensorReadError, is_base64_object};
+pub use super::walk::{ReadOptions, Refusal, TensorReadError, is_base64_object};
 
 /// Builds one tensor from one nested value, or from one value per row.
 pub struct TensorReader {
@@ -42,7 +42,7 @@ impl TensorReader {
         let is_first = self.elements.len() == 0;
         match self.elements.read(cursor, &mut self.extents, self.options) {
             Ok(()) => Ok(()),
-            Err(error) if is_first => Err(error),
+            Err(error) if is_first || matches!(*error, TensorReadError::Refused(_)) => Err(error),
             Err(error) => Err(self.row_error(cursor, start, error)),
         }
     }

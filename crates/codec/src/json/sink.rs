@@ -7,7 +7,8 @@ use half::{bf16, f16};
 use super::number::Number;
 use super::scan::Cursor;
 use super::walk::{
-    Extents, NestedReader, ReadOptions, ReadResult, Sink, TensorReadError, is_base64_object,
+    Extents, MAX_RUN, NestedReader, ReadOptions, ReadResult, Sink, TensorReadError,
+    is_base64_object,
 };
 use crate::STRING_OVERHEAD;
 use crate::base64::{self, Alphabet};
@@ -175,7 +176,7 @@ impl<T: Scalar> Sink for NumberSink<T> {
         if self.coerce {
             return (0, true);
         }
-        loop {
+        while self.values.len() - before < MAX_RUN {
             let at = cursor.offset();
             let element = cursor.short_element();
             let element = element.or_else(|| Some((cursor.number().ok()?, false)));
@@ -189,6 +190,7 @@ impl<T: Scalar> Sink for NumberSink<T> {
                 return (self.values.len() - before, false);
             }
         }
+        (MAX_RUN, true)
     }
 
     fn len(&self) -> usize {

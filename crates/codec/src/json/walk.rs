@@ -1,11 +1,14 @@
 //! Reads a nested value with one shape. As in TensorFlow Serving, the first element at each level
 //! determines the shape, and a later one that differs is an error.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::scan::{Cursor, SyntaxError};
 use crate::base64::Alphabet;
-use tensorserve_tensor::error::Result as EngineResult;
+use tensorserve_tensor::budget;
+use tensorserve_tensor::error::{Error, Result as EngineResult};
 use tensorserve_tensor::{DType, MAX_RANK, Shape, Tensor};
 
 /// How JSON values become elements.
@@ -89,6 +92,32 @@ pub enum TensorReadError {
     TooManyDimensions,
     /// The tensor needs more than [`ReadOptions::max_bytes`].
     TooLarge,
+    /// The request may not use so much memory, or its deadline has passed.
+    Refused(Refusal),
+}
+
+/// The error of a request that exceeds its budget.
+#[derive(Clone, Debug)]
+pub struct Refusal(Arc<Error>);
+
+impl Refusal {
+    /// The error, for the response.
+    #[must_use]
+    pub fn error(&self) -> Error {
+        self.0.duplicate()
+    }
+}
+
+impl PartialEq for Refusal {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.message() == other.0.message()
+    }
+}
+
+impl From<Error> for Box<TensorReadError> {
+    fn from(error: Error) -> Self {
+        Box::new(TensorReadError::Refused(Refusal(Arc::new(error))))
+    }
 }
 
 impl From<SyntaxError> for Box<TensorReadError> {
@@ -98,6 +127,23 @@ impl From<SyntaxError> for Box<TensorReadError> {
 }
 
 /// The error is rare and large. Boxed, a result without a value fits a register.
+impl TensorReadError {
+    /// Whether reading ends with it. After any other error the sizes of lists still matter.
+    fn is_final(&self) -> bool {
+        matches!(
+            self,
+            TensorReadError::Syntax(_) | TensorReadError::TooLarge | TensorReadError::Refused(_)
+        )
+    }
+}
+
+/// The most elements that are read before their memory is accounted for.
+pub(super) const MAX_RUN: usize = 1 << 16;
+
+/// Tensors of up to this size are read before memory is reserved for them: they fit what each
+/// request holds.
+const UNRESERVED_BYTES: usize = 4 << 10;
+
 pub(super) type ReadResult<T> = Result<T, Box<TensorReadError>>;
 
 /// Whether the value at `cursor` is an object whose only member is a string named `b64`.
@@ -145,6 +191,8 @@ pub(super) struct Extents {
     rank: Option<usize>,
     /// The size of the first list at each level, set when that list ends.
     sizes: SmallVec<[Option<usize>; 6]>,
+    /// Memory reserved for the elements so far.
+    reserved: usize,
 }
 
 impl Extents {
@@ -246,6 +294,7 @@ impl<S: Sink> NestedReader<'_, '_, '_, S> {
             if error.is_none() {
                 let (count, at_element) = self.plain_run(level + 1);
                 size += count;
+                self.account()?;
                 if !at_element {
                     more = self.cursor.next_element()?;
                     continue;
@@ -261,7 +310,7 @@ impl<S: Sink> NestedReader<'_, '_, '_, S> {
                 self.value(level + 1)
             };
             if let Err(found) = outcome {
-                if matches!(*found, TensorReadError::Syntax(_)) {
+                if found.is_final() {
                     return Err(found);
                 }
                 error = Some(found);
@@ -289,7 +338,8 @@ impl<S: Sink> NestedReader<'_, '_, '_, S> {
     /// Reads lists of `size` plain values each.
     fn plain_lists(&mut self, size: usize) -> (usize, bool) {
         let mut lists = 0;
-        loop {
+        let end = self.sink.len().saturating_add(MAX_RUN);
+        while size <= MAX_RUN && self.sink.len() < end {
             let (start, before) = (self.cursor.offset(), self.sink.len());
             let is_plain = self.cursor.take(b'[') && {
                 self.cursor.skip_space();
@@ -308,6 +358,7 @@ impl<S: Sink> NestedReader<'_, '_, '_, S> {
                 return (lists, false);
             }
         }
+        (lists, true)
     }
 
     /// Checks the size of a list that has ended; `error` is the first error inside it.
@@ -326,9 +377,30 @@ impl<S: Sink> NestedReader<'_, '_, '_, S> {
             None if error.is_none() => self.extents.set_size(level, size),
             None => {}
         }
-        if self.sink.bytes() > self.max_bytes {
+        self.account()?;
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Reserves memory for the elements read so far, and as much again for those that follow.
+    #[inline]
+    fn account(&mut self) -> ReadResult<()> {
+        let bytes = self.sink.bytes();
+        if bytes <= self.extents.reserved.saturating_add(UNRESERVED_BYTES).min(self.max_bytes) {
+            return Ok(());
+        }
+        self.reserve(bytes)
+    }
+
+    #[cold]
+    fn reserve(&mut self, bytes: usize) -> ReadResult<()> {
+        if bytes > self.max_bytes {
             return Err(Box::new(TensorReadError::TooLarge));
         }
-        error.map_or(Ok(()), Err)
+        budget::check()?;
+        // A vector that grows has up to twice the capacity that it needs.
+        let reserved = bytes.saturating_mul(2);
+        budget::reserve(reserved - self.extents.reserved)?;
+        self.extents.reserved = reserved;
+        Ok(())
     }
 }

@@ -5,6 +5,8 @@ use half::{bf16, f16};
 
 use super::float;
 use crate::base64;
+use tensorserve_tensor::budget;
+use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Tensor};
 
 /// The white space of arrays.
@@ -55,25 +57,35 @@ const INDENTATION: usize = 4;
 /// Estimated size of a number with its separator, in bytes.
 const BYTES_PER_NUMBER: usize = 8;
 
+/// The most memory that is reserved by that estimate.
+const MAX_ESTIMATE: usize = 8 << 20;
+
+/// The most bytes of a number: a double such as `-1.7976931348623157e+308`.
+const LONGEST_NUMBER: usize = 25;
+
+/// The most numbers that are written before there is room for more.
+const MAX_RUN: usize = 4096;
+
 /// Appends `tensor` as nested arrays, or a scalar as a bare value. `depth` is the number of arrays
 /// and objects around it, for the indentation.
 ///
 /// # Errors
-/// [`NoJsonForm`] for dtypes that cannot be written as JSON.
+/// [`WriteError::NoJsonForm`] for dtypes that cannot be written as JSON, [`WriteError::Refused`] if
+/// the response exceeds the budget of its request.
 pub fn tensor(
     tensor: &Tensor,
     style: Style,
     depth: usize,
     out: &mut Vec<u8>,
-) -> Result<(), NoJsonForm> {
+) -> Result<(), WriteError> {
     let dims = tensor.shape().dims();
     if let Some(strings) = tensor.strings() {
-        nested_strings(&mut strings.iter(), dims, style, depth, out);
+        nested_strings(&mut strings.iter(), dims, style, depth, out)?;
         return Ok(());
     }
     let python = style.floats == Floats::Python;
     let count = tensor.bytes().len() / tensor.dtype().size().unwrap_or(1);
-    out.reserve(count * BYTES_PER_NUMBER);
+    budget::grow(out, count.saturating_mul(BYTES_PER_NUMBER).min(MAX_ESTIMATE))?;
     let mut numbers = NumberWriter { bytes: tensor.bytes(), layout: style.layout, out };
     match tensor.dtype() {
         DType::Float if python => numbers.nested(dims, depth, |b, out| {
@@ -112,15 +124,36 @@ pub fn tensor(
             out.extend_from_slice(if b == 0 { b"false" } else { b"true" });
         }),
         DType::Complex64 | DType::Complex128 | DType::String => {
-            return Err(NoJsonForm(tensor.dtype()));
+            return Err(WriteError::NoJsonForm(tensor.dtype()));
         }
-    }
+    }?;
     Ok(())
 }
 
-/// The dtype cannot be written as JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoJsonForm(pub DType);
+/// Why a tensor is not written.
+#[derive(Debug)]
+pub enum WriteError {
+    /// Its dtype cannot be written as JSON.
+    NoJsonForm(DType),
+    /// The response exceeds the memory or the deadline of its request.
+    Refused(Error),
+}
+
+impl From<Error> for WriteError {
+    fn from(error: Error) -> Self {
+        WriteError::Refused(error)
+    }
+}
+
+impl WriteError {
+    /// The error for the response; `no_form` makes the one for a dtype without a JSON form.
+    pub fn into_error(self, no_form: impl FnOnce(DType) -> Error) -> Error {
+        match self {
+            WriteError::NoJsonForm(dtype) => no_form(dtype),
+            WriteError::Refused(error) => error,
+        }
+    }
+}
 
 fn integer(value: impl itoa::Integer, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
@@ -140,8 +173,10 @@ impl NumberWriter<'_> {
         dims: &[i64],
         depth: usize,
         write: impl Fn([u8; N], &mut Vec<u8>) + Copy,
-    ) {
+    ) -> Result<()> {
         let (layout, out) = (self.layout, &mut *self.out);
+        let each = LONGEST_NUMBER + separator_len(depth + 1);
+        budget::grow(out, each)?;
         match dims {
             [] => {
                 if let Some((element, rest)) = self.bytes.split_first_chunk() {
@@ -155,22 +190,34 @@ impl NumberWriter<'_> {
                 let (row, rest) = row.unwrap_or((self.bytes, &[]));
                 self.bytes = rest;
                 out.push(b'[');
-                for (index, element) in row.as_chunks().0.iter().enumerate() {
-                    separate(index > 0, layout, depth + 1, out);
-                    write(*element, out);
+                let elements = row.as_chunks().0;
+                for (run, elements) in elements.chunks(MAX_RUN).enumerate() {
+                    budget::grow(out, elements.len().saturating_add(1).saturating_mul(each))?;
+                    for (index, element) in elements.iter().enumerate() {
+                        separate(index + run > 0, layout, depth + 1, out);
+                        write(*element, out);
+                    }
                 }
                 end(size > 0, layout, depth, out);
             }
             [size, inner @ ..] => {
                 out.push(b'[');
                 for index in 0..*size {
+                    budget::grow(self.out, each)?;
                     separate(index > 0, layout, depth + 1, self.out);
-                    self.nested(inner, depth + 1, write);
+                    self.nested(inner, depth + 1, write)?;
                 }
+                budget::grow(self.out, each)?;
                 end(*size > 0, layout, depth, self.out);
             }
         }
+        Ok(())
     }
+}
+
+/// The most bytes of a bracket, or of a separator before a value at this depth.
+const fn separator_len(depth: usize) -> usize {
+    INDENTATION * depth + 4
 }
 
 /// Writes what precedes an element: with `comma` the separator, and the line break.
@@ -211,20 +258,26 @@ fn nested_strings<'a>(
     style: Style,
     depth: usize,
     out: &mut Vec<u8>,
-) {
+) -> Result<()> {
     let Some((&size, inner)) = dims.split_first() else {
         let value = strings.next().unwrap_or_default();
         return one_string(value, style, depth, out);
     };
+    let separator = separator_len(depth + 1);
+    budget::grow(out, separator)?;
     out.push(b'[');
     for index in 0..size {
+        budget::grow(out, separator)?;
         separate(index > 0, style.layout, depth + 1, out);
-        nested_strings(strings, inner, style, depth + 1, out);
+        nested_strings(strings, inner, style, depth + 1, out)?;
     }
+    budget::grow(out, separator)?;
     end(size > 0, style.layout, depth, out);
+    Ok(())
 }
 
-fn one_string(value: &[u8], style: Style, depth: usize, out: &mut Vec<u8>) {
+fn one_string(value: &[u8], style: Style, depth: usize, out: &mut Vec<u8>) -> Result<()> {
+    budget::grow(out, written_len(value, style.texts) + 2 * separator_len(depth + 1) + B64_FRAME)?;
     match style.texts {
         Texts::Raw => string(value, out),
         Texts::Lossy => string(String::from_utf8_lossy(value).as_bytes(), out),
@@ -244,6 +297,34 @@ fn one_string(value: &[u8], style: Style, depth: usize, out: &mut Vec<u8>) {
             out.push(b'}');
         }
     }
+    Ok(())
+}
+
+/// The most bytes of `{"b64": "…"}` besides the text.
+const B64_FRAME: usize = 16;
+
+/// The most bytes of a string in this form, without what is around it.
+fn written_len(value: &[u8], texts: Texts) -> usize {
+    match texts {
+        Texts::Base64 => base64::encoded_len(value.len()),
+        Texts::Raw => string_len(value),
+        // Each invalid byte becomes a replacement character of three bytes.
+        Texts::Lossy => string_len(value) + 2 * value.len(),
+    }
+}
+
+/// The most bytes that [`string`] appends.
+#[must_use]
+pub fn string_len(value: &[u8]) -> usize {
+    let escaped = value.iter().filter(|byte| is_escaped(**byte)).count();
+    value.len() + MAX_ESCAPE * escaped + 2
+}
+
+/// The bytes that escaping adds to a byte: `\u001F`.
+const MAX_ESCAPE: usize = 5;
+
+fn is_escaped(byte: u8) -> bool {
+    byte < b' ' || byte == b'"' || byte == b'\\'
 }
 
 /// Appends `value` as a JSON string. `"`, `\` and control characters are escaped; everything else,
@@ -252,8 +333,7 @@ pub fn string(value: &[u8], out: &mut Vec<u8>) {
     out.reserve(value.len() + 2);
     out.push(b'"');
     let mut rest = value;
-    while let Some(at) = rest.iter().position(|&byte| byte < b' ' || byte == b'"' || byte == b'\\')
-    {
+    while let Some(at) = rest.iter().position(|byte| is_escaped(*byte)) {
         let (plain, escaped) = rest.split_at(at);
         out.extend_from_slice(plain);
         let byte = escaped.first().copied().unwrap_or(b' ');
@@ -333,6 +413,7 @@ mod tests {
         let buffer = tensorserve_tensor::Buffer::new(data);
         let complex = Tensor::numeric(DType::Complex64, Shape::vector(0), buffer).expect("tensor");
         let mut out = Vec::new();
-        assert_eq!(tensor(&complex, TFS, 0, &mut out), Err(NoJsonForm(DType::Complex64)));
+        let error = tensor(&complex, TFS, 0, &mut out).expect_err("no form");
+        assert!(matches!(error, WriteError::NoJsonForm(DType::Complex64)), "{error:?}");
     }
 }

@@ -14,6 +14,7 @@ use half::bf16;
 use self::header::{NpyHeader, NpyType};
 use crate::STRING_OVERHEAD;
 use crate::places::Places;
+use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Buffer, DType, Shape, Strings, StringsBuilder, Tensor, aligned_vec};
 
@@ -48,6 +49,7 @@ pub fn read(bytes: &[u8], max_bytes: usize) -> Result<Tensor> {
             header.shape
         )));
     }
+    budget::reserve(needed)?;
     match header.element {
         NpyType::Number(dtype, swapped) => read_numbers(dtype, swapped, header, data),
         NpyType::Bytes(_) => read_strings(header, data, |element, out| {
@@ -154,6 +156,7 @@ pub fn write(tensor: &Tensor, max_bytes: usize) -> Result<Vec<u8>> {
         return write_strings(tensor.shape(), strings, max_bytes);
     }
     let data = tensor.bytes();
+    budget::reserve(data.len().saturating_mul(2))?;
     if tensor.dtype() == DType::BFloat16 {
         let mut out = header::write(&header::name(DType::Float), tensor.shape(), data.len() * 2);
         for pair in data.as_chunks().0 {
@@ -182,6 +185,7 @@ fn write_strings(shape: &Shape, strings: &Strings, max_bytes: usize) -> Result<V
             "an npy array cannot hold a string that ends with a zero byte: request another format",
         ));
     }
+    budget::reserve(total)?;
     let mut out = header::write(&format!("|S{longest}"), shape, total);
     for string in strings.iter() {
         let end = out.len() + longest;

@@ -18,6 +18,7 @@ use crate::entry::{EntryPoint, Method};
 use crate::repository::{ModelHandle, ModelSpec, OpRun, Repository, Unresolved, VersionSelector};
 use crate::request_log::{LoggedInference, LoggedRun};
 use tensorserve_tensor::Tensor;
+use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// One run of a signature that a request requires.
@@ -293,6 +294,7 @@ async fn pass<C, T>(
     decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
     encode: impl FnOnce(C, InferResponse) -> Result<T>,
 ) -> Result<T> {
+    runner.set_deadline();
     let decoded = decode(resolver);
     (progress.version, progress.signature) = (resolver.found.clone(), resolver.signature);
     let (request, context) = decoded?;
@@ -333,6 +335,8 @@ impl Runner<'_> {
                     output
                 }
                 Runner::Queue(_, call) => {
+                    // A batch is a copy of the inputs of its requests.
+                    budget::reserve(bytes_of(&inputs))?;
                     version.infer(signature, inputs, Some(call.deadline)).await?
                 }
                 Runner::InPlace => {
@@ -341,10 +345,18 @@ impl Runner<'_> {
                 }
             };
             progress.took(timing);
+            budget::reserve(bytes_of(&outputs))?;
             let outputs = select(outputs, &output_filter)?;
             response.runs.push(RunOutput { signature, outputs });
         }
         Ok(response)
+    }
+
+    /// Work of this request's budget ends at the deadline of its call.
+    fn set_deadline(&self) {
+        if let (Runner::Queue(_, call), Some(budget)) = (self, budget::current()) {
+            budget.set_deadline(call.deadline);
+        }
     }
 
     /// A copy of the request, if it is sampled for the request log.
@@ -356,6 +368,10 @@ impl Runner<'_> {
         let sampling_rate = log.sampling_rate();
         Some(SampledRequest { request: request.clone(), method: call.entry.method, sampling_rate })
     }
+}
+
+fn bytes_of(tensors: &[Tensor]) -> usize {
+    tensors.iter().map(Tensor::byte_len).sum()
 }
 
 /// The requested outputs.

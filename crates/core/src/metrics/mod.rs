@@ -23,16 +23,19 @@ use self::cell::Outcomes;
 use self::exporter::Observers;
 use self::histogram::Histogram;
 use self::history::History;
+use self::request_memory::RequestMemory;
 use self::tally::{ROW_LIMITS, TIME_LIMITS};
 use self::version::SignatureCells;
 use crate::entry::EntryPoint;
 use tensorserve_os::machine;
+use tensorserve_tensor::budget::MemoryBudget;
 use tensorserve_tensor::error::Code;
 
 pub mod cell;
 mod exporter;
 mod histogram;
 mod history;
+mod request_memory;
 mod tally;
 mod version;
 
@@ -148,6 +151,7 @@ struct MetricsInner {
     panics: Counter,
     resident: Gauge,
     cpu: Gauge<f64, AtomicU64>,
+    request_memory: RequestMemory,
     /// How often a version is in memory: twice while it is loaded again from another source.
     versions: Mutex<HashMap<VersionLabels, usize>>,
     exporters: Vec<Arc<dyn MetricsExporter>>,
@@ -232,6 +236,7 @@ impl Metrics {
         r.register("resident_memory_bytes", "Resident memory of the process", resident.clone());
         r.register("cpu_seconds", "CPU time used by the process", cpu.clone());
         r.register("build_info", "Constant 1, with the version", build);
+        let request_memory = RequestMemory::new(r);
         let unknown_model = Observers::of(&exporters, |exporter| exporter.unknown_model());
         Metrics(Arc::new(MetricsInner {
             registry,
@@ -249,6 +254,7 @@ impl Metrics {
             panics,
             resident,
             cpu,
+            request_memory,
             versions: Mutex::default(),
             exporters,
             unknown_model,
@@ -348,6 +354,11 @@ impl Metrics {
     /// Counts a caught panic.
     pub fn panicked(&self) {
         self.0.panics.inc();
+    }
+
+    /// Sets the metrics of the memory of requests.
+    pub(crate) fn set_request_memory(&self, budget: &MemoryBudget) {
+        self.0.request_memory.set(budget);
     }
 
     /// Sets whether the server is ready.

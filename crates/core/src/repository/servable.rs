@@ -389,10 +389,12 @@ impl Servable {
     ) -> Result<BatchOutput> {
         let threads = &self.loaded.step_threads;
         let (cost, before) = (chain.preprocess_cost(&inputs), Arc::clone(chain));
-        let inputs = threads.run(cost, deadline, move || before.preprocess(&inputs)).await?;
+        let inputs = threads
+            .run(cost, deadline, move |between| before.preprocess_in_turns(&inputs, between))
+            .await?;
         let BatchOutput { outputs, timing } = queue.submit(inputs, deadline).await?;
         let (cost, behind) = (chain.postprocess_cost(&outputs), Arc::clone(chain));
-        let outputs = threads.run(cost, deadline, move || behind.postprocess(outputs)).await?;
+        let outputs = threads.run(cost, deadline, move |_| behind.postprocess(outputs)).await?;
         Ok(BatchOutput { outputs, timing })
     }
 

@@ -176,7 +176,7 @@ fn text(value: &impl Serialize) -> String {
 /// The response for an error.
 fn refuse(error: Error) -> Reply {
     let body = text(&serde_json::json!({ "error": bounded(error.message()) }));
-    let mut reply = with_headers(Reply::ok(JSON, body)).with_status(error.code().http());
+    let mut reply = with_headers(Reply::ok(JSON, body)).with_status(error.http_status());
     reply.error = Some(error);
     reply
 }

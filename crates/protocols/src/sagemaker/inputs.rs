@@ -2,7 +2,6 @@
 //! records of `tf.Example`. They cannot name a signature, so the default one is used.
 
 use bytes::Bytes;
-use prost::Message;
 
 use super::media::PayloadFormat;
 use crate::images;
@@ -11,7 +10,8 @@ use crate::tfs::rest::{RestCall, TfsDecoded, run_of};
 use crate::tfs::{self, DEFAULT_SIGNATURE, TfsFormat};
 use tensorserve_codec::{cast, csv, npy, tfrecord};
 use tensorserve_core::engine::{Method, ModelHandle, Resolver};
-use tensorserve_proto::Example;
+use tensorserve_proto::bounded;
+use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
@@ -104,6 +104,7 @@ fn array(body: &[u8], signature: &Signature, max_bytes: usize) -> Result<Tensor>
             "the npy array takes too much memory after conversion to the type of the input",
         ));
     }
+    budget::reserve(elements.saturating_mul(wanted.size().unwrap_or(0)))?;
     cast::cast(&array, wanted).ok_or_else(|| {
         let alias = &input.alias;
         Error::invalid(format!("the npy array has type {given}, which cannot be converted to type {wanted} of input {alias:?}"))
@@ -133,7 +134,7 @@ fn examples(body: &Bytes, max_bytes: usize) -> Result<Tensor> {
         match records.next(&mut record) {
             Ok(true) => all.push(&record)?,
             Ok(false) => return all.into_tensor(),
-            Err(_) if count == 0 && Example::decode(body.as_ref()).is_ok() => {
+            Err(_) if count == 0 && bounded::is_example(body) => {
                 all.push(body)?;
                 return all.into_tensor();
             }

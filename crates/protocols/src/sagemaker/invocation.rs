@@ -14,6 +14,7 @@ use crate::tfs::{self, TfsAnswer};
 use tensorserve_codec::npy;
 use tensorserve_core::engine::{EntryPoint, InferenceCall, Resolver, VersionSelector};
 use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
+use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The parameters of an inference in the head of a request.
@@ -76,7 +77,7 @@ impl SagemakerApi {
         if let Some(models) = self.models()
             && let Err(error) = models.prepare(&name).await
         {
-            let status = error.code().http();
+            let status = error.http_status();
             return refuse(error, status);
         }
         let choice = attributes.version.map_or(VersionSelector::Latest, VersionSelector::Version);
@@ -102,7 +103,11 @@ impl SagemakerApi {
         let output = ResponseFormat::of(invocation.accept, compatibility);
         let inferred = self.engine.infer(
             entry,
-            |resolver| decode(&call, resolver, input, &body, any_kind),
+            |resolver| {
+                // Most formats are converted to JSON first.
+                budget::reserve(body.len().saturating_mul(2))?;
+                decode(&call, resolver, input, &body, any_kind)
+            },
             |form, response| write(&TfsAnswer::read(form, response)?, &output, max_bytes),
         );
         let inferred = inferred.await;

@@ -278,7 +278,7 @@ async fn unload(models: &RequestedModels, name: &str) -> Reply {
             refuse(Error::not_found(format!("Model {name} is not loaded yet")), 404)
         }
         Err(error) => {
-            let status = error.code().http();
+            let status = error.http_status();
             refuse(error, status)
         }
     }

@@ -4,6 +4,7 @@ use crate::tfs::TfsAnswer;
 use crate::tfs::classify::Class;
 use tensorserve_codec::json::float;
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
+use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Tensor, TensorSpec};
 
@@ -15,6 +16,7 @@ pub(super) fn lines(answer: &TfsAnswer) -> Result<Vec<u8>> {
         }
         for (index, (spec, output)) in specs.iter().zip(row).enumerate() {
             out.push(if index == 0 { b'{' } else { b',' });
+            budget::grow(out, write::string_len(spec.alias.as_bytes()) + ROW_FRAME)?;
             write::string(spec.alias.as_bytes(), out);
             out.push(b':');
             value(output, spec, out)?;
@@ -39,6 +41,9 @@ pub(super) fn csv(answer: &TfsAnswer) -> Result<Vec<u8>> {
     .map(|lines| lines.unwrap_or_else(|| examples(answer, class_fields)))
 }
 
+/// The bytes of a row besides its values, at first.
+const ROW_FRAME: usize = 64;
+
 type WriteRow<'w> = &'w dyn Fn(&[TensorSpec], &[Tensor], &mut Vec<u8>) -> Result<()>;
 
 /// One line for each row of the outputs; `None` if the answer is not tensors.
@@ -48,8 +53,9 @@ fn by_rows(answer: &TfsAnswer, write: WriteRow) -> Result<Option<Vec<u8>>> {
     };
     let specs = answer.specs();
     let rows = common_rows(specs, tensors)?;
-    let mut out = Vec::with_capacity(rows * 16);
+    let mut out = Vec::new();
     for index in 0..rows {
+        budget::grow(&mut out, ROW_FRAME)?;
         let row: Vec<Tensor> = tensors.iter().map(|tensor| tensor.row(index)).collect();
         write(specs, &row, &mut out)?;
         out.push(b'\n');
@@ -79,16 +85,18 @@ fn value(tensor: &Tensor, spec: &TensorSpec, out: &mut Vec<u8>) -> Result<()> {
     // By convention, outputs with this suffix hold bytes and not text.
     let texts = if spec.alias.ends_with("_bytes") { Texts::Base64 } else { Texts::Raw };
     let style = Style { layout: JsonLayout::Compact, floats: Floats::TensorFlowServing, texts };
-    write::tensor(tensor, style, 0, out).map_err(|write::NoJsonForm(dtype)| {
+    let no_form = |dtype| {
         let alias = &spec.alias;
         Error::invalid(format!("output {alias:?} is of type {dtype}, which has no text form"))
-    })
+    };
+    write::tensor(tensor, style, 0, out).map_err(|error| error.into_error(no_form))
 }
 
 /// Writes all values of a tensor without nesting.
 fn flat(tensor: &Tensor, spec: &TensorSpec, out: &mut Vec<u8>) -> Result<()> {
     if let Some(strings) = tensor.strings() {
         for (index, text) in strings.iter().enumerate() {
+            budget::grow(out, text.len().saturating_mul(2).saturating_add(3))?;
             if index > 0 {
                 out.push(b',');
             }
@@ -98,6 +106,7 @@ fn flat(tensor: &Tensor, spec: &TensorSpec, out: &mut Vec<u8>) -> Result<()> {
     }
     let mut nested = Vec::new();
     value(tensor, spec, &mut nested)?;
+    budget::grow(out, nested.len())?;
     out.extend(nested.into_iter().filter(|byte| !b"[]".contains(byte)));
     Ok(())
 }

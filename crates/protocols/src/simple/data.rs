@@ -304,6 +304,9 @@ pub(super) fn error(
         }
         DataFault::Value(index, fault) => {
             let alias = spec(*index).map_or("", |spec| &spec.alias);
+            if let Fault::Refused(refusal) = &**fault {
+                return refusal.error();
+            }
             run_failed(&value_error(fault, alias, spec(*index), body))
         }
         DataFault::Run(why) => run_failed(why),
@@ -320,6 +323,7 @@ fn value_error(fault: &Fault, alias: &str, spec: Option<&TensorSpec>, body: &[u8
     let kind = spec.and_then(TensorSpec::dtype).map_or("a number", |dtype| dtype.name());
     match fault {
         Fault::Syntax(error) => error.kind.text().to_owned(),
+        Fault::Refused(refusal) => refusal.error().message().to_owned(),
         Fault::Type { at } if body.get(*at) == Some(&b'"') => {
             let value = dump(body, *at).replace('"', "'");
             format!("could not convert string to {}: {value} (input {alias:?})", python_type(kind))

@@ -110,7 +110,7 @@ fn gen_json(engine: &Engine, request: &RoutedRequest<'_>) -> Reply {
     match shown(&handle, wanted.as_deref()).and_then(sample::data) {
         Ok(data) => Reply::ok(JSON, format!("{{\"data\": {data}}}")),
         Err(error) => {
-            let status = error.code().http();
+            let status = error.http_status();
             refuse(error, status)
         }
     }

@@ -52,11 +52,12 @@ fn outputs(
             write::string(text.as_bytes(), body);
         }
         member(&spec.alias, body);
-        write::tensor(output, style, 0, body).map_err(|write::NoJsonForm(dtype)| {
+        let no_form = |dtype| {
             let message =
                 format!("output {:?} is of type {dtype}, which JSON cannot hold", spec.alias);
             Error::new(Code::Unimplemented, message)
-        })?;
+        };
+        write::tensor(output, style, 0, body).map_err(|error| error.into_error(no_form))?;
     }
     if let Some(text) = profile {
         member(PROFILE, body);

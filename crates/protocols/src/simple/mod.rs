@@ -166,8 +166,10 @@ impl SimpleApi {
 
 /// The response to a failed inference. An unknown model is a 400 here, like every error of a request.
 fn failure(error: Error) -> Reply {
-    let code = error.code();
-    let status = if code == Code::NotFound { 400 } else { code.http() };
+    let status = match error.code() == Code::NotFound {
+        true => 400,
+        false => error.http_status(),
+    };
     refuse(error, status)
 }
 
@@ -183,7 +185,7 @@ pub(crate) fn refuse(error: Error, status: u16) -> Reply {
 
 /// An error of a run with the original's message, if the request caused it.
 fn run_error(error: Error) -> Error {
-    if error.code().http() != 400 {
+    if error.http_status() != 400 {
         return error;
     }
     Error::new(error.code(), run_failed(error.message()))

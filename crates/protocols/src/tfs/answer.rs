@@ -68,8 +68,8 @@ impl TfsAnswer {
             TfsAnswer::Outputs { format, tensors, .. } => {
                 encode::outputs(*format, self.specs(), tensors, exact)
             }
-            TfsAnswer::Classes(classes) => Ok(encode::classifications(classes)),
-            TfsAnswer::Numbers(numbers) => Ok(encode::regressions(numbers)),
+            TfsAnswer::Classes(classes) => encode::classifications(classes),
+            TfsAnswer::Numbers(numbers) => encode::regressions(numbers),
         }
     }
 

@@ -8,6 +8,7 @@
 use super::DEFAULT_SIGNATURE;
 use super::fault::type_name;
 use tensorserve_core::engine::{Method, ModelHandle, SignatureRun};
+use tensorserve_tensor::budget::Meter;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Shape, Signature, StringsBuilder, Tensor};
 
@@ -90,6 +91,7 @@ pub struct ExamplesBuilder<'c> {
     strings: StringsBuilder,
     /// The remaining memory budget in bytes.
     room: usize,
+    meter: Meter,
 }
 
 impl<'c> ExamplesBuilder<'c> {
@@ -101,7 +103,12 @@ impl<'c> ExamplesBuilder<'c> {
     /// lacks. The tensor may take `max_bytes`, because a context is repeated for each example.
     #[must_use]
     pub fn new(context: &'c [u8], max_bytes: usize) -> Self {
-        ExamplesBuilder { context, strings: StringsBuilder::default(), room: max_bytes }
+        ExamplesBuilder {
+            context,
+            strings: StringsBuilder::default(),
+            room: max_bytes,
+            meter: Meter::default(),
+        }
     }
 
     /// The remaining memory budget in bytes.
@@ -117,6 +124,8 @@ impl<'c> ExamplesBuilder<'c> {
     pub fn push(&mut self, example: &[u8]) -> Result<()> {
         let bytes = Self::RECORD.saturating_add(self.context.len()).saturating_add(example.len());
         self.room = self.room.checked_sub(bytes).ok_or_else(too_large)?;
+        // A buffer that grows has up to twice the capacity that it needs.
+        self.meter.add(bytes.saturating_mul(2))?;
         self.strings.push_with(|out| {
             out.extend_from_slice(self.context);
             out.extend_from_slice(example);

@@ -5,8 +5,12 @@ use super::classify::Class;
 use super::fault::type_name;
 use tensorserve_codec::json::float;
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts, new_line};
+use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Tensor, TensorSpec};
+
+/// Enough bytes for a number, or for what is between two values.
+const FRAME: usize = 64;
 
 /// The layout of inputs and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +63,7 @@ fn rows(named: &[(&str, &Tensor)], out: &mut Vec<u8>) -> Result<()> {
     } else {
         out.push(b'[');
         for index in 0..batch {
+            budget::grow(out, FRAME)?;
             if index > 0 {
                 out.push(b',');
             }
@@ -77,7 +82,7 @@ fn rows(named: &[(&str, &Tensor)], out: &mut Vec<u8>) -> Result<()> {
 fn object(named: &[(&str, &Tensor)], index: usize, out: &mut Vec<u8>) -> Result<()> {
     out.push(b'{');
     for (position, (name, tensor)) in named.iter().enumerate() {
-        member(position, 3, name, out);
+        member(position, 3, name, out)?;
         write_tensor(&tensor.row(index), name, JsonLayout::Line, 3, out)?;
     }
     new_line(2, out);
@@ -113,7 +118,7 @@ fn columns(named: &[(&str, &Tensor)], out: &mut Vec<u8>) -> Result<()> {
     } else {
         out.push(b'{');
         for (position, (name, tensor)) in named.iter().enumerate() {
-            member(position, 2, name, out);
+            member(position, 2, name, out)?;
             write_tensor(tensor, name, JsonLayout::Pretty, 2, out)?;
         }
         if !named.is_empty() {
@@ -126,13 +131,19 @@ fn columns(named: &[(&str, &Tensor)], out: &mut Vec<u8>) -> Result<()> {
 }
 
 /// The name of an object's member number `position`, up to its value.
-fn member(position: usize, depth: usize, name: &str, out: &mut Vec<u8>) {
+fn member(position: usize, depth: usize, name: &str, out: &mut Vec<u8>) -> Result<()> {
+    budget::grow(out, write::string_len(name.as_bytes()) + FRAME)?;
     if position > 0 {
         out.push(b',');
     }
     new_line(depth, out);
     write::string(name.as_bytes(), out);
     out.extend_from_slice(b": ");
+    Ok(())
+}
+
+fn unwritable(dtype: DType) -> Error {
+    Error::invalid(format!("Failed to write JSON value for tensor type: {dtype}"))
 }
 
 fn write_tensor(
@@ -148,19 +159,19 @@ fn write_tensor(
         // By convention, outputs with this suffix hold bytes and not text.
         texts: if name.ends_with("_bytes") { Texts::Base64 } else { Texts::Raw },
     };
-    write::tensor(tensor, style, depth, out).map_err(|write::NoJsonForm(dtype)| {
-        Error::invalid(format!("Failed to write JSON value for tensor type: {dtype}"))
-    })
+    write::tensor(tensor, style, depth, out).map_err(|error| error.into_error(unwritable))
 }
 
 /// The classes of each example. As with the rows of a single output, only the closing bracket has its
 /// own line.
-pub(super) fn classifications(results: &[Vec<Class>]) -> Vec<u8> {
+pub(super) fn classifications(results: &[Vec<Class>]) -> Result<Vec<u8>> {
     let mut out = b"{\n    \"results\": [".to_vec();
     for (index, classes) in results.iter().enumerate() {
         separate(index, &mut out);
         out.push(b'[');
+        budget::grow(&mut out, FRAME)?;
         for (position, class) in classes.iter().enumerate() {
+            budget::grow(&mut out, write::string_len(&class.label) + FRAME)?;
             separate(position, &mut out);
             out.push(b'[');
             write::string(&class.label, &mut out);
@@ -172,18 +183,19 @@ pub(super) fn classifications(results: &[Vec<Class>]) -> Vec<u8> {
     }
     new_line(1, &mut out);
     out.extend_from_slice(b"]\n}");
-    out
+    Ok(out)
 }
 
 /// The regression value of each example, all on one line.
-pub(super) fn regressions(results: &[f32]) -> Vec<u8> {
+pub(super) fn regressions(results: &[f32]) -> Result<Vec<u8>> {
     let mut out = b"{\n    \"results\": [".to_vec();
     for (index, value) in results.iter().enumerate() {
+        budget::grow(&mut out, FRAME)?;
         separate(index, &mut out);
         float::float32(*value, &mut out);
     }
     out.extend_from_slice(b"]\n}");
-    out
+    Ok(out)
 }
 
 /// Writes the separator of elements on a line, except before the first.

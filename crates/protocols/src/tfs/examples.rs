@@ -22,6 +22,7 @@ use tensorserve_proto::tensorflow::feature::Kind;
 use tensorserve_proto::tensorflow::features::Entry;
 use tensorserve_proto::{BytesList, Example, Feature, Features, FloatList, Int64List};
 use tensorserve_tensor::Tensor;
+use tensorserve_tensor::budget::Meter;
 use tensorserve_tensor::error::{Error, Result};
 
 /// A decoded body.
@@ -40,7 +41,12 @@ pub(super) fn decode(body: &[u8], max_bytes: usize) -> Result<DecodedExamples> {
     let signature_name = outline.signature_name(signature_name)?;
     let mut serialized = Vec::new();
     if let Some(offset) = context {
-        let mut reader = ExampleReader { body, cursor: outline.at(offset), room: max_bytes };
+        let mut reader = ExampleReader {
+            body,
+            cursor: outline.at(offset),
+            room: max_bytes,
+            meter: Meter::default(),
+        };
         serialize(&reader.example()?, &mut serialized)?;
     }
     let Some(offset) = examples else {
@@ -63,7 +69,7 @@ pub(super) fn decode(body: &[u8], max_bytes: usize) -> Result<DecodedExamples> {
 
 /// Reads the elements of a list; `cursor` is at the first.
 fn read_examples(body: &[u8], cursor: Cursor, mut all: ExamplesBuilder) -> Result<Tensor> {
-    let mut reader = ExampleReader { body, cursor, room: 0 };
+    let mut reader = ExampleReader { body, cursor, room: 0, meter: Meter::default() };
     let mut serialized = Vec::new();
     loop {
         reader.room = all.room();
@@ -89,6 +95,7 @@ struct ExampleReader<'b> {
     cursor: Cursor<'b>,
     /// The remaining memory budget in bytes.
     room: usize,
+    meter: Meter,
 }
 
 impl<'b> ExampleReader<'b> {
@@ -211,7 +218,7 @@ impl<'b> ExampleReader<'b> {
     /// Takes `bytes` from the memory budget.
     fn take(&mut self, bytes: usize) -> Result<()> {
         self.room = self.room.checked_sub(bytes).ok_or_else(too_large)?;
-        Ok(())
+        self.meter.add(bytes)
     }
 }
 

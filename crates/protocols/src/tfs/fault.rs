@@ -16,6 +16,7 @@ pub(super) fn syntax(error: SyntaxError) -> Error {
 pub(super) fn value(fault: &Fault, spec: &TensorSpec, body: &[u8]) -> Error {
     let message = match fault {
         Fault::Syntax(error) => return syntax(*error),
+        Fault::Refused(refusal) => return refusal.error(),
         Fault::Unsupported { at } => {
             let (value, type_name) = (dump(body, *at), type_name(spec.dtype_number));
             let message = format!("Conversion of JSON Value: {value} to type: {type_name}");

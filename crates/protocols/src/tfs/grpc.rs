@@ -23,7 +23,8 @@ use tensorserve_proto::tensorflow::tensor_info::{CooSparse, Encoding};
 use tensorserve_proto::tensorflow::tensor_shape_proto::Dim;
 use tensorserve_proto::tensorflow::{SignatureDef, TensorInfo, TensorProto, TensorShapeProto};
 use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::budget;
+use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DeclaredShape, Signature, Tensor, TensorSpec};
 
 /// The properties of a Predict call that the response depends on.
@@ -90,6 +91,9 @@ pub(super) fn encode_predict(
     if aliases.len() > run.outputs.len() {
         return Err(Error::internal("an output is missing"));
     }
+    // As a message, and as its bytes.
+    let bytes: usize = run.outputs.iter().map(Tensor::byte_len).sum();
+    budget::reserve(bytes.saturating_mul(2))?;
     let outputs = aliases.into_iter().zip(&run.outputs);
     let outputs = outputs.map(|(alias, output)| (alias, tensor_to_proto(output, form))).collect();
     Ok(PredictResponse { model_spec, outputs })
@@ -179,6 +183,9 @@ fn input_tensors(
             // Takes the message, so that its values are in memory twice only during the conversion.
             let tensor = tensor_from_proto(&std::mem::take(proto));
             tensors.push(tensor.map_err(|error| {
+                if error.code() == Code::ResourceExhausted {
+                    return error;
+                }
                 let message = format!("tensor parsing error: {} ({error})", spec.alias);
                 Error::invalid(message)
             })?);

@@ -394,7 +394,7 @@ fn not_served(unresolved: Unresolved, name: &str, choice: VersionSelector<'_>) -
 
 /// The response for an error, with the HTTP status of its code.
 pub(crate) fn failure(error: Error) -> Reply {
-    let status = error.code().http();
+    let status = error.http_status();
     failure_with_status(error, status)
 }
 

@@ -93,7 +93,7 @@ pub(super) fn source(
             Reply::ok(kind, source).with_header("x-content-type-options", "nosniff")
         }
         Err(error) => {
-            let status = error.code().http();
+            let status = error.http_status();
             refuse(error, status)
         }
     }

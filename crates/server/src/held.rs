@@ -1,0 +1,47 @@
+//! Bodies of responses that hold the memory of their request until they are sent.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use actix_web::body::{BodySize, MessageBody};
+use actix_web::{HttpResponse, HttpResponseBuilder};
+use bytes::Bytes;
+
+use tensorserve_tensor::budget::RequestBudget;
+
+/// A small body fits the buffers of its connection, and is written at once.
+const SMALL_BODY: usize = 32 << 10;
+
+/// The response with this body. `budget` is held until the body is sent.
+pub(super) fn respond(
+    response: &mut HttpResponseBuilder,
+    body: Bytes,
+    budget: Option<RequestBudget>,
+) -> HttpResponse {
+    match budget {
+        Some(budget) if body.len() > SMALL_BODY => response.body(HeldBody { body, budget }),
+        Some(_) | None => response.body(body),
+    }
+}
+
+struct HeldBody {
+    body: Bytes,
+    #[allow(dead_code)] // It is held, and returns the memory when dropped.
+    budget: RequestBudget,
+}
+
+impl MessageBody for HeldBody {
+    type Error = Infallible;
+
+    fn size(&self) -> BodySize {
+        self.body.size()
+    }
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Infallible>>> {
+        Pin::new(&mut self.body).poll_next(context)
+    }
+}

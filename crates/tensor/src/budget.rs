@@ -1,0 +1,506 @@
+//! The memory and the time that a request may use.
+//!
+//! A server has one [`MemoryBudget`]; each request has a [`RequestBudget`], which reserves memory
+//! from it before the memory is allocated and returns all of it when dropped. Code that works for a
+//! request runs *within* its budget ([`RequestBudget::enter`], [`Budgeted`]); decoders and encoders
+//! then call [`reserve`] and [`check`] wherever a request determines how much they allocate or how
+//! long they run. The budget belongs to the thread, not to a parameter of each of these functions,
+//! so that a new protocol or decoder is bound by it without mentioning it. Outside of any budget
+//! (warm-up, command line, tests) both succeed.
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use crate::error::{Code, Error, Result};
+use crate::memory::{AlignedVec, aligned_vec};
+
+/// What a request holds from its start. Most requests never need more.
+const INITIAL: usize = 16 << 10;
+
+/// Requests take more memory from the server's budget in steps of at least this size.
+const STEP: usize = 64 << 10;
+
+/// Requests of up to this size are small. The last [`SMALL_SHARE`] of the budget is theirs alone, so
+/// that a few large requests cannot lock them out.
+const SMALL: usize = 1 << 20;
+
+/// One in so many bytes of the budget is for small requests alone.
+const SMALL_SHARE: usize = 8;
+
+/// The memory that the requests of a server may use together. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct MemoryBudget(Arc<BudgetState>);
+
+#[derive(Debug)]
+struct BudgetState {
+    limit: usize,
+    used: AtomicUsize,
+    refused: AtomicU64,
+}
+
+impl Default for MemoryBudget {
+    /// Without a limit.
+    fn default() -> Self {
+        MemoryBudget::new(usize::MAX)
+    }
+}
+
+impl MemoryBudget {
+    /// A budget of `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        let (used, refused) = (AtomicUsize::new(0), AtomicU64::new(0));
+        MemoryBudget(Arc::new(BudgetState { limit, used, refused }))
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.0.limit
+    }
+
+    /// The bytes that requests hold now.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.0.used.load(Relaxed)
+    }
+
+    /// How many reservations have been refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.0.refused.load(Relaxed)
+    }
+
+    /// The budget of a request that has just begun.
+    ///
+    /// # Errors
+    /// [`Error::overloaded`] if all memory is in use.
+    pub fn request(&self) -> Result<RequestBudget> {
+        if !self.take(INITIAL, self.0.limit) {
+            return Err(self.refuse(INITIAL));
+        }
+        Ok(RequestBudget(Arc::new(RequestAccount {
+            server: self.clone(),
+            began: Instant::now(),
+            held: AtomicUsize::new(INITIAL),
+            reserved: AtomicUsize::new(0),
+            deadline: AtomicU64::new(u64::MAX),
+            abandoned: AtomicBool::new(false),
+        })))
+    }
+
+    /// The most that one request can ever hold.
+    fn most(&self) -> usize {
+        self.0.limit - self.0.limit / SMALL_SHARE
+    }
+
+    fn take(&self, bytes: usize, limit: usize) -> bool {
+        let used = self.0.used.fetch_add(bytes, Relaxed);
+        let fits = used.checked_add(bytes).is_some_and(|total| total <= limit);
+        if !fits {
+            self.0.used.fetch_sub(bytes, Relaxed);
+        }
+        fits
+    }
+
+    fn refuse(&self, bytes: usize) -> Error {
+        self.0.refused.fetch_add(1, Relaxed);
+        Error::overloaded(format!(
+            "the request needs {bytes} more bytes of memory, and other requests use what \
+             max_request_memory allows ({} bytes): try again",
+            self.0.limit
+        ))
+    }
+}
+
+/// The memory that one request holds, and its deadline. Clones share both.
+#[derive(Clone, Debug)]
+pub struct RequestBudget(Arc<RequestAccount>);
+
+#[derive(Debug)]
+struct RequestAccount {
+    server: MemoryBudget,
+    began: Instant,
+    /// Taken from the server's budget.
+    held: AtomicUsize,
+    /// The part of it that is spoken for.
+    reserved: AtomicUsize,
+    /// In microseconds since the request began.
+    deadline: AtomicU64,
+    abandoned: AtomicBool,
+}
+
+impl Drop for RequestAccount {
+    fn drop(&mut self) {
+        self.server.0.used.fetch_sub(*self.held.get_mut(), Relaxed);
+    }
+}
+
+impl RequestBudget {
+    /// Reserves memory until the request ends.
+    ///
+    /// # Errors
+    /// [`Error::oversized`] if the request needs more than any request can get;
+    /// [`Error::overloaded`] if others use the memory now.
+    pub fn reserve(&self, bytes: usize) -> Result<()> {
+        let account = &*self.0;
+        let most = account.server.most();
+        let before = account.reserved.load(Relaxed);
+        let Some(total) = before.checked_add(bytes).filter(|total| *total <= most) else {
+            account.server.0.refused.fetch_add(1, Relaxed);
+            return Err(Error::oversized(format!(
+                "the request needs more than {most} bytes of memory, the most that \
+                 max_request_memory allows one request"
+            )));
+        };
+        if total > account.held.load(Relaxed) {
+            self.hold_total(total)?;
+        }
+        account.reserved.fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    /// Takes memory from the server's budget that will probably be reserved soon.
+    ///
+    /// # Errors
+    /// [`Error::overloaded`] if others use the memory now.
+    pub fn expect(&self, bytes: usize) -> Result<()> {
+        let account = &*self.0;
+        let total = account.reserved.load(Relaxed).saturating_add(bytes);
+        let total = total.min(account.server.most());
+        if total <= account.held.load(Relaxed) { Ok(()) } else { self.hold_total(total) }
+    }
+
+    /// Holds at least `total` bytes.
+    #[cold]
+    fn hold_total(&self, total: usize) -> Result<()> {
+        let account = &*self.0;
+        let server = &account.server;
+        let limit = if total <= SMALL { server.limit() } else { server.most() };
+        let missing = total.saturating_sub(account.held.load(Relaxed));
+        let taken =
+            [missing.max(STEP), missing].into_iter().find(|&bytes| server.take(bytes, limit));
+        let taken = taken.ok_or_else(|| server.refuse(missing))?;
+        account.held.fetch_add(taken, Relaxed);
+        Ok(())
+    }
+
+    /// The bytes that it holds.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.0.held.load(Relaxed)
+    }
+
+    /// Sets the deadline after which [`RequestBudget::check`] fails.
+    pub fn set_deadline(&self, deadline: Instant) {
+        let after = deadline.saturating_duration_since(self.0.began).as_micros();
+        self.0.deadline.store(u64::try_from(after).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// Marks the request as abandoned by its client.
+    pub fn abandon(&self) {
+        self.0.abandoned.store(true, Relaxed);
+    }
+
+    /// Whether work for the request is still of use.
+    ///
+    /// # Errors
+    /// [`Code::Cancelled`] if the client has left; [`Code::DeadlineExceeded`] after the deadline.
+    pub fn check(&self) -> Result<()> {
+        if self.0.abandoned.load(Relaxed) {
+            return Err(Error::new(Code::Cancelled, "the client has closed its connection"));
+        }
+        let deadline = self.0.deadline.load(Relaxed);
+        if deadline != u64::MAX && self.0.began.elapsed() > Duration::from_micros(deadline) {
+            let message = "the request's deadline passed while it was being processed";
+            return Err(Error::new(Code::DeadlineExceeded, message));
+        }
+        Ok(())
+    }
+
+    /// Runs `work` within this budget.
+    pub fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _entered = Entered::new(Some(self.clone()));
+        work()
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<RequestBudget>> = const { RefCell::new(None) };
+}
+
+/// Makes a budget the current one of this thread, until it is dropped.
+struct Entered {
+    before: Option<RequestBudget>,
+}
+
+impl Entered {
+    fn new(budget: Option<RequestBudget>) -> Self {
+        Entered { before: CURRENT.with_borrow_mut(|current| std::mem::replace(current, budget)) }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let before = self.before.take();
+        drop(CURRENT.with_borrow_mut(|current| std::mem::replace(current, before)));
+    }
+}
+
+/// The budget of the request that this thread works for.
+#[must_use]
+pub fn current() -> Option<RequestBudget> {
+    CURRENT.with_borrow(Option::clone)
+}
+
+/// Reserves memory for the request that this thread works for.
+///
+/// # Errors
+/// Those of [`RequestBudget::reserve`].
+pub fn reserve(bytes: usize) -> Result<()> {
+    CURRENT.with_borrow(|current| current.as_ref().map_or(Ok(()), |budget| budget.reserve(bytes)))
+}
+
+/// Reserves memory for what the capacity of `out` has to grow by to take `more` bytes, and grows it.
+/// Encoders call it before each row or string.
+///
+/// # Errors
+/// Those of [`RequestBudget::reserve`] and of [`RequestBudget::check`].
+#[inline]
+pub fn grow(out: &mut Vec<u8>, more: usize) -> Result<()> {
+    if out.capacity() - out.len() >= more { Ok(()) } else { grow_by(out, more) }
+}
+
+#[cold]
+fn grow_by(out: &mut Vec<u8>, more: usize) -> Result<()> {
+    check()?;
+    let wanted = more.max(out.capacity().min(MAX_GROWTH));
+    reserve(out.len().saturating_add(wanted).saturating_sub(out.capacity()))?;
+    out.reserve_exact(wanted);
+    Ok(())
+}
+
+/// A buffer doubles until it grows by this much.
+const MAX_GROWTH: usize = 64 << 20;
+
+/// Whether work for the request that this thread works for is still of use.
+///
+/// # Errors
+/// Those of [`RequestBudget::check`].
+pub fn check() -> Result<()> {
+    CURRENT.with_borrow(|current| current.as_ref().map_or(Ok(()), RequestBudget::check))
+}
+
+/// Counts memory that is allocated little by little, and reserves it in steps.
+#[derive(Debug, Default)]
+pub struct Meter {
+    pending: usize,
+}
+
+/// A meter reserves this much at once.
+const METER_STEP: usize = 8 << 10;
+
+impl Meter {
+    /// Counts `bytes`.
+    ///
+    /// # Errors
+    /// Those of [`RequestBudget::reserve`] and of [`RequestBudget::check`].
+    #[inline]
+    pub fn add(&mut self, bytes: usize) -> Result<()> {
+        self.pending = self.pending.saturating_add(bytes);
+        if self.pending < METER_STEP { Ok(()) } else { self.settle() }
+    }
+
+    #[cold]
+    fn settle(&mut self) -> Result<()> {
+        check()?;
+        reserve(std::mem::take(&mut self.pending))
+    }
+}
+
+/// Memory that is reserved for a part of a request's work.
+#[derive(Debug)]
+pub struct Scratch {
+    budget: Option<RequestBudget>,
+    bytes: usize,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(budget) = &self.budget {
+            budget.0.reserved.fetch_sub(self.bytes, Relaxed);
+        }
+    }
+}
+
+/// Reserves memory until the result is dropped.
+///
+/// # Errors
+/// Those of [`RequestBudget::reserve`].
+pub fn scratch(bytes: usize) -> Result<Scratch> {
+    reserve(bytes)?;
+    Ok(Scratch { budget: current(), bytes })
+}
+
+/// An empty [`AlignedVec`] with room for `capacity` elements, after reserving that memory.
+///
+/// # Errors
+/// Those of [`RequestBudget::reserve`].
+pub fn reserved_vec<T>(capacity: usize) -> Result<AlignedVec<T>> {
+    reserve(capacity.saturating_mul(size_of::<T>()))?;
+    Ok(aligned_vec(capacity))
+}
+
+/// A future that runs within a budget. If it is dropped before it is done, its request is abandoned.
+pub struct Budgeted<F> {
+    budget: Option<RequestBudget>,
+    future: F,
+}
+
+impl<F: Future + Unpin> Budgeted<F> {
+    /// `future`, within `budget`.
+    pub fn new(budget: RequestBudget, future: F) -> Self {
+        Budgeted { budget: Some(budget), future }
+    }
+}
+
+impl<F: Future + Unpin> Future for Budgeted<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.get_mut();
+        let mut entered = Entered::new(this.budget.take());
+        let polled = Pin::new(&mut this.future).poll(context);
+        let before = entered.before.take();
+        let own = CURRENT.with_borrow_mut(|current| std::mem::replace(current, before));
+        std::mem::forget(entered);
+        if polled.is_pending() {
+            this.budget = own;
+        }
+        polled
+    }
+}
+
+impl<F> Drop for Budgeted<F> {
+    fn drop(&mut self) {
+        if let Some(budget) = &self.budget {
+            budget.abandon();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_returns_when_the_request_ends() {
+        let server = MemoryBudget::new(8 << 20);
+        let request = server.request().expect("empty");
+        assert_eq!(server.used(), INITIAL);
+        request.reserve(INITIAL).expect("held already");
+        assert_eq!(server.used(), INITIAL);
+        request.reserve(3 << 20).expect("fits");
+        let clone = request.clone();
+        drop(request);
+        assert!(server.used() > 3 << 20);
+        drop(clone);
+        assert_eq!(server.used(), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_now_and_what_never_fits_are_told_apart() {
+        let server = MemoryBudget::new(8 << 20);
+        let (first, second) = (server.request().expect("one"), server.request().expect("two"));
+        first.reserve(5 << 20).expect("fits");
+        let busy = second.reserve(5 << 20).expect_err("others hold it");
+        assert_eq!((busy.code(), busy.http_status()), (Code::ResourceExhausted, 503));
+        let never = second.reserve(8 << 20).expect_err("never");
+        assert_eq!((never.code(), never.http_status()), (Code::ResourceExhausted, 413));
+        assert_eq!(second.reserve(usize::MAX).expect_err("never").http_status(), 413);
+        assert_eq!(server.refused(), 3);
+        drop(first);
+        second.reserve(5 << 20).expect("fits now");
+    }
+
+    #[test]
+    fn large_requests_leave_room_for_small_ones() {
+        let server = MemoryBudget::new(16 << 20);
+        let large = server.request().expect("one");
+        large.reserve(13 << 20).expect("fits");
+        let other = server.request().expect("small at first");
+        assert!(other.reserve(2 << 20).is_err());
+        other.reserve(512 << 10).expect("small");
+    }
+
+    #[test]
+    fn an_expectation_is_reserved_later_without_asking_again() {
+        let server = MemoryBudget::new(8 << 20);
+        let request = server.request().expect("one");
+        request.expect(3 << 20).expect("fits");
+        let used = server.used();
+        request.reserve(2 << 20).expect("expected");
+        assert_eq!(server.used(), used);
+        request.expect(usize::MAX).expect("as much as there is");
+    }
+
+    #[test]
+    fn work_is_bound_by_the_budget_of_its_request() {
+        assert!(reserve(usize::MAX).is_ok(), "no request, no limit");
+        let server = MemoryBudget::new(8 << 20);
+        let request = server.request().expect("one");
+        request.enter(|| {
+            assert!(reserved_vec::<u64>(1 << 40).is_err());
+            assert!(check().is_ok());
+            let mut out = Vec::new();
+            grow(&mut out, 1000).expect("fits");
+            assert!(out.capacity() >= 1000);
+            assert!(grow(&mut out, 1 << 30).is_err());
+            request.set_deadline(Instant::now());
+            std::thread::sleep(Duration::from_millis(2));
+            assert_eq!(check().expect_err("late").code(), Code::DeadlineExceeded);
+        });
+        assert!(current().is_none());
+    }
+
+    #[test]
+    fn scratch_memory_can_be_reserved_again() {
+        let server = MemoryBudget::new(8 << 20);
+        let request = server.request().expect("one");
+        request.enter(|| {
+            for _ in 0..10 {
+                drop(scratch(5 << 20).expect("fits"));
+            }
+            let _scratch = scratch(5 << 20).expect("fits");
+            assert!(scratch(5 << 20).is_err());
+        });
+    }
+
+    #[test]
+    fn a_meter_reserves_what_it_counts() {
+        let server = MemoryBudget::new(8 << 20);
+        let request = server.request().expect("one");
+        let mut meter = Meter::default();
+        let all = || (0..1 << 20).try_for_each(|_| meter.add(16));
+        assert_eq!(request.enter(all).expect_err("16 MiB").http_status(), 413);
+    }
+
+    #[test]
+    fn a_dropped_future_abandons_its_request() {
+        let server = MemoryBudget::new(8 << 20);
+        let request = server.request().expect("one");
+        drop(Budgeted::new(request.clone(), std::future::pending::<()>()));
+        assert_eq!(request.check().expect_err("left").code(), Code::Cancelled);
+        let request = server.request().expect("one");
+        let mut done = Budgeted::new(request.clone(), std::future::ready(()));
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(Pin::new(&mut done).poll(&mut context).is_ready());
+        drop(done);
+        assert!(request.check().is_ok());
+    }
+}
