@@ -185,6 +185,7 @@ mod tests {
             images: ImageEncoding::Raw,
             takes_images: false,
             read_only: true,
+            exact_shapes: false,
         };
         of("http://h", "m", &signature).expect("an example").command
     }

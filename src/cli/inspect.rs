@@ -200,6 +200,7 @@ fn signature(name: &str, definition: &Value) -> Signature {
         images: ImageEncoding::Raw,
         takes_images: false,
         read_only: false,
+        exact_shapes: false,
     }
 }
 

@@ -14,11 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::files::Place;
+pub use self::synthetic::{synthetic_dims, synthetic_input, synthetic_inputs};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Signature, Tensor};
 
 pub mod files;
 pub mod library;
+mod synthetic;
 
 /// A runtime that can serve models of one kind.
 pub trait Platform: Send + Sync {

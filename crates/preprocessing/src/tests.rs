@@ -66,6 +66,7 @@ fn signature(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Signature {
         images: ImageEncoding::Raw,
         takes_images: false,
         read_only: true,
+        exact_shapes: false,
     }
 }
 

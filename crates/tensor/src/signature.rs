@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::error::{Error, Result};
 use super::{DType, Tensor};
 
 /// The declared shape of an input or an output.
@@ -67,7 +68,8 @@ pub struct TensorSpec {
     pub tensor_name: String,
     /// The declared type's number in TensorFlow's `DataType`; reference types are kept.
     pub dtype_number: i32,
-    /// The declared shape: a hint, not a check, because real models declare wrong shapes.
+    /// The declared shape: a hint, because real models declare wrong shapes, except where
+    /// [`Signature::exact_shapes`] is set.
     pub shape: DeclaredShape,
     /// Set if the model declares a sparse tensor, which clients cannot send as one value.
     pub sparse: Option<CooSparse>,
@@ -126,6 +128,9 @@ pub struct Signature {
     /// assigned, no table or queue is written). Only such a signature is warmed up with synthetic
     /// inputs, batched by default, or run twice.
     pub read_only: bool,
+    /// Whether requests must have the declared ranks and sizes, and at least one row. Otherwise
+    /// declared shapes are a hint. Set where the runtime would end the process for other shapes.
+    pub exact_shapes: bool,
 }
 
 impl Signature {
@@ -143,6 +148,7 @@ impl Signature {
             images: ImageEncoding::Raw,
             takes_images: false,
             read_only: true,
+            exact_shapes: false,
         }
     }
 
@@ -150,6 +156,39 @@ impl Signature {
     #[must_use]
     pub fn input(&self, alias: &str) -> Option<usize> {
         self.inputs.iter().position(|spec| spec.alias == alias)
+    }
+
+    /// Checks the shapes of `inputs`, one for each input in order, if the signature insists on the
+    /// declared ones.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`](crate::error::Code::InvalidArgument) for another rank, another size
+    /// of a fixed dimension, or an input without rows.
+    pub fn check_shapes(&self, inputs: &[Tensor]) -> Result<()> {
+        if !self.exact_shapes {
+            return Ok(());
+        }
+        for (spec, input) in self.inputs.iter().zip(inputs) {
+            let Some(declared) = spec.shape.sizes() else {
+                continue;
+            };
+            let (alias, shape, dims) = (&spec.alias, &spec.shape, input.shape().dims());
+            let fits = |(size, dim): (&i64, &i64)| *size < 0 || size == dim;
+            if declared.len() != dims.len() || !declared.iter().zip(dims).all(fits) {
+                let given = input.shape();
+                return Err(Error::invalid(format!(
+                    "input {alias:?} must have the shape {shape}, not {given:?}"
+                )));
+            }
+            if dims.contains(&0) && !declared.contains(&0) {
+                let given = input.shape();
+                return Err(Error::invalid(format!(
+                    "input {alias:?} must not be empty: its shape is {given:?}; the model declares \
+                     {shape}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Whether every input and output declares a batch dimension, along which requests can be
@@ -160,5 +199,38 @@ impl Signature {
         !self.inputs.is_empty()
             && !self.outputs.is_empty()
             && all.all(|spec| spec.shape.is_batched() && spec.dtype().is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Shape, aligned_vec};
+
+    fn zeros(dims: &[i64]) -> Tensor {
+        let shape = Shape::new(dims).expect("valid");
+        let mut zeros = aligned_vec::<f32>(0);
+        zeros.resize(shape.elements().expect("small"), 0.0);
+        Tensor::from_vec(shape, zeros).expect("a tensor")
+    }
+
+    #[test]
+    fn shapes_are_checked_only_where_the_signature_insists_on_them() {
+        let spec = TensorSpec::new("x", DType::Float, &[-1, 64, 1]);
+        let mut signature = Signature::only(vec![spec], Vec::new());
+        let wrong: [&[i64]; 6] = [&[], &[0], &[1, 64], &[1, 3], &[2, 63, 1], &[1, 64, 1, 1]];
+        for dims in wrong {
+            signature.exact_shapes = false;
+            signature.check_shapes(&[zeros(dims)]).expect("a hint");
+            signature.exact_shapes = true;
+            let error = signature.check_shapes(&[zeros(dims)]).expect_err("refused");
+            let given = Shape::new(dims).expect("valid");
+            let message = format!("input \"x\" must have the shape [?, 64, 1], not {given:?}");
+            assert_eq!(error.message(), message);
+        }
+        let error = signature.check_shapes(&[zeros(&[0, 64, 1])]).expect_err("refused");
+        assert!(error.message().starts_with("input \"x\" must not be empty"), "{error}");
+        signature.check_shapes(&[zeros(&[1, 64, 1])]).expect("as declared");
+        signature.check_shapes(&[zeros(&[7, 64, 1])]).expect("as declared");
     }
 }

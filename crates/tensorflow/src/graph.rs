@@ -204,6 +204,25 @@ const READ_ONLY_OPS: [&str; 75] = [
     "XlaCallModule",
 ];
 
+/// Whether `ops` contain one that ends the process for inputs of another rank, instead of returning an
+/// error.
+pub(super) fn need_exact_shapes(ops: &HashSet<&str>) -> bool {
+    ops.iter().any(|op| SHAPE_SENSITIVE_OPS.binary_search(op).is_ok())
+}
+
+/// Operations whose kernels read a dimension of their input before they check its rank
+/// (`tensor_format.h`: "Check failed: … Invalid index from the dimension"), tried on libtensorflow
+/// 2.21 with oneDNN, and those that they are fused into. Sorted.
+const SHAPE_SENSITIVE_OPS: [&str; 7] = [
+    "Conv2D",
+    "Conv3D",
+    "DepthwiseConv2dNative",
+    "MaxPool3D",
+    "_FusedConv2D",
+    "_FusedConv3D",
+    "_FusedDepthwiseConv2dNative",
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,7 +302,8 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_read_only_operations_is_sorted() {
+    fn the_lists_of_operations_are_sorted() {
         assert!(READ_ONLY_OPS.is_sorted());
+        assert!(SHAPE_SENSITIVE_OPS.is_sorted());
     }
 }

@@ -271,6 +271,7 @@ fn signature(model: &Model, name: &str, method: &str, specs: [TensorSpec; 2]) ->
         images: ImageEncoding::Raw,
         takes_images: false,
         read_only: model.read_only,
+        exact_shapes: false,
     }
 }
 

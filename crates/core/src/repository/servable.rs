@@ -15,13 +15,11 @@ use crate::config::{BatchConfig, Images, ModelConfig};
 use crate::metrics::{Metrics, VersionMetrics};
 use tensorserve_platform::{
     Executable, LoadOptions, Platform, PlatformInfo, Profiled, RunOptions, has_marshalled_hooks,
+    synthetic_inputs,
 };
 use tensorserve_preprocessing::{ProcessingSteps, load_steps};
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{
-    Buffer, DType, DeclaredShape, ImageEncoding, Shape, Signature, StringsBuilder, Tensor,
-    TensorSpec, aligned_vec,
-};
+use tensorserve_tensor::{ImageEncoding, Signature, Tensor};
 use tensorserve_workers::Workers;
 use tensorserve_workers::handlers::Handlers;
 
@@ -392,6 +390,7 @@ impl Servable {
         let inputs = threads
             .run(cost, deadline, move |between| before.preprocess_in_turns(&inputs, between))
             .await?;
+        chain.model_signature().check_shapes(&inputs)?;
         let BatchOutput { outputs, timing } = queue.submit(inputs, deadline).await?;
         let (cost, behind) = (chain.postprocess_cost(&outputs), Arc::clone(chain));
         let outputs = threads.run(cost, deadline, move |_| behind.postprocess(outputs)).await?;
@@ -411,7 +410,9 @@ impl Servable {
         let Some(chain) = self.chain(index) else {
             return queue.warm(inputs, None);
         };
-        chain.postprocess(queue.warm(&chain.preprocess(inputs)?, None)?)
+        let prepared = chain.preprocess(inputs)?;
+        chain.model_signature().check_shapes(&prepared)?;
+        chain.postprocess(queue.warm(&prepared, None)?)
     }
 
     /// Runs for at most `timeout`, with a profile of every operation. Blocks.
@@ -431,6 +432,7 @@ impl Servable {
             return self.loaded.executable.profile(index, inputs, options);
         };
         let prepared = chain.preprocess(inputs)?;
+        chain.model_signature().check_shapes(&prepared)?;
         let (outputs, runs) = self.loaded.executable.profile(index, &prepared, options)?;
         Ok((chain.postprocess(outputs)?, runs))
     }
@@ -469,9 +471,9 @@ fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
 }
 
 /// Checks that there is one tensor for each declared input, and that requests can contain all
-/// declared dtypes. Dtypes and shapes are left to the runtime, which checks them against the graph:
-/// existing models declare wrong ones (TensorFlow Serving's half_plus_three takes strings for a
-/// declared float).
+/// declared dtypes. Dtypes, and shapes unless the signature insists on them, are left to the runtime,
+/// which checks them against the graph: existing models declare wrong ones (TensorFlow Serving's
+/// half_plus_three takes strings for a declared float).
 fn check(signature: &Signature, inputs: &[Tensor]) -> Result<()> {
     if inputs.len() != signature.inputs.len() {
         let (want, got) = (signature.inputs.len(), inputs.len());
@@ -479,7 +481,7 @@ fn check(signature: &Signature, inputs: &[Tensor]) -> Result<()> {
         return Err(Error::invalid(format!("signature {name:?} takes {want} inputs, not {got}")));
     }
     let Some(spec) = signature.inputs.iter().find(|spec| spec.dtype().is_none()) else {
-        return Ok(());
+        return signature.check_shapes(inputs);
     };
     let (alias, number) = (&spec.alias, spec.dtype_number);
     let message =
@@ -489,8 +491,7 @@ fn check(signature: &Signature, inputs: &[Tensor]) -> Result<()> {
 
 /// Runs a signature a few times on `rows` rows of synthetic inputs; fewer times if runs are slow.
 fn warm_size(signature: &Signature, queue: &BatchQueue, rows: usize) -> Result<()> {
-    let synthetic = signature.inputs.iter().map(|spec| synthetic_input(spec, signature, rows));
-    let Some(inputs) = synthetic.collect::<Option<Vec<Tensor>>>() else {
+    let Some(inputs) = synthetic_inputs(signature, rows) else {
         return Err(Error::invalid("its inputs are too large for synthetic inputs"));
     };
     let started = Instant::now();
@@ -501,64 +502,4 @@ fn warm_size(signature: &Signature, queue: &BatchQueue, rows: usize) -> Result<(
         }
     }
     Ok(())
-}
-
-/// A black PNG of one pixel.
-const PIXEL: &[u8] =
-    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\0\0\0\0:~\x9bU\0\0\0\n\
-IDATx\x9cc`\0\0\0\x02\0\x01H\xaf\xa4q\0\0\0\0IEND\xaeB`\x82";
-
-/// The same PNG as URL-safe base64.
-const PIXEL_BASE64: &[u8] =
-    b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK-\
-kcQAAAABJRU5ErkJggg==";
-
-/// A synthetic input: `rows` rows of zeros (of strings: a tiny image if the signature takes images,
-/// else empty strings) of the declared shape, with 1 for other variable dimensions. `None` if it
-/// would be large.
-fn synthetic_input(spec: &TensorSpec, signature: &Signature, rows: usize) -> Option<Tensor> {
-    const LARGEST: usize = 64 << 20;
-    let mut dims: Vec<i64> = match &spec.shape {
-        DeclaredShape::Dims(dims) => dims.iter().map(|(size, _)| (*size).max(1)).collect(),
-        DeclaredShape::UnknownRank | DeclaredShape::Missing => vec![1],
-    };
-    if spec.shape.is_batched() {
-        *dims.first_mut()? = i64::try_from(rows).ok()?;
-    }
-    let shape = Shape::new(&dims).ok()?;
-    let dtype = spec.dtype()?;
-    let count = shape.elements().ok()?;
-    let bytes = count.checked_mul(dtype.size().unwrap_or(PIXEL.len()))?;
-    if bytes > LARGEST {
-        return None;
-    }
-    if dtype != DType::String {
-        let mut zeros = aligned_vec::<u8>(0);
-        zeros.resize(bytes, 0);
-        return Tensor::numeric(dtype, shape, Buffer::new(Arc::new(zeros))).ok();
-    }
-    let text = match (signature.takes_images, signature.images) {
-        (false, _) => &[],
-        (true, ImageEncoding::Raw) => PIXEL,
-        (true, ImageEncoding::Base64Url) => PIXEL_BASE64,
-    };
-    let mut strings = StringsBuilder::default();
-    (0..count).for_each(|_| strings.push(text));
-    Tensor::from_strings(shape, strings).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_pixel_is_a_png() {
-        // Signature, chunk length and type; IEND and its checksum at the end.
-        assert!(PIXEL.starts_with(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"));
-        assert!(PIXEL.ends_with(b"IEND\xaeB`\x82"));
-        assert_eq!(PIXEL.len(), 67);
-        let mut text = Vec::new();
-        tensorserve_codec::base64::encode_url_safe(PIXEL, &mut text);
-        assert_eq!(text, PIXEL_BASE64);
-    }
 }
