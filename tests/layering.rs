@@ -19,6 +19,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("auth", &["os", "tensor"]),
     ("workers", &["os", "tensor"]),
     ("platform", &["tensor"]),
+    ("probe", &["os", "platform", "tensor"]),
     ("tensorflow", &["os", "platform", "proto", "tensor"]),
     ("onnx", &["platform", "tensor"]),
     ("tabular", &["codec", "platform", "tensor"]),
@@ -35,6 +36,7 @@ const UNSAFE_CRATES: &[&str] = &["os", "onnx", "tensorflow"];
 const FFI: &[&str] = &[
     "crates/onnx/src/ffi.rs",
     "crates/os/src/ffi.rs",
+    "crates/os/src/fork.rs",
     "crates/os/src/reads.rs",
     "crates/tensorflow/src/ffi.rs",
 ];

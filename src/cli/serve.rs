@@ -20,6 +20,7 @@ use tensorserve_auth as auth;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector, VersionState};
 use tensorserve_os as os;
 use tensorserve_platform::Platforms;
+use tensorserve_probe::probed;
 use tensorserve_tensor::error::{Error, Result};
 
 pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitCode> {
@@ -53,6 +54,10 @@ pub(super) fn serve(
     os::limit_malloc_arenas(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
     let platforms = platforms::built_in(config);
     let runtimes = runtimes(&platforms, &config.repository.sources)?;
+    let platforms = match &config.probe {
+        Some(probe) => probed(platforms, probe),
+        None => platforms,
+    };
     let server = Server::start(config, platforms)?;
     then(&server)?;
     let report = Report {

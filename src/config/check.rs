@@ -15,9 +15,9 @@ use super::units::{Bytes, List, Port, Span};
 use super::written::{Mistakes, Origins};
 use super::{
     AdminAccess, AuthConfig, BatchConfig, BatchMode, BatchParameters, BatcherConfig, Config, Cors,
-    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, ProtocolsConfig, RepositoryConfig,
-    SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TfsConfig,
-    VersionPolicy, VersionTransition, WorkersConfig,
+    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, ProbeConfig, ProtocolsConfig,
+    RepositoryConfig, SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig,
+    TfsConfig, VersionPolicy, VersionTransition, WorkersConfig,
 };
 #[cfg(feature = "tensorflow")]
 use super::{GpuConfig, TensorFlowConfig};
@@ -115,6 +115,7 @@ impl Check {
                 search: environment.library_directories("onnxruntime"),
                 intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
             },
+            probe: self.probe(server, environment),
             workers: self.workers(server, environment, cores),
             max_request_memory: self.max_request_memory(server.max_request_memory),
             shutdown: ShutdownConfig {
@@ -316,6 +317,19 @@ impl Check {
             batching_file: false,
             code: each.code.clone(),
         }
+    }
+
+    fn probe(&mut self, server: &ServerSettings, environment: &Environment) -> Option<ProbeConfig> {
+        let memory = server.load_probe_memory.map(|Bytes(size)| size);
+        let memory = memory.map(|size| self.at_least_one("load_probe_memory", Some(size), 1));
+        let cache = || environment.cache_directory().join("probes");
+        let config = ProbeConfig {
+            memory_limit: memory.and_then(|size| u64::try_from(size).ok()),
+            timeout: self.some_time("load_probe_timeout", server.load_probe_timeout, 600),
+            cache: server.load_probe_cache.clone().unwrap_or_else(cache),
+            gpu: server.load_probe_gpu.unwrap_or(false),
+        };
+        server.load_probe.unwrap_or(true).then_some(config)
     }
 
     fn workers(

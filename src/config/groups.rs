@@ -224,6 +224,23 @@ settings! {
         /// Delay before the first retry; it doubles with each retry, up to 1m [default: 5s]
         #[arg(value_name = "DURATION")]
         load_retry_interval: Span,
+        /// Load and run each new version in a child process first, so that a version that crashes
+        /// or hangs does not end the server [default: true]
+        #[arg(value_name = "BOOL", help_heading = "Load probe")]
+        load_probe: bool,
+        /// Maximum private memory of that process [default: the free memory]
+        #[arg(value_name = "SIZE", help_heading = "Load probe")]
+        load_probe_memory: Bytes,
+        /// Time limit for that process to load and run a version [default: 10m]
+        #[arg(value_name = "DURATION", help_heading = "Load probe")]
+        load_probe_timeout: Span,
+        /// Directory that remembers which versions have passed [default:
+        /// ~/.cache/tensorserve/probes]
+        #[arg(value_name = "PATH", help_heading = "Load probe")]
+        load_probe_cache: PathBuf,
+        /// Let that process use the GPUs [default: false]
+        #[arg(value_name = "BOOL", help_heading = "Load probe")]
+        load_probe_gpu: bool,
         /// Log level: error, warn, info, debug or trace, also per module, such as
         /// info,tensorserve_core=debug [default: info]
         #[arg(value_name = "LEVEL")]

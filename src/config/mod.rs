@@ -14,6 +14,7 @@ pub use tensorserve_core::config::{
 };
 #[cfg(feature = "onnx")]
 pub use tensorserve_onnx::OnnxConfig;
+pub use tensorserve_probe::ProbeConfig;
 pub use tensorserve_protocols::sagemaker::{
     Compatibility as SagemakerCompatibility, MultiModelConfig, SagemakerConfig,
 };
@@ -66,6 +67,8 @@ pub struct Config {
     /// ONNX Runtime.
     #[cfg(feature = "onnx")]
     pub onnx: OnnxConfig,
+    /// How versions are probed before they are loaded; `None` if they are not.
+    pub probe: Option<ProbeConfig>,
     /// Python processes that run models' handlers.
     pub workers: WorkersConfig,
     /// The memory that all requests may use together, in bytes.

@@ -38,6 +38,7 @@ mod entry_points;
 mod https;
 mod lifecycle;
 mod live_batching;
+mod load_probe;
 mod memory;
 mod model_server;
 mod model_server_models;

@@ -19,7 +19,7 @@ use std::mem::{self, ManuallyDrop};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use libloading::Library;
 use smallvec::SmallVec;
@@ -187,20 +187,27 @@ const INLINE_DIMS: usize = 4;
 pub(super) struct OnnxApi {
     functions: Functions,
     version: String,
+    /// Created for the first model: an environment has a thread, and processes for load probes are
+    /// forked from one without threads.
+    objects: OnceLock<OnnxObjects>,
+    /// Never closed: the library leaves threads and exit handlers behind, which would then run in
+    /// unmapped memory. Its objects are therefore never freed either.
+    _library: ManuallyDrop<Library>,
+}
+
+/// The library's objects that exist once in a process.
+struct OnnxObjects {
     env: *mut OrtEnv,
     /// Describes CPU memory.
     memory: *mut OrtMemoryInfo,
     allocator: *mut OrtAllocator,
-    /// Never closed: the library leaves threads and exit handlers behind, which would then run in
-    /// unmapped memory. `env` and `memory` are therefore never freed either.
-    _library: ManuallyDrop<Library>,
 }
 
-// SAFETY: environment, memory description and default allocator are not changed after
-// `initialize`, and the library may use them from any thread.
-unsafe impl Send for OnnxApi {}
+// SAFETY: environment, memory description and default allocator are not changed once they exist, and
+// the library may use them from any thread.
+unsafe impl Send for OnnxObjects {}
 // SAFETY: as above.
-unsafe impl Sync for OnnxApi {}
+unsafe impl Sync for OnnxObjects {}
 
 /// Why the library was not opened.
 #[derive(Debug)]
@@ -250,14 +257,20 @@ impl OnnxApi {
         // SAFETY: the table comes from the library, and `are_in` has found all functions in it.
         let functions = unsafe { Functions::from_table(table) };
         let library = ManuallyDrop::new(library);
-        let (env, memory, allocator) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-        let mut api = OnnxApi { functions, version, env, memory, allocator, _library: library };
-        api.initialize().map_err(|error| OpenError::Unsupported(error.to_string()))?;
-        Ok(Arc::new(api))
+        Ok(Arc::new(OnnxApi { functions, version, objects: OnceLock::new(), _library: library }))
     }
 
-    /// Creates the objects that exist once in a process.
-    fn initialize(&mut self) -> Result<()> {
+    /// The objects that exist once in a process; they are created on first use.
+    fn objects(&self) -> Result<&OnnxObjects> {
+        if let Some(objects) = self.objects.get() {
+            return Ok(objects);
+        }
+        // Where two threads create them, the library counts the references, and one set is unused.
+        let created = self.create_objects()?;
+        Ok(self.objects.get_or_init(|| created))
+    }
+
+    fn create_objects(&self) -> Result<OnnxObjects> {
         let Functions { create_env, create_cpu_memory_info, default_allocator, .. } =
             self.functions;
         let (mut env, mut memory) = (ptr::null_mut(), ptr::null_mut());
@@ -274,8 +287,7 @@ impl OnnxApi {
             ))?;
             self.check(default_allocator(&raw mut allocator))?;
         }
-        (self.env, self.memory, self.allocator) = (env, memory, allocator);
-        Ok(())
+        Ok(OnnxObjects { env, memory, allocator })
     }
 
     /// The library's version, for example `1.31.1`.
@@ -380,18 +392,14 @@ impl OnnxSession {
     /// the number.
     pub(super) fn load(api: &Arc<OnnxApi>, source: &ModelSource, threads: usize) -> Result<Self> {
         let options = SessionOptions::new(api, threads)?;
+        let env = api.objects()?.env;
         let mut raw = ptr::null_mut();
         let status = match source {
             ModelSource::File(path) => {
                 let path = path_c_string(path)?;
                 // SAFETY: environment, path and options are live during the call.
                 unsafe {
-                    (api.functions.create_session)(
-                        api.env,
-                        path.as_ptr(),
-                        options.raw,
-                        &raw mut raw,
-                    )
+                    (api.functions.create_session)(env, path.as_ptr(), options.raw, &raw mut raw)
                 }
             }
             ModelSource::Bytes(bytes, folder) => {
@@ -400,7 +408,7 @@ impl OnnxSession {
                 // copies the bytes that it needs afterwards.
                 unsafe {
                     (api.functions.create_session_from_array)(
-                        api.env,
+                        env,
                         bytes.as_ptr().cast(),
                         bytes.len(),
                         options.raw,
@@ -586,6 +594,7 @@ impl OwnedValue {
     fn from_tensor(api: &Arc<OnnxApi>, tensor: &Tensor) -> Result<Self> {
         let dims = tensor.shape().dims();
         let element_type = types::element_type(tensor.dtype());
+        let objects = api.objects()?;
         let mut raw = ptr::null_mut();
         let status = match tensor.data() {
             Data::Numeric(buffer) => {
@@ -593,7 +602,7 @@ impl OwnedValue {
                 // SAFETY: shape and data are live; the data is only read (see `OnnxSession::run`).
                 unsafe {
                     (api.functions.create_tensor_over)(
-                        api.memory,
+                        objects.memory,
                         bytes.as_ptr().cast_mut().cast(),
                         bytes.len(),
                         dims.as_ptr(),
@@ -606,7 +615,7 @@ impl OwnedValue {
             // SAFETY: the allocator is never freed, and the shape is live during the call.
             Data::Strings(_) => unsafe {
                 (api.functions.create_tensor)(
-                    api.allocator,
+                    objects.allocator,
                     dims.as_ptr(),
                     dims.len(),
                     element_type,

@@ -1,5 +1,5 @@
 //! Direct calls of the operating system: the C library (`ffi`), file reads that let other threads
-//! run in between (`reads`), and memory sizes ([`machine`]).
+//! run in between (`reads`), forked processes ([`fork`]), and memory sizes ([`machine`]).
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,
@@ -7,6 +7,7 @@
 )]
 
 mod ffi;
+pub mod fork;
 pub mod machine;
 #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 mod reads;

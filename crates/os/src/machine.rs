@@ -40,6 +40,12 @@ pub fn resident_memory(pid: Option<u32>) -> Option<u64> {
     read_field(&format!("/proc/{pid}/status"), "VmRSS:")
 }
 
+/// The private memory that this process has allocated, in bytes, whether used or not.
+#[must_use]
+pub fn private_memory() -> Option<u64> {
+    read_field("/proc/self/status", "VmData:")
+}
+
 /// The number in a kernel file that holds nothing else.
 fn read_number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()

@@ -9,6 +9,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,8 @@ pub trait Platform: Send + Sync {
         InputStyle::Rows
     }
 
-    /// The runtime's own version and kind for `--version` and the start-up lines.
+    /// The runtime's own version and kind for `--version` and the start-up lines. Starts no thread:
+    /// the process that load probes are forked from is started afterwards.
     ///
     /// # Errors
     /// If the runtime is not installed; the message says how to install it.
@@ -192,6 +194,18 @@ pub struct RunOptions {
     /// few microseconds; `None` runs on the calling thread.
     pub timeout: Option<Duration>,
 }
+
+/// The cause of a failed load that would fail again with the same files: trying again is of no use.
+#[derive(Debug)]
+pub struct EndedProcess;
+
+impl fmt::Display for EndedProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the version ends or blocks the process that loads it")
+    }
+}
+
+impl std::error::Error for EndedProcess {}
 
 /// A loaded model. Running blocks the calling thread; any number may run at once.
 pub trait Executable: Send + Sync {

@@ -29,6 +29,8 @@ pub fn tensorserve<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
     }
     // Servers in the test process have set this variable.
     command.env_remove("TF_CPP_MIN_LOG_LEVEL");
+    // Not that of the user who runs the tests.
+    command.env("TENSORSERVE_LOAD_PROBE_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/probes"));
     command.args(arguments);
     command
 }

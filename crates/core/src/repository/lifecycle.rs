@@ -27,6 +27,7 @@ use super::servable::Servable;
 use super::version::Version;
 use super::{RepositoryShared, VersionState, policy};
 use crate::config::SourceConfig;
+use tensorserve_platform::EndedProcess;
 use tensorserve_tensor::error::{Error, Result};
 
 mod batching;
@@ -289,7 +290,9 @@ impl LifecycleManager {
         }
         let first = self.shared.config.load_retry_interval;
         if let Some(version) = self.version(key) {
-            version.attempts += 1;
+            let is_final =
+                std::error::Error::source(&error).is_some_and(|e| e.is::<EndedProcess>());
+            version.attempts = if is_final { u32::MAX } else { version.attempts + 1 };
             version.retry_at = Instant::now() + policy::retry_delay(version.attempts, first);
             version.set_state(VersionState::Failed(error));
         }

@@ -200,7 +200,7 @@ impl Version {
                 if self.failure().is_none_or(|before| before.message() != error.message()) {
                     log::error!("{}: cannot be loaded: {error}", self.folder.display());
                 }
-                self.attempts += 1;
+                self.attempts = self.attempts.saturating_add(1);
                 self.retry_at = Instant::now() + LONGEST_RETRY;
                 self.set_state(VersionState::Failed(error));
             }

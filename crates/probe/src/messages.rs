@@ -1,0 +1,72 @@
+//! What the server, the host, a monitor and a child tell each other: JSON, one message per datagram
+//! or line.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tensorserve_platform::LoadOptions;
+use tensorserve_tensor::ImageEncoding;
+
+/// A request to probe a version.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ProbeRequest {
+    /// Its number, for the report.
+    pub(crate) id: u64,
+    /// The name of the platform.
+    pub(crate) platform: String,
+    pub(crate) folder: PathBuf,
+    pub(crate) tags: Vec<String>,
+    pub(crate) threads: usize,
+    /// Whether images are passed as base64; `None` detects it.
+    pub(crate) base64_images: Option<bool>,
+}
+
+impl ProbeRequest {
+    pub(crate) fn options(&self) -> LoadOptions {
+        let images = |base64| if base64 { ImageEncoding::Base64Url } else { ImageEncoding::Raw };
+        LoadOptions {
+            tags: self.tags.clone(),
+            threads: self.threads,
+            images: self.base64_images.map(images),
+        }
+    }
+}
+
+/// The progress of a child, a line each.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Progress {
+    /// It begins to load the version.
+    Loading,
+    /// It begins to run this signature on synthetic inputs of the declared shapes.
+    Running(String),
+    /// All signatures have run.
+    Ran,
+    /// It begins to run a signature on another shape: which one, in words.
+    Trying(String),
+    /// All trials are over, or the time for them is.
+    Tried,
+    /// The version cannot be loaded: the load itself will report it.
+    Refused,
+    /// The version needs more memory than there is; the runtime's message.
+    OutOfMemory(String),
+}
+
+/// The result of a probe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum ProbeOutcome {
+    /// It can be loaded. The text describes the input for which its process ended, if there was one.
+    Passed { ended_by: Option<String> },
+    /// It cannot be loaded, and says so itself.
+    Refused,
+    /// It needs more memory than there is.
+    OutOfMemory(String),
+    /// It crashed or took too long.
+    Failed(String),
+}
+
+/// The report of a monitor.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ProbeReport {
+    pub(crate) id: u64,
+    pub(crate) outcome: ProbeOutcome,
+}

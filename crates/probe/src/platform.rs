@@ -1,0 +1,137 @@
+//! A platform that probes each version before it loads it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tensorserve_platform::{
+    Completeness, CustomOps, EndedProcess, InputStyle, Inspection, LoadOptions, Loaded, Place,
+    Platform,
+};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+use crate::link::HostLink;
+use crate::messages::ProbeOutcome;
+use crate::verdicts::{Verdict, Verdicts};
+
+pub(crate) struct ProbedPlatform {
+    inner: Arc<dyn Platform>,
+    link: Arc<HostLink>,
+    verdicts: Arc<Verdicts>,
+}
+
+impl ProbedPlatform {
+    pub(crate) fn new(
+        inner: Arc<dyn Platform>,
+        link: Arc<HostLink>,
+        verdicts: Arc<Verdicts>,
+    ) -> Self {
+        ProbedPlatform { inner, link, verdicts }
+    }
+
+    /// The remembered verdict on a version, or that of a probe.
+    fn verdict(&self, folder: &Path, options: &LoadOptions) -> Result<Verdict> {
+        // Without a runtime or with unreadable files there is nothing to probe: the load reports it.
+        let Ok(runtime) = self.inner.describe() else {
+            return Ok(Verdict::default());
+        };
+        let Ok(files) = self.verdicts.fingerprint(&*self.inner, &runtime, folder, options) else {
+            return Ok(Verdict::default());
+        };
+        if let Some(known) = self.verdicts.known(&files) {
+            return Ok(known);
+        }
+        let started = Instant::now();
+        let outcome = self.link.probe(self.inner.name(), folder, options);
+        let verdict = judged(outcome, folder, started)?;
+        if let Some(verdict) = verdict {
+            self.verdicts.remember(&files, verdict);
+        }
+        Ok(verdict.unwrap_or_default())
+    }
+}
+
+/// The verdict of a probe; `None` if there is none, and the version is loaded all the same.
+fn judged(
+    outcome: io::Result<ProbeOutcome>,
+    folder: &Path,
+    started: Instant,
+) -> Result<Option<Verdict>> {
+    let (folder, time) = (folder.display(), started.elapsed().as_millis());
+    match outcome {
+        Ok(ProbeOutcome::Passed { ended_by: None }) => {
+            log::info!("{folder}: passed the load probe in {time} ms");
+            Ok(Some(Verdict::default()))
+        }
+        Ok(ProbeOutcome::Passed { ended_by: Some(input) }) => {
+            log::info!(
+                "{folder}: passed the load probe in {time} ms; requests must have the declared \
+                 shapes, because of {input}"
+            );
+            Ok(Some(Verdict { exact_shapes: true }))
+        }
+        Ok(ProbeOutcome::Refused) => Ok(None),
+        Ok(ProbeOutcome::OutOfMemory(why)) => Err(Error::new(Code::ResourceExhausted, why)),
+        Ok(ProbeOutcome::Failed(why)) => {
+            Err(Error::new(Code::FailedPrecondition, why).with_source(EndedProcess))
+        }
+        Err(error) => {
+            log::warn!("{folder}: loaded without a probe: {error}");
+            Ok(None)
+        }
+    }
+}
+
+impl Platform for ProbedPlatform {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn title(&self) -> &'static str {
+        self.inner.title()
+    }
+
+    fn input_style(&self) -> InputStyle {
+        self.inner.input_style()
+    }
+
+    fn describe(&self) -> Result<String> {
+        self.inner.describe()
+    }
+
+    fn custom_ops(&self) -> Vec<CustomOps> {
+        self.inner.custom_ops()
+    }
+
+    fn recognises(&self, place: &Place) -> bool {
+        self.inner.recognises(place)
+    }
+
+    fn has_folders(&self) -> bool {
+        self.inner.has_folders()
+    }
+
+    fn takes_threads(&self) -> bool {
+        self.inner.takes_threads()
+    }
+
+    fn check(&self, folder: &Path) -> Completeness {
+        self.inner.check(folder)
+    }
+
+    fn inspect(&self, folder: &Path, options: &LoadOptions) -> Result<Inspection> {
+        self.inner.inspect(folder, options)
+    }
+
+    fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded> {
+        let verdict = self.verdict(folder, options)?;
+        let mut loaded = self.inner.load(folder, options)?;
+        if verdict.exact_shapes {
+            for signature in &mut loaded.signatures {
+                signature.exact_shapes = true;
+            }
+        }
+        Ok(loaded)
+    }
+}
