@@ -3,8 +3,8 @@
 use super::rows::FeatureRows;
 use tensorserve_tensor::error::{Error, Result};
 
-/// The values that an estimator accepts. An ensemble accepts the least of what its members accept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The values that an estimator accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcceptedValues {
     /// Finite numbers.
     Finite,
@@ -38,11 +38,9 @@ impl ValueCheck {
 fn check_values(rows: FeatureRows, accepted: AcceptedValues) -> Result<()> {
     // If the sum of all is finite, each is: no need to look at them one by one.
     let sum: f64 = rows.values.iter().map(|value| value.abs()).sum();
-    let is_single =
-        matches!(accepted, AcceptedValues::FiniteSingle | AcceptedValues::FiniteOrNanSingle);
     if accepted == AcceptedValues::Any
         || sum <= f64::from(f32::MAX)
-        || (sum.is_finite() && !is_single)
+        || (sum.is_finite() && !accepted.is_single())
     {
         return Ok(());
     }
@@ -69,6 +67,25 @@ impl AcceptedValues {
             self,
             AcceptedValues::FiniteOrNan | AcceptedValues::FiniteOrNanSingle | AcceptedValues::Any
         )
+    }
+
+    fn is_single(self) -> bool {
+        matches!(self, AcceptedValues::FiniteSingle | AcceptedValues::FiniteOrNanSingle)
+    }
+
+    /// The values that both accept.
+    pub(super) fn both(self, other: Self) -> Self {
+        match (self, other) {
+            (AcceptedValues::Any, accepted) | (accepted, AcceptedValues::Any) => return accepted,
+            _ => {}
+        }
+        let is_single = self.is_single() || other.is_single();
+        match (self.allows_nan() && other.allows_nan(), is_single) {
+            (true, true) => AcceptedValues::FiniteOrNanSingle,
+            (true, false) => AcceptedValues::FiniteOrNan,
+            (false, true) => AcceptedValues::FiniteSingle,
+            (false, false) => AcceptedValues::Finite,
+        }
     }
 
     fn allows(self, value: f64) -> bool {

@@ -229,9 +229,14 @@ impl Classifier for ClassifierEnsemble {
     }
 }
 
-/// What all members accept.
-fn accepted_by_all(members: &[EnsembleMember]) -> AcceptedValues {
-    members.iter().map(|member| member.model.accepts()).min().unwrap_or(AcceptedValues::Finite)
+/// What the ensemble and all members accept. AdaBoost checks its input itself; the others leave it to
+/// their members.
+fn accepted_by_all(estimator: &Estimator, members: &[EnsembleMember]) -> AcceptedValues {
+    let own = match estimator.class() {
+        "AdaBoostClassifier" | "AdaBoostRegressor" => AcceptedValues::Finite,
+        _ => AcceptedValues::Any,
+    };
+    members.iter().fold(own, |accepted, member| accepted.both(member.model.accepts()))
 }
 
 fn have_probabilities(members: &[EnsembleMember]) -> bool {
@@ -248,7 +253,7 @@ fn classifier_ensemble(
     let labels = estimator.labels()?;
     match_classes(estimator, &mut members, &labels)?;
     let classes = labels.len();
-    let accepts = accepted_by_all(&members);
+    let accepts = accepted_by_all(estimator, &members);
     let is_ada_boost = false;
     let model =
         ClassifierEnsemble { features, members, classes, aggregation, is_ada_boost, accepts };
@@ -400,7 +405,7 @@ fn regressor_ensemble(
     if !have_one_output {
         return Err(estimator.unsupported("a member that does not predict a single number"));
     }
-    let accepts = accepted_by_all(&members);
+    let accepts = accepted_by_all(estimator, &members);
     Ok(Predictor::regressor(RegressorEnsemble { features, members, is_median, accepts }))
 }
 

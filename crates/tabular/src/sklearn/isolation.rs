@@ -2,7 +2,7 @@
 
 use super::accepted::AcceptedValues;
 use super::estimator::{ClassLabels, Estimator};
-use super::forest::{accepted, count_features, members};
+use super::forest::{count_features, members};
 use super::model::{ClassScores, Classifier, FeatureRows, Predictor};
 use super::tree::{PickledTree, SklearnTrees, read_estimator_columns, to_single_precision};
 use tensorserve_tensor::error::Result;
@@ -23,7 +23,7 @@ struct IsolationForest {
     /// The sum of depths that corresponds to a score of -0.5.
     average_depth_sum: f64,
     offset: f64,
-    allows_missing: bool,
+    accepts: AcceptedValues,
 }
 
 impl Classifier for IsolationForest {
@@ -32,7 +32,7 @@ impl Classifier for IsolationForest {
     }
 
     fn accepts(&self) -> AcceptedValues {
-        accepted(self.allows_missing)
+        self.accepts
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
@@ -70,10 +70,8 @@ pub(super) fn read(estimator: &Estimator) -> Result<Predictor> {
     let features = count_features(estimator, estimator)?;
     let columns = read_estimator_columns(estimator, features)?;
     let mut trees = SklearnTrees::new(features, 1);
-    let mut allows_missing = true;
     for (number, member) in members.iter().enumerate() {
         let tree = PickledTree::read(member)?;
-        allows_missing &= tree.has_missing && !estimator.is_older_than(1, 6);
         let samples = tree.sample_counts(member)?;
         let columns = columns.as_ref().and_then(|columns| columns.get(number));
         trees.add(member, &tree.nodes, columns.map(Vec::as_slice), |node, depth, out| {
@@ -84,7 +82,12 @@ pub(super) fn read(estimator: &Estimator) -> Result<Predictor> {
     }
     let samples = estimator.number(&["max_samples_", "_max_samples"])?;
     let average_depth_sum = members.len() as f64 * average_depth(samples);
-    let model = IsolationForest { trees, average_depth_sum, offset, allows_missing };
+    // Since 1.6, neither the forest nor its trees check values.
+    let accepts = match estimator.is_older_than(1, 6) {
+        true => AcceptedValues::FiniteSingle,
+        false => AcceptedValues::Any,
+    };
+    let model = IsolationForest { trees, average_depth_sum, offset, accepts };
     let labels = ClassLabels::Ints(vec![OUTLIER, INLIER]);
     Ok(Predictor::classifier(model, labels, ClassScores::None))
 }

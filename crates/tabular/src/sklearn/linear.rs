@@ -125,6 +125,9 @@ struct LinearClassifier {
     function: DecisionFunction,
     classes: usize,
     method: ProbabilityMethod,
+    /// Whether the probabilities are uniform if the logistic function of each value is 0: since 1.9.
+    /// Before, they are NaN.
+    is_uniform_at_zero: bool,
 }
 
 impl Classifier for LinearClassifier {
@@ -179,7 +182,9 @@ impl LinearClassifier {
             }
         }
         let sum: f64 = scores.iter().sum();
-        if sum == 0.0 && self.method == ProbabilityMethod::ModifiedHuber {
+        let is_uniform_at_zero =
+            self.is_uniform_at_zero || self.method == ProbabilityMethod::ModifiedHuber;
+        if sum == 0.0 && is_uniform_at_zero {
             let uniform = 1.0 / scores.len() as f64;
             return scores.fill(uniform);
         }
@@ -224,7 +229,9 @@ pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
         }
         _ => (ProbabilityMethod::None, ClassScores::None),
     };
-    Ok(Predictor::classifier(LinearClassifier { function, classes, method }, labels, scores))
+    let is_uniform_at_zero = !estimator.is_older_than(1, 9);
+    let model = LinearClassifier { function, classes, method, is_uniform_at_zero };
+    Ok(Predictor::classifier(model, labels, scores))
 }
 
 /// Whether a logistic regression was fitted for each class against the rest, or for all together.

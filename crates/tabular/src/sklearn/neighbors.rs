@@ -2,7 +2,7 @@
 
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
-use super::numeric::{argmax, indicator};
+use super::numeric::{argmax, dot, indicator};
 use tensorserve_tensor::error::Result;
 
 /// A distance between two rows.
@@ -234,6 +234,8 @@ struct ClusterCenters {
     features: usize,
     /// One center after the other.
     centers: Vec<f64>,
+    /// The square of the norm of each center.
+    squared_norms: Vec<f64>,
     count: usize,
 }
 
@@ -245,9 +247,11 @@ impl Classifier for ClusterCenters {
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
         let scores = scores.chunks_exact_mut(self.count);
         for ((row, class), scores) in rows.iter().zip(classes).zip(scores) {
-            let centers = self.centers.chunks_exact(self.features);
-            for (score, center) in scores.iter_mut().zip(centers) {
-                *score = -Metric::Euclidean.reduced_distance(row, center);
+            let centers = self.centers.chunks_exact(self.features).zip(&self.squared_norms);
+            for (score, (center, squared_norm)) in scores.iter_mut().zip(centers) {
+                // Without the square of the row, which is the same for all centers and would hide
+                // what differs if the row is far away.
+                *score = 2.0 * dot(row, center) - squared_norm;
             }
             *class = argmax(scores);
         }
@@ -261,6 +265,8 @@ pub(super) fn clusters(estimator: &Estimator) -> Result<Predictor> {
     if count == 0 {
         return Err(estimator.damaged("cluster_centers_ is empty"));
     }
-    let model = ClusterCenters { features: centers.columns, centers: centers.values, count };
+    let squared_norms = centers.iter().map(|center| dot(center, center)).collect();
+    let (features, centers) = (centers.columns, centers.values);
+    let model = ClusterCenters { features, centers, squared_norms, count };
     Ok(Predictor::classifier(model, ClassLabels::range(count), ClassScores::None))
 }

@@ -36,15 +36,10 @@ pub(super) fn log_softmax(scores: &mut [f64]) {
     scores.iter_mut().for_each(|score| *score -= log);
 }
 
-/// The logistic function.
+/// The logistic function, as SciPy computes it: 0 from where the exponential overflows (-709.8), not
+/// only from where the result underflows (-745.1).
 pub(super) fn logistic(x: f64) -> f64 {
-    match x >= 0.0 {
-        true => 1.0 / (1.0 + (-x).exp()),
-        false => {
-            let e = x.exp();
-            e / (1.0 + e)
-        }
-    }
+    1.0 / (1.0 + (-x).exp())
 }
 
 /// The dot product, as four partial sums, which a processor adds in parallel.

@@ -136,6 +136,8 @@ pub(super) fn max_abs(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
 struct Normalizer {
     columns: usize,
     norm: Norm,
+    /// A row with a smaller norm, or with a norm of 0, stays as it is.
+    least_norm: f64,
 }
 
 #[derive(Clone, Copy)]
@@ -161,7 +163,7 @@ impl Transformer for Normalizer {
                 Norm::L2 => dot(row, row).sqrt(),
                 Norm::Max => row.iter().map(|x| x.abs()).fold(0.0, f64::max),
             };
-            let norm = if norm == 0.0 { 1.0 } else { norm };
+            let norm = if norm == 0.0 || norm < self.least_norm { 1.0 } else { norm };
             to.iter_mut().zip(row).for_each(|(to, x)| *to = x / norm);
         }
         Ok(())
@@ -176,7 +178,8 @@ pub(super) fn normalizer(estimator: &Estimator, columns: usize) -> Result<Box<dy
         "max" => Norm::Max,
         other => return Err(estimator.damaged(format_args!("norm={other:?} is not valid"))),
     };
-    Ok(Box::new(Normalizer { columns, norm }))
+    let least_norm = if estimator.is_older_than(1, 0) { 0.0 } else { 10.0 * f64::EPSILON };
+    Ok(Box::new(Normalizer { columns, norm, least_norm }))
 }
 
 /// 1 for a value above the threshold, else 0.

@@ -12,17 +12,22 @@ const SPARSE_THRESHOLD: f64 = 1e-5;
 struct ColumnSelection {
     features: usize,
     kept: Vec<usize>,
+    accepts: AcceptedValues,
 }
 
 impl ColumnSelection {
     /// Keeps the columns whose element in `mask` is true.
-    fn boxed(estimator: &Estimator, mask: &[bool]) -> Result<Box<dyn Transformer>> {
+    fn boxed(
+        estimator: &Estimator,
+        mask: &[bool],
+        accepts: AcceptedValues,
+    ) -> Result<Box<dyn Transformer>> {
         let kept: Vec<usize> =
             mask.iter().enumerate().filter(|(_, kept)| **kept).map(|(column, _)| column).collect();
         if kept.is_empty() {
             return Err(estimator.unsupported("a selection of no columns"));
         }
-        Ok(Box::new(ColumnSelection { features: mask.len(), kept }))
+        Ok(Box::new(ColumnSelection { features: mask.len(), kept, accepts }))
     }
 }
 
@@ -36,7 +41,7 @@ impl Transformer for ColumnSelection {
     }
 
     fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::FiniteOrNan
+        self.accepts
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
@@ -59,7 +64,11 @@ fn read_scores(estimator: &Estimator) -> Result<Vec<f64>> {
 pub(super) fn k_best(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     let scores = read_scores(estimator)?;
     if estimator.attribute(&["k"])?.text() == Some("all") {
-        return ColumnSelection::boxed(estimator, &vec![true; scores.len()]);
+        return ColumnSelection::boxed(
+            estimator,
+            &vec![true; scores.len()],
+            AcceptedValues::Finite,
+        );
     }
     let k = estimator.count(&["k"])?;
     let mut order: Vec<(f64, usize)> = scores.iter().copied().zip(0..).collect();
@@ -70,7 +79,7 @@ pub(super) fn k_best(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
             *kept = true;
         }
     }
-    ColumnSelection::boxed(estimator, &mask)
+    ColumnSelection::boxed(estimator, &mask, AcceptedValues::Finite)
 }
 
 /// `SelectPercentile`: the columns with scores above a percentile, and the first of those that equal
@@ -82,7 +91,11 @@ pub(super) fn percentile(estimator: &Estimator) -> Result<Box<dyn Transformer>> 
         return Err(estimator.damaged(format_args!("percentile={percentile} is not valid")));
     }
     if percentile == 100.0 {
-        return ColumnSelection::boxed(estimator, &vec![true; scores.len()]);
+        return ColumnSelection::boxed(
+            estimator,
+            &vec![true; scores.len()],
+            AcceptedValues::Finite,
+        );
     }
     let threshold = interpolated_percentile(&scores, 100.0 - percentile);
     let mut mask: Vec<bool> = scores.iter().map(|score| *score > threshold).collect();
@@ -94,7 +107,7 @@ pub(super) fn percentile(estimator: &Estimator) -> Result<Box<dyn Transformer>> 
             left -= 1;
         }
     }
-    ColumnSelection::boxed(estimator, &mask)
+    ColumnSelection::boxed(estimator, &mask, AcceptedValues::Finite)
 }
 
 /// The percentile of `scores`, interpolated linearly as by `numpy.percentile`, which returns the
@@ -132,22 +145,29 @@ pub(super) fn by_p_value(estimator: &Estimator) -> Result<Box<dyn Transformer>> 
             values.iter().map(|p| largest.is_some_and(|largest| *p <= largest)).collect()
         }
     };
-    ColumnSelection::boxed(estimator, &mask)
+    ColumnSelection::boxed(estimator, &mask, AcceptedValues::Finite)
 }
 
-/// `VarianceThreshold`: the columns with a larger variance.
+/// `VarianceThreshold`: the columns with a larger variance. It allows NaN, and then checks no value.
 pub(super) fn variance_threshold(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     let variances = estimator.vector(&["variances_"])?;
     let threshold = estimator.number(&["threshold"])?;
     let mask: Vec<bool> = variances.iter().map(|variance| *variance > threshold).collect();
-    ColumnSelection::boxed(estimator, &mask)
+    ColumnSelection::boxed(estimator, &mask, AcceptedValues::Any)
 }
 
-/// `RFE`, `RFECV` and `SequentialFeatureSelector`: the columns that fitting has selected.
+/// `RFE`, `RFECV` and `SequentialFeatureSelector`: the columns that fitting has selected. They accept
+/// what their estimator accepts: a linear one, finite numbers.
 pub(super) fn by_support(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     let support = estimator.vector(&["support_"])?;
     let mask: Vec<bool> = support.into_iter().map(|kept| kept != 0.0).collect();
-    ColumnSelection::boxed(estimator, &mask)
+    let fitted = estimator.find(&["estimator_"]);
+    let accepts = match fitted.is_some_and(|fitted| fitted.attribute("coef_").is_some()) {
+        true => AcceptedValues::Finite,
+        // The steps that follow check the columns that are kept.
+        false => AcceptedValues::Any,
+    };
+    ColumnSelection::boxed(estimator, &mask, accepts)
 }
 
 /// `SelectFromModel`: the columns with large coefficients in a model.
@@ -175,7 +195,7 @@ pub(super) fn from_model(estimator: &Estimator) -> Result<Box<dyn Transformer>> 
             }
         }
     }
-    ColumnSelection::boxed(estimator, &mask)
+    ColumnSelection::boxed(estimator, &mask, AcceptedValues::Finite)
 }
 
 /// The threshold for importances: a number, or a multiple of their mean or median.

@@ -1,5 +1,5 @@
 //! Models of scikit-learn 1.9.1 and 1.2.2 with its predictions (`tests/cases/sklearn_models.py`),
-//! and existing model files.
+//! also for extreme values (`tests/cases/sklearn_extremes.py`), and existing model files.
 #![allow(clippy::wildcard_enum_match_arm)] // Any other value fails the test.
 
 use std::fs;
@@ -94,7 +94,8 @@ fn compare(name: &str, output: &str, got: &Tensor, want: &Json) {
     for (got, want) in got.iter().zip(want) {
         let want = want.as_bool().map_or_else(|| number(want), |flag| f64::from(u8::from(flag)));
         let near = (got - want).abs() <= 1e-9 * want.abs().max(1e-3);
-        assert!(near || *got == want, "{name}: {output} is {got}, not {want}");
+        let is_same = near || *got == want || (got.is_nan() && want.is_nan());
+        assert!(is_same, "{name}: {output} is {got}, not {want}");
     }
 }
 
@@ -126,6 +127,50 @@ fn models_of_a_new_version_predict_what_they_do_there() {
 #[test]
 fn models_of_an_older_version_predict_what_they_do_there() {
     check("1.2.2", 150);
+}
+
+/// Rows of extreme values, and what a model predicts for each; `None` for a row that scikit-learn
+/// refuses.
+#[derive(Deserialize)]
+struct Extremes {
+    name: String,
+    rows: Vec<Vec<Json>>,
+    expected: Vec<Option<std::collections::BTreeMap<String, Json>>>,
+}
+
+fn check_extremes(version: &str) {
+    let path = project(&format!("tests/cases/sklearn-extremes-{version}.json.gz"));
+    let file = flate2::read::GzDecoder::new(fs::File::open(path).expect("cases"));
+    let all: Vec<Extremes> = serde_json::from_reader(file).expect("cases");
+    let models = cases(version);
+    assert_eq!(models.len(), all.len(), "rows for each model");
+    for ((case, file), extremes) in models.into_iter().zip(all) {
+        assert_eq!(case.name, extremes.name);
+        let model = model(file).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        for (row, want) in extremes.rows.iter().zip(extremes.expected) {
+            let name = format!("{version} {} of {row:?}", case.name);
+            match (predict(&model, input(std::slice::from_ref(row))), want) {
+                (Err(_), None) => {}
+                (Ok(got), Some(want)) => {
+                    for ((output, got), want) in got.iter().zip(want.values()) {
+                        compare(&name, output, got, want);
+                    }
+                }
+                (Ok(_), None) => panic!("{name}: not refused"),
+                (Err(error), Some(_)) => panic!("{name}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn extreme_values_are_predicted_as_by_a_new_version() {
+    check_extremes("1.9.1");
+}
+
+#[test]
+fn extreme_values_are_predicted_as_by_an_older_version() {
+    check_extremes("1.2.2");
 }
 
 /// An encoder of one column with the categories 1 and 3.
