@@ -193,6 +193,35 @@ fn the_list_comes_in_pages_where_they_are_asked_for() {
 }
 
 #[test]
+fn errors_name_the_archive_and_not_where_it_was_unpacked() {
+    let endpoint = Endpoint::start(|_| ());
+    let unpacked_below = std::env::temp_dir().join("tensorserve-");
+    let file = |path: &str| (path.to_owned(), b"damaged".to_vec());
+    let archives = [
+        ("damaged", vec![file("1/saved_model.pb")]),
+        ("two", vec![file("a/1/saved_model.pb"), file("b/1/saved_model.pb")]),
+        ("twice", vec![file("a"), file("a/saved_model.pb")]),
+    ];
+    for (name, files) in archives {
+        let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+        for (path, content) in files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_mode(0o644);
+            archive.append_data(&mut header, path, &*content).expect("written");
+        }
+        let packed = archive.into_inner().and_then(GzEncoder::finish).expect("finished");
+        let url = format!("{name}.tar.gz");
+        fs::write(endpoint.root.path().join(&url), packed).expect("written");
+        let answer = endpoint.load(name, &url);
+        assert_ne!(answer.status, 200, "{name}: {}", answer.text());
+        let temporary = unpacked_below.display().to_string();
+        assert!(!answer.text().contains(&temporary), "{name}: {}", answer.text());
+        assert!(!answer.text().contains("partial-"), "{name}: {}", answer.text());
+    }
+}
+
+#[test]
 fn a_model_that_does_not_fit_is_refused() {
     let endpoint = Endpoint::start(|models| models.memory_limit = Some(1 << 20));
     let answer = endpoint.load("m", "half_plus_two");

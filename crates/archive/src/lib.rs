@@ -18,7 +18,7 @@ use std::process;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use tar::{Archive, Entry, EntryType};
 
 use tensorserve_os as os;
@@ -100,7 +100,7 @@ fn publish(partial: &Path, folder: &Path) -> Result<()> {
         Err(_) if folder.is_dir() => fs::remove_dir_all(partial),
         other => other,
     };
-    renamed.map_err(|e| file_error(folder, "written", e))
+    renamed.map_err(|e| cache_error(folder, e))
 }
 
 /// Unpacks `archive`, a tar file or a gzipped one, into the new directory `into`.
@@ -110,24 +110,63 @@ fn publish(partial: &Path, folder: &Path) -> Result<()> {
 /// anything but files and directories with paths below `into`. What was extracted before the error
 /// stays in `into`.
 pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<()> {
-    let file = File::open(archive).map_err(|e| file_error(archive, "read", e))?;
-    fs::create_dir_all(into).map_err(|e| file_error(into, "created", e))?;
+    let file = File::open(archive).map_err(|e| unreadable_archive(archive, e))?;
+    fs::create_dir_all(into).map_err(|e| cache_error(into, e))?;
     let meter = Meter::new(*limits);
     let packed = Metered { inner: BufReader::new(file), meter: meter.clone(), is_packed: true };
     let mut packed = BufReader::new(packed);
-    let head = packed.fill_buf().map_err(|e| file_error(archive, "read", e))?;
+    let head = packed.fill_buf().map_err(|e| unreadable_archive(archive, e))?;
     let outcome = if head.starts_with(&GZIP_MAGIC) {
-        unpack_entries(&mut MultiGzDecoder::new(packed), into, &meter)
+        let mut members = GzipMembers { member: Some(GzDecoder::new(packed)) };
+        unpack_entries(&mut members, into, &meter)
     } else {
         unpack_entries(&mut packed, into, &meter)
     };
     outcome.map_err(|e| e.context(archive.display()))
 }
 
-/// Extracts every entry of an uncompressed tar stream.
+/// The unpacked content of a gzip file: of one member after the other. As for `gzip`, zeros may
+/// follow a member.
+struct GzipMembers<R> {
+    /// The member that is read; `None` at the end of the file.
+    member: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Read for GzipMembers<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            let Some(member) = self.member.take() else { break };
+            let mut rest = member.into_inner();
+            if skip_zeros(&mut rest)? {
+                self.member = Some(GzDecoder::new(rest));
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Skips zeros. Returns whether anything else follows.
+fn skip_zeros(reader: &mut impl BufRead) -> io::Result<bool> {
+    loop {
+        let buffer = reader.fill_buf()?;
+        let length = buffer.len();
+        let zeros = buffer.iter().take_while(|byte| **byte == 0).count();
+        reader.consume(zeros);
+        if zeros < length || length == 0 {
+            return Ok(length > 0);
+        }
+    }
+}
+
+/// Extracts every entry of an uncompressed tar stream, and reads what follows them: the checksum of
+/// a gzip file is at its end.
 fn unpack_entries(tar: &mut dyn Read, into: &Path, meter: &Meter) -> Result<()> {
-    let reader = Metered { inner: tar, meter: meter.clone(), is_packed: false };
-    let mut archive = Archive::new(reader);
+    let mut reader = Metered { inner: tar, meter: meter.clone(), is_packed: false };
+    let mut archive = Archive::new(&mut reader);
     let limit = meter.0.limits.entries;
     let mut count = 0;
     meter.allow(MAX_METADATA_BYTES);
@@ -146,6 +185,8 @@ fn unpack_entries(tar: &mut dyn Read, into: &Path, meter: &Meter) -> Result<()> 
     if count == 0 {
         return Err(Error::invalid("not an archive, or an empty one; expected a model.tar.gz"));
     }
+    meter.allow(u64::MAX);
+    io::copy(&mut reader, &mut io::sink()).map_err(invalid_archive)?;
     Ok(())
 }
 
@@ -164,7 +205,7 @@ fn unpack_entry<R: Read>(entry: &mut Entry<'_, R>, into: &Path) -> Result<()> {
             "{shown:?} is {name}; a model's archive may contain only files and directories"
         )));
     }
-    let unwritable = |e: io::Error| file_error(&target, "written", e);
+    let unwritable = |e: io::Error| unwritable_entry(&shown, e);
     if kind == EntryType::Directory {
         return fs::create_dir_all(&target).map_err(unwritable);
     }
@@ -288,25 +329,22 @@ fn cache_folder() -> Result<PathBuf> {
     let folder = std::env::temp_dir().join(format!("tensorserve-{user}"));
     match fs::DirBuilder::new().recursive(false).mode(0o700).create(&folder) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(file_error(&folder, "created", e));
+            return Err(cache_error(&folder, e));
         }
         _ => {}
     }
     // Every user can create directories there; only this user may be able to write to this one.
-    let meta = fs::symlink_metadata(&folder).map_err(|e| file_error(&folder, "read", e))?;
+    let meta = fs::symlink_metadata(&folder).map_err(|e| cache_error(&folder, e))?;
     if !meta.is_dir() || meta.uid() != user || meta.mode() & 0o022 != 0 {
-        let message = format!(
-            "{} is not a directory that only this user can write to; remove it",
-            folder.display()
-        );
-        return Err(Error::new(Code::PermissionDenied, message));
+        let reason = "it is not a directory that only this user can write to; remove it";
+        return Err(cache_error(&folder, io::Error::new(io::ErrorKind::PermissionDenied, reason)));
     }
     Ok(folder)
 }
 
 /// A name that changes with the archive's path, inode, size and times.
 fn fingerprint(archive: &Path) -> Result<String> {
-    let unreadable = |e| file_error(archive, "read", e);
+    let unreadable = |e| unreadable_archive(archive, e);
     let path = archive.canonicalize().map_err(unreadable)?;
     let meta = fs::metadata(&path).map_err(unreadable)?;
     let mut hasher = DefaultHasher::new();
@@ -319,9 +357,26 @@ fn invalid_archive(error: io::Error) -> Error {
     Error::invalid(format!("cannot unpack it: {error}")).with_source(error)
 }
 
-/// The error of a file that cannot be "read", "written" or "created".
-fn file_error(path: &Path, action: &str, error: io::Error) -> Error {
-    let message = format!("{} cannot be {action}: {error}", path.display());
+/// The error of an entry that cannot be written. It does not name the file below the target
+/// directory: clients see the message.
+fn unwritable_entry(shown: &str, error: io::Error) -> Error {
+    use io::ErrorKind::{AlreadyExists, IsADirectory, NotADirectory};
+    let is_archives_fault = matches!(error.kind(), AlreadyExists | IsADirectory | NotADirectory);
+    let code = if is_archives_fault { Code::InvalidArgument } else { Code::of_io(&error) };
+    Error::new(code, format!("{shown:?} cannot be written: {error}")).with_source(error)
+}
+
+/// The error of the directory of unpacked archives. Its path is only in the cause, which goes to the
+/// log: clients see the message.
+fn cache_error(folder: &Path, error: io::Error) -> Error {
+    let message = format!("the directory for unpacked archives cannot be used: {}", error.kind());
+    let cause = io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
+    Error::new(Code::of_io(&error), message).with_source(cause)
+}
+
+/// The error of an archive that cannot be read.
+fn unreadable_archive(path: &Path, error: io::Error) -> Error {
+    let message = format!("{} cannot be read: {error}", path.display());
     Error::new(Code::of_io(&error), message).with_source(error)
 }
 
@@ -461,6 +516,44 @@ mod tests {
             assert!(error.message().contains("model.tar.gz: "), "{error}");
             assert_eq!(error.code(), Code::InvalidArgument, "{error}");
         }
+    }
+
+    /// What is lost or changed is only the gzip checksum, which is after the last entry.
+    #[test]
+    fn an_archive_is_checked_to_its_end() {
+        let whole = packed(&[("1/saved_model.pb", FILE, &[7; 5000])]);
+        let mut changed = whole.clone();
+        changed[whole.len() - 6] ^= 0xff;
+        for bytes in [&whole[..whole.len() - 6], &changed] {
+            let error = unpack_bytes(bytes, &Limits::default()).1.expect_err("damaged");
+            assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+        }
+        // What may follow: zeros, and another member.
+        let padded = [&*whole, &[0; 1000], &gzip(&[0; 10_240]), &[0; 10]].concat();
+        unpack_bytes(&padded, &Limits::default()).1.expect("unpacked");
+        let followed = [&*whole, b"garbage"].concat();
+        unpack_bytes(&followed, &Limits::default()).1.expect_err("garbage");
+    }
+
+    #[test]
+    fn what_follows_the_entries_counts_for_the_limits() {
+        let whole = packed(&[("a", FILE, b"x")]);
+        let bomb = [&*whole, &gzip(&vec![0; 1 << 20])].concat();
+        let limits = Limits { ratio: 10, free: 20_000, ..Limits::default() };
+        unpack_bytes(&whole, &limits).1.expect("within the limits");
+        let error = unpack_bytes(&bomb, &limits).1.expect_err("too much");
+        assert!(error.message().contains("more than 10 times its size"), "{error}");
+    }
+
+    #[test]
+    fn an_error_does_not_name_the_target_directory() {
+        let bytes = packed(&[("a", FILE, b"x"), ("a/b", FILE, b"x")]);
+        let (root, outcome) = unpack_bytes(&bytes, &Limits::default());
+        let error = outcome.expect_err("a file that is a directory");
+        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+        assert!(error.message().contains("\"a/b\" cannot be written"), "{error}");
+        let target = root.path().join("in");
+        assert!(!error.message().contains(&*target.to_string_lossy()), "{error}");
     }
 
     #[test]

@@ -102,11 +102,15 @@ impl RequestedModels {
         // Unpacking archives and searching directories is blocking work.
         let looking = move || models.0.config.candidate(&of.0, &of.1);
         let looked = tokio::task::spawn_blocking(looking).await;
-        let ModelCandidate { source, bytes } = looked.map_err(|e| {
+        let ModelCandidate { source, bytes, archive } = looked.map_err(|e| {
             Error::internal("the background thread that searches models failed").with_source(e)
         })??;
         let _reservation = self.make_room(name, bytes).await?;
         let outcome = self.0.engine.load_model(source, deadline).await;
+        let outcome = outcome.map_err(|error| match &archive {
+            Some(archive) => archive.describe(error),
+            None => error,
+        });
         if outcome.is_ok() {
             self.used().insert(name.to_owned(), Instant::now());
         }

@@ -45,6 +45,29 @@ pub struct ModelCandidate {
     pub source: SourceConfig,
     /// The size of its files, which is about the least memory that it takes.
     pub bytes: u64,
+    /// The archive that it was unpacked from, if it was.
+    pub archive: Option<UnpackedArchive>,
+}
+
+/// An archive, and the temporary directory with its content.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnpackedArchive {
+    archive: PathBuf,
+    folder: PathBuf,
+}
+
+impl UnpackedArchive {
+    /// The error for the client, who knows the archive and not the directory. The original error
+    /// becomes the cause, for the log.
+    pub(super) fn describe(&self, error: Error) -> Error {
+        let folder = self.folder.display().to_string();
+        if !error.message().contains(&folder) {
+            return error;
+        }
+        let archive = self.archive.display().to_string();
+        let message = error.message().replace(&folder, &archive);
+        Error::new(error.code(), message).with_source(error)
+    }
 }
 
 impl MultiModelConfig {
@@ -55,17 +78,27 @@ impl MultiModelConfig {
     /// root; other errors for invalid archives and for several models.
     pub fn candidate(&self, name: &str, url: &str) -> Result<ModelCandidate> {
         let place = self.place(url)?;
-        let folder = if archive::is_archive(&place) {
-            archive::unpacked(&place, &archive::Limits::default())?
-        } else {
-            place
-        };
-        let bundle = the_bundle(&folder)?;
+        if !archive::is_archive(&place) {
+            return self.candidate_in(name, &place, None);
+        }
+        let folder = archive::unpacked(&place, &archive::Limits::default())?;
+        let archive = UnpackedArchive { archive: place, folder: folder.clone() };
+        self.candidate_in(name, &folder, Some(archive.clone()))
+            .map_err(|error| archive.describe(error))
+    }
+
+    fn candidate_in(
+        &self,
+        name: &str,
+        folder: &Path,
+        archive: Option<UnpackedArchive>,
+    ) -> Result<ModelCandidate> {
+        let bundle = the_bundle(folder)?;
         let mut source = bundle.source(name, &self.common, true);
-        if let Some(code) = code_folder(&folder) {
+        if let Some(code) = code_folder(folder) {
             source.model.code = Some(code);
         }
-        Ok(ModelCandidate { source, bytes: size(&bundle.base, 0) })
+        Ok(ModelCandidate { source, bytes: size(&bundle.base, 0), archive })
     }
 
     /// The path below the root with the name of the model, for a load on first use.
@@ -157,7 +190,7 @@ mod tests {
         for url in
             ["/opt/ml/models/m/model", "m", "/opt/ml/models/m/", "file:///opt/ml/models/m", &own]
         {
-            let ModelCandidate { source, bytes } = config.candidate("x", url).expect(url);
+            let ModelCandidate { source, bytes, .. } = config.candidate("x", url).expect(url);
             assert_eq!(source.name.as_deref(), Some("x"));
             assert_eq!(source.path, config.root.join("m/model"), "{url}");
             assert_eq!(bytes, 10);
