@@ -39,6 +39,14 @@ fn models() -> TempDir {
 
 impl Endpoint {
     fn start(configure: impl FnOnce(&mut MultiModelConfig)) -> Self {
+        Endpoint::with_memory_limit(None, configure)
+    }
+
+    /// An endpoint whose models have at most `memory_limit` bytes, by estimate.
+    fn with_memory_limit(
+        memory_limit: Option<u64>,
+        configure: impl FnOnce(&mut MultiModelConfig),
+    ) -> Self {
         let root = models();
         let mut config = config(settings());
         let mut models = MultiModelConfig {
@@ -51,6 +59,7 @@ impl Endpoint {
             load_on_use: false,
         };
         configure(&mut models);
+        config.repository.memory_limit = memory_limit;
         config.protocols.sagemaker.is_container = true;
         config.protocols.sagemaker.multi_model = Some(models);
         let server = TestServer::start_configured(&config);
@@ -253,6 +262,20 @@ fn the_model_that_was_not_used_for_longest_makes_room() {
     assert_eq!(endpoint.invoke("a").status, 200);
     endpoint.load("c", "half_plus_two").assert_refused("load", 507, "Memory exhausted");
     assert!(endpoint.loaded().is_empty(), "the loaded models were not evicted");
+}
+
+#[test]
+fn models_also_make_room_within_the_limit_of_all_models() {
+    let endpoint = Endpoint::with_memory_limit(Some(300 << 10), |models| models.evict = true);
+    // An estimate of 240 KiB.
+    let folder = endpoint.root.path().join("half_plus_two");
+    let version = fs::read_dir(&folder).expect("versions").flatten().map(|entry| entry.path());
+    let version = version.filter(|path| path.join("saved_model.pb").exists()).last();
+    fs::write(version.expect("a version").join("weights"), vec![0; 200 << 10]).expect("written");
+    assert_eq!(endpoint.load("a", "half_plus_two").status, 200);
+    let second = endpoint.load("b", "half_plus_two");
+    assert_eq!(second.status, 200, "{}", second.text());
+    assert_eq!(endpoint.loaded(), BTreeSet::from(["b".to_owned()]));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use super::{Compatibility, SagemakerApi, attributes, not_allowed, refuse};
 use crate::tfs;
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
+use tensorserve_core::config::SourceConfig;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector};
 use tensorserve_protocol::{JSON, Methods, NoRoute, Reply, RequestHead, RouteGroup, RoutedRequest};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -106,7 +107,7 @@ impl RequestedModels {
             Error::internal("the background thread that searches models failed").with_source(e)
         })??;
         let _reservation = self.make_room(name, bytes).await?;
-        let outcome = self.0.engine.load_model(source, deadline).await;
+        let outcome = self.load_evicting(name, &source, deadline).await;
         let outcome = outcome.map_err(|error| match &archive {
             Some(archive) => archive.describe(error),
             None => error,
@@ -115,6 +116,26 @@ impl RequestedModels {
             self.used().insert(name.to_owned(), Instant::now());
         }
         outcome
+    }
+
+    /// Loads a model, and evicts others while it does not fit into the `memory_limit` of all models,
+    /// which the engine checks.
+    async fn load_evicting(
+        &self,
+        name: &str,
+        source: &SourceConfig,
+        deadline: Instant,
+    ) -> Result<()> {
+        loop {
+            let outcome = self.0.engine.load_model(source.clone(), deadline).await;
+            match outcome {
+                Err(error) if error.code() == Code::ResourceExhausted && self.0.config.evict => {
+                    let victim = self.least_used().ok_or(error)?;
+                    self.evict(&victim, name).await;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Reserves memory for a model whose files have `bytes` bytes, and evicts others if necessary.
@@ -137,10 +158,14 @@ impl RequestedModels {
                 );
                 return Err(Error::new(Code::ResourceExhausted, message));
             };
-            log::info!("model {victim} is unloaded to make room for {name}");
-            // Another request may have unloaded it.
-            let _ = self.unload(&victim).await;
+            self.evict(&victim, name).await;
         }
+    }
+
+    async fn evict(&self, victim: &str, name: &str) {
+        log::info!("model {victim} is unloaded to make room for {name}");
+        // Another request may have unloaded it.
+        let _ = self.unload(victim).await;
     }
 
     async fn unload(&self, name: &str) -> Result<()> {
