@@ -43,7 +43,8 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
         return strings_from_proto(proto, shape, count);
     }
     if !proto.tensor_content.is_empty() {
-        return Tensor::numeric(dtype, shape, aligned_content(&proto.tensor_content)?);
+        let read = if dtype == DType::Bool { bool_content } else { aligned_content };
+        return Tensor::numeric(dtype, shape, read(&proto.tensor_content)?);
     }
     let given = given_values(proto, dtype);
     let size = dtype.size().unwrap_or(1);
@@ -109,6 +110,16 @@ fn aligned_content(content: &Bytes) -> Result<Buffer> {
     }
     let mut bytes = reserved_vec::<u8>(content.len())?;
     bytes.extend_from_slice(content);
+    Ok(Buffer::new(Arc::new(bytes)))
+}
+
+/// The values of a bool tensor's `tensor_content`. The runtimes expect 0 or 1: any other byte is 1.
+fn bool_content(content: &Bytes) -> Result<Buffer> {
+    if content.iter().all(|byte| *byte <= 1) {
+        return aligned_content(content);
+    }
+    let mut bytes = reserved_vec::<u8>(content.len())?;
+    content.iter().for_each(|byte| bytes.push(u8::from(*byte != 0)));
     Ok(Buffer::new(Arc::new(bytes)))
 }
 
@@ -264,6 +275,13 @@ mod tests {
         let mut p = proto(DType::Int32, &[2]);
         p.tensor_content = vec![0; 7].into();
         assert!(tensor_from_proto(&p).is_err());
+    }
+
+    #[test]
+    fn content_of_bools_becomes_zeros_and_ones() {
+        let mut p = proto(DType::Bool, &[4]);
+        p.tensor_content = vec![0, 1, 2, 255].into();
+        assert_eq!(tensor_from_proto(&p).expect("a tensor").bytes(), [0, 1, 1, 1]);
     }
 
     #[test]
