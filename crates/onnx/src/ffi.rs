@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Buffer, DType, Data, Memory, Shape, Strings, StringsBuilder, Tensor};
 
-use super::types;
+use super::{types, warnings};
 
 /// Opaque types of the library, used behind pointers only.
 macro_rules! opaque {
@@ -126,6 +126,7 @@ functions! {
     create_session_options = 10: fn(*mut *mut OrtSessionOptions) -> Status;
     disable_memory_pattern = 17: fn(*mut OrtSessionOptions) -> Status;
     disable_arena = 19: fn(*mut OrtSessionOptions) -> Status;
+    set_session_log_id = 20: fn(*mut OrtSessionOptions, *const c_char) -> Status;
     set_optimization = 23: fn(*mut OrtSessionOptions, c_int) -> Status;
     set_intra_threads = 24: fn(*mut OrtSessionOptions, c_int) -> Status;
     set_inter_threads = 25: fn(*mut OrtSessionOptions, c_int) -> Status;
@@ -324,13 +325,13 @@ fn code_from_ort(code: c_int) -> Code {
     }
 }
 
-/// Writes a message of the library to the server's log: warnings as such, the rest as debug
+/// Writes a message of the library to the server's log: new warnings as such, the rest as debug
 /// messages, because a failure is also returned as an error.
 unsafe extern "C" fn log_message(
     _: *mut c_void,
     severity: c_int,
     _category: *const c_char,
-    _id: *const c_char,
+    id: *const c_char,
     _location: *const c_char,
     message: *const c_char,
 ) {
@@ -339,8 +340,11 @@ unsafe extern "C" fn log_message(
     }
     // SAFETY: a message is NUL-terminated and valid during the call.
     let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
-    let level = if severity == WARNING { log::Level::Warn } else { log::Level::Debug };
-    log::log!(level, "ONNX Runtime: {message}");
+    // SAFETY: null, or NUL-terminated and valid during the call.
+    let id = unsafe { id.as_ref().map_or(c"", |id| CStr::from_ptr(id)) }.to_string_lossy();
+    let is_warning = severity == WARNING && warnings::is_new(&id, &message);
+    let level = if is_warning { log::Level::Warn } else { log::Level::Debug };
+    log::log!(level, "ONNX Runtime: {id}: {message}");
 }
 
 /// Where the library reads a model from.
@@ -351,12 +355,23 @@ pub(super) enum ModelSource<'a> {
     Bytes(&'a [u8], &'a Path),
 }
 
+impl ModelSource<'_> {
+    /// The file, or the directory.
+    fn path(&self) -> &Path {
+        match self {
+            ModelSource::File(path) | ModelSource::Bytes(_, path) => path,
+        }
+    }
+}
+
 /// A loaded model.
 pub(super) struct OnnxSession {
     api: Arc<OnnxApi>,
     raw: NonNull<OrtSession>,
     /// The options of runs without a timeout.
     default_run_options: OnnxRunOptions,
+    /// What the library's messages about this session begin with.
+    log_id: String,
 }
 
 // SAFETY: any number of threads may run a session at the same time; it keeps no state of a run
@@ -393,6 +408,8 @@ impl OnnxSession {
     pub(super) fn load(api: &Arc<OnnxApi>, source: &ModelSource, threads: usize) -> Result<Self> {
         let options = SessionOptions::new(api, threads)?;
         let env = api.objects()?.env;
+        let log_id = source.path().display().to_string();
+        options.set_log_id(source.path())?;
         let mut raw = ptr::null_mut();
         let status = match source {
             ModelSource::File(path) => {
@@ -421,7 +438,7 @@ impl OnnxSession {
         let raw = NonNull::new(raw)
             .ok_or_else(|| Error::internal("ONNX Runtime returned a null session"))?;
         let default_run_options = OnnxRunOptions::new(api)?;
-        Ok(OnnxSession { api: Arc::clone(api), raw, default_run_options })
+        Ok(OnnxSession { api: Arc::clone(api), raw, default_run_options, log_id })
     }
 
     /// Runs the model: feeds `tensors` to `inputs`, one each, and fetches `outputs`.
@@ -481,6 +498,7 @@ impl Drop for OnnxSession {
         // SAFETY: this is the only reference to the session, so no run is in progress. It is freed
         // once, here.
         unsafe { (self.api.functions.release_session)(self.raw.as_ptr()) };
+        warnings::forget(&self.log_id);
     }
 }
 
@@ -519,6 +537,13 @@ impl<'a> SessionOptions<'a> {
         options.set(c"session.intra_op.allow_spinning", Path::new("0"))?;
         options.set(c"session.load_model_format", Path::new("ONNX"))?;
         Ok(options)
+    }
+
+    /// Sets what the library's messages about the session begin with.
+    fn set_log_id(&self, id: &Path) -> Result<()> {
+        let id = path_c_string(id)?;
+        // SAFETY: the options are live; the ID is NUL-terminated, and the library copies it.
+        self.api.check(unsafe { (self.api.functions.set_session_log_id)(self.raw, id.as_ptr()) })
     }
 
     /// Sets a configuration entry, whose value may be a path.

@@ -40,6 +40,7 @@ pub mod mxnet;
 mod proto;
 mod types;
 mod upgrade;
+mod warnings;
 mod watchdog;
 mod zipmap;
 

@@ -501,3 +501,41 @@ fn without_the_library_the_error_says_how_to_get_it() {
     let wrong = OnnxConfig { library: Some("/nowhere".into()), ..OnnxConfig::default() };
     assert!(Onnx::new(wrong).describe().is_err(), "a wrong setting must be an error at once");
 }
+
+/// The warnings that are logged, each as a line.
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct WarningLog;
+
+impl log::Log for WarningLog {
+    fn enabled(&self, record: &log::Metadata) -> bool {
+        record.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record) {
+        if self.enabled(record.metadata()) {
+            WARNINGS.lock().expect("not poisoned").push(record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// The library warns in each run that the output has another shape than declared.
+#[test]
+fn a_warning_of_every_run_is_logged_once() {
+    log::set_logger(&WarningLog).expect("the only logger");
+    log::set_max_level(log::LevelFilter::Warn);
+    let mut model =
+        model(13, vec![node("Relu", &["x"], &["of_three"])], &[("x", DType::Float, &[-1])]);
+    model.graph.as_mut().expect("graph").output = vec![tensor_info("of_three", DType::Float, &[3])];
+    let (_folder, file) = save(&model);
+    let loaded = load(&file).expect("loads");
+    for _ in 0..50 {
+        run(&loaded, &[floats_of(&[2], &[1.0, 2.0])]).expect("runs");
+    }
+    let warnings = WARNINGS.lock().expect("not poisoned");
+    let warnings: Vec<&String> = warnings.iter().filter(|line| line.contains("of_three")).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains(&file.display().to_string()), "{warnings:?}");
+}
