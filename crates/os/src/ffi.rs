@@ -104,11 +104,19 @@ pub fn set_environment_variable(name: &str, value: &str) {
     unsafe { std::env::set_var(name, value) };
 }
 
-/// Runs `work` with stderr redirected to memory, and returns what was written to it.
+/// Whether this process has threads besides the one that calls; true if that is unknown.
+fn has_other_threads() -> bool {
+    std::fs::read_dir("/proc/self/task").map_or(true, |threads| threads.count() != 1)
+}
+
+/// Runs `work` with stderr redirected to memory, and returns what was written to it. In a process
+/// with other threads, whose messages would be lost, stderr stays as it is.
 ///
-/// libtensorflow writes messages while it is opened, before it reads its log level. The server
-/// opens it before it starts any thread that could write to stderr at the same time.
+/// libtensorflow writes messages while it is opened, before it reads its log level.
 pub fn capture_stderr<T>(work: impl FnOnce() -> T) -> (T, String) {
+    if has_other_threads() {
+        return (work(), String::new());
+    }
     // SAFETY: plain system calls on descriptors that are ours; the name is NUL-terminated.
     let (original, memory) = unsafe {
         let original = libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, 3);
@@ -192,4 +200,18 @@ pub fn await_readable<T: OwnsDescriptor>(owner: &Arc<T>) -> io::Result<AsyncFd<A
     let registered =
         unsafe { AsyncFd::register_with_interest(Arc::clone(owner), Interest::READABLE) };
     registered.map_err(io::Error::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The thread that runs this test is not the only one of the process.
+    #[test]
+    fn stderr_is_not_redirected_while_other_threads_may_write_to_it() {
+        let target = || std::fs::read_link("/proc/self/fd/2").expect("a link");
+        let before = target();
+        let (during, written) = capture_stderr(target);
+        assert_eq!((during, written), (before, String::new()));
+    }
 }

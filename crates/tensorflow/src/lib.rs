@@ -65,9 +65,17 @@ struct TensorFlowRuntime {
 const INTER_OP_POOLS: [&str; 2] = ["runs", "loads"];
 
 impl TensorFlow {
-    /// The platform with these settings. The library is not opened yet.
+    /// The platform with these settings. The library is not opened yet, but the environment variables
+    /// are set that it will read: create the platform before other libraries start threads.
     #[must_use]
     pub fn new(config: TensorFlowConfig) -> Self {
+        static ENVIRONMENT: Once = Once::new();
+        ENVIRONMENT.call_once(|| {
+            ffi::use_threads_per_session();
+            if let Some(level) = config.log_level {
+                ffi::set_log_level(level);
+            }
+        });
         let runtime = Mutex::new(None);
         TensorFlow { config, runtime }
     }
@@ -100,14 +108,9 @@ impl TensorFlow {
     }
 
     /// Opens the library. What it writes to stderr meanwhile goes to the log, unless its log level is
-    /// 0 or left to the environment.
+    /// 0 or left to the environment, or other threads may be writing to stderr.
     fn open(&self) -> Result<Arc<TensorFlowApi>> {
-        ffi::use_threads_per_session();
-        let Some(level) = self.config.log_level else {
-            return self.find_and_open();
-        };
-        ffi::set_log_level(level);
-        if level == 0 {
+        if matches!(self.config.log_level, None | Some(0)) {
             return self.find_and_open();
         }
         let (opened, output) = os::capture_stderr(|| self.find_and_open());
