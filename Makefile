@@ -28,6 +28,9 @@ DENY = target/tools/bin/cargo-deny
 # ruff, oxlint and oxfmt.
 LINTERS = target/tools/linters
 TARGET = $(or $(CARGO_TARGET_DIR),target)
+# Where the libraries are fetched to; tests, benchmarks and clients find them by this variable.
+TENSORSERVE_LIB_DIR ?= $(CURDIR)/lib
+export TENSORSERVE_LIB_DIR
 BINARY = $(TARGET)/release/tensorserve
 # For `build`, which strips the binary itself, and for whatever shares its compiled dependencies.
 UNSTRIPPED = CARGO_PROFILE_RELEASE_STRIP=none
@@ -74,12 +77,13 @@ build-local:
 	@$(CARGO) build --profile local --locked --bin tensorserve
 
 # Cargo can strip a binary but not keep the debug information: debuggers and profilers read it from
-# tensorserve.debug, which the binary names.
+# tensorserve.debug, which the binary names. It looks for libraries in lib/ beside it.
 build:
 	@$(UNSTRIPPED) $(CARGO) build --release --locked --bin tensorserve
 	@objcopy --only-keep-debug --compress-debug-sections $(BINARY) $(BINARY).debug
 	@objcopy --strip-all --add-gnu-debuglink=$(BINARY).debug $(BINARY) $(BINARY).stripped
 	@mv -f $(BINARY).stripped $(BINARY)
+	@ln -sfn "$(abspath $(TENSORSERVE_LIB_DIR))" $(TARGET)/release/lib
 
 lint: lint-rust lint-python lint-javascript
 

@@ -255,7 +255,10 @@ fn version(environment: &Environment) -> Result<ExitCode> {
     let config = Config::new(settings, environment)?;
     for platform in platforms::built_in(&config).iter() {
         match platform.describe() {
-            Ok(description) => print_line(&description),
+            Ok(description) => match platform.library() {
+                Some(file) => print_line(&format!("{description} ({})", file.display())),
+                None => print_line(&description),
+            },
             Err(error) => print_line(&format!("{}: {error}", platform.name())),
         }
     }

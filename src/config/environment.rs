@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::written::{PREFIX, unknown_name, variable};
 
@@ -12,7 +12,7 @@ use super::written::{PREFIX, unknown_name, variable};
 const SPECIAL: [&str; 7] = [
     // The configuration file; it is not a key of itself.
     "TENSORSERVE_CONFIG",
-    // The directory in which `make` installs libraries, if not `lib/`.
+    // A directory to search for libraries: the one in which `make` installs them.
     "TENSORSERVE_LIB_DIR",
     // Set by `make run`: its start time, in nanoseconds since 1970.
     "TENSORSERVE_CALLED_AT",
@@ -102,17 +102,17 @@ impl Environment {
         unknown.map(|name| unknown_name(name, &known, "a variable of tensorserve")).collect()
     }
 
-    /// Directories to search for the library of the Python package `package`, in this order: `lib/`
-    /// next to the binary or in a directory above it, the directory that `make` fills, the
-    /// installed package.
+    /// Directories to search for the library of the Python package `package`, in this order: beside
+    /// the binary and in its prefix, the directory that a variable names, the installed package.
+    /// Never the working directory, whose files may be someone else's: a library that is opened runs.
     pub(super) fn library_directories(&self, package: &str) -> Vec<PathBuf> {
         let mut folders = Vec::new();
-        if let Some(binary) = &self.binary {
-            let homes = binary.ancestors().skip(1).take(4);
-            folders.extend(homes.map(|home| home.join("lib")));
+        if let Some(home) = self.binary.as_deref().and_then(Path::parent) {
+            folders.extend([home.join("lib"), home.to_owned()]);
+            let prefix = home.parent().filter(|_| home.ends_with("bin"));
+            folders.extend(prefix.map(|prefix| prefix.join("lib")));
         }
         folders.extend(self.path("TENSORSERVE_LIB_DIR"));
-        folders.push(PathBuf::from("lib"));
         folders.extend(self.python_packages(package));
         folders
     }
@@ -184,8 +184,19 @@ mod tests {
         let directories =
             with(&[("TENSORSERVE_LIB_DIR", "/srv/lib")]).library_directories("tensorflow");
         assert_eq!(directories[0], PathBuf::from("/opt/ts/target/release/lib"));
-        assert!(directories.contains(&"/opt/ts/lib".into()));
         assert!(directories.contains(&"/srv/lib".into()));
+        let binary = Some("/opt/ts/bin/tensorserve".into());
+        let installed = Environment { binary, ..Environment::default() };
+        assert!(installed.library_directories("tensorflow").contains(&"/opt/ts/lib".into()));
+    }
+
+    #[test]
+    fn only_what_belongs_to_the_binary_is_searched() {
+        for directory in with(&[]).library_directories("tensorflow") {
+            let is_ours = directory.starts_with("/opt/ts/target/release");
+            let is_installed = directory.starts_with("/usr");
+            assert!(is_ours || is_installed, "{}", directory.display());
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ shift
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 home=${CARGO_TARGET_DIR:-$root/target}/clients
+export TENSORSERVE_LIB_DIR="${TENSORSERVE_LIB_DIR:-$root/lib}"
 if [ $# -eq 0 ]; then
     set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi
     case ${CLIENTS:-core} in

@@ -9,12 +9,14 @@ BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/t
 
 
 def environment():
-    """The environment without the settings of the user who runs the tests."""
-    return {
+    """The environment without the settings of the user who runs the tests, except library paths."""
+    kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("TENSORSERVE_", "TF_"))
+        if not name.startswith(("TENSORSERVE_", "TF_")) or name.startswith("TENSORSERVE_LIB")
     }
+    kept.setdefault("TENSORSERVE_LIB_DIR", os.path.join(ROOT, "lib"))
+    return kept
 
 
 def free_port():

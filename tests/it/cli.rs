@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::client::{get, post, post_form};
@@ -28,6 +29,22 @@ fn the_version_comes_with_that_of_the_library() {
     let version = env!("CARGO_PKG_VERSION");
     assert!(ended.stdout.starts_with(&format!("tensorserve {version}\n")), "{}", ended.stdout);
     assert!(ended.stdout.contains("libtensorflow 2."), "{}", ended.stdout);
+    let line = ended.stdout.lines().find(|line| line.starts_with("libtensorflow")).expect("a line");
+    let file = line.split_once(" (/").and_then(|(_, file)| file.strip_suffix(')')).expect("a file");
+    assert!(Path::new("/").join(file).is_file(), "{line}");
+}
+
+#[test]
+fn libraries_in_the_working_directory_are_not_opened() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    fs::create_dir(folder.path().join("lib")).expect("directory");
+    for name in ["libtensorflow.so.2", "libonnxruntime.so.1"] {
+        fs::write(folder.path().join("lib").join(name), "not ours").expect("written");
+    }
+    let mut command = tensorserve(&["--version"]);
+    command.current_dir(folder.path()).env_remove("TENSORSERVE_LIB_DIR");
+    let ended = ended(&mut command);
+    assert!(!ended.stdout.contains("cannot be loaded"), "{}", ended.stdout);
 }
 
 #[test]

@@ -12,7 +12,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -56,8 +56,14 @@ const LIBRARY: Library = Library {
 pub struct Onnx {
     config: OnnxConfig,
     /// Opened by the first model that needs it.
-    runtime: Mutex<Option<Arc<OnnxApi>>>,
+    runtime: Mutex<Option<OpenLibrary>>,
     watchdog: Arc<Watchdog>,
+}
+
+/// The open library, with its file.
+struct OpenLibrary {
+    api: Arc<OnnxApi>,
+    file: PathBuf,
 }
 
 impl Onnx {
@@ -70,12 +76,12 @@ impl Onnx {
     /// The library, which is opened on first use.
     fn runtime(&self) -> Result<Arc<OnnxApi>> {
         let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(api) = &*slot {
-            return Ok(Arc::clone(api));
+        if let Some(library) = &*slot {
+            return Ok(Arc::clone(&library.api));
         }
-        let api =
+        let (api, file) =
             LIBRARY.open(self.config.library.as_deref(), &self.config.search, OnnxApi::open)?;
-        *slot = Some(Arc::clone(&api));
+        *slot = Some(OpenLibrary { api: Arc::clone(&api), file });
         Ok(api)
     }
 
@@ -141,6 +147,11 @@ impl Platform for Onnx {
 
     fn describe(&self) -> Result<String> {
         Ok(format!("ONNX Runtime {}", self.runtime()?.version()))
+    }
+
+    fn library(&self) -> Option<PathBuf> {
+        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_ref().map(|library| library.file.clone())
     }
 
     fn recognises(&self, place: &Place) -> bool {

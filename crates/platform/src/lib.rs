@@ -45,6 +45,11 @@ pub trait Platform: Send + Sync {
     /// If the runtime is not installed; the message says how to install it.
     fn describe(&self) -> Result<String>;
 
+    /// The file of the runtime's library, once it is opened; `None` for a platform without one.
+    fn library(&self) -> Option<PathBuf> {
+        None
+    }
+
     /// Libraries of operations that the user has added to it, once they are loaded.
     fn custom_ops(&self) -> Vec<CustomOps> {
         Vec::new()

@@ -51,7 +51,7 @@ impl Library {
         Ok(file.map_or(Found::System, Found::File))
     }
 
-    /// Finds the library and opens it with `open`.
+    /// Finds the library and opens it with `open`. Also returns its file.
     ///
     /// # Errors
     /// As [`Library::find`]; if the library was not found, or cannot be opened.
@@ -60,17 +60,20 @@ impl Library {
         given: Option<&Path>,
         search: &[PathBuf],
         open: impl Fn(&Path) -> Result<T, E>,
-    ) -> Result<T> {
+    ) -> Result<(T, PathBuf)> {
         if let Found::File(file) = self.find(given, search)? {
-            return open(&file).map_err(|e| {
-                let file = file.display();
-                Error::unavailable(format!("{file} cannot be loaded: {e}")).with_source(e)
-            });
+            return match open(&file) {
+                Ok(opened) => Ok((opened, file)),
+                Err(e) => {
+                    let message = format!("{} cannot be loaded: {e}", file.display());
+                    Err(Error::unavailable(message).with_source(e))
+                }
+            };
         }
         let mut last = String::new();
         for name in self.files {
             match open(Path::new(name)) {
-                Ok(opened) => return Ok(opened),
+                Ok(opened) => return Ok((opened, opened_file(name))),
                 Err(e) => last = e.to_string(),
             }
         }
@@ -130,6 +133,16 @@ impl Library {
         let of = |wanted: &&str| files.iter().find(|file| is_called(file, wanted));
         self.files.iter().find_map(of).cloned()
     }
+}
+
+/// The file that the system's loader has opened for the library `name`; the name if that is unknown.
+fn opened_file(name: &str) -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut files = maps.lines().filter_map(|line| Some(Path::new(line.get(line.find('/')?..)?)));
+    let is_named = |file: &&Path| {
+        file.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name))
+    };
+    files.find(is_named).map_or_else(|| PathBuf::from(name), Path::to_owned)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread;
 
@@ -56,6 +56,7 @@ pub struct TensorFlow {
 /// The open library, and what is read from it once.
 struct TensorFlowRuntime {
     api: Arc<TensorFlowApi>,
+    file: PathBuf,
     stateless: StatelessOps,
     custom_ops: Vec<CustomOps>,
     pools_started: Once,
@@ -86,7 +87,7 @@ impl TensorFlow {
         if let Some(runtime) = &*slot {
             return Ok(Arc::clone(runtime));
         }
-        let api = self.open()?;
+        let (api, file) = self.open()?;
         if !api.bounds_threads() {
             log::warn!(
                 "this libtensorflow cannot limit the threads of a run; every run uses all of them"
@@ -102,14 +103,15 @@ impl TensorFlow {
         })?;
         let stateless = StatelessOps::new(&registry);
         let pools_started = Once::new();
-        let runtime = Arc::new(TensorFlowRuntime { api, stateless, custom_ops, pools_started });
+        let runtime = TensorFlowRuntime { api, file, stateless, custom_ops, pools_started };
+        let runtime = Arc::new(runtime);
         *slot = Some(Arc::clone(&runtime));
         Ok(runtime)
     }
 
     /// Opens the library. What it writes to stderr meanwhile goes to the log, unless its log level is
     /// 0 or left to the environment, or other threads may be writing to stderr.
-    fn open(&self) -> Result<Arc<TensorFlowApi>> {
+    fn open(&self) -> Result<(Arc<TensorFlowApi>, PathBuf)> {
         if matches!(self.config.log_level, None | Some(0)) {
             return self.find_and_open();
         }
@@ -120,7 +122,7 @@ impl TensorFlow {
         opened
     }
 
-    fn find_and_open(&self) -> Result<Arc<TensorFlowApi>> {
+    fn find_and_open(&self) -> Result<(Arc<TensorFlowApi>, PathBuf)> {
         LIBRARY.open(self.config.library.as_deref(), &self.config.search, TensorFlowApi::open)
     }
 
@@ -214,6 +216,11 @@ impl Platform for TensorFlow {
             1 => Ok(format!("libtensorflow {version} with 1 custom op")),
             _ => Ok(format!("libtensorflow {version} with {count} custom ops")),
         }
+    }
+
+    fn library(&self) -> Option<PathBuf> {
+        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_ref().map(|runtime| runtime.file.clone())
     }
 
     fn custom_ops(&self) -> Vec<CustomOps> {

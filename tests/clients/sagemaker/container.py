@@ -26,13 +26,13 @@ AWS = {
 
 
 def environment(**more):
-    """The environment without the settings of the user who runs the tests."""
+    """The environment without the settings of the user who runs the tests, except library paths."""
     foreign = ("SAGEMAKER_", "AWS_")
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(foreign)
-        and (not name.startswith("TENSORSERVE_") or name == "TENSORSERVE_LIBTENSORFLOW")
+        and (not name.startswith("TENSORSERVE_") or name.startswith("TENSORSERVE_LIB"))
     }
     return {**kept, **more}
 

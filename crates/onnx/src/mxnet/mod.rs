@@ -66,6 +66,10 @@ impl Platform for MxNet {
         Ok(format!("MXNet checkpoints on {}", self.onnx.describe()?))
     }
 
+    fn library(&self) -> Option<PathBuf> {
+        self.onnx.library()
+    }
+
     fn recognises(&self, place: &Place) -> bool {
         place.has_file(&[SYMBOL_SUFFIX]) || with_suffix(place.path(), SYMBOL_SUFFIX).is_file()
     }
