@@ -106,7 +106,7 @@ fn inspect_version(
         return Err(Error::not_found(message));
     };
     let place = folder.display();
-    let inspection = platform.inspect(folder, options).map_err(|e| e.context(&place))?;
+    let inspection = platform.inspect(folder, options).map_err(|e| with_path(e, folder))?;
     let kilobytes = inspection.bytes.div_ceil(1000);
     let written_by = match inspection.written_by.as_str() {
         "" => String::new(),
@@ -131,6 +131,12 @@ fn inspect_version(
     }
     show(SERVER, name, &signatures);
     Ok(())
+}
+
+/// The error with the path of the model, which some platforms name in it.
+fn with_path(error: Error, folder: &Path) -> Error {
+    let path = folder.display().to_string();
+    if error.message().contains(&path) { error } else { error.context(path) }
 }
 
 fn show(url: &str, model: &str, signatures: &[Signature]) {

@@ -48,6 +48,20 @@ fn libraries_in_the_working_directory_are_not_opened() {
 }
 
 #[test]
+fn an_error_of_inspect_names_the_file_once() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    for name in ["model.pkl", "model.pmml", "model.onnx"] {
+        let file = folder.path().join(name);
+        fs::write(&file, "damaged").expect("written");
+        let path = file.display().to_string();
+        let ended = run(&["inspect", &path]);
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+        let first = ended.stderr.lines().next().expect("a line");
+        assert_eq!(first.matches(&path).count(), 1, "{first}");
+    }
+}
+
+#[test]
 fn mistakes_are_told_with_what_to_do() {
     let missing = project("models/no_such_model").display().to_string();
     let text = project("README.md").display().to_string();
