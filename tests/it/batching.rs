@@ -189,6 +189,24 @@ async fn rows_of_different_lengths_are_padded_where_that_is_asked_for() {
 }
 
 #[tokio::test]
+async fn a_batch_is_not_padded_to_many_times_its_size() {
+    let place = gated(|settings| settings.batching.pad_variable_length_inputs = Some(true));
+    let first = place.enqueue(&[&[0.0]]);
+    place.wait_for_runs_at_gate(1);
+    let row = vec![2.0; 300_000];
+    let long = place.enqueue(&[&row]);
+    let short: Vec<_> = (0..8).map(|_| place.enqueue(&[&[1.0]])).collect();
+    place.fake.runs_gate().open();
+    first.await.expect("the first");
+    assert_eq!(values(long.await), row);
+    for pending in short {
+        assert_eq!(values(pending.await)[0], 1.0);
+    }
+    let shapes: Vec<_> = place.fake.runs().into_iter().map(|run| run.shape).collect();
+    assert_eq!(shapes, [[1, 1], [4, 300_000], [5, 1]]);
+}
+
+#[tokio::test]
 async fn without_padding_each_shape_has_its_own_batch() {
     let place = gated(|_| ());
     let first = place.enqueue(&[&[0.0, 0.5]]);

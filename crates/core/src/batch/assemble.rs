@@ -24,6 +24,84 @@ pub(super) fn can_join(a: &[Tensor], b: &[Tensor], padding: bool) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
+/// How many times as many bytes an input of a batch may have with padding as without.
+const MAX_PADDING: usize = 4;
+
+/// Up to this many bytes an input of a batch may be padded in any case.
+const FREE_PADDING: usize = 1 << 20;
+
+/// The inputs of a batch that is padded to the largest size of each dimension. Requests that are long
+/// in different dimensions would make it many times larger than all of them together, so such a
+/// request does not join.
+pub(super) struct PaddedBatch {
+    inputs: Vec<PaddedInput>,
+}
+
+#[derive(Clone)]
+struct PaddedInput {
+    /// The largest size of each dimension after the 0-th.
+    row_dims: Vec<i64>,
+    rows: usize,
+    elements: usize,
+    bytes: usize,
+    /// The size in bytes of the largest value to pad with.
+    filler: usize,
+}
+
+impl PaddedBatch {
+    pub(super) fn of(first: &[Tensor]) -> Self {
+        PaddedBatch { inputs: first.iter().map(PaddedInput::of).collect() }
+    }
+
+    /// Adds a request, unless the batch would be too large then.
+    pub(super) fn try_add(&mut self, request: &[Tensor]) -> bool {
+        let pairs = self.inputs.iter().zip(request);
+        let joined: Vec<PaddedInput> =
+            pairs.map(|(input, tensor)| input.with(&PaddedInput::of(tensor))).collect();
+        let fits = joined.iter().all(PaddedInput::is_bounded);
+        if fits {
+            self.inputs = joined;
+        }
+        fits
+    }
+}
+
+impl PaddedInput {
+    fn of(tensor: &Tensor) -> Self {
+        let strings = tensor.strings();
+        let filler = match strings {
+            // An empty string takes memory for its place.
+            Some(strings) => strings.iter().next().map_or(0, <[u8]>::len).max(size_of::<usize>()),
+            None => tensor.dtype().size().unwrap_or(1),
+        };
+        PaddedInput {
+            row_dims: tensor.shape().row_dims().to_vec(),
+            rows: tensor.rows().unwrap_or(0),
+            elements: tensor.shape().elements().unwrap_or(0),
+            bytes: strings.map_or_else(|| tensor.byte_len(), |strings| strings.byte_len()),
+            filler,
+        }
+    }
+
+    fn with(&self, other: &Self) -> Self {
+        let dims = self.row_dims.iter().zip(&other.row_dims);
+        PaddedInput {
+            row_dims: dims.map(|(a, b)| *a.max(b)).collect(),
+            rows: self.rows.saturating_add(other.rows),
+            elements: self.elements.saturating_add(other.elements),
+            bytes: self.bytes.saturating_add(other.bytes),
+            filler: self.filler.max(other.filler),
+        }
+    }
+
+    fn is_bounded(&self) -> bool {
+        let sizes = self.row_dims.iter().map(|&size| usize::try_from(size).unwrap_or(0));
+        let elements = sizes.fold(self.rows, usize::saturating_mul);
+        let padding = elements.saturating_sub(self.elements).saturating_mul(self.filler);
+        padding <= FREE_PADDING.max((MAX_PADDING - 1).saturating_mul(self.bytes))
+    }
+}
+
 /// The batch size for `rows` rows: the next allowed size, or `rows` if there is none.
 pub(super) fn allowed_size(rows: usize, allowed: &[usize]) -> usize {
     let next = allowed.iter().copied().find(|&size| size >= rows);
@@ -203,6 +281,33 @@ mod tests {
         let joined = join(&[&a, &b], 0).expect("joins");
         assert_eq!(joined.shape().dims(), [2, 2, 3]);
         assert_eq!(values(&joined), [1, 2, 1, 1, 1, 1, 10, 11, 12, 13, 14, 15]);
+    }
+
+    #[test]
+    fn requests_that_are_long_in_different_dimensions_are_not_padded_to_both() {
+        let n = 1 << 10;
+        let mut batch = PaddedBatch::of(&[ints(&[1, n, 1], 0)]);
+        // Two rows of n * n values would have 8 MiB.
+        assert!(!batch.try_add(&[ints(&[1, 1, n], 0)]));
+        assert!(batch.try_add(&[ints(&[1, n / 2, 1], 0)]), "the one before was not added");
+        let mut small = PaddedBatch::of(&[ints(&[1, 100, 1], 0)]);
+        assert!(small.try_add(&[ints(&[1, 1, 100], 0)]), "80 kB are few");
+        assert!(!small.try_add(&[ints(&[40, 1, 1], 0)]), "each row would be padded to 100 * 100");
+        let long = "x".repeat(1 << 20);
+        let mut texts = PaddedBatch::of(&[strings(&["a"])]);
+        assert!(texts.try_add(&[strings(&[&long])]), "same shape");
+        let wide = Tensor::from_strings(Shape::new(&[1, 9]).expect("shape"), {
+            let mut builder = StringsBuilder::default();
+            (0..9).for_each(|_| builder.push(b"a"));
+            builder
+        });
+        let narrow = Tensor::from_strings(Shape::new(&[1, 1]).expect("shape"), {
+            let mut builder = StringsBuilder::default();
+            builder.push(long.as_bytes());
+            builder
+        });
+        let mut texts = PaddedBatch::of(&[narrow.expect("tensor")]);
+        assert!(!texts.try_add(&[wide.expect("tensor")]), "the long text would be repeated");
     }
 
     #[test]

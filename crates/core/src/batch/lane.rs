@@ -152,6 +152,7 @@ fn take_mates(
     let most = inner.verification.most_requests();
     let mut mates = Vec::new();
     let mut rows = own.rows;
+    let mut padded = padding.then(|| assemble::PaddedBatch::of(&own.inputs));
     for _ in 0..followers.len() {
         let Some(follower) = followers.pop_front() else {
             break;
@@ -160,7 +161,11 @@ fn take_mates(
             continue;
         };
         let fits = rows + follower.task.rows <= limit && mates.len() + 1 < most;
-        if fits && assemble::can_join(&own.inputs, &follower.task.inputs, padding) {
+        let inputs = &follower.task.inputs;
+        if fits
+            && assemble::can_join(&own.inputs, inputs, padding)
+            && padded.as_mut().is_none_or(|batch| batch.try_add(inputs))
+        {
             rows += follower.task.rows;
             mates.push(follower);
         } else {

@@ -260,9 +260,13 @@ fn take(inner: &QueueInner, state: &mut PoolQueueState, limit: usize) -> Vec<Wai
     let mut batch: Vec<WaitingTask> = Vec::new();
     let mut left = VecDeque::with_capacity(state.tasks.len());
     let mut rows = 0;
+    let mut padded = None;
     for waiter in state.tasks.drain(..) {
         let joins = match batch.first() {
-            None => true,
+            None => {
+                padded = padding.then(|| assemble::PaddedBatch::of(&waiter.task.inputs));
+                true
+            }
             Some(first) => {
                 let (a, b) = (&first.task, &waiter.task);
                 a.rows > 0
@@ -270,6 +274,7 @@ fn take(inner: &QueueInner, state: &mut PoolQueueState, limit: usize) -> Vec<Wai
                     && rows + b.rows <= limit
                     && batch.len() < most
                     && assemble::can_join(&a.inputs, &b.inputs, padding)
+                    && padded.as_mut().is_none_or(|batch| batch.try_add(&b.inputs))
             }
         };
         if joins {
