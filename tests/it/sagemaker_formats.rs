@@ -169,6 +169,10 @@ fn extended_answers_are_what_is_accepted() {
     let server = extended(("m", "sagemaker/synth/string_echo_2d"));
     let csv = invoke_for(&server, "text/csv", "text/csv", "a,\"b,\"\"c\"\n");
     assert_eq!(csv.text(), "a,\"b,\"\"c\"\n");
+    let bytes = r#"{"instances": [[{"b64": "YP9h"}]]}"#;
+    let lines = invoke_for(&server, "application/jsonlines", "application/json", bytes);
+    let text = String::from_utf8(lines.body).expect("valid UTF-8");
+    assert_eq!(text, "[\"`\u{fffd}a\"]\n");
 }
 
 #[test]

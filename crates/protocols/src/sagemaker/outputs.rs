@@ -83,7 +83,7 @@ fn common_rows(specs: &[TensorSpec], tensors: &[Tensor]) -> Result<usize> {
 
 fn value(tensor: &Tensor, spec: &TensorSpec, out: &mut Vec<u8>) -> Result<()> {
     // By convention, outputs with this suffix hold bytes and not text.
-    let texts = if spec.alias.ends_with("_bytes") { Texts::Base64 } else { Texts::Raw };
+    let texts = if spec.alias.ends_with("_bytes") { Texts::Base64 } else { Texts::Lossy };
     let style = Style { layout: JsonLayout::Compact, floats: Floats::TensorFlowServing, texts };
     let no_form = |dtype| {
         let alias = &spec.alias;
