@@ -35,6 +35,11 @@ pub(super) fn run(target: &str, tags: &str, platform: Option<&str>) -> Result<Ex
         }
         inspect_version(name, folder, &platforms, named, &options)?;
     }
+    if !platforms.is_model(Path::new(target), named) {
+        for file in platforms.model_files(Path::new(target), named) {
+            print_line(&format!("\n{}: not served: it lies beside directories", file.display()));
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -21,6 +21,27 @@ fn predict(server: &TestServer, model: &str, instances: Value) -> Value {
 }
 
 #[test]
+fn model_files_beside_directories_of_models_are_reported() {
+    let root = tempfile::tempdir().expect("temporary directory");
+    let models = root.path().join("models");
+    link(&project("models/half_plus_two"), &models.join("half_plus_two"));
+    put("platforms/onnx/half_plus_two.onnx", &models.join("flat.onnx"));
+    put("platforms/xgboost/iris_softprob.ubj", &models.join("boosted.ubj"));
+    fs::write(models.join("README.md"), "models").expect("written");
+    let log = root.path().join("log");
+    let mut command = tensorserve(&["serve", "--http-port", "0", "--grpc-port", "0"]);
+    command.arg(&models).stderr(fs::File::create(&log).expect("a file"));
+    drop(Process::start(command));
+    let log = fs::read_to_string(log).expect("a log");
+    assert!(log.contains("these files are not served: boosted.ubj, flat.onnx; put each"), "{log}");
+    let inspected = ended(&mut tensorserve(&["inspect", &models.display().to_string()]));
+    for file in ["flat.onnx: not served", "boosted.ubj: not served"] {
+        assert!(inspected.stdout.contains(file), "{}{}", inspected.stdout, inspected.stderr);
+    }
+    assert!(!inspected.stdout.contains("README"), "{}", inspected.stdout);
+}
+
+#[test]
 fn a_folder_of_models_of_all_kinds_is_served_and_watched() {
     let root = tempfile::tempdir().expect("temporary directory");
     let at = |path: &str| root.path().join(path);

@@ -301,6 +301,18 @@ impl Platforms {
         })
     }
 
+    /// The model files in the directory `path`, next to directories of models, sorted; those of the
+    /// platform `named` only, if there is one.
+    #[must_use]
+    pub fn model_files(&self, path: &Path, named: Option<&str>) -> Vec<PathBuf> {
+        let is_model = |file: &&PathBuf| {
+            let (is_hidden, place) = (is_hidden(file), Place::new(file));
+            let is_known = |p: &&Arc<dyn Platform>| named.is_none_or(|name| p.name() == name);
+            !is_hidden && self.recognising(&place).filter(is_known).is_some()
+        };
+        Place::new(path).files(&[""]).filter(is_model).cloned().collect()
+    }
+
     fn recognising(&self, place: &Place) -> Option<&Arc<dyn Platform>> {
         self.0.iter().find(|platform| platform.recognises(place))
     }
@@ -324,6 +336,10 @@ impl Platforms {
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Platform>> {
         self.0.iter()
     }
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
 /// Whether a directory of this name is a version: only digits.

@@ -51,6 +51,7 @@ pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<D
     let folders = subfolders(path)?;
     let versions = versions_among(&folders, &mut discovery.notes);
     if !versions.is_empty() || source.name.is_some() {
+        discovery.ignore_files(&platforms.model_files(path, named), "numbered versions");
         let name = source.name.clone().unwrap_or_else(|| folder_name(path));
         discovery.add(name, versions, source);
         return Ok(discovery);
@@ -78,10 +79,27 @@ pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<D
             discovery.add(name, versions, source);
         }
     }
+    discovery.ignore_files(&platforms.model_files(path, named), "directories of models");
     Ok(discovery)
 }
 
 impl Discovery {
+    /// Notes that model files are not served because they lie beside `others`: an export or a
+    /// vocabulary that was left there must not become a model, or hide the others.
+    fn ignore_files(&mut self, files: &[PathBuf], others: &str) {
+        let Some(folder) = files.first().and_then(|file| file.parent()) else {
+            return;
+        };
+        let names = files.iter().filter_map(|file| file.file_name());
+        let names: Vec<_> = names.map(OsStr::to_string_lossy).collect();
+        self.notes.insert(format!(
+            "{} contains model files beside {others}, and these files are not served: {}; put each into \
+             a directory of its own, or configure its path",
+            folder.display(),
+            names.join(", ")
+        ));
+    }
+
     fn add(&mut self, name: String, versions: BTreeMap<i64, PathBuf>, source: &SourceConfig) {
         if name.contains([':', '/']) {
             let note = format!("model {name:?} is ignored: a model name cannot contain : or /");
@@ -258,7 +276,7 @@ mod tests {
         Completeness, Inspection, LoadOptions, Loaded, Place as Path, Platform,
     };
 
-    /// A platform whose models are the directories with a `saved_model.pb`.
+    /// A platform whose models are the directories with a `saved_model.pb`, and files `*.flat`.
     struct ByFile;
 
     impl Platform for ByFile {
@@ -271,7 +289,7 @@ mod tests {
         }
 
         fn recognises(&self, place: &Path) -> bool {
-            place.path().join("saved_model.pb").is_file()
+            place.path().join("saved_model.pb").is_file() || place.has_file(&[".flat"])
         }
 
         fn takes_threads(&self) -> bool {
@@ -331,6 +349,30 @@ mod tests {
         assert_eq!(place.discover("m", Some("other")), [("other".to_owned(), vec![1, 3])]);
         assert_eq!(place.discover("m/3", None), [("m".to_owned(), vec![3])]);
         assert_eq!(place.discover("m/latest", None), [("latest".to_owned(), vec![1])]);
+    }
+
+    #[test]
+    fn model_files_beside_models_or_versions_are_noted() {
+        let place = Place::with(&["all/a/1", "all/b"]);
+        let root = place.root.path();
+        for file in ["all/c.flat", "all/d.flat", "all/notes.txt", "all/.e.flat", "all/a/x.flat"] {
+            fs::write(root.join(file), "x").expect("file");
+        }
+        let found = |path: &str, platform| {
+            let model = ModelConfig { platform, ..ModelConfig::default() };
+            let source = SourceConfig { path: root.join(path), name: None, model };
+            let found = discover(&source, &place.platforms).expect("readable");
+            (found.models.len(), found.notes.into_iter().collect::<Vec<String>>())
+        };
+        let (models, notes) = found("all", None);
+        let part =
+            "beside directories of models, and these files are not served: c.flat, d.flat; put";
+        assert!(models == 2 && notes.len() == 1 && notes[0].contains(part), "{notes:?}");
+        let (models, notes) = found("all/a", None);
+        let part = "beside numbered versions, and these files are not served: x.flat;";
+        assert!(models == 1 && notes.len() == 1 && notes[0].contains(part), "{notes:?}");
+        // The files of another platform than the named one are none of its models.
+        assert_eq!(found("all", Some("other")).1, [""; 0]);
     }
 
     #[test]
