@@ -47,10 +47,11 @@ impl SampleValue {
 }
 
 impl SampleInput<'_> {
-    /// The number of its values.
+    /// The number of its values, with every dimension of size zero taken as one: the lists around no
+    /// values take memory, too.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.dims.iter().fold(1, |count: usize, &dim| count.saturating_mul(dim))
+        self.dims.iter().fold(1, |count: usize, &dim| count.saturating_mul(dim.max(1)))
     }
 
     /// As JSON, in nested lists.
@@ -171,5 +172,10 @@ mod tests {
         let signature = signature(vec![spec("x", DType::Float, Some(&[-1, most, most]))]);
         let error = data(&signature).expect_err("too large");
         assert!(error.message().contains("values; at most"), "{error}");
+        for dims in [[1 << 40, 0], [0, 1 << 40]] {
+            let signature = self::signature(vec![spec("x", DType::Float, Some(&dims))]);
+            let error = data(&signature).expect_err("too many lists");
+            assert!(error.message().contains("values; at most"), "{error}");
+        }
     }
 }
