@@ -122,6 +122,9 @@ fn inspect_version(
     if let tensorserve_platform::Completeness::Missing(what) = platform.check(folder) {
         print_line(&format!("  incomplete: {what} is missing"));
     }
+    for external in &inspection.external_ops {
+        print_line(&format!("  reaches outside the model: {external}"));
+    }
     let mut signatures = inspection.signatures;
     let chains = steps::load_steps(folder, &signatures, usize::MAX)?;
     for (signature, chain) in signatures.iter_mut().zip(&chains) {

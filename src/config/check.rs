@@ -21,7 +21,7 @@ use super::{
 };
 #[cfg(feature = "tensorflow")]
 use super::{GpuConfig, TensorFlowConfig};
-use tensorserve_core::config::is_model_name;
+use tensorserve_core::config::{OpPolicy, is_model_name};
 use tensorserve_protocols::tfs::config::METRICS_PATH;
 use tensorserve_tensor::error::Result;
 
@@ -308,6 +308,10 @@ impl Check {
             policy: self.policy(each.version_policy.as_deref()),
             transition: self.transition(each.version_transition.as_deref()),
             tags,
+            ops: OpPolicy {
+                deny: self.ops("deny_ops", each.deny_ops.as_ref()),
+                allow: self.ops("allow_ops", each.allow_ops.as_ref()),
+            },
             labels: Default::default(),
             images,
             warm_up: each.warm_up.unwrap_or(true),
@@ -330,6 +334,16 @@ impl Check {
             gpu: server.load_probe_gpu.unwrap_or(false),
         };
         server.load_probe.unwrap_or(true).then_some(config)
+    }
+
+    /// The entries of `deny_ops` or `allow_ops`.
+    fn ops(&mut self, name: &str, list: Option<&List<String>>) -> Vec<String> {
+        let entries = list.map_or(Vec::new(), |List(entries)| entries.clone());
+        for entry in entries.iter().filter(|entry| !OpPolicy::is_entry(entry)) {
+            let rule = "is neither the name of an operation, such as ReadFile, nor external";
+            self.wrong(name, format!("{entry:?} {rule}"));
+        }
+        entries
     }
 
     fn workers(
@@ -536,6 +550,21 @@ mod tests {
         settings.server.http_port = Some(Port::Number(9000));
         settings.server.grpc_port = Some(Port::Number(9000));
         assert!(checked(settings).is_err());
+    }
+
+    #[test]
+    fn operations_are_names_or_external() {
+        let ops = |entries: &[&str]| {
+            let mut settings = Settings::default();
+            settings.paths.push("x".into());
+            let list = entries.iter().map(|&entry| entry.to_owned()).collect();
+            settings.each.deny_ops = Some(List(list));
+            checked(settings).map(|config| config.repository.common.ops.deny)
+        };
+        let valid = ["external", "ReadFile", "_Send"];
+        assert_eq!(ops(&valid).ok(), Some(valid.map(str::to_owned).to_vec()));
+        let error = ops(&["ReadFile", "files"]).expect_err("wrong");
+        assert!(error.message().contains("deny_ops: \"files\" is neither"), "{error}");
     }
 
     #[test]

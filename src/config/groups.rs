@@ -338,6 +338,14 @@ settings! {
         /// Tags of the SavedModel graph to load, separated by commas [default: serve]
         #[arg(value_name = "LIST")]
         tags: List<String>,
+        /// Operations for which a TensorFlow model is refused: names, or external for all that access
+        /// files, the network or Python [default: none; external ones are reported]
+        #[arg(value_name = "LIST")]
+        deny_ops: List<String>,
+        /// Operations that deny_ops does not refuse and that are not reported: names, or external
+        /// [default: none]
+        #[arg(value_name = "LIST")]
+        allow_ops: List<String>,
         /// How uploaded images are passed to the model: raw bytes, URL-safe base64, or auto to
         /// choose by the graph [default: auto]
         #[arg(value_name = "KIND", value_parser = AsWritten(&["auto", "raw", "base64"]))]

@@ -35,6 +35,7 @@ mod console_admin;
 mod deadlines;
 mod digits;
 mod entry_points;
+mod external_ops;
 mod https;
 mod lifecycle;
 mod live_batching;

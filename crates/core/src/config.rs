@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use tensorserve_platform::names_version;
+pub use tensorserve_platform::{OpPolicy, names_version};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_workers::WorkersConfig;
 
@@ -91,6 +91,8 @@ pub struct ModelConfig {
     pub transition: VersionTransition,
     /// Tags of the SavedModel graph to load.
     pub tags: Vec<String>,
+    /// The operations that it may have.
+    pub ops: OpPolicy,
     /// Names for versions.
     pub labels: BTreeMap<String, i64>,
     /// How uploaded images are passed to the model.
@@ -349,6 +351,7 @@ impl Default for ModelConfig {
             policy: VersionPolicy::Latest(1),
             transition: VersionTransition::AvailabilityPreserving,
             tags: vec!["serve".to_owned()],
+            ops: OpPolicy::default(),
             labels: BTreeMap::new(),
             images: Images::Auto,
             warm_up: true,

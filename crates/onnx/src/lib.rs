@@ -124,6 +124,7 @@ impl Onnx {
             executable: Arc::new(executable),
             bytes,
             marshalled_hooks: false,
+            external_ops: Vec::new(),
         })
     }
 }
@@ -183,6 +184,7 @@ impl Platform for Onnx {
             written_by: model.written_by(),
             signatures: vec![signature(&model.proto)?],
             bytes: model.bytes,
+            external_ops: Vec::new(),
         })
     }
 

@@ -15,12 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::files::Place;
+pub use self::ops::{ExternalOp, OpNode, OpPolicy};
 pub use self::synthetic::{synthetic_dims, synthetic_input, synthetic_inputs};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Signature, Tensor};
 
 pub mod files;
 pub mod library;
+mod ops;
 mod synthetic;
 
 /// A runtime that can serve models of one kind.
@@ -157,11 +159,18 @@ pub struct LoadOptions {
     pub threads: usize,
     /// The encoding of images in the model's inputs; `None` detects it from the graph.
     pub images: Option<tensorserve_tensor::ImageEncoding>,
+    /// The operations that the model may have. Only TensorFlow's graphs are checked.
+    pub ops: OpPolicy,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { tags: vec!["serve".to_owned()], threads: 0, images: None }
+        LoadOptions {
+            tags: vec!["serve".to_owned()],
+            threads: 0,
+            images: None,
+            ops: OpPolicy::default(),
+        }
     }
 }
 
@@ -175,6 +184,8 @@ pub struct Inspection {
     pub written_by: String,
     /// Size of the model's files in bytes.
     pub bytes: u64,
+    /// Its external operations that are reported, each once, sorted by name.
+    pub external_ops: Vec<ExternalOp>,
 }
 
 /// A model in memory.
@@ -188,6 +199,8 @@ pub struct Loaded {
     /// Whether its file contains pre- or post-processing functions in Python's marshal format
     /// (Simple TensorFlow Serving's hooks), which are never run.
     pub marshalled_hooks: bool,
+    /// Its external operations that are reported, each once, sorted by name.
+    pub external_ops: Vec<ExternalOp>,
 }
 
 /// The options of one run.

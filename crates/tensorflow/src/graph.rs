@@ -35,30 +35,57 @@ impl<'a> Graph<'a> {
         &self,
         outputs: impl Iterator<Item = &'b str>,
     ) -> HashSet<&'a str> {
-        let mut operations = HashSet::new();
-        let mut nodes: Vec<&'a NodeDef> = outputs.filter_map(|name| self.node(name)).collect();
-        let mut seen: HashSet<&str> = nodes.iter().map(|n| n.name.as_str()).collect();
-        let mut calls: HashSet<&'a str> = HashSet::new();
-        let mut bodies: Vec<&'a [NodeDef]> = Vec::new();
+        let ops = self.nodes_of(outputs).into_iter().map(|placed| placed.node.op.as_str());
+        // In TensorFlow 1 the name of a function serves as an operation that calls it.
+        ops.filter(|op| !self.functions.contains_key(op)).collect()
+    }
+
+    /// The nodes that compute the tensors `outputs`: all that they depend on, and those of the bodies
+    /// of all functions that these call.
+    pub(super) fn nodes_of<'b>(
+        &self,
+        outputs: impl Iterator<Item = &'b str>,
+    ) -> Vec<PlacedNode<'a>> {
+        let mut waiting: Vec<&'a NodeDef> = outputs.filter_map(|name| self.node(name)).collect();
+        let mut seen: HashSet<&str> = waiting.iter().map(|n| n.name.as_str()).collect();
+        let mut called: HashSet<&'a str> = HashSet::new();
+        let mut bodies: Vec<&'a str> = Vec::new();
+        let mut found = Vec::new();
         loop {
             // A body counts as a whole: its side effects happen even if its results are not used.
-            while let Some(body) = bodies.pop() {
-                for node in body {
-                    self.visit(node, &mut operations, &mut calls, &mut bodies);
+            while let Some(function) = bodies.pop() {
+                for node in self.functions.get(function).copied().unwrap_or_default() {
+                    found.push(PlacedNode { node, function: Some(function) });
+                    self.add_calls(node, &mut called, &mut bodies);
                 }
             }
-            let Some(node) = nodes.pop() else {
-                return operations;
+            let Some(node) = waiting.pop() else {
+                return found;
             };
-            self.visit(node, &mut operations, &mut calls, &mut bodies);
+            found.push(PlacedNode { node, function: None });
+            self.add_calls(node, &mut called, &mut bodies);
             for input in &node.input {
                 if let Some(input) = self.node(input)
                     && seen.insert(&input.name)
                 {
-                    nodes.push(input);
+                    waiting.push(input);
                 }
             }
         }
+    }
+
+    /// All nodes of the graph and of its functions, sorted by the names of the functions.
+    pub(super) fn all_nodes(&self) -> impl Iterator<Item = PlacedNode<'a>> {
+        let mut functions: Vec<&'a str> = self.functions.keys().copied().collect();
+        functions.sort_unstable();
+        let mut all: Vec<PlacedNode> =
+            self.nodes.values().map(|&node| PlacedNode { node, function: None }).collect();
+        all.sort_unstable_by_key(|placed| placed.node.name.as_str());
+        for function in functions {
+            let body = self.functions.get(function).copied().unwrap_or_default();
+            all.extend(body.iter().map(|node| PlacedNode { node, function: Some(function) }));
+        }
+        all.into_iter()
     }
 
     /// The node that produces the tensor `name` (`node`, `node:1` or, for control inputs, `^node`).
@@ -68,36 +95,34 @@ impl<'a> Graph<'a> {
         self.nodes.get(name).copied()
     }
 
-    /// Adds the operation of `node`, and the bodies of the functions that it calls, each once.
-    fn visit(
+    /// Adds the functions that `node` calls, each once.
+    fn add_calls(
         &self,
         node: &'a NodeDef,
-        operations: &mut HashSet<&'a str>,
-        calls: &mut HashSet<&'a str>,
-        bodies: &mut Vec<&'a [NodeDef]>,
+        called: &mut HashSet<&'a str>,
+        bodies: &mut Vec<&'a str>,
     ) {
-        // In TensorFlow 1 the name of a function serves as an operation that calls it.
-        if let Some(body) = self.functions.get(node.op.as_str()) {
-            if calls.insert(&node.op) {
-                bodies.push(body);
-            }
-            return;
-        }
-        operations.insert(&node.op);
-        for value in node.attr.values().filter_map(|a| a.value.as_ref()) {
-            let called = match value {
-                Value::Func(function) => std::slice::from_ref(function),
-                Value::List(list) => list.func.as_slice(),
-            };
-            for name in called.iter().map(|function| function.name.as_str()) {
-                if let Some(body) = self.functions.get(name)
-                    && calls.insert(name)
-                {
-                    bodies.push(body);
-                }
+        let by_attribute = node.attr.values().filter_map(|attr| attr.value.as_ref());
+        let by_attribute = by_attribute.flat_map(|value| match value {
+            Value::Func(function) => std::slice::from_ref(function),
+            Value::List(list) => list.func.as_slice(),
+            Value::S(_) => &[],
+        });
+        let names = by_attribute.map(|function| function.name.as_str()).chain([node.op.as_str()]);
+        for name in names {
+            if self.functions.contains_key(name) && called.insert(name) {
+                bodies.push(name);
             }
         }
     }
+}
+
+/// A node, and the function whose body it is in.
+#[derive(Clone, Copy)]
+pub(super) struct PlacedNode<'a> {
+    pub(super) node: &'a NodeDef,
+    /// `None` for a node of the graph itself.
+    pub(super) function: Option<&'a str>,
 }
 
 /// The operations that cannot change state beyond a run, by the library's registry of operations,

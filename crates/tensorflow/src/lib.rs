@@ -1,7 +1,8 @@
 //! TensorFlow SavedModels, run by libtensorflow in this process.
 //!
 //! * `ffi` wraps the library's C API in safe types, and [`custom_ops`] extends the library;
-//! * [`saved_model`], [`graph`] and [`bundle`] read a model's files without the library;
+//! * [`saved_model`], [`graph`], [`external_ops`] and [`bundle`] read a model's files without the
+//!   library;
 //! * [`trace`] reads profiles;
 //! * this file implements the [`Platform`].
 #![deny(unsafe_code)]
@@ -33,6 +34,7 @@ pub use self::config::{GpuConfig, TensorFlowConfig};
 mod bundle;
 mod config;
 mod custom_ops;
+mod external_ops;
 mod ffi;
 mod graph;
 mod saved_model;
@@ -251,11 +253,13 @@ impl Platform for TensorFlow {
             written_by: info.map_or(String::new(), |info| info.tensorflow_version.clone()),
             signatures: saved_model::signatures(&meta, options, None),
             bytes: saved_model::size_of_files(folder),
+            external_ops: external_ops::check(&meta, &options.ops)?,
         })
     }
 
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded> {
         let meta = saved_model::read(folder, &options.tags)?;
+        let external_ops = external_ops::check(&meta, &options.ops)?;
         let runtime = self.runtime()?;
         let signatures = saved_model::signatures(&meta, options, Some(&runtime.stateless));
         let marshalled_hooks = saved_model::has_marshalled_hooks(&meta);
@@ -271,6 +275,7 @@ impl Platform for TensorFlow {
             signatures,
             bytes: saved_model::size_of_files(folder),
             marshalled_hooks,
+            external_ops,
         })
     }
 }

@@ -224,6 +224,17 @@ fn spec(alias: &str, info: &TensorInfo) -> TensorSpec {
     TensorSpec { alias: alias.to_owned(), tensor_name, dtype_number: info.dtype, shape, sparse }
 }
 
+/// The tensors of an input or output: three for a sparse one.
+pub(super) fn tensor_names(info: &TensorInfo) -> Vec<&str> {
+    match &info.encoding {
+        Some(Encoding::Name(name)) => vec![name],
+        Some(Encoding::CooSparse(coo)) => {
+            vec![&coo.values_tensor_name, &coo.indices_tensor_name, &coo.dense_shape_tensor_name]
+        }
+        None => Vec::new(),
+    }
+}
+
 /// Whether the graph has the marshalled Python functions that Simple TensorFlow Serving would call.
 pub(super) fn has_marshalled_hooks(meta: &MetaGraphDef) -> bool {
     let hooks = ["preprocess_function", "postprocess_function"];

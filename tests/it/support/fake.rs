@@ -323,7 +323,12 @@ impl Platform for Fake {
 
     fn inspect(&self, folder: &Path, _: &LoadOptions) -> Result<Inspection> {
         let signatures = signatures(&read(folder)?);
-        Ok(Inspection { signatures, written_by: String::new(), bytes: 1000 })
+        Ok(Inspection {
+            signatures,
+            written_by: String::new(),
+            bytes: 1000,
+            external_ops: Vec::new(),
+        })
     }
 
     fn load(&self, folder: &Path, _: &LoadOptions) -> Result<Loaded> {
@@ -349,7 +354,13 @@ impl Platform for Fake {
         let signatures = signatures(&model);
         let executable = Arc::new(FakeExecutable { model, record: Arc::clone(&self.0) });
         self.0.alive.fetch_add(1, SeqCst);
-        Ok(Loaded { signatures, executable, bytes: 1000, marshalled_hooks: false })
+        Ok(Loaded {
+            signatures,
+            executable,
+            bytes: 1000,
+            marshalled_hooks: false,
+            external_ops: Vec::new(),
+        })
     }
 }
 

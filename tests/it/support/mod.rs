@@ -7,6 +7,7 @@ pub mod grpc;
 pub mod model_server;
 pub mod place;
 pub mod process;
+pub mod saved_model;
 pub mod server;
 
 use std::fs;

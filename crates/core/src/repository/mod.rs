@@ -45,7 +45,7 @@ pub use self::journal::{LifecycleEvent, REQUEST};
 pub use self::servable::Servable;
 pub use self::state::{VersionState, VersionStatus};
 pub use crate::batch::RunTiming;
-pub use tensorserve_platform::{CustomOps, InputStyle, OpRun, PlatformInfo, Profiled};
+pub use tensorserve_platform::{CustomOps, ExternalOp, InputStyle, OpRun, PlatformInfo, Profiled};
 
 /// The model and version that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use crate::batch::{
 use crate::config::{BatchConfig, Images, ModelConfig};
 use crate::metrics::{Metrics, VersionMetrics};
 use tensorserve_platform::{
-    Executable, LoadOptions, Platform, PlatformInfo, Profiled, RunOptions, has_marshalled_hooks,
-    synthetic_inputs,
+    Executable, ExternalOp, LoadOptions, Platform, PlatformInfo, Profiled, RunOptions,
+    has_marshalled_hooks, synthetic_inputs,
 };
 use tensorserve_preprocessing::{ProcessingSteps, load_steps};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -44,6 +44,7 @@ struct LoadedVersion {
     metrics: VersionMetrics,
     bytes: u64,
     marshalled_hooks: bool,
+    external_ops: Vec<ExternalOp>,
     threads: usize,
     load_time: OnceLock<Duration>,
     handlers: OnceLock<Arc<Handlers>>,
@@ -117,6 +118,7 @@ impl VersionLoad<'_> {
             let _ = servable.loaded.handlers.set(handlers);
         }
         servable.loaded_in(started.elapsed());
+        servable.report_external_ops();
         Ok(servable)
     }
 
@@ -179,6 +181,7 @@ impl VersionLoad<'_> {
             metrics,
             bytes: loaded.bytes,
             marshalled_hooks: loaded.marshalled_hooks || has_marshalled_hooks(self.folder),
+            external_ops: loaded.external_ops,
             threads,
             load_time: OnceLock::new(),
             handlers: OnceLock::new(),
@@ -269,6 +272,20 @@ impl Servable {
         self.loaded.handlers.get()
     }
 
+    /// Logs its external operations.
+    fn report_external_ops(&self) {
+        let LoadedVersion { model, version, external_ops, .. } = &*self.loaded;
+        if external_ops.is_empty() {
+            return;
+        }
+        let ops: Vec<String> = external_ops.iter().map(ToString::to_string).collect();
+        log::warn!(
+            "{model} version {version} has operations that reach outside the model: {}; deny_ops \
+             refuses such models, allow_ops accepts an operation without this warning",
+            ops.join("; ")
+        );
+    }
+
     /// How long the load and the warm-up took.
     #[must_use]
     pub fn load_time(&self) -> Duration {
@@ -297,6 +314,13 @@ impl Servable {
     #[must_use]
     pub fn has_marshalled_hooks(&self) -> bool {
         self.loaded.marshalled_hooks
+    }
+
+    /// Its operations that access files, the network or Python, each once, unless `allow_ops` has
+    /// them.
+    #[must_use]
+    pub fn external_ops(&self) -> &[ExternalOp] {
+        &self.loaded.external_ops
     }
 
     /// The platform that runs it.
@@ -462,6 +486,7 @@ fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
     LoadOptions {
         threads,
         tags: config.tags.clone(),
+        ops: config.ops.clone(),
         images: match config.images {
             Images::Auto => None,
             Images::Raw => Some(ImageEncoding::Raw),

@@ -94,6 +94,7 @@ impl Platform for MxNet {
             signatures: vec![crate::signature(&checkpoint.convert()?)?],
             written_by: String::new(),
             bytes: checkpoint.size(),
+            external_ops: Vec::new(),
         })
     }
 

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::{ConsoleClient, ConsoleState, add_read, reply, schema_of, text};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{
-    CustomOps, HistoryPoint, ModelHandle, ModelState, Rates, VersionState, VersionStatus,
+    CustomOps, ExternalOp, HistoryPoint, ModelHandle, ModelState, Rates, VersionState,
+    VersionStatus,
 };
 use tensorserve_protocol::{JSON, RouteGroup, bounded};
 
@@ -143,6 +144,8 @@ pub(super) struct VersionView {
     since: u64,
     load_ms: Option<f64>,
     memory_bytes: Option<u64>,
+    /// Its operations that access files, the network or Python, unless `allow_ops` has them.
+    external_ops: Vec<ExternalOpView>,
     /// When it last ran, in milliseconds since 1970.
     last_used: Option<u64>,
     requests_per_second: f64,
@@ -152,6 +155,30 @@ pub(super) struct VersionView {
     p99_ms: Option<f64>,
     /// Mean number of rows in a batch.
     rows_per_batch: Option<f64>,
+}
+
+/// An operation that reaches outside its model.
+#[derive(Serialize, JsonSchema)]
+struct ExternalOpView {
+    op: String,
+    /// What it does.
+    access: &'static str,
+    /// The first node with it.
+    node: String,
+    /// The function whose body contains the node; null for the graph itself.
+    function: Option<String>,
+}
+
+impl ExternalOpView {
+    fn new(external: &ExternalOp) -> Self {
+        let ExternalOp { op, access, node } = external;
+        ExternalOpView {
+            op: op.clone(),
+            access,
+            node: bounded(&node.name).into_owned(),
+            function: node.function.as_deref().map(|name| bounded(name).into_owned()),
+        }
+    }
 }
 
 pub(super) type VersionRates = HashMap<(Arc<str>, i64), Rates>;
@@ -262,6 +289,11 @@ impl VersionView {
             since: millis(status.since),
             load_ms: handle.map(|handle| in_millis(handle.load_time())),
             memory_bytes: handle.map(|handle| handle.bytes()),
+            external_ops: handle
+                .map_or(&[][..], |handle| handle.external_ops())
+                .iter()
+                .map(ExternalOpView::new)
+                .collect(),
             last_used: rates.last_used,
             requests_per_second: round(rates.requests_per_second),
             errors_per_second: round(rates.errors_per_second),

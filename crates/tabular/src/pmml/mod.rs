@@ -94,14 +94,20 @@ impl Platform for Pmml {
     fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
         let PmmlFile { model, bytes } = PmmlFile::open(path)?;
         let signatures = vec![model.signature];
-        Ok(Inspection { signatures, written_by: model.written_by, bytes })
+        Ok(Inspection { signatures, written_by: model.written_by, bytes, external_ops: Vec::new() })
     }
 
     fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
         let PmmlFile { model, bytes } = PmmlFile::open(path)?;
         let executable: Arc<dyn Executable> = Arc::new(model.scorer);
         let signatures = vec![model.signature];
-        Ok(Loaded { signatures, executable, bytes, marshalled_hooks: false })
+        Ok(Loaded {
+            signatures,
+            executable,
+            bytes,
+            marshalled_hooks: false,
+            external_ops: Vec::new(),
+        })
     }
 }
 

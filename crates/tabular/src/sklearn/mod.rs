@@ -124,7 +124,7 @@ impl Platform for ScikitLearn {
 
     fn inspect(&self, folder: &Path, _options: &LoadOptions) -> Result<Inspection> {
         let SklearnFile { signature, written_by, bytes, .. } = SklearnFile::open(folder)?;
-        Ok(Inspection { signatures: vec![signature], written_by, bytes })
+        Ok(Inspection { signatures: vec![signature], written_by, bytes, external_ops: Vec::new() })
     }
 
     fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
@@ -134,6 +134,7 @@ impl Platform for ScikitLearn {
             executable: Arc::new(model),
             bytes,
             marshalled_hooks: false,
+            external_ops: Vec::new(),
         })
     }
 }

@@ -82,13 +82,19 @@ impl Platform for Spark {
 
     fn inspect(&self, folder: &Path, _: &LoadOptions) -> Result<Inspection> {
         let SparkModelFolder { signature, written_by, bytes, .. } = SparkModelFolder::open(folder)?;
-        Ok(Inspection { signatures: vec![signature], written_by, bytes })
+        Ok(Inspection { signatures: vec![signature], written_by, bytes, external_ops: Vec::new() })
     }
 
     fn load(&self, folder: &Path, _: &LoadOptions) -> Result<Loaded> {
         let SparkModelFolder { signature, model, bytes, .. } = SparkModelFolder::open(folder)?;
         let executable: Arc<dyn Executable> = Arc::new(model);
-        Ok(Loaded { signatures: vec![signature], executable, bytes, marshalled_hooks: false })
+        Ok(Loaded {
+            signatures: vec![signature],
+            executable,
+            bytes,
+            marshalled_hooks: false,
+            external_ops: Vec::new(),
+        })
     }
 }
 

@@ -75,7 +75,12 @@ impl Platform for XGBoost {
 
     fn inspect(&self, folder: &Path, _options: &LoadOptions) -> Result<Inspection> {
         let (model, bytes) = format::read(folder)?;
-        Ok(Inspection { signatures: vec![model.signature()], written_by: model.written_by, bytes })
+        Ok(Inspection {
+            signatures: vec![model.signature()],
+            written_by: model.written_by,
+            bytes,
+            external_ops: Vec::new(),
+        })
     }
 
     fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
@@ -85,6 +90,7 @@ impl Platform for XGBoost {
             executable: Arc::new(model),
             bytes,
             marshalled_hooks: false,
+            external_ops: Vec::new(),
         })
     }
 }

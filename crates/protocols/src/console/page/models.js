@@ -250,6 +250,7 @@ function versionDetail(version) {
 		["Memory", bytes(version.memory_bytes)],
 		["Warm-up", warmUp(version.warm_up)],
 		["Batching", batching(version.batching)],
+		["Outside the model", externalOps(version.external_ops)],
 		["Path", version.path],
 	].filter(([, value]) => value !== undefined && value !== null);
 	return el(
@@ -267,6 +268,12 @@ function warmUp(warm) {
 	if (!warm) return NONE;
 	if (warm.text) return warm.text;
 	return warm.ran ? count(warm.records ?? 0, "recorded request") : "none";
+}
+
+/** The operations that access files, the network or Python. */
+function externalOps(ops = []) {
+	if (!ops.length) return null;
+	return ops.map(({ op, access, node }) => `${op} ${access} (node ${node})`).join(", ");
 }
 
 function batching(settings) {
