@@ -12,7 +12,7 @@ use crate::platforms;
 use tensorserve_platform::{LoadOptions, Place, Platforms, names_version};
 use tensorserve_preprocessing as steps;
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{DeclaredShape, ImageEncoding, Signature, TensorSpec};
+use tensorserve_tensor::{CooSparse, DeclaredShape, ImageEncoding, Signature, TensorSpec};
 
 const SERVER: &str = "http://127.0.0.1:8500";
 
@@ -170,8 +170,18 @@ fn show(url: &str, model: &str, signatures: &[Signature]) {
         }
         match example::of(url, model, signature) {
             Some(example) => print_line(&format!("    {}", example.command)),
-            None => print_line("    (cannot be called over HTTP)"),
+            None => print_line(&format!("    ({})", why_no_example(signature))),
         }
+    }
+}
+
+fn why_no_example(signature: &Signature) -> String {
+    if let Some(why) = signature.unsupported() {
+        return format!("cannot be called: its {why}");
+    }
+    match example::is_too_large(signature) {
+        true => "no example: the declared inputs are too large".to_owned(),
+        false => "cannot be called over HTTP".to_owned(),
     }
 }
 
@@ -240,6 +250,16 @@ fn spec(alias: &str, info: &Value) -> TensorSpec {
         tensor_name: text("name").to_owned(),
         dtype_number: dtype.map_or(0, tensorserve_tensor::DType::number),
         shape,
-        sparse: None,
+        sparse: info.get("coo_sparse").map(coo_sparse),
+    }
+}
+
+fn coo_sparse(names: &Value) -> CooSparse {
+    let text =
+        |member: &str| names.get(member).and_then(Value::as_str).unwrap_or_default().to_owned();
+    CooSparse {
+        values: text("values_tensor_name"),
+        indices: text("indices_tensor_name"),
+        dense_shape: text("dense_shape_tensor_name"),
     }
 }

@@ -44,6 +44,7 @@ mod memory;
 mod model_server;
 mod model_server_models;
 mod npy;
+mod odd_signatures;
 mod on_request;
 #[cfg(feature = "onnx")]
 mod onnx;

@@ -64,7 +64,8 @@ pub struct CooSparse {
 pub struct TensorSpec {
     /// The name that clients use.
     pub alias: String,
-    /// The tensor of the graph, for example `serving_default_x:0`.
+    /// The tensor of the graph, for example `serving_default_x:0`; empty for a sparse or composite
+    /// tensor, which has several.
     pub tensor_name: String,
     /// The declared type's number in TensorFlow's `DataType`; reference types are kept.
     pub dtype_number: i32,
@@ -88,6 +89,17 @@ impl TensorSpec {
             shape: DeclaredShape::Dims(sizes.iter().map(|&size| (size, String::new())).collect()),
             sparse: None,
         }
+    }
+
+    /// Why requests and responses cannot contain it as one value; `None` if they can.
+    #[must_use]
+    pub fn unsupported(&self) -> Option<&'static str> {
+        if self.sparse.is_some() {
+            return Some("is a sparse tensor, which is not supported");
+        }
+        let is_composite = self.tensor_name.is_empty();
+        is_composite
+            .then_some("is a composite tensor, such as a ragged one, which is not supported")
     }
 
     /// The element type; `None` if requests and responses cannot hold it.
@@ -189,6 +201,16 @@ impl Signature {
             }
         }
         Ok(())
+    }
+
+    /// Why the signature cannot be called: its first input or output that is not supported.
+    #[must_use]
+    pub fn unsupported(&self) -> Option<String> {
+        let inputs = self.inputs.iter().map(|spec| ("input", spec));
+        let mut all = inputs.chain(self.outputs.iter().map(|spec| ("output", spec)));
+        all.find_map(|(kind, spec)| {
+            Some(format!("{kind} {:?} {}", spec.alias, spec.unsupported()?))
+        })
     }
 
     /// Whether every input and output declares a batch dimension, along which requests can be

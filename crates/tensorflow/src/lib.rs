@@ -304,14 +304,15 @@ struct SignatureEndpoints {
 
 impl SignatureEndpoints {
     fn resolve(session: &TensorFlowSession, signature: &Signature) -> Result<Self> {
-        let resolve = |spec: &TensorSpec| {
-            if spec.sparse.is_some() {
-                let message =
-                    format!("{:?} is a sparse tensor, which is not supported", spec.alias);
-                return Err(Error::new(Code::Unimplemented, message));
-            }
-            session.endpoint(&spec.tensor_name)
-        };
+        if let Some(why) = signature.unsupported() {
+            let message = format!(
+                "signature {:?} cannot be called: its {why}; export a signature with dense tensors \
+                 instead",
+                signature.name
+            );
+            return Err(Error::new(Code::Unimplemented, message));
+        }
+        let resolve = |spec: &TensorSpec| session.endpoint(&spec.tensor_name);
         Ok(SignatureEndpoints {
             feeds: signature.inputs.iter().map(resolve).collect::<Result<_>>()?,
             fetches: signature.outputs.iter().map(resolve).collect::<Result<_>>()?,

@@ -6,8 +6,10 @@
 use std::fs;
 use std::path::Path;
 
-/// A number of TensorFlow's `DataType`.
+/// Numbers of TensorFlow's `DataType`.
+pub const FLOAT: u64 = 1;
 pub const STRING: u64 = 7;
+pub const INT64: u64 = 9;
 
 /// A graph with its signatures.
 #[derive(Default)]
@@ -88,6 +90,23 @@ pub fn signature(inputs: &[(&str, Vec<u8>)], outputs: &[(&str, Vec<u8>)]) -> Vec
 /// The `TensorInfo` of one tensor.
 pub fn tensor(name: &str, dtype: u64, dims: &[i64]) -> Vec<u8> {
     [bytes(1, name.as_bytes()), number(2, dtype), bytes(3, &shape(dims))].concat()
+}
+
+/// The `TensorInfo` of a sparse tensor: the names of its values, indices and dense shape.
+pub fn sparse(names: [&str; 3], dtype: u64, dims: &[i64]) -> Vec<u8> {
+    let [values, indices, dense_shape] = names.map(str::as_bytes);
+    let coo = [bytes(1, values), bytes(2, indices), bytes(3, dense_shape)].concat();
+    [bytes(4, &coo), number(2, dtype), bytes(3, &shape(dims))].concat()
+}
+
+/// The `TensorInfo` of a ragged tensor, with the tensors of its values and row splits.
+pub fn ragged(names: [&str; 2], dtype: u64) -> Vec<u8> {
+    // `TypeSpecProto` of the class `RAGGED_TENSOR_SPEC`.
+    let spec = number(1, 3);
+    let [values, splits] = names;
+    let components = [tensor(values, dtype, &[-1]), tensor(splits, INT64, &[-1])];
+    let composite = [bytes(1, &spec), bytes(2, &components[0]), bytes(2, &components[1])].concat();
+    [bytes(5, &composite), number(2, dtype), bytes(3, &shape(&[-1, -1]))].concat()
 }
 
 fn shape(dims: &[i64]) -> Vec<u8> {

@@ -262,6 +262,9 @@ pub(super) fn dtype(spec: &TensorSpec) -> String {
 
 /// A synthetic value for each input; `None` if clients cannot send them or they are too large.
 pub(super) fn sample(signature: &Signature) -> Option<Map<String, Value>> {
+    if signature.unsupported().is_some() {
+        return None;
+    }
     let mut members = Map::new();
     for spec in &signature.inputs {
         members.insert(spec.alias.clone(), sample_value(spec)?);
