@@ -94,6 +94,7 @@ const EXTERNAL_OPS: &[(&str, &str, When)] = &[
     ("MatchingFiles", "lists directories", Always),
     ("MatchingFilesDataset", "lists directories", Always),
     ("MergeV2Checkpoints", "writes and deletes the files of checkpoints", OutsideSaver),
+    ("MlirPassthroughOp", "runs a graph that is data, whose operations are not checked", Always),
     ("PrintV2", "writes a file", Begins("output_stream", &["file://"])),
     ("PyFunc", "calls Python", Always),
     ("PyFuncStateless", "calls Python", Always),

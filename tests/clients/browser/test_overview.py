@@ -6,7 +6,7 @@ import unittest
 
 from playwright.sync_api import expect
 
-from house import MODELS, PageTest
+from house import MODELS, ROOT, PageTest
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -55,6 +55,20 @@ class Overview(PageTest):
         expect(row.locator(".facts").first).to_contain_text("Batching")
         name.press("Escape")
         expect(name).to_have_attribute("aria-expanded", "false")
+
+    def test_an_open_row_names_operations_that_reach_outside_the_model(self):
+        folder = os.path.join(self.server.folder, "reads_file")
+        shutil.copytree(os.path.join(ROOT, "tests/data/clients/reads_file"), folder)
+        self.addCleanup(shutil.rmtree, folder)
+        self.show()
+        row = self.row("reads_file")
+        expect(row.locator(".wide .chip.good")).to_be_visible()
+        row.locator(".model-name").click()
+        expect(row.locator(".facts").first).to_contain_text("ReadFile reads a file (node read)")
+        self.row("digits").locator(".model-name").click()
+        facts = self.row("digits").locator(".facts").first
+        expect(facts).to_contain_text("Batching")
+        expect(facts).not_to_contain_text("Outside the model")
 
     def test_the_filter_narrows_the_models(self):
         self.show()

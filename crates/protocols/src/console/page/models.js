@@ -273,7 +273,8 @@ function warmUp(warm) {
 /** The operations that access files, the network or Python. */
 function externalOps(ops = []) {
 	if (!ops.length) return null;
-	return ops.map(({ op, access, node }) => `${op} ${access} (node ${node})`).join(", ");
+	const place = ({ node, function: name }) => (name === null ? `node ${node}` : `node ${node} of function ${name}`);
+	return ops.map(external => `${external.op} ${external.access} (${place(external)})`).join(", ");
 }
 
 function batching(settings) {
