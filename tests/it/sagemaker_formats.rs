@@ -5,6 +5,8 @@ use tensorserve_codec::tfrecord;
 
 use crate::support::client::{Answer, request};
 use crate::support::data;
+use crate::support::fake::{Loading, Model};
+use crate::support::place::Place;
 use crate::support::server::TestServer;
 
 const HALF_PLUS_THREE: (&str, &str) = ("half_plus_three", "sagemaker/models/half_plus_three");
@@ -238,6 +240,28 @@ fn ping_tells_of_the_model() {
     ping("tfs-model-name=a/b").assert_refused("no name", 502, "invalid tfs-model-name");
     let answer = invoke(&server, "application/json", "[1.0]");
     answer.assert_refused("the default model", 404, "Latest(later)");
+}
+
+#[test]
+fn ping_waits_for_every_version_during_the_start() {
+    let slow = Model { loading: Loading::Gated, ..Model::default() };
+    let models = [("models/m/1", Model::default()), ("models/m/2", slow)];
+    let place = Place::with(&models, |settings, _| {
+        settings.each.version_policy = Some("all".to_owned());
+    });
+    place.wait_for_state("m", 1, "AVAILABLE");
+    place.wait_for_load_at_gate();
+    assert_eq!(place.predict("m", "[[1]]").status, 200);
+    place.server.get("/ping").assert_refused("the newest version loads", 502, "still loading");
+    place.fake.loads_gate().open();
+    place.wait_for_state("m", 2, "AVAILABLE");
+    place.server.wait_until("the start", |server| server.get("/ping").status == 200);
+    // Later versions do not take the server out of service.
+    place.fake.loads_gate().close();
+    place.write("models/m/3", &Model { loading: Loading::Gated, ..Model::default() });
+    place.wait_for_load_at_gate();
+    assert_eq!(place.server.get("/ping").status, 200);
+    place.fake.loads_gate().open();
 }
 
 #[test]

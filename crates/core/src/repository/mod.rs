@@ -395,6 +395,16 @@ impl Repository {
         self.0.board().versions(model)
     }
 
+    /// Whether the server is starting, and a version of the model is still to be loaded or to fail.
+    #[must_use]
+    pub fn is_starting(&self, model: &str) -> bool {
+        let board = self.0.board();
+        let is_open = |state: &VersionState| {
+            matches!(state, VersionState::Found(_) | VersionState::Loading | VersionState::Warming)
+        };
+        !board.started && board.versions(model).iter().any(|version| is_open(&version.state))
+    }
+
     /// The names of all models with a ready version, sorted.
     #[must_use]
     pub fn ready_models(&self) -> Vec<String> {

@@ -130,7 +130,8 @@ impl SagemakerApi {
         self.models.as_ref()
     }
 
-    /// Whether the model that the headers select has a ready version.
+    /// Whether the model that the headers select has a ready version and, during the start of the
+    /// server, no version that is still loading: the container opens its port when all are loaded.
     fn ping(&self, head: &RequestHead<'_>) -> Reply {
         let attributes = head.header(attributes::HEADER).unwrap_or_default();
         let ready = match Attributes::parse(attributes, self.config().compatibility) {
@@ -149,14 +150,17 @@ impl SagemakerApi {
     }
 
     fn check_ready(&self, name: &str) -> Result<(), Error> {
-        match self.engine.repository().resolve(&ModelSpec { name, choice: VersionSelector::Latest })
-        {
-            Ok(_) => Ok(()),
-            Err(_) => {
-                let message = format!("no version of the model {name:?} is available");
-                Err(Error::unavailable(message))
-            }
+        let repository = self.engine.repository();
+        let spec = ModelSpec { name, choice: VersionSelector::Latest };
+        if repository.resolve(&spec).is_err() {
+            let message = format!("no version of the model {name:?} is available");
+            return Err(Error::unavailable(message));
         }
+        if repository.is_starting(name) {
+            let message = format!("versions of the model {name:?} are still loading");
+            return Err(Error::unavailable(message));
+        }
+        Ok(())
     }
 
     /// The model of requests that do not name one; `None` if there is none, or several.
