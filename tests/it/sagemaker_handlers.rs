@@ -218,6 +218,25 @@ fn every_case_of_a_script_for_all_models_passes() {
 }
 
 #[test]
+fn errors_of_the_model_pass_the_output_handler_by_as_in_the_2_20_image() {
+    let code = code(&(COMMON.to_owned() + PAIR));
+    let model = ("half_plus_three", "sagemaker/models/half_plus_three");
+    let server = TestServer::container(&[model], |settings| {
+        settings.each.code = Some(code.path().to_owned());
+        settings.server.sagemaker_compatibility = Some("2.20".to_owned());
+    });
+    let cases: Vec<Case> = cases_of(Part::Handlers).collect();
+    let case = cases.iter().find(|case| case.id == "pp-io-empty-g3").expect("the case");
+    let answer = sagemaker_cases::ask(&server, case);
+    assert_eq!(check(case, &answer), Ok(()), "{}", answer.text());
+    assert_eq!(answer.headers["vary"], "Accept");
+    let json = answer.json();
+    let body: serde_json::Value =
+        serde_json::from_str(json["description"].as_str().expect("text")).expect("JSON");
+    assert!(body["error"].is_string(), "{json}");
+}
+
+#[test]
 fn a_script_without_handlers_is_told_and_other_models_serve() {
     let broken = code("def input_handler(data, context):\n    return data\n");
     let (mine, theirs) = (code("def handler(d, c):\n    return 'mine', None\n"), broken.path());

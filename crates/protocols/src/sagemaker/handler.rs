@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::attributes;
 use super::invocation::ScriptCall;
-use super::{SagemakerApi, refuse};
+use super::{Compatibility, SagemakerApi, refuse};
 use crate::tfs::{self, TfsAnswer};
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{
@@ -77,6 +77,9 @@ impl SagemakerApi {
         let inferred = inferred.await;
         let model = match inferred.answer {
             Ok(body) => Reply::ok(JSON, body),
+            Err(error) if self.config().compatibility == Compatibility::Tf220 => {
+                return unhandled(tfs::failure(error)).with_timing(inferred.timing);
+            }
             // The script decides how to handle an error of the model.
             Err(error) => tfs::failure(error),
         };
@@ -115,12 +118,36 @@ fn failed(failure: HandlerError) -> Reply {
     let Some(title) = title else {
         return refuse(error, status);
     };
-    let mut body = b"{\"title\": ".to_vec();
-    write::string(bounded(&title).as_bytes(), &mut body);
-    body.extend_from_slice(b", \"description\": ");
-    write::string(bounded(error.message()).as_bytes(), &mut body);
-    body.push(b'}');
-    let mut reply = Reply::ok(JSON, body).with_status(status);
+    let mut reply = described(status, &title, error.message());
     reply.error = Some(error);
     reply
+}
+
+/// The model's error as the 2.20 image sends it, past `output_handler`.
+fn unhandled(model: Reply) -> Reply {
+    let reason = match model.status {
+        400 => "Bad Request",
+        404 => "Not Found",
+        409 => "Conflict",
+        429 => "Too Many Requests",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        _ => "Internal Server Error",
+    };
+    let title = format!("{} {reason}", model.status);
+    let text = String::from_utf8_lossy(&model.body);
+    let mut reply = described(model.status, &title, &text).with_header("vary", "Accept");
+    reply.error = model.error;
+    reply
+}
+
+/// An error in the format of the container's web framework.
+fn described(status: u16, title: &str, description: &str) -> Reply {
+    let mut body = b"{\"title\": ".to_vec();
+    write::string(bounded(title).as_bytes(), &mut body);
+    body.extend_from_slice(b", \"description\": ");
+    write::string(bounded(description).as_bytes(), &mut body);
+    body.push(b'}');
+    Reply::ok(JSON, body).with_status(status)
 }
