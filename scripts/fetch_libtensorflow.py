@@ -8,6 +8,7 @@ downloads that package with pip, checks it against the SHA-256 below and unpacks
     DEST/tensorflow/libtensorflow_cc.so.2         the library, with the whole TF_* C API
     DEST/tensorflow/libtensorflow_framework.so.2  its dependency, which it finds beside itself
     DEST/nvidia/*/lib/*.so*                       with --device gpu: the CUDA libraries
+    DEST/tensorflow/**/*_pb2.py                   messages that Python's tensorflow-serving-api imports
     DEST/licenses/                                their licence texts
     DEST/FETCHED.json                             what was unpacked, written last
 
@@ -110,9 +111,11 @@ CHOICES = {
     ("gpu", "x86_64"): Choice((TENSORFLOW_GPU_X86_64, *CUDA_X86_64), 5358000000),
 }
 
-# ptxas and libdevice are not libraries, but models compiled with XLA (jit_compile=True) need them.
+# ptxas and libdevice are not libraries, but models compiled with XLA (jit_compile=True) need them. Nor
+# are the protobuf messages, which scripts of the images need (inference.py).
 LIBRARIES = re.compile(
     r"tensorflow/libtensorflow_(cc|framework)\.so\.2"
+    r"|tensorflow/(compiler|core|tsl)/.+_pb2\.py"
     r"|nvidia/\w+/lib/[^/]+\.so[^/]*"
     r"|nvidia/cuda_nvcc/bin/ptxas"
     r"|nvidia/cuda_nvcc/nvvm/libdevice/libdevice\.10\.bc"
