@@ -11,9 +11,6 @@ def boot(modules, settings):
     import sys
     import types
 
-    # The current directory, which comes first on the path, is not part of the handler's code.
-    if sys.path[:1] == [""]:
-        del sys.path[0]
     for name, source in modules.items():
         module = types.ModuleType(name)
         file = f"<{name}>"

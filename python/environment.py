@@ -18,6 +18,12 @@ REFERENCED_FILES = (".txt", ".whl", ".gz", ".zip")
 # The size of the blocks in which files are hashed, in bytes.
 BLOCK = 1 << 20
 
+# Runs pip as `python -m pip` does, but without the modules of the working directory.
+RUN_PIP = (
+    "import sys; sys.path[:1] = [p for p in sys.path[:1] if p]; "
+    "import runpy; runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+)
+
 # The length of an environment's name, in hexadecimal digits.
 NAME_DIGITS = 32
 
@@ -61,7 +67,7 @@ def create(home, python, requirements):
     """Creates the environment in `home` and installs the requirements."""
     # The system's packages, and pip among them, stay available, as in SageMaker's container.
     venv.create(home, system_site_packages=True, symlinks=True, with_pip=False)
-    install = [python, "-m", "pip", "install", "--disable-pip-version-check"]
+    install = [python, "-c", RUN_PIP, "install", "--disable-pip-version-check"]
     install += ["--no-input", "--progress-bar", "off", "-r", requirements]
     status = subprocess.call(install, cwd=os.path.dirname(requirements))
     if status != 0:

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 use crate::sagemaker_cases::{self, Case, Part, Tally, cases_of, check};
 use crate::sagemaker_models;
-use crate::support::client::{Answer, Client, get, request};
-use crate::support::process::Process;
+use crate::support::client::{Answer, Client, get, post, request};
+use crate::support::process::{Process, tensorserve};
 use crate::support::server::TestServer;
 use crate::support::{copy, data, project};
 use crate::worker::wheel;
@@ -39,6 +39,8 @@ def answer_of(status, content, context):
         raise ValueError(content.decode("utf-8"))
     return content, context.accept_header
 "#;
+
+const SINGLE_ECHO: &str = "def handler(data, context):\n    return data.read(), None\n";
 
 const PAIR: &str = r#"
 def input_handler(data, context):
@@ -234,6 +236,24 @@ fn errors_of_the_model_pass_the_output_handler_by_as_in_the_2_20_image() {
     let body: serde_json::Value =
         serde_json::from_str(json["description"].as_str().expect("text")).expect("JSON");
     assert!(body["error"].is_string(), "{json}");
+}
+
+#[test]
+fn modules_of_the_working_directory_are_not_imported() {
+    let (folder, code) = (tempfile::tempdir().expect("a directory"), code(SINGLE_ECHO));
+    // Modules that Python imports at its start, before the script.
+    for name in ["linecache", "types", "struct", "array", "threading", "json"] {
+        let text = "raise SystemExit('a module of the working directory')\n";
+        fs::write(folder.path().join(name).with_extension("py"), text).expect("written");
+    }
+    let model = project("models/half_plus_two").display().to_string();
+    let code = code.path().display().to_string();
+    let arguments =
+        ["serve", "--http-port", "0", "--grpc-port", "off", "--code", &code, model.as_str()];
+    let mut command = tensorserve(&arguments);
+    command.current_dir(folder.path());
+    let process = Process::start(command);
+    assert_eq!(post(process.address, "/invocations", "text").text(), "text");
 }
 
 #[test]

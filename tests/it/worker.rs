@@ -524,6 +524,8 @@ fn libraries_in_the_folder_come_first() {
         "import dummy_module, beside\n\
          def do(text): return [dummy_module.__version__, beside.where, __name__]",
     );
+    // The code is no part of pip.
+    fs::write(code.join("pip.py"), "raise SystemExit('not pip')\n").expect("written");
     fs::write(code.join("inference.py"), script).expect("written");
     let mut place = place;
     place.handlers = Some(place.workers.open(place.folder.path()).expect("opens"));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::config::WorkersConfig;
+use crate::leave_directory;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The lines of pip's output that an error quotes.
@@ -42,7 +43,7 @@ fn install(config: &WorkersConfig, requirements: &Path) -> Result<PathBuf> {
     };
     let (output, output_end) = io::pipe().map_err(failed)?;
     let mut child = Command::new(&config.python)
-        .args(["-c", include_str!("../../../python/environment.py")])
+        .args(["-c", concat!(leave_directory!(), include_str!("../../../python/environment.py"))])
         .args([requirements, &config.environments])
         .stdin(Stdio::null())
         .stdout(output_end.try_clone().map_err(failed)?)

@@ -86,6 +86,16 @@ struct KeeperThread {
     stopped: bool,
 }
 
+/// Begins a Python program that is given with `-c`: removes the working directory from the path of
+/// modules before any import, because files there are not part of the program. Python 3.11 has an
+/// option for this.
+macro_rules! leave_directory {
+    () => {
+        "import sys; sys.path[:1] = [p for p in sys.path[:1] if p]\n"
+    };
+}
+pub(crate) use leave_directory;
+
 /// A program for worker processes.
 pub(crate) struct Program {
     /// The name in logs and in the list of processes.

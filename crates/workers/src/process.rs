@@ -15,9 +15,9 @@ use tokio::io::Ready;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 
-use super::Program;
 use super::log::ProcessLog;
 use super::wire::{self, Frame, FramePrefix};
+use super::{Program, leave_directory};
 use tensorserve_os as os;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -32,7 +32,8 @@ const FULL_SOCKET_WAIT: Duration = Duration::from_millis(1);
 
 /// A Python program that runs the program in the memory file. As a script, that file would have a
 /// name, under which a printed traceback would open it again.
-const RUN_MEMORY_FILE: &str = "import os; exec(os.pread(1, os.fstat(1).st_size, 0))";
+const RUN_MEMORY_FILE: &str =
+    concat!(leave_directory!(), "import os; exec(os.pread(1, os.fstat(1).st_size, 0))");
 
 /// A command to the keeper of a process.
 pub(super) enum KeeperCommand {
