@@ -257,6 +257,37 @@ fn modules_of_the_working_directory_are_not_imported() {
 }
 
 #[test]
+fn what_a_handler_that_crashes_printed_is_not_sent() {
+    let code = code(
+        "import os\ndef handler(data, context):\n    print('the secret', flush=True)\n    \
+         os._exit(3)\n",
+    );
+    let model = ("half_plus_three", "sagemaker/models/half_plus_three");
+    let server = TestServer::container(&[model], |settings| {
+        settings.each.code = Some(code.path().to_owned());
+        settings.server.handler_workers = Some(1);
+    });
+    let answer = server.post("/invocations", "{}");
+    let says =
+        "the process of inference.py exited with status 3; the server log has its last output";
+    assert_eq!((answer.status, answer.error()), (502, says.to_owned()));
+    assert!(answer.headers.contains_key("x-request-id"), "to find it in the log");
+}
+
+#[test]
+fn a_script_that_is_not_ready_does_not_show_its_traceback() {
+    let code = code("import nothing_of_that_name\n");
+    let model = ("half_plus_three", "sagemaker/models/half_plus_three");
+    let server = TestServer::container(&[model], |settings| {
+        settings.each.code = Some(code.path().to_owned());
+        settings.server.max_load_retries = Some(0);
+    });
+    let answer = server.post("/invocations", "{}");
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.error(), "inference.py is not ready; see the server log");
+}
+
+#[test]
 fn a_script_without_handlers_is_told_and_other_models_serve() {
     let broken = code("def input_handler(data, context):\n    return data\n");
     let (mine, theirs) = (code("def handler(d, c):\n    return 'mine', None\n"), broken.path());

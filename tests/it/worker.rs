@@ -86,6 +86,14 @@ impl Place {
         let failure = self.ask(body).expect_err("a failure");
         (failure.status, failure.error.message().to_owned())
     }
+    /// The status of a failure, what the client is told, and what only the log is told.
+    fn fails_with_cause(&self, body: &str) -> (u16, String, String) {
+        let failure = self.ask(body).expect_err("a failure");
+        let cause =
+            std::error::Error::source(&failure.error).map_or(String::new(), |e| e.to_string());
+        (failure.status, failure.error.message().to_owned(), cause)
+    }
+
 
     /// The processes that run the script.
     fn processes(&self) -> Vec<u32> {
@@ -335,7 +343,11 @@ fn a_process_that_ends_fails_its_own_request_only() {
         |config| config.timeout = Duration::from_millis(600),
     );
     for (what, says) in [
-        ("sys.exit(3)", "exited with status 3; its last output:\nabout to sys.exit(3)"),
+        (
+            "sys.exit(3)",
+            "exited with status 3; the server log has its last output; its last output:\n\
+             about to sys.exit(3)",
+        ),
         ("os._exit(0)", "exited with status 0"),
         ("os.kill(os.getpid(), 9)", "was killed by signal 9 (SIGKILL"),
         ("os.abort()", "was killed by signal 6 (SIGABRT)"),
@@ -345,9 +357,11 @@ fn a_process_that_ends_fails_its_own_request_only() {
     ] {
         let before = place.processes();
         let start = Instant::now();
-        let (status, error) = place.fails(what);
+        let (status, error, cause) = place.fails_with_cause(what);
         assert_eq!(status, 502, "{what}: {error}");
-        assert!(error.contains(says), "{what}: {error}");
+        let logged = format!("{error}; {cause}");
+        assert!(logged.contains(says), "{what}: {logged}");
+        assert!(!error.contains("about to") && !error.contains('/'), "{what}: {error}");
         assert!(start.elapsed() < Duration::from_secs(2), "{what}: {:?}", start.elapsed());
         // The other process still serves.
         assert_eq!(place.says("echo"), "echo", "after {what}");
@@ -487,9 +501,10 @@ fn a_script_that_cannot_start_again_is_told_at_once() {
     );
     assert_eq!(place.fails("exit").0, 502);
     place.wait_until("the reason", |place| {
-        let (status, error) = place.fails("x");
+        let (status, error, cause) = place.fails_with_cause("x");
         assert_eq!(status, 502);
-        error.contains("RuntimeError: not again")
+        assert!(!error.contains("Traceback") && !error.contains("not again"), "{error}");
+        cause.contains("RuntimeError: not again")
     });
     // The script starts again once it can.
     fs::remove_file(place.folder.path().join("inference.py.once")).expect("removed");

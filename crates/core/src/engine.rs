@@ -168,9 +168,12 @@ impl Engine {
         match self.0.repository.workers().opened(code) {
             Some(handlers) => Ok(Some(handlers)),
             None => {
-                let why = self.readiness().err();
-                let why = why.map_or("no model uses it".to_owned(), |e| e.message().to_owned());
-                Err(Error::unavailable(format!("inference.py is not ready: {why}")))
+                let error = Error::unavailable("inference.py is not ready; see the server log");
+                // The reason may quote the script and its paths, which are not for clients.
+                Err(match self.readiness() {
+                    Ok(()) => error,
+                    Err(why) => error.with_source(why),
+                })
             }
         }
     }

@@ -254,14 +254,15 @@ fn check_available(state: &PoolState) -> Result<(), HandlerError> {
     }
     match &state.start_error {
         Some(reason) if state.alive.is_empty() => {
-            let message = format!("inference.py cannot be run: {reason}");
-            Err(HandlerError::bad_gateway(message))
+            let message = "inference.py cannot be run; the server log has the reason";
+            Err(HandlerError::bad_gateway(Error::unavailable(message).with_source(reason.clone())))
         }
         _ => Ok(()),
     }
 }
 
-/// The error for the client of a failed call, with the end of the process if it has ended.
+/// The error for the client of a failed call, with the end of the process if it has ended. What it
+/// printed last is only for the log.
 async fn describe(worker: &Worker, error: CallError) -> HandlerError {
     if matches!(error, CallError::DeadlineExceeded) {
         let message = "the deadline passed before inference.py replied";
@@ -272,17 +273,18 @@ async fn describe(worker: &Worker, error: CallError) -> HandlerError {
     let end = observed.ok().and_then(|end| end.ok()?.clone());
     let end = end
         .unwrap_or_else(|| ProcessEnd { cause: "has ended".to_owned(), last_lines: String::new() });
-    let mut message = format!("the process of inference.py {}", end.cause);
-    if !end.last_lines.is_empty() {
-        message.push_str("; its last output:\n");
-        message.push_str(&end.last_lines);
+    let message = format!("the process of inference.py {}", end.cause);
+    if end.last_lines.is_empty() {
+        return HandlerError::bad_gateway(Error::internal(message));
     }
-    HandlerError::bad_gateway(message)
+    let message = format!("{message}; the server log has its last output");
+    let output = format!("its last output:\n{}", end.last_lines);
+    HandlerError::bad_gateway(Error::internal(message).with_source(output))
 }
 
 impl HandlerError {
-    fn bad_gateway(message: String) -> Self {
-        HandlerError { status: BAD_GATEWAY, ..HandlerError::of(Error::unavailable(message)) }
+    fn bad_gateway(error: Error) -> Self {
+        HandlerError { status: BAD_GATEWAY, ..HandlerError::of(error) }
     }
 }
 
