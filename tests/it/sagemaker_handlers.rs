@@ -257,6 +257,33 @@ fn modules_of_the_working_directory_are_not_imported() {
 }
 
 #[test]
+fn a_stop_during_a_restart_is_not_a_failed_start() {
+    let code = code(
+        "import os, time\nif os.path.exists(__file__ + '.once'): time.sleep(60)\n\
+         def handler(data, context):\n    open(__file__ + '.once', 'w').close()\n    os._exit(1)\n",
+    );
+    let log = code.path().join("log");
+    let model = project("models/half_plus_two").display().to_string();
+    let folder = code.path().display().to_string();
+    let mut command = tensorserve(&["serve", "--http-port", "0", "--grpc-port", "off"]);
+    command.args(["--handler-workers", "1", "--code", &folder, &model]);
+    command.stderr(fs::File::create(&log).expect("a file"));
+    let mut process = Process::start(command);
+    let before = children(process.id());
+    assert_eq!(post(process.address, "/invocations", "{}").status, 502);
+    let start = Instant::now();
+    let is_new = |child: &(u32, char)| child.0 != before[0].0 && child.1 != 'Z';
+    while !children(process.id()).iter().any(is_new) {
+        assert!(start.elapsed() < Duration::from_secs(20), "no other process is started");
+        thread::sleep(Duration::from_millis(5));
+    }
+    process.signal("TERM");
+    assert!(process.wait().success());
+    let log = fs::read_to_string(&log).expect("the log");
+    assert!(log.contains("shutting down") && !log.contains("not ready after"), "{log}");
+}
+
+#[test]
 fn what_a_handler_that_crashes_printed_is_not_sent() {
     let code = code(
         "import os\ndef handler(data, context):\n    print('the secret', flush=True)\n    \

@@ -59,6 +59,7 @@ pub(super) async fn keep(pool: Arc<WorkerPool>, slot: usize, report: StartReport
             // It worked, so the next one starts at once.
             Ok(calls) if calls > 0 => wait = Duration::ZERO,
             Ok(_) => wait = (wait * 2).clamp(FIRST_BACKOFF, MAX_BACKOFF),
+            Err(StartError { .. }) if pool.is_stopped() => break,
             Err(StartError { error, is_permanent }) => {
                 pool.start_failed(error.message(), is_permanent);
                 if let Some(report) = report.take() {
