@@ -198,8 +198,9 @@ def run(settings):
     module = sys.modules[settings["module"]]
     try:
         functions, about = module.set_up(settings)
-    except Exception:
-        channel.send(SETUP_FAILED, [traceback.format_exc()])
+    except Exception as error:
+        summary = traceback.format_exception_only(type(error), error)[-1].strip()
+        channel.send(SETUP_FAILED, [summary, traceback.format_exc()])
         sys.exit(1)
     channel.send(READY, about)
     try:

@@ -273,7 +273,7 @@ impl Report {
                 let version = status.version.to_string();
                 let Ok(handle) = handle else {
                     if !matches!(status.state, VersionState::Unloaded) {
-                        let state = status.state.to_string();
+                        let state = status.state.on_one_line();
                         rows.push(vec![model.clone(), version, String::new(), state]);
                     }
                     continue;

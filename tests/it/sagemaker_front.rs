@@ -205,6 +205,20 @@ fn what_cannot_start_says_why() {
 }
 
 #[test]
+fn a_default_model_that_cannot_be_loaded_ends_the_container() {
+    let root = model_dir(&["half_plus_three/1"]);
+    fs::create_dir(root.path().join("code")).expect("a directory");
+    let script = "import nothing_of_that_name\n";
+    fs::write(root.path().join("code/inference.py"), script).expect("written");
+    let Ended { status, stdout, stderr } = ended(&mut container(root.path(), &[]));
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("the default model \"half_plus_three\" cannot be loaded"), "{stderr}");
+    // The traceback is printed once, and not in the table of models.
+    assert_eq!(stderr.matches("Traceback").count(), 1, "{stderr}");
+    assert!(!stdout.contains("Traceback"), "{stdout}");
+}
+
+#[test]
 fn models_of_ones_own_are_not_the_containers() {
     let root = model_dir(&["m/1"]);
     let mut command = tensorserve(&["serve", "--http-port=0", "--grpc-port=0"]);

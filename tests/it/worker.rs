@@ -261,6 +261,8 @@ fn a_pair_is_called_in_turn() {
 fn scripts_that_cannot_be_run_say_why() {
     let error = Place::refuses("import nothing_of_that_name\n");
     assert!(error.contains("inference.py\", line 1, in <module>"), "{error}");
+    let line = "inference.py: ModuleNotFoundError: No module named 'nothing_of_that_name'";
+    assert!(error.lines().next().is_some_and(|first| first.ends_with(line)), "{error}");
     assert!(error.contains("No module named 'nothing_of_that_name'"), "{error}");
     let error = Place::refuses("def input_handler(data, context):\n    return data\n");
     assert!(error.contains("Handlers are not implemented correctly in user script."), "{error}");

@@ -173,8 +173,9 @@ async fn wait_until_ready(
     match frame {
         Ok(frame) if frame.kind == READY => StartOutcome::Ready(frame.fields),
         Ok(frame) if frame.kind == SETUP_FAILED => {
-            let text = frame.fields.into_iter().flatten().next().unwrap_or_default();
-            StartOutcome::Failed(Error::precondition(text.trim_end().to_owned()))
+            // A line that says it all, and the traceback.
+            let text: Vec<String> = frame.fields.into_iter().flatten().collect();
+            StartOutcome::Failed(Error::precondition(text.join("\n").trim_end().to_owned()))
         }
         Err(ExchangeError::Invalid(error)) => StartOutcome::Failed(error),
         Ok(_) | Err(ExchangeError::Closed | ExchangeError::NotSent) => StartOutcome::Ended,

@@ -3,14 +3,17 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Instant;
 
 use clap::Args;
 
 use super::{print_line, serve};
 use crate::config::environment::Environment;
-use crate::config::{Settings, sagemaker};
-use tensorserve_tensor::error::Result;
+use crate::config::{SagemakerConfig, Settings, sagemaker};
+use tensorserve_core::engine::{Engine, VersionState};
+use tensorserve_os as os;
+use tensorserve_tensor::error::{Error, Result};
 
 mod compose;
 pub(super) mod docker;
@@ -72,5 +75,26 @@ pub(super) fn run(
         log::warn!("{note}");
     }
     print_line(start.report.trim_end());
-    serve::serve(&start.config, environment, started, |_| Ok(()))
+    let SagemakerConfig { default_model, multi_model, .. } = &start.config.protocols.sagemaker;
+    let awaited = default_model.clone().filter(|_| multi_model.is_none());
+    serve::serve(&start.config, environment, started, |server| match awaited {
+        Some(model) => end_without(server.engine().clone(), model),
+        None => Ok(()),
+    })
+}
+
+/// Ends the program if no version of the default model can be loaded, as the container ends when it
+/// has waited for it in vain: whoever started it learns at once that it will never respond to pings.
+fn end_without(engine: Engine, model: String) -> Result<()> {
+    let wait = move || {
+        engine.wait_until_started(|_| ());
+        let versions = engine.repository().status(&model);
+        if versions.iter().all(|version| matches!(version.state, VersionState::Failed(_))) {
+            log::error!("the default model {model:?} cannot be loaded: the container ends");
+            os::exit_now(1);
+        }
+    };
+    let started = thread::Builder::new().name("default model".to_owned()).spawn(wait);
+    let failed = |e| Error::internal("a thread could not be started").with_source(e);
+    started.map(drop).map_err(failed)
 }

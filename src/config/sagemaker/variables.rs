@@ -157,6 +157,8 @@ impl Reader<'_> {
         server.request_timeout = Some(Span(self.request_timeout()));
         // SageMaker sends SIGKILL 30 s after SIGTERM.
         server.shutdown_timeout = Some(Span(Duration::from_secs(25)));
+        // As the container runs TensorFlow Serving.
+        server.max_load_retries = Some(0);
         // The unpacked models do not change.
         server.poll_interval = Some(Span(Duration::ZERO));
         server.log_level = self.log_level();

@@ -81,8 +81,8 @@ impl Board {
             }
             // A model whose last version is unloaded was removed on purpose.
             if let Some(latest) = status.versions.values().rev().find(|it| stays(&it.state)) {
-                let state = format!("version {}: {}", latest.version, latest.state);
-                obstacles.push(format!("model {model}: {state}"));
+                let (version, state) = (latest.version, latest.state.on_one_line());
+                obstacles.push(format!("model {model}: version {version}: {state}"));
             }
         }
         let problems = self.problems.iter().map(|(path, problem)| format!("{path}: {problem}"));

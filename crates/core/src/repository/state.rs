@@ -53,6 +53,15 @@ impl VersionState {
     }
 }
 
+impl VersionState {
+    /// The state in words, without the further lines of an error, such as a traceback.
+    #[must_use]
+    pub fn on_one_line(&self) -> String {
+        let text = self.to_string();
+        text.lines().next().unwrap_or_default().to_owned()
+    }
+}
+
 impl Clone for VersionState {
     fn clone(&self) -> Self {
         match self {
