@@ -1,19 +1,23 @@
-"""The main loop of a worker process: receives calls from the server and replies, one at a time.
+"""The main loop of a worker process: receives calls from the server and replies, one at a time on
+each lane.
 
 This module handles the process and the wire format, independently of the functions that are called.
 The server's side of both is crates/workers. It needs nothing but the standard library of Python 3.8
 or later.
 
-A process starts with three descriptors: 0 is a socket to the server, 1 a file in memory for large
-bodies, 2 the log.
+A process starts with three descriptors: 0 is the control socket, 1 the program, 2 the log. Through
+the control socket the server sends lanes: a socket for calls, and a file in memory for large bodies.
+The main thread serves the first lane; each further lane gets a thread.
 """
 
+import array
 import faulthandler
 import os
 import signal
 import socket
 import struct
 import sys
+import threading
 import traceback
 
 # The prefix of a frame: its kind, the location of its body, the number of fields, the size of the
@@ -23,6 +27,9 @@ IN_FRAME, IN_MEMORY = 0, 1
 
 # The kinds of replies. In calls, the kind is the number of the function.
 READY, SETUP_FAILED, REPLY, RAISED = 1, 2, 3, 4
+
+# The message that all calls wait.
+OFFER = b"W"
 
 # The largest body inside a frame, in bytes; larger ones go through the memory file.
 MAX_BODY_IN_FRAME = 64 << 10
@@ -41,18 +48,59 @@ class SocketClosedError(Exception):
     """The server has closed the socket."""
 
 
-class Channel:
-    """The connection to the server."""
+# How long a thread runs Python code before another one may interrupt it, in seconds. Handlers that
+# compute for less take turns where they wait, as in the container, whose service switches only there.
+SWITCH_INTERVAL = 0.5
+
+
+class Control:
+    """The socket through which the server sends lanes."""
 
     def __init__(self):
         # Child processes do not inherit these descriptors, and print() does not write to them.
         self.socket = socket.socket(fileno=os.dup(0))
         self.socket.setblocking(True)
-        self.memory = os.dup(1)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
         os.dup2(2, 1)
+        self.lanes = []
+
+    def receive(self):
+        """The next lane; None once the server has closed the socket."""
+        descriptors = array.array("i")
+        space = socket.CMSG_SPACE(2 * descriptors.itemsize)
+        data, messages, _, _ = self.socket.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, content in messages:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(content)
+        if not data or len(descriptors) != 2:
+            return None
+        lane = Lane(*descriptors)
+        self.lanes.append(lane)
+        return lane
+
+    def offer(self):
+        """Tells the server that all calls wait, and that it may send another one."""
+        try:
+            self.socket.send(OFFER)
+        except OSError:
+            # A handler has closed the socket; the server sees that, too.
+            pass
+
+    def close(self):
+        self.socket.close()
+        for lane in self.lanes:
+            lane.close()
+
+
+class Lane:
+    """A socket for calls, and the file in memory for their large bodies."""
+
+    def __init__(self, descriptor, memory):
+        self.socket = socket.socket(fileno=descriptor)
+        self.socket.setblocking(True)
+        self.memory = memory
         self.buffer = bytearray(RECEIVE_BUFFER)
         self.lengths = [struct.Struct(f"<{count}i") for count in range(MAX_FIELDS)]
 
@@ -139,13 +187,15 @@ class Channel:
 is_forked = False
 
 
-def guard_forks(channel):
-    """Closes the channel in processes that a handler forks, and ends them with this one."""
+def guard_forks(control, waits):
+    """Closes the sockets in processes that a handler forks, and ends them with this one."""
 
     def in_child():
         global is_forked  # noqa: PLW0603 - one flag for the process
         is_forked = True
-        channel.close()
+        control.close()
+        if waits is not None:
+            waits.forget()
         end_with_parent(None)
 
     os.register_at_fork(after_in_child=in_child)
@@ -184,46 +234,101 @@ def become_oom_victim():
 
 def run(settings):
     """Sets up the module that the settings name, and serves its functions."""
-    channel = Channel()
-    faulthandler.enable()
+    control = Control()
+    # Of the other threads, there would be too many lines for the log.
+    faulthandler.enable(all_threads=False)
     end_with_parent(settings["parent"])
     become_oom_victim()
-    guard_forks(channel)
+    waits = None
+    if settings["threads"] != "1":
+        waits = sys.modules["tensorserve_waits"].Waits(control.offer)
+    guard_forks(control, waits)
     sys.argv = [settings["name"]]
     # Python has configured its buffering for the memory file, and the descriptor is a pipe now.
     sys.stdout = open(  # noqa: SIM115 - open for as long as the process runs
         1, "w", buffering=1, errors="backslashreplace", closefd=False
     )
     sys.__stdout__ = sys.stdout
+    lane = control.receive()
+    if lane is None:
+        return
     module = sys.modules[settings["module"]]
     try:
         functions, about = module.set_up(settings)
     except Exception as error:
         summary = traceback.format_exception_only(type(error), error)[-1].strip()
-        channel.send(SETUP_FAILED, [summary, traceback.format_exc()])
+        lane.send(SETUP_FAILED, [summary, traceback.format_exc()])
         sys.exit(1)
-    channel.send(READY, about)
+    calls = functions, module.describe, waits
+    more = threading.Thread(target=start_threads, args=(control, calls), daemon=True)
+    more.start()
+    lane.send(READY, about)
+    serve(lane, *calls)
+
+
+def start_threads(control, calls):
+    """Starts a thread for each further lane, until the server closes the control socket."""
     try:
-        serve(channel, functions, module.describe)
+        while True:
+            lane = control.receive()
+            if lane is None:
+                return
+            sys.setswitchinterval(SWITCH_INTERVAL)
+            threading.Thread(target=serve_in_thread, args=(lane, *calls), daemon=True).start()
+    except OSError:
+        # A handler has closed the socket; the server sees that, too.
+        return
+
+
+def serve_in_thread(lane, *calls):
+    """Serves a lane. A handler that exits ends the process, as it does on the main thread."""
+    # As on the main thread, asyncio.get_event_loop() finds one.
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None:
+        asyncio.set_event_loop(asyncio.new_event_loop())
+    try:
+        serve(lane, *calls)
+    except SystemExit as error:
+        flush()
+        os._exit(exit_status(error.code))
+
+
+def exit_status(code):
+    """The exit status of sys.exit(code)."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+def serve(lane, *calls):
+    """Serves calls until the server closes the socket."""
+    try:
+        while True:
+            serve_call(lane, *calls)
     except (SocketClosedError, ConnectionError):
         pass
 
 
-def serve(channel, functions, describe):
-    """Serves calls until the server closes the socket."""
-    while True:
-        kind, fields, body = channel.receive()
-        try:
-            fields, body = functions[kind](fields, body)
-            kind = REPLY
-        except Exception as error:
-            kind, body = RAISED, b""
-            fields = describe(error)
-        if is_forked:
-            # A forked child has returned from the handler; its parent sends the reply.
-            os._exit(0)
-        flush()
-        channel.send(kind, fields, body)
+def serve_call(lane, functions, describe, waits):
+    kind, fields, body = lane.receive()
+    if waits is not None:
+        waits.begin()
+    try:
+        fields, body = functions[kind](fields, body)
+        kind = REPLY
+    except Exception as error:
+        kind, body = RAISED, b""
+        fields = describe(error)
+    if waits is not None:
+        waits.end()
+    if is_forked:
+        # A forked child has returned from the handler; its parent sends the reply.
+        os._exit(0)
+    flush()
+    lane.send(kind, fields, body)
 
 
 def flush():

@@ -40,16 +40,6 @@ pub fn run(address: SocketAddr, requests: &[Vec<u8>], connections: usize, time: 
     })
 }
 
-/// Sends one request on a new connection; returns the status of its response.
-pub fn once(address: SocketAddr, request: &[u8]) -> u16 {
-    use std::io::{Read, Write};
-    let mut stream = std::net::TcpStream::connect(address).expect("connects");
-    stream.write_all(request).expect("sent");
-    let mut status = [0; 12];
-    stream.read_exact(&mut status).expect("answer");
-    std::str::from_utf8(&status[9..]).ok().and_then(|digits| digits.parse().ok()).expect("status")
-}
-
 async fn connection(
     address: SocketAddr,
     requests: &[Vec<u8>],

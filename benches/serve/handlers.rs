@@ -1,11 +1,13 @@
-//! The cost of the handlers of an `inference.py`: `make bench ARGS=handlers`.
+//! The cost of the handlers of an `inference.py`, and how many of them run at a time:
+//! `make bench ARGS=handlers`.
 //!
 //! CPU time is that of the server and of its Python processes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::client::{self, Load};
 use crate::process::{self, Process};
+use crate::scenario::project;
 
 const SMALL: &[u8] = br#"{"instances": [1.0, 2.0, 5.0]}"#;
 
@@ -30,21 +32,37 @@ def output_handler(response, context):
     return response.content, context.accept_header
 ";
 
-const SLEEP: &str = "\
-import time
+/// Handlers that wait or compute, to be called by many clients at a time.
+const AT_ONCE: [(&str, &str); 3] = [
+    (
+        "waits for 200 ms",
+        "import time\n\
+         def handler(data, context):\n    time.sleep(0.2)\n    return 'x', None\n",
+    ),
+    (
+        "computes in Python",
+        "def handler(data, context):\n    \
+         n = 0\n    for i in range(100_000): n += i\n    return 'x', None\n",
+    ),
+    (
+        "computes in a library",
+        "import hashlib\n\
+         def handler(data, context):\n    \
+         hashlib.pbkdf2_hmac('sha256', b'x', b'x', 10_000)\n    return 'x', None\n",
+    ),
+];
 
-def handler(data, context):
-    time.sleep(0.05)
-    return 'slept', None
-";
+/// Threads of a worker process to compare: one call at a time, and the default.
+const THREADS: [&str; 2] = ["1", "128"];
 
 /// A configuration of handlers to measure.
 struct Way {
     name: &'static str,
     server: Process,
     request: Vec<u8>,
-    /// For each round: CPU microseconds of the server, of Python, and the median latency.
-    figures: Vec<[f64; 3]>,
+    /// For each round: CPU microseconds of the server, of Python, the median latency in microseconds,
+    /// and the requests in a second.
+    figures: Vec<[f64; 4]>,
 }
 
 impl Way {
@@ -56,7 +74,18 @@ impl Way {
         )
         .into_bytes();
         request.extend_from_slice(body);
-        Way { name, server: Process::with_code(script, 2), request, figures: Vec::new() }
+        let server = match script {
+            Some(script) => Process::with_code(script, &["--handler-workers", "2"]),
+            None => Process::serving(&project("models/half_plus_two"), &[]),
+        };
+        Way { name, server, request, figures: Vec::new() }
+    }
+
+    fn with_threads(script: &str, threads: &'static str) -> Self {
+        let options = ["--handler-workers", "2", "--handler-threads", threads];
+        let request = b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}";
+        let server = Process::with_code(script, &options);
+        Way { name: threads, server, request: request.to_vec(), figures: Vec::new() }
     }
 
     fn measure(&mut self, connections: usize, time: Duration) {
@@ -68,7 +97,9 @@ impl Way {
         let after: (Duration, Duration) = (self.server.cpu(), python());
         let each = |used: Duration| used.as_secs_f64() * 1e6 / load.latency.len() as f64;
         let p50 = load.latency.value_at_quantile(0.5) as f64 / 1000.0;
-        self.figures.push([each(after.0 - before.0), each(after.1 - before.1), p50]);
+        let per_second = load.latency.len() as f64 / load.time.as_secs_f64();
+        let used = [each(after.0 - before.0), each(after.1 - before.1)];
+        self.figures.push([used[0], used[1], p50, per_second]);
     }
 
     fn median(&self, figure: usize) -> f64 {
@@ -113,23 +144,40 @@ pub fn run(rounds: usize, time: Duration) {
             );
         }
     }
-    let sleeping = Process::with_code(Some(SLEEP), 8);
-    let mut times: Vec<Duration> = (0..rounds).map(|_| twenty(&sleeping)).collect();
-    times.sort();
-    println!("\n20 concurrent requests of 50 ms, 8 processes: {:?}", times[times.len() / 2]);
+    at_once(rounds, time);
 }
 
-/// The time in which 20 concurrent requests are answered.
-fn twenty(server: &Process) -> Duration {
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..20 {
-            scope.spawn(|| {
-                let request =
-                    b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}";
-                assert_eq!(client::once(server.address, request), 200);
-            });
+/// Compares the throughput of handlers that wait or compute, with one thread for each worker process
+/// and with the default number.
+fn at_once(rounds: usize, time: Duration) {
+    println!("\ninference.py, two processes, many clients\n");
+    println!(
+        "{:<24}{:>8}{:>9}{:>12}{:>10}{:>14}",
+        "the handler", "clients", "threads", "requests/s", "p50 ms", "CPU us/call"
+    );
+    for (name, script) in AT_ONCE {
+        let mut ways = THREADS.map(|threads| Way::with_threads(script, threads));
+        for connections in [16, 64] {
+            for way in &mut ways {
+                way.measure(connections, time / 4);
+                way.figures.clear();
+            }
+            for round in 0..rounds {
+                for at in 0..ways.len() {
+                    let at = if round % 2 == 1 { ways.len() - 1 - at } else { at };
+                    // Long enough for a few turns of every client.
+                    ways[at].measure(connections, time.max(Duration::from_secs(3)));
+                }
+            }
+            for way in &ways {
+                println!(
+                    "{name:<24}{connections:>8}{:>9}{:>12.1}{:>10.1}{:>14.0}",
+                    way.name,
+                    way.median(3),
+                    way.median(2) / 1000.0,
+                    way.median(0) + way.median(1)
+                );
+            }
         }
-    });
-    start.elapsed()
+    }
 }

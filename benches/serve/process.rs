@@ -39,16 +39,12 @@ impl Process {
     }
 
     /// The release server, serving half_plus_two, with this `inference.py`.
-    pub fn with_code(script: Option<&str>, workers: usize) -> Self {
-        let model = project("models/half_plus_two");
-        let Some(script) = script else {
-            return Process::serving(&model, &[]);
-        };
+    pub fn with_code(script: &str, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         std::fs::write(folder.path().join("inference.py"), script).expect("written");
-        let (code, workers) = (folder.path().to_str().expect("text"), workers.to_string());
-        let mut process =
-            Process::serving(&model, &["--code", code, "--handler-workers", &workers]);
+        let code = folder.path().to_str().expect("text");
+        let options = [&["--code", code][..], options].concat();
+        let mut process = Process::serving(&project("models/half_plus_two"), &options);
         process.code = Some(folder);
         process
     }

@@ -357,7 +357,8 @@ impl Check {
         WorkersConfig {
             python: environment.program(python),
             count: self.at_least_one("handler_workers", server.handler_workers, cores.clamp(2, 8)),
-            timeout: self.some_time("handler_timeout", server.handler_timeout, 30),
+            threads: self.at_least_one("handler_threads", server.handler_threads, 128),
+            timeout: self.some_time("handler_timeout", server.handler_timeout, 60),
             memory_limit: server.handler_memory_limit.map(|Bytes(size)| size),
             environments: server.python_environments.clone().unwrap_or_else(cache),
         }

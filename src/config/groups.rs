@@ -301,7 +301,11 @@ settings! {
         /// Number of worker processes for each code directory [default: one per core, 2 to 8]
         #[arg(value_name = "N", help_heading = "Handlers (inference.py)")]
         handler_workers: usize,
-        /// Time limit of a handler call, after which its worker process is stopped [default: 30s]
+        /// Maximum number of handler calls that a worker process serves at a time while they wait,
+        /// each on a thread; 1 for scripts that are not thread-safe [default: 128]
+        #[arg(value_name = "N", help_heading = "Handlers (inference.py)")]
+        handler_threads: usize,
+        /// Time limit of a handler call, after which its worker process is replaced [default: 60s]
         #[arg(value_name = "DURATION", help_heading = "Handlers (inference.py)")]
         handler_timeout: Span,
         /// Memory of a worker process above which it is replaced [default: no limit]

@@ -83,5 +83,6 @@ mod tfs_metrics;
 mod warm_up;
 mod warmup_command;
 mod worker;
+mod worker_threads;
 #[cfg(feature = "xgboost")]
 mod xgboost;

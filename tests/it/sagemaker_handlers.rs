@@ -406,7 +406,8 @@ fn killed_processes_cost_only_their_requests() {
     );
     let code = code.path().to_str().expect("UTF-8");
     let model = project("models/half_plus_two");
-    let process = Process::serve(&model, &["--code", code, "--handler-workers", "4"]);
+    let options = ["--code", code, "--handler-workers", "4", "--handler-threads", "1"];
+    let process = Process::serve(&model, &options);
     let (address, server) = (process.address, process.id());
     let ask = |client: &mut Client| {
         let headers = [("Content-Type", "application/json")];

@@ -13,7 +13,7 @@ use tensorserve_workers::{HandlerError, Workers};
 
 use crate::support::server;
 
-const CONTEXT: HandlerContext = HandlerContext {
+pub const CONTEXT: HandlerContext = HandlerContext {
     model_name: Some("half_plus_three"),
     model_version: None,
     method: Some("predict"),
@@ -28,11 +28,16 @@ const CONTEXT: HandlerContext = HandlerContext {
 };
 
 /// A script, its workers, and a runtime for the calls.
-struct Place {
+pub struct Place {
     folder: tempfile::TempDir,
     workers: Workers,
-    runtime: tokio::runtime::Runtime,
-    handlers: Option<Arc<Handlers>>,
+    pub runtime: tokio::runtime::Runtime,
+    pub handlers: Option<Arc<Handlers>>,
+}
+
+pub fn runtime() -> tokio::runtime::Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime")
 }
 
 fn workers(change: impl FnOnce(&mut WorkersConfig)) -> Workers {
@@ -43,19 +48,13 @@ fn workers(change: impl FnOnce(&mut WorkersConfig)) -> Workers {
 }
 
 impl Place {
-    fn new(script: &str, change: impl FnOnce(&mut WorkersConfig)) -> Self {
+    pub fn new(script: &str, change: impl FnOnce(&mut WorkersConfig)) -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         fs::write(folder.path().join("inference.py"), script).expect("written");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        Place {
-            folder,
-            workers: workers(change),
-            runtime: runtime.expect("a runtime"),
-            handlers: None,
-        }
+        Place { folder, workers: workers(change), runtime: runtime(), handlers: None }
     }
 
-    fn open(script: &str, change: impl FnOnce(&mut WorkersConfig)) -> Self {
+    pub fn open(script: &str, change: impl FnOnce(&mut WorkersConfig)) -> Self {
         let mut place = Place::new(script, change);
         place.handlers = Some(place.workers.open(place.folder.path()).expect("opens"));
         place
@@ -69,7 +68,7 @@ impl Place {
         error.message().to_owned()
     }
 
-    fn handlers(&self) -> &Handlers {
+    pub fn handlers(&self) -> &Handlers {
         self.handlers.as_ref().expect("open")
     }
 
@@ -77,15 +76,16 @@ impl Place {
         self.runtime.block_on(self.handlers().handler(&CONTEXT, body.as_ref(), in_time()))
     }
 
-    fn says(&self, body: impl AsRef<[u8]>) -> String {
+    pub fn says(&self, body: impl AsRef<[u8]>) -> String {
         let answer = self.ask(body).expect("an answer");
         String::from_utf8(answer.body.to_vec()).expect("text")
     }
 
-    fn fails(&self, body: &str) -> (u16, String) {
+    pub fn fails(&self, body: &str) -> (u16, String) {
         let failure = self.ask(body).expect_err("a failure");
         (failure.status, failure.error.message().to_owned())
     }
+
     /// The status of a failure, what the client is told, and what only the log is told.
     fn fails_with_cause(&self, body: &str) -> (u16, String, String) {
         let failure = self.ask(body).expect_err("a failure");
@@ -94,13 +94,12 @@ impl Place {
         (failure.status, failure.error.message().to_owned(), cause)
     }
 
-
     /// The processes that run the script.
-    fn processes(&self) -> Vec<u32> {
+    pub fn processes(&self) -> Vec<u32> {
         processes_with(self.folder.path())
     }
 
-    fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+    pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self) {
             assert!(start.elapsed() < Duration::from_secs(20), "timed out waiting for {what}");
@@ -109,7 +108,7 @@ impl Place {
     }
 
     /// Waits until it answers again after a failure.
-    fn recovers(&self) {
+    pub fn recovers(&self) {
         self.wait_until("an answer", |place| place.says("echo") == "echo");
     }
 }
@@ -124,7 +123,7 @@ impl Drop for Place {
     }
 }
 
-fn in_time() -> Instant {
+pub fn in_time() -> Instant {
     Instant::now() + Duration::from_secs(30)
 }
 
@@ -143,7 +142,7 @@ fn processes_with(path: &Path) -> Vec<u32> {
 const ECHO: &str = "def handler(data, context):\n    return data.read(), context.accept_header\n";
 
 /// A script whose handler returns the result of `do(text)` as text.
-fn doing(body: &str) -> String {
+pub fn doing(body: &str) -> String {
     format!(
         "import os, sys, time, json, threading\n{body}\n\
          def handler(data, context):\n    text = data.read().decode()\n    \
@@ -261,9 +260,9 @@ fn a_pair_is_called_in_turn() {
 fn scripts_that_cannot_be_run_say_why() {
     let error = Place::refuses("import nothing_of_that_name\n");
     assert!(error.contains("inference.py\", line 1, in <module>"), "{error}");
+    assert!(error.contains("No module named 'nothing_of_that_name'"), "{error}");
     let line = "inference.py: ModuleNotFoundError: No module named 'nothing_of_that_name'";
     assert!(error.lines().next().is_some_and(|first| first.ends_with(line)), "{error}");
-    assert!(error.contains("No module named 'nothing_of_that_name'"), "{error}");
     let error = Place::refuses("def input_handler(data, context):\n    return data\n");
     assert!(error.contains("Handlers are not implemented correctly in user script."), "{error}");
     let error = Place::refuses("def f(:\n");
@@ -373,54 +372,6 @@ fn a_process_that_ends_fails_its_own_request_only() {
         });
         place.recovers();
     }
-}
-
-#[test]
-fn calls_run_side_by_side() {
-    let place = Place::open(&doing("def do(text):\n  time.sleep(0.05)"), |config| config.count = 8);
-    let handlers = place.handlers.clone().expect("open");
-    let round = || {
-        let start = Instant::now();
-        place.runtime.block_on(async {
-            let calls = (0..20).map(|_| handlers.handler(&CONTEXT, b"x", in_time()));
-            for answer in futures_util::future::join_all(calls).await {
-                assert_eq!(&answer.expect("an answer").body[..], b"None");
-            }
-        });
-        start.elapsed()
-    };
-    let times: Vec<Duration> = (0..3).map(|_| round()).collect();
-    println!("20 calls that sleep 50 ms, 8 processes: {times:?}");
-    // Three turns of 50 ms each.
-    assert!(times.iter().min() < Some(&Duration::from_millis(200)), "{times:?}");
-}
-
-#[test]
-fn a_client_that_goes_away_costs_no_process() {
-    let place = Place::open(&doing("def do(text):\n  time.sleep(0.3)"), |config| config.count = 1);
-    let before = place.processes();
-    let call = place.handlers().handler(&CONTEXT, b"x", in_time());
-    let given_up = place
-        .runtime
-        .block_on(async { tokio::time::timeout(Duration::from_millis(50), call).await.is_err() });
-    assert!(given_up);
-    let start = Instant::now();
-    assert_eq!(place.says("echo"), "echo");
-    assert!(start.elapsed() > Duration::from_millis(100), "the process was still busy");
-    assert_eq!(place.processes(), before);
-    // A request gets 504 at its deadline, and its process is kept.
-    let soon = Instant::now() + Duration::from_millis(50);
-    let call = place.handlers().handler(&CONTEXT, b"x", soon);
-    let failure = place.runtime.block_on(call).expect_err("too late");
-    assert_eq!(failure.status, 504, "{}", failure.error);
-    // So does a request that never got a process.
-    let soon = Instant::now() + Duration::from_millis(50);
-    let call = place.handlers().handler(&CONTEXT, b"x", soon);
-    let failure = place.runtime.block_on(call).expect_err("too late");
-    assert_eq!(failure.status, 504);
-    assert!(failure.error.message().contains("handler_workers"), "{}", failure.error);
-    assert_eq!(place.says("echo"), "echo");
-    assert_eq!(place.processes(), before);
 }
 
 #[test]
@@ -541,8 +492,6 @@ fn libraries_in_the_folder_come_first() {
         "import dummy_module, beside\n\
          def do(text): return [dummy_module.__version__, beside.where, __name__]",
     );
-    // The code is no part of pip.
-    fs::write(code.join("pip.py"), "raise SystemExit('not pip')\n").expect("written");
     fs::write(code.join("inference.py"), script).expect("written");
     let mut place = place;
     place.handlers = Some(place.workers.open(place.folder.path()).expect("opens"));
@@ -575,6 +524,8 @@ fn requirements_are_installed_once() {
     let wheel = wheel(&code);
     let requirements = format!("--no-index\n{}\n", wheel.display());
     fs::write(code.join("requirements.txt"), &requirements).expect("written");
+    // The code is no part of pip.
+    fs::write(code.join("pip.py"), "raise SystemExit('not pip')\n").expect("written");
     place.handlers = Some(place.workers.open(&code).expect("opens"));
     assert_eq!(place.says(""), "1.5");
     place.handlers = None;

@@ -10,6 +10,8 @@ pub struct WorkersConfig {
     pub python: PathBuf,
     /// Processes per directory of code.
     pub count: usize,
+    /// The most calls that a process serves at a time. Each further one starts a thread.
+    pub threads: usize,
     /// The longest duration of a handler call.
     pub timeout: Duration,
     /// The memory limit of a process in bytes; a process above it is replaced.
@@ -23,7 +25,8 @@ impl Default for WorkersConfig {
         WorkersConfig {
             python: "python3".into(),
             count: 2,
-            timeout: Duration::from_secs(30),
+            threads: 128,
+            timeout: Duration::from_secs(60),
             memory_limit: None,
             environments: std::env::temp_dir().join("tensorserve-python"),
         }

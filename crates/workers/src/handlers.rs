@@ -97,7 +97,8 @@ impl Handlers {
         let python = environment::python(workers.config(), code).map_err(context)?;
         let start = Instant::now();
         let modules = [("tensorserve_handlers", include_str!("../../../python/handlers.py"))];
-        let settings = [("code", code_text)];
+        let threads = workers.config().threads.to_string();
+        let settings = [("code", code_text), ("threads", threads.as_str())];
         let program = Program::new(code_text.to_owned(), python, &modules, &settings);
         let pool = workers.start(program).map_err(context)?;
         let is_single = pool.about.iter().flatten().any(|kind| kind == SINGLE);

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{interval, sleep, sleep_until, timeout};
 
+use super::ActiveKeeper;
+use super::lane::{ExchangeError, Lane};
 use super::pool::WorkerPool;
-use super::process::{self, ExchangeError, KeeperCommand, ProcessEnd, Worker, WorkerProcess};
+use super::process::{self, KeeperCommand, ProcessEnd, Worker, WorkerProcess};
 use tensorserve_os::{self as os, machine};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -31,7 +33,7 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The most bytes of a process's last lines that describe its end.
-const MAX_LAST_LINES_BYTES: usize = 1500;
+const MAX_LAST_LINES_BYTES: usize = 4000;
 
 /// The kinds of replies of a process that has just started, as in `python/worker.py`.
 const READY: u8 = 1;
@@ -94,7 +96,8 @@ impl StartError {
     }
 }
 
-/// Runs one process from its start to its end, and returns the number of calls that it answered.
+/// Runs one process from its start to its end, or until it is to be replaced. Returns the number of
+/// calls that it has answered.
 async fn run_process(
     pool: &Arc<WorkerPool>,
     name: &Arc<str>,
@@ -102,9 +105,9 @@ async fn run_process(
 ) -> Result<u64, StartError> {
     let id = NEXT_ID.fetch_add(1, Relaxed);
     let started = process::start(&pool.program, id, Arc::clone(name));
-    let (worker, mut process) = started.map_err(StartError::permanent)?;
+    let (worker, lane, mut process) = started.map_err(StartError::permanent)?;
     let worker = Arc::new(worker);
-    match wait_until_ready(&worker, &mut process, pool).await {
+    match wait_until_ready(&lane, &mut process, pool).await {
         StartOutcome::Ready(about) => match report.take() {
             Some(report) => drop(report.send(Ok(about))),
             None => log::info!("{name}: ready"),
@@ -122,16 +125,30 @@ async fn run_process(
             return Err(StartError { error, is_permanent: false });
         }
     }
-    pool.add(Arc::clone(&worker));
-    let reason = supervise(&worker, &mut process, pool).await;
-    pool.remove(&worker);
-    let end = process.reap(&worker, reason);
-    if !worker.retired.load(Relaxed) {
-        log::warn!("{name}: its process {}", end.cause);
+    pool.add(Arc::clone(&worker), lane);
+    let active = ActiveKeeper::new(&pool.active_keepers);
+    let (worker_of_task, pool_of_task) = (Arc::clone(&worker), Arc::clone(pool));
+    let mut running = tokio::spawn(async move {
+        run_to_end(&worker_of_task, process, &pool_of_task).await;
+        drop(active);
+    });
+    tokio::select! {
+        _ = &mut running => {}
+        () = worker.replacement.notified() => {}
     }
-    let _ = process.end.send(Some(end));
     // The first reply is the one that it is ready.
     Ok(worker.replies.load(Relaxed).saturating_sub(1))
+}
+
+/// Supervises a process until it has ended, and reports its end.
+async fn run_to_end(worker: &Worker, mut process: WorkerProcess, pool: &Arc<WorkerPool>) {
+    let reason = supervise(worker, &mut process, pool).await;
+    pool.remove(worker);
+    let end = process.reap(worker, reason);
+    if !worker.retired.load(Relaxed) {
+        log::warn!("{}: its process {}", worker.name, end.cause);
+    }
+    let _ = process.end.send(Some(end));
 }
 
 /// The outcome of a start.
@@ -145,11 +162,11 @@ enum StartOutcome {
 
 /// Waits until the process has set itself up.
 async fn wait_until_ready(
-    worker: &Worker,
+    lane: &Lane,
     process: &mut WorkerProcess,
     pool: &WorkerPool,
 ) -> StartOutcome {
-    let channel = match worker.channel() {
+    let channel = match lane.channel() {
         Ok(channel) => channel,
         Err(error) => {
             let message = format!("its socket cannot be watched: {error}");
@@ -187,12 +204,12 @@ async fn wait_until_ready(
 async fn supervise(
     worker: &Worker,
     process: &mut WorkerProcess,
-    pool: &WorkerPool,
+    pool: &Arc<WorkerPool>,
 ) -> Option<String> {
     let mut reason = None;
     let mut timeout_reason = None;
     let mut memory_check = interval(MEMORY_CHECK_INTERVAL);
-    let has_memory_limit = pool.memory_limit.is_some();
+    let has_memory_limit = pool.limits.memory.is_some();
     let never = tokio::time::Instant::now() + Duration::from_secs(u64::from(u32::MAX));
     let exit_deadline = sleep_until(never);
     tokio::pin!(exit_deadline);
@@ -200,6 +217,7 @@ async fn supervise(
         tokio::select! {
             _ = process.ended.readable() => return reason,
             () = process.log.read() => {}
+            () = process.offers.next() => pool.take_offer(worker),
             command = process.commands.recv() => match command {
                 Some(KeeperCommand::Kill(why)) => {
                     reason.get_or_insert(why);
@@ -231,10 +249,10 @@ async fn supervise(
     }
 }
 
-/// Retires a process above the memory limit, to be replaced after its call. One above one and a half
+/// Retires a process above the memory limit, which is replaced. One above one and a half
 /// times the limit must be killed, for the reason that is returned.
 fn check_memory(worker: &Worker, process: &WorkerProcess, pool: &WorkerPool) -> Option<String> {
-    let (used, limit) = (process.resident_memory()?, pool.memory_limit?);
+    let (used, limit) = (process.resident_memory()?, pool.limits.memory?);
     if used <= limit {
         return None;
     }

@@ -1,10 +1,11 @@
 //! Supervised Python processes, and calls to them.
 //!
 //! [`Workers`] has one thread, on which a keeper for each process starts it, supervises it, forwards
-//! its output, and starts the next one when it has ended (`keeper`). The processes of one program
-//! form a pool that leases them for one call at a time (`pool`). A call is written to the process's
-//! socket and its reply awaited on the caller's own thread, so that no other thread is woken
-//! (`process`, `wire`). The programs are in [`handlers`].
+//! its output, and starts the next one when it has ended (`keeper`, `process`). Each process serves
+//! calls on several lanes, each with a thread of its own. The processes of one program form a pool
+//! that leases a lane for one call at a time (`pool`). A call is written to the lane's socket and its
+//! reply awaited on the caller's own thread, so that no other thread is woken (`lane`, `wire`). The
+//! programs are in [`handlers`].
 //!
 //! Nothing here depends on models, HTTP or protocols.
 #![forbid(unsafe_code)]
@@ -25,7 +26,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 pub use self::config::WorkersConfig;
-use self::pool::{WorkerCall, WorkerPool};
+use self::pool::{WorkerCall, WorkerLimits, WorkerPool};
 use self::wire::Frame;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -33,6 +34,7 @@ mod config;
 mod environment;
 pub mod handlers;
 mod keeper;
+mod lane;
 mod log;
 mod pool;
 mod process;
@@ -74,7 +76,7 @@ struct WorkersInner {
     keeper_thread: Mutex<KeeperThread>,
     /// Handlers by the directory of their code. Each has a lock, which is held while it is opened.
     handlers: Mutex<HashMap<PathBuf, Arc<Mutex<Weak<Handlers>>>>>,
-    /// The number of keepers that run.
+    /// The number of tasks that keep or supervise processes.
     active_keepers: Arc<AtomicU64>,
 }
 
@@ -115,10 +117,14 @@ impl Program {
         modules: &[(&str, &str)],
         settings: &[(&str, &str)],
     ) -> Self {
-        let worker = ("tensorserve_worker", include_str!("../../../python/worker.py"));
+        // They are created in the order of their names.
+        let worker = [
+            ("tensorserve_waits", include_str!("../../../python/waits.py")),
+            ("tensorserve_worker", include_str!("../../../python/worker.py")),
+        ];
         let main_module = modules.first().map_or("", |(name, _)| name);
         let own_settings = [("name", name.as_str()), ("module", main_module)];
-        let modules = json_object([worker].into_iter().chain(modules.iter().copied()));
+        let modules = json_object(worker.into_iter().chain(modules.iter().copied()));
         let mut settings = json_object(own_settings.into_iter().chain(settings.iter().copied()));
         settings.insert("parent".to_owned(), std::process::id().into());
         // JSON of strings and numbers is a Python expression, too.
@@ -204,8 +210,10 @@ impl Workers {
     /// Starts the processes of a program, and waits until all are ready.
     fn start(&self, program: Program) -> Result<PoolOwner> {
         let keepers = self.keeper_runtime()?;
-        let WorkersConfig { count, timeout, memory_limit, .. } = self.0.config;
-        let pool = Arc::new(WorkerPool::new(program, timeout, memory_limit, keepers.clone()));
+        let WorkersConfig { count, threads, timeout, memory_limit, .. } = self.0.config;
+        let limits = WorkerLimits { threads, timeout, memory: memory_limit };
+        let active = Arc::clone(&self.0.active_keepers);
+        let pool = Arc::new(WorkerPool::new(program, limits, keepers.clone(), active));
         self.register(&pool)?;
         // Dropping the owner ends the processes if one of them fails.
         let mut owner = PoolOwner { pool: Arc::clone(&pool), about: Vec::new() };
@@ -257,7 +265,7 @@ impl Workers {
         Ok(handle)
     }
 
-    /// Ends all processes: those without a call at once, the others within `timeout`. Blocks.
+    /// Ends all processes: those without calls at once, the others within `timeout`. Blocks.
     pub fn stop(&self, timeout: Duration) {
         let pools: Vec<Arc<WorkerPool>> = {
             let mut keepers = lock(&self.0.keeper_thread);
@@ -283,8 +291,8 @@ fn stopping() -> Error {
     Error::unavailable("the server is stopping")
 }
 
-/// Counts a keeper for as long as it runs.
-struct ActiveKeeper(Arc<AtomicU64>);
+/// Counts a task that keeps or supervises a process, for as long as it runs.
+pub(crate) struct ActiveKeeper(Arc<AtomicU64>);
 
 impl ActiveKeeper {
     fn new(count: &Arc<AtomicU64>) -> Self {

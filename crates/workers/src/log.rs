@@ -24,7 +24,7 @@ const LINES_PER_CLOCK_READ: u64 = 64;
 const MAX_LINE_BYTES: usize = 4096;
 
 /// The number of lines that are kept to describe the end of a process.
-const KEPT_LINES: usize = 12;
+const KEPT_LINES: usize = 40;
 
 /// The most bytes of one read.
 const CHUNK: usize = 64 << 10;

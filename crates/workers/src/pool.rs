@@ -1,9 +1,14 @@
 //! The workers of one program, and the queue of calls to them.
 //!
-//! A worker serves one call at a time, and calls wait in a queue for a free one. Calls that continue
-//! what a worker has begun come first, and go to the same worker if it is free.
+//! A worker serves one call on each of its lanes. It gets a call if it has none, or if it has offered
+//! to take more because all of its calls wait; a call goes to the worker with the fewest. Calls
+//! wait in a queue for room. Those that continue what a worker has begun come first, and
+//! go to the same worker if it has room.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +16,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::process::{ExchangeError, KeeperCommand, ProcessEnd, Worker};
+use super::lane::{ExchangeError, Lane, LaneChannel};
+use super::process::{KeeperCommand, ProcessEnd, Worker};
 use super::wire::Frame;
 use super::{HandlerError, Program};
 use tensorserve_tensor::error::{Code, Error};
@@ -28,27 +34,38 @@ const END_TIMEOUT: Duration = Duration::from_millis(800);
 /// The status of a response if the handler's process is at fault.
 const BAD_GATEWAY: u16 = 502;
 
+/// What applies to each worker of a pool.
+#[derive(Clone, Copy)]
+pub(super) struct WorkerLimits {
+    /// The most calls that a worker serves at a time.
+    pub(super) threads: usize,
+    /// The longest duration of a call.
+    pub(super) timeout: Duration,
+    /// The resident memory in bytes above which a worker is replaced.
+    pub(super) memory: Option<usize>,
+}
+
 /// The workers of one program.
 pub(super) struct WorkerPool {
     pub(super) program: Program,
-    /// The longest duration of a call.
-    pub(super) timeout: Duration,
-    pub(super) memory_limit: Option<usize>,
+    pub(super) limits: WorkerLimits,
     /// The runtime of the keepers.
     pub(super) keepers: Handle,
+    /// The number of tasks that keep or supervise processes, of all pools.
+    pub(super) active_keepers: Arc<AtomicU64>,
     state: Mutex<PoolState>,
 }
 
 #[derive(Default)]
 struct PoolState {
-    /// The ready workers.
-    alive: Vec<Arc<Worker>>,
-    /// Those without a call; the most recently used, whose memory is in the caches, is last.
-    free: Vec<Arc<Worker>>,
-    /// Calls that wait for a worker.
-    waiting: VecDeque<oneshot::Sender<WorkerLease>>,
+    /// The workers that are ready, and those that only finish their calls.
+    alive: Vec<PooledWorker>,
+    /// Calls that wait for a lane.
+    waiting: VecDeque<oneshot::Sender<LaneLease>>,
     /// Calls that wait and continue what a worker has begun.
-    resuming: VecDeque<oneshot::Sender<WorkerLease>>,
+    resuming: VecDeque<oneshot::Sender<LaneLease>>,
+    /// The number of leases so far.
+    leases: u64,
     /// Consecutive failed starts.
     failed_starts: u32,
     /// Why workers cannot be started, if the program is at fault.
@@ -56,36 +73,134 @@ struct PoolState {
     stopped: bool,
 }
 
+struct PooledWorker {
+    worker: Arc<Worker>,
+    /// Its open lanes without a call; the most recently used is last.
+    free: Vec<Lane>,
+    /// The calls that it serves.
+    busy: usize,
+    /// The further calls that it may get: it has offered to take some, because all of its calls wait.
+    offered: usize,
+    /// The lanes whose call has timed out; their threads may never end.
+    stuck: usize,
+    /// The number of the latest lease. The memory of a worker used recently is in the caches.
+    last_lease: u64,
+    /// It gets no more calls.
+    is_closed: bool,
+}
+
+impl PooledWorker {
+    fn has_room(&self, threads: usize) -> bool {
+        let may_overlap = self.offered > 0 && self.busy < threads;
+        !self.is_closed && (self.busy == 0 || may_overlap)
+    }
+
+    /// Ends a worker that gets no more calls and has none.
+    fn end_if_idle(&self, timeout: Duration) {
+        if self.busy > 0 || !self.worker.retired.load(Relaxed) {
+            return;
+        }
+        let command = match self.stuck {
+            0 => KeeperCommand::Shutdown,
+            _ => KeeperCommand::Kill(no_reply_after(timeout)),
+        };
+        let _ = self.worker.commands.send(command);
+    }
+}
+
+impl PoolState {
+    /// Takes a lane: of the preferred worker if it has room, otherwise of the one with the fewest
+    /// calls. `None` in the result is a lane that is still to be opened.
+    fn take_lane(&mut self, preferred: Option<u64>, threads: usize) -> Option<LeasedLane> {
+        let with_room = || self.alive.iter().enumerate().filter(|(_, w)| w.has_room(threads));
+        let wanted = with_room().find(|(_, pooled)| Some(pooled.worker.id) == preferred);
+        let least = || with_room().min_by_key(|(_, w)| (w.busy, Reverse(w.last_lease)));
+        let (index, _) = wanted.or_else(least)?;
+        self.leases += 1;
+        let pooled = self.alive.get_mut(index)?;
+        pooled.last_lease = self.leases;
+        if pooled.busy == 0 {
+            let worker = &pooled.worker;
+            worker.lines_before_call.store(worker.lines.load(Relaxed), Relaxed);
+        }
+        pooled.offered = if pooled.busy == 0 { 0 } else { pooled.offered.saturating_sub(1) };
+        pooled.busy += 1;
+        Some(LeasedLane { worker: Arc::clone(&pooled.worker), lane: pooled.free.pop() })
+    }
+
+    fn find(&mut self, worker: &Worker) -> Option<&mut PooledWorker> {
+        self.alive.iter_mut().find(|pooled| pooled.worker.id == worker.id)
+    }
+
+    /// Returns a lane after a call; one that is `None` cannot be used any more.
+    fn return_lane(&mut self, leased: LeasedLane, timeout: Duration) {
+        if let Some(pooled) = self.find(&leased.worker) {
+            pooled.busy -= 1;
+            pooled.free.extend(leased.lane);
+            pooled.end_if_idle(timeout);
+        }
+    }
+
+    /// Whether no worker takes calls.
+    fn is_closed(&self) -> bool {
+        self.alive.iter().all(|pooled| pooled.is_closed)
+    }
+
+    fn next_call(&mut self) -> Option<oneshot::Sender<LaneLease>> {
+        self.resuming.pop_front().or_else(|| self.waiting.pop_front())
+    }
+}
+
 impl WorkerPool {
     pub(super) fn new(
         program: Program,
-        timeout: Duration,
-        memory_limit: Option<usize>,
+        limits: WorkerLimits,
         keepers: Handle,
+        active_keepers: Arc<AtomicU64>,
     ) -> Self {
-        WorkerPool { program, timeout, memory_limit, keepers, state: Mutex::default() }
+        WorkerPool { program, limits, keepers, active_keepers, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a worker that is ready.
-    pub(super) fn add(self: &Arc<Self>, worker: Arc<Worker>) {
+    /// Adds a worker that is ready, with its first lane.
+    pub(super) fn add(self: &Arc<Self>, worker: Arc<Worker>, lane: Lane) {
         {
             let mut state = self.state();
             state.start_error = None;
             state.failed_starts = 0;
-            state.alive.push(Arc::clone(&worker));
+            let is_closed = state.stopped;
+            worker.retired.fetch_or(is_closed, Relaxed);
+            let free = vec![lane];
+            let pooled = PooledWorker {
+                worker,
+                free,
+                busy: 0,
+                offered: 0,
+                stuck: 0,
+                last_lease: 0,
+                is_closed,
+            };
+            pooled.end_if_idle(self.limits.timeout);
+            state.alive.push(pooled);
         }
-        self.release(worker);
+        self.dispatch();
+    }
+
+    /// Gives further calls to a worker whose calls all wait: as many as it has, so that their number
+    /// grows in few steps.
+    pub(super) fn take_offer(self: &Arc<Self>, worker: &Worker) {
+        if let Some(pooled) = self.state().find(worker) {
+            pooled.offered = pooled.busy;
+        }
+        self.dispatch();
     }
 
     /// Removes a worker that has ended.
     pub(super) fn remove(&self, worker: &Worker) {
-        let mut state = self.state();
-        state.alive.retain(|other| other.id != worker.id);
-        state.free.retain(|other| other.id != worker.id);
+        self.state().alive.retain(|pooled| pooled.worker.id != worker.id);
     }
 
     /// Records a failed start. Unless it is permanent, the process may have been killed from outside,
@@ -97,51 +212,101 @@ impl WorkerPool {
             return;
         }
         state.start_error = Some(reason.to_owned());
-        if state.alive.is_empty() {
+        if state.is_closed() {
             // Dropping the senders ends the waits.
             state.waiting.clear();
             state.resuming.clear();
         }
     }
 
-    /// Hands a worker to the next call, or marks it as free.
-    fn release(self: &Arc<Self>, worker: Arc<Worker>) {
-        let mut lease =
-            WorkerLease { pool: Arc::clone(self), worker: Some(worker), has_call: false };
+    /// Hands lanes to the calls that wait.
+    fn dispatch(self: &Arc<Self>) {
         loop {
-            let next = {
+            let (next, lease) = {
                 let mut state = self.state();
-                let next = state.resuming.pop_front().or_else(|| state.waiting.pop_front());
-                if next.is_none() || state.stopped {
-                    lease.give_back(&mut state);
+                if state.resuming.is_empty() && state.waiting.is_empty() {
                     return;
                 }
-                next
+                let Some(leased) = state.take_lane(None, self.limits.threads) else {
+                    return;
+                };
+                let lease = LaneLease { pool: Arc::clone(self), leased: Some(leased), ends: None };
+                (state.next_call(), lease)
             };
-            match next.map(|next| next.send(lease)) {
-                // The call was cancelled while it waited.
-                Some(Err(unsent)) => lease = unsent,
-                _ => return,
+            // A call may have been cancelled while it waited.
+            if let Some(Err(mut unsent)) = next.map(|next| next.send(lease))
+                && let Some(leased) = unsent.leased.take()
+            {
+                self.state().return_lane(leased, self.limits.timeout);
             }
         }
     }
 
-    /// Marks a worker to be replaced, after its call if it has one.
+    /// Returns a lane after a call, and hands it to the next one.
+    fn release(self: &Arc<Self>, leased: LeasedLane) {
+        self.state().return_lane(leased, self.limits.timeout);
+        self.dispatch();
+    }
+
+    /// Marks a worker to be replaced at once; it ends when its calls have.
     pub(super) fn retire(&self, worker: &Worker) {
         let mut state = self.state();
         worker.retired.store(true, Relaxed);
-        let free = state.free.len();
-        state.free.retain(|other| other.id != worker.id);
-        if state.free.len() < free {
-            let _ = worker.commands.send(KeeperCommand::Shutdown);
+        worker.replacement.notify_one();
+        if let Some(pooled) = state.find(worker) {
+            pooled.is_closed = true;
+            pooled.end_if_idle(self.limits.timeout);
         }
+    }
+
+    /// Gives up a call that takes too long. Its worker is stopped, at once if it has no other calls,
+    /// otherwise after them. Returns whether it is stopped at once.
+    fn time_out(&self, worker: &Worker) -> bool {
+        let timeout = self.limits.timeout;
+        let mut state = self.state();
+        let Some(pooled) = state.find(worker) else {
+            return true;
+        };
+        pooled.busy -= 1;
+        pooled.stuck += 1;
+        pooled.is_closed = true;
+        if pooled.busy == 0 {
+            let _ = worker.commands.send(KeeperCommand::Kill(no_reply_after(timeout)));
+            return true;
+        }
+        let (name, others, timeout) = (&worker.name, pooled.busy, timeout.as_secs_f32());
+        log::warn!(
+            "{name}: a call has no reply after {timeout} s; the process is replaced, and ends after \
+             its {others} other calls"
+        );
+        drop(state);
+        self.retire(worker);
+        false
+    }
+
+    /// Has the keeper of a worker end its process after a failed exchange.
+    fn fail(self: &Arc<Self>, mut leased: LeasedLane, error: ExchangeError) -> CallError {
+        let (command, error) = match error {
+            ExchangeError::NotSent => (KeeperCommand::Reap, CallError::NotSent),
+            ExchangeError::Closed => (KeeperCommand::Reap, CallError::Ended),
+            ExchangeError::Invalid(error) => {
+                (KeeperCommand::Kill(format!("was stopped: {error}")), CallError::Ended)
+            }
+        };
+        if let Some(pooled) = self.state().find(&leased.worker) {
+            pooled.is_closed = true;
+        }
+        let _ = leased.worker.commands.send(command);
+        leased.lane = None;
+        self.release(leased);
+        error
     }
 
     /// Kills all workers, even during a call.
     pub(super) fn kill(&self) {
-        for worker in &self.state().alive {
+        for pooled in &self.state().alive {
             let reason = "was stopped with the server".to_owned();
-            let _ = worker.commands.send(KeeperCommand::Kill(reason));
+            let _ = pooled.worker.commands.send(KeeperCommand::Kill(reason));
         }
     }
 
@@ -149,26 +314,25 @@ impl WorkerPool {
         self.state().stopped
     }
 
-    /// Shuts all workers down: free ones at once, the others after their call.
+    /// Shuts all workers down: those without a call at once, the others after their calls.
     pub(super) fn stop(&self) {
         let mut state = self.state();
         state.stopped = true;
-        for worker in &state.alive {
-            worker.retired.store(true, Relaxed);
-        }
         state.waiting.clear();
         state.resuming.clear();
-        for worker in state.free.drain(..) {
-            let _ = worker.commands.send(KeeperCommand::Shutdown);
+        for pooled in &mut state.alive {
+            pooled.is_closed = true;
+            pooled.worker.retired.store(true, Relaxed);
+            pooled.end_if_idle(self.limits.timeout);
         }
     }
 
-    /// Leases a worker for a call: the preferred one if it is free, otherwise any.
+    /// Leases a lane for a call, of the preferred worker if it has room.
     async fn lease(
         self: &Arc<Self>,
         preferred: Option<u64>,
         deadline: Instant,
-    ) -> Result<WorkerLease, HandlerError> {
+    ) -> Result<LaneLease, HandlerError> {
         let waiting = match self.lease_or_wait(preferred)? {
             Leased::Now(lease) => return Ok(lease),
             Leased::Later(waiting) => waiting,
@@ -181,23 +345,19 @@ impl WorkerPool {
             }
             Err(_) => {
                 let message = "no worker process became free before the deadline; \
-                               handler_workers sets their number";
+                               handler_workers sets their number, and handler_threads how many calls \
+                               each serves at a time";
                 Err(HandlerError::of(Error::new(Code::DeadlineExceeded, message)))
             }
         }
     }
 
-    /// Leases a free worker, or puts the call into the queue.
+    /// Leases a lane, or puts the call into the queue.
     fn lease_or_wait(self: &Arc<Self>, preferred: Option<u64>) -> Result<Leased, HandlerError> {
         let mut state = self.state();
-        let preferred_index = state.free.iter().rposition(|worker| Some(worker.id) == preferred);
-        let free = match preferred_index {
-            Some(index) => Some(state.free.remove(index)),
-            None => state.free.pop(),
-        };
-        if let Some(worker) = free {
-            let pool = Arc::clone(self);
-            return Ok(Leased::Now(WorkerLease { pool, worker: Some(worker), has_call: false }));
+        if let Some(leased) = state.take_lane(preferred, self.limits.threads) {
+            let lease = LaneLease { pool: Arc::clone(self), leased: Some(leased), ends: None };
+            return Ok(Leased::Now(lease));
         }
         check_available(&state)?;
         let (sender, receiver) = oneshot::channel();
@@ -228,23 +388,55 @@ impl WorkerPool {
         let mut may_retry = true;
         loop {
             let mut lease = self.lease(preferred, deadline).await?;
-            let Some(worker) = lease.worker.clone() else {
-                return Err(HandlerError::of(Error::internal("a lease without a worker")));
-            };
-            match lease.exchange(&worker, call, deadline).await {
+            let worker = lease.worker()?;
+            match lease.exchange(call, deadline).await {
                 // The worker ended while it was free, and the call had no effect.
                 Err(CallError::NotSent) if may_retry => may_retry = false,
-                Err(error) => return Err(describe(&worker, error).await),
+                Err(error) => return Err(self.describe(&worker, error).await),
                 Ok(frame) => return Ok((frame, worker.id)),
             }
         }
     }
+
+    /// The error for the client of a failed call. What the process printed last is only for the log.
+    async fn describe(&self, worker: &Worker, error: CallError) -> HandlerError {
+        match error {
+            CallError::DeadlineExceeded => {
+                let message = "the deadline passed before inference.py replied";
+                return HandlerError::of(Error::new(Code::DeadlineExceeded, message));
+            }
+            CallError::TimedOut => {
+                let cause = no_reply_after(self.limits.timeout);
+                let message = format!("the call of inference.py {cause}");
+                return HandlerError::bad_gateway(Error::internal(message));
+            }
+            CallError::NoLane(error) => {
+                let message = format!("no further call can be sent to inference.py: {error}");
+                return HandlerError::of(Error::unavailable(message).with_source(error));
+            }
+            CallError::NotSent | CallError::Ended => {}
+        }
+        let mut end = worker.end.clone();
+        let observed = tokio::time::timeout(END_TIMEOUT, end.wait_for(Option::is_some)).await;
+        let end = observed.ok().and_then(|end| end.ok()?.clone());
+        let end = end.unwrap_or_else(|| ProcessEnd {
+            cause: "has ended".to_owned(),
+            last_lines: String::new(),
+        });
+        let message = format!("the process of inference.py {}", end.cause);
+        if end.last_lines.is_empty() {
+            return HandlerError::bad_gateway(Error::internal(message));
+        }
+        let message = format!("{message}; the server log has its last output");
+        let output = format!("its last output:\n{}", end.last_lines);
+        HandlerError::bad_gateway(Error::internal(message).with_source(output))
+    }
 }
 
-/// A leased worker, or a place in the queue for one.
+/// A leased lane, or a place in the queue for one.
 enum Leased {
-    Now(WorkerLease),
-    Later(oneshot::Receiver<WorkerLease>),
+    Now(LaneLease),
+    Later(oneshot::Receiver<LaneLease>),
 }
 
 /// Refuses calls that no worker will ever serve.
@@ -253,7 +445,7 @@ fn check_available(state: &PoolState) -> Result<(), HandlerError> {
         return Err(HandlerError::of(Error::unavailable("the model is being unloaded")));
     }
     match &state.start_error {
-        Some(reason) if state.alive.is_empty() => {
+        Some(reason) if state.is_closed() => {
             let message = "inference.py cannot be run; the server log has the reason";
             Err(HandlerError::bad_gateway(Error::unavailable(message).with_source(reason.clone())))
         }
@@ -261,25 +453,9 @@ fn check_available(state: &PoolState) -> Result<(), HandlerError> {
     }
 }
 
-/// The error for the client of a failed call, with the end of the process if it has ended. What it
-/// printed last is only for the log.
-async fn describe(worker: &Worker, error: CallError) -> HandlerError {
-    if matches!(error, CallError::DeadlineExceeded) {
-        let message = "the deadline passed before inference.py replied";
-        return HandlerError::of(Error::new(Code::DeadlineExceeded, message));
-    }
-    let mut end = worker.end.clone();
-    let observed = tokio::time::timeout(END_TIMEOUT, end.wait_for(Option::is_some)).await;
-    let end = observed.ok().and_then(|end| end.ok()?.clone());
-    let end = end
-        .unwrap_or_else(|| ProcessEnd { cause: "has ended".to_owned(), last_lines: String::new() });
-    let message = format!("the process of inference.py {}", end.cause);
-    if end.last_lines.is_empty() {
-        return HandlerError::bad_gateway(Error::internal(message));
-    }
-    let message = format!("{message}; the server log has its last output");
-    let output = format!("its last output:\n{}", end.last_lines);
-    HandlerError::bad_gateway(Error::internal(message).with_source(output))
+/// Why a call was given up after the duration `timeout`.
+fn no_reply_after(timeout: Duration) -> String {
+    format!("was stopped: no reply after {} s", timeout.as_secs_f32())
 }
 
 impl HandlerError {
@@ -298,109 +474,110 @@ pub(super) struct WorkerCall<'a> {
 /// Why a call has no reply.
 enum CallError {
     NotSent,
+    /// A lane could not be opened.
+    NoLane(io::Error),
     /// The process has ended, or is being killed.
     Ended,
+    /// The call took longer than calls may.
+    TimedOut,
     /// The request's deadline has passed.
     DeadlineExceeded,
 }
 
-/// The exclusive use of a worker, until this is dropped.
-pub(super) struct WorkerLease {
-    pool: Arc<WorkerPool>,
-    worker: Option<Arc<Worker>>,
-    /// Whether the worker is processing a call whose reply has not been received.
-    has_call: bool,
+/// A lane of a worker, which is `None` while it is not open.
+struct LeasedLane {
+    worker: Arc<Worker>,
+    lane: Option<Lane>,
 }
 
-impl WorkerLease {
+/// The exclusive use of a lane, until this is dropped.
+struct LaneLease {
+    pool: Arc<WorkerPool>,
+    leased: Option<LeasedLane>,
+    /// When the call in progress, whose reply has not been received, times out.
+    ends: Option<Instant>,
+}
+
+impl LaneLease {
+    fn worker(&self) -> Result<Arc<Worker>, HandlerError> {
+        let missing = || HandlerError::of(Error::internal("a lease without a lane"));
+        self.leased.as_ref().map(|leased| Arc::clone(&leased.worker)).ok_or_else(missing)
+    }
+
     async fn exchange(
         &mut self,
-        worker: &Worker,
         call: &WorkerCall<'_>,
         deadline: Instant,
     ) -> Result<Frame, CallError> {
-        let call_deadline = Instant::now() + self.pool.timeout;
-        let channel = worker.channel().map_err(|_| CallError::NotSent)?;
-        // From the first byte until it has replied, the worker can take no other call.
-        self.has_call = true;
-        let exchange = async {
-            channel.send(call.function, call.fields, call.body).await?;
-            channel.receive().await
+        let Some(leased) = &mut self.leased else {
+            return Err(CallError::NotSent);
         };
-        let first = call_deadline.min(deadline);
-        match tokio::time::timeout_at(first.into(), exchange).await {
+        let ends = Instant::now() + self.pool.limits.timeout;
+        let received = match leased.channel() {
+            Ok(channel) => {
+                // From the first byte until it has replied, the lane can take no other call.
+                self.ends = Some(ends);
+                let exchange = async {
+                    channel.send(call.function, call.fields, call.body).await?;
+                    channel.receive().await
+                };
+                tokio::time::timeout_at(ends.min(deadline).into(), exchange).await
+            }
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Ok(Err(ExchangeError::NotSent))
+            }
+            Err(error) => return Err(CallError::NoLane(error)),
+        };
+        match received {
             Ok(Ok(frame)) => {
-                self.has_call = false;
+                self.ends = None;
                 Ok(frame)
             }
-            Ok(Err(error)) => {
-                self.worker = None;
-                Err(worker.fail(error))
-            }
-            // The worker goes on until the call's own deadline.
-            Err(_) if deadline < call_deadline => Err(CallError::DeadlineExceeded),
-            Err(_) => {
-                worker.time_out(self.pool.timeout);
-                self.worker = None;
-                Err(CallError::Ended)
-            }
-        }
-    }
-
-    /// Returns the worker to the free ones, or shuts it down if it is not needed any more.
-    fn give_back(&mut self, state: &mut PoolState) {
-        let Some(worker) = self.worker.take() else {
-            return;
-        };
-        if worker.retired.load(Relaxed) || state.stopped {
-            let _ = worker.commands.send(KeeperCommand::Shutdown);
-        } else if state.alive.iter().any(|other| other.id == worker.id) {
-            state.free.push(worker);
+            // The thread goes on until the call's own deadline.
+            Err(_) if deadline < ends => Err(CallError::DeadlineExceeded),
+            Ok(Err(error)) => match self.leased.take() {
+                Some(leased) => Err(self.pool.fail(leased, error)),
+                None => Err(CallError::Ended),
+            },
+            Err(_) => match self.leased.take() {
+                Some(leased) if !self.pool.time_out(&leased.worker) => Err(CallError::TimedOut),
+                _ => Err(CallError::Ended),
+            },
         }
     }
 }
 
-impl Worker {
-    /// Has its keeper end the process after a failed exchange.
-    fn fail(&self, error: ExchangeError) -> CallError {
-        let (command, error) = match error {
-            ExchangeError::NotSent => (KeeperCommand::Reap, CallError::NotSent),
-            ExchangeError::Closed => (KeeperCommand::Reap, CallError::Ended),
-            ExchangeError::Invalid(error) => {
-                (KeeperCommand::Kill(format!("was stopped: {error}")), CallError::Ended)
-            }
+impl LeasedLane {
+    /// The lane for one call, opened if it is not.
+    fn channel(&mut self) -> io::Result<LaneChannel<'_>> {
+        let lane = match self.lane.take() {
+            Some(lane) => lane,
+            None => self.worker.open_lane()?,
         };
-        let _ = self.commands.send(command);
-        error
-    }
-
-    /// Has its keeper kill the process, whose call takes too long.
-    fn time_out(&self, timeout: Duration) {
-        let reason = format!("was stopped: no reply after {} s", timeout.as_secs_f32());
-        let _ = self.commands.send(KeeperCommand::Kill(reason));
+        self.lane.insert(lane).channel()
     }
 }
 
-impl Drop for WorkerLease {
+impl Drop for LaneLease {
     fn drop(&mut self) {
-        let Some(worker) = self.worker.take() else {
+        let Some(mut leased) = self.leased.take() else {
             return;
         };
         let pool = Arc::clone(&self.pool);
-        if !self.has_call {
-            pool.release(worker);
+        let Some(ends) = self.ends else {
+            pool.release(leased);
             return;
-        }
-        // The caller has gone, but the worker is free only after its reply, which is discarded.
+        };
+        // The caller has gone, but the lane is free only after the reply, which is discarded.
         let receive = async move {
-            let received = match worker.channel() {
-                Ok(channel) => tokio::time::timeout(pool.timeout, channel.receive()).await,
+            let received = match leased.channel() {
+                Ok(channel) => tokio::time::timeout_at(ends.into(), channel.receive()).await,
                 Err(_) => Ok(Err(ExchangeError::Closed)),
             };
             match received {
-                Ok(Ok(_)) => pool.release(worker),
-                Ok(Err(error)) => drop(worker.fail(error)),
-                Err(_) => worker.time_out(pool.timeout),
+                Ok(Ok(_)) => pool.release(leased),
+                Ok(Err(error)) => drop(pool.fail(leased, error)),
+                Err(_) => drop(pool.time_out(&leased.worker)),
             }
         };
         self.pool.keepers.spawn(receive);

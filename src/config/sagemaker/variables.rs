@@ -31,21 +31,21 @@ pub struct Variables {
 const MAX_BODY_BYTES: usize = i32::MAX as usize;
 
 /// Variables for processes of the original container that do not exist here.
-const WITHOUT_EFFECT: [(&str, &str); 4] = [
-    ("SAGEMAKER_GUNICORN_WORKER_CLASS", "there is no gunicorn"),
+const WITHOUT_EFFECT: [(&str, &str); 2] = [
     ("SAGEMAKER_GUNICORN_LOGLEVEL", "there is no gunicorn; use SAGEMAKER_TFS_NGINX_LOGLEVEL"),
-    ("SAGEMAKER_GUNICORN_THREADS", "there is no gunicorn"),
     ("SAGEMAKER_TFS_INSTANCE_COUNT", "one process uses all processors and GPUs"),
 ];
 
 /// Variables that are read here, are for programs of the user, or are known to have no effect.
-const KNOWN: [&str; 35] = [
+const KNOWN: [&str; 37] = [
     "SAGEMAKER_BATCH",
     "SAGEMAKER_BATCH_STRATEGY",
     "SAGEMAKER_BIND_TO_PORT",
     "SAGEMAKER_CONTAINER_LOG_LEVEL",
+    "SAGEMAKER_GUNICORN_THREADS",
     "SAGEMAKER_GUNICORN_TIMEOUT_SECONDS",
     "SAGEMAKER_GUNICORN_WORKERS",
+    "SAGEMAKER_GUNICORN_WORKER_CLASS",
     "SAGEMAKER_MANAGED_WARMPOOL_CACHE_DIRECTORY",
     "SAGEMAKER_MAX_CONCURRENT_TRANSFORMS",
     "SAGEMAKER_MAX_PAYLOAD_IN_MB",
@@ -154,7 +154,9 @@ impl Reader<'_> {
         server.http_port = Some(Port::Number(port.unwrap_or(8080)));
         server.max_body_bytes = Some(Bytes(MAX_BODY_BYTES));
         server.grpc_max_message_bytes = Some(Bytes(MAX_BODY_BYTES));
-        server.request_timeout = Some(Span(self.request_timeout()));
+        let gunicorn_timeout = self.seconds("SAGEMAKER_GUNICORN_TIMEOUT_SECONDS");
+        let request_timeout = self.request_timeout(gunicorn_timeout);
+        server.request_timeout = Some(Span(request_timeout));
         // SageMaker sends SIGKILL 30 s after SIGTERM.
         server.shutdown_timeout = Some(Span(Duration::from_secs(25)));
         // As the container runs TensorFlow Serving.
@@ -171,14 +173,40 @@ impl Reader<'_> {
         [server.intra_op_threads, server.inter_op_threads] = operations;
         server.handler_workers =
             self.count("SAGEMAKER_GUNICORN_WORKERS").filter(|&workers| workers > 0);
-        server.handler_timeout = self.seconds("SAGEMAKER_GUNICORN_TIMEOUT_SECONDS").map(Span);
+        let overlaps = self.overlaps_calls();
+        server.handler_threads = self.handler_threads(overlaps);
+        // A worker of gunicorn whose calls wait is not silent, and so only nginx's timeout applies.
+        server.handler_timeout = Some(Span(if overlaps {
+            request_timeout
+        } else {
+            gunicorn_timeout.unwrap_or(Duration::from_secs(30)).max(Duration::from_secs(1))
+        }));
         settings
     }
 
+    /// Whether gunicorn's workers of this class serve other calls while one waits.
+    fn overlaps_calls(&self) -> bool {
+        let threads = self.text("SAGEMAKER_GUNICORN_THREADS").unwrap_or("1");
+        // With several threads, gunicorn's sync means gthread.
+        self.text("SAGEMAKER_GUNICORN_WORKER_CLASS") != Some("sync") || threads != "1"
+    }
+
+    /// The number of threads. One is also the container's default, with which its gevent workers
+    /// overlap any number of calls.
+    fn handler_threads(&mut self, overlaps: bool) -> Option<usize> {
+        let class = self.text("SAGEMAKER_GUNICORN_WORKER_CLASS");
+        let has_threads = matches!(class, Some("sync" | "gthread"));
+        let threads = self.count("SAGEMAKER_GUNICORN_THREADS").filter(|&threads| threads > 0);
+        match threads {
+            Some(threads @ 2..) => Some(threads),
+            _ if has_threads || !overlaps => Some(1),
+            _ => None,
+        }
+    }
+
     /// The timeout of nginx, or that of gunicorn if it is longer.
-    fn request_timeout(&mut self) -> Duration {
+    fn request_timeout(&mut self, gunicorn: Option<Duration>) -> Duration {
         let nginx = self.seconds("SAGEMAKER_NGINX_PROXY_READ_TIMEOUT_SECONDS");
-        let gunicorn = self.seconds("SAGEMAKER_GUNICORN_TIMEOUT_SECONDS");
         let time = nginx.unwrap_or(Duration::from_secs(60)).max(gunicorn.unwrap_or_default());
         time.max(Duration::from_secs(1))
     }
@@ -334,6 +362,7 @@ mod tests {
             ("SAGEMAKER_NGINX_PROXY_READ_TIMEOUT_SECONDS", "63"),
             ("SAGEMAKER_GUNICORN_TIMEOUT_SECONDS", "90"),
             ("SAGEMAKER_GUNICORN_WORKERS", "3"),
+            ("SAGEMAKER_GUNICORN_THREADS", "20"),
             ("SAGEMAKER_TFS_INTRA_OP_PARALLELISM", "2"),
             ("SAGEMAKER_TFS_INTER_OP_PARALLELISM", "0"),
             ("SAGEMAKER_TFS_FRACTIONAL_GPU_MEM_MARGIN", "0.25"),
@@ -349,10 +378,33 @@ mod tests {
         assert_eq!(server.request_timeout, Some(Span(Duration::from_secs(90))));
         assert_eq!(server.handler_timeout, Some(Span(Duration::from_secs(90))));
         assert_eq!(server.handler_workers, Some(3));
+        assert_eq!(server.handler_threads, Some(20));
         assert_eq!((server.intra_op_threads, server.inter_op_threads), (Some(2), None));
         assert_eq!(server.gpu_memory_fraction, Some(0.75));
         assert_eq!(variables.load_timeout, Duration::from_secs(7));
         assert!(variables.multi_model);
+    }
+
+    #[test]
+    fn the_worker_class_decides_how_calls_overlap() {
+        let of = |class: &str, threads: &str| {
+            let variables = of(&[
+                ("SAGEMAKER_GUNICORN_WORKER_CLASS", class),
+                ("SAGEMAKER_GUNICORN_THREADS", threads),
+                ("SAGEMAKER_GUNICORN_TIMEOUT_SECONDS", "20"),
+            ]);
+            let server = variables.expect("valid").settings.server;
+            let timeout = server.handler_timeout.map(|Span(time)| time.as_secs());
+            (server.handler_threads, timeout)
+        };
+        // nginx's timeout is 60 s.
+        assert_eq!(of("", ""), (None, Some(60)));
+        assert_eq!(of("gevent", "1"), (None, Some(60)));
+        assert_eq!(of("gevent", "4"), (Some(4), Some(60)));
+        assert_eq!(of("gthread", "4"), (Some(4), Some(60)));
+        assert_eq!(of("gthread", "1"), (Some(1), Some(60)));
+        assert_eq!(of("sync", ""), (Some(1), Some(20)));
+        assert_eq!(of("sync", "2"), (Some(2), Some(60)));
     }
 
     #[test]
@@ -409,13 +461,13 @@ mod tests {
     fn variables_without_effect_are_logged() {
         let notes = of(&[
             ("SAGEMAKER_PROGRAM", "inference.py"),
-            ("SAGEMAKER_GUNICORN_WORKER_CLASS", "gevent"),
+            ("SAGEMAKER_GUNICORN_LOGLEVEL", "info"),
             ("SAGEMAKER_TFS_MAX_BATCH_SZIE", "3"),
         ])
         .expect("valid")
         .notes;
         assert_eq!(notes.len(), 2, "{notes:?}");
-        assert!(notes[0].starts_with("SAGEMAKER_GUNICORN_WORKER_CLASS has no effect"));
+        assert!(notes[0].starts_with("SAGEMAKER_GUNICORN_LOGLEVEL has no effect"));
         assert!(notes[1].starts_with("SAGEMAKER_TFS_MAX_BATCH_SZIE is unknown"));
     }
 }
