@@ -152,6 +152,65 @@ fn a_message_that_does_not_come_to_its_end() {
     caller.half_plus_two().expect("an answer");
 }
 
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
+const REFLECT: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+
+#[test]
+fn messages_to_the_servers_own_services_end_in_time() {
+    let options = ["--body-timeout", "500ms"];
+    let process = Process::serve(&project("models/half_plus_two"), &options);
+    let caller = Caller::connect(process.grpc()).expect("connects");
+    for path in [CHECK, WATCH, REFLECT] {
+        let start = Instant::now();
+        let status = caller.call_without_message(path);
+        let took = start.elapsed();
+        // Reflection ends its stream without a status of its own.
+        assert_eq!(status.code() == Code::DeadlineExceeded, path != REFLECT, "{path}: {status}");
+        assert!(took >= Duration::from_millis(450) && took < Duration::from_secs(5), "{took:?}");
+    }
+    caller.half_plus_two().expect("an answer");
+}
+
+#[test]
+fn messages_to_the_servers_own_services_are_small() {
+    let process = Process::serve(&project("models/half_plus_two"), &[]);
+    let caller = Caller::connect(process.grpc()).expect("connects");
+    for (path, field) in [(CHECK, 1), (WATCH, 1), (REFLECT, 4)] {
+        let mut message = vec![field << 3 | 2];
+        prost::encode_length_delimiter(8000, &mut message).expect("room");
+        message.resize(8003, b'a');
+        let status = caller.call(path, message).expect_err(path);
+        assert_eq!(status.code() == Code::OutOfRange, path != REFLECT, "{path}: {status}");
+    }
+    caller.half_plus_two().expect("an answer");
+}
+
+#[test]
+fn clients_that_watch_the_health_are_counted() {
+    let process = Process::serve(&project("models/half_plus_two"), &[]);
+    let callers: Vec<_> =
+        (0..5).map(|_| Caller::connect(process.grpc()).expect("connects")).collect();
+    // Each connection has its own thread, which keeps its calls open until all have been started.
+    let all_begun = std::sync::Barrier::new(callers.len());
+    let refused: usize = thread::scope(|scope| {
+        let each = callers.into_iter().map(|caller| {
+            let all_begun = &all_begun;
+            scope.spawn(move || {
+                let codes = caller.begin_many(WATCH, 250, || _ = all_begun.wait());
+                assert!(codes.iter().all(|c| [Code::Ok, Code::ResourceExhausted].contains(c)));
+                codes.iter().filter(|code| **code == Code::ResourceExhausted).count()
+            })
+        });
+        let each: Vec<_> = each.collect();
+        each.into_iter().map(|thread| thread.join().expect("no call failed otherwise")).sum()
+    });
+    assert_eq!(refused, 5 * 250 - 1024);
+    // The places are free again.
+    let caller = Caller::connect(process.grpc()).expect("connects");
+    assert_eq!(caller.begin(WATCH, None), Code::Ok);
+}
+
 #[test]
 fn clients_that_say_nothing_are_closed() {
     serve_during(|address| {

@@ -22,15 +22,17 @@ use tensorserve_auth::{AuthError, AuthOutcome, Permission};
 use tensorserve_core::engine::InFlight;
 use tensorserve_protocol::grpc::ClientDeadline;
 
-/// The permission that the method at `path` requires, and whether it belongs to a protocol. A
-/// method that is not listed is for admins only.
-fn permission(methods: &[(&str, Permission)], path: &str) -> (Permission, bool) {
-    let listed = methods.iter().find(|(listed, _)| *listed == path);
-    if let Some((_, permission)) = listed {
-        return (*permission, true);
-    }
-    let own = OWN_METHODS.iter().find(|(listed, _)| *listed == path);
-    (own.map_or(Permission::Admin, |(_, permission)| *permission), false)
+/// The permission that the method at `path` requires. A method that is not listed is for admins
+/// only.
+fn permission(methods: &[(&str, Permission)], path: &str) -> Permission {
+    let mut all = methods.iter().chain(&OWN_METHODS);
+    let listed = all.find(|(listed, _)| *listed == path);
+    listed.map_or(Permission::Admin, |(_, permission)| *permission)
+}
+
+/// Whether the client of the method at `path` sends a stream of messages: only reflection's does.
+fn takes_stream(path: &str) -> bool {
+    path.starts_with("/grpc.reflection.")
 }
 
 /// Puts the gate before services.
@@ -103,14 +105,10 @@ where
 {
     /// Passes the request to the service if the gate admits it.
     fn pass(&mut self, request: http::Request<Body>) -> Passed<S::Future> {
-        let (permission, is_protocol) =
-            permission(self.api.protocol_methods(), request.uri().path());
-        // Reflection is a stream, which has no time limit.
-        let request = match is_protocol {
-            true => request.map(|body| Body::new(TimedBody::new(body, self.body_timeout))),
-            false => request,
-        };
+        let (limit, is_stream) = (self.body_timeout, takes_stream(request.uri().path()));
+        let request = request.map(|body| Body::new(TimedBody::new(body, limit, is_stream)));
         let path = request.uri().path();
+        let permission = permission(self.api.protocol_methods(), path);
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         match self.gate.ask(permission, authorization.map(http::HeaderValue::as_bytes)) {
             AuthOutcome::Decided(Ok(_)) => {
@@ -178,12 +176,12 @@ mod tests {
     #[test]
     fn what_is_not_listed_is_for_admins() {
         let methods = [("/x.Y/Z", Permission::Infer)];
-        assert_eq!(permission(&methods, "/x.Y/Z"), (Permission::Infer, true));
+        assert_eq!(permission(&methods, "/x.Y/Z"), Permission::Infer);
         let health = "/grpc.health.v1.Health/Check";
-        assert_eq!(permission(&methods, health), (Permission::Public, false));
+        assert_eq!(permission(&methods, health), Permission::Public);
         for path in ["", "/", "/tensorflow.serving.SessionService/SessionRun", "/grpc.health.v1/x"]
         {
-            assert_eq!(permission(&methods, path), (Permission::Admin, false), "{path}");
+            assert_eq!(permission(&methods, path), Permission::Admin, "{path}");
         }
     }
 }

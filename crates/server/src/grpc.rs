@@ -33,7 +33,11 @@ use tensorserve_auth::Authenticator;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The most calls in flight on one connection.
-const STREAMS: u32 = 1024;
+const STREAMS: u32 = 256;
+
+/// The most bytes of a message to the server's own services. It holds the name of a service, of a
+/// method or of a file.
+const OWN_MESSAGE: usize = 4 << 10;
 
 /// How many bytes a client may send ahead of the server: per call about an image, per connection a
 /// few.
@@ -160,8 +164,9 @@ fn serving(
     let grpc = &config.grpc;
     let mut routes = services(api)?;
     if grpc.health_service {
-        let health = HealthService { api: api.clone(), ends: ends.clone() };
-        routes = routes.add_service(HealthServer::new(health));
+        let health = HealthService::new(api.clone(), ends.clone());
+        let health = HealthServer::new(health).max_decoding_message_size(OWN_MESSAGE);
+        routes = routes.add_service(health);
     }
     let layer = GateLayer { gate, api: api.clone(), body_timeout: config.http.body_timeout };
     let mut listeners = Vec::new();
@@ -203,8 +208,10 @@ async fn ended(mut ends: watch::Receiver<bool>) {
 fn services(api: &ServedApi) -> Result<Routes> {
     let mut services = api.services();
     let broken = |e| Error::internal("the gRPC service descriptors are invalid").with_source(e);
-    services.add_service(reflection(api).build_v1().map_err(broken)?);
-    services.add_service(reflection(api).build_v1alpha().map_err(broken)?);
+    let v1 = reflection(api).build_v1().map_err(broken)?;
+    let v1alpha = reflection(api).build_v1alpha().map_err(broken)?;
+    services.add_service(v1.max_decoding_message_size(OWN_MESSAGE));
+    services.add_service(v1alpha.max_decoding_message_size(OWN_MESSAGE));
     Ok(services.routes())
 }
 

@@ -1,11 +1,12 @@
 //! `grpc.health.v1.Health`: readiness, for gRPC health probes.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
@@ -15,11 +16,21 @@ use crate::api::ServedApi;
 /// How often readiness is checked for clients that watch.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// The most clients that watch at a time.
+const MOST_WATCHERS: usize = 1024;
+
 /// The service. All service names have the readiness of the whole server.
 pub(super) struct HealthService {
-    pub(super) api: ServedApi,
+    api: ServedApi,
     /// True once calls must end.
-    pub(super) ends: watch::Receiver<bool>,
+    ends: watch::Receiver<bool>,
+    watchers: Arc<Semaphore>,
+}
+
+impl HealthService {
+    pub(super) fn new(api: ServedApi, ends: watch::Receiver<bool>) -> Self {
+        HealthService { api, ends, watchers: Arc::new(Semaphore::new(MOST_WATCHERS)) }
+    }
 }
 
 /// Whether `name` is the name of a service: with its package, without it as in TensorFlow Serving,
@@ -66,9 +77,15 @@ impl health_server::Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        let Ok(place) = Arc::clone(&self.watchers).try_acquire_owned() else {
+            let message = format!("{MOST_WATCHERS} clients already watch; call Check instead");
+            return Err(Status::resource_exhausted(message));
+        };
         let (api, ends) = (self.api.clone(), self.ends.clone());
         let watched = (request.into_inner().service, None);
         let changes = unfold(watched, move |(name, told)| {
+            // The closure holds it until the stream is dropped.
+            let _ = &place;
             let (api, ends) = (api.clone(), ends.clone());
             async move {
                 loop {

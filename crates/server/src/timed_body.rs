@@ -1,7 +1,7 @@
 //! A time limit for the body of a gRPC call.
 //!
-//! A call is one message, which is kept in memory while it arrives. Without a limit, a client that
-//! sends a byte now and then could hold that memory for ever.
+//! Most calls are one message, which is kept in memory while it arrives. Without a limit, a client
+//! that sends a byte now and then could hold that memory for ever.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -17,15 +17,17 @@ use tonic::body::Body;
 pub(super) struct TimedBody {
     body: Body,
     limit: Duration,
+    /// The client sends messages for as long as it wants; the limit is for each pause.
+    is_stream: bool,
     /// Started when the body is first waited for: most bodies have arrived already, and need no
     /// timer.
     end: Option<Pin<Box<Sleep>>>,
 }
 
 impl TimedBody {
-    /// `body`, which must arrive within `limit`.
-    pub(super) fn new(body: Body, limit: Duration) -> Self {
-        TimedBody { body, limit, end: None }
+    /// `body`, which must arrive within `limit`, or each part of it if it is a stream.
+    pub(super) fn new(body: Body, limit: Duration, is_stream: bool) -> Self {
+        TimedBody { body, limit, is_stream, end: None }
     }
 }
 
@@ -39,6 +41,9 @@ impl http_body::Body for TimedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
+            if this.is_stream {
+                this.end = None;
+            }
             return Poll::Ready(frame);
         }
         let end = this.end.get_or_insert_with(|| Box::pin(sleep(this.limit)));

@@ -101,6 +101,29 @@ impl Caller {
         })
     }
 
+    /// Starts `calls` calls with an empty message, and keeps all of them open until `wait` returns.
+    /// Returns their status codes: `Ok` for those that are answered with a stream.
+    pub fn begin_many(&self, path: &'static str, calls: usize, wait: impl FnOnce()) -> Vec<Code> {
+        let path = PathAndQuery::from_static(path);
+        self.runtime.block_on(async {
+            let (mut open, mut codes) = (Vec::new(), Vec::new());
+            for _ in 0..calls {
+                let mut client = Grpc::new(self.channel.clone());
+                client.ready().await.expect("a connection");
+                let request = Request::new(Vec::new());
+                match client.server_streaming(request, path.clone(), Raw).await {
+                    Ok(answers) => {
+                        codes.push(Code::Ok);
+                        open.push(answers);
+                    }
+                    Err(status) => codes.push(status.code()),
+                }
+            }
+            wait();
+            codes
+        })
+    }
+
     /// Starts a call, never sends its message, and returns the final status.
     pub fn call_without_message(&self, path: &'static str) -> Status {
         self.runtime.block_on(async {
