@@ -290,6 +290,18 @@ fn who_is_known_is_served_and_probes_are_told_no_more_than_they_need() {
     assert!(answer.text().contains("secret_name"), "{}", answer.text());
 }
 
+#[test]
+fn pings_without_credentials_do_not_reveal_which_models_exist() {
+    let people = People::new();
+    let place = people.serve();
+    for model in ["m", "nothing", "../m"] {
+        let attributes = format!("tfs-model-name={model}");
+        let headers = [("X-Amzn-SageMaker-Custom-Attributes", attributes.as_str())];
+        let answer = request(place.server.address, "GET", "/ping", &headers, "");
+        assert_eq!((answer.status, answer.text().as_str()), (200, ""), "{model}");
+    }
+}
+
 /// The median time until a refusal, in milliseconds.
 fn time_refused(place: &Place, user: &str, tries: usize) -> f64 {
     let mut times: Vec<f64> = (0..tries)

@@ -377,6 +377,64 @@ fn a_slow_body_is_answered_in_time() {
     }
 }
 
+/// Routes whose handlers use no body, with and without credentials.
+const WITHOUT_BODY: [&str; 9] = [
+    "/",
+    "/ping",
+    "/pingpong",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/v1/models/half_plus_two",
+    "/api/v1/status",
+    "/console/app.js",
+];
+
+#[test]
+fn a_body_that_is_not_used_is_not_read() {
+    let server = serve(|s| s.server.body_timeout = Some("2s".parse().expect("a duration")));
+    for path in WITHOUT_BODY {
+        // None of these bodies is ever sent.
+        for length in
+            ["Content-Length: 60000000", "Content-Length: 999999999", "Transfer-Encoding: chunked"]
+        {
+            let mut client = Client::connect(server.address).expect("connects");
+            let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n");
+            let start = Instant::now();
+            client.send(head.as_bytes()).expect("sent");
+            let answer = client.answer("GET").unwrap_or_else(|e| panic!("{path}, {length}: {e}"));
+            assert_eq!(answer.status, 200, "{path}, {length}: {}", answer.text());
+            assert!(start.elapsed() < Duration::from_secs(1), "{path}, {length}");
+        }
+        // Nor is this one decompressed.
+        let answer = request(server.address, "GET", path, &[GZIP], "not gzip");
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        // A small one leaves the connection usable.
+        let mut client = Client::connect(server.address).expect("connects");
+        for _ in 0..3 {
+            let answer = client.request("GET", path, &[], &[b'a'; 1000]).expect("an answer");
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        }
+    }
+}
+
+#[test]
+fn an_unused_body_without_end_ends_the_connection() {
+    let server = serve(|s| s.server.header_timeout = Some("500ms".parse().expect("a duration")));
+    for length in ["Content-Length: 999999999", "Transfer-Encoding: chunked"] {
+        let mut client = Client::connect(server.address).expect("connects");
+        let head = format!("POST /ping HTTP/1.1\r\nHost: h\r\n{length}\r\n\r\n");
+        client.send(head.as_bytes()).expect("sent");
+        assert_eq!(client.answer("POST").expect("an answer").status, 200, "{length}");
+        let start = Instant::now();
+        let mut writer = client.writer();
+        while writer.write_all(b"4\r\naaaa\r\n").is_ok() {
+            assert!(start.elapsed() < Duration::from_secs(20), "{length}: still open");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
 #[test]
 fn a_body_cut_short_harms_nobody() {
     let server = serve(|_| {});

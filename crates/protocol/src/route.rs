@@ -120,6 +120,8 @@ pub enum BodyKind {
     Bytes,
     /// As a `multipart/form-data` form.
     Form,
+    /// Not at all: the handler gets none.
+    Ignored,
 }
 
 /// A route: one path pattern with its methods.
@@ -175,8 +177,12 @@ fn as_bytes(_: &RequestHead<'_>) -> BodyKind {
     BodyKind::Bytes
 }
 
+fn ignored(_: &RequestHead<'_>) -> BodyKind {
+    BodyKind::Ignored
+}
+
 impl Route {
-    /// A route with a handler.
+    /// A route with a handler. The payload of a GET request is ignored.
     pub fn new(
         methods: Methods,
         path: impl Into<Cow<'static, str>>,
@@ -198,7 +204,10 @@ impl Route {
             accepts: None,
             permission,
             encode_error,
-            body: as_bytes,
+            body: match methods {
+                Methods::Get | Methods::GetOnly => ignored,
+                Methods::Post | Methods::Delete | Methods::Any => as_bytes,
+            },
             body_limit: None,
             cors: false,
             operation,
@@ -256,6 +265,12 @@ impl Route {
     /// How its payload is read, which may depend on the headers.
     pub fn body(&mut self, kind: fn(&RequestHead<'_>) -> BodyKind) -> &mut Self {
         self.body = kind;
+        self
+    }
+
+    /// Ignores its payload.
+    pub fn without_body(&mut self) -> &mut Self {
+        self.body = ignored;
         self
     }
 

@@ -116,6 +116,25 @@ async fn inflated(body: Bytes, limit: usize, budget: &RequestBudget) -> Result<B
     })
 }
 
+/// The largest body that is received although its route ignores it: the connection then stays
+/// usable.
+const SMALL: usize = 4 << 10;
+
+/// Skips a body that its route ignores: receives a small one, and leaves any other to the HTTP
+/// library, which discards it or closes the connection after the response.
+pub(super) async fn skip(
+    headers: &HeaderMap,
+    mut payload: Payload,
+    time: Duration,
+) -> Result<(), BodyError> {
+    match declared_length(headers) {
+        Some(1..=SMALL) => {}
+        _ => return Ok(()),
+    }
+    let skipping = async { while let Some(Ok(_)) = payload.next().await {} };
+    tokio::time::timeout(time, skipping).await.map_err(|_| too_slow(time))
+}
+
 pub(super) fn too_slow(time: Duration) -> BodyError {
     let message =
         format!("the request body did not arrive within {} s (body_timeout)", time.as_secs_f32());

@@ -12,6 +12,7 @@ use actix_web::dev::Payload;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderMap};
 use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use futures_util::{FutureExt, future};
 
@@ -217,6 +218,10 @@ async fn read_body(
         // Boxed: it would make the future of every request larger.
         BodyKind::Form => {
             Box::pin(form::read(headers, payload, limits, budget)).await.map(Body::Form)
+        }
+        BodyKind::Ignored => {
+            let skipped = body::skip(headers, payload, limits.time).await;
+            skipped.map(|()| Body::Bytes(Bytes::new()))
         }
     }
 }

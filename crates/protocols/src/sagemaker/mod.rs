@@ -65,14 +65,14 @@ impl Protocol for Sagemaker {
     }
 
     fn routes(&self, host: &Host, routes: &mut Routes) {
-        let api = Arc::new(SagemakerApi::new(&host.engine, self.config.clone()));
+        let api = Arc::new(SagemakerApi::new(host, self.config.clone()));
         let mut group = routes.group(TAG, &api, refuse);
         // The paths are prefixes, as in the container's proxy.
         for path in ["/ping", "/ping{*rest}"] {
             let ping = group.immediate(Methods::Any, path, Permission::Public, |api, request| {
                 api.ping(&request.head)
             });
-            ping.summary("Check whether the default model is available");
+            ping.without_body().summary("Check whether the default model is available");
             if path.contains('{') {
                 ping.hidden();
             }
@@ -104,17 +104,21 @@ struct SagemakerApi {
 
 struct SagemakerShared {
     config: SagemakerConfig,
+    /// Clients must authenticate. Pings need no credentials.
+    has_auth: bool,
     /// A permit for each asynchronous invocation that may wait, and for each that may run.
     waiting: Arc<Semaphore>,
     running: Semaphore,
 }
 
 impl SagemakerApi {
-    fn new(engine: &Engine, config: SagemakerConfig) -> Self {
+    fn new(host: &Host, config: SagemakerConfig) -> Self {
+        let engine = &host.engine;
         let models =
             config.multi_model.clone().map(|config| RequestedModels::new(engine.clone(), config));
         let shared = SagemakerShared {
             config,
+            has_auth: host.listeners.auth,
             waiting: Arc::new(Semaphore::new(asynchronous::MOST_WAITING)),
             running: Semaphore::new(asynchronous::MOST_RUNNING),
         };
@@ -132,8 +136,11 @@ impl SagemakerApi {
 
     /// Whether the model that the headers select has a ready version and, during the start of the
     /// server, no version that is still loading: the container opens its port when all are loaded.
+    /// With authentication it is always the default model: a ping has no credentials, and must not
+    /// reveal which models exist.
     fn ping(&self, head: &RequestHead<'_>) -> Reply {
-        let attributes = head.header(attributes::HEADER).unwrap_or_default();
+        let attributes = head.header(attributes::HEADER).filter(|_| !self.shared.has_auth);
+        let attributes = attributes.unwrap_or_default();
         let ready = match Attributes::parse(attributes, self.config().compatibility) {
             Ok(Attributes { model: Some(model), .. }) => self.check_ready(model),
             Ok(_) if self.models.is_some() => self.engine.readiness(),

@@ -93,6 +93,7 @@ impl Protocol for TensorFlowServing {
             let mut group = routes.group(TAG, &api, failure_with_status);
             group
                 .immediate(Methods::Any, path.clone(), Permission::Metrics, RestApi::metrics)
+                .without_body()
                 .summary("Return metrics under the names of TensorFlow Serving");
         }
         add_routes(&api, routes);
