@@ -144,6 +144,7 @@ impl Check {
             max_body_bytes: self.at_least_one("max_body_bytes", Some(max_body), 1),
             request_timeout: self.some_time("request_timeout", server.request_timeout, 30),
             body_timeout: self.some_time("body_timeout", server.body_timeout, 60),
+            write_timeout: self.some_time("write_timeout", server.write_timeout, 60),
             header_timeout: self.some_time("header_timeout", server.header_timeout, 10),
             keep_alive: self.some_time("keep_alive", server.keep_alive, 75),
             max_connections: self.at_least_one("max_connections", server.max_connections, 25_000),

@@ -144,6 +144,9 @@ settings! {
         /// Time limit for receiving the body of a request [default: 60s]
         #[arg(value_name = "DURATION")]
         body_timeout: Span,
+        /// Time after which a client that does not read its response is disconnected [default: 60s]
+        #[arg(value_name = "DURATION")]
+        write_timeout: Span,
         /// Time limit for receiving the request line and the headers [default: 10s]
         #[arg(value_name = "DURATION")]
         header_timeout: Span,

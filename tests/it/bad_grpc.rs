@@ -138,6 +138,24 @@ fn answers_that_are_never_read() {
 }
 
 #[test]
+fn clients_that_grant_no_window_for_their_response_are_disconnected() {
+    let options = ["--write-timeout", "1s"];
+    let process = Process::serve(&project("models/half_plus_two"), &options);
+    let message = body(&half_plus_two().encode_to_vec());
+    // No window at all, and one of 3 bytes, which the server fills.
+    for window in [0, 3] {
+        let mut frames = Frames::connect(process.grpc(), &[0, 4, 0, 0, 0, window]);
+        let start = Instant::now();
+        frames.send(&[call(1), frame(DATA, END_STREAM, 1, &message)].concat()).expect("sent");
+        // It reads everything that the server sends.
+        let (kinds, _) = frames.until_closed().expect("connection closes");
+        assert!(kinds.contains(&HEADERS), "{kinds:?}");
+        let took = start.elapsed();
+        assert!(took > Duration::from_secs(1) && took < Duration::from_secs(20), "{took:?}");
+    }
+}
+
+#[test]
 fn a_message_that_does_not_come_to_its_end() {
     let options = ["--body-timeout", "500ms"];
     let process = Process::serve(&project("models/half_plus_two"), &options);

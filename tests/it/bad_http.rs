@@ -1,7 +1,7 @@
 //! Requests with faults below JSON: framing, lengths, compression, timing. Each gets at most one
 //! response, is never read as two requests, and the server keeps serving.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -433,6 +433,57 @@ fn an_unused_body_without_end_ends_the_connection() {
             thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// A request whose response is larger than the buffers of both systems.
+fn large_request() -> Vec<u8> {
+    let body = format!(r#"{{"instances": [{}1.0]}}"#, "1.0,".repeat(3_000_000));
+    let head = format!(
+        "POST {PREDICT} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body.as_bytes()].concat()
+}
+
+/// Reads the response to [`large_request`] in `pieces`, with a pause before each. Whether it is
+/// complete.
+fn read_slowly(client: &mut Client, pieces: usize, pause: Duration) -> bool {
+    let mut stream = client.writer();
+    let mut buffer = vec![0; 20_000_000 / pieces];
+    let mut received = Vec::new();
+    loop {
+        thread::sleep(pause);
+        match stream.read(&mut buffer) {
+            Ok(count) if count > 0 => received.extend_from_slice(&buffer[..count]),
+            _ => return false,
+        }
+        if received.ends_with(b"]\n}") || received.ends_with(b"]}") {
+            return true;
+        }
+    }
+}
+
+#[test]
+fn clients_that_do_not_read_their_response_are_disconnected() {
+    let server = serve(|s| s.server.write_timeout = Some("2s".parse().expect("a duration")));
+    let mut client = Client::connect(server.address).expect("connects");
+    client.send(&large_request()).expect("sent");
+    let connections = |server: &TestServer| {
+        let status = server.get("/api/v1/status").json();
+        status["server"]["connections"].as_u64().expect("a number")
+    };
+    let start = Instant::now();
+    server.wait_until("the connection is closed", |server| connections(server) == 1);
+    assert!(start.elapsed() > Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(!read_slowly(&mut client, 1000, Duration::ZERO), "the response was kept");
+    // A client that reads something in time is served for as long as it takes.
+    let mut client = Client::connect(server.address).expect("connects");
+    client.send(&large_request()).expect("sent");
+    thread::sleep(Duration::from_secs(1));
+    let start = Instant::now();
+    assert!(read_slowly(&mut client, 100, Duration::from_millis(50)), "the response was cut");
+    assert!(start.elapsed() > Duration::from_secs(3), "{:?}", start.elapsed());
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub struct HttpConfig {
     pub request_timeout: Duration,
     /// Time limit for receiving the body of a request.
     pub body_timeout: Duration,
+    /// Time within which a client must read a part of its response.
+    pub write_timeout: Duration,
     /// Time limit for receiving the head of a request.
     pub header_timeout: Duration,
     /// Time after which an idle connection is closed.

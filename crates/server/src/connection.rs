@@ -15,8 +15,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::drain::OpenConnection;
-use super::observed::{ObservedStream, ReadObserver};
+use super::observed::{ObservedStream, StreamObserver};
+use super::timed_writes::TimedWrites;
 use super::tls::MaybeTlsStream;
+use actix_web::rt::net::TcpStream;
 use actix_web::rt::time::{Instant, Sleep, sleep};
 
 /// The progress of a connection's requests. Shared by a connection and its requests, which stay on
@@ -65,7 +67,8 @@ struct LastTick {
 }
 
 /// A connection with ticks. They watch the decrypted bytes.
-pub(super) type Connection = ObservedStream<MaybeTlsStream, ConnectionTicks>;
+pub(super) type Connection =
+    ObservedStream<MaybeTlsStream<TimedWrites<TcpStream>>, ConnectionTicks>;
 
 /// The ticks of a connection.
 pub(super) struct ConnectionTicks {
@@ -114,7 +117,7 @@ impl ConnectionTicks {
     }
 }
 
-impl ReadObserver for ConnectionTicks {
+impl StreamObserver for ConnectionTicks {
     fn after_read(
         &mut self,
         read: Poll<io::Result<()>>,

@@ -4,6 +4,7 @@
 //! gRPC clients send all their calls over one connection.
 
 use std::future::Future;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
@@ -21,10 +22,12 @@ use tower_layer::{Identity as NoLayer, Stack};
 
 use super::calls::GateLayer;
 use super::drain::ListenerActivity;
+use super::flow::FlowWindows;
 use super::gate::Gate;
 use super::health::HealthService;
 use super::incoming::{self, GrpcTimeLimits};
-use super::local::{FrameParser, LocalConnection};
+use super::local::{LocalConnection, LocalGuard};
+use super::timed_writes::TimedWrites;
 use super::tls::Certificates;
 use super::{bind, drain};
 use crate::api::ServedApi;
@@ -174,7 +177,11 @@ fn serving(
         let socket = tokio::net::TcpListener::from_std(socket);
         let socket = socket.map_err(|e| failed("cannot listen", e))?;
         let http = &config.http;
-        let patience = GrpcTimeLimits { preface: http.header_timeout, silence: SILENCE };
+        let patience = GrpcTimeLimits {
+            preface: http.header_timeout,
+            silence: SILENCE,
+            write: http.write_timeout,
+        };
         let router = router(routes.clone(), layer.clone());
         let (most, activity) = (http.max_connections, activity.clone());
         let incoming = incoming::connections(socket, most, patience, activity, certificates);
@@ -183,8 +190,13 @@ fn serving(
     }
     if let Some(path) = &grpc.socket_path {
         let incoming = UnixListenerStream::new(bind_path(path)?);
-        let incoming = incoming.map(|accepted| {
-            accepted.map(|stream| LocalConnection::new(stream, FrameParser::new()))
+        let write = config.http.write_timeout;
+        let incoming = incoming.map(move |accepted| {
+            let stream = TimedWrites::new(accepted?, write);
+            Ok::<_, io::Error>(LocalConnection::new(
+                stream,
+                LocalGuard::new(FlowWindows::new(write)),
+            ))
         });
         // The file's permissions decide who may connect; the gate still decides what they may do.
         let router = router(routes, layer);

@@ -1,10 +1,12 @@
-//! Accepts TCP connections for gRPC: limits their number, and closes silent ones.
+//! Accepts TCP connections for gRPC: limits their number, and closes those whose clients are silent
+//! or do not take their responses.
 //!
 //! The HTTP/2 library waits without limit for a client's first bytes. Later it sends PING frames to
 //! idle clients, so a connected client always sends something.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,11 +19,11 @@ use tokio::time::{Instant, Sleep, sleep};
 use tonic::transport::server::Connected;
 
 use super::drain::{ListenerActivity, OpenConnection};
-use super::observed::{ObservedStream, ReadObserver};
-use super::tls::{self, Certificates};
-
-/// The length of a client's HTTP/2 preface in bytes.
-const PREFACE: usize = 24;
+use super::flow::FlowWindows;
+use super::frames::PREFACE;
+use super::observed::{ObservedStream, StreamObserver};
+use super::timed_writes::TimedWrites;
+use super::tls::{self, Certificates, MaybeTlsStream};
 
 /// The pause after a failure to accept, for example when no file descriptors are left.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -33,15 +35,29 @@ pub(super) struct GrpcTimeLimits {
     pub(super) preface: Duration,
     /// Without a byte, after that.
     pub(super) silence: Duration,
+    /// Without taking a part of a response that is ready.
+    pub(super) write: Duration,
 }
 
-/// A connection that is closed when it is silent, encrypted or not.
-pub(super) type GrpcConnection = tls::MaybeTlsStream<ObservedStream<TcpStream, SilenceGuard>>;
+/// A connection that is closed when it is silent or takes no responses, encrypted or not.
+pub(super) type GrpcConnection =
+    ObservedStream<MaybeTlsStream<TimedWrites<TcpStream>>, ConnectionGuard>;
 
-impl Connected for GrpcConnection {
-    type ConnectInfo = ();
+/// The address of a connection's client, in the extensions of its calls; `None` for a UNIX socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClientAddress(pub(super) Option<IpAddr>);
 
-    fn connect_info(&self) -> Self::ConnectInfo {}
+/// Knows the client of its connection.
+pub(super) trait KnownClient {
+    fn client(&self) -> ClientAddress;
+}
+
+impl<S, W: KnownClient> Connected for ObservedStream<S, W> {
+    type ConnectInfo = ClientAddress;
+
+    fn connect_info(&self) -> ClientAddress {
+        self.watch.client()
+    }
 }
 
 /// The connections to `listener`, at most `most` at a time: others wait to be accepted. Handshakes
@@ -53,52 +69,75 @@ pub(super) fn connections(
     activity: ListenerActivity,
     certificates: Option<Certificates>,
 ) -> impl Stream<Item = io::Result<GrpcConnection>> {
-    let accepted = accepted(listener, most, patience, activity);
-    let handshakes = accepted.map(move |connection| {
+    let accepted = accepted(listener, most, activity);
+    let handshakes = accepted.map(move |accepted| {
         let certificates = certificates.clone();
-        async move { tls::encrypt(connection, certificates.as_ref(), patience.preface).await }
+        async move {
+            let stream = TimedWrites::new(accepted.stream, patience.write);
+            let stream = tls::encrypt(stream, certificates.as_ref(), patience.preface).await?;
+            Ok(ObservedStream::new(stream, ConnectionGuard::new(accepted.place, patience)))
+        }
     });
     handshakes.buffer_unordered(most.max(1))
+}
+
+/// A connection before its handshake.
+struct AcceptedConnection {
+    stream: TcpStream,
+    place: OccupiedPlace,
+}
+
+/// The place of a connection among those that may be open.
+struct OccupiedPlace {
+    client: ClientAddress,
+    _permit: OwnedSemaphorePermit,
+    _open: OpenConnection,
 }
 
 fn accepted(
     listener: TcpListener,
     most: usize,
-    patience: GrpcTimeLimits,
     activity: ListenerActivity,
-) -> impl Stream<Item = ObservedStream<TcpStream, SilenceGuard>> {
+) -> impl Stream<Item = AcceptedConnection> {
     let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
     stream::unfold((listener, room, activity), move |(listener, room, activity)| async move {
-        let place = Arc::clone(&room).acquire_owned().await.ok()?;
-        let connection = loop {
+        let permit = Arc::clone(&room).acquire_owned().await.ok()?;
+        let (stream, address) = loop {
             match listener.accept().await {
-                Ok((connection, _)) => break connection,
+                Ok(accepted) => break accepted,
                 Err(error) => log::debug!("a gRPC connection cannot be accepted: {error}"),
             }
             sleep(PAUSE).await;
         };
         // Responses are written whole; waiting to fill a packet only delays them.
-        let _ = connection.set_nodelay(true);
-        let guard = SilenceGuard::new(place, activity.connection(), patience);
-        Some((ObservedStream::new(connection, guard), (listener, room, activity)))
+        let _ = stream.set_nodelay(true);
+        let client = ClientAddress(Some(address.ip()));
+        let place = OccupiedPlace { client, _permit: permit, _open: activity.connection() };
+        Some((AcceptedConnection { stream, place }, (listener, room, activity)))
     })
 }
 
-/// Closes a connection whose client is silent for too long.
-pub(super) struct SilenceGuard {
+/// Closes a connection whose client is silent for too long, or blocks its responses.
+pub(super) struct ConnectionGuard {
     patience: GrpcTimeLimits,
+    windows: FlowWindows,
     alarm: Pin<Box<Sleep>>,
     /// Bytes received since the alarm was set.
     heard: usize,
     has_begun: bool,
-    _place: OwnedSemaphorePermit,
-    _open: OpenConnection,
+    place: OccupiedPlace,
 }
 
-impl SilenceGuard {
-    fn new(place: OwnedSemaphorePermit, open: OpenConnection, patience: GrpcTimeLimits) -> Self {
-        let alarm = Box::pin(sleep(patience.preface));
-        SilenceGuard { patience, alarm, heard: 0, has_begun: false, _place: place, _open: open }
+impl ConnectionGuard {
+    fn new(place: OccupiedPlace, patience: GrpcTimeLimits) -> Self {
+        ConnectionGuard {
+            patience,
+            windows: FlowWindows::new(patience.write),
+            alarm: Box::pin(sleep(patience.preface)),
+            heard: 0,
+            has_begun: false,
+            place,
+        }
     }
 
     /// Whether the client has been silent for too long. Registers the next check.
@@ -114,7 +153,13 @@ impl SilenceGuard {
     }
 }
 
-impl ReadObserver for SilenceGuard {
+impl KnownClient for ConnectionGuard {
+    fn client(&self) -> ClientAddress {
+        self.place.client
+    }
+}
+
+impl StreamObserver for ConnectionGuard {
     fn after_read(
         &mut self,
         read: Poll<io::Result<()>>,
@@ -123,6 +168,7 @@ impl ReadObserver for SilenceGuard {
     ) -> Poll<io::Result<()>> {
         if read.is_ready() {
             self.heard = self.heard.saturating_add(new.len());
+            self.windows.received(new);
             return read;
         }
         if self.is_silent(context) {
@@ -130,6 +176,16 @@ impl ReadObserver for SilenceGuard {
             // As if the client had closed it.
             return Poll::Ready(Ok(()));
         }
+        if self.windows.are_blocked(context) {
+            log::debug!(
+                "a connection is closed: its client did not take a response (write_timeout)"
+            );
+            return Poll::Ready(Ok(()));
+        }
         Poll::Pending
+    }
+
+    fn after_write(&mut self, slices: &[IoSlice<'_>], count: usize) {
+        self.windows.sent(slices, count);
     }
 }

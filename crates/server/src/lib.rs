@@ -44,7 +44,9 @@ mod cors;
 mod deadline;
 mod drain;
 mod files;
+mod flow;
 mod form;
+mod frames;
 mod gate;
 mod grpc;
 mod health;
@@ -54,6 +56,7 @@ mod incoming;
 mod local;
 mod observed;
 mod timed_body;
+mod timed_writes;
 mod tls;
 mod trace;
 
@@ -192,6 +195,7 @@ fn serve(
     report: &mpsc::Sender<Result<ServerHandle>>,
 ) {
     let patience = HttpTimeLimits { head: config.header_timeout, idle: config.keep_alive };
+    let write_timeout = config.write_timeout;
     let (keep_alive, header_timeout) = (config.keep_alive, config.header_timeout);
     let (state, ending) = (web::Data::new(state.clone()), ending.clone());
     let HttpPort { sockets, certificates } = port;
@@ -221,7 +225,8 @@ fn serve(
             // It counts as open from here on, including the handshake.
             let (open, certificates) = (activity.connection(), certificates.clone());
             async move {
-                let stream = tls::accept(stream, certificates.as_ref(), patience.head).await;
+                let stream =
+                    tls::accept(stream, certificates.as_ref(), patience.head, write_timeout).await;
                 let stream = stream.map_err(DispatchError::Io)?;
                 let connection = Connection::new(stream, ConnectionTicks::new(patience, open));
                 Ok::<_, DispatchError>((connection, Protocol::Http1, peer))

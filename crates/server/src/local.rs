@@ -6,59 +6,36 @@
 //! frames before the library parses them; the length stays the same, and so does the state of the
 //! header compression. The frames are parsed, so that payloads are never changed.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
 
 use tokio::net::UnixStream;
-use tonic::transport::server::Connected;
 
-use super::observed::{ObservedStream, ReadObserver};
+use super::flow::FlowWindows;
+use super::frames::{FrameSplitter, HEADERS};
+use super::incoming::{ClientAddress, KnownClient};
+use super::observed::{ObservedStream, StreamObserver};
+use super::timed_writes::TimedWrites;
 
-/// A client's first bytes on every HTTP/2 connection, before the first frame.
-const PREFACE: usize = 24;
-
-/// The head of a frame: three bytes of length, then its type.
-const FRAME_HEAD: usize = 9;
-const HEADERS: u8 = 1;
-
-/// The parser's state in a client's stream of frames.
-pub(super) struct FrameParser {
-    /// Bytes of the preface, or of a frame, still to come.
-    left: usize,
-    in_headers: bool,
-    head: [u8; FRAME_HEAD],
-    filled: usize,
+/// Replaces `%` in the authorities of HEADERS frames, and closes a connection whose client blocks
+/// responses.
+pub(super) struct LocalGuard {
+    frames: FrameSplitter,
+    windows: FlowWindows,
 }
 
-impl FrameParser {
-    pub(super) fn new() -> Self {
-        FrameParser { left: PREFACE, in_headers: false, head: [0; FRAME_HEAD], filled: 0 }
+impl LocalGuard {
+    pub(super) fn new(windows: FlowWindows) -> Self {
+        LocalGuard { frames: FrameSplitter::of_client(), windows }
     }
+}
 
-    /// Parses the frames in `bytes`, and replaces `%` in the authorities of HEADERS frames.
-    fn mend(&mut self, mut bytes: &mut [u8]) {
-        while !bytes.is_empty() {
-            if self.left > 0 {
-                let (part, rest) = bytes.split_at_mut(self.left.min(bytes.len()));
-                if self.in_headers {
-                    mend_authority(part);
-                }
-                self.left -= part.len();
-                bytes = rest;
-                continue;
-            }
-            let (part, rest) = bytes.split_at_mut((FRAME_HEAD - self.filled).min(bytes.len()));
-            if let Some(room) = self.head.get_mut(self.filled..self.filled + part.len()) {
-                room.copy_from_slice(part);
-            }
-            self.filled += part.len();
-            bytes = rest;
-            if self.filled == FRAME_HEAD {
-                let [a, b, c, kind, ..] = self.head;
-                self.left = u32::from_be_bytes([0, a, b, c]) as usize;
-                self.in_headers = kind == HEADERS;
-                self.filled = 0;
-            }
+/// Replaces `%` in the authorities of the HEADERS frames in `bytes`.
+fn mend(frames: &mut FrameSplitter, bytes: &mut [u8]) {
+    let mut at = 0;
+    while let Some(part) = frames.next(bytes, &mut at) {
+        if part.frame.kind == HEADERS {
+            mend_authority(bytes.get_mut(part.payload).unwrap_or_default());
         }
     }
 }
@@ -90,29 +67,39 @@ fn mend_authority(block: &mut [u8]) {
 }
 
 /// A connection with this replacement.
-pub(super) type LocalConnection = ObservedStream<UnixStream, FrameParser>;
+pub(super) type LocalConnection = ObservedStream<TimedWrites<UnixStream>, LocalGuard>;
 
-impl Connected for LocalConnection {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) -> Self::ConnectInfo {}
+impl KnownClient for LocalGuard {
+    fn client(&self) -> ClientAddress {
+        ClientAddress(None)
+    }
 }
 
-impl ReadObserver for FrameParser {
+impl StreamObserver for LocalGuard {
     fn after_read(
         &mut self,
         read: Poll<io::Result<()>>,
         new: &mut [u8],
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        self.mend(new);
+        self.windows.received(new);
+        mend(&mut self.frames, new);
+        if read.is_pending() && self.windows.are_blocked(context) {
+            // As if the client had closed it.
+            return Poll::Ready(Ok(()));
+        }
         read
+    }
+
+    fn after_write(&mut self, slices: &[IoSlice<'_>], count: usize) {
+        self.windows.sent(slices, count);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frames::{DATA, PREFACE, SETTINGS};
 
     fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
         let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
@@ -124,9 +111,14 @@ mod tests {
     fn connection(authority: &[u8]) -> (Vec<u8>, usize, usize) {
         let length = [u8::try_from(authority.len()).expect("short")];
         let block = [b"@\x0a:authority", &length[..], authority, b"\x83"].concat();
-        let bytes = [vec![b'P'; PREFACE], frame(4, b""), frame(HEADERS, &block), frame(0, &block)];
-        let at = PREFACE + 2 * FRAME_HEAD + 13;
-        (bytes.concat(), at, at + block.len() + FRAME_HEAD)
+        let bytes = [
+            vec![b'P'; PREFACE],
+            frame(SETTINGS, b""),
+            frame(HEADERS, &block),
+            frame(DATA, &block),
+        ];
+        let at = PREFACE + 2 * 9 + 13;
+        (bytes.concat(), at, at + block.len() + 9)
     }
 
     #[test]
@@ -136,10 +128,10 @@ mod tests {
         // The bytes arrive in two parts, the authority in the second.
         for first in 0..head - 12 {
             let mut mended = bytes.clone();
-            let mut frames = FrameParser::new();
+            let mut frames = FrameSplitter::of_client();
             let (a, b) = mended.split_at_mut(first);
-            frames.mend(a);
-            frames.mend(b);
+            mend(&mut frames, a);
+            mend(&mut frames, b);
             let end = head + authority.len();
             assert_eq!(mended.get(head..end), Some(&b"tmp-2Fgrpc-2Fa.sock"[..]), "{first}");
             assert_eq!(mended.get(body..body + authority.len()), Some(&authority[..]));

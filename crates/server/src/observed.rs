@@ -1,4 +1,4 @@
-//! Streams whose incoming bytes are observed.
+//! Streams whose bytes are observed.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Observes the incoming bytes of a stream.
-pub(super) trait ReadObserver: Unpin {
+/// Observes the bytes of a stream.
+pub(super) trait StreamObserver: Unpin {
     /// Called after each attempt to read, with its result and the new bytes. Returns the result for
     /// the reader.
     fn after_read(
@@ -16,9 +16,12 @@ pub(super) trait ReadObserver: Unpin {
         new: &mut [u8],
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>>;
+
+    /// Called after the first `count` bytes of `slices` have been written.
+    fn after_write(&mut self, _slices: &[IoSlice<'_>], _count: usize) {}
 }
 
-/// A stream whose incoming bytes are observed.
+/// A stream whose bytes are observed.
 pub(super) struct ObservedStream<S, W> {
     stream: S,
     pub(super) watch: W,
@@ -30,7 +33,7 @@ impl<S, W> ObservedStream<S, W> {
     }
 }
 
-impl<S: AsyncRead + Unpin, W: ReadObserver> AsyncRead for ObservedStream<S, W> {
+impl<S: AsyncRead + Unpin, W: StreamObserver> AsyncRead for ObservedStream<S, W> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -43,13 +46,17 @@ impl<S: AsyncRead + Unpin, W: ReadObserver> AsyncRead for ObservedStream<S, W> {
     }
 }
 
-impl<S: AsyncWrite + Unpin, W: ReadObserver> AsyncWrite for ObservedStream<S, W> {
+impl<S: AsyncWrite + Unpin, W: StreamObserver> AsyncWrite for ObservedStream<S, W> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if let Poll::Ready(Ok(count)) = written {
+            self.watch.after_write(&[IoSlice::new(bytes)], count);
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -65,7 +72,11 @@ impl<S: AsyncWrite + Unpin, W: ReadObserver> AsyncWrite for ObservedStream<S, W>
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        if let Poll::Ready(Ok(count)) = written {
+            self.watch.after_write(slices, count);
+        }
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

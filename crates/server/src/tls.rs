@@ -20,6 +20,7 @@ use tokio_rustls::server::TlsStream;
 use webpki::{EndEntityCert, KeyUsage};
 
 use super::files::WatchedFiles;
+use super::timed_writes::TimedWrites;
 use crate::config::{Pem, TlsConfig};
 use tensorserve_tensor::error::{Error, Result};
 
@@ -143,19 +144,21 @@ fn unusable(pem: &Pem, why: impl std::fmt::Display) -> Error {
 }
 
 /// A connection, encrypted or not.
-pub(super) enum MaybeTlsStream<S = TcpStream> {
+pub(super) enum MaybeTlsStream<S> {
     Plain(S),
     Encrypted(Box<TlsStream<S>>),
 }
 
 /// Performs the TLS handshake of an HTTP connection, if the port is encrypted, within `patience`.
+/// Later a client that reads nothing for `write_timeout` is disconnected.
 pub(super) async fn accept(
     mut stream: TcpStream,
     certificates: Option<&Certificates>,
     patience: Duration,
-) -> io::Result<MaybeTlsStream> {
+    write_timeout: Duration,
+) -> io::Result<MaybeTlsStream<TimedWrites<TcpStream>>> {
     let Some(certificates) = certificates else {
-        return Ok(MaybeTlsStream::Plain(stream));
+        return Ok(MaybeTlsStream::Plain(TimedWrites::new(stream, write_timeout)));
     };
     let handshake = async {
         let mut first = [0];
@@ -168,7 +171,7 @@ pub(super) async fn accept(
                 "the client did not start a TLS handshake",
             ));
         }
-        certificates.acceptor().accept(stream).await
+        certificates.acceptor().accept(TimedWrites::new(stream, write_timeout)).await
     };
     in_time(handshake, patience).await
 }
