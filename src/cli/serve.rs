@@ -106,8 +106,11 @@ fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<Strin
 /// Starts the log on stderr; before the settings are checked, because the checks log.
 pub(super) fn start_log(settings: &Settings, environment: &Environment) {
     let level = settings.server.log_level.as_deref().or_else(|| environment.get("RUST_LOG"));
-    // The libraries log every thread they start.
-    let mut filter = "actix_server=warn,actix_http=error,h2=info,hyper=info,tower=info,".to_owned();
+    // The libraries log every thread they start, and every malformed request as an error; the
+    // listener logs the latter at debug level.
+    let mut filter = "actix_server=warn,actix_http=error,actix_http::h1=off,h2=info,hyper=info,\
+                      tower=info,"
+        .to_owned();
     filter.push_str(level.unwrap_or("info"));
     let mut builder = env_logger::Builder::new();
     // A second start in one process (tests) keeps the first log.

@@ -1,6 +1,7 @@
 //! Requests with faults below JSON: framing, lengths, compression, timing. Each gets at most one
 //! response, is never read as two requests, and the server keeps serving.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::thread;
@@ -11,6 +12,7 @@ use flate2::write::GzEncoder;
 use tensorserve::config::Settings;
 
 use crate::support::client::{Client, request};
+use crate::support::process::{Process, tensorserve};
 use crate::support::project;
 use crate::support::server::{TestServer, settings};
 
@@ -484,6 +486,28 @@ fn clients_that_do_not_read_their_response_are_disconnected() {
     let start = Instant::now();
     assert!(read_slowly(&mut client, 100, Duration::from_millis(50)), "the response was cut");
     assert!(start.elapsed() > Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+#[test]
+fn malformed_requests_are_not_logged_as_errors() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let log = folder.path().join("log");
+    let mut command = tensorserve(&["serve", "--http-port", "0", "--grpc-port", "0"]);
+    command.arg(project("models/half_plus_two"));
+    command.stderr(fs::File::create(&log).expect("a file"));
+    let process = Process::start(command);
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(300_000));
+    for bytes in ["hello\r\n\r\n", "GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n", &long] {
+        for _ in 0..3 {
+            let mut client = Client::connect(process.address).expect("connects");
+            let _ = client.send(bytes.as_bytes());
+            client.rest();
+        }
+    }
+    let text = fs::read_to_string(&log).expect("text");
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("actix")).collect();
+    assert!(lines.is_empty(), "{lines:?}");
+    assert!(text.contains("INFO") && !text.contains("ERROR"), "{text}");
 }
 
 #[test]

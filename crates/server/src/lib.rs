@@ -232,7 +232,10 @@ fn serve(
                 Ok::<_, DispatchError>((connection, Protocol::Http1, peer))
             }
         });
-        accept.and_then(http)
+        accept.and_then(http).map_err(|error| {
+            log::debug!("a connection ended: {error}");
+            error
+        })
     };
     let server = Server::build()
         .workers(config.threads)
