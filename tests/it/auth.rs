@@ -17,6 +17,7 @@ use tensorserve_auth::{Permission, Role, Roles};
 use tonic::Code;
 
 use crate::support::client::{Answer, Client, request};
+use crate::support::events::Events;
 use crate::support::fake::Model;
 use crate::support::grpc::Caller;
 use crate::support::place::Place;
@@ -367,6 +368,117 @@ fn wrong_passwords_keep_nobody_waiting_who_has_a_key() {
         assert!(slowest < Duration::from_secs(5), "{slowest:?}");
     });
     assert!(busy.load(Relaxed) > 0, "no request was refused with 429");
+}
+
+#[test]
+fn wrong_passwords_delay_only_their_own_address() {
+    let people = People::new();
+    for user in 0..8 {
+        add_user(&people.file(), &format!("user-{user}"), "correct horse", &[Role::Infer])
+            .expect("a user");
+    }
+    let place = people.serve();
+    let (stop, busy) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for flood in 0..100 {
+            let (place, stop, busy) = (&place, &stop, &busy);
+            scope.spawn(move || {
+                let mut n = 0;
+                while !stop.load(Relaxed) {
+                    n += 1;
+                    let authorization = basic("ana", &format!("{flood} {n}"));
+                    let answer = ask(place, "GET", "/v1/models", Some(&authorization));
+                    busy.fetch_add(usize::from(answer.status == 429), Relaxed);
+                    thread::sleep(Duration::from_millis(5));
+                }
+            });
+        }
+        place.server.wait_until("the flood is refused", |_| busy.load(Relaxed) > 100);
+        for user in 0..8 {
+            let from = [127, 0, 0, 2 + user].into();
+            let mut client = Client::connect_from(from, place.server.address).expect("connects");
+            let authorization = basic(&format!("user-{user}"), "correct horse");
+            let headers = [("Authorization", authorization.as_str())];
+            let start = Instant::now();
+            let answer = client.request("POST", PREDICT, &headers, BODY.as_bytes());
+            let answer = answer.expect("an answer");
+            assert_eq!(answer.status, 200, "user {user}: {}", answer.text());
+            assert!(start.elapsed() < Duration::from_secs(5), "user {user}");
+        }
+        stop.store(true, Relaxed);
+    });
+}
+
+#[test]
+fn a_stream_ends_when_its_credentials_are_revoked() {
+    let people = People::new();
+    let place = people.serve();
+    let listen = |key: &str| {
+        let header = format!("Authorization: {}\r\n", bearer(key));
+        Events::listen_as(place.server.address, "/api/v1/stream", &header)
+    };
+    let (mut removed, mut changed) = (listen("key-of-infer"), listen("key-of-metrics"));
+    let mut kept = listen("key-of-admin");
+    for events in [&mut removed, &mut changed, &mut kept] {
+        events.next_named("status").expect("a status");
+    }
+    let other = people.folder.path().join("other.toml");
+    for (key, role) in [("key-of-metrics", Role::Infer), ("key-of-admin", Role::Admin)] {
+        add_key(&other, &format!("the {key}"), key, &[role]).expect("a key");
+    }
+    fs::rename(other, people.file()).expect("renamed");
+    let start = Instant::now();
+    while removed.next().is_some() {}
+    while changed.next().is_some() {}
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    for _ in 0..2 {
+        kept.next_named("status").expect("a status");
+    }
+}
+
+#[test]
+fn admins_have_streams_of_their_own() {
+    let people = People::new();
+    let place = people.serve();
+    let header = |key: &str| format!("Authorization: {}\r\n", bearer(key));
+    let listen =
+        |key: &str| Events::listen_as(place.server.address, "/api/v1/stream", &header(key));
+    let _others: Vec<Events> = (0..80).map(|_| listen("key-of-infer")).collect();
+    let refused = ask(&place, "GET", "/api/v1/stream", Some(&bearer("key-of-both")));
+    refused.assert_refused("one too many", 503, "80 clients are already connected");
+    let _admins: Vec<Events> = (0..20).map(|_| listen("key-of-admin")).collect();
+    let refused = ask(&place, "GET", "/api/v1/stream", Some(&bearer("key-of-admin")));
+    refused.assert_refused("one too many", 503, "100 clients are already connected");
+}
+
+#[test]
+fn refusals_are_counted() {
+    let people = People::new();
+    let place = people.serve();
+    let counted = |reason: &str| {
+        let text = ask(&place, "GET", "/metrics", Some("Bearer key-of-metrics")).text();
+        let name = format!("tensorserve_auth_failures_total{{reason=\"{reason}\"}} ");
+        let count = text.lines().find_map(|line| line.strip_prefix(&name));
+        count.unwrap_or_else(|| panic!("no {name}")).to_owned()
+    };
+    for reason in ["missing", "malformed", "wrong", "forbidden", "busy"] {
+        assert_eq!(counted(reason), "0", "{reason}");
+    }
+    let caller = Caller::connect(place.server.grpc_address()).expect("connects");
+    for (authorization, reason) in [
+        (None, "missing"),
+        (Some("Bearer".to_owned()), "malformed"),
+        (Some(bearer("nobody's")), "wrong"),
+        (Some(basic("ana", "wrong horse")), "wrong"),
+        (Some(bearer("key-of-metrics")), "forbidden"),
+    ] {
+        let before: u64 = counted(reason).parse().expect("a number");
+        ask(&place, "POST", PREDICT, authorization.as_deref());
+        caller.begin(crate::support::grpc::PREDICT, authorization.as_deref());
+        assert_eq!(counted(reason), (before + 2).to_string(), "{authorization:?}");
+    }
+    ask(&place, "GET", "/v1/models", Some(&basic("ana", "correct horse")));
+    assert_eq!(counted("wrong"), "4");
 }
 
 /// Replaces a file in one step.

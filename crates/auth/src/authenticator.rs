@@ -1,16 +1,18 @@
 //! Authenticates and authorizes requests by their `Authorization` header.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use tokio::sync::watch;
 
 use super::accounts::Accounts;
 use super::check::{PasswordChecker, PendingCheck, permit};
 use super::file::{self, Account, SecretHash};
-use super::secret::{CredentialTagger, PasswordHash};
+use super::secret::{CredentialTag, CredentialTagger, PasswordHash};
 use super::{Identity, Permission, Roles};
 use crate::AuthConfig;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -27,6 +29,14 @@ struct AuthenticatorInner {
     accounts: ArcSwap<Accounts>,
     tagger: CredentialTagger,
     checker: PasswordChecker,
+    /// Changes when `accounts` does.
+    reloads: watch::Sender<()>,
+}
+
+impl AuthenticatorInner {
+    fn tag(&self, scheme: Scheme, token: &[u8]) -> CredentialTag {
+        self.tagger.tag(scheme as u8, token)
+    }
 }
 
 /// Why a request is refused.
@@ -45,6 +55,27 @@ pub enum AuthError {
 }
 
 impl AuthError {
+    /// One of each kind.
+    pub const ALL: [AuthError; 5] = [
+        AuthError::Missing,
+        AuthError::Malformed,
+        AuthError::Wrong,
+        AuthError::Forbidden(Permission::Admin),
+        AuthError::Busy,
+    ];
+
+    /// The reason, for metrics.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            AuthError::Missing => "missing",
+            AuthError::Malformed => "malformed",
+            AuthError::Wrong => "wrong",
+            AuthError::Forbidden(_) => "forbidden",
+            AuthError::Busy => "busy",
+        }
+    }
+
     /// The error for the client, which is the same for an unknown user and a wrong password.
     #[must_use]
     pub fn error(self) -> Error {
@@ -101,6 +132,7 @@ impl Authenticator {
             accounts: ArcSwap::from_pointee(Accounts::new(accounts)),
             tagger: CredentialTagger::new()?,
             checker: PasswordChecker::start()?,
+            reloads: watch::Sender::default(),
         })))
     }
 
@@ -127,12 +159,33 @@ impl Authenticator {
         let accounts = Accounts::new(accounts);
         accounts.keep_verified(&self.0.accounts.load());
         self.0.accounts.store(Arc::new(accounts));
+        self.0.reloads.send_replace(());
         Ok(count)
     }
 
+    /// Waits until the credentials of an authorized request are revoked, or have other roles: until
+    /// its `Authorization` header no longer leads to the same identity without another check.
+    pub fn until_revoked(&self, authorization: &[u8]) -> impl Future<Output = ()> + Send + use<> {
+        let this = Arc::clone(&self.0);
+        let mut reloads = this.reloads.subscribe();
+        let tag = credentials(authorization).map(|(scheme, token)| this.tag(scheme, token));
+        let identity = move || this.accounts.load().verified(&tag?);
+        async move {
+            let first = identity();
+            while first.is_some() && identity() == first && reloads.changed().await.is_ok() {}
+        }
+    }
+
     /// Authenticates a request by its `Authorization` header, and authorizes it for `permission`.
+    /// Clients at different addresses take turns if passwords must be checked; requests without an
+    /// address share one.
     #[must_use]
-    pub fn authorize(&self, permission: Permission, authorization: Option<&[u8]>) -> AuthOutcome {
+    pub fn authorize(
+        &self,
+        permission: Permission,
+        authorization: Option<&[u8]>,
+        address: Option<IpAddr>,
+    ) -> AuthOutcome {
         if permission == Permission::Public {
             return AuthOutcome::Decided(Ok(Identity::anonymous()));
         }
@@ -143,7 +196,7 @@ impl Authenticator {
             return AuthOutcome::Decided(Err(AuthError::Malformed));
         };
         let accounts = self.0.accounts.load();
-        let tag = self.0.tagger.tag(scheme as u8, token);
+        let tag = self.0.tag(scheme, token);
         if let Some(identity) = accounts.verified(&tag) {
             return AuthOutcome::Decided(permit(permission, &identity));
         }
@@ -157,7 +210,7 @@ impl Authenticator {
             }),
             Scheme::Basic => match user_and_password(token) {
                 Some((user, password)) => {
-                    match self.0.checker.check(&accounts, tag, &user, password) {
+                    match self.0.checker.check(&accounts, tag, address, &user, password) {
                         Ok(result) => AuthOutcome::Pending(PendingCheck { permission, result }),
                         Err(error) => AuthOutcome::Decided(Err(error)),
                     }

@@ -28,6 +28,7 @@ mod check;
 mod config;
 pub mod file;
 pub mod secret;
+mod turns;
 
 /// What a user or key may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use tower_layer::Layer;
 
 use super::deadline;
 use super::gate::Gate;
+use super::incoming::ClientAddress;
 use super::timed_body::TimedBody;
 use crate::api::{OWN_METHODS, ServedApi};
 use tensorserve_auth::{AuthError, AuthOutcome, Permission};
@@ -110,25 +111,32 @@ where
         let path = request.uri().path();
         let permission = permission(self.api.protocol_methods(), path);
         let authorization = request.headers().get(http::header::AUTHORIZATION);
-        match self.gate.ask(permission, authorization.map(http::HeaderValue::as_bytes)) {
+        let authorization = authorization.map(http::HeaderValue::as_bytes);
+        let address = request.extensions().get().and_then(|ClientAddress(address)| *address);
+        match self.gate.ask(permission, authorization, address) {
             AuthOutcome::Decided(Ok(_)) => {
                 let in_flight = ready(self.api.engine().metrics().in_flight());
                 let response = join(self.inner.call(request), in_flight);
                 Either::Left(response.map(|(response, _in_flight)| response))
             }
             AuthOutcome::Decided(Err(refusal)) => {
+                self.gate.count(refusal);
                 Either::Right(Either::Left(ready(Ok(refuse(path, refusal)))))
             }
             AuthOutcome::Pending(checking) => {
                 // Only the service that was polled is ready; its clone may not be.
                 let clone = self.inner.clone();
                 let mut inner = std::mem::replace(&mut self.inner, clone);
-                let in_flight = self.api.engine().metrics().in_flight();
+                let (gate, in_flight) =
+                    (self.gate.clone(), self.api.engine().metrics().in_flight());
                 let checked = async move {
                     let _in_flight = in_flight;
                     match checking.result().await {
                         Ok(_) => inner.call(request).await,
-                        Err(refusal) => Ok(refuse(request.uri().path(), refusal)),
+                        Err(refusal) => {
+                            gate.count(refusal);
+                            Ok(refuse(request.uri().path(), refusal))
+                        }
                     }
                 };
                 Either::Right(Either::Right(checked.boxed()))

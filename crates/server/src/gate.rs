@@ -6,11 +6,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
+use actix_web::HttpRequest;
+use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, ORIGIN};
+use futures_util::StreamExt;
 
 use crate::config::AdminAccess;
 use tensorserve_auth::{AuthError, AuthOutcome, Authenticator, Identity, Permission};
-use tensorserve_protocol::{JSON, Reply};
+use tensorserve_core::metrics::Metrics;
+use tensorserve_protocol::{Chunks, JSON, Reply};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The authentication schemes, for the `WWW-Authenticate` header.
@@ -21,11 +24,26 @@ const CHALLENGE: &str = "Basic realm=\"tensorserve\", charset=\"UTF-8\", Bearer"
 pub(super) struct Gate {
     authenticator: Option<Authenticator>,
     admin: Arc<AdminAccess>,
+    metrics: Metrics,
 }
 
 impl Gate {
-    pub(super) fn new(authenticator: Option<Authenticator>, admin: &AdminAccess) -> Self {
-        Gate { authenticator, admin: Arc::new(admin.clone()) }
+    pub(super) fn new(
+        authenticator: Option<&Authenticator>,
+        admin: &AdminAccess,
+        metrics: &Metrics,
+    ) -> Self {
+        if authenticator.is_some() {
+            // Counters that exist from the start can be watched for their first increase.
+            for refusal in AuthError::ALL {
+                let _ = metrics.refusals(refusal.reason());
+            }
+        }
+        Gate {
+            authenticator: authenticator.cloned(),
+            admin: Arc::new(admin.clone()),
+            metrics: metrics.clone(),
+        }
     }
 
     /// Whether clients must authenticate.
@@ -33,12 +51,33 @@ impl Gate {
         self.authenticator.is_some()
     }
 
-    /// Whether a client with this `Authorization` header has `permission`, as far as it is known
-    /// without waiting.
-    pub(super) fn ask(&self, permission: Permission, authorization: Option<&[u8]>) -> AuthOutcome {
+    /// Whether the client at `address` with this `Authorization` header has `permission`, as far as
+    /// it is known without waiting.
+    pub(super) fn ask(
+        &self,
+        permission: Permission,
+        authorization: Option<&[u8]>,
+        address: Option<IpAddr>,
+    ) -> AuthOutcome {
         match &self.authenticator {
-            Some(authenticator) => authenticator.authorize(permission, authorization),
+            Some(authenticator) => authenticator.authorize(permission, authorization, address),
             None => AuthOutcome::Decided(Ok(Identity::unrestricted())),
+        }
+    }
+
+    /// Counts a refusal.
+    pub(super) fn count(&self, refusal: AuthError) {
+        self.metrics.refusals(refusal.reason()).inc();
+    }
+
+    /// `chunks`, until the credentials of a request with these headers are revoked.
+    pub(super) fn until_revoked(&self, headers: &HeaderMap, chunks: Chunks) -> Chunks {
+        match (&self.authenticator, headers.get(AUTHORIZATION)) {
+            (Some(authenticator), Some(authorization)) => {
+                let revoked = authenticator.until_revoked(authorization.as_bytes());
+                Box::pin(chunks.take_until(revoked))
+            }
+            _ => chunks,
         }
     }
 
@@ -46,41 +85,56 @@ impl Gate {
     pub(super) async fn admit(
         &self,
         permission: Permission,
-        headers: &HeaderMap,
+        request: &HttpRequest,
         refuse: impl Fn(Error, u16) -> Reply,
     ) -> Result<Identity, Reply> {
+        let headers = request.headers();
         if permission == Permission::ConsoleAdmin
-            && let Err(error) = self.check_console(headers)
+            && let Err(error) = self.check_change(headers)
         {
             let status = error.http_status();
             return Err(refuse(error, status));
         }
         let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-        let answer = match self.ask(permission, authorization) {
+        let address = request.peer_addr().map(|address| address.ip());
+        let answer = match self.ask(permission, authorization, address) {
             AuthOutcome::Decided(answer) => answer,
             AuthOutcome::Pending(checking) => checking.result().await,
         };
-        answer.map_err(|refusal| turn_away(refusal, headers, refuse))
+        answer.map_err(|refusal| {
+            self.count(refusal);
+            turn_away(refusal, headers, refuse)
+        })
     }
 
     /// Checks that the console may make changes, and that the request comes from one of its pages.
-    /// Pages of other servers can make a browser send requests to this one, under any host name
-    /// that resolves to it. `Origin` and `Host` reveal that, and pages cannot change them.
-    fn check_console(&self, headers: &HeaderMap) -> Result<()> {
+    fn check_change(&self, headers: &HeaderMap) -> Result<()> {
         if !self.admin.allowed {
             return refused(
                 "the console is read-only: other machines can reach this server, and clients do \
                  not authenticate; set auth_file to allow changes",
             );
         }
-        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        let Some(host) = text(HOST).filter(|host| self.is_ours(host)) else {
+        self.check_page(headers)?;
+        // A form of another page can send other types without a preflight request.
+        match text(headers, CONTENT_TYPE) {
+            Some(kind) if kind.trim_start().to_ascii_lowercase().starts_with(JSON) => Ok(()),
+            None if !headers.contains_key(CONTENT_TYPE) && has_no_body(headers) => Ok(()),
+            _ => Err(Error::invalid("the Content-Type must be application/json")),
+        }
+    }
+
+    /// Checks that a request comes from a page of this server, or from a program. Pages of other
+    /// servers can make a browser send requests to this one, under any host name that resolves to
+    /// it. `Origin` and `Host` reveal that, and pages cannot change them.
+    fn check_page(&self, headers: &HeaderMap) -> Result<()> {
+        let Some(host) = text(headers, HOST).filter(|host| self.is_ours(host)) else {
             return refused(
                 "the Host header is not a name of this server; add it to console_hosts",
             );
         };
         if headers.contains_key(ORIGIN) {
-            let origin = text(ORIGIN).and_then(|origin| origin.split_once("://"));
+            let origin = text(headers, ORIGIN).and_then(|origin| origin.split_once("://"));
             let is_same = origin.is_some_and(|(scheme, authority)| {
                 matches!(scheme, "http" | "https") && authority.eq_ignore_ascii_case(host)
             });
@@ -90,12 +144,7 @@ impl Gate {
                 );
             }
         }
-        // A form of another page can send other types without a preflight request.
-        match text(CONTENT_TYPE) {
-            Some(kind) if kind.trim_start().to_ascii_lowercase().starts_with(JSON) => Ok(()),
-            None if !headers.contains_key(CONTENT_TYPE) && has_no_body(headers) => Ok(()),
-            _ => Err(Error::invalid("the Content-Type must be application/json")),
-        }
+        Ok(())
     }
 
     /// Whether a `Host` header names this server: an IP address, `localhost`, or a configured name.
@@ -108,6 +157,11 @@ impl Gate {
         let listed = || self.admin.hosts.iter().any(|known| known.eq_ignore_ascii_case(name));
         name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok() || listed()
     }
+}
+
+/// The value of a header, if it is text.
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 fn refused(text: &'static str) -> Result<()> {
@@ -156,10 +210,11 @@ pub(super) fn hushed(reply: Reply) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use actix_web::http::header::{HeaderName, HeaderValue};
+    use actix_web::http::header::HeaderValue;
 
     fn gate(admin: bool) -> Gate {
-        Gate::new(None, &AdminAccess { allowed: admin, hosts: vec!["models.example".to_owned()] })
+        let hosts = vec!["models.example".to_owned()];
+        Gate::new(None, &AdminAccess { allowed: admin, hosts }, &Metrics::default())
     }
 
     fn check(gate: &Gate, headers: &[(&str, &str)]) -> Result<()> {
@@ -168,7 +223,7 @@ mod tests {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             map.insert(name, HeaderValue::from_str(value).unwrap());
         }
-        gate.check_console(&map)
+        gate.check_change(&map)
     }
 
     #[test]
@@ -230,7 +285,7 @@ mod tests {
         for permission in
             [Permission::Read, Permission::Infer, Permission::Metrics, Permission::Admin]
         {
-            let asked = gate.ask(permission, None);
+            let asked = gate.ask(permission, None, None);
             assert!(
                 matches!(asked, AuthOutcome::Decided(Ok(who)) if who == Identity::unrestricted())
             );

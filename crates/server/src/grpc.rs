@@ -100,7 +100,7 @@ impl GrpcListener {
             .map_err(failed)?;
         let (ending, ends) = watch::channel(false);
         let activity = ListenerActivity::default();
-        let gate = Gate::new(authenticator.cloned(), &config.http.admin);
+        let gate = Gate::new(authenticator, &config.http.admin, api.engine().metrics());
         let certificates =
             grpc.tls.as_ref().map(|tls| Certificates::new(tls, b"h2")).transpose()?;
         let port = socket.map(|socket| (socket, certificates.clone()));

@@ -154,7 +154,7 @@ async fn answer(
         RouteMatch::NoRoute(scope, missing) => {
             let permission = scope.permission_for(head.method);
             let refuse = |error, status| scope.refuse(error, status);
-            let admitted = state.gate.admit(permission, request.headers(), refuse).await;
+            let admitted = state.gate.admit(permission, request, refuse).await;
             let reply = match admitted {
                 Ok(_) => scope.answer(&head, &missing),
                 Err(refusal) => refusal,
@@ -178,7 +178,7 @@ async fn answer_route<'r>(
     let permission = route.permission();
     let refuse = |error, status| route.refuse(error, status);
     let refused = |reply| RoutedReply::new(reply, route.is_cors());
-    let identity = match state.gate.admit(permission, request.headers(), refuse).await {
+    let identity = match state.gate.admit(permission, request, refuse).await {
         Ok(identity) => identity,
         Err(refusal) => return refused(refusal),
     };
@@ -192,8 +192,12 @@ async fn answer_route<'r>(
         Err(BodyError { status, error }) => return refused(route.refuse(error, status)),
     };
     let peer = request.peer_addr().map(|address| address.ip());
+    let http_headers = request.headers();
     let request = RoutedRequest { head, params, body, start, identity, peer };
-    let reply = Budgeted::new(budget.clone(), route.answer(request)).await;
+    let mut reply = Budgeted::new(budget.clone(), route.answer(request)).await;
+    if permission != Permission::Public {
+        reply.more = reply.more.map(|more| state.gate.until_revoked(http_headers, more));
+    }
     let is_hushed = permission == Permission::Public && state.gate.is_shut();
     let reply = if is_hushed { hushed(reply) } else { reply };
     RoutedReply { reply, is_cors: route.is_cors(), budget: Some(budget) }

@@ -132,7 +132,7 @@ impl HttpListener {
         let clones = sockets.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
         let clones = clones.map_err(|e| failed("cannot be shared", e))?;
         let activity = api.activity().clone();
-        let gate = Gate::new(authenticator.cloned(), &config.http.admin);
+        let gate = Gate::new(authenticator, &config.http.admin, api.engine().metrics());
         let state = http::HttpState::new(config, api.clone(), gate);
         let (http_config, drain_time) = (config.http.clone(), config.shutdown.timeout);
         let (report, started) = mpsc::channel();

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 #[derive(Clone, Debug)]
 pub struct Answer {
@@ -55,7 +56,18 @@ pub struct Client {
 
 impl Client {
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect(address)?;
+        Client::over(address, TcpStream::connect(address)?)
+    }
+
+    /// Connects from another of this machine's loopback addresses.
+    pub fn connect_from(from: IpAddr, address: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.bind(&SocketAddr::new(from, 0).into())?;
+        socket.connect(&address.into())?;
+        Client::over(address, socket.into())
+    }
+
+    fn over(address: SocketAddr, stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.set_write_timeout(Some(Duration::from_secs(60)))?;

@@ -16,9 +16,14 @@ pub struct Events {
 
 impl Events {
     pub fn listen(address: SocketAddr, path: &str) -> Self {
+        Events::listen_as(address, path, "")
+    }
+
+    /// Like [`Events::listen`], with further header lines.
+    pub fn listen_as(address: SocketAddr, path: &str, headers: &str) -> Self {
         let mut stream = TcpStream::connect(address).expect("connects");
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{headers}\r\n");
         stream.write_all(request.as_bytes()).expect("sent");
         let mut stream = BufReader::new(stream);
         let mut head = String::new();

@@ -77,6 +77,11 @@ struct LoadLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusalLabels {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LogLabels {
     model: Arc<str>,
     result: &'static str,
@@ -147,6 +152,7 @@ struct MetricsInner {
     load_time: Histograms<VersionLabels>,
     model_bytes: Family<VersionLabels, Gauge>,
     logged: Family<LogLabels, Counter>,
+    refusals: Family<RefusalLabels, Counter>,
     ready: Gauge,
     panics: Counter,
     resident: Gauge,
@@ -198,6 +204,7 @@ impl Metrics {
         let load_time = Family::new_with_constructor(LOAD_SECONDS);
         let model_bytes = Family::default();
         let logged = Family::default();
+        let refusals = Family::default();
         let ready = Gauge::default();
         let panics = Counter::default();
         let resident = Gauge::default();
@@ -228,6 +235,11 @@ impl Metrics {
             logged.clone(),
         );
         r.register(
+            "auth_failures",
+            "Requests refused by authentication or authorization, by reason",
+            refusals.clone(),
+        );
+        r.register(
             "ready",
             "1 if every configured model has a ready version, else 0",
             ready.clone(),
@@ -250,6 +262,7 @@ impl Metrics {
             load_time,
             model_bytes,
             logged,
+            refusals,
             ready,
             panics,
             resident,
@@ -349,6 +362,12 @@ impl Metrics {
     #[must_use]
     pub fn in_flight_count(&self) -> i64 {
         self.0.in_flight.get()
+    }
+
+    /// The counter of requests that authentication or authorization refuses for this reason.
+    #[must_use]
+    pub fn refusals(&self, reason: &'static str) -> Counter {
+        self.0.refusals.get_or_create_owned(&RefusalLabels { reason })
     }
 
     /// Counts a caught panic.

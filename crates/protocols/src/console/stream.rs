@@ -12,13 +12,16 @@ use futures_util::stream::unfold;
 use tokio::sync::watch;
 
 use super::status::{PointView, beginning};
-use super::{ConsoleClient, ConsoleState, LARGEST_BODY, refuse, text, with_headers};
+use super::{ConsoleClient, ConsoleState, refuse, text, with_headers};
 use tensorserve_auth::Permission;
 use tensorserve_protocol::{Chunks, Methods, Reply, RouteGroup};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The most listeners at a time.
 const MOST: usize = 100;
+
+/// Places among them that only admins get, so that other roles cannot take all.
+const FOR_ADMINS: usize = 20;
 
 /// The longest duration of a stream. After it the client must connect again, which authorizes it again.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -35,8 +38,7 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
             state.stream(&state.client(&request)).map_or_else(refuse, with_headers)
         })
         .summary("Stream the status and the history once a second, as server-sent events")
-        .response(EVENTS, serde_json::json!({ "type": "string" }))
-        .body_limit(LARGEST_BODY);
+        .response(EVENTS, serde_json::json!({ "type": "string" }));
 }
 
 /// The open streams.
@@ -63,11 +65,12 @@ impl Drop for StreamListener {
 }
 
 impl Streams {
-    fn enter(&self) -> Result<StreamListener> {
+    fn enter(&self, is_admin: bool) -> Result<StreamListener> {
+        let most = if is_admin { MOST } else { MOST - FOR_ADMINS };
         let listener = StreamListener(Arc::clone(&self.listeners));
-        if self.listeners.fetch_add(1, SeqCst) >= MOST {
+        if self.listeners.fetch_add(1, SeqCst) >= most {
             let message = format!(
-                "{MOST} clients are already connected to the stream; poll /api/v1/status instead"
+                "{most} clients are already connected to the stream; poll /api/v1/status instead"
             );
             return Err(Error::unavailable(message));
         }
@@ -97,7 +100,7 @@ impl ConsoleState {
     /// # Errors
     /// If too many clients are connected.
     fn stream(&self, client: &ConsoleClient) -> Result<Reply> {
-        let listener = self.streams.enter()?;
+        let listener = self.streams.enter(client.is_admin())?;
         let seconds = self.streams.seconds.subscribe();
         let who = Bytes::from(format!("event: status\ndata: {}", beginning(client)));
         let first = [RETRY.as_bytes(), &who, &self.second()].concat();
