@@ -190,8 +190,8 @@ settings! {
         /// a loopback address]
         #[arg(value_name = "BOOL", help_heading = "Access")]
         console_admin: bool,
-        /// Host names, besides IP addresses and localhost, from which browsers may do so, separated
-        /// by commas [default: none]
+        /// Host names, besides IP addresses and localhost, under which browsers may do so, and
+        /// without auth_file may read the console, separated by commas [default: none]
         #[arg(value_name = "LIST", help_heading = "Access")]
         console_hosts: List<String>,
         /// Let unauthenticated clients on other machines change models through the console

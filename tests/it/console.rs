@@ -241,6 +241,34 @@ fn no_more_listen_than_may() {
 }
 
 #[test]
+fn pages_of_other_hosts_cannot_read_without_authentication() {
+    let place = Place::of(&Model::default(), |settings| {
+        settings.server.console_hosts = Some("models.example".parse().expect("a list"));
+    });
+    let address = place.server.address;
+    for path in [
+        "/api/v1/status",
+        "/api/v1/audit",
+        "/api/v1/models/m",
+        "/api/v1/history?model=m",
+        "/api/v1/stream",
+    ] {
+        let ask = |host: &str, origin: &str| {
+            let mut client = Client::connect(address).expect("connects");
+            let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{origin}\r\n");
+            client.send(head.as_bytes()).expect("sent");
+            client.answer("HEAD").expect("an answer").status
+        };
+        assert_eq!(ask("evil.example:8500", ""), 403, "{path}");
+        assert_eq!(ask("localhost", "Origin: http://evil.example\r\n"), 403, "{path}");
+        for host in ["localhost:8500", "127.0.0.1", "models.example:8500"] {
+            assert_eq!(ask(host, ""), 200, "{path} of {host}");
+            assert_eq!(ask(host, &format!("Origin: http://{host}\r\n")), 200, "{path} of {host}");
+        }
+    }
+}
+
+#[test]
 fn paths_and_methods_that_are_not_there() {
     let place = Place::of(&Model::default(), |_| ());
     place.server.get("/api/v1/nothing").assert_refused("no path", 404, "nothing");

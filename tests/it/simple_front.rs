@@ -259,6 +259,31 @@ fn browsers_may_ask_from_anywhere_if_it_is_on() {
 }
 
 #[test]
+fn browsers_may_ask_the_originals_routes_only() {
+    let place = simple(&[("models/m/1", Model::default())], Cors::AnyOrigin);
+    let address = place.server.address;
+    let origin = ("Origin", "http://x.example");
+    for path in
+        ["/", "/v1/models", "/v1/models/m/gen_json", "/json_inference", "/static/simple.css"]
+    {
+        let answer = request(address, "GET", path, &[origin], "");
+        assert_eq!(answer.status, 200, "{path}");
+        assert_eq!(answer.headers["access-control-allow-origin"], "http://x.example", "{path}");
+    }
+    for path in ["/api/v1/status", "/api/v1/audit", "/api/v1/nothing", "/metrics", "/openapi.json"]
+    {
+        let preflight = [origin, ("Access-Control-Request-Method", "GET")];
+        let answer = request(address, "GET", path, &preflight[..1], "");
+        let names = answer.headers.keys();
+        let allowed: Vec<_> = names.filter(|name| name.starts_with("access-control")).collect();
+        assert!(allowed.is_empty(), "{path}: {allowed:?}");
+        let answer = request(address, "OPTIONS", path, &preflight, "");
+        assert_ne!(answer.status, 200, "{path}");
+        assert!(!answer.headers.contains_key("access-control-allow-methods"), "{path}");
+    }
+}
+
+#[test]
 fn browsers_may_not_if_it_is_off() {
     let place = simple(&[("models/m/1", Model::default())], Cors::Off);
     let origin = ("Origin", "http://x.example");

@@ -134,9 +134,19 @@ pub struct Route {
     pub(crate) encode_error: ErrorEncoder,
     pub(crate) body: fn(&RequestHead<'_>) -> BodyKind,
     pub(crate) body_limit: Option<usize>,
-    pub(crate) cors: bool,
+    pub(crate) own_host: bool,
+    pub(crate) cors: CorsScope,
     pub(crate) operation: Operation,
     pub(crate) handler: Handler,
+}
+
+/// The reference servers whose setting for pages of other origins (CORS) applies to a route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CorsScope {
+    /// It is part of TensorFlow Serving's REST API.
+    pub rest_api: bool,
+    /// It is one of Simple TensorFlow Serving's routes.
+    pub simple: bool,
 }
 
 /// The description of a parameter in the query.
@@ -209,7 +219,8 @@ impl Route {
                 Methods::Post | Methods::Delete | Methods::Any => as_bytes,
             },
             body_limit: None,
-            cors: false,
+            own_host: false,
+            cors: CorsScope::default(),
             operation,
             handler,
         }
@@ -280,9 +291,23 @@ impl Route {
         self
     }
 
-    /// Makes it part of the REST API that pages of other origins may call (CORS).
+    /// Without authentication, refuses requests to a host name that is not known as this server's:
+    /// a page of another server could have made it resolve to this one (DNS rebinding).
+    pub fn own_host(&mut self) -> &mut Self {
+        self.own_host = true;
+        self
+    }
+
+    /// Makes it part of TensorFlow Serving's REST API, which pages of other origins may call (CORS).
     pub fn cors(&mut self) -> &mut Self {
-        self.cors = true;
+        self.cors.rest_api = true;
+        self
+    }
+
+    /// Makes it one of Simple TensorFlow Serving's routes, which pages of other origins may call
+    /// (CORS).
+    pub fn simple_cors(&mut self) -> &mut Self {
+        self.cors.simple = true;
         self
     }
 
@@ -316,9 +341,15 @@ impl Route {
         self.body_limit.map_or(limit, |own| own.min(limit))
     }
 
-    /// Whether pages of other origins may call it (CORS).
+    /// Whether it refuses requests to unknown host names without authentication.
     #[must_use]
-    pub fn is_cors(&self) -> bool {
+    pub fn has_own_host(&self) -> bool {
+        self.own_host
+    }
+
+    /// Which settings let pages of other origins call it (CORS).
+    #[must_use]
+    pub fn allowed_cors(&self) -> CorsScope {
         self.cors
     }
 
@@ -346,7 +377,7 @@ pub struct RouteScope {
     pub(crate) prefix: &'static str,
     pub(crate) any_case: bool,
     pub(crate) with_query: bool,
-    pub(crate) cors: bool,
+    pub(crate) cors: CorsScope,
     pub(crate) permission: fn(&str) -> Permission,
     pub(crate) encode_error: ErrorEncoder,
     pub(crate) missing: NoRouteHandler,
@@ -365,9 +396,16 @@ impl RouteScope {
         self
     }
 
-    /// Its responses are part of the REST API that pages of other origins may call.
+    /// Its responses are part of TensorFlow Serving's REST API, which pages of other origins may
+    /// call (CORS).
     pub fn cors(&mut self) -> &mut Self {
-        self.cors = true;
+        self.cors.rest_api = true;
+        self
+    }
+
+    /// Its responses are Simple TensorFlow Serving's, which pages of other origins may read (CORS).
+    pub fn simple_cors(&mut self) -> &mut Self {
+        self.cors.simple = true;
         self
     }
 
@@ -407,9 +445,9 @@ impl RouteScope {
         (self.encode_error)(error, status)
     }
 
-    /// Whether pages of other origins may read its responses (CORS).
+    /// Which settings let pages of other origins read its responses (CORS).
     #[must_use]
-    pub fn is_cors(&self) -> bool {
+    pub fn allowed_cors(&self) -> CorsScope {
         self.cors
     }
 }

@@ -12,7 +12,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 use crate::reply::Reply;
 use crate::request::{PathParams, RequestHead, RoutedRequest};
 use crate::route::{
-    ErrorEncoder, Handler, Methods, NoRoute, Operation, ReplyFuture, Route, RouteScope,
+    CorsScope, ErrorEncoder, Handler, Methods, NoRoute, Operation, ReplyFuture, Route, RouteScope,
 };
 
 /// The routes of a server. Of two with the same methods and path, the first wins.
@@ -259,7 +259,7 @@ impl<S: Send + Sync + 'static> RouteGroup<'_, S> {
             prefix,
             any_case: false,
             with_query: false,
-            cors: false,
+            cors: CorsScope::default(),
             permission: |_| Permission::Read,
             encode_error: self.encode_error,
             missing: Box::new(answer),

@@ -42,6 +42,7 @@ impl Protocol for BuiltinProtocol {
             .immediate(Methods::Get, "/health", Permission::Public, |_, _| {
                 Reply::ok("text/html; charset=utf-8", &b"healthy"[..])
             })
+            .simple_cors()
             .summary("Check that the process is alive, as in Simple TensorFlow Serving")
             .response("text/html; charset=utf-8", serde_json::json!({ "const": "healthy" }));
         group
@@ -52,7 +53,7 @@ impl Protocol for BuiltinProtocol {
             .immediate(Methods::Get, "/metrics", Permission::Metrics, |engine, _| metrics(engine))
             .summary("Return metrics in the Prometheus text format")
             .response(TEXT, serde_json::json!({ "type": "string" }));
-        group.scope("/", |_, head, missing| not_found(head, missing));
+        group.scope("/", |_, head, missing| not_found(head, missing)).simple_cors();
     }
 }
 

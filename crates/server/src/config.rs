@@ -78,7 +78,7 @@ pub enum Cors {
     Off,
     /// Requests to TensorFlow Serving's REST API, from any origin, with its headers.
     RestApi,
-    /// All requests from any origin, with Simple TensorFlow Serving's headers.
+    /// Requests to Simple TensorFlow Serving's routes, from any origin, with its headers.
     AnyOrigin,
 }
 

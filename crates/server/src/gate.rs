@@ -82,16 +82,23 @@ impl Gate {
     }
 
     /// Admits an HTTP request if its client has `permission`; otherwise `refuse` writes the error.
+    /// `is_own`: without authentication, only requests to a name of this server are admitted.
     pub(super) async fn admit(
         &self,
         permission: Permission,
+        is_own: bool,
         request: &HttpRequest,
         refuse: impl Fn(Error, u16) -> Reply,
     ) -> Result<Identity, Reply> {
         let headers = request.headers();
-        if permission == Permission::ConsoleAdmin
-            && let Err(error) = self.check_change(headers)
-        {
+        let checked = if permission == Permission::ConsoleAdmin {
+            self.check_change(headers)
+        } else if is_own && !self.is_shut() {
+            self.check_page(headers)
+        } else {
+            Ok(())
+        };
+        if let Err(error) = checked {
             let status = error.http_status();
             return Err(refuse(error, status));
         }

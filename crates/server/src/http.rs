@@ -26,7 +26,7 @@ use crate::config::{Cors, ServerConfig};
 use crate::drain::ListenerActivity;
 use tensorserve_auth::Permission;
 use tensorserve_protocol::{
-    Body, BodyKind, Headers, NoRoute, PathParams, Reply, RequestHead, Route, RouteMatch,
+    Body, BodyKind, CorsScope, Headers, NoRoute, PathParams, Reply, RequestHead, Route, RouteMatch,
     RoutedRequest,
 };
 use tensorserve_tensor::budget::{Budgeted, RequestBudget};
@@ -64,17 +64,17 @@ impl HttpState {
     }
 }
 
-/// A response, and whether pages of other origins may call its route.
+/// A response, and which settings let pages of other origins call its route.
 struct RoutedReply {
     reply: Reply,
-    is_cors: bool,
+    cors: CorsScope,
     /// The memory of the request, until the response is sent.
     budget: Option<RequestBudget>,
 }
 
 impl RoutedReply {
-    fn new(reply: Reply, is_cors: bool) -> Self {
-        RoutedReply { reply, is_cors, budget: None }
+    fn new(reply: Reply, cors: CorsScope) -> Self {
+        RoutedReply { reply, cors, budget: None }
     }
 }
 
@@ -94,11 +94,11 @@ pub(super) async fn dispatch(
     let serving = request.conn_data::<Rc<RequestProgress>>().map(RequestProgress::serve);
     let in_flight = state.api.engine().metrics().in_flight();
     let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
-    let RoutedReply { mut reply, is_cors, budget } =
+    let RoutedReply { mut reply, cors: scope, budget } =
         answering.catch_unwind().await.unwrap_or_else(|_| {
             state.api.engine().metrics().panicked();
             let error = Error::internal("internal error; see the server log");
-            RoutedReply::new(Reply::error(error, 500), false)
+            RoutedReply::new(Reply::error(error, 500), CorsScope::default())
         });
     drop(in_flight);
     trace.agree(&mut reply.headers);
@@ -119,7 +119,7 @@ pub(super) async fn dispatch(
         response.insert_header((*name, value.as_str()));
     }
     trace.report(&mut response, start, reply.timing);
-    cors::allow(state.cors, &request, is_cors, state.gate.is_shut(), &mut response);
+    cors::allow(state.cors, &request, scope, state.gate.is_shut(), &mut response);
     if activity.is_closing() {
         response.force_close();
     }
@@ -140,13 +140,21 @@ async fn answer(
     state: &HttpState,
     start: Instant,
 ) -> RoutedReply {
-    // A preflight request has no credentials.
-    if let Some(reply) = cors::preflight(state.cors, request) {
-        return RoutedReply::new(reply, false);
-    }
     let (headers, uri) = (HeadersOf(request.headers()), request.uri());
     let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
     let head = RequestHead { method: request.method().as_str(), target, headers: &headers };
+    // A preflight request has no credentials.
+    if let Some(preflight) = cors::Preflight::of(state.cors, request) {
+        let head = RequestHead { method: preflight.method(), ..head };
+        let cors = match state.api.table().find(&head) {
+            RouteMatch::Route(route, _) => route.allowed_cors(),
+            RouteMatch::NoRoute(scope, _) => scope.allowed_cors(),
+            RouteMatch::Nothing => CorsScope::default(),
+        };
+        if cors.simple {
+            return RoutedReply::new(preflight.answer(), cors);
+        }
+    }
     match state.api.table().find(&head) {
         RouteMatch::Route(route, params) => {
             answer_route(route, params, head, request, payload, state, start).await
@@ -154,14 +162,17 @@ async fn answer(
         RouteMatch::NoRoute(scope, missing) => {
             let permission = scope.permission_for(head.method);
             let refuse = |error, status| scope.refuse(error, status);
-            let admitted = state.gate.admit(permission, request, refuse).await;
+            let admitted = state.gate.admit(permission, false, request, refuse).await;
             let reply = match admitted {
                 Ok(_) => scope.answer(&head, &missing),
                 Err(refusal) => refusal,
             };
-            RoutedReply::new(reply, scope.is_cors())
+            RoutedReply::new(reply, scope.allowed_cors())
         }
-        RouteMatch::Nothing => RoutedReply::new(builtin::not_found(&head, &NoRoute::Path), false),
+        RouteMatch::Nothing => {
+            let reply = builtin::not_found(&head, &NoRoute::Path);
+            RoutedReply::new(reply, CorsScope::default())
+        }
     }
 }
 
@@ -177,8 +188,9 @@ async fn answer_route<'r>(
 ) -> RoutedReply {
     let permission = route.permission();
     let refuse = |error, status| route.refuse(error, status);
-    let refused = |reply| RoutedReply::new(reply, route.is_cors());
-    let identity = match state.gate.admit(permission, request, refuse).await {
+    let refused = |reply| RoutedReply::new(reply, route.allowed_cors());
+    let admitted = state.gate.admit(permission, route.has_own_host(), request, refuse).await;
+    let identity = match admitted {
         Ok(identity) => identity,
         Err(refusal) => return refused(refusal),
     };
@@ -200,7 +212,7 @@ async fn answer_route<'r>(
     }
     let is_hushed = permission == Permission::Public && state.gate.is_shut();
     let reply = if is_hushed { hushed(reply) } else { reply };
-    RoutedReply { reply, is_cors: route.is_cors(), budget: Some(budget) }
+    RoutedReply { reply, cors: route.allowed_cors(), budget: Some(budget) }
 }
 
 fn refuse_overload(route: &Route, error: Error) -> Reply {

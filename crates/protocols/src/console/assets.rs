@@ -84,6 +84,7 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
         .immediate(Methods::Get, "/", Permission::Public, |state, request| {
             root(&request.head, state.config.is_root)
         })
+        .simple_cors()
         .summary("Return the dashboard to browsers, and the liveness of the server to programs")
         .response(HTML, json!({ "type": "string" }));
     group

@@ -144,7 +144,7 @@ fn add_read<'g, T: JsonSchema>(
     function: for<'a> fn(&'a ConsoleState, RoutedRequest<'a>) -> Reply,
 ) -> &'g mut Route {
     let route = group.immediate(Methods::Get, path, permission, function);
-    route.summary(summary).response(JSON, schema_of::<T>()).body_limit(LARGEST_BODY)
+    route.own_host().summary(summary).response(JSON, schema_of::<T>())
 }
 
 /// The JSON Schema of `T`, with all subschemas inlined.

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ConsoleState, LARGEST_BODY, model, reply, text};
+use super::{ConsoleState, model, reply, text};
 use tensorserve_auth::{Permission, Role, Roles};
 use tensorserve_core::engine::{ModelHandle, ModelSpec, VersionSelector};
 use tensorserve_protocol::url::percent_encoded;
@@ -20,8 +20,7 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
             reply(Ok(state.describe()))
         })
         .summary("Return this API description")
-        .response(JSON, json!({ "type": "object", "description": "OpenAPI 3.1" }))
-        .body_limit(LARGEST_BODY);
+        .response(JSON, json!({ "type": "object", "description": "OpenAPI 3.1" }));
 }
 
 impl ConsoleState {

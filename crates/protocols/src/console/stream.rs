@@ -37,6 +37,7 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
         .immediate(Methods::GetOnly, "/api/v1/stream", Permission::Read, |state, request| {
             state.stream(&state.client(&request)).map_or_else(refuse, with_headers)
         })
+        .own_host()
         .summary("Stream the status and the history once a second, as server-sent events")
         .response(EVENTS, serde_json::json!({ "type": "string" }));
 }

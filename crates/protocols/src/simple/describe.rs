@@ -24,6 +24,7 @@ pub(super) fn add_routes(replaces_original: bool, group: &mut RouteGroup<'_, Sim
             group
                 .immediate(Methods::Get, path, Permission::Read, |api, _| list(&api.engine))
                 .cors()
+                .simple_cors()
                 .summary("Describe all models");
         }
         group
@@ -32,6 +33,7 @@ pub(super) fn add_routes(replaces_original: bool, group: &mut RouteGroup<'_, Sim
             })
             .accepts(|params| !params.decoded("model").contains(':'))
             .cors()
+            .simple_cors()
             .summary("Describe a model");
     }
     group
@@ -39,6 +41,7 @@ pub(super) fn add_routes(replaces_original: bool, group: &mut RouteGroup<'_, Sim
             gen_json(&api.engine, &request)
         })
         .cors()
+        .simple_cors()
         .query("signature", "The signature; the default is serving_default", text())
         .query("version", "The version; the default is the highest", integer())
         .summary("Return sample data that a signature accepts")
@@ -46,6 +49,7 @@ pub(super) fn add_routes(replaces_original: bool, group: &mut RouteGroup<'_, Sim
     group
         .immediate(Methods::Get, "/v1/models/{model}/gen_client", Permission::Read, clients::route)
         .cors()
+        .simple_cors()
         .query("language", "The programming language; the default is bash", text())
         .query("variant", "The variant; the default is the first of the language", text())
         .query("signature", "The signature; the default is serving_default", text())

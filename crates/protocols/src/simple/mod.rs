@@ -76,6 +76,7 @@ impl Protocol for SimpleTensorFlowServing {
                 Box::pin(api.infer(request))
             })
             .body(body_kind)
+            .simple_cors()
             .summary("Run a signature on JSON data or on a form with images")
             .request(JSON, serde_json::json!({ "type": "object" }))
             .response(JSON, serde_json::json!({ "type": "object" }));

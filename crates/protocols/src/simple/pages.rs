@@ -37,17 +37,21 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, SimpleApi>) {
     let (get, post) = (Methods::Get, Methods::Post);
     group
         .immediate(get, "/json_inference", Permission::Infer, |api, _| json_form(&api.engine))
+        .simple_cors()
         .summary("Show a page with a form for JSON inference");
     group
         .immediate(get, "/image_inference", Permission::Infer, |api, _| image_form(&api.engine))
+        .simple_cors()
         .summary("Show a page with a form for image inference");
     group
         .immediate(get, "/generate_clients", Permission::Infer, |api, _| client_form(&api.engine))
+        .simple_cors()
         .summary("Show a page with a form for generated clients");
     group
         .route(post, "/run_json_inference", Permission::Infer, |api, request| {
             Box::pin(run_json(api, request))
         })
+        .simple_cors()
         .summary("Run inference on the JSON form and show the result")
         .request(FORM, json!({ "type": "object" }));
     group
@@ -55,21 +59,25 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, SimpleApi>) {
             Box::pin(run_image(api, request))
         })
         .body(|_| BodyKind::Form)
+        .simple_cors()
         .summary("Run inference on the image form and show the result")
         .request("multipart/form-data", json!({ "type": "object" }));
     group
         .immediate(post, "/run_generate_clients", Permission::Infer, run_client)
+        .simple_cors()
         .summary("Generate a client from the form and show its source code")
         .request(FORM, json!({ "type": "object" }));
     group
         .immediate(get, "/static/images/favicon.ico", Permission::Public, |_, _| {
             asset("image/x-icon", ICON)
         })
+        .simple_cors()
         .summary("Return the icon of the pages");
     group
         .immediate(get, "/static/simple.css", Permission::Public, |_, _| {
             asset("text/css; charset=utf-8", STYLE)
         })
+        .simple_cors()
         .summary("Return the style sheet of the pages");
 }
 
