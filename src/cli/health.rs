@@ -16,6 +16,7 @@ use ureq::tls::{
 use super::print_line;
 use crate::config::environment::Environment;
 use crate::config::sagemaker;
+use tensorserve_codec::base64;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The server to check, and how to verify its certificate.
@@ -48,7 +49,7 @@ pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<Ex
     };
     let mut answer = Err(Error::internal("no URL to request"));
     for url in urls {
-        answer = request(&format!("{url}/readyz"), arguments);
+        answer = request(&format!("{url}/readyz"), arguments, None);
         if answer.is_ok() {
             break;
         }
@@ -84,12 +85,27 @@ fn candidate_urls(environment: &Environment, may_be_sagemakers: bool) -> Vec<Str
     ports.into_iter().map(|port| format!("{scheme}://{host}:{port}")).collect()
 }
 
-/// The status and the body of the response to a GET request.
-pub(super) fn get(url: &str) -> Result<(u16, String)> {
-    request(url, &Arguments::default())
+/// The status and the body of the response to a GET request, with the credentials and the CA of the
+/// environment, as in generated clients.
+pub(super) fn get(url: &str, environment: &Environment) -> Result<(u16, String)> {
+    let ca = environment.get("TENSORSERVE_CA").map(PathBuf::from);
+    let arguments = Arguments { ca, ..Arguments::default() };
+    request(url, &arguments, authorization(environment).as_deref())
 }
 
-fn request(url: &str, arguments: &Arguments) -> Result<(u16, String)> {
+/// The `Authorization` header for the key, or else the user, in the environment.
+fn authorization(environment: &Environment) -> Option<String> {
+    if let Some(key) = environment.get("TENSORSERVE_KEY") {
+        return Some(format!("Bearer {key}"));
+    }
+    let user = environment.get("TENSORSERVE_USER")?;
+    let password = environment.get("TENSORSERVE_PASSWORD").unwrap_or_default();
+    let mut header = b"Basic ".to_vec();
+    base64::encode(format!("{user}:{password}").as_bytes(), &mut header);
+    String::from_utf8(header).ok()
+}
+
+fn request(url: &str, arguments: &Arguments, authorization: Option<&str>) -> Result<(u16, String)> {
     let failed = |e: ureq::Error| Error::unavailable(format!("{url}: {e}"));
     let mut config = ureq::Agent::config_builder()
         .timeout_global(Some(Duration::from_secs(10)))
@@ -98,7 +114,11 @@ fn request(url: &str, arguments: &Arguments) -> Result<(u16, String)> {
         config = config.tls_config(tls_config(url, arguments)?);
     }
     let agent: ureq::Agent = config.build().into();
-    let mut response = agent.get(url).call().map_err(failed)?;
+    let mut request = agent.get(url);
+    if let Some(authorization) = authorization {
+        request = request.header("Authorization", authorization);
+    }
+    let mut response = request.call().map_err(failed)?;
     let body = response.body_mut().read_to_string().map_err(failed)?;
     Ok((response.status().as_u16(), body))
 }
@@ -182,6 +202,17 @@ mod tests {
         assert_eq!(urls(&elsewhere), ["http://[::1]:8081", "http://[::1]:8500"]);
         let encrypted = [("TENSORSERVE_TLS_CERTIFICATE", "server.pem")];
         assert_eq!(urls(&encrypted), ["https://127.0.0.1:8500"]);
+    }
+
+    #[test]
+    fn credentials_come_from_the_variables_of_generated_clients() {
+        let of = |pairs: &[_]| authorization(&Environment::of(pairs));
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[("TENSORSERVE_PASSWORD", "b")]), None);
+        let user = [("TENSORSERVE_USER", "a"), ("TENSORSERVE_PASSWORD", "b")];
+        assert_eq!(of(&user).as_deref(), Some("Basic YTpi"));
+        let both = [("TENSORSERVE_USER", "a"), ("TENSORSERVE_KEY", "k")];
+        assert_eq!(of(&both).as_deref(), Some("Bearer k"));
     }
 
     #[test]

@@ -16,9 +16,14 @@ use tensorserve_tensor::{CooSparse, DeclaredShape, ImageEncoding, Signature, Ten
 
 const SERVER: &str = "http://127.0.0.1:8500";
 
-pub(super) fn run(target: &str, tags: &str, platform: Option<&str>) -> Result<ExitCode> {
+pub(super) fn run(
+    target: &str,
+    tags: &str,
+    platform: Option<&str>,
+    environment: &Environment,
+) -> Result<ExitCode> {
     if target.starts_with("http://") || target.starts_with("https://") {
-        inspect_url(target)?;
+        inspect_url(target, environment)?;
         return Ok(ExitCode::SUCCESS);
     }
     let config = Config::new(Settings::default(), &Environment::default())?;
@@ -185,14 +190,14 @@ fn why_no_example(signature: &Signature) -> String {
     }
 }
 
-fn inspect_url(url: &str) -> Result<()> {
+fn inspect_url(url: &str, environment: &Environment) -> Result<()> {
     let wrong = |why: &str| Error::invalid(format!("{url}: {why}"));
     let (server, rest) = url
         .split_once("/v1/models/")
         .ok_or_else(|| wrong("name a model: http://HOST:PORT/v1/models/NAME"))?;
     let path = rest.split(':').next().unwrap_or(rest).trim_end_matches('/');
     let path = path.strip_suffix("/metadata").unwrap_or(path);
-    let (status, body) = health::get(&format!("{server}/v1/models/{path}/metadata"))?;
+    let (status, body) = health::get(&format!("{server}/v1/models/{path}/metadata"), environment)?;
     let page: Value = serde_json::from_str(&body).map_err(|_| wrong("the response is not JSON"))?;
     if status != 200 {
         let message = page.get("error").and_then(Value::as_str).unwrap_or(&body);

@@ -135,7 +135,9 @@ impl FromArgMatches for ServeArgs {
 #[derive(Args)]
 struct InspectArgs {
     /// A SavedModel, a model file, a directory of versions, a directory of models, or the URL of a
-    /// model on a server (http://127.0.0.1:8500/v1/models/NAME)
+    /// model on a server (http://127.0.0.1:8500/v1/models/NAME), which gets the credentials in
+    /// TENSORSERVE_KEY, or in TENSORSERVE_USER and TENSORSERVE_PASSWORD; TENSORSERVE_CA is the file
+    /// of its CA certificates
     #[arg(value_name = "PATH|URL")]
     target: String,
     /// Tags of the SavedModel graph to show, separated by commas
@@ -198,7 +200,8 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
     match cli.command {
         Some(Commands::Serve(arguments)) => run_serve(*arguments, unknown, environment),
         Some(Commands::Inspect(arguments)) => {
-            inspect::run(&arguments.target, &arguments.tags, arguments.platform.as_deref())
+            let InspectArgs { target, tags, platform } = &arguments;
+            inspect::run(target, tags, platform.as_deref(), environment)
         }
         Some(Commands::Health(arguments)) => health::run(&arguments, environment),
         Some(Commands::Auth(command)) => auth::run(&command, environment),

@@ -5,6 +5,9 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use tensorserve_auth::Role;
+use tensorserve_auth::file::{add_key, add_user};
+
 use crate::support::client::{get, post, post_form};
 use crate::support::process::{Ended, Process, ended, run, tensorserve};
 use crate::support::project;
@@ -257,6 +260,24 @@ fn a_model_on_a_server_can_be_inspected() {
     let ended = run(&["inspect", &url.replace("recommender", "other")]);
     assert_refused(&ended, 1, &["other"]);
     assert_refused(&run(&["inspect", &project("docs").display().to_string()]), 1, &["docs"]);
+}
+
+#[test]
+fn a_model_on_a_server_with_authentication_can_be_inspected() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let file = folder.path().join("auth.toml");
+    add_key(&file, "ci", "key-of-ci", &[Role::Infer]).expect("a key");
+    add_user(&file, "ana", "correct horse", &[Role::Infer]).expect("a user");
+    let options = ["--auth-file", file.to_str().expect("text")];
+    let process = Process::serve(&project("models/half_plus_two"), &options);
+    let url = format!("http://{}/v1/models/half_plus_two", process.address);
+    assert_refused(&run(&["inspect", &url]), 1, &["credentials are missing"]);
+    let user = [("TENSORSERVE_USER", "ana"), ("TENSORSERVE_PASSWORD", "correct horse")];
+    for variables in [&[("TENSORSERVE_KEY", "key-of-ci")][..], &user] {
+        let inspected = ended(tensorserve(&["inspect", &url]).envs(variables.iter().copied()));
+        assert!(inspected.status.success(), "{}", inspected.stderr);
+        assert!(inspected.stdout.contains("serving_default"), "{}", inspected.stdout);
+    }
 }
 
 #[test]
