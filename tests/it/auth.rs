@@ -481,6 +481,32 @@ fn refusals_are_counted() {
     assert_eq!(counted("wrong"), "4");
 }
 
+#[test]
+fn calls_over_the_unix_socket_ask_for_their_role() {
+    let people = People::new();
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let socket = folder.path().join("grpc.sock");
+    let place = Place::of(&Model::default(), |settings| {
+        settings.server.auth_file = Some(people.file());
+        settings.server.grpc_socket_path = Some(socket.clone());
+    });
+    let caller = Caller::connect_to_path(&socket).expect("connects");
+    for (path, permission) in place.server.api().grpc_methods() {
+        for (authorization, roles) in callers() {
+            let code = caller.begin(path, authorization.as_deref());
+            let what = format!("{path} ({permission}) for {authorization:?}: {code:?}");
+            match roles {
+                _ if permission == Permission::Public => assert_eq!(code, Code::Ok, "{what}"),
+                None => assert_eq!(code, Code::Unauthenticated, "{what}"),
+                Some(roles) if permission.allows(roles) => {
+                    assert_ne!(code, Code::Unauthenticated, "{what}");
+                }
+                Some(_) => assert_eq!(code, Code::PermissionDenied, "{what}"),
+            }
+        }
+    }
+}
+
 /// Replaces a file in one step.
 fn replace(path: &Path, text: &str) {
     let beside = path.with_extension("tmp");

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut};
@@ -68,6 +69,16 @@ impl Caller {
         let runtime = runtime.expect("a runtime");
         let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
         let endpoint = endpoint.connect_timeout(Duration::from_secs(60));
+        let channel = runtime.block_on(endpoint.connect())?;
+        Ok(Caller { runtime, channel })
+    }
+
+    /// Connects to a UNIX socket.
+    pub fn connect_to_path(path: &Path) -> Result<Self, tonic::transport::Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let endpoint = format!("unix://{}", path.display());
+        let endpoint = Endpoint::from_shared(endpoint).expect("a path");
         let channel = runtime.block_on(endpoint.connect())?;
         Ok(Caller { runtime, channel })
     }
