@@ -71,6 +71,8 @@ impl HostLink {
             folder: std::path::absolute(folder)?,
             tags: options.tags.clone(),
             threads: options.threads,
+            deny_ops: options.ops.deny.clone(),
+            allow_ops: options.ops.allow.clone(),
             base64_images: options.images.map(|images| images == ImageEncoding::Base64Url),
         };
         let (sender, outcome) = channel();

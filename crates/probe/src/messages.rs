@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use tensorserve_platform::LoadOptions;
+use tensorserve_platform::{LoadOptions, OpPolicy};
 use tensorserve_tensor::ImageEncoding;
 
 /// A request to probe a version.
@@ -17,6 +17,9 @@ pub(crate) struct ProbeRequest {
     pub(crate) folder: PathBuf,
     pub(crate) tags: Vec<String>,
     pub(crate) threads: usize,
+    /// Operations for which the child refuses the version, before it runs it.
+    pub(crate) deny_ops: Vec<String>,
+    pub(crate) allow_ops: Vec<String>,
     /// Whether images are passed as base64; `None` detects it.
     pub(crate) base64_images: Option<bool>,
 }
@@ -28,6 +31,7 @@ impl ProbeRequest {
             tags: self.tags.clone(),
             threads: self.threads,
             images: self.base64_images.map(images),
+            ops: OpPolicy { deny: self.deny_ops.clone(), allow: self.allow_ops.clone() },
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A platform that probes each version before it loads it.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -98,6 +98,10 @@ impl Platform for ProbedPlatform {
 
     fn describe(&self) -> Result<String> {
         self.inner.describe()
+    }
+
+    fn library(&self) -> Option<PathBuf> {
+        self.inner.library()
     }
 
     fn custom_ops(&self) -> Vec<CustomOps> {
