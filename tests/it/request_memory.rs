@@ -47,6 +47,8 @@ fn timely(what: &str, send: impl FnOnce() -> Answer) -> Answer {
     answer
 }
 
+const GRPC_PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
+
 /// The value of a metric without labels.
 fn metric(address: SocketAddr, name: &str) -> f64 {
     let text = get(address, "/metrics").text();
@@ -98,8 +100,7 @@ fn a_declared_shape_without_values_takes_no_memory() {
         let answer = timely("REST", || request(server.address, "POST", PREDICT, &headers, &body));
         answer.assert_refused("REST", 400, "far more elements than there are values");
         let start = Instant::now();
-        let path = "/tensorflow.serving.PredictionService/Predict";
-        let status = caller.call(path, body).expect_err("refused");
+        let status = caller.call(GRPC_PREDICT, body).expect_err("refused");
         assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status:?}");
         assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     }
@@ -119,6 +120,24 @@ fn a_request_that_can_never_fit_is_told_so() {
     server.post("/", &body).assert_refused("POST /", 413, "max_request_memory");
     assert!(metric(server.address, "tensorserve_request_memory_refusals_total") >= 3.0);
     server.assert_serves("large requests");
+}
+
+#[test]
+fn a_call_that_can_never_fit_is_told_so() {
+    let server = serve(|s| s.server.max_request_memory = Some("4MiB".parse().expect("a size")));
+    let caller = Caller::connect(server.grpc_address()).expect("connected");
+    let mut message = half_plus_two();
+    let dim = vec![Dim { size: 500_000, name: String::new() }];
+    let tensor_shape = Some(TensorShapeProto { dim, unknown_rank: false });
+    let float_val = vec![1.0; 500_000];
+    let tensor = TensorProto { dtype: 1, tensor_shape, float_val, ..TensorProto::default() };
+    message.inputs.insert("x".to_owned(), tensor);
+    let status = caller.call(GRPC_PREDICT, message.encode_to_vec()).expect_err("too large");
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status:?}");
+    assert!(status.message().contains("max_request_memory"), "{status:?}");
+    for _ in 0..100 {
+        caller.half_plus_two().expect("a small call");
+    }
 }
 
 #[test]

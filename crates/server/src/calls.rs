@@ -17,11 +17,12 @@ use tower_layer::Layer;
 use super::deadline;
 use super::gate::Gate;
 use super::incoming::ClientAddress;
-use super::timed_body::TimedBody;
+use super::timed_body::{HeldBody, TimedBody};
 use crate::api::{OWN_METHODS, ServedApi};
 use tensorserve_auth::{AuthError, AuthOutcome, Permission};
 use tensorserve_core::engine::InFlight;
-use tensorserve_protocol::grpc::ClientDeadline;
+use tensorserve_protocol::grpc::{ClientDeadline, status};
+use tensorserve_tensor::budget::{Budgeted, RequestBudget};
 
 /// The permission that the method at `path` requires. A method that is not listed is for admins
 /// only.
@@ -66,7 +67,12 @@ pub(super) struct GatedService<S> {
 type Response = http::Response<Body>;
 type CallResult = Result<Response, Infallible>;
 /// The service's response, counted as in flight until it is complete.
-type InFlightResponse<F> = Map<Join<F, Ready<InFlight>>, fn((CallResult, InFlight)) -> CallResult>;
+type InFlightResponse<F> =
+    Map<Join<BudgetedCall<F>, Ready<CallResources>>, fn((CallResult, CallResources)) -> CallResult>;
+/// The service's response, within the memory of the request.
+type BudgetedCall<F> = Budgeted<Pin<Box<F>>>;
+/// What a call holds until its response is there, or sent.
+type CallResources = (InFlight, RequestBudget);
 type Checked = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 /// The service's response, or a refusal, or one of them after credentials have been checked.
 type Passed<F> = Either<InFlightResponse<F>, Either<Ready<CallResult>, Checked>>;
@@ -106,8 +112,16 @@ where
 {
     /// Passes the request to the service if the gate admits it.
     fn pass(&mut self, request: http::Request<Body>) -> Passed<S::Future> {
-        let (limit, is_stream) = (self.body_timeout, takes_stream(request.uri().path()));
-        let request = request.map(|body| Body::new(TimedBody::new(body, limit, is_stream)));
+        let path = request.uri().path();
+        let budget = match self.api.engine().request_memory().request() {
+            Ok(budget) => budget,
+            Err(error) => {
+                return Either::Right(Either::Left(ready(Ok(status(path, &error).into_http()))));
+            }
+        };
+        let (limit, is_stream) = (self.body_timeout, takes_stream(path));
+        let memory = budget.clone();
+        let request = request.map(|body| Body::new(TimedBody::new(body, limit, is_stream, memory)));
         let path = request.uri().path();
         let permission = permission(self.api.protocol_methods(), path);
         let authorization = request.headers().get(http::header::AUTHORIZATION);
@@ -115,9 +129,12 @@ where
         let address = request.extensions().get().and_then(|ClientAddress(address)| *address);
         match self.gate.ask(permission, authorization, address) {
             AuthOutcome::Decided(Ok(_)) => {
-                let in_flight = ready(self.api.engine().metrics().in_flight());
-                let response = join(self.inner.call(request), in_flight);
-                Either::Left(response.map(|(response, _in_flight)| response))
+                let in_flight = self.api.engine().metrics().in_flight();
+                let call = Budgeted::new(budget.clone(), Box::pin(self.inner.call(request)));
+                let response = join(call, ready((in_flight, budget)));
+                Either::Left(
+                    response.map(|(response, (_in_flight, budget))| held(response, budget)),
+                )
             }
             AuthOutcome::Decided(Err(refusal)) => {
                 self.gate.count(refusal);
@@ -132,7 +149,10 @@ where
                 let checked = async move {
                     let _in_flight = in_flight;
                     match checking.result().await {
-                        Ok(_) => inner.call(request).await,
+                        Ok(_) => {
+                            let call = Box::pin(inner.call(request));
+                            held(Budgeted::new(budget.clone(), call).await, budget)
+                        }
                         Err(refusal) => {
                             gate.count(refusal);
                             Ok(refuse(request.uri().path(), refusal))
@@ -143,6 +163,17 @@ where
             }
         }
     }
+}
+
+/// A message of up to this size fits the buffers of its connection.
+const SMALL_RESPONSE: usize = 32 << 10;
+
+/// The response, which holds the memory of its request until it is sent.
+fn held(response: CallResult, budget: RequestBudget) -> CallResult {
+    if budget.held() <= SMALL_RESPONSE {
+        return response;
+    }
+    response.map(|response| response.map(|body| Body::new(HeldBody { body, budget })))
 }
 
 fn refuse(path: &str, refusal: AuthError) -> Response {
