@@ -5,8 +5,9 @@
 #   make build          the release binary, target/release/tensorserve
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo
 #   make lint           Rust, Python and JavaScript: findings and format; `make format` formats all
-#   make check          test, also with TensorFlow alone, lint, documentation, Dockerfiles, licences;
-#                       CI runs it with CLIENTS=all
+#   make fuzz           every decoder on mutated inputs, for seconds (ARGS="npy 4h": one, for hours)
+#   make check          test, also with TensorFlow alone, lint, documentation, Dockerfiles,
+#                       licences; CI runs it with CLIENTS=all
 #
 # Requires Rust, gcc, make and Python 3 with pip. libtensorflow and ONNX Runtime are fetched into lib/,
 # once; `make clean` leaves them there.
@@ -38,7 +39,7 @@ UNSTRIPPED = CARGO_PROFILE_RELEASE_STRIP=none
 # The time at which make was called: the server prints the time from here until it is ready.
 CALLED_AT := $(shell date +%s%N)
 
-.PHONY: run test rust-test tensorflow-alone client-test bench check lib build build-local lint \
+.PHONY: run test rust-test tensorflow-alone client-test bench fuzz check lib build build-local lint \
 	lint-rust lint-python lint-javascript format doc deny audit dockerfiles clean help
 
 # Downloads the libraries while the binary is compiled.
@@ -65,6 +66,10 @@ client-test: lib
 
 bench: lib
 	$(UNSTRIPPED) $(CARGO) bench --locked --bench serve -- $(ARGS)
+
+# Without a C++ compiler it says that it does nothing. `rust-test` runs the corpora in any case.
+fuzz:
+	@$(PYTHON) scripts/fuzz.py $(ARGS)
 
 check: test tensorflow-alone lint doc dockerfiles deny
 

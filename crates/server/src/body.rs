@@ -15,9 +15,11 @@ use tensorserve_tensor::error::{Code, Error};
 
 /// Why a body was not read, and the status of the response.
 #[derive(Debug)]
-pub(super) struct BodyError {
-    pub(super) status: u16,
-    pub(super) error: Error,
+pub struct BodyError {
+    /// The HTTP status.
+    pub status: u16,
+    /// The reason, for the client.
+    pub error: Error,
 }
 
 impl BodyError {
@@ -50,9 +52,11 @@ impl From<Error> for BodyError {
 
 /// Limits of a body.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BodyLimits {
-    pub(super) bytes: usize,
-    pub(super) time: Duration,
+pub struct BodyLimits {
+    /// The most bytes, as received and as decompressed.
+    pub bytes: usize,
+    /// The time in which all of it must arrive.
+    pub time: Duration,
 }
 
 /// Compressed bodies above this size are decompressed on another thread.
@@ -78,7 +82,11 @@ pub(super) async fn with_patience(attempt: impl Fn() -> Result<(), Error>) -> Re
 }
 
 /// Reads a whole body, and decompresses it if necessary. What it takes is reserved in `budget`.
-pub(super) async fn read(
+///
+/// # Errors
+/// If it exceeds `limits`, is truncated, is not what its headers declare, or has an encoding that is not
+/// supported; if there is no memory for it.
+pub async fn read(
     headers: &HeaderMap,
     payload: &mut Payload,
     limits: BodyLimits,

@@ -19,7 +19,11 @@ use tensorserve_tensor::error::Code;
 const MOST_PARTS: usize = 1024;
 
 /// Reads a whole form. What it takes is reserved in `budget`.
-pub(super) async fn read(
+///
+/// # Errors
+/// If it exceeds `limits`, is truncated or malformed, has too many parts, or is compressed; if there is
+/// no memory for it.
+pub async fn read(
     headers: &HeaderMap,
     payload: Payload,
     limits: BodyLimits,

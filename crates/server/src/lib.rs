@@ -35,7 +35,7 @@ use tensorserve_auth::Authenticator;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod api;
-mod body;
+pub mod body;
 mod builtin;
 mod calls;
 pub mod config;
@@ -45,7 +45,7 @@ mod deadline;
 mod drain;
 mod files;
 mod flow;
-mod form;
+pub mod form;
 mod frames;
 mod gate;
 mod grpc;

@@ -1,0 +1,213 @@
+//! Models that return their inputs. A decoder then meets every signature that a client can.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tensorserve_platform::{
+    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform,
+    RunOptions,
+};
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{
+    DType, ImageEncoding, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
+};
+
+/// The types of the models that have one input and one output; each is the name of a model.
+pub const DTYPES: [DType; 16] = [
+    DType::Float,
+    DType::Double,
+    DType::Half,
+    DType::BFloat16,
+    DType::Int8,
+    DType::Int16,
+    DType::Int32,
+    DType::Int64,
+    DType::UInt8,
+    DType::UInt16,
+    DType::UInt32,
+    DType::UInt64,
+    DType::Bool,
+    DType::String,
+    DType::Complex64,
+    DType::Complex128,
+];
+
+/// The model with two inputs.
+pub const TWO: &str = "two";
+
+/// The model that takes examples.
+pub const EXAMPLES: &str = "examples";
+
+/// The model that takes images.
+pub const IMAGES: &str = "images";
+
+/// A model of rows of eight numbers.
+pub const ROWS: &str = "rows";
+
+/// A model of records with a number and a text.
+pub const RECORDS: &str = "records";
+
+/// The names of all models.
+pub fn names() -> Vec<&'static str> {
+    let others = [TWO, EXAMPLES, IMAGES, ROWS, RECORDS];
+    DTYPES.iter().map(|dtype| dtype.name()).chain(others).collect()
+}
+
+/// A platform whose models have this input style.
+pub struct Echo(pub InputStyle);
+
+impl Echo {
+    fn takes(&self, model: &str) -> bool {
+        let style = match model {
+            ROWS => InputStyle::Rows,
+            RECORDS => InputStyle::Records,
+            _ => InputStyle::Tensors,
+        };
+        style == self.0
+    }
+}
+
+/// The name of the model at `path`, a folder of a version.
+fn model_of(path: &Path) -> &str {
+    let model = path.parent().and_then(Path::file_name);
+    model.and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+impl Platform for Echo {
+    fn name(&self) -> &'static str {
+        match self.0 {
+            InputStyle::Tensors => "tensorflow",
+            InputStyle::Rows => "xgboost",
+            InputStyle::Records => "pmml",
+        }
+    }
+
+    fn input_style(&self) -> InputStyle {
+        self.0
+    }
+
+    fn describe(&self) -> Result<String> {
+        Ok("echo".to_owned())
+    }
+
+    fn recognises(&self, place: &Place<'_>) -> bool {
+        place.has_file(&["echo"]) && self.takes(model_of(place.path()))
+    }
+
+    fn takes_threads(&self) -> bool {
+        false
+    }
+
+    fn check(&self, _: &Path) -> Completeness {
+        Completeness::Complete
+    }
+
+    fn inspect(&self, folder: &Path, _: &LoadOptions) -> Result<Inspection> {
+        let signatures = signatures(model_of(folder));
+        let written_by = String::new();
+        Ok(Inspection { signatures, written_by, bytes: 1, external_ops: Vec::new() })
+    }
+
+    fn load(&self, folder: &Path, _: &LoadOptions) -> Result<Loaded> {
+        let signatures = signatures(model_of(folder));
+        let executable = Arc::new(EchoExecutable(signatures.clone()));
+        let (bytes, external_ops) = (1, Vec::new());
+        Ok(Loaded { signatures, executable, bytes, marshalled_hooks: false, external_ops })
+    }
+}
+
+/// The signatures of the model `name`, sorted by name.
+fn signatures(name: &str) -> Vec<Signature> {
+    match name {
+        TWO => vec![echoing(&[("x", DType::Float, &[-1, 2]), ("y", DType::String, &[-1])])],
+        EXAMPLES => {
+            let classes =
+                specs(&[("classes", DType::String, &[-1, 2]), ("scores", DType::Float, &[-1, 2])]);
+            let numbers = specs(&[("outputs", DType::Float, &[-1, 1])]);
+            let examples = specs(&[("inputs", DType::String, &[-1])]);
+            vec![
+                named("regression", Signature::only(examples.clone(), numbers)),
+                Signature::only(examples, classes),
+            ]
+        }
+        IMAGES => {
+            let mut signature = echoing(&[("image", DType::String, &[-1])]);
+            signature.takes_images = true;
+            signature.images = ImageEncoding::Base64Url;
+            vec![signature]
+        }
+        ROWS => vec![Signature::only(
+            specs(&[("data", DType::Double, &[-1, 8])]),
+            specs(&[("result", DType::Double, &[-1, 8])]),
+        )],
+        RECORDS => {
+            let columns = [("number", DType::Double, &[-1][..]), ("text", DType::String, &[-1])];
+            let mut signature = echoing(&columns);
+            let zero = constant(DType::Double, Shape::vector(1)).ok();
+            signature.defaults.extend(zero.map(|zero| ("number".to_owned(), zero)));
+            vec![signature]
+        }
+        name => {
+            let dtype = DTYPES.into_iter().find(|dtype| dtype.name() == name);
+            vec![echoing(&[("x", dtype.unwrap_or(DType::Float), &[-1, -1])])]
+        }
+    }
+}
+
+/// A name, a type and sizes.
+type Declared<'d> = (&'d str, DType, &'d [i64]);
+
+fn specs(all: &[Declared<'_>]) -> Vec<TensorSpec> {
+    all.iter().map(|(name, dtype, sizes)| TensorSpec::new(*name, *dtype, sizes)).collect()
+}
+
+/// A signature with the same inputs and outputs.
+fn echoing(all: &[Declared<'_>]) -> Signature {
+    Signature::only(specs(all), specs(all))
+}
+
+fn named(name: &str, signature: Signature) -> Signature {
+    Signature { name: name.to_owned(), ..signature }
+}
+
+/// A tensor of zeros or empty strings.
+pub fn constant(dtype: DType, shape: Shape) -> Result<Tensor> {
+    let count = shape.elements()?;
+    if dtype == DType::String {
+        let mut strings = StringsBuilder::default();
+        (0..count).for_each(|_| strings.push(b""));
+        return Tensor::from_strings(shape, strings);
+    }
+    let size = dtype.size().unwrap_or(1);
+    let mut bytes = aligned_vec::<u8>(count * size);
+    bytes.resize(count * size, 0);
+    Tensor::numeric(dtype, shape, tensorserve_tensor::Buffer::new(Arc::new(bytes)))
+}
+
+/// Returns the inputs, or constants for outputs that have another type.
+struct EchoExecutable(Vec<Signature>);
+
+impl Executable for EchoExecutable {
+    fn run(&self, signature: usize, inputs: &[Tensor], _: RunOptions) -> Result<Vec<Tensor>> {
+        let signature = self.0.get(signature).ok_or_else(|| Error::internal("no signature"))?;
+        let rows = inputs.first().and_then(Tensor::rows).unwrap_or(1);
+        let mut outputs = Vec::new();
+        for (index, spec) in signature.outputs.iter().enumerate() {
+            let dtype = spec.dtype().unwrap_or(DType::Float);
+            let input = inputs.get(index).filter(|input| input.dtype() == dtype);
+            let is_same = signature.outputs.len() == signature.inputs.len();
+            outputs.push(match input.filter(|_| is_same) {
+                Some(input) => input.clone(),
+                None => constant(dtype, with_rows(spec, rows)?)?,
+            });
+        }
+        Ok(outputs)
+    }
+}
+
+/// The declared shape with `rows` rows, and 1 for every other size that is not declared.
+fn with_rows(spec: &TensorSpec, rows: usize) -> Result<Shape> {
+    let sizes = spec.shape.sizes().unwrap_or_default();
+    let dims: Vec<i64> = sizes.iter().map(|size| (*size).max(1)).collect();
+    Ok(Shape::new(&dims)?.with_rows(rows))
+}

@@ -1,0 +1,169 @@
+//! Requests over HTTP: payloads, heads and forms, through the routes of a whole server.
+
+use actix_web::dev::Payload;
+use actix_web::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use tensorserve_protocol::{Body, JSON, Reply, RequestHead};
+use tensorserve_server::body::{self, BodyLimits};
+use tensorserve_server::form;
+use tensorserve_tensor::budget::{self, RequestBudget};
+
+use super::echo::{DTYPES, EXAMPLES, IMAGES, RECORDS, ROWS, TWO};
+use super::server::{HeaderList, MAX_BODY_BYTES, MODES, server, wait};
+use super::target::{selected, split};
+
+const LIMITS: BodyLimits =
+    BodyLimits { bytes: MAX_BODY_BYTES, time: std::time::Duration::from_secs(10) };
+
+/// The boundary of the forms.
+const BOUNDARY: &str = "b";
+
+/// `:predict` with JSON. The first byte selects model and compatibility mode.
+pub fn predict(input: &[u8]) {
+    let Some((first, body)) = selected(input) else { return };
+    let models: Vec<&str> = DTYPES.iter().map(|dtype| dtype.name()).chain([TWO]).collect();
+    let model = models[first % models.len()];
+    let target = format!("/v1/models/{model}:predict");
+    // TensorFlow Serving's routes are the same in the other modes.
+    let mode = first / models.len() % 2;
+    let reply = server(mode).post(&target, Vec::new(), body);
+    check(&reply.expect("a route"));
+}
+
+/// `:classify` and `:regress` with JSON. The first byte selects one.
+pub fn classify(input: &[u8]) {
+    let Some((first, body)) = selected(input) else { return };
+    let method = ["classify", "regress"][first % 2];
+    let target = format!("/v1/models/{EXAMPLES}:{method}");
+    let reply = server(0).post(&target, Vec::new(), body);
+    check(&reply.expect("a route"));
+}
+
+/// `/invocations`: headers, a blank line, and a payload in any format. The first byte selects the
+/// compatibility mode.
+pub fn invocations(input: &[u8]) {
+    let Some((first, rest)) = selected(input) else { return };
+    let (head, body) = split(rest, b"\n\n");
+    let headers = headers(head);
+    let reply = server(first % 3).post("/invocations", headers, body);
+    check(&reply.expect("a route"));
+}
+
+/// The body of Simple TensorFlow Serving's `POST /`. The first byte selects the model.
+pub fn simple(input: &[u8]) {
+    let Some((first, data)) = selected(input) else { return };
+    let others = [TWO, EXAMPLES, IMAGES, ROWS, RECORDS];
+    let models: Vec<&str> = DTYPES.iter().map(|dtype| dtype.name()).chain(others).collect();
+    let model = models[first % models.len()];
+    let body = [format!("{{\"model_name\": {model:?}, ").as_bytes(), data].concat();
+    let json = vec![("content-type".to_owned(), JSON.to_owned())];
+    let reply = server(MODES - 1).post("/", json, &body);
+    check(&reply.expect("a route"));
+}
+
+/// Any request that changes nothing: a request line, headers, a blank line, and a payload. The first
+/// byte selects the compatibility mode.
+pub fn routes(input: &[u8]) {
+    let Some((first, rest)) = selected(input) else { return };
+    let (head, body) = split(rest, b"\n\n");
+    let (line, rest) = split(head, b"\n");
+    let (method, target) = split(line, b" ");
+    let (Ok(method), Ok(target)) = (std::str::from_utf8(method), std::str::from_utf8(target))
+    else {
+        return;
+    };
+    // What the HTTP library lets through.
+    let is_target = target.starts_with('/') && target.bytes().all(|byte| byte.is_ascii_graphic());
+    if !["GET", "HEAD", "POST"].contains(&method) || !is_target || changes(target) {
+        return;
+    }
+    let headers = HeaderList(headers(rest));
+    let head = RequestHead { method, target, headers: &headers };
+    let body = Body::Bytes(Bytes::copy_from_slice(body));
+    if let Some(reply) = server(first).answer(head, body) {
+        check(&reply);
+    }
+}
+
+/// Whether a request may change what a server does for later requests, or wait.
+fn changes(target: &str) -> bool {
+    let lower = target.to_ascii_lowercase();
+    ["/api/", "/models", "async", "/events", "/stream"].iter().any(|part| lower.contains(part))
+        && !lower.contains("/v1/models")
+}
+
+/// A form: its payload, and what Simple TensorFlow Serving makes of it.
+pub fn multipart(input: &[u8]) {
+    let mut head = HeaderMap::new();
+    let kind = format!("multipart/form-data; boundary={BOUNDARY}");
+    head.insert(CONTENT_TYPE, HeaderValue::from_str(&kind).expect("a header"));
+    let Ok(form) = wait(form::read(&head, payload(input), LIMITS, &budget())) else { return };
+    let sum: usize = form.parts.iter().map(|(name, content)| name.len() + content.len()).sum();
+    assert!(sum <= input.len(), "the parts have {sum} bytes");
+    let headers = HeaderList(vec![("content-type".to_owned(), kind)]);
+    let head = RequestHead { method: "POST", target: "/run_image_inference", headers: &headers };
+    let reply = server(MODES - 1).answer(head, Body::Form(form));
+    check(&reply.expect("a route"));
+}
+
+/// A compressed payload.
+pub fn gzip(input: &[u8]) {
+    let mut head = HeaderMap::new();
+    head.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    if let Ok(inflated) = wait(body::read(&head, &mut payload(input), LIMITS, &budget())) {
+        assert!(inflated.len() <= MAX_BODY_BYTES, "{}", inflated.len());
+    }
+}
+
+/// The budget that the target runs in.
+fn budget() -> RequestBudget {
+    budget::current().expect("a budget")
+}
+
+/// A payload that arrives in two pieces.
+fn payload(bytes: &[u8]) -> Payload {
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    let pieces = [first, second].map(|piece| Ok(Bytes::copy_from_slice(piece)));
+    Payload::Stream { payload: futures_util::stream::iter(pieces).boxed_local() }
+}
+
+/// The headers in lines `name: value`. Lines that HTTP does not allow are left out.
+fn headers(text: &[u8]) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        let (name, value) = split(line, b":");
+        let value = HeaderValue::from_bytes(value.trim_ascii());
+        let (Ok(name), Ok(value)) = (std::str::from_utf8(name), value) else { continue };
+        if let Ok(value) = value.to_str() {
+            all.push((name.to_ascii_lowercase(), value.to_owned()));
+        }
+    }
+    all
+}
+
+/// Checks that a response can be sent, and that JSON is JSON.
+fn check(reply: &Reply) {
+    assert!((200..600).contains(&reply.status), "status {}", reply.status);
+    assert!(reply.status != 500, "{:?}", reply.error);
+    let values = reply.headers.iter().map(|(_, value)| value.as_str());
+    for value in values.chain([reply.content_type.as_ref()]) {
+        assert!(HeaderValue::from_str(value).is_ok(), "{value:?} is not a header's value");
+    }
+    if reply.content_type == JSON && reply.more.is_none() {
+        check_json(&reply.body);
+    }
+}
+
+/// Checks a JSON body. TensorFlow Serving's has words for numbers that are not finite, and strings
+/// that are not text.
+fn check_json(body: &[u8]) {
+    let Ok(text) = std::str::from_utf8(body) else { return };
+    if text.is_empty() || ["NaN", "Infinity"].iter().any(|word| text.contains(word)) {
+        return;
+    }
+    if let Err(error) = serde_json::from_str::<serde_json::Value>(text) {
+        let error = error.to_string();
+        assert!(error.contains("recursion limit"), "{error}: {text}");
+    }
+}

@@ -1,0 +1,187 @@
+//! Model files. What can be loaded is run, where a model has an evaluator of its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+
+use tensorserve_onnx::mxnet::MxNet;
+use tensorserve_onnx::{Onnx, OnnxConfig};
+use tensorserve_platform::{LoadOptions, Platform, RunOptions};
+use tensorserve_tabular::pickle::{self as pickles, PickleValue};
+use tensorserve_tabular::pmml::Pmml;
+use tensorserve_tabular::sklearn::ScikitLearn;
+use tensorserve_tabular::spark::Spark;
+use tensorserve_tabular::xgboost::XGBoost;
+use tensorserve_tensor::{Shape, Signature, Tensor};
+use tensorserve_tensorflow::{GpuConfig, TensorFlow, TensorFlowConfig};
+
+use super::echo::constant;
+use super::target::{selected, split, with_file, with_folder};
+
+/// The most bytes of a pickle when it is not compressed.
+const MAX_PICKLE_BYTES: usize = 1 << 20;
+
+/// The most elements of an input that a loaded model is run on.
+const MAX_INPUT_ELEMENTS: usize = 1 << 16;
+
+/// How deep a pickle's values are walked.
+const MAX_DEPTH: usize = 16;
+
+/// Separates the files of a model that has several.
+const SEPARATOR: &[u8] = b"\n----\n";
+
+/// Loads the model at `path`, and runs each of its signatures on zeros.
+fn load(platform: &dyn Platform, path: &Path) {
+    let options = LoadOptions::default();
+    let Ok(loaded) = platform.load(path, &options) else { return };
+    for (index, signature) in loaded.signatures.iter().enumerate() {
+        let Some(inputs) = zeros(signature) else { continue };
+        let Ok(outputs) = loaded.executable.run(index, &inputs, RunOptions::default()) else {
+            continue;
+        };
+        assert_eq!(outputs.len(), signature.outputs.len());
+        for (output, spec) in outputs.iter().zip(&signature.outputs) {
+            assert_eq!(Some(output.dtype()), spec.dtype(), "{}", spec.alias);
+        }
+    }
+}
+
+/// An input for each of a signature's, with two rows.
+fn zeros(signature: &Signature) -> Option<Vec<Tensor>> {
+    let mut inputs = Vec::new();
+    for spec in &signature.inputs {
+        let sizes = spec.shape.sizes()?;
+        let dims: Vec<i64> = sizes.iter().map(|size| if *size < 0 { 2 } else { *size }).collect();
+        let shape = Shape::new(&dims).ok()?;
+        if shape.elements().ok()? > MAX_INPUT_ELEMENTS {
+            return None;
+        }
+        inputs.push(constant(spec.dtype()?, shape).ok()?);
+    }
+    Some(inputs)
+}
+
+/// A pickle or a joblib file, whose values are read.
+pub fn pickle(file: &[u8]) {
+    if let Ok(pickle) = pickles::read(file.to_vec(), MAX_PICKLE_BYTES) {
+        walk(pickle.root(), MAX_DEPTH, &mut 10_000);
+    }
+}
+
+/// Reads every value, as far as depth and `budget` allow.
+fn walk(value: PickleValue<'_>, depth: usize, budget: &mut usize) {
+    if depth == 0 || *budget == 0 {
+        return;
+    }
+    *budget -= 1;
+    let _ = (value.type_name(), value.bool(), value.int(), value.float(), value.text());
+    let _ = (value.bytes(), value.class(), value.description(), value.class_name());
+    if let Some(array) = value.array() {
+        let _ = (array.f64s(), array.i64s(), array.strings(), array.kind(), array.shape());
+        for field in array.dtype().fields() {
+            let _ = array.field(field).and_then(|field| field.f64s());
+        }
+    }
+    let items = value.items().unwrap_or_default();
+    items.into_iter().chain(value.arguments()).for_each(|item| walk(item, depth - 1, budget));
+    for (key, entry) in value.entries() {
+        walk(key, depth - 1, budget);
+        walk(entry, depth - 1, budget);
+    }
+}
+
+/// scikit-learn's estimators.
+pub fn sklearn(file: &[u8]) {
+    with_file("model.pkl", file, |path| load(&ScikitLearn, path));
+}
+
+/// XGBoost's formats: JSON, UBJSON, binary, and pickles.
+pub fn xgboost(file: &[u8]) {
+    with_file("model.xgb", file, |path| load(&XGBoost, path));
+}
+
+/// PMML.
+pub fn pmml(file: &[u8]) {
+    with_file("model.pmml", file, |path| load(&Pmml, path));
+}
+
+/// Spark: a model's metadata, a line of dashes, and its Parquet file.
+pub fn spark(input: &[u8]) {
+    let (metadata, data) = split(input, SEPARATOR);
+    with_folder(|folder| {
+        write(folder, "spark/metadata/part-00000", metadata);
+        write(folder, "spark/data/part-00000.parquet", data);
+        load(&Spark, &folder.join("spark"));
+    });
+}
+
+fn write(folder: &Path, name: &str, content: &[u8]) {
+    let path = folder.join(name);
+    fs::create_dir_all(path.parent().unwrap_or(folder)).expect("created");
+    fs::write(path, content).expect("written");
+}
+
+/// The `onnx` platform without a library: a load ends before the model reaches the runtime.
+static ONNX: LazyLock<Arc<Onnx>> = LazyLock::new(|| {
+    let library = Some(PathBuf::from("/no/such/library"));
+    Arc::new(Onnx::new(OnnxConfig { library, ..OnnxConfig::default() }))
+});
+
+/// ONNX models: signatures, weight files, and the upgrade of old models.
+pub fn onnx(file: &[u8]) {
+    with_file("model.onnx", file, |path| {
+        let _ = ONNX.check(path);
+        let _ = ONNX.inspect(path, &LoadOptions::default());
+        assert!(ONNX.load(path, &LoadOptions::default()).is_err());
+    });
+}
+
+/// An MXNet checkpoint: symbol, parameters and signature, separated by lines of dashes.
+pub fn mxnet(input: &[u8]) {
+    let (symbol, rest) = split(input, SEPARATOR);
+    let (signature, params) = split(rest, SEPARATOR);
+    with_folder(|folder| {
+        write(folder, "mxnet/m-symbol.json", symbol);
+        write(folder, "mxnet/m-0000.params", params);
+        let file = folder.join("mxnet/m-signature.json");
+        match signature.is_empty() {
+            true => drop(fs::remove_file(file)),
+            false => write(folder, "mxnet/m-signature.json", signature),
+        }
+        let platform = MxNet::new(Arc::clone(&ONNX));
+        let _ = platform.inspect(&folder.join("mxnet"), &LoadOptions::default());
+        assert!(platform.load(&folder.join("mxnet"), &LoadOptions::default()).is_err());
+    });
+}
+
+/// A SavedModel: its graph, a line of dashes, and the index of its variables. The first byte selects
+/// the tags.
+pub fn saved_model(input: &[u8]) {
+    static TENSORFLOW: LazyLock<TensorFlow> = LazyLock::new(|| {
+        TensorFlow::new(TensorFlowConfig {
+            library: Some(PathBuf::from("/no/such/library")),
+            search: Vec::new(),
+            custom_ops: Vec::new(),
+            log_level: None,
+            intra_op_threads: 0,
+            inter_op_threads: 0,
+            gpu: GpuConfig {
+                memory_fraction: 0.0,
+                allow_growth: false,
+                visible_devices: String::new(),
+            },
+        })
+    });
+    let Some((first, rest)) = selected(input) else { return };
+    let (graph, index) = split(rest, SEPARATOR);
+    let tags = ["serve", "serve,gpu", ""][first % 3];
+    let tags = tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
+    let options = LoadOptions { tags, ..LoadOptions::default() };
+    with_folder(|folder| {
+        write(folder, "saved_model/saved_model.pb", graph);
+        write(folder, "saved_model/variables/variables.index", index);
+        let path = folder.join("saved_model");
+        let _ = TENSORFLOW.check(&path);
+        let _ = TENSORFLOW.inspect(&path, &options);
+    });
+}

@@ -1,0 +1,102 @@
+//! Runs each fuzz target on its corpus, `fuzz/corpus/TARGET`, without libFuzzer: what fuzzing has found
+//! stays found. See "Fuzzing" in CONTRIBUTING.md.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::fs;
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+#[path = "../fuzz/src/lib.rs"]
+mod fuzz;
+
+use self::fuzz::{TARGETS, Target};
+
+/// The most time for one input, in a build without optimization.
+const MAX_TIME: Duration = Duration::from_secs(10);
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(name)
+}
+
+/// The names of the entries of a folder, without their endings.
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let stem = |path: PathBuf| path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
+    entries.map(|entry| stem(entry.expect("an entry").path()).expect("a name")).collect()
+}
+
+thread_local! {
+    static PANICKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes panics, also those that the server catches.
+fn note_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let previous = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            PANICKED.set(true);
+            previous(info);
+        }));
+    });
+}
+
+fn replay(target: &Target) {
+    note_panics();
+    let corpus = folder("corpus").join(target.name);
+    let mut inputs: Vec<PathBuf> = fs::read_dir(&corpus)
+        .expect("a corpus")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    inputs.sort();
+    assert!(!inputs.is_empty(), "{} is empty", corpus.display());
+    let mut failures = Vec::new();
+    for path in inputs {
+        let input = fs::read(&path).expect("readable");
+        let started = Instant::now();
+        PANICKED.set(false);
+        let _ = panic::catch_unwind(|| target.check(&input));
+        let took = started.elapsed();
+        if PANICKED.get() || took > MAX_TIME {
+            failures.push(format!("{} ({took:?})", path.display()));
+        }
+    }
+    assert!(failures.is_empty(), "{}: {failures:#?}", target.name);
+}
+
+macro_rules! replay {
+    ($($target:ident)*) => {
+        $(#[test]
+        fn $target() {
+            replay(&fuzz::$target);
+        })*
+
+        #[test]
+        fn every_target_is_replayed() {
+            let replayed: BTreeSet<String> = [$(stringify!($target).to_owned()),*].into();
+            let all: BTreeSet<String> = TARGETS.iter().map(|target| target.name.to_owned()).collect();
+            assert_eq!(replayed, all);
+            assert_eq!(names(&folder("corpus")), all, "fuzz/corpus");
+            assert_eq!(names(&folder("fuzz_targets")), all, "fuzz/fuzz_targets");
+        }
+    };
+}
+
+replay! {
+    json json_tensor npy csv base64 tfrecord event_stream
+    predict classify invocations simple routes multipart gzip
+    request_messages tensor_proto text_proto warm_up
+    pickle sklearn xgboost pmml spark onnx mxnet saved_model
+    archive images steps settings model_list users
+}
