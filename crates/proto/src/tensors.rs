@@ -50,7 +50,7 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
     let size = dtype.size().unwrap_or(1);
     if count.saturating_sub(given).saturating_mul(size) > MAX_REPEATED_BYTES {
         return Err(Error::invalid(format!(
-            "shape {shape:?} has far more elements than there are values, {given}: send all values"
+            "shape {shape:?} is too large for its values: {given} are given; send all of them"
         )));
     }
     budget::reserve(count.saturating_mul(size))?;

@@ -1,6 +1,7 @@
 """The models: becoming ready, failing, filtering, opening; and names that are markup."""
 
 import os
+import re
 import shutil
 import unittest
 
@@ -39,7 +40,10 @@ class Overview(PageTest):
         expect(self.page.locator("#version")).to_have_text(status["version"])
         expect(self.page.locator("#uptime")).to_contain_text("up ")
         expect(self.page.locator("#facts")).to_contain_text(status["runtimes"][0])
-        expect(self.page.locator("#tiles")).to_contain_text(f"of {status['cores']} core")
+        tiles = self.page.locator("#tiles")
+        expect(tiles).to_contain_text(f"of {status['cores']} core")
+        # Requests in flight with the memory that they hold.
+        expect(tiles).to_contain_text(re.compile(r"\d+ queued, [\d.]+ \w+ of [\d.]+ \w+"))
         expect(self.page.locator("#connection")).to_have_attribute("data-state", "live")
 
     def test_rows_open_and_show_the_signature(self):

@@ -78,6 +78,10 @@ struct ServerView {
     in_flight: i64,
     /// Requests in the batch queues.
     queued: usize,
+    /// Memory that requests in flight hold: bodies, tensors and responses.
+    request_memory_bytes: usize,
+    /// The limit of it, `max_request_memory`.
+    request_memory_limit_bytes: usize,
     /// Open HTTP connections.
     connections: usize,
     /// Resident memory of the process.
@@ -220,6 +224,8 @@ impl ConsoleState {
             draining: engine.is_draining(),
             in_flight: engine.metrics().in_flight_count(),
             queued,
+            request_memory_bytes: engine.request_memory().used(),
+            request_memory_limit_bytes: engine.request_memory().limit(),
             connections: (self.host.connections)(),
             memory_bytes: load.map(|load| load.memory),
             memory_limit_bytes: facts.memory_limit,

@@ -86,7 +86,8 @@ function figures() {
 	const [p50, unit] = split(millis(server.p50_ms));
 	setTile("latency", p50, unit, `p99 ${millis(server.p99_ms)}`);
 	setTile("errors", number(server.errors_per_second), "/s", `${percent(share(server))} of requests`);
-	setTile("flight", number(server.in_flight), "", `${number(server.queued)} queued`);
+	const held = `${bytes(server.request_memory_bytes)} of ${bytes(server.request_memory_limit_bytes)}`;
+	setTile("flight", number(server.in_flight), "", `${number(server.queued)} queued, ${held}`);
 	const [size, of] = split(bytes(server.memory_bytes));
 	const limit = server.memory_limit_bytes ?? server.machine_memory_bytes;
 	setTile("memory", size, of, `of ${bytes(limit)}${server.memory_limit_bytes ? " limit" : ""}`);
