@@ -128,6 +128,16 @@ fn at_rest(process: &Process) -> Holds {
 fn reloads_under_load_lose_nothing_and_keep_nothing() {
     let reloads = std::env::var("TENSORSERVE_TEST_RELOADS").ok();
     let reloads: u64 = reloads.map_or(2000, |n| n.parse().expect("a number"));
+    // A probe takes much longer than the load of such a small model.
+    reloads_under_load(reloads, &["--load-probe", "false"]);
+}
+
+#[test]
+fn reloads_with_probes_lose_nothing_and_keep_nothing() {
+    reloads_under_load(SETTLED + 20, &[]);
+}
+
+fn reloads_under_load(reloads: u64, options: &[&str]) {
     assert!(reloads > SETTLED, "memory is compared with reload {SETTLED}");
     let root = tempfile::tempdir().expect("temporary directory");
     let folder = root.path().join("m");
@@ -140,7 +150,7 @@ fn reloads_under_load_lose_nothing_and_keep_nothing() {
             path
         })
         .collect();
-    let process = Process::serve(&folder, &["--poll-interval", "10ms"]);
+    let process = Process::serve(&folder, &[&["--poll-interval", "10ms"], options].concat());
     // Files older than a few seconds do not count as a copy in progress, and load at once.
     let written = SystemTime::now();
     while written.elapsed().is_ok_and(|age| age < Duration::from_millis(3100)) {

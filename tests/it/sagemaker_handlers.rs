@@ -407,6 +407,8 @@ fn killed_processes_cost_only_their_requests() {
     let code = code.path().to_str().expect("UTF-8");
     let model = project("models/half_plus_two");
     let options = ["--code", code, "--handler-workers", "4", "--handler-threads", "1"];
+    // Without a probe host, all children are workers.
+    let options = [&options[..], &["--load-probe", "false"]].concat();
     let process = Process::serve(&model, &options);
     let (address, server) = (process.address, process.id());
     let ask = |client: &mut Client| {
@@ -498,7 +500,8 @@ fn a_stop_ends_the_processes() {
     let model = project("models/half_plus_two");
     let mut process = Process::serve(&model, &["--code", code, "--handler-workers", "3"]);
     let workers = children(process.id());
-    assert_eq!(workers.len(), 3);
+    // The workers, and the host of load probes.
+    assert_eq!(workers.len(), 4);
     process.signal("TERM");
     assert!(process.wait().success());
     let is_there = |(number, _): &&(u32, char)| Path::new(&format!("/proc/{number}")).exists();
