@@ -70,15 +70,24 @@ const EXPECTED_GROWTH: usize = 2;
 const MEMORY_PATIENCE: Duration = Duration::from_millis(250);
 const MEMORY_POLL: Duration = Duration::from_millis(10);
 
-/// Repeats `attempt` for a while if the server has no memory for the request now.
+/// Makes `attempt`, and repeats it for a while if the server has no memory for the request now.
 pub(super) async fn with_patience(attempt: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
-    let mut outcome = attempt();
-    let end = Instant::now() + MEMORY_PATIENCE;
-    while outcome.as_ref().is_err_and(Error::is_overload) && Instant::now() < end {
-        tokio::time::sleep(MEMORY_POLL).await;
-        outcome = attempt();
+    match attempt() {
+        // Boxed: it would make the future of every request larger.
+        Err(error) if error.is_overload() => Box::pin(repeated(attempt)).await,
+        outcome => outcome,
     }
-    outcome
+}
+
+async fn repeated(attempt: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+    let end = Instant::now() + MEMORY_PATIENCE;
+    loop {
+        tokio::time::sleep(MEMORY_POLL).await;
+        let outcome = attempt();
+        if !outcome.as_ref().is_err_and(Error::is_overload) || Instant::now() >= end {
+            return outcome;
+        }
+    }
 }
 
 /// Reads a whole body, and decompresses it if necessary. What it takes is reserved in `budget`.

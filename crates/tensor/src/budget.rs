@@ -84,14 +84,25 @@ impl MemoryBudget {
         if !self.take(INITIAL, self.0.limit) {
             return Err(self.refuse(INITIAL));
         }
-        Ok(RequestBudget(Arc::new(RequestAccount {
+        Ok(self.begun())
+    }
+
+    /// The same even if all memory is in use: for probes of the server's health.
+    #[must_use]
+    pub fn request_beyond_limit(&self) -> RequestBudget {
+        self.0.used.fetch_add(INITIAL, Relaxed);
+        self.begun()
+    }
+
+    fn begun(&self) -> RequestBudget {
+        RequestBudget(Arc::new(RequestAccount {
             server: self.clone(),
             began: Instant::now(),
             held: AtomicUsize::new(INITIAL),
             reserved: AtomicUsize::new(0),
             deadline: AtomicU64::new(u64::MAX),
             abandoned: AtomicBool::new(false),
-        })))
+        }))
     }
 
     /// The most that one request can ever hold.
@@ -266,6 +277,15 @@ pub fn reserve(bytes: usize) -> Result<()> {
     CURRENT.with_borrow(|current| current.as_ref().map_or(Ok(()), |budget| budget.reserve(bytes)))
 }
 
+/// Sets the deadline of the request that this thread works for.
+pub fn set_deadline(deadline: Instant) {
+    CURRENT.with_borrow(|current| {
+        if let Some(budget) = current {
+            budget.set_deadline(deadline);
+        }
+    });
+}
+
 /// Reserves memory for what the capacity of `out` has to grow by to take `more` bytes, and grows it.
 /// Encoders call it before each row or string.
 ///
@@ -278,15 +298,23 @@ pub fn grow(out: &mut Vec<u8>, more: usize) -> Result<()> {
 
 #[cold]
 fn grow_by(out: &mut Vec<u8>, more: usize) -> Result<()> {
-    check()?;
-    let wanted = more.max(out.capacity().min(MAX_GROWTH));
+    if out.len() >= CHECKED_GROWTH {
+        check()?;
+    }
+    let wanted = more.max(out.capacity().clamp(MIN_GROWTH, MAX_GROWTH));
     reserve(out.len().saturating_add(wanted).saturating_sub(out.capacity()))?;
     out.reserve_exact(wanted);
     Ok(())
 }
 
-/// A buffer doubles until it grows by this much.
-const MAX_GROWTH: usize = 64 << 20;
+/// A buffer doubles until it grows by this much: writing as much takes less than 100 ms.
+const MAX_GROWTH: usize = 16 << 20;
+
+/// A buffer grows by at least this much.
+const MIN_GROWTH: usize = 512;
+
+/// The deadline is looked at when a buffer has reached this size.
+const CHECKED_GROWTH: usize = 64 << 10;
 
 /// Whether work for the request that this thread works for is still of use.
 ///
@@ -426,6 +454,15 @@ mod tests {
         assert_eq!(server.refused(), 3);
         drop(first);
         second.reserve(5 << 20).expect("fits now");
+    }
+
+    #[test]
+    fn probes_are_answered_when_all_memory_is_in_use() {
+        let server = MemoryBudget::new(INITIAL);
+        let _request = server.request().expect("one");
+        assert!(server.request().expect_err("full").is_overload());
+        drop(server.request_beyond_limit());
+        assert_eq!(server.used(), INITIAL);
     }
 
     #[test]

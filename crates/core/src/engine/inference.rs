@@ -354,8 +354,8 @@ impl Runner<'_> {
 
     /// Work of this request's budget ends at the deadline of its call.
     fn set_deadline(&self) {
-        if let (Runner::Queue(_, call), Some(budget)) = (self, budget::current()) {
-            budget.set_deadline(call.deadline);
+        if let Runner::Queue(_, call) = self {
+            budget::set_deadline(call.deadline);
         }
     }
 

@@ -9,6 +9,9 @@ use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Tensor, TensorSpec};
 
+/// Enough bytes for most responses.
+const SMALL_RESPONSE: usize = 256;
+
 /// Enough bytes for a number, or for what is between two values.
 const FRAME: usize = 64;
 
@@ -33,7 +36,7 @@ pub(super) fn outputs(
     if exact {
         named.iter().try_for_each(|(_, tensor)| check_type(tensor))?;
     }
-    let mut out = Vec::with_capacity(64);
+    let mut out = Vec::with_capacity(SMALL_RESPONSE);
     match format {
         TfsFormat::Row => rows(&named, &mut out)?,
         TfsFormat::Column => columns(&named, &mut out)?,

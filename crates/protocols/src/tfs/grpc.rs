@@ -241,7 +241,7 @@ fn missing_input(
 /// `PredictionService.GetModelMetadata`.
 ///
 /// # Errors
-/// [`Code::InvalidArgument`](tensorserve_tensor::error::Code::InvalidArgument) for any field but
+/// [`Code::InvalidArgument`] for any field but
 /// `signature_def`, and the errors of resolving the model.
 pub fn metadata(
     engine: &Engine,
