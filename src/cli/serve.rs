@@ -54,10 +54,7 @@ pub(super) fn serve(
     os::limit_malloc_arenas(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
     let platforms = platforms::built_in(config);
     let runtimes = runtimes(&platforms, &config.repository.sources)?;
-    let platforms = match &config.probe {
-        Some(probe) => probed(platforms, probe),
-        None => platforms,
-    };
+    let platforms = probed(platforms, &config.probe);
     let server = Server::start(config, platforms)?;
     then(&server)?;
     let report = Report {

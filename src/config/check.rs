@@ -15,9 +15,9 @@ use super::units::{Bytes, List, Port, Span};
 use super::written::{Mistakes, Origins};
 use super::{
     AdminAccess, AuthConfig, BatchConfig, BatchMode, BatchParameters, BatcherConfig, Config, Cors,
-    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, ProbeConfig, ProtocolsConfig,
-    RepositoryConfig, SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig,
-    TfsConfig, VersionPolicy, VersionTransition, WorkersConfig,
+    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, ProtocolsConfig, RepositoryConfig,
+    SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TfsConfig,
+    VersionPolicy, VersionTransition, WorkersConfig,
 };
 #[cfg(feature = "tensorflow")]
 use super::{GpuConfig, TensorFlowConfig};
@@ -97,11 +97,14 @@ impl Check {
             let why = "http_port and grpc_port are both off; set at least one of them";
             self.clash(&["http_port", "grpc_port"], why);
         }
+        let repository = self.repository(settings);
+        let isolates = repository.common.isolated
+            || repository.sources.iter().any(|source| source.model.isolated);
         Config {
             protocols: self.protocols(server, http.max_body_bytes),
             http,
             grpc,
-            repository: self.repository(settings),
+            repository,
             auth: server.auth_file.clone().map(AuthConfig::File),
             batching: BatcherConfig {
                 threads: self.at_least_one("num_batch_threads", server.num_batch_threads, cores),
@@ -115,7 +118,7 @@ impl Check {
                 search: environment.library_directories("onnxruntime"),
                 intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
             },
-            probe: self.probe(server, environment),
+            probe: self.probe(server, environment, isolates),
             workers: self.workers(server, environment, cores),
             max_request_memory: self.max_request_memory(server.max_request_memory),
             shutdown: ShutdownConfig {
@@ -313,6 +316,7 @@ impl Check {
                 deny: self.ops("deny_ops", each.deny_ops.as_ref()),
                 allow: self.ops("allow_ops", each.allow_ops.as_ref()),
             },
+            isolated: self.isolated(each),
             labels: Default::default(),
             images,
             warm_up: each.warm_up.unwrap_or(true),
@@ -322,19 +326,6 @@ impl Check {
             batching_file: false,
             code: each.code.clone(),
         }
-    }
-
-    fn probe(&mut self, server: &ServerSettings, environment: &Environment) -> Option<ProbeConfig> {
-        let memory = server.load_probe_memory.map(|Bytes(size)| size);
-        let memory = memory.map(|size| self.at_least_one("load_probe_memory", Some(size), 1));
-        let cache = || environment.cache_directory().join("probes");
-        let config = ProbeConfig {
-            memory_limit: memory.and_then(|size| u64::try_from(size).ok()),
-            timeout: self.some_time("load_probe_timeout", server.load_probe_timeout, 600),
-            cache: server.load_probe_cache.clone().unwrap_or_else(cache),
-            gpu: server.load_probe_gpu.unwrap_or(false),
-        };
-        server.load_probe.unwrap_or(true).then_some(config)
     }
 
     /// The entries of `deny_ops` or `allow_ops`.
@@ -459,14 +450,19 @@ impl Check {
         }
     }
 
-    fn at_least_one(&mut self, name: &str, value: Option<usize>, default: usize) -> usize {
+    pub(super) fn at_least_one(
+        &mut self,
+        name: &str,
+        value: Option<usize>,
+        default: usize,
+    ) -> usize {
         if value == Some(0) {
             self.wrong(name, "must be at least 1");
         }
         value.unwrap_or(default)
     }
 
-    fn some_time(&mut self, name: &str, value: Option<Span>, default: u64) -> Duration {
+    pub(super) fn some_time(&mut self, name: &str, value: Option<Span>, default: u64) -> Duration {
         let value = span(value, Duration::from_secs(default));
         if value.is_zero() {
             self.wrong(name, "must be more than 0");

@@ -353,6 +353,10 @@ settings! {
         /// [default: none]
         #[arg(value_name = "LIST")]
         allow_ops: List<String>,
+        /// Where the models run: none for the server's own process, process for a child process per
+        /// version, which is started again if it crashes [default: none]
+        #[arg(value_name = "KIND", value_parser = AsWritten(&["none", "process"]))]
+        isolation: String,
         /// How uploaded images are passed to the model: raw bytes, URL-safe base64, or auto to
         /// choose by the graph [default: auto]
         #[arg(value_name = "KIND", value_parser = AsWritten(&["auto", "raw", "base64"]))]

@@ -33,6 +33,7 @@ mod groups;
 mod memory;
 pub mod model_server;
 mod platforms;
+mod processes;
 pub mod sagemaker;
 mod settings;
 pub mod simple;
@@ -67,8 +68,8 @@ pub struct Config {
     /// ONNX Runtime.
     #[cfg(feature = "onnx")]
     pub onnx: OnnxConfig,
-    /// How versions are probed before they are loaded; `None` if they are not.
-    pub probe: Option<ProbeConfig>,
+    /// How versions are probed before they are loaded, and whether some models are isolated.
+    pub probe: ProbeConfig,
     /// Python processes that run models' handlers.
     pub workers: WorkersConfig,
     /// The memory that all requests may use together, in bytes.

@@ -37,6 +37,7 @@ mod digits;
 mod entry_points;
 mod external_ops;
 mod https;
+mod isolation;
 mod lifecycle;
 mod live_batching;
 mod load_probe;

@@ -93,6 +93,8 @@ pub struct ModelConfig {
     pub tags: Vec<String>,
     /// The operations that it may have.
     pub ops: OpPolicy,
+    /// Run it in a process of its own.
+    pub isolated: bool,
     /// Names for versions.
     pub labels: BTreeMap<String, i64>,
     /// How uploaded images are passed to the model.
@@ -352,6 +354,7 @@ impl Default for ModelConfig {
             transition: VersionTransition::AvailabilityPreserving,
             tags: vec!["serve".to_owned()],
             ops: OpPolicy::default(),
+            isolated: false,
             labels: BTreeMap::new(),
             images: Images::Auto,
             warm_up: true,

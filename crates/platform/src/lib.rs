@@ -161,6 +161,9 @@ pub struct LoadOptions {
     pub images: Option<tensorserve_tensor::ImageEncoding>,
     /// The operations that the model may have. Only TensorFlow's graphs are checked.
     pub ops: OpPolicy,
+    /// Run the model in a process of its own, which messages call by this name. Platforms ignore it:
+    /// the crate `probe` wraps them.
+    pub isolated_as: Option<String>,
 }
 
 impl Default for LoadOptions {
@@ -170,6 +173,7 @@ impl Default for LoadOptions {
             threads: 0,
             images: None,
             ops: OpPolicy::default(),
+            isolated_as: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use tensorserve_os::fork::{fork, ignore_ended_children, start_session};
 use tensorserve_platform::Platforms;
 
 use crate::messages::{ProbeOutcome, ProbeReport, ProbeRequest};
-use crate::{ProbeConfig, monitor};
+use crate::{ProbeConfig, descriptors, isolation, monitor};
 
 /// The longest message in bytes.
 pub(crate) const LONGEST_MESSAGE: usize = 64 << 10;
@@ -17,21 +17,28 @@ pub(crate) fn serve(socket: &UnixDatagram, platforms: &Platforms, config: &Probe
     ignore_ended_children(true);
     let mut message = vec![0; LONGEST_MESSAGE];
     loop {
-        let Ok(length) = socket.recv(&mut message) else {
+        let Ok((length, files)) = descriptors::receive(socket, &mut message) else {
             return 1;
         };
         let text = message.get(..length).unwrap_or_default();
         let Ok(request) = serde_json::from_slice::<ProbeRequest>(text) else {
             continue;
         };
+        let is_isolated = request.isolated;
+        let mut files = Some(files);
         let monitor = fork(|| {
             ignore_ended_children(false);
+            if is_isolated {
+                return isolation::keep(&request, platforms, files.take().unwrap_or_default());
+            }
             let outcome = monitor::probe(&request, platforms, config);
             i32::from(report(socket, request.id, outcome).is_err())
         });
         match monitor {
             // Ended children need no waiting for, and this one must outlive the value.
             Ok(monitor) => std::mem::forget(monitor),
+            // Without one, the channels of an isolated model close.
+            Err(_) if is_isolated => {}
             Err(error) => {
                 let why = format!("the process of the load probe cannot start: {error}");
                 let _ = report(socket, request.id, ProbeOutcome::Failed(why));

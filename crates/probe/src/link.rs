@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +15,9 @@ use tensorserve_os::fork::{ForkedProcess, fork};
 use tensorserve_platform::{LoadOptions, Platforms};
 use tensorserve_tensor::ImageEncoding;
 
-use crate::ProbeConfig;
 use crate::host::{self, LONGEST_MESSAGE};
 use crate::messages::{ProbeOutcome, ProbeReport, ProbeRequest};
+use crate::{ProbeConfig, descriptors};
 
 /// How often a waiting load looks whether the host still runs.
 const HOST_CHECK: Duration = Duration::from_millis(500);
@@ -65,7 +66,26 @@ impl HostLink {
         options: &LoadOptions,
     ) -> io::Result<ProbeOutcome> {
         self.reader_started.call_once(|| self.start_reader());
-        let request = ProbeRequest {
+        let request = self.request(platform, folder, options)?;
+        let (sender, outcome) = channel();
+        lock(&self.waiting).insert(request.id, sender);
+        let sent = self.send(&request, &[]);
+        let outcome = sent.and_then(|()| self.wait(&outcome));
+        lock(&self.waiting).remove(&request.id);
+        outcome
+    }
+
+    /// A request for a version.
+    ///
+    /// # Errors
+    /// If the folder's absolute path is unknown.
+    pub(crate) fn request(
+        &self,
+        platform: &str,
+        folder: &Path,
+        options: &LoadOptions,
+    ) -> io::Result<ProbeRequest> {
+        Ok(ProbeRequest {
             id: self.next.fetch_add(1, Ordering::Relaxed),
             platform: platform.to_owned(),
             folder: std::path::absolute(folder)?,
@@ -74,13 +94,21 @@ impl HostLink {
             deny_ops: options.ops.deny.clone(),
             allow_ops: options.ops.allow.clone(),
             base64_images: options.images.map(|images| images == ImageEncoding::Base64Url),
-        };
-        let (sender, outcome) = channel();
-        lock(&self.waiting).insert(request.id, sender);
-        let sent = self.socket.send(&serde_json::to_vec(&request)?);
-        let outcome = sent.and_then(|_| self.wait(&outcome));
-        lock(&self.waiting).remove(&request.id);
-        outcome
+            isolated: options.isolated_as.is_some(),
+        })
+    }
+
+    /// Sends the host a request, with files for the child.
+    ///
+    /// # Errors
+    /// If the host does not run.
+    pub(crate) fn send(&self, request: &ProbeRequest, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        descriptors::send(&self.socket, &serde_json::to_vec(request)?, files)
+    }
+
+    /// Time limit for loading and running a version in a child.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     fn wait(&self, outcome: &Receiver<ProbeOutcome>) -> io::Result<ProbeOutcome> {

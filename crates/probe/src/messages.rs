@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tensorserve_platform::{LoadOptions, OpPolicy};
 use tensorserve_tensor::ImageEncoding;
 
-/// A request to probe a version.
+/// A request to probe a version, or to keep it in a child process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ProbeRequest {
     /// Its number, for the report.
@@ -22,6 +22,8 @@ pub(crate) struct ProbeRequest {
     pub(crate) allow_ops: Vec<String>,
     /// Whether images are passed as base64; `None` detects it.
     pub(crate) base64_images: Option<bool>,
+    /// Whether the child stays and serves runs.
+    pub(crate) isolated: bool,
 }
 
 impl ProbeRequest {
@@ -32,6 +34,7 @@ impl ProbeRequest {
             threads: self.threads,
             images: self.base64_images.map(images),
             ops: OpPolicy { deny: self.deny_ops.clone(), allow: self.allow_ops.clone() },
+            isolated_as: None,
         }
     }
 }

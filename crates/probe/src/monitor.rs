@@ -186,7 +186,8 @@ fn is_killed(status: ExitStatus) -> bool {
     status.signal().and_then(signal_name) == Some("SIGKILL")
 }
 
-fn describe(status: ExitStatus) -> String {
+/// How a process has ended, as a predicate.
+pub(crate) fn describe(status: ExitStatus) -> String {
     match status.signal() {
         Some(signal) => match signal_name(signal) {
             Some(name) => format!("was ended by {name}"),

@@ -11,42 +11,48 @@ use tensorserve_platform::{
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
+use crate::isolated;
 use crate::link::HostLink;
 use crate::messages::ProbeOutcome;
 use crate::verdicts::{Verdict, Verdicts};
 
 pub(crate) struct ProbedPlatform {
     inner: Arc<dyn Platform>,
-    link: Arc<HostLink>,
-    verdicts: Arc<Verdicts>,
+    /// `None` if there is no probe host.
+    link: Option<Arc<HostLink>>,
+    /// `None` if versions are loaded without a probe.
+    verdicts: Option<Arc<Verdicts>>,
 }
 
 impl ProbedPlatform {
     pub(crate) fn new(
         inner: Arc<dyn Platform>,
-        link: Arc<HostLink>,
-        verdicts: Arc<Verdicts>,
+        link: Option<Arc<HostLink>>,
+        verdicts: Option<Arc<Verdicts>>,
     ) -> Self {
         ProbedPlatform { inner, link, verdicts }
     }
 
     /// The remembered verdict on a version, or that of a probe.
     fn verdict(&self, folder: &Path, options: &LoadOptions) -> Result<Verdict> {
+        let Some((link, verdicts)) = self.link.as_ref().zip(self.verdicts.as_ref()) else {
+            return Ok(Verdict::default());
+        };
         // Without a runtime or with unreadable files there is nothing to probe: the load reports it.
         let Ok(runtime) = self.inner.describe() else {
             return Ok(Verdict::default());
         };
-        let Ok(files) = self.verdicts.fingerprint(&*self.inner, &runtime, folder, options) else {
+        let Ok(files) = verdicts.fingerprint(&*self.inner, &runtime, folder, options) else {
             return Ok(Verdict::default());
         };
-        if let Some(known) = self.verdicts.known(&files) {
+        if let Some(known) = verdicts.known(&files) {
             return Ok(known);
         }
         let started = Instant::now();
-        let outcome = self.link.probe(self.inner.name(), folder, options);
+        let outcome = link.probe(self.inner.name(), folder, options);
         let verdict = judged(outcome, folder, started)?;
         if let Some(verdict) = verdict {
-            self.verdicts.remember(&files, verdict);
+            verdicts.remember(&files, verdict);
         }
         Ok(verdict.unwrap_or_default())
     }
@@ -129,6 +135,14 @@ impl Platform for ProbedPlatform {
     }
 
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded> {
+        if let Some(model) = &options.isolated_as {
+            let Some(link) = &self.link else {
+                let why = "isolation = \"process\" needs the process of the load probe, which starts \
+                           with the server if load_probe is true or a model is isolated; restart it";
+                return Err(Error::precondition(why));
+            };
+            return isolated::load(link, &*self.inner, folder, options, model);
+        }
         let verdict = self.verdict(folder, options)?;
         let mut loaded = self.inner.load(folder, options)?;
         if verdict.exact_shapes {

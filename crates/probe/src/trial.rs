@@ -68,7 +68,7 @@ fn stage_of(error: &Error) -> Option<Progress> {
 }
 
 /// Runs a signature on one row, and on two if it takes batches.
-fn run_declared(
+pub(crate) fn run_declared(
     executable: &dyn Executable,
     index: usize,
     signature: &Signature,

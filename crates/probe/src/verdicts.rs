@@ -98,7 +98,7 @@ impl Verdicts {
         let ops: Vec<_> = platform.custom_ops().into_iter().map(|library| library.path).collect();
         let (program, name, gpu) = (env!("CARGO_PKG_VERSION"), platform.name(), self.gpu);
         // The load checks the operations itself.
-        let LoadOptions { tags, threads: _, images, ops: _ } = options;
+        let LoadOptions { tags, threads: _, images, ops: _, isolated_as: _ } = options;
         format!("{program}\n{name}\n{runtime}\n{ops:?}\n{tags:?}\n{images:?}\n{gpu}\n")
     }
 
@@ -203,8 +203,14 @@ mod tests {
 
     fn verdicts(cache: &Path) -> Verdicts {
         let timeout = Duration::from_secs(1);
-        let config =
-            ProbeConfig { memory_limit: None, timeout, cache: cache.to_owned(), gpu: false };
+        let config = ProbeConfig {
+            probes: true,
+            isolates: false,
+            memory_limit: None,
+            timeout,
+            cache: cache.to_owned(),
+            gpu: false,
+        };
         Verdicts::new(&config)
     }
 

@@ -148,7 +148,11 @@ impl VersionLoad<'_> {
     }
 
     fn load(&self, threads: usize) -> Result<Arc<Servable>> {
-        let options = load_options(self.config, threads);
+        let mut options = load_options(self.config, threads);
+        options.isolated_as = self
+            .config
+            .isolated
+            .then(|| format!("model {:?} version {}", self.model, self.version));
         let mut loaded = self.platform.load(self.folder, &options)?;
         let chains = load_steps(self.folder, &loaded.signatures, self.max_tensor_bytes)?;
         let batching = batching(self.config, self.folder, self.files)?;
@@ -487,6 +491,7 @@ fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
         threads,
         tags: config.tags.clone(),
         ops: config.ops.clone(),
+        isolated_as: None,
         images: match config.images {
             Images::Auto => None,
             Images::Raw => Some(ImageEncoding::Raw),

@@ -1,0 +1,386 @@
+//! The server's side of an isolated model: runs, and the supervision of its process.
+
+use std::fs::File;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tensorserve_platform::{
+    EndedProcess, Executable, LoadOptions, Loaded, OpRun, Platform, Profiled, RunOptions,
+};
+use tensorserve_tensor::Tensor;
+use tensorserve_tensor::error::{Code, Error, Result};
+
+use crate::descriptors::MOST_FILES;
+use crate::isolation::{Channel, Frame, OpRunDescription, VersionDescription, kind, reply};
+use crate::link::HostLink;
+use crate::messages::ProbeRequest;
+
+/// The pause before the first start after an end; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A process that has lived this long is started again after the first pause.
+const STABLE: Duration = Duration::from_secs(60);
+/// How long a failed run waits to learn how the process has ended.
+const LONGEST_END: Duration = Duration::from_secs(2);
+/// How much longer than its time limit a run may take before its process counts as blocked.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Starts the process of a version, which loads it.
+///
+/// # Errors
+/// What the load reports; [`Code::FailedPrecondition`] if the process ends or takes too long.
+pub(crate) fn load(
+    link: &Arc<HostLink>,
+    platform: &dyn Platform,
+    folder: &Path,
+    options: &LoadOptions,
+    model: &str,
+) -> Result<Loaded> {
+    let request = link.request(platform.name(), folder, options).map_err(cannot_start)?;
+    let (process, description, defaults) = ModelProcess::start(link, &request)?;
+    let signatures = description.signatures(&defaults).map_err(cannot_start)?;
+    let (bytes, marshalled_hooks) = (description.bytes, description.marshalled_hooks);
+    let external_ops = match description.is_external {
+        true => platform.inspect(folder, options)?.external_ops,
+        false => Vec::new(),
+    };
+    let isolated = Arc::new(Isolated {
+        model: model.to_owned(),
+        state: Mutex::new(State::Running(Arc::new(process))),
+        changed: Condvar::new(),
+    });
+    let supervisor = Supervisor {
+        isolated: Arc::clone(&isolated),
+        link: Arc::clone(link),
+        request,
+        description,
+    };
+    let executable = Arc::new(IsolatedExecutable(isolated));
+    let spawned = thread::Builder::new().name("isolated".to_owned()).spawn(|| supervisor.run());
+    spawned.map_err(cannot_start)?;
+    Ok(Loaded { signatures, executable, bytes, marshalled_hooks, external_ops })
+}
+
+fn cannot_start(error: io::Error) -> Error {
+    Error::unavailable("the process of the isolated model cannot start").with_source(error)
+}
+
+/// The process of a model. It ends when this value is dropped.
+struct ModelProcess {
+    control: Channel,
+    lanes: Mutex<Option<Vec<Channel>>>,
+    freed: Condvar,
+    started: Instant,
+}
+
+impl ModelProcess {
+    /// Starts a process and waits until it has loaded the version: its description and default values.
+    fn start(
+        link: &HostLink,
+        request: &ProbeRequest,
+    ) -> Result<(Self, VersionDescription, Vec<Tensor>)> {
+        let control = send_request(link, request).map_err(cannot_start)?;
+        let (process, timeout) = (control, link.timeout());
+        let socket = &process.control.socket;
+        socket.set_read_timeout(Some(timeout)).map_err(cannot_start)?;
+        let report = match process.control.receive() {
+            Ok(report) => report,
+            Err(error) if is_timeout(&error) => {
+                return Err(ended(&format!("did not end within {timeout:?}")));
+            }
+            Err(error) => return Err(cannot_start(error)),
+        };
+        process.control.socket.set_read_timeout(None).map_err(cannot_start)?;
+        match report.kind {
+            kind::LOADED => {
+                let description = serde_json::from_str(&report.text).map_err(io::Error::other);
+                Ok((process, description.map_err(cannot_start)?, report.tensors))
+            }
+            kind::ENDED => Err(ended(&report.text)),
+            _ => Err(failure(&report)),
+        }
+    }
+
+    /// A lane for one run, when one is free; `None` once the process has ended.
+    fn take_lane(&self) -> Option<Channel> {
+        let mut lanes = lock(&self.lanes);
+        loop {
+            if let Some(lane) = lanes.as_mut()?.pop() {
+                return Some(lane);
+            }
+            lanes = self.freed.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn give_back(&self, lane: Channel) {
+        if let Some(lanes) = &mut *lock(&self.lanes) {
+            lanes.push(lane);
+        }
+        self.freed.notify_one();
+    }
+
+    /// Ends the process, and the waits for its lanes.
+    fn end(&self) {
+        *lock(&self.lanes) = None;
+        self.freed.notify_all();
+        let _ = self.control.socket.shutdown(Shutdown::Both);
+    }
+}
+
+impl Drop for ModelProcess {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Sends the host a request with one end of each channel, and keeps the other ends.
+fn send_request(link: &HostLink, request: &ProbeRequest) -> io::Result<ModelProcess> {
+    let cores = thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    // Runs come from the threads of connections and of batches, and some wait for others.
+    let count = (4 * cores).min(MOST_FILES / 2 - 1);
+    let (control, theirs) = Channel::pair()?;
+    let (mut lanes, mut others) = (Vec::new(), vec![theirs]);
+    for _ in 0..count {
+        let (lane, theirs) = Channel::pair()?;
+        lanes.push(lane);
+        others.push(theirs);
+    }
+    let mut files: Vec<BorrowedFd<'_>> = Vec::new();
+    for Channel { socket, memory } in &others {
+        files.extend([UnixStream::as_fd(socket), File::as_fd(memory)]);
+    }
+    link.send(request, &files)?;
+    let (lanes, freed) = (Mutex::new(Some(lanes)), Condvar::new());
+    Ok(ModelProcess { control, lanes, freed, started: Instant::now() })
+}
+
+fn ended(how: &str) -> Error {
+    let why = format!("a child process {how} while loading it or running it on synthetic inputs");
+    Error::new(Code::FailedPrecondition, why + " (isolation)").with_source(EndedProcess)
+}
+
+fn failure(frame: &Frame) -> Error {
+    let [code, ..] = frame.numbers;
+    let code = Code::from_grpc(i32::try_from(code).unwrap_or(0));
+    Error::new(code, frame.text.clone())
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// A version whose runs take place in its process.
+struct IsolatedExecutable(Arc<Isolated>);
+
+/// What runs and the supervisor share.
+struct Isolated {
+    /// The model and the version, for messages.
+    model: String,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+enum State {
+    Running(Arc<ModelProcess>),
+    /// It is being started again; the text says how it has ended.
+    Ended(String),
+    /// The version is unloaded.
+    Unloaded,
+}
+
+impl Isolated {
+    fn process(&self) -> Result<Arc<ModelProcess>> {
+        match &*lock(&self.state) {
+            State::Running(process) => Ok(Arc::clone(process)),
+            State::Ended(how) => Err(self.unavailable(how)),
+            State::Unloaded => Err(self.unavailable("has ended")),
+        }
+    }
+
+    fn unavailable(&self, how: &str) -> Error {
+        let model = &self.model;
+        Error::unavailable(format!("the process of {model} {how}; it is started again"))
+    }
+
+    /// Runs a frame in the process.
+    fn run(&self, frame: &Frame, timeout: Option<Duration>) -> Result<Frame> {
+        let process = self.process()?;
+        let Some(lane) = process.take_lane() else {
+            return Err(self.lost(&process));
+        };
+        let limit = timeout.map(|timeout| timeout + GRACE);
+        let answer = exchange(&lane, frame, limit);
+        let Ok(answer) = answer else {
+            // No lane of a process that is blocked or sends nonsense is of use.
+            drop(lane);
+            let error = self.lost(&process);
+            process.end();
+            return Err(error);
+        };
+        lane.shrink(frame);
+        lane.shrink(&answer);
+        process.give_back(lane);
+        if answer.kind == reply::DONE { Ok(answer) } else { Err(failure(&answer)) }
+    }
+
+    /// The error of a run whose process has ended. Waits for the supervisor to learn how.
+    fn lost(&self, process: &Arc<ModelProcess>) -> Error {
+        let deadline = Instant::now() + LONGEST_END;
+        let mut state = lock(&self.state);
+        while let State::Running(current) = &*state
+            && Arc::ptr_eq(current, process)
+        {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return self.unavailable("does not answer");
+            }
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        match &*state {
+            State::Ended(how) => self.unavailable(how),
+            State::Running(_) | State::Unloaded => self.unavailable("has ended"),
+        }
+    }
+}
+
+/// Sends a frame and waits for the answer, without an end if there is no `limit`.
+fn exchange(lane: &Channel, frame: &Frame, limit: Option<Duration>) -> io::Result<Frame> {
+    if limit.is_some() {
+        lane.socket.set_read_timeout(limit)?;
+    }
+    lane.send(frame)?;
+    let answer = lane.receive()?;
+    if limit.is_some() {
+        lane.socket.set_read_timeout(None)?;
+    }
+    Ok(answer)
+}
+
+fn request(kind: u32, signature: usize, inputs: &[Tensor], options: RunOptions) -> Frame {
+    let timeout = options.timeout.map_or(0, |timeout| timeout.as_nanos().max(1));
+    let timeout = u64::try_from(timeout).unwrap_or(u64::MAX);
+    let numbers = [signature as u64, options.threads as u64, timeout];
+    Frame { kind, numbers, text: String::new(), tensors: inputs.to_vec() }
+}
+
+impl Executable for IsolatedExecutable {
+    fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
+        let frame = request(kind::RUN, signature, inputs, options);
+        Ok(self.0.run(&frame, options.timeout)?.tensors)
+    }
+
+    fn profile(
+        &self,
+        signature: usize,
+        inputs: &[Tensor],
+        options: RunOptions,
+    ) -> Result<Profiled> {
+        let frame = request(kind::PROFILE, signature, inputs, options);
+        let answer = self.0.run(&frame, options.timeout)?;
+        let runs: Vec<OpRunDescription> = serde_json::from_str(&answer.text)
+            .map_err(|error| Error::internal("the profile is invalid").with_source(error))?;
+        Ok((answer.tensors, runs.into_iter().map(OpRun::from).collect()))
+    }
+}
+
+impl Drop for IsolatedExecutable {
+    fn drop(&mut self) {
+        let state = std::mem::replace(&mut *lock(&self.0.state), State::Unloaded);
+        if let State::Running(process) = state {
+            process.end();
+        }
+        self.0.changed.notify_all();
+    }
+}
+
+/// Starts the process of a version again when it ends.
+struct Supervisor {
+    isolated: Arc<Isolated>,
+    link: Arc<HostLink>,
+    request: ProbeRequest,
+    /// What the version was when it was loaded.
+    description: VersionDescription,
+}
+
+impl Supervisor {
+    fn run(self) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let Ok(process) = self.isolated.process() else {
+                return;
+            };
+            let how = match process.control.receive() {
+                Ok(frame) => frame.text,
+                Err(_) => "has ended".to_owned(),
+            };
+            if process.started.elapsed() >= STABLE {
+                pause = FIRST_PAUSE;
+            }
+            if !self.set(State::Ended(how.clone())) {
+                return;
+            }
+            process.end();
+            let model = &self.isolated.model;
+            log::error!("{model}: its process {how}; its requests fail until it runs again");
+            loop {
+                if !self.sleep(pause) {
+                    return;
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                match self.start() {
+                    Ok(process) => {
+                        log::info!("{model}: its process runs again");
+                        if !self.set(State::Running(Arc::new(process))) {
+                            return;
+                        }
+                        break;
+                    }
+                    Err(error) => {
+                        let why = error.message();
+                        log::error!("{model}: its process cannot start again: {why}");
+                    }
+                }
+            }
+        }
+    }
+
+    fn start(&self) -> Result<ModelProcess> {
+        let (process, description, _) = ModelProcess::start(&self.link, &self.request)?;
+        if description != self.description {
+            let why = "its files have changed since it was loaded; reload the model";
+            return Err(Error::precondition(why));
+        }
+        Ok(process)
+    }
+
+    /// Changes the state, unless the version is unloaded.
+    fn set(&self, new: State) -> bool {
+        let mut state = lock(&self.isolated.state);
+        if matches!(*state, State::Unloaded) {
+            return false;
+        }
+        *state = new;
+        self.isolated.changed.notify_all();
+        true
+    }
+
+    /// Waits; false as soon as the version is unloaded.
+    fn sleep(&self, pause: Duration) -> bool {
+        let state = lock(&self.isolated.state);
+        let is_loaded = |state: &mut State| !matches!(state, State::Unloaded);
+        let waited = self.isolated.changed.wait_timeout_while(state, pause, is_loaded);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        is_loaded(&mut state)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,173 @@
+//! What a process tells of the version that it has loaded: JSON, and the signatures' default values as
+//! the tensors of the frame.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use tensorserve_platform::{Loaded, OpRun};
+use tensorserve_tensor::{CooSparse, DeclaredShape, ImageEncoding, Signature, Tensor, TensorSpec};
+
+/// [`Loaded`] without its executable.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct VersionDescription {
+    signatures: Vec<SignatureDescription>,
+    pub(crate) bytes: u64,
+    pub(crate) marshalled_hooks: bool,
+    /// Whether it has external operations.
+    pub(crate) is_external: bool,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct SignatureDescription {
+    name: String,
+    method_name: String,
+    inputs: Vec<SpecDescription>,
+    outputs: Vec<SpecDescription>,
+    /// The inputs with default values.
+    defaults: Vec<String>,
+    base64_images: bool,
+    takes_images: bool,
+    read_only: bool,
+    exact_shapes: bool,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct SpecDescription {
+    alias: String,
+    tensor_name: String,
+    dtype_number: i32,
+    shape: ShapeDescription,
+    /// The tensors of values, indices and dense shape.
+    sparse: Option<[String; 3]>,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum ShapeDescription {
+    Missing,
+    UnknownRank,
+    Dims(Vec<(i64, String)>),
+}
+
+impl VersionDescription {
+    /// The description of a version, and the default values of its signatures in order.
+    pub(crate) fn of(loaded: &Loaded) -> (Self, Vec<Tensor>) {
+        let signatures = loaded.signatures.iter().map(SignatureDescription::of).collect();
+        let description = VersionDescription {
+            signatures,
+            bytes: loaded.bytes,
+            marshalled_hooks: loaded.marshalled_hooks,
+            is_external: !loaded.external_ops.is_empty(),
+        };
+        let defaults = loaded.signatures.iter().flat_map(|signature| &signature.defaults);
+        (description, defaults.map(|(_, value)| value.clone()).collect())
+    }
+
+    /// The signatures, with these default values.
+    ///
+    /// # Errors
+    /// If there are fewer values than the description has.
+    pub(crate) fn signatures(&self, defaults: &[Tensor]) -> io::Result<Vec<Signature>> {
+        let mut defaults = defaults.iter().cloned();
+        let mut signatures = Vec::new();
+        for described in &self.signatures {
+            let mut values = Vec::new();
+            for alias in &described.defaults {
+                let value = defaults.next();
+                let value = value.ok_or_else(|| io::Error::other("a default value is missing"))?;
+                values.push((alias.clone(), value));
+            }
+            signatures.push(described.signature(values));
+        }
+        Ok(signatures)
+    }
+}
+
+impl SignatureDescription {
+    fn of(signature: &Signature) -> Self {
+        SignatureDescription {
+            name: signature.name.clone(),
+            method_name: signature.method_name.clone(),
+            inputs: signature.inputs.iter().map(SpecDescription::of).collect(),
+            outputs: signature.outputs.iter().map(SpecDescription::of).collect(),
+            defaults: signature.defaults.iter().map(|(alias, _)| alias.clone()).collect(),
+            base64_images: signature.images == ImageEncoding::Base64Url,
+            takes_images: signature.takes_images,
+            read_only: signature.read_only,
+            exact_shapes: signature.exact_shapes,
+        }
+    }
+
+    fn signature(&self, defaults: Vec<(String, Tensor)>) -> Signature {
+        Signature {
+            name: self.name.clone(),
+            method_name: self.method_name.clone(),
+            inputs: self.inputs.iter().map(SpecDescription::spec).collect(),
+            outputs: self.outputs.iter().map(SpecDescription::spec).collect(),
+            defaults,
+            images: if self.base64_images { ImageEncoding::Base64Url } else { ImageEncoding::Raw },
+            takes_images: self.takes_images,
+            read_only: self.read_only,
+            exact_shapes: self.exact_shapes,
+        }
+    }
+}
+
+impl SpecDescription {
+    fn of(spec: &TensorSpec) -> Self {
+        let sparse = spec.sparse.clone();
+        SpecDescription {
+            alias: spec.alias.clone(),
+            tensor_name: spec.tensor_name.clone(),
+            dtype_number: spec.dtype_number,
+            shape: match &spec.shape {
+                DeclaredShape::Missing => ShapeDescription::Missing,
+                DeclaredShape::UnknownRank => ShapeDescription::UnknownRank,
+                DeclaredShape::Dims(dims) => ShapeDescription::Dims(dims.clone()),
+            },
+            sparse: sparse.map(|names| [names.values, names.indices, names.dense_shape]),
+        }
+    }
+
+    fn spec(&self) -> TensorSpec {
+        let sparse = self.sparse.clone();
+        TensorSpec {
+            alias: self.alias.clone(),
+            tensor_name: self.tensor_name.clone(),
+            dtype_number: self.dtype_number,
+            shape: match &self.shape {
+                ShapeDescription::Missing => DeclaredShape::Missing,
+                ShapeDescription::UnknownRank => DeclaredShape::UnknownRank,
+                ShapeDescription::Dims(dims) => DeclaredShape::Dims(dims.clone()),
+            },
+            sparse: sparse.map(|[values, indices, dense_shape]| CooSparse {
+                values,
+                indices,
+                dense_shape,
+            }),
+        }
+    }
+}
+
+/// [`OpRun`] as JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct OpRunDescription {
+    op: String,
+    node: String,
+    nanos: u64,
+    bytes: u64,
+    on_accelerator: bool,
+}
+
+impl From<OpRun> for OpRunDescription {
+    fn from(run: OpRun) -> Self {
+        let OpRun { op, node, nanos, bytes, on_accelerator } = run;
+        OpRunDescription { op, node, nanos, bytes, on_accelerator }
+    }
+}
+
+impl From<OpRunDescription> for OpRun {
+    fn from(run: OpRunDescription) -> Self {
+        let OpRunDescription { op, node, nanos, bytes, on_accelerator } = run;
+        OpRun { op, node, nanos, bytes, on_accelerator }
+    }
+}

@@ -1,0 +1,135 @@
+//! The process of an isolated model, and the keeper between it and the probe host.
+//!
+//! The keeper forks the process and waits for its end, which it reports. It ends when the server closes
+//! the control channel, and the kernel ends the process with it.
+
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::Duration;
+
+use tensorserve_os::exit_now;
+use tensorserve_os::fork::fork;
+use tensorserve_platform::{Executable, Platforms, RunOptions};
+use tensorserve_tensor::error::{Error, Result};
+
+use super::channel::{Channel, Frame};
+use super::description::{OpRunDescription, VersionDescription};
+use super::{kind, reply};
+use crate::messages::ProbeRequest;
+use crate::monitor::describe;
+use crate::trial::run_declared;
+
+/// The exit status of a process in which a run has panicked.
+const PANICKED: i32 = 101;
+
+/// Keeps the process of a model, until the model is unloaded or the process ends. `files` are socket and
+/// memory of each channel; the first channel is the control channel. Returns the exit status.
+pub(crate) fn keep(request: &ProbeRequest, platforms: &Platforms, files: Vec<OwnedFd>) -> i32 {
+    let mut files = files.into_iter();
+    let mut channels = Vec::new();
+    while let (Some(socket), Some(memory)) = (files.next(), files.next()) {
+        channels.push(Channel { socket: socket.into(), memory: memory.into() });
+    }
+    let mut channels = channels.into_iter();
+    let Some(control) = channels.next() else {
+        return 1;
+    };
+    let mut lanes = Some(channels.collect::<Vec<_>>());
+    let forked = fork(|| load_and_serve(request, platforms, &control, lanes.take()));
+    // The keeper's copies would hide the end of the process.
+    drop(lanes);
+    let ended = match forked {
+        Ok(mut process) => {
+            let Ok(socket) = control.socket.try_clone() else {
+                return 1;
+            };
+            thread::spawn(move || wait_for_unload(socket));
+            process.wait().map_or_else(|error| format!("ended ({error})"), describe)
+        }
+        Err(error) => format!("cannot start: {error}"),
+    };
+    i32::from(control.send(&Frame { kind: kind::ENDED, text: ended, ..Frame::default() }).is_err())
+}
+
+/// Ends the keeper when the server closes the channel. The server sends nothing on it.
+fn wait_for_unload(mut socket: impl Read) {
+    let _ = socket.read(&mut [0]);
+    exit_now(0);
+}
+
+/// What the process does. Returns its exit status.
+fn load_and_serve(
+    request: &ProbeRequest,
+    platforms: &Platforms,
+    control: &Channel,
+    lanes: Option<Vec<Channel>>,
+) -> i32 {
+    let platform = platforms.iter().find(|platform| platform.name() == request.platform);
+    let Some((platform, lanes)) = platform.zip(lanes) else {
+        return 1;
+    };
+    let loaded = match platform.load(&request.folder, &request.options()) {
+        Ok(loaded) => loaded,
+        Err(error) => return i32::from(control.send(&failed(&error)).is_err()),
+    };
+    for (index, signature) in loaded.signatures.iter().enumerate() {
+        if signature.read_only {
+            // A model may reject synthetic inputs; what matters is that it survives them.
+            let _ = run_declared(&*loaded.executable, index, signature);
+        }
+    }
+    let (description, defaults) = VersionDescription::of(&loaded);
+    let text = serde_json::to_string(&description).unwrap_or_default();
+    let frame = Frame { kind: kind::LOADED, text, tensors: defaults, ..Frame::default() };
+    if control.send(&frame).is_err() {
+        return 1;
+    }
+    thread::scope(|scope| {
+        for lane in lanes {
+            let executable = &*loaded.executable;
+            scope.spawn(move || {
+                let served = catch_unwind(AssertUnwindSafe(|| serve(&lane, executable)));
+                if served.is_err() {
+                    exit_now(PANICKED);
+                }
+            });
+        }
+    });
+    0
+}
+
+/// Runs what arrives on a lane, until the server closes it.
+fn serve(lane: &Channel, executable: &dyn Executable) {
+    while let Ok(request) = lane.receive() {
+        let answer = run(&request, executable).unwrap_or_else(|error| failed(&error));
+        if lane.send(&answer).is_err() {
+            return;
+        }
+    }
+}
+
+fn run(request: &Frame, executable: &dyn Executable) -> Result<Frame> {
+    let [signature, threads, timeout] = request.numbers;
+    let signature = usize::try_from(signature).unwrap_or(usize::MAX);
+    let options = RunOptions {
+        threads: usize::try_from(threads).unwrap_or(0),
+        timeout: (timeout != 0).then(|| Duration::from_nanos(timeout)),
+    };
+    if request.kind == kind::RUN {
+        let tensors = executable.run(signature, &request.tensors, options)?;
+        return Ok(Frame { kind: reply::DONE, tensors, ..Frame::default() });
+    }
+    let (tensors, runs) = executable.profile(signature, &request.tensors, options)?;
+    let runs: Vec<OpRunDescription> = runs.into_iter().map(OpRunDescription::from).collect();
+    let text = serde_json::to_string(&runs)
+        .map_err(|error| Error::internal("the profile cannot be sent").with_source(error))?;
+    Ok(Frame { kind: reply::DONE, text, tensors, ..Frame::default() })
+}
+
+fn failed(error: &Error) -> Frame {
+    let numbers = [u64::from(error.code().grpc()), 0, 0];
+    let text = error.message().to_owned();
+    Frame { kind: reply::FAILED, numbers, text, tensors: Vec::new() }
+}
