@@ -6,6 +6,8 @@
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo
 #   make lint           Rust, Python and JavaScript: findings and format; `make format` formats all
 #   make fuzz           every decoder on mutated inputs, for seconds (ARGS="npy 4h": one, for hours)
+#   make soak           the release build under attack, for long, in chaos (ARGS="attack 10m",
+#                       "soak 1h", "chaos"); not part of `make check`
 #   make check          test, also with TensorFlow alone, lint, documentation, Dockerfiles,
 #                       licences; CI runs it with CLIENTS=all
 #
@@ -39,7 +41,7 @@ UNSTRIPPED = CARGO_PROFILE_RELEASE_STRIP=none
 # The time at which make was called: the server prints the time from here until it is ready.
 CALLED_AT := $(shell date +%s%N)
 
-.PHONY: run test rust-test tensorflow-alone client-test bench fuzz check lib build build-local lint \
+.PHONY: run test rust-test tensorflow-alone client-test bench fuzz soak check lib build build-local lint \
 	lint-rust lint-python lint-javascript format doc deny audit dockerfiles clean help
 
 # Downloads the libraries while the binary is compiled.
@@ -70,6 +72,10 @@ bench: lib
 # Without a C++ compiler it says that it does nothing. `rust-test` runs the corpora in any case.
 fuzz:
 	@$(PYTHON) scripts/fuzz.py $(ARGS)
+
+# tests/soak/soak.py describes ARGS.
+soak: lib build
+	TENSORSERVE_BINARY="$(abspath $(BINARY))" $(PYTHON) tests/soak/soak.py $(or $(ARGS),attack 1m)
 
 check: test tensorflow-alone lint doc dockerfiles deny
 
