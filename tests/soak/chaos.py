@@ -193,7 +193,10 @@ def hanging_directory() -> str:
         finally:
             # Ends the accesses that wait.
             os.close(device)
-        assert swap is not None, "other models get no new versions"
+        if swap is None:
+            after = ready_after(server)
+            assert after is not None, "other models get no new versions, not even afterwards"
+            raise AssertionError(f"other models get no new versions until {after:.1f} s afterwards")
         return f"{result}; a new version of another model after {swap:.1f} s"
 
 
@@ -215,11 +218,16 @@ def hanging_file() -> str:
 
 
 def swapped(server: Server) -> float | None:
-    """Seconds until a new version of half_plus_two is ready; None after 20."""
+    """Puts version 2 of half_plus_two into place, and returns what `ready_after` does."""
     copied = server.folder / "copied"
     shutil.copytree(ROOT / "models/half_plus_two/1", copied)
-    begin = time.monotonic()
     copied.rename(server.models["half_plus_two"] / "2")
+    return ready_after(server)
+
+
+def ready_after(server: Server) -> float | None:
+    """Seconds until version 2 of half_plus_two is ready; None after 20."""
+    begin = time.monotonic()
     url = f"{server.running.url}/v1/models/half_plus_two/versions/2"
     while time.monotonic() < begin + 20:
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as response:
