@@ -89,6 +89,23 @@ fn declared(dtype: i32, size: i64) -> Vec<u8> {
 }
 
 #[test]
+fn memory_of_short_strings_is_reserved_before_the_run() {
+    let server = serve(|s| {
+        s.server.max_request_memory = Some("32MiB".parse().expect("a size"));
+        s.paths.push(data("tensorflow-serving/generated/echo_string"));
+    });
+    // 1 byte each, and 24 in the runtime.
+    let body = format!(r#"{{"instances": ["a"{}]}}"#, r#","a""#.repeat(900_000));
+    let answer = post(server.address, "/v1/models/echo_string:predict", body.as_bytes());
+    answer.assert_refused("strings", 413, "max_request_memory");
+    let metrics = get(server.address, "/metrics").text();
+    let runs = r#"tensorserve_run_duration_seconds_count{model="echo_string""#;
+    let runs = metrics.lines().filter(|line| line.starts_with(runs) && !line.ends_with(" 0"));
+    assert_eq!(runs.count(), 0, "{metrics}");
+    server.assert_serves("many strings");
+}
+
+#[test]
 fn a_declared_shape_without_values_takes_no_memory() {
     let server = serve(|_| {});
     let caller = Caller::connect(server.grpc_address()).expect("connected");

@@ -17,9 +17,9 @@ use crate::batch::{BatchOutput, RunTiming};
 use crate::entry::{EntryPoint, Method};
 use crate::repository::{ModelHandle, ModelSpec, OpRun, Repository, Unresolved, VersionSelector};
 use crate::request_log::{LoggedInference, LoggedRun};
-use tensorserve_tensor::Tensor;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::{Strings, Tensor};
 
 /// One run of a signature that a request requires.
 #[derive(Clone, Debug)]
@@ -370,8 +370,15 @@ impl Runner<'_> {
     }
 }
 
+/// Memory for each string besides its bytes: its end in a batch, and the string that the runtime makes
+/// of it (24 bytes, `TF_TString`).
+const STRING_OVERHEAD: usize = 32;
+
+/// The memory of a copy of these tensors, in bytes.
 fn bytes_of(tensors: &[Tensor]) -> usize {
-    tensors.iter().map(Tensor::byte_len).sum()
+    let strings = tensors.iter().filter_map(Tensor::strings).map(Strings::len).sum::<usize>();
+    let bytes = tensors.iter().map(Tensor::byte_len).sum::<usize>();
+    bytes.saturating_add(strings.saturating_mul(STRING_OVERHEAD))
 }
 
 /// The requested outputs.
