@@ -9,6 +9,7 @@ use tensorserve_codec::base64::{self, Alphabet};
 use tensorserve_codec::csv::{self, Field};
 use tensorserve_codec::json::scan::{Cursor, Syntax, SyntaxError};
 use tensorserve_codec::json::write;
+use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 
 /// The members that identify a body in TensorFlow Serving's format.
@@ -215,8 +216,14 @@ fn is_nested_list(body: &[u8]) -> bool {
     inner.is_some_and(|inner| inner.trim_ascii_start().first() == Some(&b'['))
 }
 
+/// The bytes around a field: brackets, commas, and the end of the document.
+const SEPARATORS: usize = 8;
+
 /// Converts comma-separated values: a line becomes a row, a line of one field that value.
-pub(super) fn csv(body: &[u8]) -> Vec<u8> {
+///
+/// # Errors
+/// If the JSON exceeds the budget of the request: control characters take six times their size.
+pub(super) fn csv(body: &[u8]) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(body.len() + body.len() / 4 + 20);
     out.extend_from_slice(b"{\"instances\":[");
     let mut field = Vec::new();
@@ -234,6 +241,7 @@ pub(super) fn csv(body: &[u8]) -> Vec<u8> {
             }
             fields += 1;
             rest = csv::field(text, &mut field);
+            budget::grow(&mut out, write::string_len(&field) + SEPARATORS)?;
             match csv::kind(&field) {
                 Field::Number(digits) => out.extend_from_slice(digits),
                 Field::Text => write::string(&field, &mut out),
@@ -246,7 +254,7 @@ pub(super) fn csv(body: &[u8]) -> Vec<u8> {
         }
     }
     out.extend_from_slice(b"]}");
-    out
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -257,6 +265,7 @@ mod tests {
     use super::super::media::PayloadFormat;
     use super::*;
     use tensorserve_codec::json::read::{ReadOptions, TensorReader};
+    use tensorserve_tensor::budget::MemoryBudget;
     use tensorserve_tensor::{DType, Tensor};
 
     const VECTORS: &str = include_str!("../../../../tests/cases/sagemaker-conversion.json");
@@ -267,6 +276,14 @@ mod tests {
         // The image writes an unescaped tab, which is invalid JSON.
         ("csv tab", "a\tb,c", "{\"instances\":[[\"a\\tb\",\"c\"]]}"),
     ];
+
+    #[test]
+    fn control_characters_cannot_exceed_the_memory_of_the_request() {
+        let request = MemoryBudget::new(4 << 20).request().expect("memory");
+        let body = vec![0; 1 << 20];
+        let error = request.enter(|| csv(&body)).expect_err("six times as large");
+        assert_eq!(error.http_status(), 413, "{error}");
+    }
 
     #[test]
     fn bodies_are_converted_like_the_container_does() {
@@ -292,7 +309,7 @@ mod tests {
     fn converted(content_type: &str, body: &Bytes) -> Option<String> {
         let body = match PayloadFormat::of(content_type)? {
             PayloadFormat::Json => json(body).to_vec(),
-            PayloadFormat::Csv => csv(body),
+            PayloadFormat::Csv => csv(body).expect("no budget"),
             other @ (PayloadFormat::Npy | PayloadFormat::Image | PayloadFormat::Examples) => {
                 panic!("{other:?}")
             }
@@ -328,7 +345,7 @@ mod tests {
 
     /// The tensor that the JSON made of `body` is read as.
     fn through_json(body: &[u8], dtype: DType) -> Option<Tensor> {
-        let json = csv(body);
+        let json = csv(body).expect("no budget");
         let alphabet = Alphabet::Standard;
         let options = ReadOptions { coerce: false, all_types: true, alphabet, max_bytes: 1 << 20 };
         let mut reader = TensorReader::new(dtype, options, json.len());

@@ -179,7 +179,7 @@ fn decode_as(
         }
         PayloadFormat::Csv => match inputs::csv(call, resolver, body) {
             Some(decoded) => Ok(decoded),
-            None => call.decode_json(resolver, &convert::csv(body)),
+            None => call.decode_json(resolver, &convert::csv(body)?),
         },
         PayloadFormat::Npy | PayloadFormat::Image | PayloadFormat::Examples => {
             inputs::binary(call, resolver, input, body)
