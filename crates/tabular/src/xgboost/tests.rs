@@ -207,7 +207,8 @@ fn requests_of_another_shape_are_refused() {
         fails(&[1, 4, 1], 4),
         "input \"data\" has the shape [1,4,1], and the model takes [rows, 4]"
     );
-    assert!(fails(&[i64::MAX, 0], 0).contains("has 0 values in a row"));
+    // The most rows that a shape without elements may have.
+    assert!(fails(&[1 << 32, 0], 0).contains("has 0 values in a row"));
     assert_eq!(run_empty(&loaded), [0]);
     assert_eq!(run_empty(&load(&test_data("platforms/xgboost/iris_softprob.ubj"))), [0, 3]);
 }
