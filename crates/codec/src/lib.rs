@@ -16,7 +16,3 @@ pub mod json;
 pub mod npy;
 pub mod places;
 pub mod tfrecord;
-
-/// Memory of one string of a tensor in addition to its bytes: its offset here, and its 24-byte record
-/// in the runtime.
-const STRING_OVERHEAD: usize = 32;

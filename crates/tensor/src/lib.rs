@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 
 pub use self::dtype::DType;
 pub use self::memory::{
-    ALIGNMENT, AlignedVec, Buffer, Memory, Strings, StringsBuilder, aligned_vec,
+    ALIGNMENT, AlignedVec, Buffer, Memory, STRING_OVERHEAD, Strings, StringsBuilder, aligned_vec,
 };
 pub use self::rows::{concat, pad};
 pub use self::shape::{MAX_RANK, Shape};

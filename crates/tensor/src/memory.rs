@@ -71,6 +71,10 @@ impl Buffer {
     }
 }
 
+/// The memory of a string besides its bytes, here (its end) and in the runtime that makes a string of
+/// it (24 bytes, `TF_TString`).
+pub const STRING_OVERHEAD: usize = 32;
+
 /// Collects the byte strings of a tensor in one buffer.
 #[derive(Clone, Debug, Default)]
 pub struct StringsBuilder {

@@ -10,11 +10,10 @@ use super::walk::{
     Extents, MAX_RUN, NestedReader, ReadOptions, ReadResult, Sink, TensorReadError,
     is_base64_object,
 };
-use crate::STRING_OVERHEAD;
 use crate::base64::{self, Alphabet};
 use tensorserve_tensor::error::Result as EngineResult;
 use tensorserve_tensor::{
-    AlignedVec, Buffer, DType, Element, Shape, StringsBuilder, Tensor, aligned_vec,
+    AlignedVec, Buffer, DType, Element, STRING_OVERHEAD, Shape, StringsBuilder, Tensor, aligned_vec,
 };
 
 /// A numeric element type.

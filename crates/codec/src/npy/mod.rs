@@ -12,11 +12,12 @@ use std::sync::Arc;
 use half::bf16;
 
 use self::header::{NpyHeader, NpyType};
-use crate::STRING_OVERHEAD;
 use crate::places::Places;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{Buffer, DType, Shape, Strings, StringsBuilder, Tensor, aligned_vec};
+use tensorserve_tensor::{
+    Buffer, DType, STRING_OVERHEAD, Shape, Strings, StringsBuilder, Tensor, aligned_vec,
+};
 
 mod header;
 

@@ -19,7 +19,7 @@ use crate::repository::{ModelHandle, ModelSpec, OpRun, Repository, Unresolved, V
 use crate::request_log::{LoggedInference, LoggedRun};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{Strings, Tensor};
+use tensorserve_tensor::{STRING_OVERHEAD, Strings, Tensor};
 
 /// One run of a signature that a request requires.
 #[derive(Clone, Debug)]
@@ -369,10 +369,6 @@ impl Runner<'_> {
         Some(SampledRequest { request: request.clone(), method: call.entry.method, sampling_rate })
     }
 }
-
-/// Memory for each string besides its bytes: its end in a batch, and the string that the runtime makes
-/// of it (24 bytes, `TF_TString`).
-const STRING_OVERHEAD: usize = 32;
 
 /// The memory of a copy of these tensors, in bytes.
 fn bytes_of(tensors: &[Tensor]) -> usize {

@@ -10,7 +10,7 @@ use super::fault::type_name;
 use tensorserve_core::engine::{Method, ModelHandle, SignatureRun};
 use tensorserve_tensor::budget::Meter;
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{DType, Shape, Signature, StringsBuilder, Tensor};
+use tensorserve_tensor::{DType, STRING_OVERHEAD, Shape, Signature, StringsBuilder, Tensor};
 
 /// The one input of a signature for classification or regression.
 const INPUTS: &str = "inputs";
@@ -95,9 +95,6 @@ pub struct ExamplesBuilder<'c> {
 }
 
 impl<'c> ExamplesBuilder<'c> {
-    /// The memory of a string besides its bytes, here and as a record of 24 bytes in the runtime.
-    const RECORD: usize = 32;
-
     /// An empty collection. The bytes of `context`, itself an example, precede those of each example:
     /// later fields of a protocol buffer win, so the context adds only features that an example
     /// lacks. The tensor may take `max_bytes`, because a context is repeated for each example.
@@ -122,7 +119,8 @@ impl<'c> ExamplesBuilder<'c> {
     /// # Errors
     /// If the budget is exceeded.
     pub fn push(&mut self, example: &[u8]) -> Result<()> {
-        let bytes = Self::RECORD.saturating_add(self.context.len()).saturating_add(example.len());
+        let bytes =
+            STRING_OVERHEAD.saturating_add(self.context.len()).saturating_add(example.len());
         self.room = self.room.checked_sub(bytes).ok_or_else(too_large)?;
         // A buffer that grows has up to twice the capacity that it needs.
         self.meter.add(bytes.saturating_mul(2))?;

@@ -21,9 +21,9 @@ use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_proto::tensorflow::feature::Kind;
 use tensorserve_proto::tensorflow::features::Entry;
 use tensorserve_proto::{BytesList, Example, Feature, Features, FloatList, Int64List};
-use tensorserve_tensor::Tensor;
 use tensorserve_tensor::budget::Meter;
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{STRING_OVERHEAD, Tensor};
 
 /// A decoded body.
 pub(super) struct DecodedExamples {
@@ -102,7 +102,6 @@ impl<'b> ExampleReader<'b> {
     /// The approximate overhead of a feature and of a string: a payload must not take many times its
     /// size in memory.
     const FEATURE: usize = 128;
-    const STRING: usize = 32;
 
     fn example(&mut self) -> Result<Example> {
         if self.cursor.peek() != b'{' {
@@ -147,7 +146,7 @@ impl<'b> ExampleReader<'b> {
             b'"' => {
                 let list = bytes_list(name, kind)?;
                 let text = self.cursor.string().map_err(fault::syntax)?;
-                self.take(Self::STRING + text.len())?;
+                self.take(STRING_OVERHEAD + text.len())?;
                 list.push(text.into_owned().into());
             }
             b'{' if is_base64_object(&self.cursor).map_err(fault::syntax)? => {
@@ -195,7 +194,7 @@ impl<'b> ExampleReader<'b> {
     /// The bytes of the object `{"b64": "…"}` at the cursor.
     fn base64(&mut self) -> Result<Bytes> {
         let text = self.base64_text().map_err(fault::syntax)?;
-        self.take(Self::STRING + text.len())?;
+        self.take(STRING_OVERHEAD + text.len())?;
         let mut bytes = Vec::new();
         base64::decode(&text, Alphabet::Standard, &mut bytes)
             .map_err(|_| Error::invalid("Unable to base64 decode"))?;
