@@ -101,6 +101,8 @@ lint: lint-rust lint-python lint-javascript
 lint-rust:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --locked --all-targets -- --deny warnings
+	@# `make fuzz` builds a workspace of its own: its lock file has to fit, too.
+	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 
 # Configured in ruff.toml.
 lint-python: $(LINTERS)/installed
