@@ -12,6 +12,7 @@ use tensorserve_auth::Permission;
 use tensorserve_core::engine::Engine;
 use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
 use tensorserve_protocol::{Host, Listeners, Protocol, RouteTable, Routes};
+use tensorserve_tensor::budget::RequestBudget;
 use tensorserve_tensor::error::Result;
 
 /// All routes and gRPC services. Cheap to clone.
@@ -89,6 +90,18 @@ impl ServedApi {
 
     pub(crate) fn engine(&self) -> &Engine {
         &self.0.engine
+    }
+
+    /// The memory of a request that has just begun. Probes of the server's health get it always.
+    ///
+    /// # Errors
+    /// If all memory is in use.
+    pub(crate) fn request_budget(&self, permission: Permission) -> Result<RequestBudget> {
+        let memory = self.0.engine.request_memory();
+        match memory.request() {
+            Err(_) if permission == Permission::Public => Ok(memory.request_beyond_limit()),
+            budget => budget,
+        }
     }
 
     pub(crate) fn activity(&self) -> &ListenerActivity {

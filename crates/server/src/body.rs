@@ -71,7 +71,7 @@ const MEMORY_PATIENCE: Duration = Duration::from_millis(250);
 const MEMORY_POLL: Duration = Duration::from_millis(10);
 
 /// Makes `attempt`, and repeats it for a while if the server has no memory for the request now.
-pub(super) async fn with_patience(attempt: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+async fn with_patience(attempt: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
     match attempt() {
         // Boxed: it would make the future of every request larger.
         Err(error) if error.is_overload() => Box::pin(repeated(attempt)).await,
@@ -215,17 +215,27 @@ async fn collect(
         if body.len() + chunk.len() > limit {
             return Err(BodyError::too_large(limit));
         }
-        if body.capacity() - body.len() < chunk.len() {
-            let more = body.capacity().max(chunk.len());
-            with_patience(|| budget.reserve(more)).await?;
-            body.reserve(more);
-        }
-        body.extend_from_slice(&chunk);
+        append(&mut body, &chunk, budget).await?;
     }
     if body.len() > limit {
         return Err(BodyError::too_large(limit));
     }
     Ok(body.freeze())
+}
+
+/// Appends `chunk`, after its memory is reserved.
+pub(super) async fn append(
+    body: &mut BytesMut,
+    chunk: &[u8],
+    budget: &RequestBudget,
+) -> Result<(), Error> {
+    if body.capacity() - body.len() < chunk.len() {
+        let more = body.capacity().max(chunk.len());
+        with_patience(|| budget.reserve(more)).await?;
+        body.reserve(more);
+    }
+    body.extend_from_slice(chunk);
+    Ok(())
 }
 
 /// The most bytes that are decompressed between two looks at the budget.

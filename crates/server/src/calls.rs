@@ -113,7 +113,8 @@ where
     /// Passes the request to the service if the gate admits it.
     fn pass(&mut self, request: http::Request<Body>) -> Passed<S::Future> {
         let path = request.uri().path();
-        let budget = match self.api.engine().request_memory().request() {
+        let permission = permission(self.api.protocol_methods(), path);
+        let budget = match self.api.request_budget(permission) {
             Ok(budget) => budget,
             Err(error) => {
                 return Either::Right(Either::Left(ready(Ok(status(path, &error).into_http()))));
@@ -123,7 +124,6 @@ where
         let memory = budget.clone();
         let request = request.map(|body| Body::new(TimedBody::new(body, limit, is_stream, memory)));
         let path = request.uri().path();
-        let permission = permission(self.api.protocol_methods(), path);
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         let authorization = authorization.map(http::HeaderValue::as_bytes);
         let address = request.extensions().get().and_then(|ClientAddress(address)| *address);

@@ -10,7 +10,7 @@ use actix_web::http::header::HeaderMap;
 use bytes::BytesMut;
 use futures_util::StreamExt;
 
-use super::body::{BodyError, BodyLimits, check_length, is_gzip, too_slow, with_patience};
+use super::body::{BodyError, BodyLimits, append, check_length, is_gzip, too_slow};
 use tensorserve_protocol::MultipartForm;
 use tensorserve_tensor::budget::RequestBudget;
 use tensorserve_tensor::error::Code;
@@ -63,12 +63,7 @@ async fn collect(mut parts: Multipart, budget: &RequestBudget) -> Result<Multipa
         let mut content = BytesMut::new();
         while let Some(chunk) = part.next().await {
             let chunk = chunk.map_err(|e| broken(&e, number))?;
-            if content.capacity() - content.len() < chunk.len() {
-                let more = content.capacity().max(chunk.len());
-                with_patience(|| budget.reserve(more)).await?;
-                content.reserve(more);
-            }
-            content.extend_from_slice(&chunk);
+            append(&mut content, &chunk, budget).await?;
         }
         form.parts.push((name, content.freeze()));
     }

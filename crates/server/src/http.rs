@@ -194,10 +194,8 @@ async fn answer_route<'r>(
         Ok(identity) => identity,
         Err(refusal) => return refused(refusal),
     };
-    let memory = state.api.engine().request_memory();
-    let budget = match memory.request() {
+    let budget = match state.api.request_budget(permission) {
         Ok(budget) => budget,
-        Err(_) if permission == Permission::Public => memory.request_beyond_limit(),
         Err(error) => return refused(refuse_overload(route, error)),
     };
     let read = read_body(route, &head, request.headers(), payload, state.limits, &budget);

@@ -256,10 +256,23 @@ impl Entered {
     }
 }
 
+impl Entered {
+    /// Makes the budget before it the current one again, and returns its own.
+    fn leave(mut self) -> Option<RequestBudget> {
+        let own = self.restore();
+        std::mem::forget(self);
+        own
+    }
+
+    fn restore(&mut self) -> Option<RequestBudget> {
+        let before = self.before.take();
+        CURRENT.with_borrow_mut(|current| std::mem::replace(current, before))
+    }
+}
+
 impl Drop for Entered {
     fn drop(&mut self) {
-        let before = self.before.take();
-        drop(CURRENT.with_borrow_mut(|current| std::mem::replace(current, before)));
+        self.restore();
     }
 }
 
@@ -402,11 +415,9 @@ impl<F: Future + Unpin> Future for Budgeted<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.get_mut();
-        let mut entered = Entered::new(this.budget.take());
+        let entered = Entered::new(this.budget.take());
         let polled = Pin::new(&mut this.future).poll(context);
-        let before = entered.before.take();
-        let own = CURRENT.with_borrow_mut(|current| std::mem::replace(current, before));
-        std::mem::forget(entered);
+        let own = entered.leave();
         if polled.is_pending() {
             this.budget = own;
         }
