@@ -14,7 +14,7 @@ use tensorserve::config::Settings;
 use crate::support::client::{Client, request};
 use crate::support::process::{Process, tensorserve};
 use crate::support::project;
-use crate::support::server::{TestServer, settings};
+use crate::support::server::TestServer;
 
 const PREDICT: &str = "/v1/models/half_plus_two:predict";
 const GOOD: &str = r#"{"inputs": [1]}"#;
@@ -22,12 +22,7 @@ const JSON: (&str, &str) = ("Content-Type", "application/json");
 const GZIP: (&str, &str) = ("Content-Encoding", "gzip");
 
 fn serve(change: impl FnOnce(&mut Settings)) -> TestServer {
-    let mut settings = settings();
-    settings.paths.push(project("models/half_plus_two"));
-    change(&mut settings);
-    let server = TestServer::start(settings);
-    server.wait_until_started();
-    server
+    TestServer::with(&project("models/half_plus_two"), change)
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {

@@ -15,7 +15,7 @@ use tensorserve_proto::tensorflow::{TensorProto, TensorShapeProto};
 use crate::support::client::{Answer, Client, get, post, request};
 use crate::support::grpc::{Caller, half_plus_two};
 use crate::support::process::Process;
-use crate::support::server::{TestServer, settings};
+use crate::support::server::TestServer;
 use crate::support::{data, project};
 
 const PREDICT: &str = "/v1/models/half_plus_two:predict";
@@ -25,12 +25,7 @@ const NPY: (&str, &str) = ("Content-Type", "application/x-npy");
 const SOON: Duration = Duration::from_secs(5);
 
 fn serve(change: impl FnOnce(&mut Settings)) -> TestServer {
-    let mut settings = settings();
-    settings.paths.push(project("models/half_plus_two"));
-    change(&mut settings);
-    let server = TestServer::start(settings);
-    server.wait_until_started();
-    server
+    TestServer::with(&project("models/half_plus_two"), change)
 }
 
 fn with_memory(size: &'static str) -> TestServer {

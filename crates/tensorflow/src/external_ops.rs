@@ -234,20 +234,12 @@ fn refused(placed: PlacedNode, access: Option<&str>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::tests::node;
     use tensorserve_proto::tensorflow::attr_value::ListValue;
     use tensorserve_proto::tensorflow::{
         AttrValue, CollectionDef, FunctionDef, FunctionDefLibrary, GraphDef, NameAttrList, OpDef,
         SignatureDef, TensorInfo, collection_def, tensor_info,
     };
-
-    fn node(name: &str, op: &str, input: &[&str]) -> NodeDef {
-        NodeDef {
-            name: name.into(),
-            op: op.into(),
-            input: input.iter().map(|&i| i.into()).collect(),
-            ..NodeDef::default()
-        }
-    }
 
     fn with(mut node: NodeDef, attr: &str, value: Option<Value>) -> NodeDef {
         node.attr.insert(attr.into(), AttrValue { value });

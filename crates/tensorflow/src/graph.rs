@@ -249,11 +249,11 @@ const SHAPE_SENSITIVE_OPS: [&str; 7] = [
 ];
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use tensorserve_proto::tensorflow::{AttrValue, FunctionDef, FunctionDefLibrary, NameAttrList};
 
-    fn node(name: &str, op: &str, input: &[&str]) -> NodeDef {
+    pub(crate) fn node(name: &str, op: &str, input: &[&str]) -> NodeDef {
         NodeDef {
             name: name.into(),
             op: op.into(),

@@ -49,8 +49,14 @@ impl TestServer {
 
     /// A server for the models at `path`, all loaded.
     pub fn of(path: &Path) -> Self {
+        TestServer::with(path, |_| {})
+    }
+
+    /// A server for the models at `path`, all loaded, with settings that `change` changes.
+    pub fn with(path: &Path, change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = settings();
         settings.paths.push(path.to_owned());
+        change(&mut settings);
         let server = TestServer::start(settings);
         server.wait_until_started();
         server
