@@ -50,7 +50,7 @@ impl LinesApi {
         let entry = EntryPoint { protocol: "lines", method: Method::Predict };
         let call = self.engine.call(entry, request.start);
         let inferred =
-            self.engine.infer(call, |resolver| decode(resolver, &model, &body), encode).await;
+            self.engine.infer(call, move |resolver| decode(resolver, &model, &body), encode).await;
         match inferred.answer {
             Ok(text) => Reply::ok("text/plain", text).with_timing(inferred.timing),
             Err(error) => {

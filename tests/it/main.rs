@@ -38,6 +38,7 @@ mod entry_points;
 mod external_ops;
 mod https;
 mod isolation;
+mod large_requests;
 mod lifecycle;
 mod live_batching;
 mod load_probe;

@@ -21,6 +21,7 @@ use tensorserve_tensor::budget::MemoryBudget;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod inference;
+mod large;
 mod operate;
 mod seconds;
 

@@ -290,6 +290,13 @@ pub fn reserve(bytes: usize) -> Result<()> {
     CURRENT.with_borrow(|current| current.as_ref().map_or(Ok(()), |budget| budget.reserve(bytes)))
 }
 
+/// The bytes that the request for which this thread works has reserved; 0 outside of any budget.
+#[must_use]
+pub fn reserved() -> usize {
+    CURRENT
+        .with_borrow(|current| current.as_ref().map_or(0, |budget| budget.0.reserved.load(Relaxed)))
+}
+
 /// Sets the deadline of the request that this thread works for.
 pub fn set_deadline(deadline: Instant) {
     CURRENT.with_borrow(|current| {

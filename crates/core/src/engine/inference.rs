@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::FutureExt;
 use smallvec::SmallVec;
 
-use super::Engine;
+use super::{Engine, large};
 use crate::batch::{BatchOutput, RunTiming};
 use crate::entry::{EntryPoint, Method};
 use crate::repository::{ModelHandle, ModelSpec, OpRun, Repository, Unresolved, VersionSelector};
@@ -104,6 +104,9 @@ pub struct InferenceCall {
 pub struct InferenceOutcome<T> {
     /// The encoded response, or the error.
     pub answer: Result<T>,
+    /// Whether the request was decoded. An error of one that was not is about its payload, or about the
+    /// model that it names.
+    pub is_decoded: bool,
     /// The timing of its runs, if it ran.
     pub timing: Option<RunTiming>,
 }
@@ -112,11 +115,17 @@ pub struct InferenceOutcome<T> {
 /// and in memory, however often a decoder resolves it.
 pub struct Resolver<'e> {
     source: ResolverSource<'e>,
-    found: Option<ModelHandle>,
+    named: Named,
+}
+
+/// What a request names, as far as its decoder has come.
+#[derive(Default)]
+struct Named {
+    version: Option<ModelHandle>,
     /// The number of the signature that was found in it.
     signature: Option<usize>,
     /// The model name that was requested last.
-    asked: Option<String>,
+    model: Option<String>,
 }
 
 enum ResolverSource<'e> {
@@ -128,18 +137,18 @@ enum ResolverSource<'e> {
 
 impl<'e> Resolver<'e> {
     fn new(source: ResolverSource<'e>) -> Self {
-        Resolver { source, found: None, signature: None, asked: None }
+        Resolver { source, named: Named::default() }
     }
 
     /// Records the model that a request names, for the metrics of a request that fails before a
     /// version is resolved.
     pub fn names_model(&mut self, name: &str) {
-        self.asked = Some(name.to_owned());
+        self.named.model = Some(name.to_owned());
     }
 
     /// Records the signature of a request, for the metrics of a request that fails before it runs.
     pub fn found_signature(&mut self, index: usize) {
-        self.signature = Some(index);
+        self.named.signature = Some(index);
     }
 
     /// The ready version that `spec` names.
@@ -151,32 +160,19 @@ impl<'e> Resolver<'e> {
             ResolverSource::Version(version) => return Ok(version.clone()),
             ResolverSource::Repository(repository) => repository,
         };
-        if let Some(found) = self.found.as_ref().filter(|found| is_meant(found, spec)) {
+        if let Some(found) = self.named.version.as_ref().filter(|found| is_meant(found, spec)) {
             return Ok(found.clone());
         }
         match repository.resolve(spec) {
             Ok(found) => {
-                self.found = Some(found.clone());
+                self.named.version = Some(found.clone());
                 Ok(found)
             }
             Err(unresolved) => {
-                self.asked = Some(spec.name.to_owned());
+                self.named.model = Some(spec.name.to_owned());
                 Err(unresolved)
             }
         }
-    }
-
-    /// The version under which a failure is counted: the resolved one, or else the latest version
-    /// of the requested model.
-    fn counted(&mut self) -> Option<ModelHandle> {
-        if let Some(found) = self.found.take() {
-            return Some(found);
-        }
-        let (ResolverSource::Repository(repository), Some(name)) = (&self.source, &self.asked)
-        else {
-            return None;
-        };
-        repository.resolve(&ModelSpec { name, choice: VersionSelector::Latest }).ok()
     }
 }
 
@@ -193,8 +189,8 @@ fn is_meant(found: &ModelHandle, spec: &ModelSpec<'_>) -> bool {
 /// The progress of an inference, for the metrics.
 #[derive(Default)]
 struct InferenceProgress {
-    version: Option<ModelHandle>,
-    signature: Option<usize>,
+    named: Named,
+    is_decoded: bool,
     timing: Option<RunTiming>,
 }
 
@@ -206,17 +202,10 @@ impl InferenceProgress {
     }
 }
 
-/// Where signatures run.
-enum Runner<'e> {
-    /// The version's batch queues, until the call's deadline.
-    Queue(&'e Engine, InferenceCall),
-    /// This thread, without a queue.
-    InPlace,
-}
-
 impl Engine {
     /// Performs an inference. `decode` turns the payload into a request and a context; `encode`
-    /// turns the context and the response into the protocol's response.
+    /// turns the context and the response into the protocol's response. Both own what they need: those
+    /// of large requests and responses run on other threads than this one.
     ///
     /// # Errors
     /// In [`InferenceOutcome::answer`]: those of `decode` and `encode`, what the model reports,
@@ -224,23 +213,33 @@ impl Engine {
     pub async fn infer<C, T>(
         &self,
         call: InferenceCall,
-        decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
-        encode: impl FnOnce(C, InferResponse) -> Result<T>,
-    ) -> InferenceOutcome<T> {
-        let mut resolver = Resolver::new(ResolverSource::Repository(self.repository()));
+        decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)> + Send + 'static,
+        encode: impl FnOnce(C, InferResponse) -> Result<T> + Send + 'static,
+    ) -> InferenceOutcome<T>
+    where
+        C: Send + 'static,
+        T: Send + 'static,
+    {
         let mut progress = InferenceProgress::default();
-        let runner = Runner::Queue(self, call);
-        let passing = pass(&runner, &mut resolver, &mut progress, decode, encode);
+        let passing = self.pass(call, &mut progress, decode, encode);
         let answer = AssertUnwindSafe(passing).catch_unwind().await.unwrap_or_else(|_| {
             self.metrics().panicked();
             Err(Error::internal("internal error; see the server log"))
         });
         let code = answer.as_ref().err().map(Error::code);
-        if code.is_some() && progress.version.is_none() {
-            progress.version = resolver.counted();
+        if code.is_some() && progress.named.version.is_none() {
+            progress.named.version = self.latest(progress.named.model.as_deref());
         }
         self.count(call.entry, &progress, code, call.start.elapsed());
-        InferenceOutcome { answer, timing: progress.timing }
+        let InferenceProgress { is_decoded, timing, .. } = progress;
+        InferenceOutcome { answer, is_decoded, timing }
+    }
+
+    /// The latest version of a model, under which requests for it are counted that fail before a
+    /// version is resolved.
+    fn latest(&self, model: Option<&str>) -> Option<ModelHandle> {
+        let spec = ModelSpec { name: model?, choice: VersionSelector::Latest };
+        self.repository().resolve(&spec).ok()
     }
 
     fn count(
@@ -250,8 +249,9 @@ impl Engine {
         code: Option<Code>,
         time: Duration,
     ) {
-        let version = progress.version.as_ref().map(|version| version.version_metrics());
-        let signature = version.zip(progress.signature);
+        let InferenceProgress { named, timing, .. } = progress;
+        let version = named.version.as_ref().map(|version| version.version_metrics());
+        let signature = version.zip(named.signature);
         let signature = signature.and_then(|(version, index)| version.signature(index));
         let Some(signature) = signature else {
             let code = code.unwrap_or(Code::Unknown);
@@ -259,7 +259,7 @@ impl Engine {
         };
         match code {
             None => {
-                let runtime = progress.timing.map(|timing| timing.queue_delay + timing.run);
+                let runtime = timing.map(|timing| timing.queue_delay + timing.run);
                 signature.succeeded(entry, time, runtime);
             }
             Some(code) => signature.failed(entry, code, time),
@@ -278,71 +278,102 @@ impl ModelHandle {
         decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
         encode: impl FnOnce(C, InferResponse) -> Result<T>,
     ) -> Result<T> {
-        let mut resolver = Resolver::new(ResolverSource::Version(self));
-        let mut progress = InferenceProgress::default();
-        let passing = pass(&Runner::InPlace, &mut resolver, &mut progress, decode, encode);
-        // No step of it awaits anything.
-        passing.now_or_never().unwrap_or_else(|| Err(Error::internal("a warm-up run had to wait")))
+        let (_, decoded) = decoded(ResolverSource::Version(self), decode);
+        let (InferRequest { version, runs, .. }, context) = decoded?;
+        let mut response = InferResponse { version, runs: SmallVec::new(), profile: None };
+        for run in runs {
+            let outputs = response.version.run_now(run.signature, &run.inputs)?;
+            let outputs = select(outputs, &run.output_filter)?;
+            response.runs.push(RunOutput { signature: run.signature, outputs });
+        }
+        encode(context, response)
     }
+}
+
+/// What `decode` makes of a request, and what it has found by then.
+fn decoded<C>(
+    source: ResolverSource<'_>,
+    decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
+) -> (Named, Result<(InferRequest, C)>) {
+    let mut resolver = Resolver::new(source);
+    let decoded = decode(&mut resolver);
+    (resolver.named, decoded)
 }
 
 /// The steps of an inference, in order.
-async fn pass<C, T>(
-    runner: &Runner<'_>,
-    resolver: &mut Resolver<'_>,
-    progress: &mut InferenceProgress,
-    decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
-    encode: impl FnOnce(C, InferResponse) -> Result<T>,
-) -> Result<T> {
-    runner.set_deadline();
-    let decoded = decode(resolver);
-    (progress.version, progress.signature) = (resolver.found.clone(), resolver.signature);
-    let (request, context) = decoded?;
-    let sampled = runner.sample(&request);
-    let response = runner.run(request, progress).await?;
-    let logged = sampled.map(|sampled| sampled.with(&response));
-    let answer = encode(context, response)?;
-    if let Some(logged) = logged {
-        logged.write();
+impl Engine {
+    async fn pass<C, T>(
+        &self,
+        call: InferenceCall,
+        progress: &mut InferenceProgress,
+        decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)> + Send + 'static,
+        encode: impl FnOnce(C, InferResponse) -> Result<T> + Send + 'static,
+    ) -> Result<T>
+    where
+        C: Send + 'static,
+        T: Send + 'static,
+    {
+        // Work of this request's budget ends at the deadline.
+        budget::set_deadline(call.deadline);
+        let (named, decoded) = match large::is_large_request() {
+            // Boxed: it is rare, and would make the future of every request larger.
+            true => Box::pin(self.decode_elsewhere(decode)).await?,
+            false => decoded(ResolverSource::Repository(self.repository()), decode),
+        };
+        progress.named = named;
+        let (request, context) = decoded?;
+        progress.is_decoded = true;
+        let sampled = SampledRequest::of(&request, call);
+        let response = self.run(call, request, progress).await?;
+        let logged = sampled.map(|sampled| sampled.with(&response));
+        let answer =
+            match large::is_large_response(response.runs.iter().flat_map(|run| &run.outputs)) {
+                true => Box::pin(large::elsewhere(move || encode(context, response))).await?,
+                false => encode(context, response),
+            }?;
+        if let Some(logged) = logged {
+            logged.write();
+        }
+        Ok(answer)
     }
-    Ok(answer)
-}
 
-impl Runner<'_> {
+    async fn decode_elsewhere<C: Send + 'static>(
+        &self,
+        decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)> + Send + 'static,
+    ) -> Result<(Named, Result<(InferRequest, C)>)> {
+        let engine = self.clone();
+        let decode = move || decoded(ResolverSource::Repository(engine.repository()), decode);
+        large::elsewhere(decode).await
+    }
+
     async fn run(
         &self,
+        call: InferenceCall,
         request: InferRequest,
         progress: &mut InferenceProgress,
     ) -> Result<InferResponse> {
         let InferRequest { version, runs, profile } = request;
         let mut response = InferResponse { version, runs: SmallVec::new(), profile: None };
-        if let (Runner::Queue(_, call), Some(first)) = (self, runs.first())
-            && call.entry.method == Method::MultiInference
+        if call.entry.method == Method::MultiInference
+            && let Some(first) = runs.first()
             && let Some(metrics) = response.version.version_metrics().signature(first.signature)
         {
             metrics.examples(first.inputs.iter().find_map(Tensor::rows).unwrap_or(0));
         }
         for run in runs {
             let SignatureRun { signature, inputs, output_filter, .. } = run;
-            progress.signature = Some(signature);
+            progress.named.signature = Some(signature);
             let version = &response.version;
-            let BatchOutput { outputs, timing } = match self {
+            let BatchOutput { outputs, timing } = if profile {
                 // Boxed: it is rare, and would make the future of every request larger.
-                Runner::Queue(engine, call) if profile => {
-                    let profiling = engine.profile(version, signature, inputs, call.deadline);
-                    let (output, operations) = Box::pin(profiling).await?;
-                    response.profile.get_or_insert_default().extend(operations);
-                    output
-                }
-                Runner::Queue(_, call) => {
-                    // A batch is a copy of the inputs of its requests.
-                    budget::reserve(bytes_of(&inputs))?;
-                    version.infer(signature, inputs, Some(call.deadline)).await?
-                }
-                Runner::InPlace => {
-                    let outputs = version.run_now(signature, &inputs)?;
-                    BatchOutput { outputs, timing: RunTiming::default() }
-                }
+                let profiling = self.profile(version, signature, inputs, call.deadline);
+                let (output, operations) = Box::pin(profiling).await?;
+                response.profile.get_or_insert_default().extend(operations);
+                output
+            } else {
+                // A batch is a copy of the inputs of its requests.
+                budget::reserve(bytes_of(&inputs))?;
+                version.infer(signature, inputs, Some(call.deadline)).await?
             };
             progress.took(timing);
             budget::reserve(bytes_of(&outputs))?;
@@ -350,23 +381,6 @@ impl Runner<'_> {
             response.runs.push(RunOutput { signature, outputs });
         }
         Ok(response)
-    }
-
-    /// Work of this request's budget ends at the deadline of its call.
-    fn set_deadline(&self) {
-        if let Runner::Queue(_, call) = self {
-            budget::set_deadline(call.deadline);
-        }
-    }
-
-    /// A copy of the request, if it is sampled for the request log.
-    fn sample(&self, request: &InferRequest) -> Option<SampledRequest> {
-        let Runner::Queue(_, call) = self else {
-            return None;
-        };
-        let log = request.version.request_log().filter(|log| log.samples())?;
-        let sampling_rate = log.sampling_rate();
-        Some(SampledRequest { request: request.clone(), method: call.entry.method, sampling_rate })
     }
 }
 
@@ -400,6 +414,13 @@ struct SampledInference {
 }
 
 impl SampledRequest {
+    /// A copy of the request, if it is sampled for the request log.
+    fn of(request: &InferRequest, call: InferenceCall) -> Option<Self> {
+        let log = request.version.request_log().filter(|log| log.samples())?;
+        let (method, sampling_rate) = (call.entry.method, log.sampling_rate());
+        Some(SampledRequest { request: request.clone(), method, sampling_rate })
+    }
+
     fn with(self, response: &InferResponse) -> SampledInference {
         let SampledRequest { request: InferRequest { version, runs, .. }, method, sampling_rate } =
             self;

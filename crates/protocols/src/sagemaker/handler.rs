@@ -10,10 +10,10 @@ use bytes::Bytes;
 use super::attributes;
 use super::invocation::ScriptCall;
 use super::{Compatibility, SagemakerApi, refuse};
-use crate::tfs::{self, TfsAnswer};
+use crate::tfs::{self, OwnedModelSpec, TfsAnswer};
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{
-    HandlerContext, HandlerError, HandlerReply, Handlers, Method, ModelReply, VersionSelector,
+    HandlerContext, HandlerError, HandlerReply, Handlers, Method, ModelReply,
 };
 use tensorserve_protocol::{ALLOW, JSON, Reply, RequestHead, bounded};
 use tensorserve_tensor::error::Error;
@@ -40,13 +40,13 @@ impl SagemakerApi {
     pub(super) async fn run_handlers(
         &self,
         handlers: &Handlers,
-        script: &ScriptCall<'_>,
+        script: ScriptCall<'_>,
         body: Bytes,
     ) -> Reply {
         let ScriptCall { invocation, attributes, call, entry } = script;
         let given = invocation.attributes.unwrap_or_default();
         let addresses = self.engine.addresses();
-        let rest_uri = rest_uri(&addresses.http, call.name, call.choice, call.method);
+        let rest_uri = rest_uri(&addresses.http, &call.spec, call.method);
         let until = entry.deadline;
         let context = HandlerContext {
             model_name: invocation.model.or(attributes.model),
@@ -69,10 +69,11 @@ impl SagemakerApi {
             Err(failure) => return failed(failure),
         };
         drop(body);
+        let exact = call.exact;
         let inferred = self.engine.infer(
-            *entry,
-            |resolver| call.decode_json(resolver, &document),
-            |form, response| TfsAnswer::read(form, response)?.json(call.exact),
+            entry,
+            move |resolver| call.decode_json(resolver, &document),
+            move |form, response| TfsAnswer::read(form, response)?.json(exact),
         );
         let inferred = inferred.await;
         let model = match inferred.answer {
@@ -94,9 +95,9 @@ impl SagemakerApi {
 }
 
 /// The URL of the model's method over REST.
-fn rest_uri(base: &str, name: &str, choice: VersionSelector<'_>, method: Method) -> String {
-    let mut uri = format!("{base}/v1/models/{name}");
-    if let VersionSelector::Version(version) = choice {
+fn rest_uri(base: &str, spec: &OwnedModelSpec, method: Method) -> String {
+    let mut uri = format!("{base}/v1/models/{}", spec.name);
+    if let Some(version) = spec.version {
         let _ = write!(uri, "/versions/{version}");
     }
     let _ = write!(uri, ":{}", method.name());

@@ -7,7 +7,7 @@ use super::media::PayloadFormat;
 use crate::images;
 use crate::tfs::classify::ExamplesBuilder;
 use crate::tfs::rest::{RestCall, TfsDecoded, run_of};
-use crate::tfs::{self, DEFAULT_SIGNATURE, TfsFormat};
+use crate::tfs::{DEFAULT_SIGNATURE, TfsFormat};
 use tensorserve_codec::{cast, csv, npy, tfrecord};
 use tensorserve_core::engine::{Method, ModelHandle, Resolver};
 use tensorserve_proto::bounded;
@@ -17,15 +17,11 @@ use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
 /// Decodes CSV that has only numbers, for a model with numeric input; `None` for any other, which is
 /// converted to JSON, also for its error messages.
-pub(super) fn csv(
-    call: &RestCall<'_>,
-    resolver: &mut Resolver<'_>,
-    body: &[u8],
-) -> Option<TfsDecoded> {
+pub(super) fn csv(call: &RestCall, resolver: &mut Resolver<'_>, body: &[u8]) -> Option<TfsDecoded> {
     if call.method != Method::Predict {
         return None;
     }
-    let version = tfs::resolve(resolver, call.name, call.choice).ok()?;
+    let version = call.spec.resolve(resolver).ok()?;
     let (signature, declared) = version.signature(DEFAULT_SIGNATURE)?;
     let [input] = declared.inputs.as_slice() else {
         return None;
@@ -37,7 +33,7 @@ pub(super) fn csv(
 
 /// Decodes a binary payload.
 pub(super) fn binary(
-    call: &RestCall<'_>,
+    call: &RestCall,
     resolver: &mut Resolver<'_>,
     input: PayloadFormat,
     body: &Bytes,
@@ -56,7 +52,7 @@ pub(super) fn binary(
         };
         return call.on_examples(resolver, DEFAULT_SIGNATURE, examples);
     }
-    let version = tfs::resolve(resolver, call.name, call.choice)?;
+    let version = call.spec.resolve(resolver)?;
     let (signature, declared) = default_signature(&version)?;
     resolver.found_signature(signature);
     let tensor = match input {

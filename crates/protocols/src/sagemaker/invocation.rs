@@ -10,9 +10,9 @@ use super::convert::{self, RepairedBody};
 use super::media::{self, PayloadFormat, ResponseFormat};
 use super::{Compatibility, SAGEMAKER, SagemakerApi, inputs, outputs, refuse};
 use crate::tfs::rest::{RestCall, TfsDecoded};
-use crate::tfs::{self, TfsAnswer};
+use crate::tfs::{self, OwnedModelSpec, TfsAnswer};
 use tensorserve_codec::npy;
-use tensorserve_core::engine::{EntryPoint, InferenceCall, Resolver, VersionSelector};
+use tensorserve_core::engine::{EntryPoint, InferenceCall, Resolver};
 use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -33,12 +33,11 @@ pub(super) struct Invocation<'h> {
 }
 
 /// A request that passes through handlers.
-#[derive(Clone, Copy)]
 pub(super) struct ScriptCall<'a> {
     pub(super) invocation: &'a Invocation<'a>,
     pub(super) attributes: &'a Attributes<'a>,
     /// The model and method that it selects.
-    pub(super) call: RestCall<'a>,
+    pub(super) call: RestCall,
     /// The entry point and the deadline.
     pub(super) entry: InferenceCall,
 }
@@ -80,18 +79,20 @@ impl SagemakerApi {
             let status = error.http_status();
             return refuse(error, status);
         }
-        let choice = attributes.version.map_or(VersionSelector::Latest, VersionSelector::Version);
         let max_bytes = self.engine.max_tensor_bytes();
         let method = attributes.method;
-        let call = RestCall { name: &name, choice, method, exact: false, max_bytes };
+        let handlers = self.engine.handlers(Some(&name));
+        let spec =
+            OwnedModelSpec { name: name.into_owned(), version: attributes.version, label: None };
+        let call = RestCall { spec, method, exact: false, max_bytes };
         let entry = EntryPoint { protocol: SAGEMAKER, method };
         let entry = self.engine.call(entry, start);
         // Handlers accept payloads of any type.
-        match self.engine.handlers(Some(&name)) {
+        match handlers {
             Ok(None) => {}
             Ok(Some(handlers)) => {
                 let script = ScriptCall { invocation, attributes: &attributes, call, entry };
-                return self.run_handlers(&handlers, &script, body).await;
+                return self.run_handlers(&handlers, script, body).await;
             }
             Err(error) => return refuse(error, 503),
         }
@@ -101,18 +102,19 @@ impl SagemakerApi {
         };
         let any_kind = compatibility == Compatibility::Extended;
         let output = ResponseFormat::of(invocation.accept, compatibility);
+        let written = output.clone();
         let inferred = self.engine.infer(
             entry,
-            |resolver| {
+            move |resolver| {
                 // Most formats are converted to JSON first.
                 budget::reserve(body.len().saturating_mul(2))?;
                 decode(&call, resolver, input, &body, any_kind)
             },
-            |form, response| write(&TfsAnswer::read(form, response)?, &output, max_bytes),
+            move |form, response| write(&TfsAnswer::read(form, response)?, written, max_bytes),
         );
         let inferred = inferred.await;
         let reply = match inferred.answer {
-            Ok(reply) => reply,
+            Ok((content_type, body)) => Reply::ok(content_type, body),
             Err(error) => in_form(tfs::failure(error), &output),
         };
         reply.with_timing(inferred.timing)
@@ -149,14 +151,14 @@ impl SagemakerApi {
 
 /// Decodes a payload. One that is refused is examined again, for a repair or a better error.
 fn decode(
-    call: &RestCall<'_>,
+    call: &RestCall,
     resolver: &mut Resolver<'_>,
     input: PayloadFormat,
     body: &Bytes,
     any_kind: bool,
 ) -> Result<TfsDecoded> {
     let decoded = decode_as(call, resolver, input, body);
-    let decoded = decoded.inspect_err(|_| resolver.names_model(call.name));
+    let decoded = decoded.inspect_err(|_| resolver.names_model(&call.spec.name));
     match &decoded {
         Err(error) if error.code() == Code::InvalidArgument => {
             decode_again(call, resolver, input, body, any_kind).unwrap_or(decoded)
@@ -166,7 +168,7 @@ fn decode(
 }
 
 fn decode_as(
-    call: &RestCall<'_>,
+    call: &RestCall,
     resolver: &mut Resolver<'_>,
     input: PayloadFormat,
     body: &Bytes,
@@ -189,7 +191,7 @@ fn decode_as(
 
 /// Repairs a refused payload, or returns a better error for it; `None` to keep the first error.
 fn decode_again(
-    call: &RestCall<'_>,
+    call: &RestCall,
     resolver: &mut Resolver<'_>,
     input: PayloadFormat,
     body: &Bytes,
@@ -221,14 +223,18 @@ fn unsupported(content_type: &str) -> Reply {
     refuse(Error::invalid(message), 415)
 }
 
-fn write(answer: &TfsAnswer, output: &ResponseFormat, max_bytes: usize) -> Result<Reply> {
+/// The content type and the body of a response.
+fn write(
+    answer: &TfsAnswer,
+    output: ResponseFormat,
+    max_bytes: usize,
+) -> Result<(Cow<'static, str>, Vec<u8>)> {
     Ok(match output {
-        ResponseFormat::Json | ResponseFormat::OneLine(_) => {
-            in_form(Reply::ok(JSON, answer.json(false)?), output)
-        }
-        ResponseFormat::Lines => Reply::ok("application/jsonlines", outputs::lines(answer)?),
-        ResponseFormat::Csv => Reply::ok("text/csv", outputs::csv(answer)?),
-        ResponseFormat::Npy => Reply::ok(NPY, array(answer, max_bytes)?),
+        ResponseFormat::Json => (JSON.into(), answer.json(false)?),
+        ResponseFormat::OneLine(name) => (name, media::on_one_line(&answer.json(false)?)),
+        ResponseFormat::Lines => ("application/jsonlines".into(), outputs::lines(answer)?),
+        ResponseFormat::Csv => ("text/csv".into(), outputs::csv(answer)?),
+        ResponseFormat::Npy => (NPY.into(), array(answer, max_bytes)?),
     })
 }
 
@@ -243,11 +249,11 @@ fn array(answer: &TfsAnswer, max_bytes: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// A response with TensorFlow Serving's JSON in the format `output`.
+/// An error with TensorFlow Serving's JSON in the format `output`.
 fn in_form(mut reply: Reply, output: &ResponseFormat) -> Reply {
     if let ResponseFormat::OneLine(name) = output {
         reply.body = media::on_one_line(&reply.body).into();
-        reply.content_type = Cow::Owned(name.as_ref().to_owned());
+        reply.content_type = name.clone();
     }
     reply
 }

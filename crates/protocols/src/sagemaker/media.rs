@@ -44,12 +44,12 @@ pub(super) const ACCEPTED: &str = "application/json, application/jsonlines, appl
                                    application/x-tfrecord, application/x-tfexample";
 
 /// The format of a response.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum ResponseFormat<'h> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ResponseFormat {
     /// TensorFlow Serving's JSON.
     Json,
     /// TensorFlow Serving's JSON without line breaks, with this content type.
-    OneLine(Cow<'h, str>),
+    OneLine(Cow<'static, str>),
     /// One line of JSON per row.
     Lines,
     /// Comma-separated values.
@@ -58,9 +58,9 @@ pub(super) enum ResponseFormat<'h> {
     Npy,
 }
 
-impl<'h> ResponseFormat<'h> {
+impl ResponseFormat {
     /// The format that `accept` selects.
-    pub(super) fn of(accept: Option<&'h str>, compatibility: Compatibility) -> Self {
+    pub(super) fn of(accept: Option<&str>, compatibility: Compatibility) -> Self {
         let Some(accept) = accept else {
             return ResponseFormat::Json;
         };
@@ -102,7 +102,7 @@ impl<'h> ResponseFormat<'h> {
 
     /// The images up to 2.19 remove the first space and then split at commas: a later space hides the type
     /// that follows it. The content type of the response is the first type in any case.
-    fn of_tf219(accept: &'h str) -> Self {
+    fn of_tf219(accept: &str) -> Self {
         let accept: Cow<str> = match accept.split_once(' ') {
             Some((head, tail)) => Cow::Owned(format!("{head}{tail}")),
             None => Cow::Borrowed(accept),
@@ -110,13 +110,10 @@ impl<'h> ResponseFormat<'h> {
         if !accept.split(',').any(is_json) {
             return ResponseFormat::Json;
         }
-        let first = accept.find(',').unwrap_or(accept.len());
-        ResponseFormat::OneLine(match accept {
-            Cow::Borrowed(text) => Cow::Borrowed(text.get(..first).unwrap_or_default()),
-            Cow::Owned(mut text) => {
-                text.truncate(first);
-                Cow::Owned(text)
-            }
+        let first = accept.split(',').next().unwrap_or_default();
+        ResponseFormat::OneLine(match first {
+            JSON => Cow::Borrowed(JSON),
+            other => Cow::Owned(other.to_owned()),
         })
     }
 }

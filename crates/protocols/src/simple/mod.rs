@@ -7,9 +7,10 @@
 //! default, forms may contain `model_name`, standard base64 is accepted besides URL-safe, and a server
 //! with one model accepts requests that do not name it.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
+
+use bytes::Bytes;
 
 use self::form::ImageForm;
 use tensorserve_auth::Permission;
@@ -128,37 +129,33 @@ impl SimpleApi {
         if !is_json {
             return refuse(Error::invalid("Error, unsupported content type"), 400);
         }
-        self.infer_json(&body, start).await
+        self.infer_json(body, start).await
     }
 
     /// Runs the inference that a JSON document describes.
-    async fn infer_json(&self, body: &[u8], start: Instant) -> Reply {
-        self.run(start, |resolver| request::decode(&self.engine, resolver, body)).await
+    async fn infer_json(&self, body: Bytes, start: Instant) -> Reply {
+        let engine = self.engine.clone();
+        self.run(start, move |resolver| request::decode(&engine, resolver, &body)).await
     }
 
     /// Runs a model on images.
     async fn infer_images(&self, form: ImageForm, start: Instant) -> Reply {
-        self.run(start, |resolver| form.decode(&self.engine, resolver)).await
+        let engine = self.engine.clone();
+        self.run(start, move |resolver| form.decode(&engine, resolver)).await
     }
 
     /// Runs the request that `decode` returns. The flag is set for one row without the batch dimension.
     async fn run(
         &self,
         start: Instant,
-        decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, bool)>,
+        decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, bool)> + Send + 'static,
     ) -> Reply {
         let entry = EntryPoint { protocol: SIMPLE, method: Method::Predict };
-        let is_decoded = Cell::new(false);
-        let decode = |resolver: &mut Resolver<'_>| {
-            let decoded = decode(resolver);
-            is_decoded.set(decoded.is_ok());
-            decoded
-        };
         let inferred = self.engine.infer(self.engine.call(entry, start), decode, encode::response);
         let inferred = inferred.await;
         let reply = match inferred.answer {
             Ok(body) => Reply::ok(JSON, body),
-            Err(error) if is_decoded.get() => failure(run_error(error)),
+            Err(error) if inferred.is_decoded => failure(run_error(error)),
             Err(error) => failure(error),
         };
         reply.with_timing(inferred.timing)

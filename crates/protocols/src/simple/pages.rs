@@ -111,7 +111,7 @@ async fn run_json(api: &SimpleApi, mut request: RoutedRequest<'_>) -> Reply {
     let fields = PageFields::of(&form);
     let data = field(&form, "json_data").unwrap_or_default();
     let answer = match document(&fields, &data) {
-        Ok(body) => api.infer_json(&body, request.start).await,
+        Ok(body) => api.infer_json(body.into(), request.start).await,
         Err(error) => refuse(error, 400),
     };
     let shown = json_page(&api.engine, &fields, &data, Some(&answer.body));

@@ -5,9 +5,11 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::predict::DecodedTensors;
-use super::{DEFAULT_SIGNATURE, encode::TfsFormat, failure, grpc};
+use super::{DEFAULT_SIGNATURE, OwnedModelSpec, encode::TfsFormat, failure, grpc};
 use tensorserve_codec::npy;
-use tensorserve_core::engine::{Engine, InferenceCall, ModelHandle, Resolver, VersionSelector};
+use tensorserve_core::engine::{
+    Engine, InferenceCall, ModelHandle, ModelSpec as EngineSpec, Resolver, VersionSelector,
+};
 use tensorserve_proto::serving::model_spec::VersionChoice;
 use tensorserve_proto::serving::{ModelSpec, PredictRequest};
 use tensorserve_proto::{Form, bounded};
@@ -99,22 +101,21 @@ pub(super) fn encode(outputs: &[Tensor], max_bytes: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// Handles a `PredictRequest` for `model` as gRPC does. `kind` is the media type that the client sent.
+/// Handles a `PredictRequest` for the model `named` as gRPC does. `kind` is the media type that the client sent.
 pub(super) async fn answer(
     engine: &Engine,
-    model: &str,
-    choice: VersionSelector<'_>,
+    named: OwnedModelSpec,
     entry: InferenceCall,
     body: Bytes,
     kind: String,
 ) -> Reply {
-    let decode = |resolver: &mut Resolver<'_>| {
+    let decode = move |resolver: &mut Resolver<'_>| {
         let mut request: PredictRequest = bounded::decode(body).map_err(|error| {
             let message =
                 format!("the body is not a valid tensorflow.serving.PredictRequest: {error}");
             Error::invalid(message)
         })?;
-        request.model_spec = Some(agreed(request.model_spec.take(), model, choice)?);
+        request.model_spec = Some(agreed(request.model_spec.take(), &named.spec())?);
         // A client that sends raw bytes can read them.
         let is_raw = request.inputs.values().any(|tensor| !tensor.tensor_content.is_empty());
         let form = if is_raw { Form::Content } else { Form::Values };
@@ -130,7 +131,8 @@ pub(super) async fn answer(
 
 /// The model spec of the message and the path together. Either may leave a member out; members that
 /// both have must be equal.
-fn agreed(given: Option<ModelSpec>, name: &str, choice: VersionSelector) -> Result<ModelSpec> {
+fn agreed(given: Option<ModelSpec>, named: &EngineSpec<'_>) -> Result<ModelSpec> {
+    let (name, choice) = (named.name, named.choice);
     let mut spec = given.unwrap_or_default();
     if spec.name.is_empty() {
         name.clone_into(&mut spec.name);
@@ -190,7 +192,10 @@ mod tests {
             version_choice: version.map(VersionChoice::Version),
             signature_name: "s".to_owned(),
         };
-        let check = |given, choice| agreed(given, "m", choice).ok().map(|s| s.version_choice);
+        let check = |given, choice| {
+            let named = EngineSpec { name: "m", choice };
+            agreed(given, &named).ok().map(|s| s.version_choice)
+        };
         let two = Some(Some(VersionChoice::Version(2)));
         assert_eq!(check(None, VersionSelector::Latest), Some(None));
         assert_eq!(check(Some(spec("", None)), VersionSelector::Version(2)), two);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
-use super::{DEFAULT_SIGNATURE, not_served, resolve};
+use super::{DEFAULT_SIGNATURE, not_served};
 use tensorserve_core::engine::{
     Engine, InferRequest, InferResponse, InferenceCall, ModelHandle, ModelSpec, Resolver,
     SignatureRun, VersionSelector, VersionStatus,
@@ -45,7 +45,7 @@ pub async fn predict(
     form: Form,
     call: InferenceCall,
 ) -> Result<PredictResponse> {
-    let decode = |resolver: &mut Resolver<'_>| decode_predict(resolver, request, form);
+    let decode = move |resolver: &mut Resolver<'_>| decode_predict(resolver, request, form);
     engine.infer(call, decode, encode_predict).await.answer
 }
 
@@ -112,15 +112,15 @@ pub(super) fn find(
     spec: Option<&ModelSpecProto>,
 ) -> Result<ModelHandle> {
     let spec = checked(spec)?;
-    resolve(resolver, &spec.name, choice(spec))
+    resolver.resolve(&spec).map_err(|unresolved| not_served(unresolved, &spec))
 }
 
-fn checked(spec: Option<&ModelSpecProto>) -> Result<&ModelSpecProto> {
+fn checked(spec: Option<&ModelSpecProto>) -> Result<ModelSpec<'_>> {
     let spec = spec.ok_or_else(|| Error::invalid("Missing ModelSpec"))?;
     if spec.name.is_empty() {
         return Err(Error::invalid("ModelSpec has no name specified."));
     }
-    Ok(spec)
+    Ok(ModelSpec { name: &spec.name, choice: choice(spec) })
 }
 
 /// The signature that a request selects.
@@ -258,8 +258,8 @@ pub fn metadata(
         return Err(Error::invalid(format!("Metadata field {other} is not supported")));
     }
     let spec = checked(Some(spec))?;
-    let found = engine.repository().resolve(&ModelSpec { name: &spec.name, choice: choice(spec) });
-    let handle = found.map_err(|unresolved| not_served(unresolved, &spec.name, choice(spec)))?;
+    let found = engine.repository().resolve(&spec);
+    let handle = found.map_err(|unresolved| not_served(unresolved, &spec))?;
     let signatures = handle.signatures().iter();
     let signature_def = signatures.map(|s| (s.name.clone(), signature_def(s))).collect();
     let packed = prost_types::Any {

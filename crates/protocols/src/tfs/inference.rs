@@ -32,13 +32,16 @@ pub async fn classify(
     call: InferenceCall,
 ) -> Result<ClassificationResponse> {
     let ClassificationRequest { model_spec, input } = request;
-    let (spec, method) = (model_spec.as_ref(), Method::Classify);
-    let decode = |resolver: &mut Resolver<'_>| {
+    let (method, max_bytes) = (Method::Classify, engine.max_tensor_bytes());
+    let decode = move |resolver: &mut Resolver<'_>| {
+        let spec = model_spec.as_ref();
         let version = find(resolver, spec)?;
-        decode_examples(resolver, version, spec, input.as_ref(), method, engine.max_tensor_bytes())
+        let (request, form) =
+            decode_examples(resolver, version, spec, input.as_ref(), method, max_bytes)?;
+        Ok((request, (form, model_spec)))
     };
-    let inferred = engine.infer(call, decode, |form, response| {
-        let model_spec = Some(effective_spec(&response.version, signature_name(spec)));
+    let inferred = engine.infer(call, decode, |(form, spec), response| {
+        let model_spec = Some(effective_spec(&response.version, signature_name(spec.as_ref())));
         let TfsAnswer::Classes(classes) = TfsAnswer::read(form, response)? else {
             return Err(Error::internal("a classification has no classes"));
         };
@@ -57,13 +60,16 @@ pub async fn regress(
     call: InferenceCall,
 ) -> Result<RegressionResponse> {
     let RegressionRequest { model_spec, input } = request;
-    let (spec, method) = (model_spec.as_ref(), Method::Regress);
-    let decode = |resolver: &mut Resolver<'_>| {
+    let (method, max_bytes) = (Method::Regress, engine.max_tensor_bytes());
+    let decode = move |resolver: &mut Resolver<'_>| {
+        let spec = model_spec.as_ref();
         let version = find(resolver, spec)?;
-        decode_examples(resolver, version, spec, input.as_ref(), method, engine.max_tensor_bytes())
+        let (request, form) =
+            decode_examples(resolver, version, spec, input.as_ref(), method, max_bytes)?;
+        Ok((request, (form, model_spec)))
     };
-    let inferred = engine.infer(call, decode, |form, response| {
-        let model_spec = Some(effective_spec(&response.version, signature_name(spec)));
+    let inferred = engine.infer(call, decode, |(form, spec), response| {
+        let model_spec = Some(effective_spec(&response.version, signature_name(spec.as_ref())));
         let TfsAnswer::Numbers(numbers) = TfsAnswer::read(form, response)? else {
             return Err(Error::internal("a regression has no numbers"));
         };
@@ -82,11 +88,12 @@ pub async fn multi_inference(
     call: InferenceCall,
 ) -> Result<MultiInferenceResponse> {
     let MultiInferenceRequest { tasks, input } = request;
-    let decode = |resolver: &mut Resolver<'_>| {
+    let max_bytes = engine.max_tensor_bytes();
+    let decode = move |resolver: &mut Resolver<'_>| {
         let first = tasks.first().and_then(|task| task.model_spec.as_ref());
         // One version for all tasks, resolved once.
         let version = find(resolver, first)?;
-        decode_tasks(resolver, version, &tasks, input.as_ref(), engine.max_tensor_bytes())
+        decode_tasks(resolver, version, &tasks, input.as_ref(), max_bytes)
     };
     engine.infer(call, decode, encode_tasks).await.answer
 }

@@ -198,28 +198,36 @@ fn are_names_and_numbers(params: &PathParams<'_>) -> bool {
     })
 }
 
-/// The model that a path names.
-struct PathSpec {
-    name: String,
-    version: Option<i64>,
-    label: Option<String>,
+/// The model version that a request names.
+#[derive(Debug)]
+pub(crate) struct OwnedModelSpec {
+    pub(crate) name: String,
+    pub(crate) version: Option<i64>,
+    pub(crate) label: Option<String>,
 }
 
-impl PathSpec {
+impl OwnedModelSpec {
     /// Reads the parameters of a path; `None` if the version does not fit 64 bits.
     fn of(params: &PathParams<'_>) -> Option<Self> {
         let (version, label) = (params.raw("version"), params.raw("label"));
         let version = if version.is_empty() { None } else { Some(version.parse().ok()?) };
         let label = (!label.is_empty()).then(|| params.decoded("label"));
-        Some(PathSpec { name: params.decoded("model"), version, label })
+        Some(OwnedModelSpec { name: params.decoded("model"), version, label })
     }
 
-    fn choice(&self) -> VersionSelector<'_> {
-        match (self.version, &self.label) {
+    pub(crate) fn spec(&self) -> ModelSpec<'_> {
+        let choice = match (self.version, &self.label) {
             (Some(version), _) => VersionSelector::Version(version),
             (None, Some(label)) => VersionSelector::Label(label),
             (None, None) => VersionSelector::Latest,
-        }
+        };
+        ModelSpec { name: &self.name, choice }
+    }
+
+    /// The version that is served.
+    pub(crate) fn resolve(&self, resolver: &mut Resolver<'_>) -> Result<ModelHandle> {
+        let spec = self.spec();
+        resolver.resolve(&spec).map_err(|unresolved| not_served(unresolved, &spec))
     }
 }
 
@@ -233,7 +241,7 @@ impl RestApi {
     }
 
     fn status(&self, request: RoutedRequest<'_>) -> Reply {
-        let Some(spec) = PathSpec::of(&request.params) else {
+        let Some(spec) = OwnedModelSpec::of(&request.params) else {
             return self.version_too_large(&request.head);
         };
         let status = describe::status(&self.engine, &spec.name, spec.version);
@@ -245,14 +253,11 @@ impl RestApi {
         if !request.head.path().ends_with("/metadata") {
             return self.status(request);
         }
-        let Some(spec) = PathSpec::of(&request.params) else {
+        let Some(spec) = OwnedModelSpec::of(&request.params) else {
             return self.version_too_large(&request.head);
         };
-        let found = self
-            .engine
-            .repository()
-            .resolve(&ModelSpec { name: &spec.name, choice: spec.choice() });
-        let found = found.map_err(|unresolved| not_served(unresolved, &spec.name, spec.choice()));
+        let found = self.engine.repository().resolve(&spec.spec());
+        let found = found.map_err(|unresolved| not_served(unresolved, &spec.spec()));
         let metadata = found.map(|version| Reply::ok(JSON, describe::metadata(&version)));
         self.described(&spec.name, metadata, request.start)
     }
@@ -271,18 +276,13 @@ impl RestApi {
     }
 
     async fn infer(&self, method: Method, mut request: RoutedRequest<'_>) -> Reply {
-        let Some(spec) = PathSpec::of(&request.params) else {
+        let Some(spec) = OwnedModelSpec::of(&request.params) else {
             return self.version_too_large(&request.head);
         };
         let body = request.take_bytes();
-        let call = RestCall {
-            name: &spec.name,
-            choice: spec.choice(),
-            method,
-            exact: self.exact,
-            max_bytes: self.engine.max_tensor_bytes(),
-        };
-        rest::answer(&self.engine, &call, &request.head, body, request.start).await
+        let call =
+            RestCall { spec, method, exact: self.exact, max_bytes: self.engine.max_tensor_bytes() };
+        rest::answer(&self.engine, call, &request.head, body, request.start).await
     }
 
     /// The reference's metrics, for any method, as in the reference.
@@ -370,19 +370,10 @@ pub(crate) fn status(engine: &Engine, name: &str) -> Reply {
     describe::status(engine, name, None).unwrap_or_else(failure)
 }
 
-/// The version that a request selects.
-pub(crate) fn resolve(
-    resolver: &mut Resolver<'_>,
-    name: &str,
-    choice: VersionSelector<'_>,
-) -> Result<ModelHandle> {
-    let resolved = resolver.resolve(&ModelSpec { name, choice });
-    resolved.map_err(|unresolved| not_served(unresolved, name, choice))
-}
-
 /// The error for a version that is not served.
-fn not_served(unresolved: Unresolved, name: &str, choice: VersionSelector<'_>) -> Error {
-    match (unresolved, choice) {
+fn not_served(unresolved: Unresolved, spec: &ModelSpec<'_>) -> Error {
+    let name = spec.name;
+    match (unresolved, spec.choice) {
         (Unresolved::Label, VersionSelector::Label(label)) => {
             Error::invalid(format!("Unrecognized servable version label: {label}"))
         }

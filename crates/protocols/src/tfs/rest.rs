@@ -7,19 +7,17 @@ use bytes::Bytes;
 use super::answer::{AnswerForm, TfsAnswer};
 use super::binary::{self, BodyFormat};
 use super::encode::TfsFormat;
-use super::{REST, classify, examples, failure, predict, resolve};
+use super::{OwnedModelSpec, REST, classify, examples, failure, predict};
 use tensorserve_core::engine::{
-    Engine, EntryPoint, InferRequest, Method, ModelHandle, Resolver, SignatureRun, VersionSelector,
+    Engine, EntryPoint, InferRequest, Method, ModelHandle, Resolver, SignatureRun,
 };
 use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
 
 /// The inference that a path selects.
-#[derive(Clone, Copy)]
-pub(crate) struct RestCall<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) choice: VersionSelector<'a>,
+pub(crate) struct RestCall {
+    pub(crate) spec: OwnedModelSpec,
     pub(crate) method: Method,
     /// Support only the formats of the reference.
     pub(crate) exact: bool,
@@ -33,7 +31,7 @@ pub(crate) type TfsDecoded = (InferRequest, AnswerForm);
 /// Handles `POST …:predict`, `:classify` and `:regress`.
 pub(super) async fn answer(
     engine: &Engine,
-    call: &RestCall<'_>,
+    call: RestCall,
     head: &RequestHead<'_>,
     body: Bytes,
     start: Instant,
@@ -46,15 +44,17 @@ pub(super) async fn answer(
     let to = from.of_answer(head, call.exact);
     if let BodyFormat::Message(kind) = to {
         // Boxed, because it is rare and would enlarge the future of every request.
-        let answer = binary::answer(engine, call.name, call.choice, entry, body, kind);
+        let answer = binary::answer(engine, call.spec, entry, body, kind);
         return Box::pin(answer).await;
     }
-    let decode = |resolver: &mut Resolver<'_>| call.decode(resolver, &body, &from, &to);
-    let inferred = engine.infer(entry, decode, |form, response| {
+    let (max_bytes, exact) = (call.max_bytes, call.exact);
+    let to_npy = to == BodyFormat::Npy;
+    let decode = move |resolver: &mut Resolver<'_>| call.decode(resolver, &body, &from, &to);
+    let inferred = engine.infer(entry, decode, move |form, response| {
         let answer = TfsAnswer::read(form, response)?;
-        match to {
-            BodyFormat::Npy => Ok((NPY, binary::encode(answer.tensors(), call.max_bytes)?)),
-            BodyFormat::Json | BodyFormat::Message(_) => Ok((JSON, answer.json(call.exact)?)),
+        match to_npy {
+            true => Ok((NPY, binary::encode(answer.tensors(), max_bytes)?)),
+            false => Ok((JSON, answer.json(exact)?)),
         }
     });
     let inferred = inferred.await;
@@ -65,7 +65,7 @@ pub(super) async fn answer(
     reply.with_timing(inferred.timing)
 }
 
-impl RestCall<'_> {
+impl RestCall {
     /// Decodes a JSON payload.
     pub(crate) fn decode_json(
         &self,
@@ -78,7 +78,7 @@ impl RestCall<'_> {
             }
             Method::Classify | Method::Regress => {
                 let decoded = examples::decode(body, self.max_bytes);
-                let decoded = decoded.inspect_err(|_| resolver.names_model(self.name))?;
+                let decoded = decoded.inspect_err(|_| resolver.names_model(&self.spec.name))?;
                 self.on_examples(resolver, &decoded.signature_name, decoded.examples)
             }
         }
@@ -107,7 +107,7 @@ impl RestCall<'_> {
         from: &BodyFormat,
         to: &BodyFormat,
     ) -> Result<TfsDecoded> {
-        let version = match resolve(resolver, self.name, self.choice) {
+        let version = match self.spec.resolve(resolver) {
             Ok(version) => version,
             // The reference reports a malformed body before an unknown model.
             Err(error) => {
@@ -136,7 +136,7 @@ impl RestCall<'_> {
         signature_name: &str,
         examples: Tensor,
     ) -> Result<TfsDecoded> {
-        let version = resolve(resolver, self.name, self.choice)?;
+        let version = self.spec.resolve(resolver)?;
         let signature = classify::find(&version, signature_name, self.method)?;
         resolver.found_signature(signature);
         let form = AnswerForm::examples(self.method, &examples);

@@ -15,7 +15,7 @@ fn find(table: &RouteTable, method: &str, target: &str) -> String {
     let head = RequestHead { method, target, headers: &NoHeaders };
     match table.find(&head) {
         RouteMatch::Route(route, params) => {
-            let Some(spec) = PathSpec::of(&params) else { return "version".to_owned() };
+            let Some(spec) = OwnedModelSpec::of(&params) else { return "version".to_owned() };
             let path = route.path();
             let verb = path.rsplit(['/', '}']).next().expect("a verb").to_owned();
             format!("{verb} {} {:?} {:?}", spec.name, spec.version, spec.label)
