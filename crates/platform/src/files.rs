@@ -3,6 +3,7 @@
 //! Such a model is configured by the path of its file, or of a version directory that contains it.
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -16,13 +17,20 @@ pub struct Place<'a> {
     path: &'a Path,
     is_file: bool,
     inside: OnceCell<Vec<PathBuf>>,
+    hidden: Option<&'a BTreeSet<PathBuf>>,
 }
 
 impl<'a> Place<'a> {
     /// The file or directory at `path`.
     #[must_use]
     pub fn new(path: &'a Path) -> Self {
-        Place { path, is_file: path.is_file(), inside: OnceCell::new() }
+        Place { path, is_file: path.is_file(), inside: OnceCell::new(), hidden: None }
+    }
+
+    /// The directory at `path`, as if it did not contain `hidden`.
+    #[must_use]
+    pub fn without(path: &'a Path, hidden: &'a BTreeSet<PathBuf>) -> Self {
+        Place { hidden: Some(hidden), ..Place::new(path) }
     }
 
     /// The path.
@@ -45,6 +53,7 @@ impl<'a> Place<'a> {
             }
             let entries = fs::read_dir(self.path).into_iter().flatten().flatten();
             let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+            paths.retain(|path| self.hidden.is_none_or(|hidden| !hidden.contains(path)));
             paths.sort();
             paths
         })

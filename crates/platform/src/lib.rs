@@ -301,20 +301,24 @@ impl Platforms {
     }
 
     /// Whether `path` itself is a model, and not a directory of models or versions. With the
-    /// platform
-    /// `named`, any file is a model.
+    /// platform `named`, any file is a model.
     #[must_use]
     pub fn is_model(&self, path: &Path, named: Option<&str>) -> bool {
-        let place = Place::new(path);
+        self.is_model_at(&Place::new(path), named)
+    }
+
+    /// [`Platforms::is_model`] for `place`.
+    #[must_use]
+    pub fn is_model_at(&self, place: &Place<'_>, named: Option<&str>) -> bool {
         let platform = match named {
             Some(_) => {
-                let platform = self.of_version(path, named);
-                platform.filter(|platform| place.is_file() || platform.recognises(&place))
+                let platform = self.of_version(place.path(), named);
+                platform.filter(|platform| place.is_file() || platform.recognises(place))
             }
-            None => self.recognising(&place),
+            None => self.recognising(place),
         };
         platform.is_some_and(|platform| {
-            place.is_file() || platform.has_folders() || !self.holds_models(&place)
+            place.is_file() || platform.has_folders() || !self.holds_models(place)
         })
     }
 
@@ -322,12 +326,18 @@ impl Platforms {
     /// platform `named` only, if there is one.
     #[must_use]
     pub fn model_files(&self, path: &Path, named: Option<&str>) -> Vec<PathBuf> {
+        self.model_files_at(&Place::new(path), named)
+    }
+
+    /// [`Platforms::model_files`] for `place`.
+    #[must_use]
+    pub fn model_files_at(&self, place: &Place<'_>, named: Option<&str>) -> Vec<PathBuf> {
         let is_model = |file: &&PathBuf| {
-            let (is_hidden, place) = (is_hidden(file), Place::new(file));
+            let (is_hidden, file) = (is_hidden(file), Place::new(file));
             let is_known = |p: &&Arc<dyn Platform>| named.is_none_or(|name| p.name() == name);
-            !is_hidden && self.recognising(&place).filter(is_known).is_some()
+            !is_hidden && self.recognising(&file).filter(is_known).is_some()
         };
-        Place::new(path).files(&[""]).filter(is_model).cloned().collect()
+        place.files(&[""]).filter(is_model).cloned().collect()
     }
 
     fn recognising(&self, place: &Place) -> Option<&Arc<dyn Platform>> {

@@ -15,6 +15,7 @@ use crossbeam::channel::{Receiver, unbounded};
 
 use self::change::return_result;
 use self::control::{Completion, ManagerEvent};
+use self::disk::Disk;
 use self::entry::ModelEntry;
 use self::memory::FreedMemory;
 use self::plan::{Action, PlanLimits};
@@ -33,6 +34,7 @@ use tensorserve_tensor::error::{Error, Result};
 mod batching;
 mod change;
 mod control;
+mod disk;
 mod entry;
 mod former;
 mod memory;
@@ -72,6 +74,7 @@ struct LifecycleManager {
     /// Everything about each model is in its entry.
     models: ModelEntries,
     sources: Sources,
+    disk: Disk,
     threads: LoadThreads,
     events: Receiver<ManagerEvent>,
     /// Outcomes of requests, to be sent once the board shows them.
@@ -91,6 +94,7 @@ pub(super) fn start(shared: Arc<RepositoryShared>, sources: Vec<SourceConfig>) -
         shared,
         models: ModelEntries::new(),
         sources,
+        disk: Disk::new(sender.clone()),
         threads,
         events,
         outcomes: Vec::new(),
@@ -153,6 +157,7 @@ impl LifecycleManager {
             }
             ManagerEvent::Loaded(key, outcome, time) => self.load_ended(&key, outcome, time),
             ManagerEvent::Unloaded(key) => self.unload_ended(&key),
+            ManagerEvent::DiskResponds => self.sources.schedule.scan_sources_now(),
             ManagerEvent::SetSources(sources, completion) => self.set_sources(sources, completion),
             ManagerEvent::LoadModel(source, deadline, by, completion) => {
                 self.load_model(&source, &by, ReadyWaiter { deadline, completion });

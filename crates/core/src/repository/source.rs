@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::config::{ModelConfig, SourceConfig};
-use tensorserve_platform::{Platforms, names_version};
+use tensorserve_platform::{Place, Platforms, names_version};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// A model that a source holds.
@@ -35,23 +35,33 @@ pub(super) struct Discovery {
     pub(super) notes: BTreeSet<String>,
 }
 
-/// Finds the models and versions in `source`.
+/// Finds the models and versions in `source`. Nothing in the directories `hanging` is touched: they do
+/// not respond.
 ///
 /// # Errors
 /// If its directory cannot be read. What is loaded from it should then stay loaded.
-pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<Discovery> {
+pub(super) fn discover(
+    source: &SourceConfig,
+    platforms: &Platforms,
+    hanging: &BTreeSet<PathBuf>,
+) -> Result<Discovery> {
     let mut discovery = Discovery::default();
     let (path, named) = (&source.path, source.model.platform);
-    if platforms.is_model(path, named) {
+    let place = Place::without(path, hanging);
+    let hanging_inside = hanging.iter().filter(|hangs| hangs.parent() == Some(path));
+    if source.name.is_some() || hanging_inside.clone().any(|hangs| is_version(hangs)) {
+        check_responds(path, hanging)?;
+    }
+    if platforms.is_model_at(&place, named) {
         let (name, version) = name_of_model_folder(path);
         let versions = BTreeMap::from([(version, path.clone())]);
         discovery.add(source.name.clone().unwrap_or(name), versions, source);
         return Ok(discovery);
     }
-    let folders = subfolders(path)?;
+    let folders = subfolders(path, hanging)?;
     let versions = versions_among(&folders, &mut discovery.notes);
     if !versions.is_empty() || source.name.is_some() {
-        discovery.ignore_files(&platforms.model_files(path, named), "numbered versions");
+        discovery.ignore_files(&platforms.model_files_at(&place, named), "numbered versions");
         let name = source.name.clone().unwrap_or_else(|| folder_name(path));
         discovery.add(name, versions, source);
         return Ok(discovery);
@@ -60,12 +70,13 @@ pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<D
         if name.starts_with('.') {
             continue;
         }
-        if platforms.is_model(&folder, named) {
+        if platforms.is_model_at(&Place::without(&folder, hanging), named) {
             discovery.add(name, BTreeMap::from([(1, folder)]), source);
             continue;
         }
         // One unreadable model does not hide the others.
-        let versions = match subfolders(&folder) {
+        let folders = check_responds(&folder, hanging).and_then(|()| subfolders(&folder, hanging));
+        let versions = match folders {
             Ok(folders) => versions_among(&folders, &mut discovery.notes),
             Err(error) => {
                 discovery.notes.insert(format!("{error}; versions loaded from it stay loaded"));
@@ -79,8 +90,27 @@ pub(super) fn discover(source: &SourceConfig, platforms: &Platforms) -> Result<D
             discovery.add(name, versions, source);
         }
     }
-    discovery.ignore_files(&platforms.model_files(path, named), "directories of models");
+    let names = hanging_inside.filter_map(|hangs| hangs.file_name());
+    discovery.unreadable.extend(names.map(|name| name.to_string_lossy().into_owned()));
+    discovery.ignore_files(&platforms.model_files_at(&place, named), "directories of models");
     Ok(discovery)
+}
+
+/// Fails if something in `folder` is in `hanging`: its versions cannot be known.
+fn check_responds(folder: &Path, hanging: &BTreeSet<PathBuf>) -> Result<()> {
+    match hanging.iter().find(|hangs| hangs.starts_with(folder)) {
+        Some(hangs) => Err(no_response(hangs)),
+        None => Ok(()),
+    }
+}
+
+/// The error of a path that does not respond.
+pub(super) fn no_response(path: &Path) -> Error {
+    Error::unavailable(format!("{} does not respond: its file system hangs", path.display()))
+}
+
+fn is_version(folder: &Path) -> bool {
+    folder.file_name().and_then(OsStr::to_str).is_some_and(names_version)
 }
 
 impl Discovery {
@@ -137,8 +167,8 @@ fn folder_name(path: &Path) -> String {
     name.unwrap_or_else(|| "default".to_owned())
 }
 
-/// Directories in `path` whose names are valid UTF-8, in byte order.
-fn subfolders(path: &Path) -> Result<Vec<(String, PathBuf)>> {
+/// Directories in `path` whose names are valid UTF-8, in byte order, without those in `hanging`.
+fn subfolders(path: &Path, hanging: &BTreeSet<PathBuf>) -> Result<Vec<(String, PathBuf)>> {
     let unreadable = |e: std::io::Error| {
         let message = format!("{} cannot be read: {e}", path.display());
         Error::new(Code::of_io(&e), message).with_source(e)
@@ -146,6 +176,9 @@ fn subfolders(path: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(path).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
+        if hanging.contains(&entry.path()) {
+            continue;
+        }
         // Links count as what they point to: `current -> v7` is common.
         let is_folder = fs::metadata(entry.path()).is_ok_and(|meta| meta.is_dir());
         if let (true, Ok(name)) = (is_folder, entry.file_name().into_string()) {
@@ -328,7 +361,7 @@ mod tests {
         fn discover(&self, path: &str, name: Option<&str>) -> Vec<(String, Vec<i64>)> {
             let (path, name) = (self.root.path().join(path), name.map(str::to_owned));
             let source = SourceConfig { path, name, model: ModelConfig::default() };
-            let found = discover(&source, &self.platforms).expect("readable");
+            let found = discover(&source, &self.platforms, &BTreeSet::new()).expect("readable");
             let brief = |found: DiscoveredModel| (found.name, found.versions.into_keys().collect());
             found.models.into_iter().map(brief).collect()
         }
@@ -361,7 +394,7 @@ mod tests {
         let found = |path: &str, platform| {
             let model = ModelConfig { platform, ..ModelConfig::default() };
             let source = SourceConfig { path: root.join(path), name: None, model };
-            let found = discover(&source, &place.platforms).expect("readable");
+            let found = discover(&source, &place.platforms, &BTreeSet::new()).expect("readable");
             (found.models.len(), found.notes.into_iter().collect::<Vec<String>>())
         };
         let (models, notes) = found("all", None);
@@ -388,7 +421,27 @@ mod tests {
         let place = Place::with(&[]);
         let path = place.root.path().join("nothing");
         let missing = SourceConfig { path, name: None, model: ModelConfig::default() };
-        assert!(discover(&missing, &place.platforms).is_err());
+        assert!(discover(&missing, &place.platforms, &BTreeSet::new()).is_err());
+    }
+
+    #[test]
+    fn what_hangs_hides_no_other_model() {
+        let place = Place::with(&["all/a/1", "all/b/1", "all/b/2", "all/c"]);
+        let discovered = |path: &str, hanging: &str| {
+            let root = place.root.path();
+            let (path, hanging) = (root.join(path), BTreeSet::from([root.join(hanging)]));
+            let source = SourceConfig { path, name: None, model: ModelConfig::default() };
+            let found = discover(&source, &place.platforms, &hanging)?;
+            let names: Vec<String> = found.models.into_iter().map(|found| found.name).collect();
+            Ok::<_, Error>((names.join(" "), found.unreadable.into_iter().collect::<String>()))
+        };
+        let pair = |models: &str, unreadable: &str| (models.to_owned(), unreadable.to_owned());
+        assert_eq!(discovered("all", "all/b").expect("readable"), pair("a c", "b"));
+        assert_eq!(discovered("all", "all/b/2").expect("readable"), pair("a c", "b"));
+        assert_eq!(discovered("all", "all/c").expect("readable"), pair("a b", "c"));
+        // One of its versions is there and cannot be read: nothing is known about the model.
+        let error = discovered("all/b", "all/b/2").expect_err("unreadable");
+        assert!(error.message().contains("all/b/2 does not respond"), "{error}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::journal::{LifecycleEvent, WATCH};
 use super::policy::{LONGEST_RETRY, Phase, VersionSnapshot};
 use super::servable::Servable;
 use super::source::Fingerprint;
-use tensorserve_platform::{Completeness, Platform};
+use tensorserve_platform::Completeness;
 use tensorserve_tensor::error::Error;
 
 pub(super) struct Version {
@@ -173,14 +173,12 @@ impl Version {
         }
     }
 
-    /// Finds out whether all of its files are there, which no longer change.
-    pub(super) fn check_completeness(&mut self, platform: Option<&dyn Platform>) {
-        let completeness = match platform {
-            Some(platform) => platform.check(&self.folder),
-            None => Completeness::Missing(
-                "a model file of a supported platform (such as saved_model.pb)".to_owned(),
-            ),
-        };
+    /// Its files, which no longer change, have been checked; `None` if no platform recognises them.
+    pub(super) fn checked(&mut self, completeness: Option<Completeness>) {
+        let completeness = completeness.unwrap_or_else(|| {
+            let what = "a model file of a supported platform (such as saved_model.pb)";
+            Completeness::Missing(what.to_owned())
+        });
         self.files = match completeness {
             Completeness::Complete => FileCheck::Complete,
             Completeness::Missing(_) | Completeness::Broken(_) => FileCheck::Incomplete,

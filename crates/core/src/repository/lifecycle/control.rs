@@ -20,6 +20,8 @@ pub(super) enum ManagerEvent {
     Loaded(VersionKey, Result<Arc<Servable>>, Duration),
     /// The memory of a version is released.
     Unloaded(VersionKey),
+    /// A path responds again.
+    DiskResponds,
     /// Serve these sources instead of the present ones.
     SetSources(Vec<SourceConfig>, Completion),
     /// Load one more model, until the deadline at the latest, at the request of a user.

@@ -13,7 +13,7 @@ use super::entry::{ModelEntry, Origin};
 use super::plan::LoadOutcome;
 use super::waiters::ReadyWaiter;
 use crate::config::{SourceConfig, VersionPolicy};
-use crate::repository::source::{self, DiscoveredModel, Fingerprint};
+use crate::repository::source::{DiscoveredModel, Discovery, Fingerprint, no_response};
 use crate::repository::version::{FileCheck, Version};
 use crate::repository::{VersionState, policy};
 use tensorserve_platform::{Completeness, Platforms};
@@ -30,7 +30,7 @@ impl LifecycleManager {
 
     /// Adds the one model that `source` holds, with versions that are ready to be loaded.
     fn add_requested(&mut self, source: &SourceConfig, by: &Arc<str>) -> Result<&mut ModelEntry> {
-        let discovered = discover_one(source, &self.shared.platforms)?;
+        let discovered = discover_one(self.disk.discover(source, &self.shared.platforms)?, source)?;
         let name: Arc<str> = discovered.name.as_str().into();
         if self.models.get(&name).is_some_and(ModelEntry::is_in_use) {
             let message = format!("model {name} already exists");
@@ -39,8 +39,11 @@ impl LifecycleManager {
         let mut versions = BTreeMap::new();
         for number in requested_versions(&discovered)? {
             let folder = discovered.versions.get(&number).cloned().unwrap_or_default();
-            check_files(&folder, &self.shared.platforms, discovered.config.platform)?;
-            versions.insert(number, loadable(folder, by));
+            let (platforms, named) = (self.shared.platforms.clone(), discovered.config.platform);
+            let check = move |folder: &Path| check_files(folder, &platforms, named);
+            let seen = self.disk.read(&folder, check);
+            let seen = seen.unwrap_or_else(|| Err(no_response(&folder)))?;
+            versions.insert(number, loadable(folder, seen, by));
         }
         let entry = self.entry(&name);
         entry.begin_incarnation(Origin::Request, discovered.source, discovered.config);
@@ -78,8 +81,7 @@ pub(super) fn load_result(name: &str, entry: &ModelEntry, outcome: LoadOutcome) 
 }
 
 /// The one model that `source` holds.
-fn discover_one(source: &SourceConfig, platforms: &Platforms) -> Result<DiscoveredModel> {
-    let mut discovery = source::discover(source, platforms)?;
+fn discover_one(mut discovery: Discovery, source: &SourceConfig) -> Result<DiscoveredModel> {
     let path = source.path.display();
     match (discovery.models.pop(), discovery.models.len()) {
         (Some(discovered), 0) => Ok(discovered),
@@ -112,8 +114,9 @@ fn requested_versions(discovered: &DiscoveredModel) -> Result<BTreeSet<i64>> {
     Ok(requested)
 }
 
-/// Checks that all files of a version are there. Unlike a source, a request does not wait for them.
-fn check_files(folder: &Path, platforms: &Platforms, named: Option<&str>) -> Result<()> {
+/// Checks that all files of a version are there, and returns what they look like. Unlike a source, a
+/// request does not wait for them.
+fn check_files(folder: &Path, platforms: &Platforms, named: Option<&str>) -> Result<Fingerprint> {
     let path = folder.display();
     let Some(platform) = platforms.of_version(folder, named) else {
         let message = format!(
@@ -122,7 +125,7 @@ fn check_files(folder: &Path, platforms: &Platforms, named: Option<&str>) -> Res
         return Err(Error::not_found(message));
     };
     match platform.check(folder) {
-        Completeness::Complete => Ok(()),
+        Completeness::Complete => Ok(Fingerprint::of(folder)),
         Completeness::Missing(what) => {
             Err(Error::new(Code::FailedPrecondition, format!("{path}: {what} is missing")))
         }
@@ -131,12 +134,12 @@ fn check_files(folder: &Path, platforms: &Platforms, named: Option<&str>) -> Res
 }
 
 /// A version whose files have been checked.
-fn loadable(folder: PathBuf, by: &Arc<str>) -> Version {
+fn loadable(folder: PathBuf, seen: Fingerprint, by: &Arc<str>) -> Version {
     let mut version = Version::new(folder);
     version.by = Arc::clone(by);
     version.aspired = true;
     version.files = FileCheck::Complete;
-    version.seen = Some(Fingerprint::of(&version.folder));
+    version.seen = Some(seen);
     version.set_state(VersionState::Found("to be loaded".to_owned()));
     version
 }

@@ -1,10 +1,12 @@
 //! Brings the entries up to date with what is on disk.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::LifecycleManager;
+use super::disk::Disk;
 use super::reconcile::{CheckedFiles, FileStep, Reconciliation, next_file_step};
 use super::sources::SourceScan;
 use crate::repository::source::Fingerprint;
@@ -18,7 +20,7 @@ impl LifecycleManager {
     /// Scans all sources, and reconciles the entries with what is there.
     pub(super) fn scan_sources(&mut self) {
         let platforms = &self.shared.platforms;
-        let mut scan = self.sources.scan(platforms, &self.models, &mut self.logged);
+        let mut scan = self.sources.scan(&self.disk, platforms, &self.models, &mut self.logged);
         let present = self.models.iter().filter(|(_, entry)| !entry.is_removed());
         let present = present.map(|(name, _)| Arc::clone(name));
         let names: BTreeSet<Arc<str>> = present.chain(scan.names()).collect();
@@ -76,7 +78,7 @@ impl LifecycleManager {
             let platform = entry.config.platform;
             for version in entry.versions.values_mut().filter(|version| version.aspired) {
                 if matches!(version.state, VersionState::Found(_) | VersionState::Failed(_)) {
-                    check_files_of(version, platform, &self.shared);
+                    check_files_of(version, platform, &self.shared, &self.disk);
                 }
             }
         }
@@ -85,8 +87,15 @@ impl LifecycleManager {
 }
 
 /// Finds out whether a version can be loaded now. `platform` is the one that its settings name.
-fn check_files_of(version: &mut Version, platform: Option<&str>, shared: &RepositoryShared) {
-    let seen = Fingerprint::of(&version.folder);
+fn check_files_of(
+    version: &mut Version,
+    platform: Option<&'static str>,
+    shared: &RepositoryShared,
+    disk: &Disk,
+) {
+    let Some(seen) = disk.read(&version.folder, Fingerprint::of) else {
+        return;
+    };
     let have_changed = version.seen.replace(seen) != Some(seen);
     let has_failed = version.failure().is_some();
     if has_failed && have_changed {
@@ -106,8 +115,14 @@ fn check_files_of(version: &mut Version, platform: Option<&str>, shared: &Reposi
             version.set_state(VersionState::Found("its files are still changing".to_owned()));
         }
         FileStep::Check => {
-            let platform = shared.platforms.of_version(&version.folder, platform);
-            version.check_completeness(platform.map(|platform| &**platform));
+            let platforms = shared.platforms.clone();
+            let check = move |folder: &Path| {
+                let platform = platforms.of_version(folder, platform);
+                platform.map(|platform| platform.check(folder))
+            };
+            if let Some(completeness) = disk.read(&version.folder, check) {
+                version.checked(completeness);
+            }
         }
     }
 }

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::control::Completion;
+use super::disk::Disk;
 use super::entry::ModelEntry;
 use super::reconcile::{Discovered, Reconciliation, ScannedModel, reconcile};
 use super::schedule::{LoggedOnce, ScanSchedule};
 use crate::config::SourceConfig;
-use crate::repository::source::{self, DiscoveredModel, Discovery};
+use crate::repository::source::{DiscoveredModel, Discovery};
 use crate::repository::version::Version;
 use tensorserve_platform::Platforms;
+use tensorserve_tensor::error::Result;
 
 /// The configured sources.
 pub(super) struct Sources {
@@ -102,13 +104,14 @@ impl Sources {
     /// Finds out which models and versions are there. Reads the disk.
     pub(super) fn scan(
         &mut self,
+        disk: &Disk,
         platforms: &Platforms,
         models: &ModelEntries,
         logged: &mut LoggedOnce,
     ) -> SourceScan {
         let mut scan = SourceScan::default();
         for source in &self.configured {
-            let problem = scan.add_source(source, platforms, models, logged);
+            let problem = scan.add_source(source, disk.discover(source, platforms), models, logged);
             // A source whose models still serve has no problem.
             let problem = problem.filter(|_| !serves(models, &source.path));
             let path = source.path.display().to_string();
@@ -137,12 +140,12 @@ impl SourceScan {
     fn add_source(
         &mut self,
         source: &SourceConfig,
-        platforms: &Platforms,
+        discovery: Result<Discovery>,
         models: &ModelEntries,
         logged: &mut LoggedOnce,
     ) -> Option<String> {
         let path = &source.path;
-        let discovery = match source::discover(source, platforms) {
+        let discovery = match discovery {
             Ok(discovery) => discovery,
             Err(error) => {
                 match &source.name {

@@ -115,7 +115,7 @@ fn take<T>(slot: &Mutex<Option<T>>) -> Option<T> {
 }
 
 /// Runs `work` on a thread of its own, or on this one if no other can be started.
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
+pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
     let slot = Arc::new(Mutex::new(Some(work)));
     let inside = Arc::clone(&slot);
     let thread = thread::Builder::new().name(name.to_owned());
