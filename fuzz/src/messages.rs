@@ -18,6 +18,7 @@ use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
 use tensorserve_protocols::tfs::config::{batching, models, text};
 use tensorserve_protocols::tfs::{grpc, inference, warm_up as warm_up_file};
 use tensorserve_tensor::DType;
+use tensorserve_tensor::error::Code;
 
 use super::codec::strings;
 use super::server::{server, wait};
@@ -87,7 +88,11 @@ pub fn tensor_proto(message: &[u8]) {
     let Ok(tensor) = tensor_from_proto(&proto) else { return };
     for form in [Form::Values, Form::Content] {
         let written = tensor_to_proto(&tensor, form);
-        let again = tensor_from_proto(&written).expect("what was written");
+        let again = match tensor_from_proto(&written) {
+            // One tensor fits the memory of a request, and three do not.
+            Err(error) if error.code() == Code::ResourceExhausted => return,
+            again => again.expect("what was written"),
+        };
         assert_eq!((again.dtype(), again.shape()), (tensor.dtype(), tensor.shape()));
         assert_eq!(strings(&again), strings(&tensor));
         // A NaN may lose its payload bits as a number.
