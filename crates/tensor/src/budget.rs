@@ -10,11 +10,11 @@
 
 use std::cell::RefCell;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::error::{Code, Error, Result};
 use crate::memory::{AlignedVec, aligned_vec};
@@ -97,10 +97,9 @@ impl MemoryBudget {
     fn begun(&self) -> RequestBudget {
         RequestBudget(Arc::new(RequestAccount {
             server: self.clone(),
-            began: Instant::now(),
             held: AtomicUsize::new(INITIAL),
             reserved: AtomicUsize::new(0),
-            deadline: AtomicU64::new(u64::MAX),
+            deadline: OnceLock::new(),
             abandoned: AtomicBool::new(false),
         }))
     }
@@ -136,13 +135,11 @@ pub struct RequestBudget(Arc<RequestAccount>);
 #[derive(Debug)]
 struct RequestAccount {
     server: MemoryBudget,
-    began: Instant,
     /// Taken from the server's budget.
     held: AtomicUsize,
     /// The part of it that is spoken for.
     reserved: AtomicUsize,
-    /// In microseconds since the request began.
-    deadline: AtomicU64,
+    deadline: OnceLock<Instant>,
     abandoned: AtomicBool,
 }
 
@@ -207,10 +204,9 @@ impl RequestBudget {
         self.0.held.load(Relaxed)
     }
 
-    /// Sets the deadline after which [`RequestBudget::check`] fails.
+    /// Sets the deadline after which [`RequestBudget::check`] fails. The first one stays.
     pub fn set_deadline(&self, deadline: Instant) {
-        let after = deadline.saturating_duration_since(self.0.began).as_micros();
-        self.0.deadline.store(u64::try_from(after).unwrap_or(u64::MAX), Relaxed);
+        let _ = self.0.deadline.set(deadline);
     }
 
     /// Marks the request as abandoned by its client.
@@ -226,8 +222,7 @@ impl RequestBudget {
         if self.0.abandoned.load(Relaxed) {
             return Err(Error::new(Code::Cancelled, "the client has closed its connection"));
         }
-        let deadline = self.0.deadline.load(Relaxed);
-        if deadline != u64::MAX && self.0.began.elapsed() > Duration::from_micros(deadline) {
+        if self.0.deadline.get().is_some_and(|deadline| Instant::now() > *deadline) {
             let message = "the request's deadline passed while it was being processed";
             return Err(Error::new(Code::DeadlineExceeded, message));
         }
@@ -517,7 +512,7 @@ mod tests {
             assert!(out.capacity() >= 1000);
             assert!(grow(&mut out, 1 << 30).is_err());
             request.set_deadline(Instant::now());
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(std::time::Duration::from_millis(2));
             assert_eq!(check().expect_err("late").code(), Code::DeadlineExceeded);
         });
         assert!(current().is_none());
