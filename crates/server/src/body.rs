@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use actix_web::dev::Payload;
 use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap};
-use bytes::{Bytes, BytesMut};
+use bytes::buf::Reader;
+use bytes::{Buf, Bytes, BytesMut};
 use flate2::read::MultiGzDecoder;
 use futures_util::{FutureExt, StreamExt};
 
@@ -59,8 +60,8 @@ pub struct BodyLimits {
     pub time: Duration,
 }
 
-/// Compressed bodies above this size are decompressed on another thread.
-const INFLATE_IN_PLACE: usize = 64 << 10;
+/// The rest of a body that becomes larger than this is decompressed on another thread.
+const INFLATE_IN_PLACE: usize = 256 << 10;
 
 /// The memory that a request will probably need besides its body, in bytes per byte of it: its
 /// tensors, and its response.
@@ -123,11 +124,15 @@ pub async fn read(
 }
 
 async fn inflated(body: Bytes, limit: usize, budget: &RequestBudget) -> Result<Bytes, BodyError> {
-    if body.len() <= INFLATE_IN_PLACE {
-        return inflate(&body, limit, budget);
+    let mut inflation = Inflation::new(body, limit);
+    if budget.enter(|| inflation.run(INFLATE_IN_PLACE))? {
+        return Ok(inflation.inflated.into());
     }
     let budget = budget.clone();
-    let inflating = actix_web::rt::task::spawn_blocking(move || inflate(&body, limit, &budget));
+    let inflating = actix_web::rt::task::spawn_blocking(move || {
+        budget.enter(|| inflation.run(usize::MAX))?;
+        Ok(inflation.inflated.into())
+    });
     inflating.await.unwrap_or_else(|_| {
         Err(BodyError::bad("the request body could not be decompressed".to_owned()))
     })
@@ -223,6 +228,10 @@ async fn collect(
     Ok(body.freeze())
 }
 
+/// After so many bytes of a body other connections get their turn, which costs a fraction of a millisecond:
+/// a client on a fast network sends as fast as its body is read.
+const TURN: usize = 256 << 10;
+
 /// Appends `chunk`, after its memory is reserved.
 pub(super) async fn append(
     body: &mut BytesMut,
@@ -234,31 +243,49 @@ pub(super) async fn append(
         with_patience(|| budget.reserve(more)).await?;
         body.reserve(more);
     }
+    let turns = body.len() / TURN;
     body.extend_from_slice(chunk);
+    if body.len() / TURN > turns {
+        tokio::task::yield_now().await;
+    }
     Ok(())
 }
 
 /// The most bytes that are decompressed between two looks at the budget.
 const INFLATE_STEP: usize = 256 << 10;
 
-fn inflate(body: &[u8], limit: usize, budget: &RequestBudget) -> Result<Bytes, BodyError> {
-    let mut decoder = MultiGzDecoder::new(body);
-    let mut inflated = Vec::new();
-    budget.enter(|| {
-        loop {
-            let step = inflated.len().clamp(body.len().min(INFLATE_STEP), INFLATE_STEP);
-            budget::grow(&mut inflated, step.max(1))?;
+/// A body that is being decompressed.
+struct Inflation {
+    decoder: MultiGzDecoder<Reader<Bytes>>,
+    /// The most bytes in one step, and at first: about what most bodies become.
+    first_step: usize,
+    inflated: Vec<u8>,
+    limit: usize,
+}
+
+impl Inflation {
+    fn new(body: Bytes, limit: usize) -> Self {
+        let first_step = body.len().clamp(1, INFLATE_STEP);
+        let decoder = MultiGzDecoder::new(body.reader());
+        Inflation { decoder, first_step, inflated: Vec::new(), limit }
+    }
+
+    /// Goes on to the end, or until there are at least `bytes`. Returns whether it is at the end.
+    fn run(&mut self, bytes: usize) -> Result<bool, BodyError> {
+        while self.inflated.len() < bytes {
+            let step = self.inflated.len().clamp(self.first_step, INFLATE_STEP);
+            budget::grow(&mut self.inflated, step)?;
             let most = u64::try_from(step).unwrap_or(u64::MAX);
-            let read = decoder.by_ref().take(most).read_to_end(&mut inflated);
+            let read = self.decoder.by_ref().take(most).read_to_end(&mut self.inflated);
             if read.map_err(not_gzip)? == 0 {
-                break;
+                return Ok(true);
             }
-            if inflated.len() > limit {
-                return Err(BodyError::too_large(limit));
+            if self.inflated.len() > self.limit {
+                return Err(BodyError::too_large(self.limit));
             }
         }
-        Ok(inflated.into())
-    })
+        Ok(false)
+    }
 }
 
 fn not_gzip(error: std::io::Error) -> BodyError {
@@ -283,6 +310,22 @@ mod tests {
 
     fn request(bytes: usize) -> RequestBudget {
         MemoryBudget::new(bytes).request().expect("memory")
+    }
+
+    fn inflate(body: &[u8], limit: usize, budget: &RequestBudget) -> Result<Bytes, BodyError> {
+        let mut inflation = Inflation::new(Bytes::copy_from_slice(body), limit);
+        budget.enter(|| inflation.run(usize::MAX))?;
+        Ok(inflation.inflated.into())
+    }
+
+    #[test]
+    fn a_bomb_is_not_decompressed_in_place() {
+        let bomb = gzip(&vec![0; 10 << 20]);
+        let mut inflation = Inflation::new(bomb.into(), 64 << 20);
+        assert!(!inflation.run(INFLATE_IN_PLACE).expect("sound"));
+        assert!(inflation.inflated.len() < 2 * INFLATE_IN_PLACE);
+        assert!(inflation.run(usize::MAX).expect("sound"));
+        assert_eq!(inflation.inflated.len(), 10 << 20);
     }
 
     #[test]

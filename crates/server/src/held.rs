@@ -25,6 +25,10 @@ pub(super) fn respond(
     }
 }
 
+/// The HTTP library copies a body into the buffer of its connection, in pieces of this size between
+/// which other connections get their turn.
+const PIECE: usize = 64 << 10;
+
 struct HeldBody {
     body: Bytes,
     #[allow(dead_code)] // It is held, and returns the memory when dropped.
@@ -35,13 +39,15 @@ impl MessageBody for HeldBody {
     type Error = Infallible;
 
     fn size(&self) -> BodySize {
-        self.body.size()
+        BodySize::Sized(u64::try_from(self.body.len()).unwrap_or(u64::MAX))
     }
 
     fn poll_next(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        _context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Infallible>>> {
-        Pin::new(&mut self.body).poll_next(context)
+        let piece = self.body.len().min(PIECE);
+        let piece = (piece > 0).then(|| Ok(self.body.split_to(piece)));
+        Poll::Ready(piece)
     }
 }
