@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use self::large::LargeThreads;
 use self::seconds::Seconds;
 use crate::batch::BatchOutput;
 use crate::config::{EngineConfig, RepositoryConfig, SourceConfig};
@@ -63,6 +64,7 @@ struct EngineInner {
     config: RepositoryConfig,
     facts: ServerFacts,
     seconds: Arc<Seconds>,
+    large: LargeThreads,
 }
 
 /// The server's addresses for clients on its own machine.
@@ -96,6 +98,7 @@ impl Engine {
             config: config.repository.clone(),
             facts: ServerFacts::new(&config.repository),
             seconds: Arc::default(),
+            large: LargeThreads::default(),
         }))
     }
 

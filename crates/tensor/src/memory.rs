@@ -156,13 +156,15 @@ impl Strings {
     }
 
     fn at(&self, index: usize) -> &[u8] {
-        let ends = &self.store.ends;
-        let start = match index.checked_sub(1) {
-            Some(previous) => ends.get(previous).copied().unwrap_or(0),
-            None => 0,
-        };
-        let end = ends.get(index).copied().unwrap_or(start);
+        let start = self.start_of(index);
+        let end = self.store.ends.get(index).copied().unwrap_or(start);
         self.store.bytes.get(start..end).unwrap_or_default()
+    }
+
+    /// Where the string at `index` begins in the store; where the last one ends if it is the next index.
+    fn start_of(&self, index: usize) -> usize {
+        let before = index.checked_sub(1).and_then(|before| self.store.ends.get(before));
+        before.copied().unwrap_or(0)
     }
 
     /// The size of all strings in the shared memory, which this view keeps alive, in bytes.
@@ -186,6 +188,6 @@ impl Strings {
     /// The total size of the strings in view, in bytes.
     #[must_use]
     pub fn byte_len(&self) -> usize {
-        self.iter().map(<[u8]>::len).sum()
+        self.start_of(self.range.end).saturating_sub(self.start_of(self.range.start))
     }
 }

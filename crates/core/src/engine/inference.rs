@@ -296,7 +296,14 @@ fn decoded<C>(
     decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
 ) -> (Named, Result<(InferRequest, C)>) {
     let mut resolver = Resolver::new(source);
-    let decoded = decode(&mut resolver);
+    let decoded = decode(&mut resolver).and_then(|(request, context)| {
+        for run in &request.runs {
+            // A batch is a copy of the inputs of its requests. Reserved here and not before the run, so
+            // that this thread frees the inputs if there is no memory for the copy.
+            budget::reserve(bytes_of(&run.inputs))?;
+        }
+        Ok((request, context))
+    });
     (resolver.named, decoded)
 }
 
@@ -328,7 +335,7 @@ impl Engine {
         let logged = sampled.map(|sampled| sampled.with(&response));
         let answer =
             match large::is_large_response(response.runs.iter().flat_map(|run| &run.outputs)) {
-                true => Box::pin(large::elsewhere(move || encode(context, response))).await?,
+                true => Box::pin(self.0.large.run(move || encode(context, response))).await?,
                 false => encode(context, response),
             }?;
         if let Some(logged) = logged {
@@ -343,7 +350,7 @@ impl Engine {
     ) -> Result<(Named, Result<(InferRequest, C)>)> {
         let engine = self.clone();
         let decode = move || decoded(ResolverSource::Repository(engine.repository()), decode);
-        large::elsewhere(decode).await
+        self.0.large.run(decode).await
     }
 
     async fn run(
@@ -371,8 +378,6 @@ impl Engine {
                 response.profile.get_or_insert_default().extend(operations);
                 output
             } else {
-                // A batch is a copy of the inputs of its requests.
-                budget::reserve(bytes_of(&inputs))?;
                 version.infer(signature, inputs, Some(call.deadline)).await?
             };
             progress.took(timing);
