@@ -309,7 +309,7 @@ class Attackers:
 
 def repeat(kind: type[Attack], http, grpc, pause: float, ended, queue) -> None:
     # Attackers have machines of their own: here they shall not take the honest clients' processor.
-    os.nice(15)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     attack = kind(http, grpc)
     counts = collections.Counter()
     while not ended.is_set():

@@ -73,10 +73,11 @@ impl Disk {
         if let Ok(discovery) = scan.outcome.recv_timeout(scan.patience) {
             return discovery;
         }
-        if self.find_hanging(path, LEVELS) {
-            let scan = self.begin_scan(source, platforms);
-            return scan.outcome.recv_timeout(SLOW_SCAN).unwrap_or_else(|_| Err(no_response(path)));
-        }
+        let scan = match self.find_hanging(path, LEVELS) {
+            true if self.hangs(path) => return Err(no_response(path)),
+            true => self.begin_scan(source, platforms),
+            false => scan,
+        };
         scan.outcome.recv_timeout(SLOW_SCAN).unwrap_or_else(|_| Err(no_response(path)))
     }
 
