@@ -223,3 +223,29 @@ fn gzip_that_looks_like_examples_is_not_decoded_to_find_out() {
 fn resident(address: SocketAddr) -> f64 {
     metric(address, "tensorserve_resident_memory_bytes")
 }
+
+#[test]
+fn probes_are_answered_while_all_memory_is_in_use() {
+    let process =
+        Process::serve(&project("models/half_plus_two"), &["--max-request-memory", "1MiB"]);
+    let caller = Caller::connect(process.grpc()).expect("connects");
+    let check = || caller.call("/grpc.health.v1.Health/Check", Vec::new());
+    // Each holds what every request gets at its start.
+    let head = format!("POST {PREDICT} HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n");
+    let mut waiting = Vec::new();
+    for _ in 0..64 {
+        let mut client = Client::connect(process.address).expect("connected");
+        client.send(head.as_bytes()).expect("sent");
+        waiting.push(client);
+    }
+    let start = Instant::now();
+    let is_refused = || post(process.address, PREDICT, r#"{"inputs": [1]}"#).status == 503;
+    while !is_refused() {
+        assert!(start.elapsed() < SOON, "no request is refused");
+    }
+    assert_eq!(get(process.address, "/healthz").status, 200);
+    check().expect("serving");
+    let refused = caller.half_plus_two().expect_err("no memory");
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    drop(waiting);
+}
