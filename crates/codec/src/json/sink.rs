@@ -175,7 +175,7 @@ impl<T: Scalar> Sink for NumberSink<T> {
         if self.coerce {
             return (0, true);
         }
-        while self.values.len() - before < MAX_RUN {
+        for _ in 0..MAX_RUN {
             let at = cursor.offset();
             let element = cursor.short_element();
             let element = element.or_else(|| Some((cursor.number().ok()?, false)));
