@@ -45,6 +45,9 @@ const REQUEST: MemoryLimit = MemoryLimit { fixed: 64 << 20, per_byte: 256 };
 /// Readers of models, which may declare sizes that their file does not contain.
 const MODEL: MemoryLimit = MemoryLimit { fixed: 256 << 20, per_byte: 1024 };
 
+/// Spark's models, whose sparse vectors may have 2²⁶ coefficients: 512 MiB once they are dense.
+const SPARK: MemoryLimit = MemoryLimit { fixed: 640 << 20, per_byte: 1024 };
+
 targets! {
     json = codec, SMALL;
     json_tensor = codec, SMALL;
@@ -71,7 +74,7 @@ targets! {
     sklearn = models, MODEL;
     xgboost = models, MODEL;
     pmml = models, MODEL;
-    spark = models, MODEL;
+    spark = models, SPARK;
     onnx = models, MODEL;
     mxnet = models, MODEL;
     saved_model = models, MODEL;
