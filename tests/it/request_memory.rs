@@ -164,20 +164,49 @@ fn a_response_that_does_not_fit_is_refused_and_not_written() {
     server.post(path, &many).assert_refused("the response", 413, "max_request_memory");
 }
 
+/// A request whose body arrives slowly, and holds 3 MiB.
+fn slow_request(address: SocketAddr) -> Client {
+    let mut slow = announced(address);
+    slow.send(&vec![b' '; 3 << 20]).expect("sent");
+    let start = Instant::now();
+    while metric(address, "tensorserve_request_memory_bytes") < f64::from(3 << 20) {
+        assert!(start.elapsed() < SOON, "the body is not accounted for");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    slow
+}
+
+/// A request of which only the head is sent, which announces 4 MiB.
+fn announced(address: SocketAddr) -> Client {
+    let mut client = Client::connect(address).expect("connected");
+    let head = format!("POST {PREDICT} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 4 << 20);
+    client.send(head.as_bytes()).expect("sent");
+    client
+}
+
+#[test]
+fn a_body_that_does_not_fit_is_refused_before_it_is_received() {
+    let server = with_memory("8MiB");
+    let slow = slow_request(server.address);
+    let answer = announced(server.address).answer("POST").expect("an answer");
+    answer.assert_refused("while others use the memory", 503, "try again");
+    drop(slow);
+    // What is only announced keeps nobody out.
+    let silent: Vec<Client> = (0..10).map(|_| announced(server.address)).collect();
+    let body = format!(r#"{{"inputs": [{}1]}}"#, "1,".repeat(200_000));
+    let start = Instant::now();
+    while server.post(PREDICT, &body).status != 200 {
+        assert!(start.elapsed() < SOON, "the memory did not return");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(silent);
+}
+
 #[test]
 fn memory_in_use_makes_others_wait_but_not_small_requests() {
     let server = with_memory("8MiB");
     let body = format!(r#"{{"inputs": [{}1]}}"#, "1,".repeat(200_000));
-    // A body that arrives slowly holds its memory.
-    let mut slow = Client::connect(server.address).expect("connected");
-    let head = format!("POST {PREDICT} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 4 << 20);
-    slow.send(head.as_bytes()).expect("sent");
-    slow.send(&vec![b' '; 3 << 20]).expect("sent");
-    let start = Instant::now();
-    while metric(server.address, "tensorserve_request_memory_bytes") < f64::from(3 << 20) {
-        assert!(start.elapsed() < SOON, "the body is not accounted for");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let slow = slow_request(server.address);
     let answer = server.post(PREDICT, &body);
     answer.assert_refused("while others use the memory", 503, "try again");
     assert_eq!(answer.headers.get("retry-after").map(String::as_str), Some("1"));

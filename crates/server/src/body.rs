@@ -104,6 +104,12 @@ pub async fn read(
 ) -> Result<Bytes, BodyError> {
     check_length(headers, limits.bytes)?;
     let compressed = is_gzip(headers)?;
+    let declared = declared_length(headers).unwrap_or(0);
+    if declared > TRUSTED_LENGTH {
+        // Refused now, it costs nothing: not the time to receive it, and not memory that others need.
+        let expected = declared.saturating_mul(1 + EXPECTED_GROWTH);
+        Box::pin(with_patience(|| budget.would_fit(expected))).await?;
+    }
     let mut reading = pin!(collect(headers, payload, limits.bytes, budget));
     // Most bodies arrive together with their head; only the others need a timer.
     let body = match reading.as_mut().now_or_never() {

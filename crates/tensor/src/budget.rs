@@ -184,6 +184,22 @@ impl RequestBudget {
         if total <= account.held.load(Relaxed) { Ok(()) } else { self.hold_total(total) }
     }
 
+    /// Whether `bytes` would fit into the server's budget now. Takes nothing: what a request only
+    /// announces must not keep others out.
+    ///
+    /// # Errors
+    /// [`Error::overloaded`] if others use the memory now.
+    pub fn would_fit(&self, bytes: usize) -> Result<()> {
+        let account = &*self.0;
+        let server = &account.server;
+        let total = account.reserved.load(Relaxed).saturating_add(bytes).min(server.most());
+        let missing = total.saturating_sub(account.held.load(Relaxed));
+        if missing > server.most().saturating_sub(server.used()) {
+            return Err(server.refuse(missing));
+        }
+        Ok(())
+    }
+
     /// Holds at least `total` bytes.
     #[cold]
     fn hold_total(&self, total: usize) -> Result<()> {
@@ -467,6 +483,19 @@ mod tests {
         assert_eq!(server.refused(), 3);
         drop(first);
         second.reserve(5 << 20).expect("fits now");
+    }
+
+    #[test]
+    fn what_is_announced_is_not_taken() {
+        let server = MemoryBudget::new(8 << 20);
+        let (first, second) = (server.request().expect("one"), server.request().expect("two"));
+        first.would_fit(6 << 20).expect("fits");
+        assert_eq!(server.used(), 2 * INITIAL);
+        second.reserve(5 << 20).expect("fits");
+        assert!(first.would_fit(6 << 20).expect_err("others hold it").is_overload());
+        first.would_fit(1 << 20).expect("fits");
+        drop(second);
+        first.would_fit(usize::MAX).expect("as much as one request can have");
     }
 
     #[test]
