@@ -264,6 +264,7 @@ fn version(environment: &Environment) -> Result<ExitCode> {
             },
             Err(error) => print_line(&format!("{}: {error}", platform.name())),
         }
+        platform.remarks().iter().for_each(|remark| print_line(&format!("  {remark}")));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -46,6 +46,9 @@ impl Config {
             .unknown_settings(&Settings::names())
             .iter()
             .for_each(|unknown| check.mistake(unknown));
+        if let Some(wrong) = environment.wrong_library_directory() {
+            check.mistake(wrong);
+        }
         check.mistakes.extend(&settings.reading.mistakes);
         let config = check.config(&settings, environment);
         (config, check.mistakes)

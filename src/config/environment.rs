@@ -1,12 +1,13 @@
 //! The environment of the process. Nothing else in the program reads it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::written::{PREFIX, unknown_name, variable};
+use tensorserve_platform::library::SearchFolder;
 
 /// Variables with the prefix that are not settings.
 const SPECIAL: [&str; 7] = [
@@ -57,6 +58,12 @@ impl Environment {
         self.variables.keys().map(String::as_str).filter(|name| name.starts_with("SAGEMAKER_"))
     }
 
+    /// The prefix that the binary is installed in: `PREFIX` of `PREFIX/bin/tensorserve`.
+    fn prefix(&self) -> Option<&Path> {
+        let home = self.binary.as_deref()?.parent()?;
+        home.parent().filter(|_| home.ends_with("bin"))
+    }
+
     /// An environment with these variables.
     #[cfg(test)]
     pub(crate) fn of(pairs: &[(&str, &str)]) -> Self {
@@ -66,6 +73,11 @@ impl Environment {
 
     fn path(&self, name: &str) -> Option<PathBuf> {
         self.variables.get(name).map(PathBuf::from)
+    }
+
+    /// The path, if it is absolute.
+    fn absolute(&self, name: &str) -> Option<PathBuf> {
+        self.path(name).filter(|path| path.is_absolute())
     }
 
     /// The path of `program`: a bare name is looked up on the PATH and stays a name if it is not
@@ -81,7 +93,7 @@ impl Environment {
 
     /// The directory for caches.
     pub(super) fn cache_directory(&self) -> PathBuf {
-        let cache = self.path("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+        let cache = self.absolute("XDG_CACHE_HOME");
         let home = || self.path("HOME").map(|home| home.join(".cache"));
         cache.or_else(home).unwrap_or_else(env::temp_dir).join("tensorserve")
     }
@@ -103,41 +115,45 @@ impl Environment {
     }
 
     /// Directories to search for the library of the Python package `package`, in this order: beside
-    /// the binary and in its prefix, the directory that a variable names, the installed package.
-    /// Never the working directory, whose files may be someone else's: a library that is opened runs.
-    pub(super) fn library_directories(&self, package: &str) -> Vec<PathBuf> {
-        let mut folders = Vec::new();
-        if let Some(home) = self.binary.as_deref().and_then(Path::parent) {
-            folders.extend([home.join("lib"), home.to_owned()]);
-            let prefix = home.parent().filter(|_| home.ends_with("bin"));
-            folders.extend(prefix.map(|prefix| prefix.join("lib")));
-        }
-        folders.extend(self.path("TENSORSERVE_LIB_DIR"));
-        folders.extend(self.python_packages(package));
-        folders
+    /// the binary and in the `lib/` of its prefix; the directory that a variable names; the package
+    /// where pip has installed the binary; in the active environment; what `tensorserve fetch` has
+    /// installed; the package of the user and of the system. All are absolute: never the working
+    /// directory, whose files may be someone else's. A library that is opened runs.
+    pub(super) fn library_directories(&self, package: &str) -> Vec<SearchFolder> {
+        let home = self.binary.as_deref().and_then(Path::parent);
+        let prefix = self.prefix();
+        let mut own: Vec<PathBuf> = Vec::new();
+        own.extend(home.into_iter().flat_map(|home| [home.join("lib"), home.to_owned()]));
+        own.extend(prefix.map(|prefix| prefix.join("lib")));
+        let mut found: Vec<PathBuf> = Vec::new();
+        found.extend(prefix.into_iter().flat_map(|prefix| packages(prefix, package)));
+        let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].map(|name| self.absolute(name));
+        found.extend(active.iter().flatten().flat_map(|prefix| packages(prefix, package)));
+        found.extend(self.user_library_directory());
+        let user = self.absolute("HOME").map(|home| home.join(".local"));
+        let system = ["/usr/local", "/usr"].map(PathBuf::from);
+        let prefixes = user.into_iter().chain(system);
+        found.extend(prefixes.flat_map(|prefix| packages(&prefix, package)));
+        let mut seen = BTreeSet::new();
+        found.retain(|path| !own.contains(path) && seen.insert(path.clone()));
+        let searched = |path| SearchFolder { path, is_named: false };
+        let named = self.absolute("TENSORSERVE_LIB_DIR").map(SearchFolder::from);
+        own.into_iter().map(searched).chain(named).chain(found.into_iter().map(searched)).collect()
     }
 
-    /// The directories in which pip has installed `package`.
-    fn python_packages(&self, package: &str) -> Vec<PathBuf> {
-        let mut prefixes: Vec<PathBuf> = Vec::new();
-        prefixes.extend(self.path("VIRTUAL_ENV"));
-        prefixes.extend(self.path("CONDA_PREFIX"));
-        prefixes.extend(self.path("HOME").map(|home| home.join(".local")));
-        prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
-        let mut packages = Vec::new();
-        for prefix in prefixes {
-            let Ok(entries) = fs::read_dir(prefix.join("lib")) else {
-                continue;
-            };
-            for entry in entries.flatten() {
-                if entry.file_name().to_string_lossy().starts_with("python3") {
-                    let sites = ["site-packages", "dist-packages"];
-                    let here = sites.map(|site| entry.path().join(site).join(package));
-                    packages.extend(here.into_iter().filter(|package| package.is_dir()));
-                }
-            }
-        }
-        packages
+    /// The directory of `tensorserve fetch`; `None` without a home directory.
+    fn user_library_directory(&self) -> Option<PathBuf> {
+        let data = self.absolute("XDG_DATA_HOME");
+        let home = || Some(self.absolute("HOME")?.join(".local/share"));
+        Some(data.or_else(home)?.join("tensorserve/lib"))
+    }
+
+    /// The mistake that the directory of libraries is not absolute: relative to which directory
+    /// depends on where the server starts.
+    pub(super) fn wrong_library_directory(&self) -> Option<String> {
+        let named = self.path("TENSORSERVE_LIB_DIR").filter(|path| !path.as_os_str().is_empty())?;
+        let why = "is not an absolute path";
+        named.is_relative().then(|| format!("TENSORSERVE_LIB_DIR: {:?} {why}", named.display()))
     }
 
     /// The log level of libtensorflow for the log level `level` of tensorserve; `None` if the
@@ -161,6 +177,30 @@ impl Environment {
     }
 }
 
+/// The directories in which pip has installed `package` below `prefix`: those of the newest Python
+/// first.
+fn packages(prefix: &Path, package: &str) -> Vec<PathBuf> {
+    let mut packages = Vec::new();
+    for lib in ["lib", "lib64"].map(|lib| prefix.join(lib)) {
+        let entries = fs::read_dir(lib).into_iter().flatten().flatten();
+        let mut pythons: Vec<(u32, PathBuf)> = entries
+            .filter_map(|entry| {
+                let name = entry.file_name();
+                let minor = name.to_str()?.strip_prefix("python3")?;
+                // Debian's own packages are in `python3`.
+                Some((minor.trim_start_matches('.').parse().unwrap_or(0), entry.path()))
+            })
+            .collect();
+        pythons.sort();
+        for (_, python) in pythons.into_iter().rev() {
+            let sites = ["site-packages", "dist-packages"].map(|site| python.join(site));
+            packages
+                .extend(sites.map(|site| site.join(package)).into_iter().filter(|p| p.is_dir()));
+        }
+    }
+    packages
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,24 +219,91 @@ mod tests {
         assert!(unknown[0].contains("did you mean TENSORSERVE_HTTP_PORT?"), "{unknown:?}");
     }
 
+    /// The directories for libtensorflow, as text.
+    fn searched(environment: &Environment) -> Vec<String> {
+        let folders = environment.library_directories("tensorflow").into_iter();
+        folders.map(|folder| folder.path.display().to_string()).collect()
+    }
+
     #[test]
     fn the_library_is_searched_next_to_the_binary_first() {
-        let directories =
-            with(&[("TENSORSERVE_LIB_DIR", "/srv/lib")]).library_directories("tensorflow");
-        assert_eq!(directories[0], PathBuf::from("/opt/ts/target/release/lib"));
+        let directories = searched(&with(&[("TENSORSERVE_LIB_DIR", "/srv/lib")]));
+        assert_eq!(directories[0], "/opt/ts/target/release/lib");
         assert!(directories.contains(&"/srv/lib".into()));
         let binary = Some("/opt/ts/bin/tensorserve".into());
         let installed = Environment { binary, ..Environment::default() };
-        assert!(installed.library_directories("tensorflow").contains(&"/opt/ts/lib".into()));
+        assert!(searched(&installed).contains(&"/opt/ts/lib".into()));
     }
 
     #[test]
     fn only_what_belongs_to_the_binary_is_searched() {
-        for directory in with(&[]).library_directories("tensorflow") {
+        for directory in searched(&with(&[])) {
             let is_ours = directory.starts_with("/opt/ts/target/release");
             let is_installed = directory.starts_with("/usr");
-            assert!(is_ours || is_installed, "{}", directory.display());
+            assert!(is_ours || is_installed, "{directory}");
         }
+    }
+
+    #[test]
+    fn packages_beside_the_binary_come_before_those_of_an_active_environment() {
+        let root = tempfile::tempdir().expect("temporary directory");
+        let package = |path: &str| {
+            let path = root.path().join(path).join("tensorflow");
+            fs::create_dir_all(&path).expect("directory");
+            path.display().to_string()
+        };
+        let expected = [
+            package("own/lib/python3.12/site-packages"),
+            package("own/lib/python3.9/site-packages"),
+            package("own/lib/python3/dist-packages"),
+            package("own/lib64/python3.12/site-packages"),
+            package("active/lib/python3.11/site-packages"),
+            package("conda/lib/python3.10/site-packages"),
+            root.path().join("data/tensorserve/lib").display().to_string(),
+            package("home/.local/lib/python3.11/site-packages"),
+        ];
+        let path = |name: &str| root.path().join(name).display().to_string();
+        let environment = Environment {
+            binary: Some(root.path().join("own/bin/tensorserve")),
+            ..Environment::of(&[
+                ("TENSORSERVE_LIB_DIR", "/srv/lib"),
+                ("VIRTUAL_ENV", &path("active")),
+                ("CONDA_PREFIX", &path("conda")),
+                ("XDG_DATA_HOME", &path("data")),
+                ("HOME", &path("home")),
+            ])
+        };
+        let mut searched = searched(&environment);
+        let rest = searched.split_off(4 + expected.len());
+        assert_eq!(searched[..3], [path("own/bin/lib"), path("own/bin"), path("own/lib")]);
+        assert_eq!(searched[3], "/srv/lib");
+        assert_eq!(searched[4..], expected);
+        assert!(rest.iter().all(|system| system.starts_with("/usr/")), "{rest:?}");
+        // The active environment may be the binary's own.
+        let own = [("VIRTUAL_ENV", root.path().join("own"))];
+        let own = own.map(|(name, path)| (name.to_owned(), path.into_os_string()));
+        let again = Environment { variables: own.into(), ..environment };
+        let folders = again.library_directories("tensorflow");
+        let twice = folders.iter().filter(|folder| folder.path == Path::new(&expected[0]));
+        assert_eq!(twice.count(), 1);
+    }
+
+    #[test]
+    fn nothing_relative_is_searched() {
+        let names = ["VIRTUAL_ENV", "CONDA_PREFIX", "HOME", "XDG_DATA_HOME", "TENSORSERVE_LIB_DIR"];
+        for value in ["", ".", "lib", "../lib"] {
+            let environment = with(&names.map(|name| (name, value)));
+            for folder in environment.library_directories("tensorflow") {
+                let is_known = ["/opt/ts/", "/usr/"].iter().any(|p| folder.path.starts_with(p));
+                assert!(is_known, "{value:?}: {}", folder.path.display());
+            }
+            let mistake = environment.wrong_library_directory();
+            assert_eq!(mistake.is_some(), !value.is_empty(), "{value:?}: {mistake:?}");
+        }
+        assert_eq!(
+            with(&[("HOME", "/home/ana")]).user_library_directory(),
+            Some("/home/ana/.local/share/tensorserve/lib".into())
+        );
     }
 
     #[test]

@@ -38,19 +38,6 @@ fn the_version_comes_with_that_of_the_library() {
 }
 
 #[test]
-fn libraries_in_the_working_directory_are_not_opened() {
-    let folder = tempfile::tempdir().expect("temporary directory");
-    fs::create_dir(folder.path().join("lib")).expect("directory");
-    for name in ["libtensorflow.so.2", "libonnxruntime.so.1"] {
-        fs::write(folder.path().join("lib").join(name), "not ours").expect("written");
-    }
-    let mut command = tensorserve(&["--version"]);
-    command.current_dir(folder.path()).env_remove("TENSORSERVE_LIB_DIR");
-    let ended = ended(&mut command);
-    assert!(!ended.stdout.contains("cannot be loaded"), "{}", ended.stdout);
-}
-
-#[test]
 fn an_error_of_inspect_names_the_file_once() {
     let folder = tempfile::tempdir().expect("temporary directory");
     for name in ["model.pkl", "model.pmml", "model.onnx"] {

@@ -39,6 +39,7 @@ mod external_ops;
 mod https;
 mod isolation;
 mod large_requests;
+mod library_search;
 mod lifecycle;
 mod live_batching;
 mod load_probe;

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
+use tensorserve_platform::library::SearchFolder;
+
 /// ONNX Runtime: where the library is, and how many threads its sessions use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OnnxConfig {
     /// The library file or its directory, if configured.
     pub library: Option<PathBuf>,
     /// Directories to search, in order.
-    pub search: Vec<PathBuf>,
+    pub search: Vec<SearchFolder>,
     /// Threads within one operation; 0 for the number that a load requests.
     pub intra_op_threads: i32,
 }

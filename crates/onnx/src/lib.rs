@@ -49,7 +49,8 @@ const LIBRARY: Library = Library {
     name: "libonnxruntime",
     files: &["libonnxruntime.so.1", "libonnxruntime.so"],
     package: "onnxruntime/capi",
-    remedy: "pip install onnxruntime",
+    remedy: "pip install 'tensorserve[onnx]'",
+    runtime: "onnxruntime",
 };
 
 /// The `onnx` platform.

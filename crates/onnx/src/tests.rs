@@ -17,6 +17,7 @@ use super::*;
 use crate::proto::{
     GraphProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
 };
+use tensorserve_platform::library::SearchFolder;
 use tensorserve_tensor::{DType, DeclaredShape, Shape, StringsBuilder, aligned_vec};
 
 /// The platform with the library that the environment names, or that `make lib` downloads.
@@ -27,6 +28,7 @@ pub(crate) fn onnx() -> Onnx {
         search: path_from_environment("TENSORSERVE_LIB_DIR")
             .into_iter()
             .chain([downloaded])
+            .map(SearchFolder::from)
             .collect(),
         ..OnnxConfig::default()
     })

@@ -24,6 +24,7 @@ pub mod files;
 pub mod library;
 mod ops;
 mod synthetic;
+mod trust;
 
 /// A runtime that can serve models of one kind.
 pub trait Platform: Send + Sync {
@@ -50,6 +51,12 @@ pub trait Platform: Send + Sync {
     /// The file of the runtime's library, once it is opened; `None` for a platform without one.
     fn library(&self) -> Option<PathBuf> {
         None
+    }
+
+    /// What the operator should know about the runtime, once it is opened: each a phrase for the log
+    /// and `--version`.
+    fn remarks(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// Libraries of operations that the user has added to it, once they are loaded.

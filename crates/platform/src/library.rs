@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use tensorserve_tensor::error::{Error, Result};
 
+use crate::trust;
+
 /// A shared library to find.
 pub struct Library {
     /// Its name in messages, and the name of the flag for its path.
@@ -14,8 +16,34 @@ pub struct Library {
     pub files: &'static [&'static str],
     /// The directory of its Python package that contains it.
     pub package: &'static str,
-    /// A way to install it other than `make lib`.
+    /// The command that installs it with pip.
     pub remedy: &'static str,
+    /// Its name for `tensorserve fetch`.
+    pub runtime: &'static str,
+}
+
+/// A directory to search for libraries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SearchFolder {
+    /// Its absolute path.
+    pub path: PathBuf,
+    /// The user has named it. In all others, a library that every user of the machine can replace
+    /// is skipped: a library that is opened runs.
+    pub is_named: bool,
+}
+
+impl From<PathBuf> for SearchFolder {
+    /// A folder that the user has named.
+    fn from(path: PathBuf) -> Self {
+        SearchFolder { path, is_named: true }
+    }
+}
+
+impl From<&str> for SearchFolder {
+    /// A folder that the user has named.
+    fn from(path: &str) -> Self {
+        PathBuf::from(path).into()
+    }
 }
 
 /// The result of [`Library::find`].
@@ -33,22 +61,11 @@ impl Library {
     ///
     /// # Errors
     /// If a path was given and there is no library: a wrong setting must not be ignored.
-    pub fn find(&self, given: Option<&Path>, search: &[PathBuf]) -> Result<Found> {
-        if let Some(path) = given {
-            if path.is_file() {
-                return Ok(Found::File(path.to_owned()));
-            }
-            return self.in_folder(path).map(Found::File).ok_or_else(|| {
-                Error::not_found(format!(
-                    "no {} at {} (looked for {})",
-                    self.name,
-                    path.display(),
-                    self.files.join(" and ")
-                ))
-            });
+    pub fn find(&self, given: Option<&Path>, search: &[SearchFolder]) -> Result<Found> {
+        match given {
+            Some(path) => self.at(path).map(Found::File),
+            None => Ok(self.search(search, &mut Vec::new()).map_or(Found::System, Found::File)),
         }
-        let file = search.iter().find_map(|folder| self.in_folder(folder));
-        Ok(file.map_or(Found::System, Found::File))
     }
 
     /// Finds the library and opens it with `open`. Also returns its file.
@@ -58,10 +75,15 @@ impl Library {
     pub fn open<T, E: std::error::Error + Send + Sync + 'static>(
         &self,
         given: Option<&Path>,
-        search: &[PathBuf],
+        search: &[SearchFolder],
         open: impl Fn(&Path) -> Result<T, E>,
     ) -> Result<(T, PathBuf)> {
-        if let Found::File(file) = self.find(given, search)? {
+        let mut skipped = Vec::new();
+        let file = match given {
+            Some(path) => Some(self.at(path)?),
+            None => self.search(search, &mut skipped),
+        };
+        if let Some(file) = file {
             return match open(&file) {
                 Ok(opened) => Ok((opened, file)),
                 Err(e) => {
@@ -77,24 +99,64 @@ impl Library {
                 Err(e) => last = e.to_string(),
             }
         }
-        Err(self.missing(search, &last))
+        Err(self.missing(search, &skipped, &last))
+    }
+
+    /// The library at `path`, a file or directory that the user has named. Its path is absolute: the
+    /// loader searches for a name without a directory elsewhere.
+    fn at(&self, path: &Path) -> Result<PathBuf> {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        if absolute.is_file() {
+            return Ok(absolute);
+        }
+        self.in_folder(&absolute).ok_or_else(|| {
+            Error::not_found(format!(
+                "no {} at {} (looked for {})",
+                self.name,
+                path.display(),
+                self.files.join(" and ")
+            ))
+        })
+    }
+
+    /// The first library in `folders`. Libraries that are skipped are logged, and added to `skipped`
+    /// with the reason.
+    fn search(&self, folders: &[SearchFolder], skipped: &mut Vec<String>) -> Option<PathBuf> {
+        for SearchFolder { path, is_named } in folders {
+            let Some(file) = self.in_folder(path) else {
+                continue;
+            };
+            let open = if *is_named { None } else { trust::open_to_all(&file) };
+            let Some(open) = open else {
+                return Some(file);
+            };
+            let (file, open) = (file.display(), open.display());
+            let why = format!("{file} was skipped: other users can change or replace {open}");
+            log::warn!("{why}; to use it, name it with --{} {file}", self.name);
+            skipped.push(why);
+        }
+        None
     }
 
     /// The error if no library was found: the directories searched, and how to install it.
-    fn missing(&self, search: &[PathBuf], last: &str) -> Error {
-        let mut looked: Vec<String> = search.iter().map(|f| f.display().to_string()).collect();
+    fn missing(&self, search: &[SearchFolder], skipped: &[String], last: &str) -> Error {
+        let mut looked: Vec<String> = search.iter().map(|f| f.path.display().to_string()).collect();
         looked.push("the system's library path".to_owned());
+        let skipped: String = skipped.iter().map(|why| format!(" {why}.")).collect();
         Error::unavailable(format!(
-            "{name} was not found ({last}). Looked in: {looked}. Get it with `make lib` in \
-             tensorserve's source directory or `{remedy}`, or name it with --{name} PATH",
+            "{name} was not found ({last}). Looked in: {looked}.{skipped} Install it with \
+             `{remedy}` or `tensorserve fetch {runtime}` (in tensorserve's source directory: `make \
+             lib`), or name it with --{name} PATH",
             name = self.name,
             looked = looked.join(", "),
             remedy = self.remedy,
+            runtime = self.runtime,
         ))
     }
 
     /// A library in `folder` itself, in what it has of the Python package, or in one of its
-    /// `PACKAGE-VERSION-DEVICE-MACHINE/` (what `make lib` makes); the newest first.
+    /// `PACKAGE-VERSION-DEVICE-MACHINE/` (what `make lib` and `tensorserve fetch` make); the newest
+    /// first, and of the same version the one for GPUs.
     fn in_folder(&self, folder: &Path) -> Option<PathBuf> {
         let (package, _) = self.package.split_once('/').unwrap_or((self.package, ""));
         let below = |folder: &Path| {
@@ -116,7 +178,7 @@ impl Library {
             name.starts_with(&prefix) && name.ends_with(ARCH)
         });
         let mut fetched: Vec<PathBuf> = fetched.map(|entry| entry.path()).collect();
-        fetched.sort();
+        fetched.sort_by_cached_key(|folder| (version_of(folder), folder.clone()));
         fetched.iter().rev().find_map(|folder| below(folder))
     }
 
@@ -135,6 +197,13 @@ impl Library {
     }
 }
 
+/// The version in the name `PACKAGE-VERSION-…` of a directory, for comparison.
+fn version_of(folder: &Path) -> Vec<u64> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let version = name.split('-').nth(1).unwrap_or_default();
+    version.split('.').map_while(|number| number.parse().ok()).collect()
+}
+
 /// The file that the system's loader has opened for the library `name`; the name if that is unknown.
 fn opened_file(name: &str) -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -148,12 +217,14 @@ fn opened_file(name: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     const LIBRARY: Library = Library {
         name: "libnumbers",
         files: &["libnumbers_best.so.2", "libnumbers.so"],
         package: "numbers/capi",
         remedy: "pip install numbers",
+        runtime: "numbers",
     };
 
     fn file(path: &Path) {
@@ -162,7 +233,7 @@ mod tests {
     }
 
     fn found(folder: &Path) -> String {
-        match LIBRARY.find(None, &[folder.to_owned()]) {
+        match LIBRARY.find(None, &[folder.to_owned().into()]) {
             Ok(Found::File(file)) => {
                 file.strip_prefix(folder).expect("below").display().to_string()
             }
@@ -174,7 +245,7 @@ mod tests {
     fn finds_what_make_fetched_newest_first() {
         let home = tempfile::tempdir().expect("temporary directory");
         assert_eq!(found(home.path()), "Ok(System)");
-        for version in ["2.20.0", "2.21.0"] {
+        for version in ["2.9.0", "2.20.0", "2.21.0"] {
             let folder = format!("numbers-{version}-cpu-{ARCH}/numbers/capi");
             file(&home.path().join(folder).join("libnumbers.so.2.1"));
         }
@@ -207,5 +278,32 @@ mod tests {
         for part in ["(not here)", "/srv/lib", "`pip install numbers`", "--libnumbers PATH"] {
             assert!(error.message().contains(part), "{error}");
         }
+        assert!(error.message().contains("`tensorserve fetch numbers`"), "{error}");
+    }
+
+    #[test]
+    fn what_others_can_replace_is_opened_only_where_the_user_names_it() {
+        let home = tempfile::tempdir().expect("temporary directory");
+        let lib = home.path().join("lib");
+        let library = lib.join("libnumbers.so");
+        file(&library);
+        fs::set_permissions(&lib, fs::Permissions::from_mode(0o777)).expect("permissions");
+        let found_by_itself = SearchFolder { path: lib.clone(), is_named: false };
+        let named = SearchFolder { path: lib.clone(), is_named: true };
+        let find = |folder: &SearchFolder| LIBRARY.find(None, std::slice::from_ref(folder)).ok();
+        assert_eq!(find(&found_by_itself), Some(Found::System));
+        assert_eq!(find(&named), Some(Found::File(library.clone())));
+        assert_eq!(LIBRARY.find(Some(&lib), &[]).ok(), Some(Found::File(library.clone())));
+        let open = |_: &Path| Err::<(), _>(std::io::Error::other("not here"));
+        let error = LIBRARY.open(None, &[found_by_itself], open).expect_err("skipped");
+        let skipped = format!("{} was skipped", library.display());
+        assert!(error.message().contains(&skipped), "{error}");
+    }
+
+    #[test]
+    fn a_file_name_is_that_file_and_not_one_of_the_loader() {
+        let here = std::env::current_dir().expect("working directory").join("Cargo.toml");
+        let found = LIBRARY.find(Some(Path::new("Cargo.toml")), &[]);
+        assert_eq!(found.ok(), Some(Found::File(here)));
     }
 }

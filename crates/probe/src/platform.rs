@@ -110,6 +110,10 @@ impl Platform for ProbedPlatform {
         self.inner.library()
     }
 
+    fn remarks(&self) -> Vec<String> {
+        self.inner.remarks()
+    }
+
     fn custom_ops(&self) -> Vec<CustomOps> {
         self.inner.custom_ops()
     }

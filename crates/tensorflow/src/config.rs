@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
+use tensorserve_platform::library::SearchFolder;
+
 /// Where libtensorflow is, and how its sessions are configured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorFlowConfig {
     /// The library's file or folder, if the user names one.
     pub library: Option<PathBuf>,
     /// Folders to search for the library, in order.
-    pub search: Vec<PathBuf>,
+    pub search: Vec<SearchFolder>,
     /// Libraries of custom operations, and folders of such libraries.
     pub custom_ops: Vec<PathBuf>,
     /// The library's own log level on stderr, from 0 (everything) to 3 (nothing); `None` leaves it

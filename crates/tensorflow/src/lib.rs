@@ -11,6 +11,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread;
@@ -45,8 +46,12 @@ const LIBRARY: Library = Library {
     name: "libtensorflow",
     files: &["libtensorflow_cc.so.2", "libtensorflow.so.2"],
     package: "tensorflow",
-    remedy: "pip install tensorflow-cpu",
+    remedy: "pip install 'tensorserve[tensorflow]'",
+    runtime: "tensorflow",
 };
+
+/// The minor versions of TensorFlow 2 that the tests have run with.
+const TESTED: RangeInclusive<u32> = 16..=21;
 
 /// The `tensorflow` platform.
 pub struct TensorFlow {
@@ -90,6 +95,9 @@ impl TensorFlow {
             return Ok(Arc::clone(runtime));
         }
         let (api, file) = self.open()?;
+        if let Some(remark) = untested(&api.version()) {
+            log::warn!("{}: {remark}", file.display());
+        }
         if !api.bounds_threads() {
             log::warn!(
                 "this libtensorflow cannot limit the threads of a run; every run uses all of them"
@@ -225,6 +233,11 @@ impl Platform for TensorFlow {
         slot.as_ref().map(|runtime| runtime.file.clone())
     }
 
+    fn remarks(&self) -> Vec<String> {
+        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.iter().filter_map(|runtime| untested(&runtime.api.version())).collect()
+    }
+
     fn custom_ops(&self) -> Vec<CustomOps> {
         let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         slot.as_ref().map_or(Vec::new(), |runtime| runtime.custom_ops.clone())
@@ -278,6 +291,24 @@ impl Platform for TensorFlow {
             external_ops,
         })
     }
+}
+
+/// What to know about libtensorflow `version`, if it is not one of the [`TESTED`] versions.
+fn untested(version: &str) -> Option<String> {
+    let mut numbers = version.split('.').map(str::parse);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+        return Some(format!("libtensorflow has the unknown version {version:?}"));
+    };
+    let (first, last) = (TESTED.start(), TESTED.end());
+    let tested = format!("the tested versions, 2.{first} to 2.{last}");
+    if (major, minor) < (2, *first) {
+        let remedy = "models may fail to load or respond differently; install a later one";
+        return Some(format!("libtensorflow {version} is older than {tested}: {remedy}"));
+    }
+    if (major, minor) > (2, *last) {
+        return Some(format!("libtensorflow {version} is newer than {tested}"));
+    }
+    None
 }
 
 /// The error of a load, with what to do about a missing operation.
@@ -348,5 +379,25 @@ impl Executable for SavedModelExecutable {
         let tensors = self.endpoints(signature)?.with(inputs);
         let (outputs, metadata) = self.session.run_traced(tensors, options)?;
         Ok((outputs, trace::read(&metadata)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_that_were_not_tested_are_told() {
+        for tested in ["2.16.0", "2.16.2", "2.19.1-rc0", "2.21.0"] {
+            assert_eq!(untested(tested), None);
+        }
+        for (version, comparison) in
+            [("2.15.1", "older than"), ("1.15.0", "older than"), ("2.22.0-dev", "newer than")]
+        {
+            let remark = untested(version).expect(version);
+            let expected = format!("libtensorflow {version} is {comparison} the tested versions");
+            assert!(remark.starts_with(&expected), "{remark}");
+        }
+        assert!(untested("nightly").is_some_and(|remark| remark.contains("\"nightly\"")));
     }
 }
