@@ -12,6 +12,7 @@ use tensorserve_protocols::console::{Console, ConsoleConfig};
 use tensorserve_protocols::sagemaker::Sagemaker;
 use tensorserve_protocols::simple::{SimpleConfig, SimpleTensorFlowServing};
 use tensorserve_protocols::tfs::TensorFlowServing;
+use tensorserve_protocols::vertex::Vertex;
 use tensorserve_tensor::error::Result;
 
 /// The protocols of `config`. Where two have the same route, the first one is used.
@@ -20,11 +21,14 @@ pub fn built_in(config: &Config) -> Vec<Arc<dyn Protocol>> {
     let protocols = &config.protocols;
     let replaces_original = protocols.replaces_simple;
     let simple = SimpleConfig { replaces_original, exact_tfs: protocols.tfs.exact };
-    let mut all: Vec<Arc<dyn Protocol>> = vec![
-        Arc::new(SimpleTensorFlowServing::new(simple)),
-        Arc::new(TensorFlowServing::new(protocols.tfs.clone(), config.max_tensor_bytes())),
-        Arc::new(Sagemaker::new(protocols.sagemaker.clone())),
-    ];
+    let mut all: Vec<Arc<dyn Protocol>> = Vec::new();
+    // First, because whoever deploys the model chooses its routes.
+    if let Some(routes) = &protocols.vertex {
+        all.push(Arc::new(Vertex::new(routes.clone())));
+    }
+    all.push(Arc::new(SimpleTensorFlowServing::new(simple)));
+    all.push(Arc::new(TensorFlowServing::new(protocols.tfs.clone(), config.max_tensor_bytes())));
+    all.push(Arc::new(Sagemaker::new(protocols.sagemaker.clone())));
     if protocols.console {
         let admin = config.http.admin.allowed;
         all.push(Arc::new(Console::new(ConsoleConfig { admin, is_root: replaces_original })));
@@ -57,8 +61,8 @@ mod tests {
     use std::sync::OnceLock;
 
     use super::*;
-    use crate::config::Settings;
     use crate::config::environment::Environment;
+    use crate::config::{Settings, VertexConfig};
     use tensorserve_protocol::{
         Host, Listeners, NoHeaders, NoRoute, RequestHead, RouteMatch, RouteTable, Routes,
     };
@@ -163,6 +167,26 @@ mod tests {
             assert_eq!(found(&table, method, path), *expected, "{method} {path}");
         }
     }
+    #[test]
+    fn routes_of_vertex_precede_all_others() {
+        let with = |predict: &str, health: &str| {
+            let routes =
+                VertexConfig { predict_route: predict.to_owned(), health_route: health.to_owned() };
+            let table = table(|config| config.protocols.vertex = Some(routes.clone()));
+            for (method, path) in [("POST", predict), ("GET", health)] {
+                assert_eq!(found(&table, method, path), path);
+            }
+            table
+        };
+        let all = with("/v1/models/m:predict", "/v1/models/m");
+        assert_eq!(found(&all, "POST", "/v1/models/n:predict"), "/v1/models/{model}:predict");
+        assert_eq!(found(&all, "GET", "/v1/models/m/metadata"), "/v1/models/{model}/metadata");
+        assert_eq!(found(&all, "POST", "/v1/models/m:classify"), "/v1/models/{model}:classify");
+        with("/", "/readyz");
+        with("/invocations", "/ping");
+        with("/v1/endpoints/1/deployedModels/2:predict", "/v1/endpoints/1/deployedModels/2");
+    }
+
     #[test]
     fn metrics_of_tensorflow_serving_have_the_configured_path() {
         let with = |path: Option<&str>| {

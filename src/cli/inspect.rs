@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::table::columns;
-use super::{example, health, print_line};
+use super::{example, http_client, print_line};
 use crate::config::{self, Config, Settings, environment::Environment};
 use crate::platforms;
 use tensorserve_platform::{LoadOptions, Place, Platforms, names_version};
@@ -197,7 +197,8 @@ fn inspect_url(url: &str, environment: &Environment) -> Result<()> {
         .ok_or_else(|| wrong("name a model: http://HOST:PORT/v1/models/NAME"))?;
     let path = rest.split(':').next().unwrap_or(rest).trim_end_matches('/');
     let path = path.strip_suffix("/metadata").unwrap_or(path);
-    let (status, body) = health::get(&format!("{server}/v1/models/{path}/metadata"), environment)?;
+    let (status, body) =
+        http_client::get(&format!("{server}/v1/models/{path}/metadata"), environment)?;
     let page: Value = serde_json::from_str(&body).map_err(|_| wrong("the response is not JSON"))?;
     if status != 200 {
         let message = page.get("error").and_then(Value::as_str).unwrap_or(&body);

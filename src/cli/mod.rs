@@ -9,14 +9,16 @@ use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Su
 use clap_complete::Shell;
 
 use crate::config::environment::Environment;
-use crate::config::{Config, Reading, Settings};
+use crate::config::{self, Config, Reading, Settings};
 use crate::platforms;
 use tensorserve_tensor::error::{Error, Result};
 
 mod arguments;
 mod auth;
+mod container;
 mod example;
 mod health;
+mod http_client;
 mod inspect;
 mod model_server;
 mod sagemaker;
@@ -25,6 +27,7 @@ mod simple;
 mod table;
 mod warmup;
 
+use self::container::ContainerCommand;
 use self::sagemaker::docker;
 
 /// Inference server for machine-learning models
@@ -69,6 +72,21 @@ enum Commands {
     #[command(name = simple::NAMES[0], alias = simple::NAMES[1], disable_help_flag = true)]
     Simple {
         /// Flags of Simple TensorFlow Serving; --help lists them
+        #[arg(value_name = "--flag=value", trailing_var_arg = true, allow_hyphen_values = true)]
+        flags: Vec<OsString>,
+    },
+    /// Start as the entrypoint of a container image: as the server that the arguments and variables of
+    /// the platform ask for
+    #[command(name = container::NAME, disable_help_flag = true, after_help = container::HELP)]
+    Container {
+        /// A command of tensorserve, or flags of TensorFlow Serving
+        #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Serve as the entrypoint of TensorFlow Serving's image, with MODEL_NAME and MODEL_BASE_PATH
+    #[command(name = container::TFS_ENTRYPOINT, disable_help_flag = true)]
+    TfServingEntrypoint {
+        /// Flags of TensorFlow Serving, after those of the entrypoint
         #[arg(value_name = "--flag=value", trailing_var_arg = true, allow_hyphen_values = true)]
         flags: Vec<OsString>,
     },
@@ -208,6 +226,10 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),
         Some(Commands::ModelServer { flags }) => Ok(model_server::run(flags, environment)),
         Some(Commands::Simple { flags }) => Ok(simple::run(simple::NAMES[0], flags, environment)),
+        Some(Commands::Container { arguments }) => run_container(arguments, environment),
+        Some(Commands::TfServingEntrypoint { flags }) => {
+            container::run_tfs_entrypoint(flags, environment)
+        }
         Some(Commands::DockerShim { arguments }) => Ok(docker::run(false, arguments, environment)),
         Some(Commands::Completions { shell }) => {
             let mut script = Vec::new();
@@ -216,6 +238,32 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
             Ok(ExitCode::SUCCESS)
         }
         None => Ok(ExitCode::from(WRONG_USAGE)),
+    }
+}
+
+/// The entrypoint of the images.
+fn run_container(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> {
+    match container::choose(arguments, environment, Path::new(container::MODELS))? {
+        ContainerCommand::ModelServer(flags) => Ok(model_server::run(flags, environment)),
+        ContainerCommand::Tensorserve(words, variables) => {
+            let mut environment = environment.clone();
+            for (name, value) in variables {
+                environment = environment.with(name, value);
+            }
+            run([vec!["tensorserve".into()], words].concat(), &environment)
+        }
+    }
+}
+
+/// The settings in the arguments of a `serve` command, and whether they ask for SageMaker's container;
+/// none for another command.
+fn serve_settings(words: Vec<OsString>) -> (Settings, bool) {
+    let words = [vec!["tensorserve".into()], words].concat();
+    let (matches, _) = arguments::parse(&Cli::command(), words);
+    let serve = matches.ok().and_then(|matches| matches.subcommand_matches("serve").cloned());
+    match serve.and_then(|serve| ServeArgs::from_arg_matches(&serve).ok()) {
+        Some(ServeArgs { settings, sagemaker }) => (settings, sagemaker.are_given()),
+        None => (Settings::default(), false),
     }
 }
 
@@ -235,7 +283,7 @@ fn run_serve(
     let outcome = if sagemaker.are_requested(&settings, environment) {
         sagemaker::run(settings, &sagemaker, environment)
     } else {
-        serve::run(settings, environment)
+        serve::run(settings, config::vertex::read(environment), environment)
     };
     match outcome {
         Err(error) if is_usage_wrong => {

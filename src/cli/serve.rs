@@ -14,7 +14,7 @@ use super::table::columns;
 use super::{example, print_line};
 use crate::Server;
 use crate::config::environment::Environment;
-use crate::config::{self, AuthConfig, Config, Mistakes, Settings, SourceConfig};
+use crate::config::{self, AuthConfig, Config, Mistakes, Settings, SourceConfig, vertex};
 use crate::platforms;
 use tensorserve_auth as auth;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector, VersionState};
@@ -23,14 +23,32 @@ use tensorserve_platform::Platforms;
 use tensorserve_probe::probed;
 use tensorserve_tensor::error::{Error, Result};
 
-pub(super) fn run(settings: Settings, environment: &Environment) -> Result<ExitCode> {
+pub(super) fn run(
+    settings: Settings,
+    vertex: Option<vertex::Variables>,
+    environment: &Environment,
+) -> Result<ExitCode> {
     let start = Instant::now();
-    let settings = settings.or_file();
+    let mut settings = settings.or_file();
+    let routes = vertex.as_ref().map(|vertex| vertex.routes.clone());
+    if let Some(vertex) = vertex {
+        // The file's models stay; only missing settings are added.
+        let models = std::mem::take(&mut settings.models);
+        settings = Settings { models, ..settings.or(&vertex.settings) };
+        if settings.paths.is_empty() && settings.models.is_empty() {
+            settings.paths.extend(vertex.storage);
+        }
+    }
     start_log(&settings, environment);
     // Do not report missing models when the part that names them could not be read.
     let may_name_models = settings.reading.is_incomplete || !settings.models.is_empty();
     let names_platform = settings.reading.origins.contains_key("platform");
-    let (config, mut mistakes) = Config::with_mistakes(settings, environment);
+    let (mut config, mut mistakes) = Config::with_mistakes(settings, environment);
+    if let Some(routes) = &routes {
+        let (predict, health) = (&routes.predict_route, &routes.health_route);
+        log::info!("as a container of Vertex AI: predictions at {predict}, health at {health}");
+    }
+    config.protocols.vertex = routes;
     if config.repository.sources.is_empty() && !may_name_models {
         mistakes.add(
             "nothing to serve: name a model or a directory of models, as in `tensorserve serve \
@@ -80,7 +98,8 @@ pub(super) fn serve(
 }
 
 /// Descriptions of the runtimes that the models at `sources` need. A missing runtime is an error:
-/// without it every load would fail. While there are no models, TensorFlow is assumed.
+/// without it every load would fail. While there are no models, TensorFlow is assumed; models of other
+/// platforms may come if it is missing.
 fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<String>> {
     let mut names: Vec<&str> = Vec::new();
     for source in sources {
@@ -94,7 +113,15 @@ fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<Strin
         names.extend(named);
     }
     if names.is_empty() {
-        names.push("tensorflow");
+        let tensorflow = platforms.iter().find(|platform| platform.name() == "tensorflow");
+        return Ok(match tensorflow.map(|platform| platform.describe()) {
+            Some(Ok(description)) => vec![description],
+            Some(Err(error)) => {
+                log::warn!("TensorFlow models cannot be loaded: {error}");
+                vec!["without libtensorflow".to_owned()]
+            }
+            None => Vec::new(),
+        });
     }
     let needed = platforms.iter().filter(|platform| names.contains(&platform.name()));
     needed.map(|platform| platform.describe()).collect()

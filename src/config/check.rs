@@ -172,6 +172,7 @@ impl Check {
             },
             replaces_simple: false,
             sagemaker: self.sagemaker(server, max_body),
+            vertex: None,
             console: server.console.unwrap_or(true),
         }
     }

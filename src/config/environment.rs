@@ -48,6 +48,13 @@ impl Environment {
         self.variables.get(name)?.to_str()
     }
 
+    /// The same environment with this variable.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.variables.insert(name.to_owned(), value.into());
+        self
+    }
+
     /// The value of a setting's variable.
     pub(super) fn setting(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(&variable(name)).map(OsString::as_os_str)

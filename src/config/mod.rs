@@ -19,6 +19,7 @@ pub use tensorserve_protocols::sagemaker::{
     Compatibility as SagemakerCompatibility, MultiModelConfig, SagemakerConfig,
 };
 pub use tensorserve_protocols::tfs::TfsConfig;
+pub use tensorserve_protocols::vertex::VertexConfig;
 pub use tensorserve_server::config::{
     AdminAccess, Cors, GrpcConfig, HttpConfig, Pem, ServerConfig, ShutdownConfig, TlsConfig,
 };
@@ -40,6 +41,7 @@ pub mod simple;
 mod tls;
 pub mod units;
 mod value;
+pub mod vertex;
 mod written;
 
 pub use self::groups::{BatchSettings, EachModelSettings, ServerSettings};
@@ -88,6 +90,8 @@ pub struct ProtocolsConfig {
     pub replaces_simple: bool,
     /// SageMaker's container and service.
     pub sagemaker: SagemakerConfig,
+    /// The paths that Vertex AI calls, if it has started the program.
+    pub vertex: Option<VertexConfig>,
     /// The console is served.
     pub console: bool,
 }

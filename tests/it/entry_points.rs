@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 use serde_json::json;
-use tensorserve::config::{ModelSettings, MultiModelConfig};
+use tensorserve::config::{ModelSettings, MultiModelConfig, VertexConfig};
 use tensorserve_auth::Permission;
 use tensorserve_proto::serving::input::Kind;
 use tensorserve_proto::serving::{
@@ -71,6 +71,7 @@ fn route_request(path: &str) -> Option<EntryRequest> {
             return None;
         }
         "/invocations" | "/invocations/x" => predict("sagemaker", JSON, rows()),
+        "/vertex/predict" => predict("vertex", JSON, rows()),
         _ if path.starts_with("/models/") || path.starts_with("/endpoints/") => {
             predict("sagemaker", JSON, rows())
         }
@@ -167,6 +168,10 @@ fn serve(model: &Model, timeout: &str) -> Place {
                 memory_limit: None,
                 evict: false,
                 load_on_use: false,
+            });
+            config.protocols.vertex = Some(VertexConfig {
+                predict_route: "/vertex/predict".to_owned(),
+                health_route: "/vertex/health".to_owned(),
             });
         },
     );

@@ -32,6 +32,7 @@ mod cli;
 mod clients;
 mod console;
 mod console_admin;
+mod containers;
 mod deadlines;
 mod digits;
 mod entry_points;

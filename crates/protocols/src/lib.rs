@@ -11,3 +11,4 @@ pub mod sagemaker;
 pub mod sample;
 pub mod simple;
 pub mod tfs;
+pub mod vertex;

@@ -12,6 +12,7 @@ use self::flags::Flags;
 use self::start::Watched;
 use super::{print_line, serve};
 use crate::config::environment::Environment;
+use crate::config::units::Port;
 use crate::config::{Config, ModelConfig, Settings, SourceConfig};
 use crate::platforms;
 use tensorserve_core::engine::Engine;
@@ -62,6 +63,32 @@ pub(super) fn run(
             ExitCode::from(FAILED)
         }
     }
+}
+
+/// A URL that responds when a server with these flags is ready; without HTTP, that of the gRPC port
+/// (`tcp:`). `None` for flags with which no server starts.
+pub(super) fn health_url(
+    arguments: impl IntoIterator<Item = OsString>,
+    environment: &Environment,
+) -> Option<String> {
+    let arguments = arguments.into_iter().map(|argument| argument.to_string_lossy().into_owned());
+    let flags = Flags::parse(arguments).ok()?;
+    let set = Settings::of_environment(environment).server;
+    let http = flags.int("rest_api_port").or_else(|| number(set.http_port)).unwrap_or(0);
+    let is_encrypted = flags.text("rest_api_ssl_config_file").is_some()
+        || set.tls_certificate.is_some()
+        || set.http_tls_certificate.is_some();
+    let scheme = if is_encrypted { "https" } else { "http" };
+    if http != 0 {
+        return Some(format!("{scheme}://127.0.0.1:{http}"));
+    }
+    let grpc = flags.int("port").or_else(|| number(set.grpc_port)).unwrap_or(8500);
+    Some(format!("tcp://127.0.0.1:{grpc}"))
+}
+
+/// A port that a variable sets.
+fn number(port: Option<Port>) -> Option<i64> {
+    port.and_then(Port::number).map(i64::from)
 }
 
 fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<ExitCode> {

@@ -40,17 +40,21 @@ pub(super) struct Arguments {
 impl Arguments {
     /// The mistake that options of SageMaker's container are used with paths of models.
     pub(super) fn conflict(&self, settings: &Settings) -> Option<&'static str> {
-        let is_given = self.sagemaker || self.model_dir.is_some();
-        (is_given && !settings.paths.is_empty()).then_some(
+        (self.are_given() && !settings.paths.is_empty()).then_some(
             "--sagemaker and --model-dir cannot be used with PATH; name the models' directory with \
              --model-dir alone",
         )
     }
 
+    /// Whether SageMaker's container is requested by an option.
+    pub(super) fn are_given(&self) -> bool {
+        self.sagemaker || self.model_dir.is_some()
+    }
+
     /// Whether to run as SageMaker's container: on request, or if there is nothing else to serve
     /// and SageMaker seems to have started the program.
     pub(super) fn are_requested(&self, settings: &Settings, environment: &Environment) -> bool {
-        if self.sagemaker || self.model_dir.is_some() {
+        if self.are_given() {
             return true;
         }
         let nothing_is_named = settings.paths.is_empty() && settings.config.is_none();
