@@ -1,4 +1,4 @@
-//! Pickles (protocols 0 to 5, also of Python 2) and joblib files, read as data.
+//! Pickles (protocols 0 to 5, also of Python 2), joblib files and files of skops, read as data.
 //!
 //! A pickle is a program: it names functions for its reader to import and call. Nothing is imported
 //! or called here. The result of a call is kept as a [`PickleObject`], which records the class, the
@@ -8,7 +8,8 @@
 //! * this file decompresses a file, and defines the result: an arena of [`PickleNode`]s;
 //! * `value` gives access to it, `array` is NumPy's array;
 //! * `unpickler` executes the opcodes of `opcode`, `reader` reads their operands; `reduce`
-//!   understands calls, and `joblib` reads the arrays that joblib puts behind their description.
+//!   understands calls, and `joblib` reads the arrays that joblib puts behind their description;
+//! * `skops` reads the archives of `zip` that have the values in JSON.
 //!
 //! A pickle may share values, and may contain itself. So nodes are addressed by index and never
 //! copied: memory is proportional to the file, dropping does not recurse, and cycles do not leak.
@@ -31,8 +32,10 @@ mod joblib;
 mod opcode;
 mod reader;
 mod reduce;
+mod skops;
 mod unpickler;
 mod value;
+mod zip;
 
 /// The index of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,13 +102,16 @@ pub struct PickleObject {
     pub entries: Vec<(PickleId, PickleId)>,
 }
 
-/// Reads a pickle or a joblib file, of at most `max_bytes` uncompressed.
+/// Reads a pickle, a joblib file or a file of skops, of at most `max_bytes` uncompressed.
 ///
 /// # Errors
 /// [`Code::DataLoss`] for a file that is not a valid pickle, with the byte and the opcode;
 /// [`Code::Unimplemented`] for a kind of compression or a part of a pickle that is not supported;
 /// [`Code::ResourceExhausted`] for a pickle of more than `max_bytes`, or with too many values.
 pub fn read(bytes: Vec<u8>, max_bytes: usize) -> Result<Pickle> {
+    if bytes.starts_with(zip::MAGIC) {
+        return skops::read(bytes, max_bytes);
+    }
     let bytes = uncompressed(bytes, max_bytes)?;
     if bytes.len() > max_bytes {
         return Err(too_large(max_bytes));
@@ -121,14 +127,13 @@ fn too_large(max_bytes: usize) -> Error {
 }
 
 /// Magic numbers of formats that are not supported, and what they are.
-const UNSUPPORTED_FORMATS: [(&[u8], &str); 8] = [
+const UNSUPPORTED_FORMATS: [(&[u8], &str); 7] = [
     (b"BZh", "compressed with bz2"),
     (b"\xfd7zXZ\0", "compressed with xz"),
     (b"\x5d\0\0", "compressed with lzma"),
     (b"\x04\x22\x4d\x18", "compressed with lz4"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
     (b"ZF0x", "compressed by a joblib older than 0.10"),
-    (b"PK\x03\x04", "a zip file, not a pickle"),
     (b"\x89HDF", "an HDF5 file, not a pickle"),
 ];
 

@@ -53,7 +53,7 @@ mod transform;
 mod tree;
 
 /// The endings of model files.
-const ENDINGS: [&str; 3] = [".pkl", ".pickle", ".joblib"];
+const ENDINGS: [&str; 4] = [".pkl", ".pickle", ".joblib", ".skops"];
 
 /// The largest file. A forest of thousands of deep trees has some hundred megabytes, and reading a
 /// file takes several times its size in memory.

@@ -340,3 +340,75 @@ fn damaged_models_are_errors_or_models() {
         }
     }
 }
+
+/// The expected values are those of scikit-learn 1.9.1 (`tests/data/platforms/sklearn/skops/make.py`).
+#[test]
+fn files_of_skops_predict_as_their_models() {
+    let folder = test_data("platforms/sklearn/skops");
+    let expected = fs::read(folder.join("expected.json")).expect("a file");
+    let expected: Json = serde_json::from_slice(&expected).expect("JSON");
+    let rows: Vec<Vec<Json>> = serde_json::from_value(expected["rows"].clone()).expect("rows");
+    for name in [
+        "pipeline",
+        "columns",
+        "search",
+        "forest",
+        "boosted",
+        "histogram",
+        "votes",
+        "neighbors",
+        "network",
+        "svc",
+    ] {
+        let loaded = loaded(&format!("platforms/sklearn/skops/{name}.skops"));
+        let outputs = loaded.executable.run(0, &[input(&rows)], RunOptions::default());
+        let outputs = outputs.unwrap_or_else(|error| panic!("{name}: {error}"));
+        for (spec, output) in loaded.signatures[0].outputs.iter().zip(&outputs) {
+            let Some(want) = expected[name].get(&spec.alias) else {
+                continue;
+            };
+            let want: Vec<&Json> = match want[0].as_array() {
+                Some(_) => want.as_array().expect("rows").iter().flat_map(values).collect(),
+                None => values(want).collect(),
+            };
+            assert_eq!(output.shape().elements().expect("small"), want.len(), "{name}");
+            for (index, want) in want.into_iter().enumerate() {
+                let is_equal = match want {
+                    Json::String(text) => {
+                        output.strings().and_then(|all| all.iter().nth(index))
+                            == Some(text.as_bytes())
+                    }
+                    Json::Number(number) if number.is_i64() => {
+                        output.values::<i64>().map(|all| all[index]) == number.as_i64()
+                    }
+                    other => {
+                        let got = output.values::<f64>().expect("doubles")[index];
+                        (got - other.as_f64().expect("a number")).abs() < 1e-9
+                    }
+                };
+                assert!(is_equal, "{name} {} {index}: {output:?} is not {want}", spec.alias);
+            }
+        }
+    }
+}
+
+fn values(list: &Json) -> impl Iterator<Item = &Json> {
+    list.as_array().expect("a list").iter()
+}
+
+#[test]
+fn damaged_files_of_skops_are_refused() {
+    let whole = fs::read(test_data("platforms/sklearn/skops/svc.skops")).expect("a file");
+    let read = |bytes: &[u8]| read_model(bytes.to_vec(), 1 << 20).map(|_| ());
+    read(&whole).expect("valid");
+    assert!(read_model(whole.clone(), 100).is_err(), "too large");
+    for length in (0..whole.len()).step_by(101) {
+        read(&whole[..length]).expect_err("cut off");
+    }
+    let mut random = Random::seeded(7);
+    for _ in 0..300 {
+        let mut bytes = whole.clone();
+        random.damage(&mut bytes, 8, None);
+        let _ = read(&bytes);
+    }
+}
