@@ -62,6 +62,8 @@ WORDS = {
     "mxnet": ["crates/onnx/src/mxnet"],
     "saved_model": ["crates/tensorflow/src/saved_model.rs", "crates/tensorflow/src/graph.rs"],
     "steps": ["crates/preprocessing/src"],
+    "mlmodel": ["crates/mlflow/src"],
+    "scoring": ["crates/protocols/src/mlflow"],
     "settings": ["src/config"],
     "model_list": ["src/config/simple"],
     "users": ["crates/auth/src"],

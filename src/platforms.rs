@@ -11,6 +11,11 @@ use crate::config::Config;
 /// their libraries later.
 #[must_use]
 pub fn built_in(config: &Config) -> Platforms {
+    tensorserve_mlflow::platforms(of_models(config))
+}
+
+/// The platforms of models, without what may be around them.
+fn of_models(config: &Config) -> Vec<Arc<dyn Platform>> {
     let mut all: Vec<Arc<dyn Platform>> = Vec::new();
     #[cfg(feature = "tensorflow")]
     all.push(Arc::new(tensorserve_tensorflow::TensorFlow::new(config.tensorflow.clone())));
@@ -28,7 +33,7 @@ pub fn built_in(config: &Config) -> Platforms {
     all.push(Arc::new(tensorserve_tabular::pmml::Pmml));
     #[cfg(feature = "spark")]
     all.push(Arc::new(tensorserve_tabular::spark::Spark));
-    Platforms::new(all)
+    all
 }
 
 #[cfg(test)]
@@ -39,7 +44,7 @@ mod tests {
     #[test]
     fn the_platforms_that_users_can_name_are_those_that_are_built_in() {
         let config = Config::new(Settings::default(), &Environment::default()).expect("valid");
-        let platforms = built_in(&config);
+        let platforms = of_models(&config);
         let names: Vec<&str> = platforms.iter().map(|platform| platform.name()).collect();
         assert_eq!(names, PLATFORMS);
     }

@@ -9,6 +9,7 @@ use tensorserve_core::repository::{NoFormats, Repository, VersionFiles};
 use tensorserve_platform::Platforms;
 use tensorserve_protocol::Protocol;
 use tensorserve_protocols::console::{Console, ConsoleConfig};
+use tensorserve_protocols::mlflow::Mlflow;
 use tensorserve_protocols::sagemaker::Sagemaker;
 use tensorserve_protocols::simple::{SimpleConfig, SimpleTensorFlowServing};
 use tensorserve_protocols::tfs::TensorFlowServing;
@@ -29,11 +30,21 @@ pub fn built_in(config: &Config) -> Vec<Arc<dyn Protocol>> {
     all.push(Arc::new(SimpleTensorFlowServing::new(simple)));
     all.push(Arc::new(TensorFlowServing::new(protocols.tfs.clone(), config.max_tensor_bytes())));
     all.push(Arc::new(Sagemaker::new(protocols.sagemaker.clone())));
+    if serves_mlflow(config) {
+        // Before the server's own `/health`.
+        all.push(Arc::new(Mlflow::new(protocols.sagemaker.default_model.clone())));
+    }
     if protocols.console {
         let admin = config.http.admin.allowed;
         all.push(Arc::new(Console::new(ConsoleConfig { admin, is_root: replaces_original })));
     }
     all
+}
+
+/// Whether a configured path is a model folder of MLflow, or a directory of versions of one.
+fn serves_mlflow(config: &Config) -> bool {
+    let sources = config.repository.sources.iter();
+    sources.map(|source| &source.path).any(|path| tensorserve_mlflow::is_served(path))
 }
 
 /// The engine for `config`, with the metrics and the file formats of `protocols`. Models are loaded

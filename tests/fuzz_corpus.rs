@@ -95,8 +95,8 @@ macro_rules! replay {
 
 replay! {
     json json_tensor npy csv base64 tfrecord event_stream
-    predict classify invocations simple routes multipart gzip
+    predict classify invocations scoring simple routes multipart gzip
     request_messages tensor_proto text_proto warm_up
     pickle sklearn xgboost pmml spark onnx mxnet saved_model
-    archive images steps settings model_list users
+    archive images steps mlmodel settings model_list users
 }

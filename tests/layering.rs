@@ -23,9 +23,10 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("tensorflow", &["os", "platform", "proto", "tensor"]),
     ("onnx", &["platform", "tensor"]),
     ("tabular", &["codec", "platform", "tensor"]),
+    ("mlflow", &["platform", "tensor"]),
     ("core", &["codec", "os", "platform", "preprocessing", "tensor", "workers"]),
     ("protocol", &["auth", "core", "tensor"]),
-    ("protocols", &["archive", "auth", "codec", "core", "proto", "protocol", "tensor"]),
+    ("protocols", &["archive", "auth", "codec", "core", "mlflow", "proto", "protocol", "tensor"]),
     ("server", &["auth", "core", "protocol", "tensor"]),
 ];
 

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tensorserve_mlflow::MlflowModel;
 use tensorserve_platform::{
-    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform,
-    RunOptions,
+    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, Packaging, Place,
+    Platform, RunOptions,
 };
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
@@ -47,9 +48,37 @@ pub const ROWS: &str = "rows";
 /// A model of records with a number and a text.
 pub const RECORDS: &str = "records";
 
+/// Models of rows of eight numbers in model folders of MLflow, each with the signature in its `MLmodel`.
+pub const SCORED: [(&str, &str); 4] = [
+    ("scored", "flavors: {xgboost: {data: m}}"),
+    (
+        "scored_columns",
+        "flavors: {xgboost: {data: m}}\nsignature:\n  params: '[{\"name\": \"p\", \"type\": \"long\"}]'\n  \
+         inputs: '[{\"type\": \"double\", \"name\": \"a\"}, {\"type\": \"long\", \"name\": \"b\", \
+         \"required\": false}, {\"type\": \"array\", \"items\": {\"type\": \"float\"}, \"name\": \"c\", \
+         \"required\": false}, {\"type\": \"binary\", \"name\": \"d\", \"required\": false}]'",
+    ),
+    (
+        "scored_tensor",
+        "flavors: {onnx: {data: m}}\nsignature:\n  inputs: '[{\"type\": \"tensor\", \"tensor-spec\": \
+         {\"dtype\": \"float32\", \"shape\": [-1, 8]}}]'",
+    ),
+    (
+        "scored_tensors",
+        "flavors: {onnx: {data: m}}\nsignature:\n  inputs: '[{\"type\": \"tensor\", \"name\": \"data\", \
+         \"tensor-spec\": {\"dtype\": \"int32\", \"shape\": [-1, 2, 4]}}]'",
+    ),
+];
+
+/// The `MLmodel` of the model `name`.
+fn model_file_of(name: &str) -> Option<&'static str> {
+    SCORED.iter().find(|(scored, _)| *scored == name).map(|(_, file)| *file)
+}
+
 /// The names of all models.
 pub fn names() -> Vec<&'static str> {
     let others = [TWO, EXAMPLES, IMAGES, ROWS, RECORDS];
+    let others = others.into_iter().chain(SCORED.iter().map(|(name, _)| *name));
     DTYPES.iter().map(|dtype| dtype.name()).chain(others).collect()
 }
 
@@ -60,6 +89,7 @@ impl Echo {
     fn takes(&self, model: &str) -> bool {
         let style = match model {
             ROWS => InputStyle::Rows,
+            scored if model_file_of(scored).is_some() => InputStyle::Rows,
             RECORDS => InputStyle::Records,
             _ => InputStyle::Tensors,
         };
@@ -114,6 +144,11 @@ impl Platform for Echo {
         let (bytes, external_ops) = (1, Vec::new());
         Ok(Loaded { signatures, executable, bytes, marshalled_hooks: false, external_ops })
     }
+
+    fn packaging(&self, folder: &Path) -> Result<Option<Packaging>> {
+        let file = model_file_of(model_of(folder)).map(str::as_bytes);
+        Ok(file.map(MlflowModel::parse).transpose()?.map(|model| Arc::new(model) as Packaging))
+    }
 }
 
 /// The signatures of the model `name`, sorted by name.
@@ -136,7 +171,7 @@ fn signatures(name: &str) -> Vec<Signature> {
             signature.images = ImageEncoding::Base64Url;
             vec![signature]
         }
-        ROWS => vec![Signature::only(
+        name if name == ROWS || model_file_of(name).is_some() => vec![Signature::only(
             specs(&[("data", DType::Double, &[-1, 8])]),
             specs(&[("result", DType::Double, &[-1, 8])]),
         )],

@@ -7,6 +7,7 @@ use tensorserve::config::environment::Environment;
 use tensorserve::config::{Config, Settings, simple};
 use tensorserve_archive::{Limits, unpack};
 use tensorserve_auth::file as user_file;
+use tensorserve_mlflow::MlflowModel;
 use tensorserve_preprocessing::{FILE_NAME, ProcessingSteps, load_steps};
 use tensorserve_tensor::{DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec};
 
@@ -31,6 +32,15 @@ pub fn archive(file: &[u8]) {
         assert!(beside.into_iter().all(|entry| entry.file_name() == "into"));
         let _ = fs::remove_dir_all(&around);
     });
+}
+
+/// The file `MLmodel` of a model folder of MLflow.
+pub fn mlmodel(file: &[u8]) {
+    if let Ok(model) = MlflowModel::parse(file) {
+        let again = MlflowModel::parse(file).expect("valid before");
+        assert_eq!(model.flavor, again.flavor);
+        assert!(!model.predict_fn.is_empty());
+    }
 }
 
 /// The bytes of all files below `folder`.

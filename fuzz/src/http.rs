@@ -9,7 +9,7 @@ use tensorserve_server::body::{self, BodyLimits};
 use tensorserve_server::form;
 use tensorserve_tensor::budget::{self, RequestBudget};
 
-use super::echo::{DTYPES, EXAMPLES, IMAGES, RECORDS, ROWS, TWO};
+use super::echo::{DTYPES, EXAMPLES, IMAGES, RECORDS, ROWS, SCORED, TWO};
 use super::server::{HeaderList, MAX_BODY_BYTES, MODES, server, wait};
 use super::target::{selected, split};
 
@@ -48,6 +48,27 @@ pub fn invocations(input: &[u8]) {
     let headers = headers(head);
     let reply = server(first % 3).post("/invocations", headers, body);
     check(&reply.expect("a route"));
+}
+
+/// `/invocations` of a model of MLflow: a type of content, a blank line, and a payload. The first byte
+/// selects the model.
+pub fn scoring(input: &[u8]) {
+    let Some((first, rest)) = selected(input) else { return };
+    let (kind, body) = split(rest, b"\n\n");
+    let Ok(kind) = std::str::from_utf8(kind) else { return };
+    let (model, _) = SCORED[first % SCORED.len()];
+    let headers = vec![
+        ("content-type".to_owned(), kind.to_owned()),
+        ("x-amzn-sagemaker-custom-attributes".to_owned(), format!("tfs-model-name={model}")),
+    ];
+    let reply = server(0).post("/invocations", headers, body).expect("a route");
+    check(&reply);
+    if reply.content_type == JSON {
+        let text = String::from_utf8_lossy(&reply.body).replace("NaN", "null");
+        let text = text.replace("-Infinity", "null").replace("Infinity", "null");
+        let json: Result<serde_json::Value, _> = serde_json::from_str(&text);
+        assert!(json.is_ok(), "{text}");
+    }
 }
 
 /// The body of Simple TensorFlow Serving's `POST /`. The first byte selects the model.

@@ -60,6 +60,7 @@ targets! {
     predict = http, REQUEST;
     classify = http, REQUEST;
     invocations = http, REQUEST;
+    scoring = http, REQUEST;
     simple = http, REQUEST;
     routes = http, REQUEST;
     multipart = http, REQUEST;
@@ -82,6 +83,7 @@ targets! {
     archive = files, MODEL;
     images = files, MODEL;
     steps = files, MODEL;
+    mlmodel = files, MODEL;
     settings = files, MODEL;
     model_list = files, MODEL;
     users = files, MODEL;

@@ -18,8 +18,8 @@ export TENSORSERVE_LIB_DIR="${TENSORSERVE_LIB_DIR:-$root/lib}"
 if [ $# -eq 0 ]; then
     set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi
     case ${CLIENTS:-core} in
-    core) echo "CLIENTS=core: leaves out the generated clients and the browser; CLIENTS=all tests them" ;;
-    all) set -- "$@" generated browser ;;
+    core) echo "CLIENTS=core: leaves out MLflow, the generated clients and the browser; CLIENTS=all tests them" ;;
+    all) set -- "$@" mlflow_models generated browser ;;
     *)
         echo "CLIENTS=$CLIENTS is not valid; use core or all" >&2
         exit 2

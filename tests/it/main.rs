@@ -45,6 +45,8 @@ mod lifecycle;
 mod live_batching;
 mod load_probe;
 mod memory;
+#[cfg(all(feature = "onnx", feature = "xgboost", feature = "sklearn", feature = "spark"))]
+mod mlflow;
 mod model_server;
 mod model_server_models;
 mod npy;

@@ -9,6 +9,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+use std::any::Any;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,9 +68,9 @@ pub trait Platform: Send + Sync {
     /// Whether `place` is or contains a model of this platform (which may be invalid).
     fn recognises(&self, place: &Place) -> bool;
 
-    /// Whether subdirectories of a model's directory are part of the model: they are not searched
-    /// for models and versions.
-    fn has_folders(&self) -> bool {
+    /// Whether subdirectories of the model's directory `place` are part of the model: they are not
+    /// searched for models and versions.
+    fn has_folders(&self, _place: &Place) -> bool {
         false
     }
 
@@ -92,7 +93,18 @@ pub trait Platform: Send + Sync {
     /// # Errors
     /// As [`Platform::inspect`], and whatever the runtime reports.
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded>;
+
+    /// What the files around the model declare, for the protocol that knows their format.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn packaging(&self, _folder: &Path) -> Result<Option<Packaging>> {
+        Ok(None)
+    }
 }
+
+/// The declarations around a model, of a type that the reader and the protocol of their format share.
+pub type Packaging = Arc<dyn Any + Send + Sync>;
 
 /// The format of a model's inputs in protocols with several formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,7 +337,7 @@ impl Platforms {
             None => self.recognising(place),
         };
         platform.is_some_and(|platform| {
-            place.is_file() || platform.has_folders() || !self.holds_models(place)
+            place.is_file() || platform.has_folders(place) || !self.holds_models(place)
         })
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tensorserve_platform::{
-    Completeness, CustomOps, EndedProcess, InputStyle, Inspection, LoadOptions, Loaded, Place,
-    Platform,
+    Completeness, CustomOps, EndedProcess, InputStyle, Inspection, LoadOptions, Loaded, Packaging,
+    Place, Platform,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -122,8 +122,8 @@ impl Platform for ProbedPlatform {
         self.inner.recognises(place)
     }
 
-    fn has_folders(&self) -> bool {
-        self.inner.has_folders()
+    fn has_folders(&self, place: &Place) -> bool {
+        self.inner.has_folders(place)
     }
 
     fn takes_threads(&self) -> bool {
@@ -155,5 +155,9 @@ impl Platform for ProbedPlatform {
             }
         }
         Ok(loaded)
+    }
+
+    fn packaging(&self, folder: &Path) -> Result<Option<Packaging>> {
+        self.inner.packaging(folder)
     }
 }

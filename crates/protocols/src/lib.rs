@@ -7,6 +7,7 @@
 
 pub mod console;
 mod images;
+pub mod mlflow;
 pub mod sagemaker;
 pub mod sample;
 pub mod simple;

@@ -219,6 +219,17 @@ impl Tensor {
         row
     }
 
+    /// The same elements in another shape, as a view.
+    ///
+    /// # Errors
+    /// [`Error::invalid`] if the shape has another number of elements.
+    pub fn reshaped(&self, shape: Shape) -> Result<Self> {
+        if shape.elements()? != self.shape.elements()? {
+            return Err(Error::invalid(format!("{:?} has no shape {shape:?}", self.shape)));
+        }
+        Ok(Tensor { shape, ..self.clone() })
+    }
+
     /// Row `index` without the 0-th dimension, as a view.
     #[must_use]
     pub fn row(&self, index: usize) -> Self {

@@ -243,7 +243,7 @@ impl Platform for TensorFlow {
         slot.as_ref().map_or(Vec::new(), |runtime| runtime.custom_ops.clone())
     }
 
-    fn has_folders(&self) -> bool {
+    fn has_folders(&self, _: &Place) -> bool {
         true
     }
 

@@ -1,5 +1,6 @@
 //! One version of a model in memory: its signatures, and a batch queue for each.
 
+use std::any::Any;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -14,7 +15,7 @@ use crate::batch::{
 use crate::config::{BatchConfig, Images, ModelConfig};
 use crate::metrics::{Metrics, VersionMetrics};
 use tensorserve_platform::{
-    Executable, ExternalOp, LoadOptions, Platform, PlatformInfo, Profiled, RunOptions,
+    Executable, ExternalOp, LoadOptions, Packaging, Platform, PlatformInfo, Profiled, RunOptions,
     has_marshalled_hooks, synthetic_inputs,
 };
 use tensorserve_preprocessing::{ProcessingSteps, load_steps};
@@ -37,6 +38,7 @@ struct LoadedVersion {
     platform: PlatformInfo,
     /// The signatures for clients: with pre- and post-processing.
     signatures: Arc<[Signature]>,
+    packaging: Option<Packaging>,
     executable: Arc<dyn Executable>,
     /// For each of them, its pre- and post-processing.
     chains: Vec<Option<Arc<ProcessingSteps>>>,
@@ -154,6 +156,7 @@ impl VersionLoad<'_> {
             .isolated
             .then(|| format!("model {:?} version {}", self.model, self.version));
         let mut loaded = self.platform.load(self.folder, &options)?;
+        let packaging = self.platform.packaging(self.folder)?;
         let chains = load_steps(self.folder, &loaded.signatures, self.max_tensor_bytes)?;
         let batching = batching(self.config, self.folder, self.files)?;
         let names: Vec<&str> = loaded.signatures.iter().map(|s| s.name.as_str()).collect();
@@ -179,6 +182,7 @@ impl VersionLoad<'_> {
             version: self.version,
             platform: PlatformInfo::of(self.platform),
             signatures: loaded.signatures.into(),
+            packaging,
             executable: loaded.executable,
             chains: chains.into_iter().map(|chain| chain.map(Arc::new)).collect(),
             step_threads: self.step_threads.clone(),
@@ -331,6 +335,12 @@ impl Servable {
     #[must_use]
     pub fn platform(&self) -> PlatformInfo {
         self.loaded.platform
+    }
+
+    /// What the files around it declare, if they are of the type `T`.
+    #[must_use]
+    pub fn packaging<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        Arc::clone(self.loaded.packaging.as_ref()?).downcast().ok()
     }
 
     /// The directory it was loaded from.

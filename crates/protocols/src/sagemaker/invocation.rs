@@ -9,10 +9,11 @@ use super::attributes::{self, Attributes};
 use super::convert::{self, RepairedBody};
 use super::media::{self, PayloadFormat, ResponseFormat};
 use super::{Compatibility, SAGEMAKER, SagemakerApi, inputs, outputs, refuse};
+use crate::mlflow::{self, MlflowCall};
 use crate::tfs::rest::{RestCall, TfsDecoded};
 use crate::tfs::{self, OwnedModelSpec, TfsAnswer};
 use tensorserve_codec::npy;
-use tensorserve_core::engine::{EntryPoint, InferenceCall, Resolver};
+use tensorserve_core::engine::{EntryPoint, InferenceCall, Method, Resolver};
 use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -95,6 +96,14 @@ impl SagemakerApi {
                 return self.run_handlers(&handlers, script, body).await;
             }
             Err(error) => return refuse(error, 503),
+        }
+        if mlflow::is_packaged(&self.engine, &call.spec.name, call.spec.version) {
+            let (model, version) = (call.spec.name, call.spec.version);
+            let entry = EntryPoint { protocol: mlflow::MLFLOW, method: Method::Predict };
+            let call = self.engine.call(entry, start);
+            let content_type = invocation.content_type;
+            let call = MlflowCall { model, version, content_type, call };
+            return Box::pin(mlflow::invoke(&self.engine, call, body)).await;
         }
         let content_type = invocation.content_type.unwrap_or("Unknown");
         let Some(input) = PayloadFormat::of(content_type) else {

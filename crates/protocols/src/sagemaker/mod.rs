@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 use self::attributes::Attributes;
 use self::models::RequestedModels;
+use crate::mlflow;
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector};
@@ -151,6 +152,7 @@ impl SagemakerApi {
             Err(error) => Err(error),
         };
         match ready {
+            Ok(()) if self.is_mlflow() => Reply::ok(JSON, &b"\n"[..]),
             Ok(()) => Reply::ok(JSON, Bytes::new()),
             Err(error) => refuse(error, 502),
         }
@@ -182,11 +184,20 @@ impl SagemakerApi {
         models.into_iter().next()
     }
 
+    /// Whether the default model is one of MLflow's.
+    fn is_mlflow(&self) -> bool {
+        let model = self.default_model();
+        model.is_some_and(|model| mlflow::is_packaged(&self.engine, &model, None))
+    }
+
     /// Handles `/invocations`.
     async fn invocations(&self, mut request: RoutedRequest<'_>) -> Reply {
         let body = request.take_bytes();
         let head = &request.head;
         if let Some(reply) = self.other_method(head) {
+            return reply;
+        }
+        if let Some(reply) = mlflow::other_method(head).filter(|_| self.is_mlflow()) {
             return reply;
         }
         let invocation = invocation::Invocation::of_container(head);

@@ -1,7 +1,7 @@
 //! Linear models that Spark has saved, evaluated without Spark.
 //!
 //! A model is a folder: `metadata/part-…` describes it in JSON, `data/part-….parquet` has its
-//! parameters.
+//! parameters. A pipeline has such a folder for each stage, in `stages`.
 //!
 //! * [`parquet`] reads columns of numbers, [`vector`] vectors and matrices in them, and [`classes`] the
 //!   parameters of each class of Spark's models;
@@ -36,6 +36,9 @@ const MAX_DATA_BYTES: u64 = 1 << 30;
 const METADATA: &str = "metadata";
 const DATA: &str = "data";
 
+/// The folder of a pipeline's stages.
+const STAGES: &str = "stages";
+
 /// With which the names of files in these folders start.
 const PART: &str = "part-";
 
@@ -58,13 +61,14 @@ impl Platform for Spark {
         Ok("Spark, built-in evaluator".to_owned())
     }
 
-    fn has_folders(&self) -> bool {
+    fn has_folders(&self, _: &Place) -> bool {
         true
     }
 
     fn recognises(&self, place: &Place) -> bool {
         let folder = place.path();
-        folder.join(DATA).is_dir() && !part_files(&folder.join(METADATA), "").is_empty()
+        let has_values = folder.join(DATA).is_dir() || folder.join(STAGES).is_dir();
+        has_values && !part_files(&folder.join(METADATA), "").is_empty()
     }
 
     fn takes_threads(&self) -> bool {
@@ -72,6 +76,10 @@ impl Platform for Spark {
     }
 
     fn check(&self, folder: &Path) -> Completeness {
+        let folder = match stage_of(folder) {
+            Ok(stage) => stage,
+            Err(error) => return Completeness::Broken(error),
+        };
         for (inner, ending) in [(METADATA, ""), (DATA, DATA_ENDING)] {
             if part_files(&folder.join(inner), ending).is_empty() {
                 return Completeness::Missing(format!("a file {inner}/{PART}*{ending}"));
@@ -96,6 +104,29 @@ impl Platform for Spark {
             external_ops: Vec::new(),
         })
     }
+}
+
+/// The folder of the model: that of the only stage of a pipeline, or else `folder` itself.
+fn stage_of(folder: &Path) -> Result<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder.join(STAGES)) else {
+        return Ok(folder.to_owned());
+    };
+    let stages = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+    let mut stages: Vec<PathBuf> = stages.collect();
+    stages.sort();
+    if let [only] = &stages[..] {
+        return Ok(only.clone());
+    }
+    let names = stages.iter().filter_map(|stage| stage.file_name());
+    let names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+    let message = format!(
+        "{} is a pipeline of {} stages ({}), and only pipelines of one stage are supported: save the \
+         model of its last stage, and send the features that the other stages compute",
+        folder.display(),
+        names.len(),
+        names.join(", ")
+    );
+    Err(Error::new(Code::Unimplemented, message))
 }
 
 /// The files `part-…` of a folder with this ending, sorted.
@@ -124,7 +155,8 @@ struct SparkModelFolder {
 
 impl SparkModelFolder {
     fn open(folder: &Path) -> Result<Self> {
-        SparkModelFolder::read(folder).map_err(|error| error.context(folder.display()))
+        let stage = stage_of(folder)?;
+        SparkModelFolder::read(&stage).map_err(|error| error.context(folder.display()))
     }
 
     fn read(folder: &Path) -> Result<Self> {

@@ -1,0 +1,503 @@
+//! Checks the data of a request against the model's signature, as `mlflow.models.utils._enforce_schema`
+//! does: inputs that are missing are refused, others are ignored, values are converted.
+
+use std::collections::{HashMap, HashSet};
+
+use super::cast::ValueType;
+use super::fault;
+use super::node::Node;
+use super::payload::Payload;
+use super::table::{ColumnName, Table, TableColumn, csv_error, reserve_values};
+use tensorserve_mlflow::schema::{Column, ColumnType, InputSchema, TensorInput};
+use tensorserve_tensor::budget::Meter;
+use tensorserve_tensor::error::{Error, Result};
+
+/// Data in the form that a model takes.
+#[derive(Debug)]
+pub(super) enum ModelData<'a> {
+    /// A table, whose columns are in the order of the signature.
+    Table(Table<'a>),
+    /// One array.
+    Array(NodeArray<'a>),
+    /// Arrays by the names of inputs.
+    Named(Vec<(String, NodeArray<'a>)>),
+}
+
+/// An array, row-major.
+#[derive(Debug, PartialEq)]
+pub(super) struct NodeArray<'a> {
+    pub(super) dims: Vec<i64>,
+    pub(super) values: Vec<Node<'a>>,
+}
+
+/// Which type of payload the data comes from, for the texts of errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PayloadKind {
+    Csv,
+    Table,
+    Other,
+}
+
+impl<'a> NodeArray<'a> {
+    /// The array of nested lists, or of one value.
+    ///
+    /// # Errors
+    /// If lists at one level have different lengths.
+    pub(super) fn of(node: Node<'a>) -> Result<Self> {
+        let mut array = NodeArray { dims: Vec::new(), values: Vec::new() };
+        let mut inner = &node;
+        while let Node::List(list) = inner {
+            array.dims.push(i64::try_from(list.len()).unwrap_or(i64::MAX));
+            let Some(first) = list.first() else { break };
+            inner = first;
+        }
+        array.fill(node, 0, &mut Meter::default())?;
+        Ok(array)
+    }
+
+    fn fill(&mut self, node: Node<'a>, level: usize, meter: &mut Meter) -> Result<()> {
+        let size = self.dims.get(level).copied();
+        match (node, size) {
+            (Node::List(list), Some(size)) if i64::try_from(list.len()) == Ok(size) => {
+                for inner in list {
+                    self.fill(inner, level + 1, meter)?;
+                }
+                Ok(())
+            }
+            (Node::List(_), _) | (_, Some(_)) => Err(fault::invalid_input(format_args!(
+                "setting an array element with a sequence. The requested array has an inhomogeneous \
+                 shape after {level} dimensions."
+            ))),
+            (value, None) => {
+                meter.add(size_of::<Node>())?;
+                self.values.push(value);
+                Ok(())
+            }
+        }
+    }
+
+    /// Converts all values.
+    fn cast(mut self, to: &ValueType) -> Result<Self> {
+        for value in &mut self.values {
+            to.convert(value).map_err(fault::invalid_input)?;
+        }
+        Ok(self)
+    }
+
+    /// The rows of a matrix, or each value in a row of its own.
+    fn into_rows(self) -> Vec<Vec<Node<'a>>> {
+        let size = |dim: &i64| usize::try_from(*dim).unwrap_or(0);
+        let width = self.dims.get(1..).unwrap_or_default().iter().map(size).product::<usize>();
+        let mut rows = Vec::new();
+        let mut row = Vec::new();
+        for value in self.values {
+            row.push(value);
+            if row.len() == width {
+                rows.push(std::mem::take(&mut row));
+            }
+        }
+        rows
+    }
+
+    /// The same values with the declared shape, of which one size may be open.
+    fn reshaped(mut self, shape: &[i64]) -> Option<Self> {
+        let count = i64::try_from(self.values.len()).ok()?;
+        let fixed: i64 = shape.iter().filter(|size| **size >= 0).product();
+        let open = match shape.iter().filter(|size| **size < 0).count() {
+            0 if fixed == count => 0,
+            1 => count.checked_div(fixed).filter(|open| open * fixed == count)?,
+            _ => return None,
+        };
+        self.dims = shape.iter().map(|size| if *size < 0 { open } else { *size }).collect();
+        Some(self)
+    }
+
+    /// Refuses a shape that is not the declared one.
+    fn check_shape(self, shape: &[i64]) -> Result<Self> {
+        let fits = |(declared, given): (&i64, &i64)| *declared < 0 || declared == given;
+        if shape.len() == self.dims.len() && shape.iter().zip(&self.dims).all(fits) {
+            return Ok(self);
+        }
+        let (given, declared) = (shown(&self.dims), shown(shape));
+        Err(fault::schema(format_args!(
+            "Shape of input {given} does not match expected shape {declared}."
+        )))
+    }
+}
+
+/// A shape as Python shows a tuple.
+fn shown(dims: &[i64]) -> String {
+    match dims {
+        [one] => format!("({one},)"),
+        _ => {
+            let all: Vec<String> = dims.iter().map(i64::to_string).collect();
+            format!("({})", all.join(", "))
+        }
+    }
+}
+
+/// The data of `payload`, as `schema` declares it.
+pub(super) fn enforce<'a>(
+    payload: Payload<'a>,
+    schema: Option<&InputSchema>,
+    kind: PayloadKind,
+) -> Result<ModelData<'a>> {
+    match schema {
+        None => without_schema(payload),
+        Some(InputSchema::Columns(columns)) => {
+            let table = as_table(payload, columns)?;
+            enforce_columns(table, columns, kind).map(ModelData::Table)
+        }
+        Some(InputSchema::Tensors(tensors)) => match &tensors[..] {
+            [TensorInput { name: None, .. }] => enforce_array(payload, tensors, kind),
+            _ => enforce_named(payload, tensors, kind),
+        },
+    }
+}
+
+fn without_schema(payload: Payload<'_>) -> Result<ModelData<'_>> {
+    match payload {
+        Payload::Table(table) => Ok(ModelData::Table(table)),
+        Payload::Records(_) => Err(fault::unexpected("the input is a list of dictionaries")),
+        Payload::Array(node) => Ok(ModelData::Array(NodeArray::of(node)?)),
+        Payload::Named(members) => {
+            let array = |(name, node)| Ok((name, NodeArray::of(node)?));
+            Ok(ModelData::Named(members.into_iter().map(array).collect::<Result<_>>()?))
+        }
+    }
+}
+
+/// The payload as a table.
+fn as_table<'a>(payload: Payload<'a>, columns: &[Column]) -> Result<Table<'a>> {
+    let table = match payload {
+        Payload::Table(table) => Ok(table),
+        Payload::Records(list) => Table::from_records(list),
+        Payload::Array(node) => match (node, columns) {
+            (Node::List(list), [Column { name: Some(name), .. }]) => {
+                Table::of_columns(vec![(ColumnName::Text(name.clone()), list)])
+            }
+            (node, _) => {
+                let mut array = NodeArray::of(node)?;
+                if let Some(first) = columns.first() {
+                    array = array.cast(&ValueType::of_column(&first.dtype))?;
+                }
+                Table::of_rows(array.into_rows(), None)
+            }
+        },
+        Payload::Named(members) => of_members(members, columns),
+    };
+    table.map_err(|reason| {
+        fault::schema(format_args!(
+            "This model contains a column-based signature, which suggests a DataFrame input. There \
+             was an error casting the input data to a DataFrame: {reason}"
+        ))
+    })
+}
+
+/// A table of named values: one row if all are single values or lists for columns of lists, else
+/// columns, in which a single value is repeated.
+fn of_members<'a>(
+    members: Vec<(String, Node<'a>)>,
+    columns: &[Column],
+) -> Result<Table<'a>, String> {
+    let of_lists = columns
+        .iter()
+        .filter(|column| matches!(column.dtype, ColumnType::Array(_) | ColumnType::SparkVector));
+    let of_lists: HashSet<&str> = of_lists.filter_map(|column| column.name.as_deref()).collect();
+    let is_one_value = |(name, value): &(String, Node<'_>)| {
+        let takes_lists = of_lists.contains(name.as_str());
+        value.list().is_none_or(|list| takes_lists && list.iter().all(Node::is_scalar))
+    };
+    let is_one_row = members.iter().all(is_one_value);
+    let rows = match is_one_row {
+        true => 1,
+        false => members.iter().find_map(|(_, value)| value.list()).map_or(1, <[_]>::len),
+    };
+    let mut table = Vec::with_capacity(members.len());
+    for (name, value) in members {
+        let name = ColumnName::Text(name);
+        let values = match (value, is_one_row) {
+            (Node::List(list), false) => list,
+            (value, _) => {
+                reserve_values(rows)?;
+                vec![value; rows]
+            }
+        };
+        table.push((name, values));
+    }
+    Table::of_columns(table)
+}
+
+/// The columns that the signature declares, in its order, converted to its types.
+fn enforce_columns<'a>(
+    table: Table<'a>,
+    columns: &[Column],
+    kind: PayloadKind,
+) -> Result<Table<'a>> {
+    let names: Option<Vec<&str>> = columns.iter().map(|column| column.name.as_deref()).collect();
+    if let Some(names) = &names {
+        let required = columns.iter().filter(|column| !column.is_optional);
+        let required: Vec<&str> = required.filter_map(|column| column.name.as_deref()).collect();
+        check_present(table.columns.iter().map(|column| &column.name), &required, names)?;
+    } else if table.columns.len() < columns.len() {
+        let (want, got) = (columns.len(), table.columns.len());
+        return Err(fault::schema(format_args!(
+            "Model inference is missing inputs. The model signature declares {want} inputs  but the \
+             provided value only has {got} inputs. Note: the inputs were not named in the signature \
+             so we can only verify their count."
+        )));
+    }
+    let rows = table.rows;
+    let mut given = GivenInputs::new(table.columns.into_iter().map(|it| (it.name, it.values)));
+    let mut typed = Vec::with_capacity(columns.len());
+    for (place, column) in columns.iter().enumerate() {
+        let taken = match &column.name {
+            Some(name) => given.take(name),
+            None => given.take_at(place),
+        };
+        let Some((name, mut values)) = taken else {
+            continue;
+        };
+        let to = ValueType::of_column(&column.dtype);
+        for value in &mut values {
+            to.convert(value).map_err(|why| not_converted(&name, &to, &why, kind))?;
+        }
+        typed.push(TableColumn { name, values });
+    }
+    Ok(Table { columns: typed, rows })
+}
+
+/// The inputs of a request, to be taken by name.
+struct GivenInputs<T> {
+    inputs: Vec<Option<(ColumnName, T)>>,
+    places: HashMap<String, usize>,
+}
+
+impl<T> GivenInputs<T> {
+    fn new(inputs: impl Iterator<Item = (ColumnName, T)>) -> Self {
+        let inputs: Vec<Option<(ColumnName, T)>> = inputs.map(Some).collect();
+        let mut places = HashMap::new();
+        for (place, input) in inputs.iter().enumerate() {
+            if let Some((ColumnName::Text(name), _)) = input {
+                places.insert(name.clone(), place);
+            }
+        }
+        GivenInputs { inputs, places }
+    }
+
+    fn take(&mut self, name: &str) -> Option<(ColumnName, T)> {
+        let place = self.places.get(name).copied()?;
+        self.take_at(place)
+    }
+
+    fn take_at(&mut self, place: usize) -> Option<(ColumnName, T)> {
+        self.inputs.get_mut(place)?.take()
+    }
+}
+
+fn not_converted(name: &ColumnName, to: &ValueType, why: &str, kind: PayloadKind) -> Error {
+    match kind {
+        PayloadKind::Csv => csv_error(why),
+        PayloadKind::Other => fault::invalid_input(why),
+        PayloadKind::Table => {
+            let name = match name {
+                ColumnName::Text(name) => name.clone(),
+                ColumnName::Place(place) => place.to_string(),
+            };
+            fault::invalid_input(format_args!(
+                "Data is not compatible with model signature. Failed to convert column {name} to \
+                 type '{to}'. Error: '{why}'"
+            ))
+        }
+    }
+}
+
+/// Refuses inputs without one of those `required`.
+fn check_present<'n>(
+    given: impl Iterator<Item = &'n ColumnName>,
+    required: &[&str],
+    declared: &[&str],
+) -> Result<()> {
+    let declared: HashSet<&str> = declared.iter().copied().collect();
+    let (mut present, mut extra) = (HashSet::new(), Vec::new());
+    for name in given {
+        match name {
+            ColumnName::Text(name) if declared.contains(name.as_str()) => {
+                present.insert(name.as_str());
+            }
+            ColumnName::Text(_) | ColumnName::Place(_) => extra.push(name.shown()),
+        }
+    }
+    let missing = required.iter().filter(|name| !present.contains(**name));
+    let missing: Vec<String> = missing.map(|name| format!("'{name}'")).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut message = format!("Model is missing inputs [{}].", missing.join(", "));
+    if !extra.is_empty() {
+        let extra = extra.join(", ");
+        message.push_str(&format!(" Note that there were extra inputs: [{extra}]."));
+    }
+    Err(fault::schema(message))
+}
+
+/// The data for a signature of one tensor without a name.
+fn enforce_array<'a>(
+    payload: Payload<'a>,
+    tensors: &[TensorInput],
+    kind: PayloadKind,
+) -> Result<ModelData<'a>> {
+    let Some(tensor) = tensors.first() else {
+        return without_schema(payload);
+    };
+    let to = ValueType::of_numpy(&tensor.dtype);
+    let mut table = match payload {
+        Payload::Array(node) => {
+            let array = NodeArray::of(node)?.cast(&to)?.check_shape(&tensor.shape)?;
+            return Ok(ModelData::Array(array));
+        }
+        Payload::Named(_) => return Err(no_array("dict")),
+        Payload::Records(_) => return Err(no_array("list")),
+        Payload::Table(table) => table,
+    };
+    if table.columns.is_empty() {
+        return Err(fault::schema("Input DataFrame is empty."));
+    }
+    if table.rows == 0 {
+        return Err(fault::invalid_input("Data is not compatible with model signature: no rows"));
+    }
+    let mut has_lists = false;
+    if table.columns.len() > 1 {
+        for column in &mut table.columns {
+            if column.values.first().is_some_and(|first| first.list().is_some()) {
+                has_lists = true;
+                continue;
+            }
+            for value in &mut column.values {
+                to.convert(value).map_err(|why| not_converted(&column.name, &to, &why, kind))?;
+            }
+        }
+    }
+    if table.columns.len() == 1
+        && let Some(column) = table.columns.pop()
+    {
+        return reshaped_column(column.values, &column.name, tensor, kind).map(ModelData::Array);
+    }
+    let width = i64::try_from(table.columns.len()).unwrap_or(i64::MAX);
+    if tensor.shape != [-1, width] {
+        let shape = shown(&tensor.shape);
+        return Err(fault::schema(format_args!(
+            "This model contains a model signature with an unnamed input. Since the input data is a \
+             pandas DataFrame containing multiple columns, the input shape must be of the structure \
+             (-1, number_of_dataframe_columns). Instead, the input DataFrame passed had {width} \
+             columns and an input shape of {shape} with all values within the DataFrame of scalar \
+             type. Please adjust the passed in DataFrame to match the expected structure"
+        )));
+    }
+    if has_lists {
+        let dtype = &tensor.dtype;
+        return Err(fault::schema(format_args!(
+            "dtype of input object does not match expected dtype {dtype}"
+        )));
+    }
+    into_matrix(table).map(ModelData::Array)
+}
+
+/// The error of data that is not an array, of a type of Python.
+fn no_array(kind: &str) -> Error {
+    fault::schema(format_args!(
+        "This model contains a tensor-based model signature with no input names, which suggests a \
+         numpy array input or a pandas dataframe input with proper column values, but an input of \
+         type <class '{kind}'> was found."
+    ))
+}
+
+/// The values of a table by rows.
+pub(super) fn into_matrix(table: Table<'_>) -> Result<NodeArray<'_>> {
+    let (rows, width) = (table.rows, table.columns.len());
+    reserve_values(rows.saturating_mul(width)).map_err(Error::overloaded)?;
+    let mut columns: Vec<_> =
+        table.columns.into_iter().map(|column| column.values.into_iter()).collect();
+    let mut values = Vec::with_capacity(rows.saturating_mul(width));
+    for _ in 0..rows {
+        values.extend(columns.iter_mut().filter_map(Iterator::next));
+    }
+    let size = |count| i64::try_from(count).unwrap_or(i64::MAX);
+    Ok(NodeArray { dims: vec![size(rows), size(width)], values })
+}
+
+/// The values of a column as a tensor: one value per row, or one list per row.
+fn reshaped_column<'a>(
+    values: Vec<Node<'a>>,
+    name: &ColumnName,
+    tensor: &TensorInput,
+    kind: PayloadKind,
+) -> Result<NodeArray<'a>> {
+    let shape = &tensor.shape;
+    let to = ValueType::of_numpy(&tensor.dtype);
+    if values.iter().all(Node::is_scalar) && !matches!(shape[..], [-1] | [-1, 1]) {
+        return Err(fault::schema(format_args!(
+            "The input pandas dataframe column '{}' contains scalar values, which requires the shape \
+             to be (-1,) or (-1, 1), but got tensor spec shape of {}.",
+            name.shown().trim_matches('\''),
+            shown(shape)
+        )));
+    }
+    let rows = i64::try_from(values.len()).unwrap_or(i64::MAX);
+    let array = NodeArray::of(Node::List(values));
+    let array = array.ok().and_then(|array| array.reshaped(shape));
+    let Some(mut array) = array.filter(|array| array.dims.first() == Some(&rows)) else {
+        return Err(fault::schema(format_args!(
+            "The value in the Input DataFrame column {} could not be converted to the expected shape \
+             of: '{}'. Ensure that each of the input list elements are of uniform length and that \
+             the data can be coerced to the tensor type '{}'",
+            name.shown(),
+            shown(shape),
+            tensor.dtype
+        )));
+    };
+    for value in &mut array.values {
+        to.convert(value).map_err(|why| not_converted(name, &to, &why, kind))?;
+    }
+    Ok(array)
+}
+
+/// The data for a signature of named tensors.
+fn enforce_named<'a>(
+    payload: Payload<'a>,
+    tensors: &[TensorInput],
+    kind: PayloadKind,
+) -> Result<ModelData<'a>> {
+    let is_table = matches!(payload, Payload::Table(_));
+    let given: Vec<(ColumnName, Node<'a>)> = match (payload, tensors) {
+        (Payload::Table(table), _) => {
+            table.columns.into_iter().map(|it| (it.name, Node::List(it.values))).collect()
+        }
+        (Payload::Named(members), _) => {
+            members.into_iter().map(|(name, node)| (ColumnName::Text(name), node)).collect()
+        }
+        (Payload::Array(node), [TensorInput { name: Some(name), .. }]) => {
+            vec![(ColumnName::Text(name.clone()), node)]
+        }
+        (Payload::Array(_) | Payload::Records(_), _) => Vec::new(),
+    };
+    let names: Vec<&str> = tensors.iter().filter_map(|tensor| tensor.name.as_deref()).collect();
+    check_present(given.iter().map(|(name, _)| name), &names, &names)?;
+    let mut given = GivenInputs::new(given.into_iter());
+    let mut all = Vec::new();
+    for tensor in tensors {
+        let name = tensor.name.as_deref().unwrap_or_default();
+        let array = match given.take(name) {
+            Some((own, Node::List(values))) if is_table => {
+                reshaped_column(values, &own, tensor, kind)?
+            }
+            Some((_, node)) => {
+                let array = NodeArray::of(node)?.cast(&ValueType::of_numpy(&tensor.dtype))?;
+                array.check_shape(&tensor.shape)?
+            }
+            None => continue,
+        };
+        all.push((name.to_owned(), array));
+    }
+    Ok(ModelData::Named(all))
+}

@@ -1,0 +1,387 @@
+//! Tables of a request: the form of `pandas.DataFrame`, by columns.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use super::fault;
+use super::node::Node;
+use tensorserve_codec::csv;
+use tensorserve_tensor::budget::{self, Meter};
+use tensorserve_tensor::error::{Error, Result};
+
+/// A table. All columns have the same number of values.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Table<'a> {
+    pub(super) columns: Vec<TableColumn<'a>>,
+    pub(super) rows: usize,
+}
+
+/// A column of a table.
+#[derive(Debug, PartialEq)]
+pub(super) struct TableColumn<'a> {
+    pub(super) name: ColumnName,
+    pub(super) values: Vec<Node<'a>>,
+}
+
+/// The name of a column.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum ColumnName {
+    /// A name.
+    Text(String),
+    /// The place of a column without a name.
+    Place(usize),
+}
+
+impl ColumnName {
+    /// As Python shows it.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            ColumnName::Text(name) => format!("'{name}'"),
+            ColumnName::Place(place) => place.to_string(),
+        }
+    }
+}
+
+/// The fields that pandas takes for missing values.
+const MISSING: [&[u8]; 18] = [
+    b"",
+    b"#N/A",
+    b"#N/A N/A",
+    b"#NA",
+    b"-1.#IND",
+    b"-1.#QNAN",
+    b"-NaN",
+    b"-nan",
+    b"1.#IND",
+    b"1.#QNAN",
+    b"<NA>",
+    b"N/A",
+    b"NA",
+    b"NULL",
+    b"NaN",
+    b"None",
+    b"n/a",
+    b"nan",
+];
+
+impl<'a> Table<'a> {
+    /// A table of columns with these names, whose values are lists of the same length.
+    ///
+    /// # Errors
+    /// The two lengths that differ.
+    pub(super) fn of_columns(columns: Vec<(ColumnName, Vec<Node<'a>>)>) -> Result<Self, String> {
+        let rows = columns.first().map_or(0, |(_, values)| values.len());
+        if columns.iter().any(|(_, values)| values.len() != rows) {
+            return Err("All arrays must be of the same length".to_owned());
+        }
+        let column = |(name, values)| TableColumn { name, values };
+        Ok(Table { columns: columns.into_iter().map(column).collect(), rows })
+    }
+
+    /// A table of these rows; shorter rows end with missing values. Columns without `names` are numbered.
+    ///
+    /// # Errors
+    /// Another number of names than of columns, or one name twice.
+    pub(super) fn of_rows(
+        rows: Vec<Vec<Node<'a>>>,
+        names: Option<Vec<ColumnName>>,
+    ) -> Result<Self, String> {
+        let width = rows.iter().map(Vec::len).max();
+        let names = match (names, width) {
+            (Some(names), Some(width)) if names.len() != width => {
+                let count = names.len();
+                return Err(format!("{count} columns passed, passed data had {width} columns"));
+            }
+            (Some(names), _) => names,
+            (None, width) => (0..width.unwrap_or(0)).map(ColumnName::Place).collect(),
+        };
+        if let Some(twice) = repeated(&names) {
+            return Err(format!("the column {} is there twice", twice.shown()));
+        }
+        let count = rows.len();
+        reserve_values(count.saturating_mul(names.len()))?;
+        let mut columns: Vec<Vec<Node<'a>>> = Vec::new();
+        columns.resize_with(names.len(), || Vec::with_capacity(count));
+        for row in rows {
+            let mut fields = row.into_iter();
+            for column in &mut columns {
+                column.push(fields.next().unwrap_or(Node::Null));
+            }
+        }
+        Table::of_columns(names.into_iter().zip(columns).collect())
+    }
+
+    /// The value of `dataframe_split`.
+    pub(super) fn of_split(mut value: Node<'a>) -> Result<Self> {
+        let Node::Object(members) = &value else {
+            let what = typed(&value, "list");
+            return Err(fault::invalid_input(format_args!(
+                "Dataframe split format must be a dictionary. Got {what}."
+            )));
+        };
+        let is_known = |name: &str| matches!(name, "columns" | "data" | "index");
+        let has_data = members.iter().any(|(name, _)| name == "data");
+        if !has_data || !members.iter().all(|(name, _)| is_known(name)) {
+            let names: Vec<String> = members.iter().map(|(name, _)| format!("'{name}'")).collect();
+            return Err(fault::invalid_input(format_args!(
+                "Dataframe split format must have 'data' field and optionally 'columns' and 'index' \
+                 fields. Got {{{}}}.'",
+                names.join(", ")
+            )));
+        }
+        let (names, index) = (value.take("columns"), value.take("index"));
+        let data = value.take("data").unwrap_or(Node::Null);
+        Table::from_split(data, names, index.as_ref()).map_err(|reason| {
+            fault::invalid_input(format_args!(
+                "Provided dataframe_split field is not a valid dataframe representation in 'split' \
+                 format. Error: '{reason}'"
+            ))
+        })
+    }
+
+    fn from_split(
+        data: Node<'a>,
+        names: Option<Node<'a>>,
+        index: Option<&Node<'a>>,
+    ) -> Result<Self, String> {
+        let Node::List(list) = data else {
+            return Err(format!("data is of type {} and not a list", data.type_name()));
+        };
+        match index {
+            None | Some(Node::Null) => {}
+            Some(Node::List(index)) if index.len() == list.len() => {}
+            Some(Node::List(index)) => {
+                let (rows, count) = (list.len(), index.len());
+                return Err(format!("the data has {rows} rows, and the index has {count} labels"));
+            }
+            Some(other) => return Err(format!("index is of type {}", other.type_name())),
+        }
+        let names = match names {
+            None | Some(Node::Null) => None,
+            Some(Node::List(names)) => Some(column_names(&names)?),
+            Some(other) => return Err(format!("columns is of type {}", other.type_name())),
+        };
+        Table::of_rows(list.into_iter().map(into_row).collect(), names)
+    }
+
+    /// The value of `dataframe_records`.
+    pub(super) fn of_records(value: Node<'a>) -> Result<Self> {
+        let Node::List(list) = value else {
+            let what = typed(&value, "dictionary");
+            return Err(fault::invalid_input(format_args!(
+                "Dataframe records format must be a list of records. Got {what}."
+            )));
+        };
+        Table::from_records(list).map_err(|reason| {
+            fault::invalid_input(format_args!(
+                "Provided dataframe_records field is not a valid dataframe representation in \
+                 'records' format. Error: '{reason}'"
+            ))
+        })
+    }
+
+    /// A table of objects, or of rows. A member that an object does not have is a missing value.
+    pub(super) fn from_records(list: Vec<Node<'a>>) -> Result<Self, String> {
+        if !list.iter().any(|record| matches!(record, Node::Object(_))) {
+            return Table::of_rows(list.into_iter().map(into_row).collect(), None);
+        }
+        let rows = list.len();
+        let mut columns: Vec<(ColumnName, Vec<Node<'a>>)> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
+        for (row, record) in list.into_iter().enumerate() {
+            let Node::Object(members) = record else {
+                return Err(format!("record {row} is of type {} and not dict", record.type_name()));
+            };
+            for (name, value) in members {
+                let at = places.get(&name).copied().unwrap_or_else(|| {
+                    places.insert(name.clone(), columns.len());
+                    columns.push((ColumnName::Text(name), Vec::new()));
+                    columns.len() - 1
+                });
+                if let Some((_, values)) = columns.get_mut(at) {
+                    // The last of two members with one name counts.
+                    reserve_values(row.saturating_sub(values.len()))?;
+                    values.resize(row, Node::Null);
+                    values.push(value);
+                }
+            }
+        }
+        for (_, values) in &mut columns {
+            reserve_values(rows.saturating_sub(values.len()))?;
+            values.resize(rows, Node::Null);
+        }
+        Table::of_columns(columns)
+    }
+
+    /// A body of type `text/csv`, whose first line has the names of the columns.
+    pub(super) fn of_csv(text: &[u8]) -> Result<Table<'static>> {
+        if std::str::from_utf8(text).is_err() {
+            let message = "Ensure that input is a valid UTF-8 encoded string.";
+            return Err(fault::invalid_input(message));
+        }
+        let mut lines = csv::lines(text);
+        let Some(header) = lines.next() else {
+            return Err(csv_error("No columns to parse from file"));
+        };
+        let mut meter = Meter::default();
+        let names: Vec<Vec<u8>> = fields(header);
+        let text = |name: &Vec<u8>| ColumnName::Text(String::from_utf8_lossy(name).into_owned());
+        let names: Vec<ColumnName> = names.iter().map(text).collect();
+        let mut rows = Vec::new();
+        for (index, line) in lines.enumerate() {
+            let row: Vec<Node<'static>> = fields(line).into_iter().map(of_field).collect();
+            meter.add(row.len().saturating_mul(size_of::<Node>()).saturating_add(line.len()))?;
+            if row.len() > names.len() {
+                let (line, want, got) = (index + 2, names.len(), row.len());
+                return Err(csv_error(format_args!(
+                    "Error tokenizing data. C error: Expected {want} fields in line {line}, saw {got}"
+                )));
+            }
+            rows.push(row);
+        }
+        let width = names.len();
+        for row in &mut rows {
+            row.resize(width, Node::Null);
+        }
+        Table::of_rows(rows, Some(names)).map_err(csv_error)
+    }
+}
+
+/// The first name that is there twice.
+fn repeated(names: &[ColumnName]) -> Option<&ColumnName> {
+    let mut known = HashSet::new();
+    names.iter().find(|name| !known.insert(*name))
+}
+
+/// Reserves memory for so many values.
+pub(super) fn reserve_values(count: usize) -> Result<(), String> {
+    budget::reserve(count.saturating_mul(size_of::<Node>())).map_err(|error| error.to_string())
+}
+
+/// The error of a CSV payload that is not a table.
+pub(super) fn csv_error(reason: impl std::fmt::Display) -> Error {
+    Error::invalid(format!(
+        "Failed to parse input as a Pandas DataFrame. Ensure that the input is a valid CSV-formatted \
+         Pandas DataFrame produced using the `pandas.DataFrame.to_csv()` method. Error: '{reason}'"
+    ))
+}
+
+fn typed(value: &Node<'_>, known: &str) -> String {
+    match (value, known) {
+        (Node::List(_), "list") | (Node::Object(_), "dictionary") => known.to_owned(),
+        (other, _) => format!("type <class '{}'>", other.type_name()),
+    }
+}
+
+fn column_names(names: &[Node<'_>]) -> Result<Vec<ColumnName>, String> {
+    let name = |(place, node): (usize, &Node<'_>)| {
+        if *node == Node::Int(i64::try_from(place).unwrap_or(i64::MAX)) {
+            return Ok(ColumnName::Place(place));
+        }
+        let name = node.name().map(ColumnName::Text);
+        name.ok_or_else(|| format!("column {place} has a name of type {}", node.type_name()))
+    };
+    names.iter().enumerate().map(name).collect()
+}
+
+fn into_row(node: Node<'_>) -> Vec<Node<'_>> {
+    if let Node::List(row) = node {
+        return row;
+    }
+    vec![node]
+}
+
+/// All fields of a line.
+fn fields(line: &[u8]) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    let mut rest = Some(line);
+    while let Some(line) = rest {
+        let mut field = Vec::new();
+        rest = csv::field(line, &mut field);
+        all.push(field);
+    }
+    all
+}
+
+/// The value of a field, as `pandas.read_csv` reads it.
+fn of_field(field: Vec<u8>) -> Node<'static> {
+    if MISSING.contains(&field.as_slice()) {
+        return Node::Null;
+    }
+    let text = std::str::from_utf8(&field).unwrap_or_default().trim();
+    if let Ok(number) = text.parse::<i64>() {
+        return Node::Int(number);
+    }
+    let starts_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+    if let Some(number) = text.parse::<f64>().ok().filter(|_| starts_number) {
+        return Node::Float(number);
+    }
+    match text {
+        "True" | "TRUE" | "true" => Node::Bool(true),
+        "False" | "FALSE" | "false" => Node::Bool(false),
+        _ => Node::Text(Cow::Owned(field)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(text: &str) -> Result<Table<'_>> {
+        Table::of_split(Node::read(text.as_bytes()).expect("JSON"))
+    }
+
+    fn records(text: &str) -> Result<Table<'_>> {
+        Table::of_records(Node::read(text.as_bytes()).expect("JSON"))
+    }
+
+    fn brief(table: &Table<'_>) -> String {
+        let column =
+            |column: &TableColumn<'_>| format!("{}={:?}", column.name.shown(), column.values);
+        table.columns.iter().map(column).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_split_table_has_columns() {
+        let table = split(r#"{"columns": ["a", "b"], "index": [7, 8], "data": [[1, 2.5], [3]]}"#);
+        let table = table.expect("valid");
+        assert_eq!(brief(&table), "'a'=[Int(1), Int(3)] 'b'=[Float(2.5), Null]");
+        let table = split(r#"{"data": [[1], [2]]}"#).expect("valid");
+        assert_eq!((brief(&table).as_str(), table.rows), ("0=[Int(1), Int(2)]", 2));
+        let bad = [
+            (r#"[1]"#, "must be a dictionary. Got list."),
+            (r#"{"columns": ["a"]}"#, "must have 'data' field"),
+            (r#"{"data": [], "extra": 1}"#, "must have 'data' field"),
+            (
+                r#"{"columns": ["a"], "data": [[1, 2]]}"#,
+                "1 columns passed, passed data had 2 columns",
+            ),
+            (r#"{"columns": ["a", "a"], "data": [[1, 2]]}"#, "'a' is there twice"),
+            (r#"{"index": [1], "data": [[1], [2]]}"#, "the index has 1 labels"),
+        ];
+        for (text, want) in bad {
+            let error = split(text).expect_err(text);
+            assert!(error.message().contains(want), "{error}");
+        }
+    }
+
+    #[test]
+    fn records_become_columns() {
+        let table = records(r#"[{"a": 1, "b": 2}, {"b": 3}, {"c": 4, "a": 5}]"#).expect("valid");
+        let want = "'a'=[Int(1), Null, Int(5)] 'b'=[Int(2), Int(3), Null] 'c'=[Null, Null, Int(4)]";
+        assert_eq!(brief(&table), want);
+        let error = records(r#"{"a": 1}"#).expect_err("an object");
+        assert!(error.message().ends_with("must be a list of records. Got dictionary."), "{error}");
+        assert!(records(r#"[{"a": 1}, 2]"#).is_err());
+    }
+
+    #[test]
+    fn csv_has_names_in_its_first_line() {
+        let table = Table::of_csv(b"a,\"b,c\"\r\n1,x\n2.5,\n\n,True\n").expect("valid");
+        let want = "'a'=[Int(1), Float(2.5), Null] 'b,c'=[Text([120]), Null, Bool(true)]";
+        assert_eq!(brief(&table), want);
+        let error = Table::of_csv(b"a\n1,2\n").expect_err("too long");
+        assert!(error.message().contains("Expected 1 fields in line 2, saw 2"), "{error}");
+        assert!(Table::of_csv(b"").is_err() && Table::of_csv(b"a\n\xff").is_err());
+    }
+}
