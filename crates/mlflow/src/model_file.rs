@@ -1,6 +1,6 @@
 //! The file `MLmodel` of a model folder.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -43,10 +43,12 @@ pub(crate) fn is_model_folder(place: &Place<'_>) -> bool {
 #[must_use]
 pub fn is_served(path: &Path) -> bool {
     let place = Place::new(path);
-    let name = |folder: &Path| folder.file_name().and_then(|name| name.to_str()).map(str::to_owned);
-    let is_version = |folder: &&PathBuf| name(folder).is_some_and(|name| names_version(&name));
     is_model_folder(&place)
-        || place.folders().filter(is_version).any(|folder| is_model_folder(&Place::new(folder)))
+        || place.folders().any(|folder| is_version(folder) && is_model_folder(&Place::new(folder)))
+}
+
+fn is_version(folder: &Path) -> bool {
+    folder.file_name().and_then(|name| name.to_str()).is_some_and(names_version)
 }
 
 impl MlflowModel {
@@ -102,13 +104,7 @@ impl MlflowModel {
         if let Some(error) = self.flavor.keras_error(&path) {
             return Err(error);
         }
-        let real = |path: &Path| {
-            path.canonicalize().map_err(|e| {
-                let shown = path.display();
-                Error::new(Code::of_io(&e), format!("{shown}: {e}")).with_source(e)
-            })
-        };
-        let (outer, inner) = (real(folder)?, real(&path)?);
+        let (outer, inner) = (real_path(folder)?, real_path(&path)?);
         if !inner.starts_with(&outer) {
             let message = format!(
                 "{} is a link out of its folder: copy the file into the folder",
@@ -125,13 +121,20 @@ fn text_of<'v>(value: &'v Value, name: &str) -> &'v str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// `path` without links.
+fn real_path(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().map_err(|e| {
+        let shown = path.display();
+        Error::new(Code::of_io(&e), format!("{shown}: {e}")).with_source(e)
+    })
+}
+
 /// `path` as a relative path without `..`.
 fn inside(path: &str) -> Result<PathBuf> {
-    use std::path::Component;
-    let parts = Path::new(path).components();
-    let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
-    match !path.is_empty() && !path.contains('\0') && parts.clone().all(is_plain) {
-        true => Ok(parts.filter(|part| *part != Component::CurDir).collect()),
+    let mut parts = Path::new(path).components();
+    let leaves = parts.any(|part| !matches!(part, Component::Normal(_) | Component::CurDir));
+    match !path.is_empty() && !path.contains('\0') && !leaves {
+        true => Ok(PathBuf::from(path)),
         false => Err(damaged(format!("the path {path:?} leaves the model's folder"))),
     }
 }

@@ -151,7 +151,6 @@ fn read_member<T>(
 }
 
 fn read_inputs(list: &[Value]) -> Result<Option<InputSchema>, String> {
-    let is_tensor = |spec: &Value| spec.get("type").is_some_and(|kind| kind == "tensor");
     let Some(first) = list.first() else {
         return Ok(None);
     };
@@ -159,7 +158,7 @@ fn read_inputs(list: &[Value]) -> Result<Option<InputSchema>, String> {
     if !all_named && list.iter().any(|spec| name_of(spec).is_some()) {
         return Err("some inputs have names and others do not".to_owned());
     }
-    if is_tensor(first) {
+    if first.get("type").is_some_and(|kind| kind == "tensor") {
         if !all_named && list.len() > 1 {
             return Err("several tensors must have names".to_owned());
         }
@@ -188,12 +187,13 @@ fn read_tensor(spec: &Value) -> Result<TensorInput, String> {
 }
 
 fn read_params(list: &[Value]) -> Result<Vec<Param>, String> {
-    let read = |spec: &Value| {
-        let name = member(spec, "name")?.to_owned();
-        let dtype = ColumnType::read(spec)?;
-        Ok(Param { name, dtype, default: spec.get("default").cloned().unwrap_or_default() })
-    };
-    list.iter().map(read).collect()
+    list.iter().map(read_param).collect()
+}
+
+fn read_param(spec: &Value) -> Result<Param, String> {
+    let name = member(spec, "name")?.to_owned();
+    let dtype = ColumnType::read(spec)?;
+    Ok(Param { name, dtype, default: spec.get("default").cloned().unwrap_or_default() })
 }
 
 fn name_of(spec: &Value) -> Option<&str> {

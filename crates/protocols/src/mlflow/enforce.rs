@@ -86,8 +86,8 @@ impl<'a> NodeArray<'a> {
 
     /// The rows of a matrix, or each value in a row of its own.
     fn into_rows(self) -> Vec<Vec<Node<'a>>> {
-        let size = |dim: &i64| usize::try_from(*dim).unwrap_or(0);
-        let width = self.dims.get(1..).unwrap_or_default().iter().map(size).product::<usize>();
+        let inner = self.dims.get(1..).unwrap_or_default();
+        let width: usize = inner.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).product();
         let mut rows = Vec::new();
         let mut row = Vec::new();
         for value in self.values {
@@ -114,8 +114,9 @@ impl<'a> NodeArray<'a> {
 
     /// Refuses a shape that is not the declared one.
     fn check_shape(self, shape: &[i64]) -> Result<Self> {
-        let fits = |(declared, given): (&i64, &i64)| *declared < 0 || declared == given;
-        if shape.len() == self.dims.len() && shape.iter().zip(&self.dims).all(fits) {
+        let mut pairs = shape.iter().zip(&self.dims);
+        let has_rank = shape.len() == self.dims.len();
+        if has_rank && pairs.all(|(declared, given)| *declared < 0 || declared == given) {
             return Ok(self);
         }
         let (given, declared) = (shown(&self.dims), shown(shape));
@@ -161,8 +162,11 @@ fn without_schema(payload: Payload<'_>) -> Result<ModelData<'_>> {
         Payload::Records(_) => Err(fault::unexpected("the input is a list of dictionaries")),
         Payload::Array(node) => Ok(ModelData::Array(NodeArray::of(node)?)),
         Payload::Named(members) => {
-            let array = |(name, node)| Ok((name, NodeArray::of(node)?));
-            Ok(ModelData::Named(members.into_iter().map(array).collect::<Result<_>>()?))
+            let mut named = Vec::with_capacity(members.len());
+            for (name, node) in members {
+                named.push((name, NodeArray::of(node)?));
+            }
+            Ok(ModelData::Named(named))
         }
     }
 }
@@ -422,8 +426,8 @@ pub(super) fn into_matrix(table: Table<'_>) -> Result<NodeArray<'_>> {
     for _ in 0..rows {
         values.extend(columns.iter_mut().filter_map(Iterator::next));
     }
-    let size = |count| i64::try_from(count).unwrap_or(i64::MAX);
-    Ok(NodeArray { dims: vec![size(rows), size(width)], values })
+    let dims = [rows, width].map(|size| i64::try_from(size).unwrap_or(i64::MAX));
+    Ok(NodeArray { dims: dims.to_vec(), values })
 }
 
 /// The values of a column as a tensor: one value per row, or one list per row.

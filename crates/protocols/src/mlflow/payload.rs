@@ -99,8 +99,8 @@ fn instances<'a>(value: Node<'a>, schema: Option<&InputSchema>) -> Result<Payloa
             }
         }
     }
-    let listed = |(name, values)| (name, Node::List(values));
-    let columns: Vec<(String, Node<'_>)> = columns.into_iter().map(listed).collect();
+    let columns: Vec<(String, Node<'_>)> =
+        columns.into_iter().map(|(name, values)| (name, Node::List(values))).collect();
     check_lengths(&columns)?;
     Ok(Payload::Named(columns))
 }

@@ -74,8 +74,8 @@ impl<'a> Table<'a> {
         if columns.iter().any(|(_, values)| values.len() != rows) {
             return Err("All arrays must be of the same length".to_owned());
         }
-        let column = |(name, values)| TableColumn { name, values };
-        Ok(Table { columns: columns.into_iter().map(column).collect(), rows })
+        let columns = columns.into_iter().map(|(name, values)| TableColumn { name, values });
+        Ok(Table { columns: columns.collect(), rows })
     }
 
     /// A table of these rows; shorter rows end with missing values. Columns without `names` are numbered.
@@ -119,9 +119,9 @@ impl<'a> Table<'a> {
                 "Dataframe split format must be a dictionary. Got {what}."
             )));
         };
-        let is_known = |name: &str| matches!(name, "columns" | "data" | "index");
         let has_data = members.iter().any(|(name, _)| name == "data");
-        if !has_data || !members.iter().all(|(name, _)| is_known(name)) {
+        let mut names = members.iter().map(|(name, _)| name.as_str());
+        if !has_data || !names.all(|name| matches!(name, "columns" | "data" | "index")) {
             let names: Vec<String> = members.iter().map(|(name, _)| format!("'{name}'")).collect();
             return Err(fault::invalid_input(format_args!(
                 "Dataframe split format must have 'data' field and optionally 'columns' and 'index' \
@@ -225,8 +225,8 @@ impl<'a> Table<'a> {
         };
         let mut meter = Meter::default();
         let names: Vec<Vec<u8>> = fields(header);
-        let text = |name: &Vec<u8>| ColumnName::Text(String::from_utf8_lossy(name).into_owned());
-        let names: Vec<ColumnName> = names.iter().map(text).collect();
+        let names = names.iter().map(|name| String::from_utf8_lossy(name).into_owned());
+        let names: Vec<ColumnName> = names.map(ColumnName::Text).collect();
         let mut rows = Vec::new();
         for (index, line) in lines.enumerate() {
             let row: Vec<Node<'static>> = fields(line).into_iter().map(of_field).collect();
@@ -274,14 +274,16 @@ fn typed(value: &Node<'_>, known: &str) -> String {
 }
 
 fn column_names(names: &[Node<'_>]) -> Result<Vec<ColumnName>, String> {
-    let name = |(place, node): (usize, &Node<'_>)| {
-        if *node == Node::Int(i64::try_from(place).unwrap_or(i64::MAX)) {
-            return Ok(ColumnName::Place(place));
-        }
-        let name = node.name().map(ColumnName::Text);
-        name.ok_or_else(|| format!("column {place} has a name of type {}", node.type_name()))
-    };
-    names.iter().enumerate().map(name).collect()
+    names.iter().enumerate().map(|(place, node)| column_name(place, node)).collect()
+}
+
+/// The name of column number `place`.
+fn column_name(place: usize, node: &Node<'_>) -> Result<ColumnName, String> {
+    if *node == Node::Int(i64::try_from(place).unwrap_or(i64::MAX)) {
+        return Ok(ColumnName::Place(place));
+    }
+    let name = node.name().map(ColumnName::Text);
+    name.ok_or_else(|| format!("column {place} has a name of type {}", node.type_name()))
 }
 
 fn into_row(node: Node<'_>) -> Vec<Node<'_>> {
