@@ -114,7 +114,7 @@ fn client_certificate(arguments: &TlsArguments) -> Result<Option<ClientCert>> {
     Ok(Some(ClientCert::new_with_certs(&certificates(certificate)?, key)))
 }
 
-fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
+pub(super) fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
     let mut certificates = Vec::new();
     for item in parse_pem(&read(path)?) {
         if let PemItem::Certificate(certificate) = item.map_err(|e| wrong(path, e))? {
@@ -127,7 +127,7 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
     Ok(certificates)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|e| Error::new(Code::of_io(&e), format!("{}: {e}", path.display())))
 }
 

@@ -17,6 +17,7 @@ mod arguments;
 mod auth;
 mod container;
 mod example;
+mod fetch;
 mod health;
 mod http_client;
 mod inspect;
@@ -56,6 +57,9 @@ enum Commands {
     /// Create or check the recorded requests that warm up a version
     #[command(subcommand)]
     Warmup(warmup::Commands),
+    /// Download the libraries of the runtimes
+    #[command(after_help = fetch::HELP)]
+    Fetch(fetch::Arguments),
     /// Print a shell completion script
     Completions {
         /// Shell to generate the script for
@@ -224,6 +228,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         Some(Commands::Health(arguments)) => health::run(&arguments, environment),
         Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),
+        Some(Commands::Fetch(arguments)) => fetch::run(&arguments, environment),
         Some(Commands::ModelServer { flags }) => Ok(model_server::run(flags, environment)),
         Some(Commands::Simple { flags }) => Ok(simple::run(simple::NAMES[0], flags, environment)),
         Some(Commands::Container { arguments }) => run_container(arguments, environment),

@@ -224,6 +224,13 @@ struct Report {
 }
 
 /// Loads that take longer than this get a spinner.
+/// Waits for SIGTERM or SIGINT.
+pub(super) async fn first_signal() -> std::io::Result<&'static str> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(either(&mut terminate, &mut interrupt).await)
+}
+
 const SPINNER_DELAY: Duration = Duration::from_millis(700);
 
 impl Report {

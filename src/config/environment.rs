@@ -65,8 +65,16 @@ impl Environment {
         self.variables.keys().map(String::as_str).filter(|name| name.starts_with("SAGEMAKER_"))
     }
 
+    /// The options of pip that variables set, such as `index-url` for `PIP_INDEX_URL`.
+    pub(super) fn of_pip(&self) -> impl Iterator<Item = (String, String)> {
+        self.variables.iter().filter_map(|(name, value)| {
+            let option = name.strip_prefix("PIP_")?.to_ascii_lowercase().replace('_', "-");
+            Some((option, value.to_str()?.to_owned()))
+        })
+    }
+
     /// The prefix that the binary is installed in: `PREFIX` of `PREFIX/bin/tensorserve`.
-    fn prefix(&self) -> Option<&Path> {
+    pub(super) fn prefix(&self) -> Option<&Path> {
         let home = self.binary.as_deref()?.parent()?;
         home.parent().filter(|_| home.ends_with("bin"))
     }
@@ -126,7 +134,7 @@ impl Environment {
     /// where pip has installed the binary; in the active environment; what `tensorserve fetch` has
     /// installed; the package of the user and of the system. All are absolute: never the working
     /// directory, whose files may be someone else's. A library that is opened runs.
-    pub(super) fn library_directories(&self, package: &str) -> Vec<SearchFolder> {
+    pub(crate) fn library_directories(&self, package: &str) -> Vec<SearchFolder> {
         let home = self.binary.as_deref().and_then(Path::parent);
         let prefix = self.prefix();
         let mut own: Vec<PathBuf> = Vec::new();
@@ -143,13 +151,12 @@ impl Environment {
         found.extend(prefixes.flat_map(|prefix| packages(&prefix, package)));
         let mut seen = BTreeSet::new();
         found.retain(|path| !own.contains(path) && seen.insert(path.clone()));
-        let searched = |path| SearchFolder { path, is_named: false };
         let named = self.absolute("TENSORSERVE_LIB_DIR").map(SearchFolder::from);
         own.into_iter().map(searched).chain(named).chain(found.into_iter().map(searched)).collect()
     }
 
     /// The directory of `tensorserve fetch`; `None` without a home directory.
-    fn user_library_directory(&self) -> Option<PathBuf> {
+    pub(crate) fn user_library_directory(&self) -> Option<PathBuf> {
         let data = self.absolute("XDG_DATA_HOME");
         let home = || Some(self.absolute("HOME")?.join(".local/share"));
         Some(data.or_else(home)?.join("tensorserve/lib"))
@@ -182,6 +189,11 @@ impl Environment {
             3
         })
     }
+}
+
+/// A directory that is searched without being named.
+fn searched(path: PathBuf) -> SearchFolder {
+    SearchFolder { path, is_named: false }
 }
 
 /// The directories in which pip has installed `package` below `prefix`: those of the newest Python
@@ -227,24 +239,24 @@ mod tests {
     }
 
     /// The directories for libtensorflow, as text.
-    fn searched(environment: &Environment) -> Vec<String> {
+    fn paths(environment: &Environment) -> Vec<String> {
         let folders = environment.library_directories("tensorflow").into_iter();
         folders.map(|folder| folder.path.display().to_string()).collect()
     }
 
     #[test]
     fn the_library_is_searched_next_to_the_binary_first() {
-        let directories = searched(&with(&[("TENSORSERVE_LIB_DIR", "/srv/lib")]));
+        let directories = paths(&with(&[("TENSORSERVE_LIB_DIR", "/srv/lib")]));
         assert_eq!(directories[0], "/opt/ts/target/release/lib");
         assert!(directories.contains(&"/srv/lib".into()));
         let binary = Some("/opt/ts/bin/tensorserve".into());
         let installed = Environment { binary, ..Environment::default() };
-        assert!(searched(&installed).contains(&"/opt/ts/lib".into()));
+        assert!(paths(&installed).contains(&"/opt/ts/lib".into()));
     }
 
     #[test]
     fn only_what_belongs_to_the_binary_is_searched() {
-        for directory in searched(&with(&[])) {
+        for directory in paths(&with(&[])) {
             let is_ours = directory.starts_with("/opt/ts/target/release");
             let is_installed = directory.starts_with("/usr");
             assert!(is_ours || is_installed, "{directory}");
@@ -280,7 +292,7 @@ mod tests {
                 ("HOME", &path("home")),
             ])
         };
-        let mut searched = searched(&environment);
+        let mut searched = paths(&environment);
         let rest = searched.split_off(4 + expected.len());
         assert_eq!(searched[..3], [path("own/bin/lib"), path("own/bin"), path("own/lib")]);
         assert_eq!(searched[3], "/srv/lib");

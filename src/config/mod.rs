@@ -33,6 +33,7 @@ mod file;
 mod groups;
 mod memory;
 pub mod model_server;
+pub mod pip;
 mod platforms;
 mod processes;
 pub mod sagemaker;

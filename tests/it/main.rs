@@ -37,6 +37,7 @@ mod deadlines;
 mod digits;
 mod entry_points;
 mod external_ops;
+mod fetch_command;
 mod https;
 mod isolation;
 mod large_requests;

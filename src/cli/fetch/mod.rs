@@ -1,0 +1,236 @@
+//! `tensorserve fetch`: downloads the libraries of the runtimes, for machines without Python.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Instant;
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use url::Url;
+
+use self::client::Client;
+use self::install::Installation;
+use self::pins::{FETCHABLE, Pin, Wheel};
+use self::report::{megabytes, say};
+use super::print_line;
+use super::table::columns;
+use crate::config::environment::Environment;
+use crate::config::pip::PipSettings;
+use tensorserve_os as os;
+use tensorserve_tensor::error::{Error, Result};
+
+mod client;
+mod download;
+mod index;
+mod install;
+mod pins;
+mod report;
+#[cfg(test)]
+mod tests;
+
+pub(super) const HELP: &str = "\
+The libraries come from the Python packages of their publishers. Downloads use the settings of pip:
+index-url, extra-index-url, find-links, proxy, cert, trusted-host, timeout and retries, in PIP_…
+variables and pip.conf, and HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE. Every file must have the SHA-256
+that this version of tensorserve knows. A download that was interrupted continues in the next run.
+
+Examples:
+  tensorserve fetch tensorflow
+  tensorserve fetch tensorflow-gpu onnxruntime
+  tensorserve fetch tensorflow --index-url https://mirror.example/simple
+  tensorserve fetch tensorflow --dest /opt/tensorserve/lib
+  tensorserve fetch --list";
+
+/// What to fetch.
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// Runtimes to fetch; tensorflow-gpu is TensorFlow with the CUDA libraries
+    #[arg(value_name = "RUNTIME", required_unless_present_any = ["list", "verify"],
+          value_parser = PossibleValuesParser::new(FETCHABLE.map(|(name, ..)| name)))]
+    runtimes: Vec<String>,
+    /// Directory that contains the directories of the runtimes [default: ~/.local/share/tensorserve/lib]
+    #[arg(long, value_name = "DIR")]
+    dest: Option<PathBuf>,
+    /// URL of the package index [default: that of pip]
+    #[arg(long, value_name = "URL")]
+    index_url: Option<String>,
+    /// List what can be fetched, and what is installed
+    #[arg(long)]
+    list: bool,
+    /// Compare the installed files with their SHA-256, and fetch nothing
+    #[arg(long, conflicts_with = "list")]
+    verify: bool,
+}
+
+pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode> {
+    let folder = folder(arguments, environment)?;
+    if arguments.list {
+        return list(&folder);
+    }
+    if arguments.verify {
+        return verify(&arguments.runtimes, &folder);
+    }
+    let pins: Vec<Pin> =
+        arguments.runtimes.iter().map(|name| Pin::new(name)).collect::<Result<_>>()?;
+    let mut pip = PipSettings::new(environment)?;
+    if let Some(url) = &arguments.index_url {
+        pip.indexes = vec![url.clone()];
+    }
+    let indexes: Vec<Url> = pip.indexes.iter().map(|url| index_url(url)).collect::<Result<_>>()?;
+    let client = Client::new(pip, &indexes)?;
+    on_signals_exit(&folder)?;
+    for pin in &pins {
+        fetch(pin, &folder, &client, &indexes)?;
+    }
+    let searched = environment.library_directories("tensorflow");
+    if !searched.iter().any(|known| known.path == folder) {
+        let folder = folder.display();
+        say(&format!("{folder} is not searched by default: set TENSORSERVE_LIB_DIR={folder}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The directory that contains the directories of the runtimes, an absolute path.
+fn folder(arguments: &Arguments, environment: &Environment) -> Result<PathBuf> {
+    if let Some(dest) = &arguments.dest {
+        let wrong = |e| Error::invalid(format!("--dest {}: {e}", dest.display()));
+        return std::path::absolute(dest).map_err(wrong);
+    }
+    environment.user_library_directory().ok_or_else(|| {
+        Error::precondition("HOME is not set: name a directory for the libraries with --dest")
+    })
+}
+
+/// A URL of an index. Its credentials are not shown.
+fn index_url(text: &str) -> Result<Url> {
+    let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    url.ok_or_else(|| {
+        let last = text.rsplit('@').next().unwrap_or_default();
+        Error::invalid(format!(
+            "the package index {last:?} is not a URL; write, for example, https://pypi.org/simple \
+             (--index-url, PIP_INDEX_URL or pip.conf)"
+        ))
+    })
+}
+
+fn fetch(pin: &Pin, folder: &Path, client: &Client, indexes: &[Url]) -> Result<()> {
+    let start = Instant::now();
+    let installation = Installation::new(pin, folder);
+    let library = installation.library();
+    let is_there = format!("{} is in {}", pin.title, library.display());
+    if installation.shortcoming().is_none() {
+        print_line(&is_there);
+        return Ok(());
+    }
+    let _lock = installation.lock()?;
+    // Another run may have fetched the files while this one waited.
+    let Some(problem) = installation.shortcoming() else {
+        print_line(&is_there);
+        return Ok(());
+    };
+    say(&format!("{}: {problem}", pin.title));
+    let count = pin.wheels.len();
+    let (download, unpacked) = (megabytes(pin.download()), megabytes(pin.unpacked));
+    let begun = match installation.begun() {
+        0 => String::new(),
+        bytes => format!(" An earlier run has left {} of it.", megabytes(bytes)),
+    };
+    say(&format!("Downloading {download}, {unpacked} unpacked, into {}.{begun}", folder.display()));
+    installation.install(|wheel, number, file| {
+        let label = format!("[{}/{count}] {}", number + 1, wheel.file);
+        say(&format!("{label} ({})", megabytes(wheel.size)));
+        obtain(wheel, file, client, indexes, &label)
+    })?;
+    say(&format!("Done in {:.0} s.", start.elapsed().as_secs_f64()));
+    print_line(&is_there);
+    Ok(())
+}
+
+/// The wheel in one of pip's directories, or else downloaded into `file`.
+fn obtain(
+    wheel: &Wheel,
+    file: &Path,
+    client: &Client,
+    indexes: &[Url],
+    label: &str,
+) -> Result<PathBuf> {
+    let directories = client.pip().directories.iter();
+    for local in directories.map(|directory| directory.join(&wheel.file)) {
+        if download::sha256(&local).is_ok_and(|hash| hash == wheel.sha256) {
+            say(&format!("found in {}", local.display()));
+            return Ok(local);
+        }
+    }
+    download::wheel(client, indexes, wheel, file, label)?;
+    Ok(file.to_owned())
+}
+
+/// What was downloaded stays for the next run.
+fn on_signals_exit(folder: &Path) -> Result<()> {
+    let failed = |e: std::io::Error| Error::internal("signals cannot be received").with_source(e);
+    let folder = folder.display().to_string();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(failed)?;
+    let wait = move || {
+        if runtime.block_on(super::serve::first_signal()).is_ok() {
+            say(&format!(
+                "\ninterrupted: nothing was installed. What was downloaded is kept in {folder}, and the \
+                 same command continues"
+            ));
+            os::exit_now(130)
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(failed)?;
+    Ok(())
+}
+
+fn list(folder: &Path) -> Result<ExitCode> {
+    let mut rows =
+        vec![["RUNTIME", "LIBRARY", "DOWNLOAD", "UNPACKED", "STATE"].map(str::to_owned).to_vec()];
+    for (name, ..) in FETCHABLE {
+        let Ok(pin) = Pin::new(name) else {
+            let why = "not published for this machine".to_owned();
+            rows.push(vec![name.to_owned(), String::new(), String::new(), String::new(), why]);
+            continue;
+        };
+        let installation = Installation::new(&pin, folder);
+        let state = match (installation.shortcoming(), installation.begun()) {
+            (None, _) => format!("in {}", installation.dest.display()),
+            (Some(_), 1..) => format!("begun, {} are here", megabytes(installation.begun())),
+            (Some(why), 0) if installation.dest.exists() => format!("incomplete: {why}"),
+            (Some(_), 0) => "not installed".to_owned(),
+        };
+        let sizes = [pin.download(), pin.unpacked].map(megabytes);
+        let library = format!("{} {}", pin.runtime, pin.version);
+        rows.push([vec![name.to_owned(), library], sizes.to_vec(), vec![state]].concat());
+    }
+    print_line(columns(&rows).trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Verifies `runtimes`, or all that are installed.
+fn verify(runtimes: &[String], folder: &Path) -> Result<ExitCode> {
+    let mut names = runtimes.to_vec();
+    if runtimes.is_empty() {
+        names.extend(FETCHABLE.map(|(name, ..)| name.to_owned()));
+    }
+    let mut count = 0;
+    for name in names {
+        let Ok(pin) = Pin::new(&name) else {
+            continue;
+        };
+        let installation = Installation::new(&pin, folder);
+        if runtimes.is_empty() && !installation.dest.exists() {
+            continue;
+        }
+        let files = installation.verify()?;
+        let dest = installation.dest.display();
+        print_line(&format!("{}: {files} files in {dest} match their SHA-256", pin.title));
+        count += 1;
+    }
+    if count == 0 {
+        print_line(&format!("nothing is installed in {}", folder.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
