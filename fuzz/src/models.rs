@@ -169,6 +169,7 @@ pub fn saved_model(input: &[u8]) {
                 memory_fraction: 0.0,
                 allow_growth: false,
                 visible_devices: String::new(),
+                cuda_visible_devices: None,
             },
         })
     });

@@ -19,7 +19,7 @@ use crate::platforms;
 use tensorserve_auth as auth;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector, VersionState};
 use tensorserve_os as os;
-use tensorserve_platform::Platforms;
+use tensorserve_platform::{Gpus, Platforms};
 use tensorserve_probe::probed;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -73,6 +73,9 @@ pub(super) fn serve(
     let platforms = platforms::built_in(config);
     let runtimes = runtimes(&platforms, &config.repository.sources)?;
     let platforms = probed(platforms, &config.probe);
+    if config.require_gpu {
+        check_gpu(&platforms)?;
+    }
     let server = Server::start(config, platforms)?;
     then(&server)?;
     let report = Report {
@@ -125,6 +128,24 @@ fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<Strin
     }
     let needed = platforms.iter().filter(|platform| names.contains(&platform.name()));
     needed.map(|platform| platform.describe()).collect()
+}
+
+/// The error that `require_gpu` is set and no platform can use a GPU.
+fn check_gpu(platforms: &Platforms) -> Result<()> {
+    let mut why = "this build of tensorserve has no platform that uses GPUs".to_owned();
+    for platform in platforms.iter() {
+        match platform.find_gpus()? {
+            Some(Gpus::Available(_)) => return Ok(()),
+            Some(Gpus::Unavailable(reason)) => why = reason,
+            Some(Gpus::NotSupported) => {
+                why = "this libtensorflow is built for CPUs only; install the one with CUDA with `pip \
+                       install 'tensorserve[gpu]'` or `tensorserve fetch tensorflow-gpu`"
+                    .to_owned();
+            }
+            None => {}
+        }
+    }
+    Err(Error::precondition(format!("no GPU, and require_gpu is set: {why}")))
 }
 
 /// Starts the log on stderr; before the settings are checked, because the checks log.
@@ -203,6 +224,13 @@ fn wait_for_signal() -> Result<()> {
     Ok(())
 }
 
+/// Waits for SIGTERM or SIGINT.
+pub(super) async fn first_signal() -> std::io::Result<&'static str> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(either(&mut terminate, &mut interrupt).await)
+}
+
 async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
     tokio::select! {
         _ = terminate.recv() => "SIGTERM",
@@ -224,13 +252,6 @@ struct Report {
 }
 
 /// Loads that take longer than this get a spinner.
-/// Waits for SIGTERM or SIGINT.
-pub(super) async fn first_signal() -> std::io::Result<&'static str> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(either(&mut terminate, &mut interrupt).await)
-}
-
 const SPINNER_DELAY: Duration = Duration::from_millis(700);
 
 impl Report {

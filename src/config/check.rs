@@ -123,6 +123,7 @@ impl Check {
             },
             probe: self.probe(server, environment, isolates),
             workers: self.workers(server, environment, cores),
+            require_gpu: server.require_gpu.unwrap_or(false),
             max_request_memory: self.max_request_memory(server.max_request_memory),
             shutdown: ShutdownConfig {
                 delay: span(server.shutdown_delay, Duration::ZERO),
@@ -450,6 +451,7 @@ impl Check {
                 memory_fraction: fraction,
                 allow_growth: server.gpu_allow_growth.unwrap_or(true),
                 visible_devices: server.gpu_visible_devices.clone().unwrap_or_default(),
+                cuda_visible_devices: environment.get("CUDA_VISIBLE_DEVICES").map(str::to_owned),
             },
         }
     }

@@ -295,6 +295,10 @@ settings! {
         /// GPUs to use, such as 0,1 [default: all]
         #[arg(value_name = "LIST", help_heading = "TensorFlow")]
         gpu_visible_devices: String,
+        /// Do not start if libtensorflow has no GPU that it can use; without a value, true [default:
+        /// false]
+        #[arg(value_name = "BOOL", help_heading = "TensorFlow", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+        require_gpu: bool,
         /// ONNX Runtime's library, or the directory that contains it [default: found automatically]
         #[arg(value_name = "PATH", help_heading = "ONNX")]
         libonnxruntime: PathBuf,

@@ -75,6 +75,8 @@ pub struct Config {
     pub probe: ProbeConfig,
     /// Python processes that run models' handlers.
     pub workers: WorkersConfig,
+    /// Do not start without a GPU that libtensorflow can use.
+    pub require_gpu: bool,
     /// The memory that all requests may use together, in bytes.
     pub max_request_memory: usize,
     /// Time limits of the shutdown.

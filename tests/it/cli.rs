@@ -71,6 +71,24 @@ fn mistakes_are_told_with_what_to_do() {
 }
 
 #[test]
+fn a_server_that_requires_a_gpu_does_not_start_without_one() {
+    let model = project("models/half_plus_two").display().to_string();
+    let ports = ["--http-port", "0", "--grpc-port", "0"];
+    let required = run(&[&["serve", &model, "--require-gpu"], ports.as_slice()].concat());
+    let parts = ["no GPU, and require_gpu is set", "built for CPUs only", "fetch tensorflow-gpu"];
+    assert_refused(&required, 1, &parts);
+    let by_variable =
+        tensorserve(&["serve", &model]).env("TENSORSERVE_REQUIRE_GPU", "true").output();
+    let stderr = by_variable.expect("process starts").stderr;
+    assert!(String::from_utf8_lossy(&stderr).contains("require_gpu is set"));
+    let wrong = run(&[&["serve", &model, "--require-gpu=maybe"], ports.as_slice()].concat());
+    assert_refused(&wrong, 2, &["--require-gpu", "maybe"]);
+    let server = Process::serve(Path::new(&model), &["--require-gpu=false"]);
+    let status = get(server.address, "/api/v1/status").text();
+    assert!(status.contains("\"gpus\":[],\"gpus_unavailable\":null"), "{status}");
+}
+
+#[test]
 fn unknown_settings_suggest_the_nearest() {
     let ended = tensorserve(&["serve", &models()])
         .env("TENSORSERVE_HTTP_PROT", "1")

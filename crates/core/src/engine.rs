@@ -33,9 +33,9 @@ pub use self::operate::ServerFacts;
 pub use crate::entry::{EntryPoint, Method};
 pub use crate::metrics::{HistoryPoint, InFlight, Rates, Tally};
 pub use crate::repository::{
-    ChangeRequest, CustomOps, ExternalOp, InputStyle, LifecycleEvent, LoadedModel, ModelHandle,
-    ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, Unresolved, VersionSelector,
-    VersionState, VersionStatus,
+    ChangeRequest, CustomOps, ExternalOp, Gpus, InputStyle, LifecycleEvent, LoadedModel,
+    ModelHandle, ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, Unresolved,
+    VersionSelector, VersionState, VersionStatus,
 };
 pub use crate::request_log::{LoggedInference, LoggedRun, RecordFormat};
 

@@ -60,6 +60,21 @@ pub trait Platform: Send + Sync {
         Vec::new()
     }
 
+    /// The GPUs of the runtime, as far as is known, once it is opened; `None` for a platform that has
+    /// no use for them.
+    fn gpus(&self) -> Option<Gpus> {
+        None
+    }
+
+    /// Opens the runtime and its GPUs. Starts threads: call it after the process that load probes are
+    /// forked from is started.
+    ///
+    /// # Errors
+    /// As [`Platform::describe`].
+    fn find_gpus(&self) -> Result<Option<Gpus>> {
+        Ok(None)
+    }
+
     /// Libraries of operations that the user has added to it, once they are loaded.
     fn custom_ops(&self) -> Vec<CustomOps> {
         Vec::new()
@@ -136,6 +151,17 @@ impl PlatformInfo {
         let (name, title) = (platform.name(), platform.title());
         PlatformInfo { name, title, input_style: platform.input_style() }
     }
+}
+
+/// The GPUs of a runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gpus {
+    /// The library is built for CPUs only.
+    NotSupported,
+    /// It uses these, by their names.
+    Available(Vec<String>),
+    /// It is built for GPUs and uses none, for this reason.
+    Unavailable(String),
 }
 
 /// A library of operations that the user has added to a runtime.

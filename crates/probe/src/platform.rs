@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tensorserve_platform::{
-    Completeness, CustomOps, EndedProcess, InputStyle, Inspection, LoadOptions, Loaded, Packaging,
-    Place, Platform,
+    Completeness, CustomOps, EndedProcess, Gpus, InputStyle, Inspection, LoadOptions, Loaded,
+    Packaging, Place, Platform,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -112,6 +112,14 @@ impl Platform for ProbedPlatform {
 
     fn remarks(&self) -> Vec<String> {
         self.inner.remarks()
+    }
+
+    fn gpus(&self) -> Option<Gpus> {
+        self.inner.gpus()
+    }
+
+    fn find_gpus(&self) -> Result<Option<Gpus>> {
+        self.inner.find_gpus()
     }
 
     fn custom_ops(&self) -> Vec<CustomOps> {

@@ -33,4 +33,6 @@ pub struct GpuConfig {
     pub allow_growth: bool,
     /// The GPUs to use, for example `0,1`; empty for all.
     pub visible_devices: String,
+    /// `CUDA_VISIBLE_DEVICES`, which the driver reads.
+    pub cuda_visible_devices: Option<String>,
 }

@@ -32,7 +32,16 @@ use tensorserve_tensor::{Buffer, DType, Data, Memory, Shape, Strings, StringsBui
 macro_rules! opaque {
     ($($name:ident),*) => { $(#[repr(C)] struct $name { _opaque: [u8; 0] })* };
 }
-opaque!(TfStatus, TfSessionOptions, TfGraph, TfSession, TfOperation, TfTensor, TfLibrary);
+opaque!(
+    TfStatus,
+    TfSessionOptions,
+    TfGraph,
+    TfSession,
+    TfOperation,
+    TfTensor,
+    TfLibrary,
+    TfDeviceList
+);
 
 #[repr(C)]
 struct TfBuffer {
@@ -67,6 +76,8 @@ macro_rules! api {
             $($field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
             /// Not part of the C API, and missing from some builds.
             set_max_parallelism: Option<unsafe extern "C" fn(c_int)>,
+            /// As above.
+            is_cuda_enabled: Option<unsafe extern "C" fn() -> bool>,
             /// Never closed: the library leaves threads and exit handlers behind, which would
             /// then run in unmapped memory.
             _library: ManuallyDrop<Library>,
@@ -84,6 +95,10 @@ macro_rules! api {
                             .get(SET_MAX_PARALLELISM)
                             .ok()
                             .map(|symbol| *symbol),
+                        is_cuda_enabled: library
+                            .get(IS_CUDA_ENABLED)
+                            .ok()
+                            .map(|symbol| *symbol),
                         _library: ManuallyDrop::new(library),
                     })
                 }
@@ -96,6 +111,9 @@ macro_rules! api {
 /// calling thread runs. It is C++, but with the C calling convention. Without it, every run uses the
 /// number of threads of its session.
 const SET_MAX_PARALLELISM: &[u8] = b"_ZN10tensorflow26SetPerThreadMaxParallelismEi\0";
+
+/// `bool tensorflow::IsGoogleCudaEnabled()`: whether the library is built with CUDA. C++, as above.
+const IS_CUDA_ENABLED: &[u8] = b"_ZN10tensorflow19IsGoogleCudaEnabledEv\0";
 
 api! {
     version = b"TF_Version\0": fn() -> *const c_char;
@@ -129,6 +147,12 @@ api! {
         *const *const TfOperation, c_int,
         *mut TfBuffer, *mut TfStatus
     );
+    session_list_devices = b"TF_SessionListDevices\0":
+        fn(*mut TfSession, *mut TfStatus) -> *mut TfDeviceList;
+    device_list_count = b"TF_DeviceListCount\0": fn(*const TfDeviceList) -> c_int;
+    device_list_type = b"TF_DeviceListType\0":
+        fn(*const TfDeviceList, c_int, *mut TfStatus) -> *const c_char;
+    delete_device_list = b"TF_DeleteDeviceList\0": fn(*mut TfDeviceList);
     operation_by_name = b"TF_GraphOperationByName\0":
         fn(*mut TfGraph, *const c_char) -> *mut TfOperation;
     operation_outputs = b"TF_OperationNumOutputs\0": fn(*mut TfOperation) -> c_int;
@@ -197,10 +221,78 @@ impl TensorFlowApi {
         }
     }
 
+    /// Whether the library is built with CUDA.
+    pub(super) fn has_cuda(&self) -> bool {
+        // SAFETY: the function takes nothing and returns a constant.
+        self.is_cuda_enabled.is_some_and(|is_enabled| unsafe { is_enabled() })
+    }
+
     /// Whether [`RunOptions::threads`] has an effect.
     pub(super) fn bounds_threads(&self) -> bool {
         self.set_max_parallelism.is_some()
     }
+}
+
+type CudaCall<A> = unsafe extern "C" fn(A) -> c_int;
+
+/// The library of the NVIDIA driver, opened for good: it may start threads.
+fn cuda_driver() -> Result<ManuallyDrop<Library>, String> {
+    // SAFETY: the loader takes the library from the system's path, as libtensorflow itself does. Its
+    // initializers do not initialize CUDA.
+    let library = unsafe { Library::new("libcuda.so.1") };
+    library.map(ManuallyDrop::new).map_err(|e| e.to_string())
+}
+
+/// The newest version of CUDA that the driver supports, such as 12040 for 12.4. Does not initialize
+/// CUDA.
+///
+/// # Errors
+/// If the driver's library cannot be opened or used.
+pub(super) fn cuda_of_driver() -> Result<i32, String> {
+    let library = cuda_driver()?;
+    let mut version = 0;
+    // SAFETY: `CUresult cuDriverGetVersion(int *)` is in every version of the library, needs no
+    // initialization and writes the integer.
+    let status = unsafe {
+        let call = library.get::<CudaCall<*mut c_int>>(b"cuDriverGetVersion\0");
+        call.map_err(|e| e.to_string())?(&raw mut version)
+    };
+    if status == 0 { Ok(version) } else { Err(format!("cuDriverGetVersion failed ({status})")) }
+}
+
+/// What is wrong with CUDA, if it cannot be initialized. Only for a process that never forks again:
+/// CUDA does not survive that.
+pub(super) fn cuda_error() -> Option<String> {
+    let library = cuda_driver().ok()?;
+    // SAFETY: `CUresult cuInit(unsigned)` and `CUresult cuGetErrorName(CUresult, const char **)` are in
+    // every version of the library. The name is a static string, or stays null.
+    unsafe {
+        let status = library.get::<CudaCall<u32>>(b"cuInit\0").ok()?(0);
+        if status == 0 {
+            return None;
+        }
+        type NameOf = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
+        let mut name = ptr::null();
+        let name_of = library.get::<NameOf>(b"cuGetErrorName\0").ok()?;
+        name_of(status, &raw mut name);
+        if name.is_null() {
+            return Some(format!("cuInit failed ({status})"));
+        }
+        Some(format!("cuInit failed: {} ({status})", CStr::from_ptr(name).to_string_lossy()))
+    }
+}
+
+/// Whether the system's loader can open the library `name`, which stays open.
+pub(super) fn is_installed(name: &str) -> bool {
+    keep_open(Path::new(name))
+}
+
+/// Opens a library that libtensorflow will open by its name, and keeps it open. Returns whether that
+/// succeeded.
+pub(super) fn keep_open(library: &Path) -> bool {
+    // SAFETY: opening runs the library's initializers. It is a CUDA library, from beside libtensorflow or
+    // from the system's path, which libtensorflow itself would open.
+    unsafe { Library::new(library) }.map(ManuallyDrop::new).is_ok()
 }
 
 /// Sets libtensorflow's own log level on stderr: 0 is everything, 1 omits information, 2 warnings,
@@ -351,8 +443,8 @@ fn with_timeout(timeout: Duration) -> SmallVec<[u8; 16]> {
 
 impl TensorFlowSession {
     /// Creates a session without a graph and closes it, so that the library initializes what it
-    /// shares among all sessions with this configuration.
-    pub(super) fn initialize(api: &Arc<TensorFlowApi>, config: &[u8]) -> Result<()> {
+    /// shares among all sessions with this configuration. Returns the number of its GPUs.
+    pub(super) fn initialize(api: &Arc<TensorFlowApi>, config: &[u8]) -> Result<usize> {
         let options = SessionOptions::new(api, config)?;
         let status = Status::new(api);
         // SAFETY: options and status are live for the call; the graph and the session, which may be
@@ -363,8 +455,28 @@ impl TensorFlowSession {
         };
         let empty = TensorFlowSession { api: Arc::clone(api), graph, session };
         status.check()?;
-        drop(empty);
-        Ok(())
+        empty.gpus()
+    }
+
+    /// The number of GPUs that the session can use.
+    pub(super) fn gpus(&self) -> Result<usize> {
+        let api = &*self.api;
+        let status = Status::new(api);
+        let mut count = 0;
+        // SAFETY: the session is live, and after a success so is the list, which is freed once. The
+        // types of its devices are NUL-terminated strings that belong to it, and null after an error.
+        unsafe {
+            let list = (api.session_list_devices)(self.session, status.raw);
+            status.check()?;
+            for index in 0..(api.device_list_count)(list) {
+                let kind = (api.device_list_type)(list, index, status.raw);
+                if !kind.is_null() && CStr::from_ptr(kind) == c"GPU" {
+                    count += 1;
+                }
+            }
+            (api.delete_device_list)(list);
+        }
+        Ok(count)
     }
 
     /// Loads the graph with `tags` from the SavedModel in `folder`. `config` is a serialized

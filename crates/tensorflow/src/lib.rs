@@ -13,17 +13,19 @@
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::process;
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::thread;
 
 use prost::Message;
 
 use self::ffi::{GraphEndpoint, RunTensors, TensorFlowApi, TensorFlowSession};
+use self::gpu::GpuSearch;
 use self::graph::StatelessOps;
 use tensorserve_os as os;
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
-    Completeness, CustomOps, Executable, InputStyle, Inspection, LoadOptions, Loaded, Place,
+    Completeness, CustomOps, Executable, Gpus, InputStyle, Inspection, LoadOptions, Loaded, Place,
     Platform, Profiled, RunOptions,
 };
 use tensorserve_proto::tensorflow::{ConfigProto, GpuOptions, OpList, ThreadPoolOptionProto};
@@ -37,6 +39,7 @@ mod config;
 mod custom_ops;
 mod external_ops;
 mod ffi;
+mod gpu;
 mod graph;
 mod saved_model;
 mod trace;
@@ -67,6 +70,50 @@ struct TensorFlowRuntime {
     stateless: StatelessOps,
     custom_ops: Vec<CustomOps>,
     pools_started: Once,
+    /// What to expect of this machine.
+    expected_gpus: Gpus,
+    /// What the first session has.
+    gpus_in_use: OnceLock<Gpus>,
+    /// The process that has opened the library. Load probes are forked from it, without GPUs.
+    process: u32,
+}
+
+impl TensorFlowRuntime {
+    fn gpus(&self) -> &Gpus {
+        self.gpus_in_use.get().unwrap_or(&self.expected_gpus)
+    }
+
+    /// Records that a session has `count` GPUs.
+    fn found_gpus(&self, count: usize) {
+        let found = match (&self.expected_gpus, count) {
+            (Gpus::Available(_), 0) => {
+                let why = ffi::cuda_error().unwrap_or_else(|| {
+                    "TF_CPP_MIN_LOG_LEVEL=0 makes it say why in the log".to_owned()
+                });
+                Gpus::Unavailable(format!("libtensorflow finds no GPU that it can use: {why}"))
+            }
+            (Gpus::Unavailable(_), 1..) => {
+                Gpus::Available((0..count).map(|number| format!("GPU {number}")).collect())
+            }
+            (expected, _) => expected.clone(),
+        };
+        if self.gpus_in_use.set(found).is_ok() && *self.gpus() != self.expected_gpus {
+            self.report_gpus();
+        }
+    }
+
+    fn report_gpus(&self) {
+        match self.gpus() {
+            Gpus::NotSupported => {}
+            Gpus::Available(names) => log::info!("GPUs: {}", names.join(", ")),
+            Gpus::Unavailable(why) => log::warn!("{}", without_gpu(why)),
+        }
+    }
+}
+
+/// The remark that a runtime for GPUs has none.
+fn without_gpu(why: &str) -> String {
+    format!("no GPU, models run on the CPU: {why}")
 }
 
 /// The inter-op thread pools that all sessions share, in the order in which sessions list them.
@@ -112,8 +159,17 @@ impl TensorFlow {
             Error::internal("libtensorflow's list of operations is invalid").with_source(e)
         })?;
         let stateless = StatelessOps::new(&registry);
-        let pools_started = Once::new();
-        let runtime = TensorFlowRuntime { api, file, stateless, custom_ops, pools_started };
+        let runtime = TensorFlowRuntime {
+            expected_gpus: self.expected_gpus(&api, &file),
+            gpus_in_use: OnceLock::new(),
+            api,
+            file,
+            stateless,
+            custom_ops,
+            pools_started: Once::new(),
+            process: process::id(),
+        };
+        runtime.report_gpus();
         let runtime = Arc::new(runtime);
         *slot = Some(Arc::clone(&runtime));
         Ok(runtime)
@@ -136,19 +192,34 @@ impl TensorFlow {
         LIBRARY.open(self.config.library.as_deref(), &self.config.search, TensorFlowApi::open)
     }
 
+    /// The GPUs of this machine for the library `api` in `file`.
+    fn expected_gpus(&self, api: &TensorFlowApi, file: &Path) -> Gpus {
+        let visible = self.config.gpu.cuda_visible_devices.as_deref();
+        let gpus = GpuSearch::new(api.has_cuda(), visible, file).run();
+        if matches!(gpus, Gpus::Available(_)) {
+            // The search path of libtensorflow lacks the directory of this library.
+            let folders = gpu::cuda_folders(file).into_iter();
+            let mut solvers = folders.map(|folder| folder.join("libcusolver.so.11"));
+            if let Some(solver) = solvers.find(|solver| solver.is_file()) {
+                ffi::keep_open(&solver);
+            }
+        }
+        gpus
+    }
+
     /// Starts the inter-op thread pools: one for runs, and one of low priority for loads. A thread
     /// inherits the priority of the thread that starts it, and the library starts a pool for the
     /// first session that lists it.
     fn start_pools(&self, api: &Arc<TensorFlowApi>) {
         let (runs, all) = (self.pool_config(1), self.pool_config(INTER_OP_POOLS.len()));
-        let outcome = TensorFlowSession::initialize(api, &runs).and_then(|()| {
+        let outcome = TensorFlowSession::initialize(api, &runs).and_then(|_| {
             let api = Arc::clone(api);
             let starter = thread::Builder::new().name("pools".to_owned()).spawn(move || {
                 os::lower_priority();
                 TensorFlowSession::initialize(&api, &all)
             });
             let joined = starter.map(thread::JoinHandle::join);
-            joined.ok().and_then(Result::ok).unwrap_or(Ok(()))
+            joined.ok().and_then(Result::ok).unwrap_or(Ok(0))
         });
         if let Err(error) = outcome {
             log::debug!("loads have no threads of low priority: {error}");
@@ -235,7 +306,29 @@ impl Platform for TensorFlow {
 
     fn remarks(&self) -> Vec<String> {
         let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.iter().filter_map(|runtime| untested(&runtime.api.version())).collect()
+        let Some(runtime) = &*slot else {
+            return Vec::new();
+        };
+        let gpu = match runtime.gpus() {
+            Gpus::Unavailable(why) => Some(without_gpu(why)),
+            Gpus::NotSupported | Gpus::Available(_) => None,
+        };
+        untested(&runtime.api.version()).into_iter().chain(gpu).collect()
+    }
+
+    fn gpus(&self) -> Option<Gpus> {
+        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_ref().map(|runtime| runtime.gpus().clone())
+    }
+
+    fn find_gpus(&self) -> Result<Option<Gpus>> {
+        let runtime = self.runtime()?;
+        if matches!(runtime.gpus(), Gpus::Available(_)) {
+            runtime.pools_started.call_once(|| self.start_pools(&runtime.api));
+            let config = self.session_config(1);
+            runtime.found_gpus(TensorFlowSession::initialize(&runtime.api, &config)?);
+        }
+        Ok(Some(runtime.gpus().clone()))
     }
 
     fn custom_ops(&self) -> Vec<CustomOps> {
@@ -281,6 +374,10 @@ impl Platform for TensorFlow {
         runtime.pools_started.call_once(|| self.start_pools(&runtime.api));
         let session = TensorFlowSession::load(&runtime.api, folder, &options.tags, &config);
         let session = session.map_err(with_hint)?;
+        let is_known = runtime.gpus_in_use.get().is_some() || runtime.process != process::id();
+        if !is_known && let Ok(count) = session.gpus() {
+            runtime.found_gpus(count);
+        }
         let endpoints =
             signatures.iter().map(|s| SignatureEndpoints::resolve(&session, s)).collect();
         Ok(Loaded {

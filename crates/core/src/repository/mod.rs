@@ -45,7 +45,9 @@ pub use self::journal::{LifecycleEvent, REQUEST};
 pub use self::servable::Servable;
 pub use self::state::{VersionState, VersionStatus};
 pub use crate::batch::RunTiming;
-pub use tensorserve_platform::{CustomOps, ExternalOp, InputStyle, OpRun, PlatformInfo, Profiled};
+pub use tensorserve_platform::{
+    CustomOps, ExternalOp, Gpus, InputStyle, OpRun, PlatformInfo, Profiled,
+};
 
 /// The model and version that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -352,6 +354,12 @@ impl Repository {
             ready().any(|servable| servable.platform().name == name)
         });
         in_use.filter_map(|platform| platform.describe().ok()).collect()
+    }
+
+    /// The GPUs of the runtime that has a use for them, once it is opened.
+    #[must_use]
+    pub fn gpus(&self) -> Option<Gpus> {
+        self.0.platforms.iter().find_map(|platform| platform.gpus())
     }
 
     /// The models that [`Repository::load_model`] has loaded, sorted by name.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{ConsoleClient, ConsoleState, add_read, reply, schema_of, text};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{
-    CustomOps, ExternalOp, HistoryPoint, ModelHandle, ModelState, Rates, VersionState,
+    CustomOps, ExternalOp, Gpus, HistoryPoint, ModelHandle, ModelState, Rates, VersionState,
     VersionStatus,
 };
 use tensorserve_protocol::{JSON, RouteGroup, bounded};
@@ -92,7 +92,10 @@ struct ServerView {
     /// CPU use in the last second; 100 is one core.
     cpu_percent: Option<f64>,
     cores: usize,
-    gpus: [(); 0],
+    /// The names of the GPUs that libtensorflow uses.
+    gpus: Vec<String>,
+    /// Why a libtensorflow that is built for GPUs uses none.
+    gpus_unavailable: Option<String>,
     grpc_port: Option<u16>,
     /// Clients must authenticate.
     auth: bool,
@@ -210,6 +213,11 @@ impl ConsoleState {
         let load = engine.metrics().last_second().and_then(|point| point.server);
         let handles = models.iter().flat_map(|model| &model.versions);
         let queued = handles.filter_map(|(_, handle)| Some(handle.as_ref()?.present())).sum();
+        let (gpus, gpus_unavailable) = match engine.repository().gpus() {
+            Some(Gpus::Available(names)) => (names, None),
+            Some(Gpus::Unavailable(why)) => (Vec::new(), Some(why)),
+            Some(Gpus::NotSupported) | None => (Vec::new(), None),
+        };
         let uptime = facts.started_at.elapsed().unwrap_or_default();
         ServerView {
             name: "tensorserve",
@@ -232,7 +240,8 @@ impl ConsoleState {
             machine_memory_bytes: facts.machine_memory,
             cpu_percent: load.map(|load| round(load.cpu_percent)),
             cores: facts.cores,
-            gpus: [],
+            gpus,
+            gpus_unavailable,
             grpc_port: engine.addresses().grpc_port,
             auth: self.host.listeners.auth,
             custom_ops: engine

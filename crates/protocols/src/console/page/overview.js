@@ -128,8 +128,8 @@ function facts() {
 	const { server } = feed.status;
 	const list = [
 		...server.runtimes.map(runtime => ["Runtime", runtime]),
-		...server.gpus.map(gpu => ["GPU", gpuText(gpu)]),
-		...(server.gpus.length ? [] : [["GPU", "none"]]),
+		...server.gpus.map(gpu => ["GPU", gpu]),
+		...(server.gpus.length ? [] : [["GPU", gpuObstacle(server)]]),
 		["gRPC", server.grpc_port === null ? "off" : `port ${server.grpc_port}`],
 		["Access", server.auth ? "credentials required" : "no authentication"],
 	];
@@ -144,10 +144,9 @@ function facts() {
 	);
 }
 
-function gpuText(gpu) {
-	if (typeof gpu === "string") return gpu;
-	const memory = gpu.memory_bytes ? ` · ${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_bytes)}` : "";
-	return `${gpu.name ?? "unknown"}${memory}`;
+/** Why models run on the CPU. */
+function gpuObstacle(server) {
+	return server.gpus_unavailable ? `none: ${server.gpus_unavailable}` : "none";
 }
 
 function customOps({ path, ops, error }) {
