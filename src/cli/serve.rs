@@ -1,6 +1,7 @@
 //! `tensorserve serve`: starts the server, prints what it serves, and stops on a signal.
 
-use std::io::IsTerminal;
+use std::future;
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::thread;
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::ProgressBar;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use super::inspect::models_at;
 use super::table::columns;
@@ -92,7 +94,7 @@ pub(super) fn serve(
         .name("report".to_owned())
         .spawn(move || report.print())
         .map_err(|e| Error::internal("a thread could not be started").with_source(e))?;
-    wait_for_signal()?;
+    wait_for_stop(config.stop_with_stdin)?;
     let stopped = Instant::now();
     server.stop();
     log::info!("stopped after {} ms", stopped.elapsed().as_millis());
@@ -202,8 +204,8 @@ fn unknown_platform(source: &SourceConfig, platforms: &Platforms) -> Option<Stri
     ))
 }
 
-/// Waits for SIGTERM or SIGINT. A second one ends the process at once.
-fn wait_for_signal() -> Result<()> {
+/// Waits for SIGTERM or SIGINT, or for the end of stdin. A further signal ends the process at once.
+fn wait_for_stop(with_stdin: bool) -> Result<()> {
     let failed = |e: std::io::Error| Error::internal("signals cannot be received").with_source(e);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
@@ -211,8 +213,12 @@ fn wait_for_signal() -> Result<()> {
         .block_on(async {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
-            let name = either(&mut terminate, &mut interrupt).await;
-            log::info!("{name}: shutting down; send it again to exit immediately");
+            tokio::select! {
+                name = either(&mut terminate, &mut interrupt) => {
+                    log::info!("{name}: shutting down; send it again to exit immediately");
+                }
+                () = end_of_stdin(with_stdin) => log::info!("standard input ended: shutting down"),
+            }
             Ok((terminate, interrupt))
         })
         .map_err(failed)?;
@@ -229,6 +235,20 @@ pub(super) async fn first_signal() -> std::io::Result<&'static str> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(either(&mut terminate, &mut interrupt).await)
+}
+
+/// Completes at the end of stdin, or never.
+async fn end_of_stdin(awaited: bool) {
+    let (ended, end) = oneshot::channel();
+    let read = move || {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        let _ = ended.send(());
+    };
+    if awaited && thread::Builder::new().name("stdin".to_owned()).spawn(read).is_ok() {
+        let _ = end.await;
+    } else {
+        future::pending().await
+    }
 }
 
 async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {

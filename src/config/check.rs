@@ -129,6 +129,7 @@ impl Check {
                 delay: span(server.shutdown_delay, Duration::ZERO),
                 timeout: span(server.shutdown_timeout, Duration::from_secs(30)),
             },
+            stop_with_stdin: server.stop_with_stdin.unwrap_or(false),
         }
     }
 

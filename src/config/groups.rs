@@ -211,6 +211,10 @@ settings! {
         /// Time limit for requests in flight to finish during the shutdown [default: 30s]
         #[arg(value_name = "DURATION")]
         shutdown_timeout: Span,
+        /// Also stop when standard input ends, as a pipe does with the process that started the
+        /// server [default: false]
+        #[arg(value_name = "BOOL")]
+        stop_with_stdin: bool,
         /// Time between scans of the model directories; 0 scans once, at startup [default: 1s]
         #[arg(value_name = "DURATION")]
         poll_interval: Span,

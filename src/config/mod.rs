@@ -81,6 +81,8 @@ pub struct Config {
     pub max_request_memory: usize,
     /// Time limits of the shutdown.
     pub shutdown: ShutdownConfig,
+    /// The end of standard input stops the server, as SIGTERM does.
+    pub stop_with_stdin: bool,
 }
 
 /// The protocols that are served, and how.

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use tonic::{Code, Status};
 
 use crate::support::client::{Client, get, post};
 use crate::support::grpc::Caller;
-use crate::support::process::Process;
+use crate::support::process::{Process, tensorserve};
 use crate::support::{data, project};
 
 const ROUNDS: usize = 20;
@@ -176,4 +177,26 @@ fn a_second_signal_ends_it_at_once() {
     }
     process.signal("INT");
     assert_eq!(process.wait().code(), Some(130));
+}
+
+/// A server whose stdin is a pipe.
+fn with_piped_stdin(options: &[&str]) -> Process {
+    let mut command = tensorserve(&["serve", "--http-port", "0", "--grpc-port", "off"]);
+    command.args(options).arg(project("models/half_plus_two")).stdin(Stdio::piped());
+    Process::start(command)
+}
+
+#[test]
+fn the_end_of_stdin_stops_a_server_that_is_told_to_stop_with_it() {
+    let mut process = with_piped_stdin(&["--stop-with-stdin", "true"]);
+    assert_eq!(get(process.address, "/readyz").status, 200);
+    process.close_stdin();
+    assert!(process.wait().success());
+
+    let mut process = with_piped_stdin(&[]);
+    process.close_stdin();
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(get(process.address, "/readyz").status, 200);
+    process.signal("TERM");
+    assert!(process.wait().success());
 }

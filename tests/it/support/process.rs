@@ -101,6 +101,11 @@ impl Process {
         assert!(status.success(), "kill -s {name} {pid}");
     }
 
+    /// Closes the pipe that is the process's stdin.
+    pub fn close_stdin(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
     /// Waits until the process exits.
     pub fn wait(&mut self) -> ExitStatus {
         self.child.wait().expect("process exits")
