@@ -3,6 +3,7 @@
 #   make run            serve models/ on http://127.0.0.1:8500      (DEVICE=gpu for CUDA)
 #   make test           the tests: Rust, then real clients          (CLIENTS=all for all of them)
 #   make build          the release binary, target/release/tensorserve
+#   make wheel          the Python wheel, in target/wheels/release    (WHEEL_MACHINE=aarch64 for ARM)
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo
 #   make lint           Rust, Python and JavaScript: findings and format; `make format` formats all
 #   make fuzz           every decoder on mutated inputs, for seconds (ARGS="npy 4h": one, for hours)
@@ -15,8 +16,8 @@
 # once; `make clean` leaves them there.
 #
 # CLIENTS selects the clients that are tested. `core`, the default, takes those that pip installs, in
-# virtual environments below target/, and changes nothing on the system. `all` adds the generated
-# clients and the dashboard in a browser; as root it installs the Debian packages these need (languages,
+# virtual environments below target/, and changes nothing on the system. `all` adds the Python wheel,
+# which it builds, the generated clients and the dashboard in a browser; as root it installs the Debian packages these need (languages,
 # Chromium), after printing their names. CI tests all.
 
 DEVICE ?= cpu
@@ -30,6 +31,19 @@ FETCH_ONNX = $(PYTHON) scripts/fetch_onnxruntime.py
 DENY = target/tools/bin/cargo-deny
 # ruff, oxlint and oxfmt.
 LINTERS = target/tools/linters
+# maturin and Zig.
+WHEEL_TOOLS = target/tools/wheel
+# Tests build the wheel with the profile dev.
+WHEEL_PROFILE ?= release
+WHEELS = $(abspath $(TARGET))/wheels/$(WHEEL_PROFILE)
+# Or aarch64, on any machine.
+WHEEL_MACHINE ?= $(shell uname -m)
+ZIG_CC = $(CURDIR)/scripts/zig_cc.sh
+WHEEL_TRIPLE = $(WHEEL_MACHINE)-unknown-linux-gnu
+ifneq ($(WHEEL_MACHINE),$(shell uname -m))
+WHEEL_TARGET = --target $(WHEEL_TRIPLE)
+FOR_WHEEL_MACHINE = WHEEL_MACHINE=$(WHEEL_MACHINE) CC_$(subst -,_,$(WHEEL_TRIPLE))=$(ZIG_CC)
+endif
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 # Where the libraries are fetched to; tests, benchmarks and clients find them by this variable.
 TENSORSERVE_LIB_DIR ?= $(CURDIR)/lib
@@ -41,8 +55,8 @@ UNSTRIPPED = CARGO_PROFILE_RELEASE_STRIP=none
 # The time at which make was called: the server prints the time from here until it is ready.
 CALLED_AT := $(shell date +%s%N)
 
-.PHONY: run test rust-test tensorflow-alone client-test bench fuzz soak check lib build build-local lint \
-	lint-rust lint-python lint-javascript format doc deny audit dockerfiles clean help
+.PHONY: run test rust-test tensorflow-alone client-test bench fuzz soak check lib build build-local wheel \
+	tensorflow-versions lint lint-rust lint-python lint-javascript format doc deny audit dockerfiles clean help
 
 # Downloads the libraries while the binary is compiled.
 run:
@@ -96,6 +110,20 @@ build:
 	@mv -f $(BINARY).stripped $(BINARY)
 	@ln -sfn "$(abspath $(TENSORSERVE_LIB_DIR))" $(TARGET)/release/lib
 
+# pip installs it on systems with glibc 2.28 or later and refuses it on others; maturin refuses to build
+# it if the program needs more. For another machine than this one, Rust's standard library for it must be
+# installed: rustup target add aarch64-unknown-linux-gnu
+wheel: $(WHEEL_TOOLS)/installed
+	@rm -rf $(WHEELS)
+	$(UNSTRIPPED) $(FOR_WHEEL_MACHINE) $(WHEEL_TOOLS)/bin/maturin build --profile $(WHEEL_PROFILE) \
+		$(WHEEL_TARGET) --compatibility manylinux_2_28 --out $(WHEELS) -- -C linker=$(ZIG_CC)
+	@if [ $(WHEEL_PROFILE) = release ] && [ -n "$$(find $(WHEELS) -name '*.whl' -size +12000k)" ]; then \
+		echo "error: the wheel is larger than 12 MB" >&2; exit 1; fi
+
+# Downloads 1.5 GB, so it is not part of `make check`.
+tensorflow-versions: wheel
+	$(PYTHON) scripts/try_tensorflow_versions.py $(WHEELS)/*.whl $(ARGS)
+
 lint: lint-rust lint-python lint-javascript
 
 lint-rust:
@@ -134,10 +162,12 @@ audit: $(DENY)
 	$(DENY) check advisories
 
 $(LINTERS)/installed: scripts/linters.txt
-	rm -rf $(LINTERS)
+$(WHEEL_TOOLS)/installed: scripts/wheel-tools.txt
+$(LINTERS)/installed $(WHEEL_TOOLS)/installed:
+	rm -rf $(@D)
 	@# pip's warning about running as root applies to system directories, which this is not.
 	PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps \
-		--only-binary=:all: --require-hashes --target $(LINTERS) --requirement $<
+		--only-binary=:all: --require-hashes --target $(@D) --requirement $<
 	touch $@
 
 $(DENY):

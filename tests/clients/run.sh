@@ -4,7 +4,8 @@
 # Without FOLDERs the variable CLIENTS selects them:
 #   core  the default: the clients that pip installs from PyPI; nothing is installed on the system
 #   all   also the generated clients and the dashboard in a browser. These need Debian packages,
-#         which packages.sh installs if this runs as root
+#         which packages.sh installs if this runs as root. And the Python wheel, which is built here
+#         with the profile of the tests
 #
 # Each folder has its own virtual environment below target/, with the packages of its
 # requirements.txt. They are created once, all in parallel.
@@ -18,8 +19,8 @@ export TENSORSERVE_LIB_DIR="${TENSORSERVE_LIB_DIR:-$root/lib}"
 if [ $# -eq 0 ]; then
     set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi
     case ${CLIENTS:-core} in
-    core) echo "CLIENTS=core: leaves out MLflow, the generated clients and the browser; CLIENTS=all tests them" ;;
-    all) set -- "$@" mlflow_models generated browser ;;
+    core) echo "CLIENTS=core: leaves out MLflow, the wheel, the generated clients and the browser; CLIENTS=all tests them" ;;
+    all) set -- "$@" mlflow_models wheel generated browser ;;
     *)
         echo "CLIENTS=$CLIENTS is not valid; use core or all" >&2
         exit 2
@@ -60,7 +61,17 @@ for process in $running; do
     wait "$process"
 done
 
+# The wheel is not in the requirements, because each run tests a new one.
+install_wheel() {
+    make --no-print-directory -C "$root" wheel WHEEL_PROFILE=dev
+    TENSORSERVE_WHEEL=$(echo "${CARGO_TARGET_DIR:-$root/target}"/wheels/dev/*.whl)
+    export TENSORSERVE_WHEEL
+    "$home/wheel/venv/bin/pip" --quiet --disable-pip-version-check install --no-index --no-deps \
+        --force-reinstall "$TENSORSERVE_WHEEL"
+}
+
 export TENSORSERVE_BINARY="$binary" CLIENTS_HOME="$home" TF_CPP_MIN_LOG_LEVEL=3 PYTHONWARNINGS=ignore
 for folder; do
+    [ "$folder" != wheel ] || install_wheel
     "$home/$(environment_of "$folder")/venv/bin/python" -m unittest discover --start-directory "$here/$folder"
 done
