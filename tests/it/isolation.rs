@@ -154,6 +154,7 @@ fn processes_end_with_their_version_and_with_the_server() {
     let folder = root.path().join("aborts_when_empty");
     copy(&folder.join("1"), &folder.join("2"));
     wait_until("the first version is unloaded", || !is_running(first));
+    wait_until("one process is left", || model_processes(&server).len() == 1);
     let [second] = model_processes(&server)[..] else { panic!("not one process") };
     assert_eq!(post(server.address, CRASHES, HARMLESS).status, 200);
     let host = children(server.id());

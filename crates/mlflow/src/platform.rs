@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::model_file::{self, MlflowModel};
 use tensorserve_platform::{
-    Completeness, CustomOps, InputStyle, Inspection, LoadOptions, Loaded, Packaging, Place,
+    Completeness, CustomOps, Gpus, InputStyle, Inspection, LoadOptions, Loaded, Packaging, Place,
     Platform, Platforms,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -54,6 +54,18 @@ impl Platform for FlavorPlatform {
 
     fn library(&self) -> Option<PathBuf> {
         self.inner.library()
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        self.inner.remarks()
+    }
+
+    fn gpus(&self) -> Option<Gpus> {
+        self.inner.gpus()
+    }
+
+    fn find_gpus(&self) -> Result<Option<Gpus>> {
+        self.inner.find_gpus()
     }
 
     fn custom_ops(&self) -> Vec<CustomOps> {

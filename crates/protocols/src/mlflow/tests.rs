@@ -17,11 +17,10 @@ fn model(inputs: &str, params: &str) -> MlflowModel {
 
 /// What the data of a request is for the model, or the error as the response has it.
 fn outcome(inputs: &str, format: BodyType, body: &str) -> String {
-    let model = if inputs.is_empty() {
-        MlflowModel { signature: ModelSignature::default(), ..model("[]", "[]") }
-    } else {
-        model(inputs, "[]")
-    };
+    let mut model = model(if inputs.is_empty() { ONE } else { inputs }, "[]");
+    if inputs.is_empty() {
+        model.signature = ModelSignature::default();
+    }
     let data = read(format, body.as_bytes(), &model)
         .and_then(|(payload, kind, _)| enforce(payload, model.signature.inputs.as_ref(), kind));
     match data {

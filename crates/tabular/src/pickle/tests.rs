@@ -225,7 +225,7 @@ fn errors_name_the_byte_and_the_opcode() {
         (b"\x8e\xff\xff\xff\xff\xff\xff\xff\xff.", Code::DataLoss, "opcode 0x8e"),
         (b"Pabc\n.", Code::Unimplemented, "outside of the file"),
         (b"BZh9", Code::Unimplemented, "bz2"),
-        (b"PK\x03\x04", Code::Unimplemented, "zip"),
+        (b"PK\x03\x04", Code::DataLoss, "zip"),
         (b"h\x05.", Code::DataLoss, "number 5"),
     ];
     for (bytes, code, says) in cases {
