@@ -11,7 +11,9 @@
 pub mod cli;
 pub mod config;
 pub mod platforms;
+mod progress;
 pub mod protocols;
+pub mod stores;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

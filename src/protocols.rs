@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::Config;
+use crate::stores;
 use tensorserve_core::engine::{Engine, RecordFormat};
 use tensorserve_core::metrics::Metrics;
 use tensorserve_core::repository::{NoFormats, Repository, VersionFiles};
@@ -62,8 +63,9 @@ pub fn engine(
     let files = files.unwrap_or_else(|| Arc::new(NoFormats) as Arc<dyn VersionFiles>);
     let records = protocols.iter().find_map(|protocol| protocol.record_format());
     let records = records.unwrap_or_else(|| Arc::new(NoFormats) as Arc<dyn RecordFormat>);
+    let stores = stores::built_in(config);
     let (core, metrics) = (config.engine(), Metrics::new(exporters));
-    let repository = Repository::start(&core, platforms, metrics.clone(), files, records)?;
+    let repository = Repository::start(&core, platforms, metrics.clone(), files, records, stores)?;
     Ok(Engine::new(&core, repository, metrics))
 }
 

@@ -18,6 +18,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("preprocessing", &["codec", "tensor"]),
     ("auth", &["os", "tensor"]),
     ("workers", &["os", "tensor"]),
+    ("store", &["archive", "tensor"]),
     ("platform", &["tensor"]),
     ("probe", &["os", "platform", "tensor"]),
     ("tensorflow", &["os", "platform", "proto", "tensor"]),

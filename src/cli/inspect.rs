@@ -9,6 +9,8 @@ use super::table::columns;
 use super::{example, http_client, print_line};
 use crate::config::{self, Config, Settings, environment::Environment};
 use crate::platforms;
+use crate::stores;
+use tensorserve_core::config::{is_store_url, model_path};
 use tensorserve_platform::{LoadOptions, Place, Platforms, names_version};
 use tensorserve_preprocessing as steps;
 use tensorserve_tensor::error::{Error, Result};
@@ -22,7 +24,7 @@ pub(super) fn run(
     platform: Option<&str>,
     environment: &Environment,
 ) -> Result<ExitCode> {
-    if target.starts_with("http://") || target.starts_with("https://") {
+    if is_server(target) {
         inspect_url(target, environment)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -33,19 +35,56 @@ pub(super) fn run(
     };
     let platforms = platforms::built_in(&config);
     let named = platform.map(config::platform).transpose().map_err(Error::invalid)?;
-    let folders = models_at(Path::new(target), &platforms, named)?;
+    let place = model_path(target);
+    let folders = match is_store_url(&place) {
+        true => models_in_store(&place, environment, &platforms, named)?,
+        false => models_at(&place, &platforms, named)?,
+    };
     for (index, (name, folder)) in folders.iter().enumerate() {
         if index > 0 {
             print_line("");
         }
         inspect_version(name, folder, &platforms, named, &options)?;
     }
-    if !platforms.is_model(Path::new(target), named) {
-        for file in platforms.model_files(Path::new(target), named) {
+    if !is_store_url(&place) && !platforms.is_model(&place, named) {
+        for file in platforms.model_files(&place, named) {
             print_line(&format!("\n{}: not served: it lies beside directories", file.display()));
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether `target` is the URL of a model on a server, and not of a model's file.
+fn is_server(target: &str) -> bool {
+    let rest = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
+    let Some((_, path)) = rest.map(|rest| rest.split_once('/').unwrap_or((rest, ""))) else {
+        return false;
+    };
+    let path = path.split(['?', '#']).next().unwrap_or(path);
+    path.contains("v1/models/") || !path.rsplit('/').next().is_some_and(|name| name.contains('.'))
+}
+
+/// The models at a location in a store, each with the local path of its newest version.
+#[cfg(feature = "stores")]
+fn models_in_store(
+    location: &Path,
+    environment: &Environment,
+    platforms: &Platforms,
+    named: Option<&str>,
+) -> Result<Vec<(String, PathBuf)>> {
+    stores::check(location)?;
+    let config = Config::new(Settings::of_environment(environment), environment)?;
+    stores::download_models(&config, location, |root| models_at(root, platforms, named))
+}
+
+#[cfg(not(feature = "stores"))]
+fn models_in_store(
+    location: &Path,
+    _environment: &Environment,
+    _platforms: &Platforms,
+    _named: Option<&str>,
+) -> Result<Vec<(String, PathBuf)>> {
+    stores::check(location).map(|()| Vec::new())
 }
 
 /// The models at `path`, each with its name: the path itself, its newest version, or the newest

@@ -18,7 +18,10 @@ use crate::Server;
 use crate::config::environment::Environment;
 use crate::config::{self, AuthConfig, Config, Mistakes, Settings, SourceConfig, vertex};
 use crate::platforms;
+use crate::progress::DownloadBar;
+use crate::stores;
 use tensorserve_auth as auth;
+use tensorserve_core::config::is_store_url;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector, VersionState};
 use tensorserve_os as os;
 use tensorserve_platform::{Gpus, Platforms};
@@ -117,6 +120,13 @@ fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<Strin
         names.extend(found.map(|platform| platform.name()));
         names.extend(named);
     }
+    if names.is_empty() && sources.iter().any(|source| is_store_url(&source.path)) {
+        // The platforms of models in stores are known only when these are listed.
+        // Their libraries are opened now: the process that load probes are forked from has them.
+        let described = platforms.iter().map(|platform| (platform, platform.describe()));
+        let bound = described.filter(|(platform, _)| platform.library().is_some());
+        return Ok(bound.filter_map(|(_, described)| described.ok()).collect());
+    }
     if names.is_empty() {
         let tensorflow = platforms.iter().find(|platform| platform.name() == "tensorflow");
         return Ok(match tensorflow.map(|platform| platform.describe()) {
@@ -169,6 +179,12 @@ fn check_sources(config: &Config, names_platform: bool, mistakes: &mut Mistakes)
     let platforms = platforms::built_in(config);
     for source in &config.repository.sources {
         let path = source.path.display();
+        if is_store_url(&source.path) {
+            if let Err(error) = stores::check(&source.path) {
+                mistakes.add(error.message());
+            }
+            continue;
+        }
         // A model of several files is named by the prefix of their names.
         let is_model = platforms.is_model(&source.path, source.model.platform);
         if source.name.is_none() && !source.path.exists() && !is_model {
@@ -321,7 +337,13 @@ impl Report {
     fn wait(&self) {
         let spinner = ProgressBar::new_spinner();
         let shown = std::io::stderr().is_terminal();
+        let bar = DownloadBar::new();
         self.engine.wait_until_started(|engine| {
+            let stores = engine.repository().stores().reports();
+            let total: u64 = stores.iter().map(|store| store.download_bytes).sum();
+            if bar.show(stores.iter().map(|store| store.downloaded_bytes).sum(), total) {
+                return;
+            }
             if !shown || self.start.elapsed() < SPINNER_DELAY {
                 return;
             }
@@ -335,6 +357,7 @@ impl Report {
             spinner.set_message(format!("loading {}", loading.join(", ")));
             spinner.tick();
         });
+        bar.clear();
         spinner.finish_and_clear();
     }
 

@@ -21,7 +21,7 @@ use super::{
 };
 #[cfg(feature = "tensorflow")]
 use super::{GpuConfig, TensorFlowConfig};
-use tensorserve_core::config::{OpPolicy, is_model_name};
+use tensorserve_core::config::{OpPolicy, is_model_name, model_path};
 use tensorserve_protocols::tfs::config::METRICS_PATH;
 use tensorserve_tensor::error::Result;
 
@@ -122,6 +122,8 @@ impl Check {
                 intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
             },
             probe: self.probe(server, environment, isolates),
+            #[cfg(feature = "stores")]
+            stores: self.stores(server, environment),
             workers: self.workers(server, environment, cores),
             require_gpu: server.require_gpu.unwrap_or(false),
             max_request_memory: self.max_request_memory(server.max_request_memory),
@@ -248,7 +250,11 @@ impl Check {
         let mut sources = Vec::new();
         let shared = self.model(&settings.each, &settings.batching);
         for path in &settings.paths {
-            sources.push(SourceConfig { path: path.clone(), name: None, model: shared.clone() });
+            sources.push(SourceConfig {
+                path: model_path(path),
+                name: None,
+                model: shared.clone(),
+            });
         }
         for model in &settings.models {
             sources.extend(self.source(model, settings));
@@ -284,7 +290,7 @@ impl Check {
         let mut checked = check.model(&each, &batching);
         checked.labels.clone_from(&model.labels);
         self.mistakes.extend(&check.mistakes);
-        Some(SourceConfig { path: model.path.clone()?, name, model: checked })
+        Some(SourceConfig { path: model_path(model.path.clone()?), name, model: checked })
     }
 
     fn no_duplicates(&mut self, sources: &[SourceConfig]) {

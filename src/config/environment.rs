@@ -79,6 +79,15 @@ impl Environment {
         home.parent().filter(|_| home.ends_with("bin"))
     }
 
+    /// The variables that are text and whose name is wanted.
+    #[cfg(feature = "stores")]
+    pub(super) fn text_of(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
+        let wanted = self.variables.iter().filter(|(name, _)| is_wanted(name));
+        let text =
+            |(name, value): (&String, &OsString)| Some((name.clone(), value.to_str()?.to_owned()));
+        wanted.filter_map(text).collect()
+    }
+
     /// An environment with these variables.
     #[cfg(test)]
     pub(crate) fn of(pairs: &[(&str, &str)]) -> Self {

@@ -174,7 +174,11 @@ fn set(model: &mut ModelSettings, name: &str, value: &Written) -> Result<(), Str
 }
 
 fn resolve(directory: &Path, path: &mut Option<PathBuf>) {
-    *path = path.take().map(|path| directory.join(path));
+    let is_local = |path: &PathBuf| !path.to_string_lossy().contains("://");
+    *path = path.take().map(|path| match is_local(&path) {
+        true => directory.join(path),
+        false => path,
+    });
 }
 
 #[cfg(test)]

@@ -248,6 +248,24 @@ settings! {
         /// Let that process use the GPUs [default: false]
         #[arg(value_name = "BOOL", help_heading = "Load probe")]
         load_probe_gpu: bool,
+        /// Directory for models from stores [default: ~/.cache/tensorserve/models]
+        #[arg(value_name = "PATH", help_heading = "Stores")]
+        model_cache_dir: PathBuf,
+        /// Maximum size of that directory; versions that are not in use are removed [default: 64GiB]
+        #[arg(value_name = "SIZE", help_heading = "Stores")]
+        model_cache_bytes: Bytes,
+        /// URL of an S3 server other than Amazon's, such as MinIO [default: AWS_ENDPOINT_URL]
+        #[arg(value_name = "URL", help_heading = "Stores")]
+        store_endpoint: String,
+        /// Region of S3 buckets [default: AWS_REGION, the profile's, or found out]
+        #[arg(value_name = "NAME", help_heading = "Stores")]
+        store_region: String,
+        /// Send no credentials: the buckets are public [default: false]
+        #[arg(value_name = "BOOL", help_heading = "Stores")]
+        store_anonymous: bool,
+        /// Allow http:// URLs of models on other machines [default: false]
+        #[arg(value_name = "BOOL", help_heading = "Stores")]
+        store_allow_http: bool,
         /// Log level: error, warn, info, debug or trace, also per module, such as
         /// info,tensorserve_core=debug [default: info]
         #[arg(value_name = "LEVEL")]

@@ -23,6 +23,8 @@ pub use tensorserve_protocols::vertex::VertexConfig;
 pub use tensorserve_server::config::{
     AdminAccess, Cors, GrpcConfig, HttpConfig, Pem, ServerConfig, ShutdownConfig, TlsConfig,
 };
+#[cfg(feature = "stores")]
+pub use tensorserve_store::StoreConfig;
 #[cfg(feature = "tensorflow")]
 pub use tensorserve_tensorflow::{GpuConfig, TensorFlowConfig};
 pub use tensorserve_workers::WorkersConfig;
@@ -39,6 +41,8 @@ mod processes;
 pub mod sagemaker;
 mod settings;
 pub mod simple;
+#[cfg(feature = "stores")]
+mod stores;
 mod tls;
 pub mod units;
 mod value;
@@ -73,6 +77,9 @@ pub struct Config {
     pub onnx: OnnxConfig,
     /// How versions are probed before they are loaded, and whether some models are isolated.
     pub probe: ProbeConfig,
+    /// Models in object stores and on web servers.
+    #[cfg(feature = "stores")]
+    pub stores: StoreConfig,
     /// Python processes that run models' handlers.
     pub workers: WorkersConfig,
     /// Do not start without a GPU that libtensorflow can use.

@@ -83,6 +83,10 @@ mod sources;
 mod spark;
 mod steps;
 mod stop;
+#[cfg(feature = "stores")]
+mod store_faults;
+#[cfg(feature = "stores")]
+mod stores;
 mod support;
 mod tfs_binary;
 mod tfs_cases;

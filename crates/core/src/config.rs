@@ -1,7 +1,7 @@
 //! The configuration of the core: models, their lifecycle and batching.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use tensorserve_platform::{OpPolicy, names_version};
@@ -72,12 +72,33 @@ pub struct RepositoryConfig {
 /// A directory or file with models.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceConfig {
-    /// A model, a directory of its versions or, without a name, a directory of such models.
+    /// A model, a directory of its versions or, without a name, a directory of such models: a local
+    /// path, or the URL of a store.
     pub path: PathBuf,
     /// The model's name; `None` for the name of the directory.
     pub name: Option<String>,
     /// Settings of its model or models.
     pub model: ModelConfig,
+}
+
+/// The schemes of stores.
+pub const STORE_SCHEMES: [&str; 8] =
+    ["s3://", "s3a://", "gs://", "gcs://", "az://", "azure://", "https://", "http://"];
+
+/// Whether `path` is the URL of a store, such as `s3://bucket/models`, and not a local path.
+#[must_use]
+pub fn is_store_url(path: &Path) -> bool {
+    let text = path.to_str().unwrap_or_default();
+    STORE_SCHEMES.iter().any(|scheme| text.starts_with(scheme))
+}
+
+/// The path that a user has written as the place of a model: `file:///models` is `/models`.
+#[must_use]
+pub fn model_path(written: impl Into<PathBuf>) -> PathBuf {
+    let written = written.into();
+    let local = written.to_str().and_then(|text| text.strip_prefix("file://"));
+    let local = local.map(|local| local.strip_prefix("localhost").unwrap_or(local));
+    local.filter(|local| local.starts_with('/')).map(PathBuf::from).unwrap_or(written)
 }
 
 /// Settings of a model.
@@ -371,4 +392,22 @@ impl Default for ModelConfig {
 #[must_use]
 pub fn is_model_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['/', ':'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_urls_are_paths_and_others_are_stores() {
+        let path = |written: &str| model_path(written).to_string_lossy().into_owned();
+        assert_eq!(path("file:///srv/models"), "/srv/models");
+        assert_eq!(path("file://localhost/srv"), "/srv");
+        assert_eq!(path("models/m"), "models/m");
+        assert_eq!(path("s3://b/m"), "s3://b/m");
+        // Another machine's file is none of ours.
+        assert_eq!(path("file://host/srv"), "file://host/srv");
+        assert!(is_store_url(Path::new("s3://b")) && is_store_url(Path::new("https://h/m.tgz")));
+        assert!(!is_store_url(Path::new("/srv/s3:/b")) && !is_store_url(Path::new("hdfs://b")));
+    }
 }

@@ -13,8 +13,8 @@ use self::seconds::Seconds;
 use crate::batch::BatchOutput;
 use crate::config::{EngineConfig, RepositoryConfig, SourceConfig};
 use crate::metrics::Metrics;
-use crate::repository::NoFormats;
 use crate::repository::Repository;
+use crate::repository::{NoFormats, NoStores};
 use tensorserve_os::machine;
 use tensorserve_platform::Platforms;
 use tensorserve_tensor::Tensor;
@@ -34,8 +34,8 @@ pub use crate::entry::{EntryPoint, Method};
 pub use crate::metrics::{HistoryPoint, InFlight, Rates, Tally};
 pub use crate::repository::{
     ChangeRequest, CustomOps, ExternalOp, Gpus, InputStyle, LifecycleEvent, LoadedModel,
-    ModelHandle, ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, Unresolved,
-    VersionSelector, VersionState, VersionStatus,
+    ModelHandle, ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, StoreReport,
+    Unresolved, VersionSelector, VersionState, VersionStatus,
 };
 pub use crate::request_log::{LoggedInference, LoggedRun, RecordFormat};
 
@@ -110,8 +110,14 @@ impl Engine {
         let config = EngineConfig::default();
         let (metrics, formats) = (Metrics::default(), Arc::new(NoFormats));
         let platforms = Platforms::new(Vec::new());
-        let repository =
-            Repository::start(&config, platforms, metrics.clone(), formats.clone(), formats)?;
+        let repository = Repository::start(
+            &config,
+            platforms,
+            metrics.clone(),
+            formats.clone(),
+            formats,
+            Arc::new(NoStores),
+        )?;
         Ok(Engine::new(&config, repository, metrics))
     }
 
@@ -323,6 +329,8 @@ impl Engine {
         // This also updates the readiness gauge.
         let _ = self.readiness();
         self.0.metrics.set_request_memory(&self.0.request_memory);
+        let stores = self.0.repository.stores();
+        self.0.metrics.set_stores(&stores.reports(), stores.cache_bytes());
         let text = self.0.metrics.encode();
         text.map_err(|e| Error::internal("the metrics could not be written").with_source(e))
     }

@@ -11,7 +11,9 @@ use crate::config::environment::Environment;
 use crate::config::sagemaker::{MODEL_DIR, MODELS_DIR, UNIVERSAL_CODE, Variables, code_folder};
 use crate::config::units::Bytes;
 use crate::config::{Config, MultiModelConfig, ServerSettings, Settings};
+use crate::stores;
 use tensorserve_archive as archive;
+use tensorserve_core::config::{is_store_url, model_path};
 use tensorserve_protocols::sagemaker::layout::{self, SavedModelBundle};
 use tensorserve_tensor::error::{Error, Result};
 
@@ -48,7 +50,9 @@ pub(super) fn start(
     if variables.multi_model {
         start.multi_model(&server, &variables, given, environment)?;
     } else {
-        start.models(&given.unwrap_or_else(|| MODEL_DIR.into()), pinned)?;
+        let root = model_path(given.unwrap_or_else(|| MODEL_DIR.into()));
+        let root = start.fetched(root)?;
+        start.models(&root, pinned)?;
     }
     if let Some(batching) = &variables.batching {
         let _ = writeln!(start.report, "batching config:\n\n{batching}\n");
@@ -70,6 +74,23 @@ impl Start {
         grpc.port = Some(if is_free { port } else { 0 });
         if !is_free {
             self.notes.push(format!("port {port} is in use: gRPC uses another port"));
+        }
+    }
+
+    /// The local directory of `root`, which may be in a store.
+    #[cfg(feature = "stores")]
+    fn fetched(&self, root: PathBuf) -> Result<PathBuf> {
+        match is_store_url(&root) {
+            true => stores::download(&self.config, &root),
+            false => Ok(root),
+        }
+    }
+
+    #[cfg(not(feature = "stores"))]
+    fn fetched(&self, root: PathBuf) -> Result<PathBuf> {
+        match is_store_url(&root) {
+            true => stores::check(&root).map(|()| root),
+            false => Ok(root),
         }
     }
 
@@ -118,8 +139,8 @@ impl Start {
         given: Option<PathBuf>,
         environment: &Environment,
     ) -> Result<()> {
-        let root = given.unwrap_or_else(|| MODELS_DIR.into());
-        if !root.is_dir() {
+        let root = model_path(given.unwrap_or_else(|| MODELS_DIR.into()));
+        if !is_store_url(&root) && !root.is_dir() {
             let root = root.display();
             self.notes.push(format!("{root} does not exist yet; models are loaded from it"));
         }

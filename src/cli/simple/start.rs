@@ -212,7 +212,7 @@ mod tests {
             (&["--model_platform=h2o"][..], "platform h2o is not built in"),
             (&["--model_platform=torch"], &unknown),
             (&["--model_base_path=hdfs:///models/m"], "is not a directory of this machine"),
-            (&["--model_base_path=s3://bucket/m"], "from s3:// and name the directory"),
+            (&["--model_base_path=swift://bucket/m"], "from swift:// and name the directory"),
             (&["--model_name=a/b"], "a name must not be empty or contain / or :"),
             (&["--session_config=[]"], "--session_config: \"[]\" is not a JSON object"),
             (&["--log_level=loud"], "--log_level: \"loud\" is not"),

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::session_of;
 use crate::config::units::List;
 use crate::config::{self, ModelConfig, Settings, SourceConfig, VersionPolicy};
-use tensorserve_core::config::is_model_name;
+use tensorserve_core::config::{is_model_name, is_store_url, model_path};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The default platform.
@@ -80,7 +80,9 @@ impl ListedModel {
         if let Err(why) = config::platform(platform) {
             return Some(format!("model {name}: {why}"));
         }
-        if let Some((scheme, _)) = base_path.split_once("://") {
+        let local = model_path(base_path.as_str());
+        let remote = local.to_str().filter(|_| !is_store_url(&local));
+        if let Some((scheme, _)) = remote.and_then(|path| path.split_once("://")) {
             return Some(format!(
                 "model {name}: {base_path} is not a directory of this machine; copy or mount it \
                  from {scheme}:// and name the directory"
@@ -93,7 +95,7 @@ impl ListedModel {
     #[must_use]
     pub fn source(&self, common: &ModelConfig, policy: VersionPolicy) -> SourceConfig {
         SourceConfig {
-            path: self.base_path.clone().into(),
+            path: model_path(self.base_path.as_str()),
             name: Some(self.name.clone()),
             model: ModelConfig {
                 platform: config::platform(&self.platform).ok(),

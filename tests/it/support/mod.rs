@@ -9,6 +9,8 @@ pub mod place;
 pub mod process;
 pub mod saved_model;
 pub mod server;
+#[cfg(feature = "stores")]
+pub mod store;
 
 use std::fs;
 use std::os::unix::fs::symlink;

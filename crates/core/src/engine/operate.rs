@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Instant, SystemTime};
 
 use super::{Engine, stopping};
-use crate::config::{RepositoryConfig, SourceConfig};
+use crate::config::{RepositoryConfig, SourceConfig, is_store_url};
 use crate::repository::ChangeRequest;
 use tensorserve_os::machine;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -78,8 +78,17 @@ impl Engine {
     /// # Errors
     /// The same.
     pub async fn load_for(&self, source: SourceConfig, deadline: Instant, by: &str) -> Result<()> {
+        self.0.repository.fetch_for(&source, deadline).await?;
         let outcome = self.0.repository.load_model(source, deadline, by).await;
         outcome.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Downloads everything at a location in a store, and returns its local directory or file.
+    ///
+    /// # Errors
+    /// What the store reports; [`Code::DeadlineExceeded`] at `deadline`.
+    pub async fn fetch_whole(&self, location: &Path, deadline: Instant) -> Result<PathBuf> {
+        self.0.repository.fetch_whole(location, deadline).await
     }
 
     /// Unloads a model like [`Engine::unload_model`], at the request of the user `by`.
@@ -104,7 +113,8 @@ impl Engine {
     }
 
     /// The source for a model directory that an operator names. It must be inside a directory that
-    /// the server may load models from, after links and `..` are resolved.
+    /// the server may load models from, after links and `..` are resolved, or below the URL of one
+    /// of its sources.
     ///
     /// # Errors
     /// [`Code::PermissionDenied`] for any other directory, whether or not it exists.
@@ -114,13 +124,19 @@ impl Engine {
                 "the path is not inside a directory that this server may load models from";
             Error::new(Code::PermissionDenied, message)
         };
+        let (named, model) = (Some(name.to_owned()), self.0.config.common.clone());
+        if is_store_url(path) {
+            let stores = self.0.repository.stores();
+            let is_allowed = self.0.roots.iter().any(|root| stores.is_within(path, root));
+            let source = SourceConfig { path: path.to_owned(), name: named, model };
+            return is_allowed.then_some(source).ok_or_else(refuse);
+        }
         let real = path.canonicalize().map_err(|_| refuse())?;
         let mut roots = self.0.roots.iter().filter_map(|root| root.canonicalize().ok());
         if !path.is_absolute() || !roots.any(|root| real.starts_with(root)) {
             return Err(refuse());
         }
-        let (name, model) = (Some(name.to_owned()), self.0.config.common.clone());
-        Ok(SourceConfig { path: real, name, model })
+        Ok(SourceConfig { path: real, name: named, model })
     }
 }
 

@@ -24,6 +24,7 @@ use self::exporter::Observers;
 use self::histogram::Histogram;
 use self::history::History;
 use self::request_memory::RequestMemory;
+use self::stores::StoreMetrics;
 use self::tally::{ROW_LIMITS, TIME_LIMITS};
 use self::version::SignatureCells;
 use crate::entry::EntryPoint;
@@ -36,11 +37,13 @@ mod exporter;
 mod histogram;
 mod history;
 mod request_memory;
+mod stores;
 mod tally;
 mod version;
 
 pub use self::exporter::{MetricsExporter, ModelObserver};
 pub use self::history::{HistoryPoint, Rates, ServerLoad, TimeSpan};
+pub use self::stores::StoreReport;
 pub use self::tally::Tally;
 pub use self::version::{QueueMetrics, SignatureMetrics, VersionMetrics, WarmUpTiming};
 
@@ -158,6 +161,7 @@ struct MetricsInner {
     resident: Gauge,
     cpu: Gauge<f64, AtomicU64>,
     request_memory: RequestMemory,
+    stores: StoreMetrics,
     /// How often a version is in memory: twice while it is loaded again from another source.
     versions: Mutex<HashMap<VersionLabels, usize>>,
     exporters: Vec<Arc<dyn MetricsExporter>>,
@@ -249,6 +253,7 @@ impl Metrics {
         r.register("cpu_seconds", "CPU time used by the process", cpu.clone());
         r.register("build_info", "Constant 1, with the version", build);
         let request_memory = RequestMemory::new(r);
+        let stores = StoreMetrics::new(r);
         let unknown_model = Observers::of(&exporters, |exporter| exporter.unknown_model());
         Metrics(Arc::new(MetricsInner {
             registry,
@@ -268,6 +273,7 @@ impl Metrics {
             resident,
             cpu,
             request_memory,
+            stores,
             versions: Mutex::default(),
             exporters,
             unknown_model,
@@ -378,6 +384,11 @@ impl Metrics {
     /// Sets the metrics of the memory of requests.
     pub(crate) fn set_request_memory(&self, budget: &MemoryBudget) {
         self.0.request_memory.set(budget);
+    }
+
+    /// Sets the metrics of the stores that models come from, and of their cache: its size and limit.
+    pub(crate) fn set_stores(&self, reports: &[StoreReport], cache: Option<(u64, u64)>) {
+        self.0.stores.set(reports, cache);
     }
 
     /// Sets whether the server is ready.

@@ -90,6 +90,7 @@ pub(super) fn start(shared: Arc<RepositoryShared>, sources: Vec<SourceConfig>) -
     let (sender, events) = unbounded();
     let sources = Sources::new(sources, shared.config.poll_interval);
     let threads = LoadThreads::new(Arc::clone(&shared), sender.clone());
+    let stores = Arc::clone(&shared.stores);
     let mut manager = LifecycleManager {
         shared,
         models: ModelEntries::new(),
@@ -106,6 +107,8 @@ pub(super) fn start(shared: Arc<RepositoryShared>, sources: Vec<SourceConfig>) -
     thread.spawn(move || manager.run()).map_err(|e| {
         Error::internal("the repository thread could not be started").with_source(e)
     })?;
+    let reports = sender.clone();
+    stores.on_change(Box::new(move || drop(reports.send(ManagerEvent::DiskResponds))));
     Ok(Control::new(sender))
 }
 

@@ -37,6 +37,7 @@ mod servable;
 mod source;
 mod state;
 mod step_threads;
+mod stores;
 mod version;
 
 use self::step_threads::StepThreads;
@@ -44,7 +45,9 @@ use self::step_threads::StepThreads;
 pub use self::journal::{LifecycleEvent, REQUEST};
 pub use self::servable::Servable;
 pub use self::state::{VersionState, VersionStatus};
+pub use self::stores::{FolderLease, ModelStores, NoStores, StoreFetch, StoreListing, StoreTree};
 pub use crate::batch::RunTiming;
+pub use crate::metrics::StoreReport;
 pub use tensorserve_platform::{
     CustomOps, ExternalOp, Gpus, InputStyle, OpRun, PlatformInfo, Profiled,
 };
@@ -199,6 +202,7 @@ struct RepositoryShared {
     batcher: Batcher,
     logs: RequestLogs,
     files: Arc<dyn VersionFiles>,
+    stores: Arc<dyn ModelStores>,
     workers: Workers,
     step_threads: StepThreads,
     /// The most bytes that one input of a request may have.
@@ -235,6 +239,7 @@ impl Repository {
         metrics: Metrics,
         files: Arc<dyn VersionFiles>,
         records: Arc<dyn RecordFormat>,
+        stores: Arc<dyn ModelStores>,
     ) -> Result<Self> {
         let batching = &config.batching;
         let shared = Arc::new(RepositoryShared {
@@ -244,6 +249,7 @@ impl Repository {
             metrics,
             batcher: Batcher::new(batching.threads, batching.inline_budget)?,
             files,
+            stores,
             workers: Workers::new(config.workers.clone()),
             step_threads: StepThreads::new(available_parallelism().map_or(1, NonZero::get)),
             max_tensor_bytes: config.max_tensor_bytes,
@@ -360,6 +366,12 @@ impl Repository {
     #[must_use]
     pub fn gpus(&self) -> Option<Gpus> {
         self.0.platforms.iter().find_map(|platform| platform.gpus())
+    }
+
+    /// The state of the stores that models come from.
+    #[must_use]
+    pub fn stores(&self) -> &dyn ModelStores {
+        &*self.0.stores
     }
 
     /// The models that [`Repository::load_model`] has loaded, sorted by name.

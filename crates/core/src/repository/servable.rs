@@ -8,6 +8,7 @@ use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
 use super::step_threads::StepThreads;
+use super::stores::FolderLease;
 use super::{ModelHandle, VersionFiles};
 use crate::batch::{
     BatchOutput, BatchQueue, BatchRunner, Batcher, SignatureTraits, WORTH_SPLITTING,
@@ -52,6 +53,8 @@ struct LoadedVersion {
     handlers: OnceLock<Arc<Handlers>>,
     folder: PathBuf,
     is_warmed: bool,
+    /// Keeps its files, if they come from a store: some are read after the load.
+    _lease: Option<FolderLease>,
 }
 
 /// Runs one signature of an executable, for its queue.
@@ -93,6 +96,8 @@ pub(super) struct VersionLoad<'a> {
     /// Threads within an operation that suited an earlier version.
     pub(super) threads: Option<usize>,
     pub(super) files: &'a dyn VersionFiles,
+    /// Keeps its files, if they come from a store.
+    pub(super) lease: Option<FolderLease>,
 }
 
 impl VersionLoad<'_> {
@@ -195,6 +200,7 @@ impl VersionLoad<'_> {
             handlers: OnceLock::new(),
             folder: self.folder.to_owned(),
             is_warmed: self.config.warm_up,
+            _lease: self.lease.clone(),
         };
         Ok(Arc::new(Servable { loaded: Arc::new(loaded), batching, queues }))
     }

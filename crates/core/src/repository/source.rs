@@ -8,7 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::config::{ModelConfig, SourceConfig};
+use super::policy;
+use crate::config::{ModelConfig, SourceConfig, VersionPolicy};
 use tensorserve_platform::{Place, Platforms, names_version};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -21,6 +22,24 @@ pub(super) struct DiscoveredModel {
     /// Directories of its versions.
     pub(super) versions: BTreeMap<i64, PathBuf>,
     pub(super) config: ModelConfig,
+}
+
+impl DiscoveredModel {
+    /// The versions to load of those that are there, if a request loads the model.
+    pub(super) fn requested_versions(&self) -> Result<BTreeSet<i64>> {
+        let there: BTreeSet<i64> = self.versions.keys().copied().collect();
+        let requested = policy::aspired(&there, &self.config.policy);
+        let (name, path) = (&self.name, self.source.display());
+        if let VersionPolicy::Specific(all) = &self.config.policy
+            && let Some(missing) = all.iter().find(|version| !there.contains(version))
+        {
+            return Err(Error::not_found(format!("model {name}: no version {missing} in {path}")));
+        }
+        if requested.is_empty() {
+            return Err(Error::not_found(format!("model {name}: no version in {path}")));
+        }
+        Ok(requested)
+    }
 }
 
 /// What one scan of a source found.

@@ -173,6 +173,23 @@ impl Version {
         }
     }
 
+    /// Its files are being fetched from a store; `what` says how far that is.
+    pub(super) fn is_fetched_later(&mut self, what: String) {
+        self.files = FileCheck::Pending;
+        // A failure is shown until there is something better.
+        if self.failure().is_none() {
+            self.set_state(VersionState::Found(what));
+        }
+    }
+
+    /// Its files could not be fetched from their store, which is tried again.
+    pub(super) fn fetch_failed(&mut self, error: Error) {
+        self.files = FileCheck::Pending;
+        if self.failure().is_none_or(|before| before.message() != error.message()) {
+            self.set_state(VersionState::Failed(error));
+        }
+    }
+
     /// Its files, which no longer change, have been checked; `None` if no platform recognises them.
     pub(super) fn checked(&mut self, completeness: Option<Completeness>) {
         let completeness = completeness.unwrap_or_else(|| {

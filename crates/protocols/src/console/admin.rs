@@ -1,6 +1,5 @@
 //! Changes by admins: models, labels, batching parameters and readiness.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
@@ -11,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::audit::cut;
 use super::{ConsoleState, LARGEST_BODY, no_model, reply, schema_of, text};
 use tensorserve_auth::Permission;
-use tensorserve_core::config::{BatchConfig, BatchMode, BatchParameters};
+use tensorserve_core::config::{BatchConfig, BatchMode, BatchParameters, model_path};
 use tensorserve_core::engine::{ChangeRequest, ModelState, REQUEST};
 use tensorserve_protocol::{
     JSON, Methods, PathParams, Reply, RequestHead, Route, RouteGroup, RoutedRequest, media_type,
@@ -181,7 +180,7 @@ impl ConsoleState {
                 Ok(())
             }
             AdminAction::Load(Some(path)) => {
-                let source = engine.source_at(model, Path::new(&path))?;
+                let source = engine.source_at(model, &model_path(path))?;
                 engine.load_for(source, Instant::now() + LOAD_TIME, by).await
             }
             AdminAction::Load(None) => {

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::{ConsoleClient, ConsoleState, add_read, reply, schema_of, text};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{
-    CustomOps, ExternalOp, Gpus, HistoryPoint, ModelHandle, ModelState, Rates, VersionState,
-    VersionStatus,
+    CustomOps, ExternalOp, Gpus, HistoryPoint, ModelHandle, ModelState, Rates, StoreReport,
+    VersionState, VersionStatus,
 };
 use tensorserve_protocol::{JSON, RouteGroup, bounded};
 
@@ -34,6 +34,41 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
 struct ConsoleStatus {
     server: ServerView,
     models: Vec<ModelView<VersionView>>,
+    /// The stores that models come from, by location.
+    stores: Vec<StoreView>,
+}
+
+/// The state of a location in a store, such as `s3://bucket/models`.
+#[derive(Serialize, JsonSchema)]
+struct StoreView {
+    location: String,
+    /// Why it could not be listed the last time.
+    error: Option<String>,
+    /// When it was last listed, in milliseconds since 1970.
+    listed_at: Option<u64>,
+    /// What is served was downloaded by an earlier process; the store has not responded yet.
+    offline: bool,
+    objects: usize,
+    /// Downloads under way.
+    downloads: usize,
+    downloaded_bytes: u64,
+    /// The bytes of these downloads in all.
+    download_bytes: u64,
+}
+
+impl StoreView {
+    fn new(report: StoreReport) -> Self {
+        StoreView {
+            location: report.location,
+            error: report.error,
+            listed_at: report.listed_at.map(millis),
+            offline: report.is_offline,
+            objects: report.objects,
+            downloads: report.downloads,
+            downloaded_bytes: report.downloaded_bytes,
+            download_bytes: report.download_bytes,
+        }
+    }
 }
 
 /// The schema of a status, with the client that [`beginning`] adds.
@@ -202,7 +237,12 @@ impl ConsoleState {
         let (models, rates) = (engine.repository().models(), engine.metrics().rates_of_versions());
         let server = self.server(&models);
         let view = |model: &ModelState| ModelView::new(model, &rates, |version, _| version);
-        let status = ConsoleStatus { server, models: models.iter().map(view).collect() };
+        let stores = engine.repository().stores().reports().into_iter();
+        let status = ConsoleStatus {
+            server,
+            models: models.iter().map(view).collect(),
+            stores: stores.map(StoreView::new).collect(),
+        };
         let text = text(&status);
         text.strip_prefix(BEGINNING).unwrap_or_default().to_owned()
     }

@@ -99,9 +99,16 @@ impl RequestedModels {
     /// Loads the model at `url`.
     async fn load(&self, name: &str, url: &str) -> Result<()> {
         let deadline = Instant::now() + self.0.config.load_timeout;
+        let fetched = match self.0.config.store_url(url)? {
+            Some(location) => Some(self.0.engine.fetch_whole(&location, deadline).await?),
+            None => None,
+        };
         let (models, of) = (self.clone(), (name.to_owned(), url.to_owned()));
         // Unpacking archives and searching directories is blocking work.
-        let looking = move || models.0.config.candidate(&of.0, &of.1);
+        let looking = move || match fetched {
+            Some(folder) => models.0.config.candidate_in(&of.0, &folder, None),
+            None => models.0.config.candidate(&of.0, &of.1),
+        };
         let looked = tokio::task::spawn_blocking(looking).await;
         let ModelCandidate { source, bytes, archive } = looked.map_err(|e| {
             Error::internal("the background thread that searches models failed").with_source(e)

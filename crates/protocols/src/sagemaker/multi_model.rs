@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::layout::{self, SavedModelBundle};
 use tensorserve_archive as archive;
-use tensorserve_core::config::{ModelConfig, SourceConfig};
+use tensorserve_core::config::{ModelConfig, SourceConfig, is_store_url};
 use tensorserve_tensor::error::{Error, Result};
 
 /// Where SageMaker puts the models of a multi-model endpoint.
@@ -87,7 +87,31 @@ impl MultiModelConfig {
             .map_err(|error| archive.describe(error))
     }
 
-    fn candidate_in(
+    /// The location that `url` names, if models are loaded from a store: below the root, or relative
+    /// to it.
+    ///
+    /// # Errors
+    /// If it is not below the root.
+    pub(super) fn store_url(&self, url: &str) -> Result<Option<PathBuf>> {
+        let root = self.root.to_string_lossy();
+        let root = root.trim_end_matches('/');
+        let is_store = is_store_url(&self.root);
+        if !is_store && !is_store_url(Path::new(url)) {
+            return Ok(None);
+        }
+        let below = url.strip_prefix(MODELS_DIR).unwrap_or(url);
+        let below = below.strip_prefix(root).filter(|rest| rest.starts_with('/')).unwrap_or(below);
+        let inside = below.trim_matches('/');
+        let leads_out = inside.split('/').any(|part| matches!(part, "" | "." | ".."));
+        if !is_store || inside.contains("://") || leads_out {
+            return Err(Error::not_found(format!(
+                "{url} is not below {root}, the place that models are loaded from"
+            )));
+        }
+        Ok(Some(PathBuf::from(format!("{root}/{inside}"))))
+    }
+
+    pub(super) fn candidate_in(
         &self,
         name: &str,
         folder: &Path,
@@ -104,6 +128,9 @@ impl MultiModelConfig {
     /// The path below the root with the name of the model, for a load on first use.
     #[must_use]
     pub fn place_of(&self, name: &str) -> Option<String> {
+        if is_store_url(&self.root) {
+            return Some(name.to_owned());
+        }
         let forms = [format!("{name}/model"), name.to_owned(), format!("{name}.tar.gz")];
         forms.into_iter().find(|form| self.root.join(form).exists())
     }
@@ -231,5 +258,30 @@ mod tests {
         let (_outer, config) = with_models(&["m/a/1/saved_model.pb", "m/b/1/saved_model.pb"]);
         let error = config.candidate("x", "m").expect_err("two");
         assert!(error.message().contains("several models: a, b"), "{error}");
+    }
+
+    #[test]
+    fn urls_of_a_store_are_below_the_root() {
+        let (_outer, mut config) = with_models(&[]);
+        assert_eq!(config.store_url("m").expect("local"), None);
+        assert!(config.store_url("s3://b/m").is_err(), "the root is a directory");
+        config.root = "s3://b/models/".into();
+        let found =
+            |url: &str| config.store_url(url).map(|found| found.map(|it| it.display().to_string()));
+        let want = Some("s3://b/models/m.tar.gz".to_owned());
+        for url in ["s3://b/models/m.tar.gz", "/opt/ml/models/m.tar.gz", "m.tar.gz"] {
+            assert_eq!(found(url).expect(url), want);
+        }
+        for url in [
+            "s3://b/other/m",
+            "s3://c/models/m",
+            "../m",
+            "s3://b/models",
+            "https://h/m",
+            "a//b",
+            "",
+        ] {
+            assert!(found(url).is_err(), "{url}");
+        }
     }
 }

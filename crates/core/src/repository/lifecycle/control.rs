@@ -20,7 +20,7 @@ pub(super) enum ManagerEvent {
     Loaded(VersionKey, Result<Arc<Servable>>, Duration),
     /// The memory of a version is released.
     Unloaded(VersionKey),
-    /// A path responds again.
+    /// A path responds again, or a store has something new.
     DiskResponds,
     /// Serve these sources instead of the present ones.
     SetSources(Vec<SourceConfig>, Completion),

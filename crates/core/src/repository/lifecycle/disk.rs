@@ -15,8 +15,10 @@ use crossbeam::channel::{Receiver, Sender, bounded};
 
 use super::control::ManagerEvent;
 use super::work::spawn;
-use crate::config::SourceConfig;
+use crate::config::{SourceConfig, is_store_url};
+use crate::repository::RepositoryShared;
 use crate::repository::source::{self, Discovery, no_response};
+use crate::repository::stores::{Scanned, discover_in_store};
 use tensorserve_platform::Platforms;
 use tensorserve_tensor::error::Result;
 
@@ -60,11 +62,7 @@ impl Disk {
     ///
     /// # Errors
     /// If its directory cannot be read, or does not respond.
-    pub(super) fn discover(
-        &self,
-        source: &SourceConfig,
-        platforms: &Platforms,
-    ) -> Result<Discovery> {
+    fn discover(&self, source: &SourceConfig, platforms: &Platforms) -> Result<Discovery> {
         let path = &source.path;
         if self.hangs(path) {
             return Err(no_response(path));
@@ -79,6 +77,19 @@ impl Disk {
             false => scan,
         };
         scan.outcome.recv_timeout(SLOW_SCAN).unwrap_or_else(|_| Err(no_response(path)))
+    }
+
+    /// The models and versions in a source, which may be in a store.
+    pub(super) fn discover_source(
+        &self,
+        source: &SourceConfig,
+        shared: &RepositoryShared,
+    ) -> Scanned {
+        let discover = |local: &SourceConfig| self.discover(local, &shared.platforms);
+        match is_store_url(&source.path) {
+            true => discover_in_store(source, &*shared.stores, discover),
+            false => discover(source).into(),
+        }
     }
 
     /// What `work` finds at `path`; `None` if that does not respond.

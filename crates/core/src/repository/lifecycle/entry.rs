@@ -118,6 +118,8 @@ impl ModelEntry {
         let aspired = policy::aspired(&there, &self.config.policy);
         for (number, folder) in found {
             match self.versions.get_mut(&number) {
+                // One in memory keeps the directory that it was loaded from.
+                Some(version) if version.is_in_memory() => {}
                 Some(version) => version.folder = folder,
                 // One that is not aspired, and never was, is of no interest.
                 None if !aspired.contains(&number) => {}

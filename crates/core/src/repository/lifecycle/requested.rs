@@ -3,7 +3,7 @@
 //! Their files are checked once, when they are requested, and their versions stay as they were
 //! loaded. Either every requested version becomes ready, or nothing of the model stays.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use super::control::Completion;
 use super::entry::{ModelEntry, Origin};
 use super::plan::LoadOutcome;
 use super::waiters::ReadyWaiter;
-use crate::config::{SourceConfig, VersionPolicy};
+use crate::config::SourceConfig;
+use crate::repository::VersionState;
 use crate::repository::source::{DiscoveredModel, Discovery, Fingerprint, no_response};
+use crate::repository::stores::Scanned;
 use crate::repository::version::{FileCheck, Version};
-use crate::repository::{VersionState, policy};
 use tensorserve_platform::{Completeness, Platforms};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -30,14 +31,21 @@ impl LifecycleManager {
 
     /// Adds the one model that `source` holds, with versions that are ready to be loaded.
     fn add_requested(&mut self, source: &SourceConfig, by: &Arc<str>) -> Result<&mut ModelEntry> {
-        let discovered = discover_one(self.disk.discover(source, &self.shared.platforms)?, source)?;
+        let discovery = match self.disk.discover_source(source, &self.shared) {
+            Scanned::Found(discovery) => discovery,
+            Scanned::Failed(error) => return Err(error),
+            Scanned::Pending(what) => {
+                return Err(Error::unavailable(format!("{}: {what}", source.path.display())));
+            }
+        };
+        let discovered = discover_one(discovery, source)?;
         let name: Arc<str> = discovered.name.as_str().into();
         if self.models.get(&name).is_some_and(ModelEntry::is_in_use) {
             let message = format!("model {name} already exists");
             return Err(Error::new(Code::AlreadyExists, message));
         }
         let mut versions = BTreeMap::new();
-        for number in requested_versions(&discovered)? {
+        for number in discovered.requested_versions()? {
             let folder = discovered.versions.get(&number).cloned().unwrap_or_default();
             let (platforms, named) = (self.shared.platforms.clone(), discovered.config.platform);
             let check = move |folder: &Path| check_files(folder, &platforms, named);
@@ -96,22 +104,6 @@ fn discover_one(mut discovery: Discovery, source: &SourceConfig) -> Result<Disco
             None => Err(Error::not_found(format!("{path} contains no model"))),
         },
     }
-}
-
-/// The versions to load of those that are there.
-fn requested_versions(discovered: &DiscoveredModel) -> Result<BTreeSet<i64>> {
-    let there: BTreeSet<i64> = discovered.versions.keys().copied().collect();
-    let requested = policy::aspired(&there, &discovered.config.policy);
-    let (name, path) = (&discovered.name, discovered.source.display());
-    if let VersionPolicy::Specific(all) = &discovered.config.policy
-        && let Some(missing) = all.iter().find(|version| !there.contains(version))
-    {
-        return Err(Error::not_found(format!("model {name}: no version {missing} in {path}")));
-    }
-    if requested.is_empty() {
-        return Err(Error::not_found(format!("model {name}: no version in {path}")));
-    }
-    Ok(requested)
 }
 
 /// Checks that all files of a version are there, and returns what they look like. Unlike a source, a

@@ -10,6 +10,7 @@ use super::disk::Disk;
 use super::reconcile::{CheckedFiles, FileStep, Reconciliation, next_file_step};
 use super::sources::SourceScan;
 use crate::repository::source::Fingerprint;
+use crate::repository::stores::StoreFetch;
 use crate::repository::version::{FileCheck, Version};
 use crate::repository::{RepositoryShared, VersionState};
 
@@ -19,8 +20,8 @@ const QUIET: Duration = Duration::from_secs(3);
 impl LifecycleManager {
     /// Scans all sources, and reconciles the entries with what is there.
     pub(super) fn scan_sources(&mut self) {
-        let platforms = &self.shared.platforms;
-        let mut scan = self.sources.scan(&self.disk, platforms, &self.models, &mut self.logged);
+        let shared = &self.shared;
+        let mut scan = self.sources.scan(&self.disk, shared, &self.models, &mut self.logged);
         let present = self.models.iter().filter(|(_, entry)| !entry.is_removed());
         let present = present.map(|(name, _)| Arc::clone(name));
         let names: BTreeSet<Arc<str>> = present.chain(scan.names()).collect();
@@ -93,6 +94,12 @@ fn check_files_of(
     shared: &RepositoryShared,
     disk: &Disk,
 ) {
+    let is_whole = match shared.stores.fetch(&version.folder) {
+        StoreFetch::Local => false,
+        StoreFetch::Whole => true,
+        StoreFetch::Pending(what) => return version.is_fetched_later(what),
+        StoreFetch::Failed(error) => return version.fetch_failed(error),
+    };
     let Some(seen) = disk.read(&version.folder, Fingerprint::of) else {
         return;
     };
@@ -105,7 +112,7 @@ fn check_files_of(
     let step = next_file_step(CheckedFiles {
         has_failed,
         have_changed,
-        are_quiet: seen.is_settled(QUIET),
+        are_quiet: is_whole || seen.is_settled(QUIET),
         retry_is_due: may_retry && Instant::now() >= version.retry_at,
     });
     match step {

@@ -10,11 +10,11 @@ use super::disk::Disk;
 use super::entry::ModelEntry;
 use super::reconcile::{Discovered, Reconciliation, ScannedModel, reconcile};
 use super::schedule::{LoggedOnce, ScanSchedule};
-use crate::config::SourceConfig;
+use crate::config::{SourceConfig, is_store_url};
+use crate::repository::RepositoryShared;
 use crate::repository::source::{DiscoveredModel, Discovery};
+use crate::repository::stores::Scanned;
 use crate::repository::version::Version;
-use tensorserve_platform::Platforms;
-use tensorserve_tensor::error::Result;
 
 /// The configured sources.
 pub(super) struct Sources {
@@ -105,13 +105,16 @@ impl Sources {
     pub(super) fn scan(
         &mut self,
         disk: &Disk,
-        platforms: &Platforms,
+        shared: &RepositoryShared,
         models: &ModelEntries,
         logged: &mut LoggedOnce,
     ) -> SourceScan {
         let mut scan = SourceScan::default();
+        let mut are_complete = true;
         for source in &self.configured {
-            let problem = scan.add_source(source, disk.discover(source, platforms), models, logged);
+            let scanned = disk.discover_source(source, shared);
+            are_complete &= !matches!(scanned, Scanned::Pending(_));
+            let problem = scan.add_source(source, scanned, models, logged);
             // A source whose models still serve has no problem.
             let problem = problem.filter(|_| !serves(models, &source.path));
             let path = source.path.display().to_string();
@@ -120,9 +123,10 @@ impl Sources {
                 None => self.problems.remove(&path),
             };
         }
-        self.has_been_scanned = true;
+        // Of a store that is listed for the first time, nothing is known yet.
+        self.has_been_scanned |= are_complete;
         if let Some(replacement) = &mut self.replacement {
-            replacement.is_scanned = true;
+            replacement.is_scanned |= are_complete;
         }
         scan
     }
@@ -131,8 +135,13 @@ impl Sources {
 /// Whether a version from below `path` serves.
 fn serves(models: &ModelEntries, path: &Path) -> bool {
     let configured = models.values().filter(|entry| entry.is_configured());
-    let serves = |version: &Version| version.is_ready() && version.folder.starts_with(path);
-    configured.into_iter().any(|entry| entry.versions.values().any(serves))
+    configured.into_iter().any(|entry| {
+        // Those from a store are loaded from the cache.
+        let is_from = |version: &Version| {
+            version.folder.starts_with(path) || (is_store_url(path) && entry.source == path)
+        };
+        entry.versions.values().any(|version| version.is_ready() && is_from(version))
+    })
 }
 
 impl SourceScan {
@@ -140,17 +149,24 @@ impl SourceScan {
     fn add_source(
         &mut self,
         source: &SourceConfig,
-        discovery: Result<Discovery>,
+        scanned: Scanned,
         models: &ModelEntries,
         logged: &mut LoggedOnce,
     ) -> Option<String> {
         let path = &source.path;
-        let discovery = match discovery {
-            Ok(discovery) => discovery,
-            Err(error) => {
-                match &source.name {
-                    Some(name) => drop(self.unreadable_models.insert(name.clone())),
-                    None => drop(self.unreadable_sources.insert(path.clone())),
+        let discovery = match scanned {
+            Scanned::Found(discovery) => discovery,
+            Scanned::Pending(what) => {
+                self.cannot_read(source);
+                return Some(what);
+            }
+            Scanned::Failed(error) => {
+                self.cannot_read(source);
+                if is_store_url(path) {
+                    // The stores log what is wrong with them, after their location.
+                    let location = format!("{}: ", path.display());
+                    let why = error.message().strip_prefix(&location);
+                    return Some(why.unwrap_or(error.message()).to_owned());
                 }
                 logged.warn(format!("{error}; versions loaded from it stay loaded"));
                 return Some(error.to_string());
@@ -181,6 +197,14 @@ impl SourceScan {
             }
         }
         is_empty.then(|| "no model found".to_owned())
+    }
+
+    /// Remembers that nothing is known about the models of a source.
+    fn cannot_read(&mut self, source: &SourceConfig) {
+        match &source.name {
+            Some(name) => drop(self.unreadable_models.insert(name.clone())),
+            None => drop(self.unreadable_sources.insert(source.path.clone())),
+        }
     }
 
     /// The names of the models that were found.

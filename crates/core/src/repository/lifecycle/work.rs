@@ -13,6 +13,7 @@ use super::control::ManagerEvent;
 use crate::config::ModelConfig;
 use crate::repository::RepositoryShared;
 use crate::repository::servable::{Servable, VersionLoad};
+use crate::repository::stores::{FolderLease, StoreFetch};
 use tensorserve_tensor::error::{Error, Result};
 
 /// Starts threads that load and unload, and counts them.
@@ -92,6 +93,7 @@ impl LoadJob {
     ) -> Result<Arc<Servable>> {
         let platform = shared.platforms.of_version(&self.folder, self.config.platform);
         let platform = platform.ok_or_else(|| Error::not_found("its files are no longer there"))?;
+        let lease = self.lease(shared)?;
         let load = VersionLoad {
             model: &self.key.model,
             version: self.key.version,
@@ -105,8 +107,23 @@ impl LoadJob {
             metrics: &shared.metrics,
             threads: self.threads,
             files: &*shared.files,
+            lease,
         };
         load.run(|| drop(reports.send(ManagerEvent::Warming(self.key.clone()))))
+    }
+}
+
+impl LoadJob {
+    /// Keeps the files of a version from a store in the cache.
+    fn lease(&self, shared: &RepositoryShared) -> Result<Option<FolderLease>> {
+        let lease = shared.stores.lease(&self.folder);
+        let is_local = matches!(shared.stores.fetch(&self.folder), StoreFetch::Local);
+        if lease.is_none() && !is_local {
+            return Err(Error::unavailable(
+                "its files were removed from the cache; they are fetched again",
+            ));
+        }
+        Ok(lease)
     }
 }
 

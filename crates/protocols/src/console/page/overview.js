@@ -47,17 +47,19 @@ function setTile(id, figure, unit, note) {
 }
 
 function header() {
-	const { server } = feed.status;
+	const { server, stores } = feed.status;
 	setText(byId("version"), server.version);
 	setText(byId("uptime"), `up ${duration(server.uptime_seconds)}`);
 	const pill = byId("ready");
 	pill.className = `pill ${server.ready ? "good" : "bad"}`;
 	setText(byId("ready-text"), server.ready ? "Ready" : "Not ready");
 	document.title = `${server.ready ? "" : "Not ready · "}tensorserve`;
-	const reasons = server.ready ? [] : server.reasons;
+	const failing = stores.flatMap(it => it.error ?? []);
+	const reasons = server.ready ? failing : server.reasons;
+	const title = server.ready ? "A store fails" : "The server is not ready";
 	const box = byId("reasons");
 	box.hidden = reasons.length === 0;
-	const content = reasons.join("\n");
+	const content = [title, ...reasons].join("\n");
 	if (box.dataset.shown === content) return;
 	box.dataset.shown = content;
 	replace(
@@ -65,7 +67,7 @@ function header() {
 		icon("alert"),
 		el(
 			"div",
-			el("strong", "The server is not ready"),
+			el("strong", title),
 			el(
 				"ul",
 				reasons.slice(0, 20).map(reason => el("li", reason)),
@@ -125,13 +127,14 @@ function lines() {
 
 /** What rarely changes: runtimes, ports, GPUs, custom operations. */
 function facts() {
-	const { server } = feed.status;
+	const { server, stores } = feed.status;
 	const list = [
 		...server.runtimes.map(runtime => ["Runtime", runtime]),
 		...server.gpus.map(gpu => ["GPU", gpu]),
 		...(server.gpus.length ? [] : [["GPU", gpuObstacle(server)]]),
 		["gRPC", server.grpc_port === null ? "off" : `port ${server.grpc_port}`],
 		["Access", server.auth ? "credentials required" : "no authentication"],
+		...stores.map(it => ["Store", it.location + (it.downloads ? " · downloading" : it.error ? " · fails" : "")]),
 	];
 	const content = JSON.stringify([list, server.custom_ops]);
 	const box = byId("facts");

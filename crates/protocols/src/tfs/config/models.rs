@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::text;
 use tensorserve_core::config::{
-    LogConfig, ModelConfig, SourceConfig, VersionPolicy, is_model_name,
+    LogConfig, ModelConfig, SourceConfig, VersionPolicy, is_model_name, is_store_url, model_path,
 };
 use tensorserve_proto::serving::file_system_storage_path_source_config::ServableVersionPolicy;
 use tensorserve_proto::serving::file_system_storage_path_source_config::servable_version_policy::PolicyChoice;
@@ -91,13 +91,15 @@ fn check(model: &Listed) -> Result<()> {
         let message = format!("model {name:?}: a name must not be empty or contain / or :");
         return Err(Error::invalid(message));
     }
-    if path.contains("://") {
+    let local = model_path(path.as_str());
+    if is_store_url(&local) {
+        // A store, which is reached when its models are discovered.
+    } else if local.to_string_lossy().contains("://") {
         let message = format!(
             "model {name}: {path} is not a directory of this machine; mount it and give its path"
         );
         return Err(Error::invalid(message));
-    }
-    if !path.starts_with('/') {
+    } else if !local.is_absolute() {
         return Err(Error::invalid(format!(
             "Expected model {name} to have an absolute path or URI; got base_path()={path}"
         )));
@@ -154,7 +156,7 @@ fn log(model: &Listed, common: &ModelConfig, notes: &mut Vec<String>) -> Result<
 
 fn source(model: &Listed, common: &ModelConfig, log: LogConfig) -> SourceConfig {
     SourceConfig {
-        path: model.base_path.clone().into(),
+        path: model_path(model.base_path.as_str()),
         name: Some(model.name.clone()),
         model: ModelConfig {
             policy: policy(model.model_version_policy.as_ref()),
@@ -245,9 +247,12 @@ mod tests {
         assert!(listed("config { name: 'm' base_path: '/m' model_type: TENSORFLOW }").is_ok());
         assert!(refused("config { name: 'a/b' base_path: '/m' }").contains("a/b"));
         assert!(
-            refused("config { name: 'm' base_path: 'gs://b/m' }")
+            refused("config { name: 'm' base_path: 'hdfs://b/m' }")
                 .contains("not a directory of this machine; mount it")
         );
+        let in_a_store = "config { name: 'm' base_path: 'gs://b/m' model_platform: 'tensorflow' }";
+        let list = listed(in_a_store).expect("valid").expect("a list");
+        assert_eq!(list.sources[0].path, Path::new("gs://b/m"));
         let logging = |text: &str| refused(&model(&format!("logging_config {{ {text} }}")));
         let text = logging("sampling_config { sampling_rate: 1.5 }");
         assert!(text.contains("sampling_rate must be from 0 to 1"), "{text}");

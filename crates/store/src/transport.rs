@@ -1,0 +1,183 @@
+//! HTTP for all stores: TLS with ring, time limits, and what responses say beside their content.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService,
+};
+use reqwest::header::HeaderMap;
+use reqwest::redirect::Policy;
+use rustls::RootCertStore;
+
+use tensorserve_tensor::error::{Error, Result};
+
+/// Time limit for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a store may send nothing in the middle of a response.
+const STALL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Redirects of a web server that are followed.
+const MAX_REDIRECTS: usize = 5;
+
+tokio::task_local! {
+    /// What the responses to the requests of this task have said.
+    pub(crate) static REMARKS: Arc<Mutex<Remarks>>;
+}
+
+/// What a store says beside the content of an object.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Remarks {
+    /// The status of the last response.
+    pub(crate) status: Option<u16>,
+    /// The region of the bucket.
+    pub(crate) region: Option<String>,
+    /// The MD5 of the whole object.
+    pub(crate) md5: Option<Vec<u8>>,
+}
+
+/// Runs a request, and returns what the responses have said beside its result.
+pub(crate) async fn with_remarks<F: Future>(request: F) -> (F::Output, Remarks) {
+    let remarks = Arc::<Mutex<Remarks>>::default();
+    let output = REMARKS.scope(Arc::clone(&remarks), request).await;
+    let remarks = remarks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    (output, remarks)
+}
+
+fn remark(status: u16, headers: &HeaderMap) {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let region = text("x-amz-bucket-region").map(str::to_owned);
+    let md5 = md5_of(text);
+    let _ = REMARKS.try_with(|remarks| {
+        let mut remarks = remarks.lock().unwrap_or_else(PoisonError::into_inner);
+        remarks.status = Some(status);
+        remarks.region = region.or(remarks.region.take());
+        remarks.md5 = md5.or(remarks.md5.take());
+    });
+}
+
+/// The MD5 of an object as Google (`x-goog-hash`), Azure (`x-ms-blob-content-md5`) and S3 (the ETag
+/// of an object in one part that is not encrypted with a key of the customer) give it.
+fn md5_of<'h>(text: impl Fn(&str) -> Option<&'h str>) -> Option<Vec<u8>> {
+    use base64::Engine;
+    let decode = |text: &str| base64::engine::general_purpose::STANDARD.decode(text).ok();
+    let google = text("x-goog-hash")
+        .and_then(|hashes| hashes.split(',').find_map(|hash| hash.trim().strip_prefix("md5=")));
+    if let Some(encoded) = google.or_else(|| text("x-ms-blob-content-md5")) {
+        return decode(encoded).filter(|md5| md5.len() == 16);
+    }
+    let is_s3 = text("x-amz-request-id").is_some();
+    let is_plain = text("x-amz-server-side-encryption").is_none_or(|kind| kind == "AES256")
+        && text("x-amz-server-side-encryption-customer-algorithm").is_none();
+    let etag = text("etag").map(|etag| etag.trim_matches('"'))?;
+    if !is_s3 || !is_plain || etag.len() != 32 {
+        return None;
+    }
+    let pairs = etag.as_bytes().chunks(2).map(std::str::from_utf8);
+    pairs.map(|pair| u8::from_str_radix(pair.ok()?, 16).ok()).collect()
+}
+
+/// An HTTP client. `redirects` follows those of a web server, to `https` only unless
+/// `plain_redirects` is set.
+pub(crate) fn client(redirects: bool, plain_redirects: bool) -> Result<reqwest::Client> {
+    let failed = |e: reqwest::Error| {
+        Error::internal("the HTTP client of the stores could not be created").with_source(e)
+    };
+    let policy = match redirects {
+        false => Policy::none(),
+        true => Policy::custom(move |attempt| {
+            if attempt.previous().len() > MAX_REDIRECTS {
+                return attempt.error("too many redirects");
+            }
+            match attempt.url().scheme() == "https" || plain_redirects {
+                true => attempt.follow(),
+                false => attempt.error("a redirect to a URL without TLS"),
+            }
+        }),
+    };
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls()?)
+        .redirect(policy)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(STALL_TIMEOUT)
+        .user_agent(concat!("tensorserve/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(failed)
+}
+
+/// TLS with ring and the system's certificates, or those that `SSL_CERT_FILE` names.
+fn tls() -> Result<rustls::ClientConfig> {
+    let failed = |e: rustls::Error| Error::internal("TLS cannot be set up").with_source(e);
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider);
+    let config = config.with_safe_default_protocol_versions().map_err(failed)?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Whether there are certificates to check servers with.
+pub(crate) fn has_certificates() -> bool {
+    !rustls_native_certs::load_native_certs().certs.is_empty()
+}
+
+/// Gives object stores their HTTP client.
+#[derive(Debug)]
+pub(crate) struct Transport(pub(crate) reqwest::Client);
+
+impl HttpConnector for Transport {
+    fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Transport(self.0.clone())))
+    }
+}
+
+#[async_trait]
+impl HttpService for Transport {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let response = self.0.call(request).await?;
+        remark(response.status().as_u16(), response.headers());
+        Ok(response)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reqwest::header::{HeaderName, HeaderValue};
+
+    fn md5(headers: &[(&'static str, &'static str)]) -> Option<Vec<u8>> {
+        let text = |name: &str| headers.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
+        md5_of(text)
+    }
+
+    #[test]
+    fn stores_give_the_md5_of_an_object_in_three_ways() {
+        let zero = Some(vec![0; 16]);
+        let encoded = "AAAAAAAAAAAAAAAAAAAAAA==";
+        assert_eq!(md5(&[("x-ms-blob-content-md5", encoded)]), zero);
+        assert_eq!(md5(&[("x-goog-hash", "crc32c=AAAAAA==, md5=AAAAAAAAAAAAAAAAAAAAAA==")]), zero);
+        let etag = ("etag", "\"00000000000000000000000000000000\"");
+        assert_eq!(md5(&[etag, ("x-amz-request-id", "1")]), zero);
+        // Not those of other servers, of several parts, or of objects encrypted with a key.
+        assert_eq!(md5(&[etag]), None);
+        let parts = ("etag", "\"00000000000000000000000000000000-2\"");
+        assert_eq!(md5(&[parts, ("x-amz-request-id", "1")]), None);
+        let kms = ("x-amz-server-side-encryption", "aws:kms");
+        assert_eq!(md5(&[etag, ("x-amz-request-id", "1"), kms]), None);
+        assert_eq!(md5(&[("x-ms-blob-content-md5", "no base64")]), None);
+    }
+
+    #[tokio::test]
+    async fn remarks_belong_to_the_request_that_caused_them() {
+        let mut headers = HeaderMap::new();
+        let region = HeaderName::from_static("x-amz-bucket-region");
+        headers.insert(region, HeaderValue::from_static("eu-west-1"));
+        remark(301, &headers);
+        let ((), remarks) = with_remarks(async { remark(301, &headers) }).await;
+        assert_eq!((remarks.status, remarks.region.as_deref()), (Some(301), Some("eu-west-1")));
+        assert_eq!(with_remarks(async {}).await.1.status, None);
+    }
+}

@@ -1,0 +1,73 @@
+//! Settings of models in object stores and on web servers.
+
+use tensorserve_store::{StoreConfig, is_variable};
+
+use super::check::Check;
+use super::environment::Environment;
+use super::groups::ServerSettings;
+use super::units::Bytes;
+
+/// The size of the cache by default.
+const CACHE_BYTES: usize = 64 << 30;
+
+impl Check {
+    /// How models in stores are reached and cached.
+    pub(super) fn stores(
+        &mut self,
+        server: &ServerSettings,
+        environment: &Environment,
+    ) -> StoreConfig {
+        let bytes = server.model_cache_bytes.map_or(CACHE_BYTES, |Bytes(size)| size);
+        let bytes = self.at_least_one("model_cache_bytes", Some(bytes), CACHE_BYTES);
+        let cache = server.model_cache_dir.clone();
+        let endpoint = server.store_endpoint.clone();
+        if let Some(url) = endpoint.as_deref().filter(|url| !is_http(url)) {
+            let why = "is not a URL; write, for example, http://127.0.0.1:9000";
+            self.wrong("store_endpoint", format!("{url:?} {why}"));
+        }
+        StoreConfig {
+            cache: cache.unwrap_or_else(|| environment.cache_directory().join("models")),
+            cache_bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+            endpoint,
+            region: server.store_region.clone(),
+            anonymous: server.store_anonymous.unwrap_or(false),
+            allow_http: server.store_allow_http.unwrap_or(false),
+            environment: environment.text_of(is_variable),
+        }
+    }
+}
+
+fn is_http(url: &str) -> bool {
+    url.starts_with("http://") || url.starts_with("https://")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Settings};
+    use super::*;
+
+    #[test]
+    fn settings_and_the_clouds_own_variables_reach_the_stores() {
+        let variables = [
+            ("XDG_CACHE_HOME", "/cache"),
+            ("AWS_REGION", "eu-west-1"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("OTHER", "x"),
+        ];
+        let mut settings = Settings::default();
+        settings.server.store_anonymous = Some(true);
+        let config = Config::new(settings, &Environment::of(&variables)).expect("valid").stores;
+        assert_eq!(config.cache, std::path::Path::new("/cache/tensorserve/models"));
+        assert!(config.anonymous && !config.allow_http && config.cache_bytes == 64 << 30);
+        let names: Vec<&str> = config.environment.keys().map(String::as_str).collect();
+        assert_eq!(names, ["AWS_REGION", "AWS_SECRET_ACCESS_KEY"]);
+        assert!(!format!("{config:?}").contains("secret"));
+
+        let mut settings = Settings::default();
+        settings.server.store_endpoint = Some("minio:9000".to_owned());
+        settings.server.model_cache_bytes = Some(Bytes(0));
+        let error = Config::new(settings, &Environment::default()).expect_err("wrong");
+        assert!(error.message().contains("store_endpoint: \"minio:9000\" is not a URL"), "{error}");
+        assert!(error.message().contains("model_cache_bytes"), "{error}");
+    }
+}
