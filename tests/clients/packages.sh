@@ -72,6 +72,12 @@ for folder; do
         find_missing_generated
         install_missing "The generated clients, which run in the languages they are written in,"
         ;;
+    stores)
+        missing=
+        need node nodejs
+        need npm npm
+        install_missing "The tests of stores, which run Azurite,"
+        ;;
     browser)
         find_missing_browser
         install_missing "The tests of the dashboard, which run in Chromium,"

@@ -3,9 +3,9 @@
 #
 # Without FOLDERs the variable CLIENTS selects them:
 #   core  the default: the clients that pip installs from PyPI; nothing is installed on the system
-#   all   also the generated clients and the dashboard in a browser. These need Debian packages,
-#         which packages.sh installs if this runs as root. And the Python wheel, which is built here
-#         with the profile of the tests
+#   all   also the generated clients, the dashboard in a browser, and models in stores. These need
+#         Debian packages, which packages.sh installs if this runs as root. And MLflow, and the Python
+#         wheel, which is built here with the profile of the tests
 #
 # Each folder has its own virtual environment below target/, with the packages of its
 # requirements.txt. They are created once, all in parallel.
@@ -19,8 +19,8 @@ export TENSORSERVE_LIB_DIR="${TENSORSERVE_LIB_DIR:-$root/lib}"
 if [ $# -eq 0 ]; then
     set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi
     case ${CLIENTS:-core} in
-    core) echo "CLIENTS=core: leaves out MLflow, the wheel, the generated clients and the browser; CLIENTS=all tests them" ;;
-    all) set -- "$@" mlflow_models wheel generated browser ;;
+    core) echo "CLIENTS=core: leaves out MLflow, the wheel, the generated clients, the browser and the stores; CLIENTS=all tests them" ;;
+    all) set -- "$@" mlflow_models wheel generated browser stores ;;
     *)
         echo "CLIENTS=$CLIENTS is not valid; use core or all" >&2
         exit 2
@@ -48,6 +48,11 @@ install() {
     # Without their dependencies, which would bring a second TensorFlow.
     [ "$1" != tensorflow_serving ] ||
         $pip install --no-deps tensorflow-serving-api==2.21.0 tensorflow-text==2.21.1
+    # Azurite comes from npm.
+    [ ! -e "$here/$1/package.json" ] || {
+        cp "$here/$1/package.json" "$place"
+        npm install --prefix "$place" --silent --no-fund --no-audit --no-package-lock
+    }
     cp "$requirements" "$place/installed.txt"
 }
 
