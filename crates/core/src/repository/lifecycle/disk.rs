@@ -150,8 +150,8 @@ impl Disk {
         let patience = lock(&self.state).slow.get(path).copied().unwrap_or(PATIENCE);
         let (state, reports, path) =
             (Arc::clone(&self.state), self.reports.clone(), path.to_owned());
+        let start = Instant::now();
         spawn("disk", move || {
-            let start = Instant::now();
             let found = work(&path);
             let mut state = lock(&state);
             if sender.send(found).is_ok() {
