@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use self::large::LargeThreads;
 use self::seconds::Seconds;
 use crate::batch::BatchOutput;
 use crate::config::{EngineConfig, RepositoryConfig, SourceConfig};
@@ -22,7 +21,7 @@ use tensorserve_tensor::budget::MemoryBudget;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod inference;
-mod large;
+pub mod large;
 mod operate;
 mod seconds;
 
@@ -64,7 +63,6 @@ struct EngineInner {
     config: RepositoryConfig,
     facts: ServerFacts,
     seconds: Arc<Seconds>,
-    large: LargeThreads,
 }
 
 /// The server's addresses for clients on its own machine.
@@ -98,7 +96,6 @@ impl Engine {
             config: config.repository.clone(),
             facts: ServerFacts::new(&config.repository),
             seconds: Arc::default(),
-            large: LargeThreads::default(),
         }))
     }
 

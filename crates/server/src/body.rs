@@ -11,6 +11,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use flate2::read::MultiGzDecoder;
 use futures_util::{FutureExt, StreamExt};
 
+use tensorserve_core::engine::large;
 use tensorserve_tensor::budget::{self, RequestBudget};
 use tensorserve_tensor::error::{Code, Error};
 
@@ -60,7 +61,7 @@ pub struct BodyLimits {
     pub time: Duration,
 }
 
-/// The rest of a body that becomes larger than this is decompressed on another thread.
+/// The rest of a body that becomes larger than this is decompressed on a thread for large requests.
 const INFLATE_IN_PLACE: usize = 256 << 10;
 
 /// The memory that a request will probably need besides its body, in bytes per byte of it: its
@@ -135,13 +136,11 @@ async fn inflated(body: Bytes, limit: usize, budget: &RequestBudget) -> Result<B
         return Ok(inflation.inflated.into());
     }
     let budget = budget.clone();
-    let inflating = actix_web::rt::task::spawn_blocking(move || {
+    let rest = move || {
         budget.enter(|| inflation.run(usize::MAX))?;
         Ok(inflation.inflated.into())
-    });
-    inflating.await.unwrap_or_else(|_| {
-        Err(BodyError::bad("the request body could not be decompressed".to_owned()))
-    })
+    };
+    large::run(rest).await?
 }
 
 /// The largest body that is received although its route ignores it: the connection then stays

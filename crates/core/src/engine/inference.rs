@@ -335,7 +335,7 @@ impl Engine {
         let logged = sampled.map(|sampled| sampled.with(&response));
         let answer =
             match large::is_large_response(response.runs.iter().flat_map(|run| &run.outputs)) {
-                true => Box::pin(self.0.large.run(move || encode(context, response))).await?,
+                true => Box::pin(large::run(move || encode(context, response))).await?,
                 false => encode(context, response),
             }?;
         if let Some(logged) = logged {
@@ -350,7 +350,7 @@ impl Engine {
     ) -> Result<(Named, Result<(InferRequest, C)>)> {
         let engine = self.clone();
         let decode = move || decoded(ResolverSource::Repository(engine.repository()), decode);
-        self.0.large.run(decode).await
+        large::run(decode).await
     }
 
     async fn run(

@@ -1,4 +1,4 @@
-//! Decoding and encoding of large requests, off the threads that serve connections.
+//! Work on large requests, off the threads that serve connections: decompression, decoding, encoding.
 //!
 //! Many connections share a thread. Work on a payload of 60 MB takes more than half a second, in which the
 //! others would wait; and only a thread that is free notices that a client has left. The work has as many
@@ -35,35 +35,30 @@ pub(super) fn is_large_response<'t>(outputs: impl Iterator<Item = &'t Tensor>) -
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads for large requests. They start with the first one.
-#[derive(Default)]
-pub(super) struct LargeThreads(OnceLock<Sender<Job>>);
+/// The threads for large requests, of all engines of the process. They start with the first request.
+static THREADS: OnceLock<Sender<Job>> = OnceLock::new();
 
-impl LargeThreads {
-    /// Does `work` within the budget of the request. If the result is no longer awaited because the
-    /// client has left, the work ends when it next looks at its budget.
-    ///
-    /// # Errors
-    /// [`Code::Internal`](tensorserve_tensor::error::Code::Internal) if no thread could be started.
-    pub(super) async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T> {
-        let budget = budget::current();
-        let (sender, done) = oneshot::channel();
-        let job = move || {
-            let work = AssertUnwindSafe(|| match &budget {
-                Some(budget) => budget.enter(work),
-                None => work(),
-            });
-            let _ = sender.send(catch_unwind(work));
-        };
-        let _ = self.0.get_or_init(start).send(Box::new(job));
-        match done.await {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(panic)) => resume_unwind(panic),
-            Err(_) => Err(Error::internal("a thread for a large request could not be started")),
-        }
+/// Does `work` on a thread for large requests, within the budget that this thread works for. If the
+/// result is no longer awaited because the client has left, the work ends when it next looks at its
+/// budget.
+///
+/// # Errors
+/// [`Code::Internal`](tensorserve_tensor::error::Code::Internal) if no thread could be started.
+pub async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let budget = budget::current();
+    let (sender, done) = oneshot::channel();
+    let job = move || {
+        let work = AssertUnwindSafe(|| match &budget {
+            Some(budget) => budget.enter(work),
+            None => work(),
+        });
+        let _ = sender.send(catch_unwind(work));
+    };
+    let _ = THREADS.get_or_init(start).send(Box::new(job));
+    match done.await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(panic)) => resume_unwind(panic),
+        Err(_) => Err(Error::internal("a thread for a large request could not be started")),
     }
 }
 
