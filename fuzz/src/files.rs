@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use tensorserve::config::environment::Environment;
 use tensorserve::config::{Config, Settings, simple};
@@ -64,24 +65,29 @@ fn read_steps(text: &[u8], signature: &Signature) -> Option<ProcessingSteps> {
     })
 }
 
-/// Image files. The first byte selects the step that decodes them.
-pub fn images(input: &[u8]) {
+/// The steps that decode images.
+static IMAGE_STEPS: LazyLock<Vec<ProcessingSteps>> = LazyLock::new(|| {
     const STEPS: [&str; 3] = [
         "height = 8\nwidth = 8",
         "channels = \"grey\"\nresize = \"bilinear_legacy\"\nheight = 5\nwidth = 9",
         "channels = \"bgr\"\nlayout = \"nchw\"\nresize = \"nearest\"\nheight = 7\nwidth = 3",
     ];
-    let Some((first, file)) = selected(input) else { return };
-    let text = format!(
-        "[[preprocess]]\nstep = \"image\"\nmax_pixels = 100_000\n{}\n",
-        STEPS[first % STEPS.len()]
-    );
     let any = [-1, -1, -1, -1];
     let signature = Signature::only(
         vec![TensorSpec::new("x", DType::Float, &any)],
         vec![TensorSpec::new("y", DType::Float, &any)],
     );
-    let steps = read_steps(text.as_bytes(), &signature).expect("valid steps");
+    let read = |step| {
+        let text = format!("[[preprocess]]\nstep = \"image\"\nmax_pixels = 100_000\n{step}\n");
+        read_steps(text.as_bytes(), &signature).expect("valid steps")
+    };
+    STEPS.into_iter().map(read).collect()
+});
+
+/// Image files. The first byte selects the step that decodes them.
+pub fn images(input: &[u8]) {
+    let Some((first, file)) = selected(input) else { return };
+    let steps = &IMAGE_STEPS[first % IMAGE_STEPS.len()];
     let mut strings = StringsBuilder::default();
     strings.push(file);
     let tensor = Tensor::from_strings(Shape::vector(1), strings).expect("a vector");
@@ -128,7 +134,10 @@ pub fn steps(input: &[u8]) {
 /// The configuration file of the server.
 pub fn settings(text: &[u8]) {
     with_file("server.toml", text, |path| {
-        let settings = Settings { config: Some(path.to_owned()), ..Settings::default() };
+        let mut settings = Settings { config: Some(path.to_owned()), ..Settings::default() };
+        // Named, so that they are not searched for: that reads a hundred directories.
+        settings.server.libtensorflow = Some(path.to_owned());
+        settings.server.libonnxruntime = Some(path.to_owned());
         let _ = Config::with_mistakes(settings.or_file(), &Environment::default());
     });
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use memchr::memmem;
 use tempfile::TempDir;
 use tensorserve_tensor::budget::MemoryBudget;
 
@@ -67,8 +68,7 @@ pub fn selected(input: &[u8]) -> Option<(usize, &[u8])> {
 
 /// Splits an input at the first `separator`; without one, all is before it.
 pub fn split<'i>(input: &'i [u8], separator: &[u8]) -> (&'i [u8], &'i [u8]) {
-    let at = input.windows(separator.len()).position(|window| window == separator);
-    match at {
+    match memmem::find(input, separator) {
         Some(at) => (&input[..at], &input[at + separator.len()..]),
         None => (input, &[]),
     }
