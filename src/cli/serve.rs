@@ -26,7 +26,7 @@ use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector, VersionState}
 use tensorserve_os as os;
 use tensorserve_platform::{Gpus, Platforms};
 use tensorserve_probe::probed;
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result};
 
 pub(super) fn run(
     settings: Settings,
@@ -106,8 +106,8 @@ pub(super) fn serve(
 }
 
 /// Descriptions of the runtimes that the models at `sources` need. A missing runtime is an error:
-/// without it every load would fail. While there are no models, TensorFlow is assumed; models of other
-/// platforms may come if it is missing.
+/// without it every load would fail. While there are no models, TensorFlow is assumed; if it is not
+/// installed, models of other platforms may come.
 fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<String>> {
     let mut names: Vec<&str> = Vec::new();
     for source in sources {
@@ -131,6 +131,7 @@ fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<Strin
         let tensorflow = platforms.iter().find(|platform| platform.name() == "tensorflow");
         return Ok(match tensorflow.map(|platform| platform.describe()) {
             Some(Ok(description)) => vec![description],
+            Some(Err(error)) if error.code() != Code::Unavailable => return Err(error),
             Some(Err(error)) => {
                 log::warn!("TensorFlow models cannot be loaded: {error}");
                 vec!["without libtensorflow".to_owned()]

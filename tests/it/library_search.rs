@@ -133,3 +133,18 @@ fn a_missing_library_is_told_with_each_way_to_install_it() {
         ways.iter().for_each(|way| assert!(line.contains(way), "{way} is not in: {line}"));
     }
 }
+
+#[test]
+fn what_is_named_must_load_even_while_there_are_no_models() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let (models, file) = (folder.path().join("models"), folder.path().join("ops.so"));
+    fs::create_dir(&models).expect("directory");
+    fs::write(&file, "not a library").expect("written");
+    for setting in ["--custom-op-paths", "--libtensorflow"] {
+        let mut command = tensorserve(&["serve", "--http-port", "0", "--grpc-port", "0", setting]);
+        let ended = ended(command.arg(&file).arg(&models));
+        assert_eq!(ended.status.code(), Some(1), "{setting}: {}", ended.stderr);
+        let mistake = format!("{} cannot be loaded", file.display());
+        assert!(ended.stderr.contains(&mistake), "{setting}: {}", ended.stderr);
+    }
+}

@@ -71,7 +71,8 @@ impl Library {
     /// Finds the library and opens it with `open`. Also returns its file.
     ///
     /// # Errors
-    /// As [`Library::find`]; if the library was not found, or cannot be opened.
+    /// As [`Library::find`]; if the library cannot be opened.
+    /// [`Code::Unavailable`](tensorserve_tensor::error::Code::Unavailable) if none was named.
     pub fn open<T, E: std::error::Error + Send + Sync + 'static>(
         &self,
         given: Option<&Path>,
@@ -88,7 +89,11 @@ impl Library {
                 Ok(opened) => Ok((opened, file)),
                 Err(e) => {
                     let message = format!("{} cannot be loaded: {e}", file.display());
-                    Err(Error::unavailable(message).with_source(e))
+                    let error = match given {
+                        Some(_) => Error::invalid(message),
+                        None => Error::unavailable(message),
+                    };
+                    Err(error.with_source(e))
                 }
             };
         }
@@ -110,7 +115,7 @@ impl Library {
             return Ok(absolute);
         }
         self.in_folder(&absolute).ok_or_else(|| {
-            Error::not_found(format!(
+            Error::invalid(format!(
                 "no {} at {} (looked for {})",
                 self.name,
                 path.display(),
