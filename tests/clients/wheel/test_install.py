@@ -10,9 +10,8 @@ import unittest
 import venv
 import zipfile
 
-from support import IRIS, MODELS, XGBOOST
+from support import IRIS, MODELS, WHEEL, XGBOOST
 
-WHEEL = os.environ["TENSORSERVE_WHEEL"]
 # Nothing of the user who runs the tests: no activated environment, no library, no setting.
 EMPTY = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull}
 

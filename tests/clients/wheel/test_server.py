@@ -238,11 +238,13 @@ class OwnerTest(unittest.TestCase):
     def test_ctrl_c_ends_the_owner_and_with_it_the_server(self):
         process, pid = self.owner("""
             try:
+                print("waiting", flush=True)
                 time.sleep(60)
             except KeyboardInterrupt:
                 # Not in the process group that the terminal interrupts.
                 print(server.client().is_ready(), flush=True)
         """)
+        self.assertEqual(process.stdout.readline(), "waiting\n")
         os.kill(process.pid, signal.SIGINT)
         self.assertEqual(process.stdout.readline(), "True\n")
         process.wait()
