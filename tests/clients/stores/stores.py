@@ -25,7 +25,9 @@ MODELS = [
     os.path.join(TESTDATA, "saved_model_half_plus_two_cpu/00000123"),
     os.path.join(TESTDATA, "saved_model_half_plus_three/00000123"),
 ]
-AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+AZURE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 
 
 def files_of(version):
@@ -100,7 +102,13 @@ class S3(Emulator):
         }
 
     def command(self):
-        return [os.path.join(sys.prefix, "bin/moto_server"), "-H", "127.0.0.1", "-p", str(self.port)]
+        return [
+            os.path.join(sys.prefix, "bin/moto_server"),
+            "-H",
+            "127.0.0.1",
+            "-p",
+            str(self.port),
+        ]
 
     def put(self, key, content):
         self.client.put_object(Bucket="bucket", Key=key, Body=content)
@@ -129,12 +137,22 @@ class Azure(Emulator):
             f"AccountKey={AZURE_KEY};BlobEndpoint={endpoint};"
         )
         self.env = {"AZURE_STORAGE_CONNECTION_STRING": text}
-        self.container = BlobServiceClient.from_connection_string(text).create_container("container")
+        self.container = BlobServiceClient.from_connection_string(text).create_container(
+            "container"
+        )
 
     def command(self):
         home = os.environ.get("CLIENTS_HOME", os.path.join(ROOT, "target/clients"))
         azurite = os.path.join(home, "stores/node_modules/.bin/azurite-blob")
-        return [azurite, "--silent", "--skipApiVersionCheck", "--location", self.folder, "--blobPort", str(self.port)]
+        return [
+            azurite,
+            "--silent",
+            "--skipApiVersionCheck",
+            "--location",
+            self.folder,
+            "--blobPort",
+            str(self.port),
+        ]
 
     def put(self, key, content):
         self.container.upload_blob(key, content, overwrite=True)
@@ -205,7 +223,10 @@ class Load:
             while not self.ends:
                 try:
                     answer = session.post(url, json={"instances": [1.0]}, timeout=30)
-                    is_good = answer.status_code == 200 and answer.json()["predictions"][0] in (2.5, 3.5)
+                    is_good = answer.status_code == 200 and answer.json()["predictions"][0] in (
+                        2.5,
+                        3.5,
+                    )
                 except requests.RequestException as error:
                     answer, is_good = error, False
                 with self.lock:
@@ -243,7 +264,9 @@ class Proxy:
                 return
             if fault == "refuse":
                 client.recv(65536)
-                client.sendall(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                client.sendall(
+                    b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                )
                 return
             try:
                 with socket.create_connection(("127.0.0.1", self.target)) as server:

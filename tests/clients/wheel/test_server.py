@@ -167,6 +167,8 @@ class OwnerTest(unittest.TestCase):
         script = f"""
             import os, signal, sys, threading, time
             import tensorserve
+            # A shell starts background jobs with Ctrl-C ignored.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             server = tensorserve.Server({XGBOOST!r}, **{FAST!r}).start()
             print(server.pid, flush=True)
         """
