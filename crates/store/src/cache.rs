@@ -15,7 +15,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::de::DeserializeOwned;
 
@@ -24,6 +25,11 @@ use tensorserve_tensor::error::{Code, Error, Result};
 
 /// A version that was used this recently is not removed: a process may be about to load it.
 const RECENT: Duration = Duration::from_secs(60);
+
+/// How long a lease waits for a writer of a whole unit, and how often it looks. A writer holds its lock for
+/// a moment after the unit is whole.
+const WRITER_PATIENCE: Duration = Duration::from_secs(2);
+const WRITER_POLL: Duration = Duration::from_millis(2);
 
 const UNITS: &str = "units";
 const LOCKS: &str = "locks";
@@ -133,8 +139,16 @@ impl Cache {
     }
 
     /// Keeps a unit from being removed for as long as the lease exists. `None` if it is not here.
+    /// Waits for a writer that has just made it whole, or is about to remove it.
     pub(crate) fn lease(&self, id: &str) -> Option<Lease> {
-        let file = self.locked(id, true)?;
+        let end = Instant::now() + WRITER_PATIENCE;
+        let file = loop {
+            match self.locked(id, true) {
+                Some(file) => break file,
+                None if !self.is_whole(id) || Instant::now() >= end => return None,
+                None => thread::sleep(WRITER_POLL),
+            }
+        };
         let now = SystemTime::now();
         let _ = file.set_modified(now);
         self.is_whole(id).then_some(Lease { _lock: file })
@@ -368,6 +382,19 @@ mod tests {
         lock.set_modified(SystemTime::now() - 2 * RECENT).expect("set");
         cache.make_room("c", 90_000).expect("a makes room");
         assert!(!cache.is_whole("a") && cache.whole_units().is_empty());
+    }
+
+    #[test]
+    fn a_lease_waits_for_the_writer_of_a_whole_unit() {
+        let (_folder, cache) = with_units(1000, &[("a", 10)]);
+        let writer = cache.write_lock("a").expect("free");
+        thread::scope(|scope| {
+            let lease = scope.spawn(|| cache.lease("a").is_some());
+            thread::sleep(Duration::from_millis(50));
+            assert!(!lease.is_finished());
+            drop(writer);
+            assert!(lease.join().expect("no panic"));
+        });
     }
 
     #[test]
