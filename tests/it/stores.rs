@@ -528,6 +528,19 @@ fn sagemakers_container_serves_an_archive_of_a_store() {
 }
 
 #[test]
+fn vertex_ais_container_serves_a_model_of_a_store() {
+    let store = StoreServer::start();
+    store.put_folder("artifacts", &data("sagemaker/mme/half_plus_two/00000123"));
+    let cache = tempfile::tempdir().expect("a directory");
+    let mut command = command(&store, cache.path(), &["container"]);
+    command.env("AIP_STORAGE_URI", "s3://b/artifacts").env("AIP_HTTP_PORT", "0");
+    command.env("TENSORSERVE_GRPC_PORT", "0");
+    let process = Process::start(command);
+    let answer = client::post(process.address, "/predict", r#"{"instances": [1.0]}"#);
+    assert_eq!(answer.json()["predictions"], json!([2.5]), "{}", answer.text());
+}
+
+#[test]
 fn a_long_download_shows_how_far_it_is() {
     let store = StoreServer::start();
     put(&store, "models/m/1", &Model::constant(1.0));
