@@ -24,7 +24,7 @@ import sys, time
 import tensorserve
 models, image = sys.argv[1:]
 start = time.monotonic()
-with tensorserve.Server(models) as server, open(image, "rb") as file:
+with tensorserve.Server(models, version_policy="all") as server, open(image, "rb") as file:
     ready = time.monotonic() - start
     predict = server.client().predict
     assert predict("half_plus_two", [1.0, 2.0, 5.0]) == [2.5, 3.0, 4.5]
