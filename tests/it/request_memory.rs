@@ -23,6 +23,8 @@ const NPY: (&str, &str) = ("Content-Type", "application/x-npy");
 
 /// Much longer than a refusal takes on a busy machine, much shorter than the work that is refused.
 const SOON: Duration = Duration::from_secs(5);
+/// What a busy machine may take for what takes milliseconds.
+const BUSY: Duration = Duration::from_secs(30);
 
 fn serve(change: impl FnOnce(&mut Settings)) -> TestServer {
     TestServer::with(&project("models/half_plus_two"), change)
@@ -170,7 +172,7 @@ fn slow_request(address: SocketAddr) -> Client {
     slow.send(&vec![b' '; 3 << 20]).expect("sent");
     let start = Instant::now();
     while metric(address, "tensorserve_request_memory_bytes") < f64::from(3 << 20) {
-        assert!(start.elapsed() < SOON, "the body is not accounted for");
+        assert!(start.elapsed() < BUSY, "the body is not accounted for");
         std::thread::sleep(Duration::from_millis(10));
     }
     slow
@@ -196,7 +198,7 @@ fn a_body_that_does_not_fit_is_refused_before_it_is_received() {
     let body = format!(r#"{{"inputs": [{}1]}}"#, "1,".repeat(200_000));
     let start = Instant::now();
     while server.post(PREDICT, &body).status != 200 {
-        assert!(start.elapsed() < SOON, "the memory did not return");
+        assert!(start.elapsed() < BUSY, "the memory did not return");
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(silent);
@@ -216,13 +218,13 @@ fn memory_in_use_makes_others_wait_but_not_small_requests() {
     drop(slow);
     let start = Instant::now();
     while server.post(PREDICT, &body).status != 200 {
-        assert!(start.elapsed() < SOON, "the memory did not return");
+        assert!(start.elapsed() < BUSY, "the memory did not return");
         std::thread::sleep(Duration::from_millis(20));
     }
     let start = Instant::now();
     // The request for the metrics itself holds a little.
     while metric(server.address, "tensorserve_request_memory_bytes") > f64::from(64 << 10) {
-        assert!(start.elapsed() < SOON, "a response that was sent still holds memory");
+        assert!(start.elapsed() < BUSY, "a response that was sent still holds memory");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -259,10 +261,10 @@ fn probes_are_answered_while_all_memory_is_in_use() {
         Process::serve(&project("models/half_plus_two"), &["--max-request-memory", "1MiB"]);
     let caller = Caller::connect(process.grpc()).expect("connects");
     let check = || caller.call("/grpc.health.v1.Health/Check", Vec::new());
-    // Each holds what every request gets at its start.
+    // Each holds what every request gets at its start. There is room for 64: some are refused.
     let head = format!("POST {PREDICT} HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n");
     let mut waiting = Vec::new();
-    for _ in 0..64 {
+    for _ in 0..72 {
         let mut client = Client::connect(process.address).expect("connected");
         client.send(head.as_bytes()).expect("sent");
         waiting.push(client);
@@ -270,7 +272,7 @@ fn probes_are_answered_while_all_memory_is_in_use() {
     let start = Instant::now();
     let is_refused = || post(process.address, PREDICT, r#"{"inputs": [1]}"#).status == 503;
     while !is_refused() {
-        assert!(start.elapsed() < SOON, "no request is refused");
+        assert!(start.elapsed() < BUSY, "no request is refused");
     }
     assert_eq!(get(process.address, "/healthz").status, 200);
     check().expect("serving");

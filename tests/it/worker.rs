@@ -118,7 +118,8 @@ impl Drop for Place {
         self.handlers = None;
         self.workers.stop(Duration::from_secs(2));
         if !std::thread::panicking() {
-            assert_eq!(self.processes(), [0; 0], "processes remain");
+            // On a busy machine a process that was killed takes a moment to end.
+            self.wait_until("the end of all processes", |place| place.processes().is_empty());
         }
     }
 }
