@@ -401,7 +401,7 @@ fn a_body_that_is_not_used_is_not_read() {
             client.send(head.as_bytes()).expect("sent");
             let answer = client.answer("GET").unwrap_or_else(|e| panic!("{path}, {length}: {e}"));
             assert_eq!(answer.status, 200, "{path}, {length}: {}", answer.text());
-            assert!(start.elapsed() < Duration::from_secs(1), "{path}, {length}");
+            assert!(start.elapsed() < Duration::from_secs(10), "{path}, {length}");
         }
         // Nor is this one decompressed.
         let answer = request(server.address, "GET", path, &[GZIP], "not gzip");

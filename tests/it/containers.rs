@@ -7,6 +7,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::AtomicU16;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,9 +44,16 @@ fn container(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     command
 }
 
+/// A port that is free, and that the system does not give to other sockets meanwhile: below those that
+/// it chooses itself.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
+    static NEXT: AtomicU16 = AtomicU16::new(11_000);
+    loop {
+        let port = NEXT.fetch_add(1, Relaxed);
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Free ports in place of those of TensorFlow Serving's image, which other programs may use.
@@ -210,12 +219,12 @@ fn vertex_gets_predictions_at_the_routes_that_it_names() {
 
 #[test]
 fn vertex_gets_no_predictions_while_the_server_stops() {
-    let (mut process, _root) = vertex("m", &[("TENSORSERVE_SHUTDOWN_DELAY", "2s")]);
+    let (mut process, _root) = vertex("m", &[("TENSORSERVE_SHUTDOWN_DELAY", "4s")]);
     assert_eq!(get(process.address, HEALTH).status, 200);
     process.signal("TERM");
     let start = Instant::now();
     while get(process.address, HEALTH).status != 503 {
-        assert!(start.elapsed() < Duration::from_millis(1500), "reported ready");
+        assert!(start.elapsed() < Duration::from_millis(3500), "reported ready");
         thread::sleep(Duration::from_millis(20));
     }
     predicts(&process, PREDICT);

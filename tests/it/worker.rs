@@ -364,7 +364,7 @@ fn a_process_that_ends_fails_its_own_request_only() {
         let logged = format!("{error}; {cause}");
         assert!(logged.contains(says), "{what}: {logged}");
         assert!(!error.contains("about to") && !error.contains('/'), "{what}: {error}");
-        assert!(start.elapsed() < Duration::from_secs(2), "{what}: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(10), "{what}: {:?}", start.elapsed());
         // The other process still serves.
         assert_eq!(place.says("echo"), "echo", "after {what}");
         place.wait_until("a new process", |place| {
