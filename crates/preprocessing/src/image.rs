@@ -4,6 +4,7 @@
 //! allocated for more than are allowed.
 
 use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use png::{BitDepth, ColorType, Transformations};
 use zune_jpeg::JpegDecoder;
@@ -206,10 +207,8 @@ fn size_of_image(file: &[u8]) -> Option<(usize, usize)> {
             Some((width, usize::try_from(u32::from_be_bytes(*height)).ok()?))
         }
         ImageFormat::Jpeg => {
-            let mut decoder = jpeg_decoder(file, ColorSpace::RGB);
-            decoder.decode_headers().ok()?;
-            let info = decoder.info()?;
-            Some((usize::from(info.width), usize::from(info.height)))
+            let (width, height, _) = jpeg_header(file).ok()?;
+            Some((width, height))
         }
     }
 }
@@ -339,20 +338,33 @@ fn invalid_jpeg(error: impl std::fmt::Debug) -> String {
     format!("is not a valid JPEG: {error:?}")
 }
 
+/// Calls the decoder, which panics on some damaged files: see
+/// <https://github.com/etemesi254/zune-image/issues/361>. It has no state that others use.
+fn guarded<T>(decode: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let damaged = |_| Err("is not a valid JPEG: its parts do not fit together".to_owned());
+    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(damaged)
+}
+
+/// The width, the height and the colors of a file.
+fn jpeg_header(file: &[u8]) -> Result<(usize, usize, Option<ColorSpace>), String> {
+    guarded(|| {
+        let mut decoder = jpeg_decoder(file, ColorSpace::RGB);
+        decoder.decode_headers().map_err(invalid_jpeg)?;
+        let info = decoder.info().ok_or_else(|| "is a JPEG without a header".to_owned())?;
+        Ok((usize::from(info.width), usize::from(info.height), decoder.input_colorspace()))
+    })
+}
+
 fn decode_jpeg(file: &[u8], grey: bool, max_pixels: usize) -> Result<Pixels, ImageError> {
-    let mut decoder = jpeg_decoder(file, ColorSpace::RGB);
-    decoder.decode_headers().map_err(invalid_jpeg)?;
-    let info = decoder.info().ok_or_else(|| "is a JPEG without a header".to_owned())?;
-    let (width, height) = (usize::from(info.width), usize::from(info.height));
+    let (width, height, colors) = jpeg_header(file)?;
     check_size(width, height, max_pixels)?;
     // Grey is the luma channel of the file, unless it stores other colors.
-    let is_luma = match decoder.input_colorspace() {
+    let is_luma = match colors {
         Some(ColorSpace::Luma) => true,
         Some(ColorSpace::YCbCr) => grey,
         _ => false,
     };
     let (out, channels) = if is_luma { (ColorSpace::Luma, 1) } else { (ColorSpace::RGB, 3) };
-    let mut decoder = jpeg_decoder(file, out);
-    let bytes = decoder.decode().map_err(invalid_jpeg)?;
+    let bytes = guarded(|| jpeg_decoder(file, out).decode().map_err(invalid_jpeg))?;
     Ok(Pixels { height, width, channels, bytes })
 }

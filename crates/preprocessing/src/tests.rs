@@ -18,6 +18,8 @@ use tensorserve_tensor::{
 };
 
 const CASES: &str = include_str!("../../../tests/cases/steps.json");
+const FOUND_BY_FUZZING: &[u8] =
+    include_bytes!("../../../fuzz/corpus/images/19d1e2b6c633b2863bb287e944d4e3c28c817b8c");
 
 fn cases(name: &str) -> Vec<Value> {
     let all: Value = serde_json::from_str(CASES).expect("JSON");
@@ -406,6 +408,8 @@ fn what_is_no_image_is_told_with_its_place() {
         (&png[..40], "is not a valid PNG"),
         (&png[..png.len() - 30], "is not a valid PNG"),
         (&jpeg[..30], "is not a valid JPEG"),
+        // The decoder panics.
+        (&FOUND_BY_FUZZING[1..], "is not a valid JPEG: its parts do not fit together"),
     ] {
         let error = refused(&[&png, &jpeg, bad]);
         assert!(error.starts_with("input \"photo\", element 2: "), "{error}");
