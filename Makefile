@@ -72,10 +72,7 @@ rust-test: lib
 
 # Tests the server with one platform: code that needs another one by mistake fails here.
 tensorflow-alone: lib
-	$(CARGO) test --locked --no-default-features --features tensorflow --lib
-	@# Of the servers, what depends on the platforms, and TensorFlow's own; `test` has run the others.
-	$(CARGO) test --locked --no-default-features --features tensorflow --test it -- \
-		cli:: library_search:: load_probe:: simple_cases:: simple_front:: tfs_cases:: warm_up::
+	$(CARGO) test --locked --no-default-features --features tensorflow $(ARGS)
 
 # Runs real clients against the server. CLIENTS selects them, as described above.
 client-test: lib
