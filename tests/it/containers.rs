@@ -2,13 +2,10 @@
 //! AI, Cloud Run; and the files in `examples/containers`.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::AtomicU16;
-use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +15,7 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::support::client::{get, post, request};
 use crate::support::process::{Process, ended, tensorserve};
-use crate::support::{copy, data, link, project};
+use crate::support::{copy, data, free_ports, link, project};
 
 const HALF_PLUS_TWO: &str = "tensorflow-serving/upstream/testdata/saved_model_half_plus_two_cpu";
 
@@ -44,21 +41,9 @@ fn container(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// A port that is free, and that the system does not give to other sockets meanwhile: below those that
-/// it chooses itself.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(11_000);
-    loop {
-        let port = NEXT.fetch_add(1, Relaxed);
-        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
-            return port;
-        }
-    }
-}
-
 /// Free ports in place of those of TensorFlow Serving's image, which other programs may use.
 fn other_ports() -> [String; 2] {
-    [format!("--port={}", free_port()), format!("--rest_api_port={}", free_port())]
+    [format!("--port={}", free_ports(1)), format!("--rest_api_port={}", free_ports(1))]
 }
 
 /// A directory of models with half_plus_two under each of these names.
@@ -141,7 +126,7 @@ fn commands_of_the_image_are_tensorserves() {
     let ours = format!("tensorserve {}\n", env!("CARGO_PKG_VERSION"));
     assert!(version.stdout.starts_with(&ours), "{}", version.stdout);
     let root = models(&["m"]);
-    let port = free_port().to_string();
+    let port = free_ports(1).to_string();
     let command = container(&["serve", text(root.path()), "--grpc-port", "0"], &[("PORT", &port)]);
     let process = Process::start(command);
     assert_eq!(process.address.port().to_string(), port);
@@ -165,7 +150,7 @@ fn help_states_the_rules() {
 fn vertex(name: &str, more: &[(&str, &str)]) -> (Process, TempDir) {
     // Copied, because a model has the name of its directory and not of a link to that.
     let root = models(&[]);
-    let port = free_port().to_string();
+    let port = free_ports(1).to_string();
     let storage = root.path().join(name);
     copy(&data(HALF_PLUS_TWO), &storage);
     let variables = [
@@ -349,7 +334,7 @@ fn the_services_of_clouds_start() {
     let mount = container_of_cloud_run["volumeMounts"][0]["mountPath"].as_str().expect("a path");
     let arguments = changed(&words(&container_of_cloud_run["args"]), &[(mount, text(root.path()))]);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let port = free_port().to_string();
+    let port = free_ports(1).to_string();
     let variables = [("PORT", port.as_str()), ("K_SERVICE", "s"), ("TENSORSERVE_GRPC_PORT", "0")];
     let process = Process::start(container(&arguments, &variables));
     assert_eq!(process.address.port().to_string(), port);

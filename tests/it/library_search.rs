@@ -67,7 +67,7 @@ fn libraries_in_the_working_directory_are_not_opened() {
     assert!(relative.stderr.contains(mistake), "{}", relative.stderr);
     // That the files are opened where they are found, so that the checks above can fail.
     let named = ended(version_in(folder.path()).env("TENSORSERVE_LIB_DIR", folder.path()));
-    let platforms = 1 + if cfg!(feature = "onnx") { 2 } else { 0 };
+    let platforms = 1 + usize::from(cfg!(feature = "onnx")) + usize::from(cfg!(feature = "mxnet"));
     assert_eq!(named.stdout.matches("cannot be loaded").count(), platforms, "{}", named.stdout);
 }
 

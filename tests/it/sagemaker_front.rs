@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::sagemaker_cases::{Part, Tally, cases_of};
 use crate::support::client::{get, post};
 use crate::support::process::{Ended, Process, ended, tensorserve};
-use crate::support::{data, link};
+use crate::support::{data, free_ports, link};
 
 const HALF_PLUS_THREE: &str = "tensorflow-serving/upstream/testdata/saved_model_half_plus_three";
 
@@ -233,11 +233,7 @@ fn models_of_ones_own_are_not_the_containers() {
 #[test]
 fn the_ports_of_tensorflow_serving_are_open_for_handlers() {
     let root = model_dir(&["m/1"]);
-    // Two consecutive ports that are free now.
-    let low = (20_000..30_000).step_by(7).find(|&port| {
-        [port, port + 1].iter().all(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok())
-    });
-    let low: u16 = low.expect("free ports");
+    let low = free_ports(2);
     let range = format!("{low}-{}", low + 9);
     let mut process = serve(&root, &[("SAGEMAKER_SAFE_PORT_RANGE", range.as_str())]);
     let rest = format!("127.0.0.1:{}", low + 1).parse().expect("an address");
@@ -299,8 +295,7 @@ fn docker_says_what_the_sdk_asks() {
 #[test]
 fn docker_compose_up_serves() {
     let root = model_dir(&["m/1"]);
-    let port =
-        TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+    let port = free_ports(1);
     let compose = format!(
         "services:\n  algo-1:\n    command: serve\n    image: any\n    environment:\n    \
          - SAGEMAKER_TFS_DEFAULT_MODEL_NAME=m\n    ports:\n    - {port}:8080\n    volumes:\n    \

@@ -13,8 +13,11 @@ pub mod server;
 pub mod store;
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU16;
+use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::Value;
 
@@ -26,6 +29,18 @@ pub fn project(path: &str) -> PathBuf {
 /// A path in the test data.
 pub fn data(path: &str) -> PathBuf {
     project("tests/data").join(path)
+}
+
+/// The first of `count` consecutive ports that are free, and that the system does not give to other
+/// sockets meanwhile: they are below those that it chooses itself.
+pub fn free_ports(count: u16) -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(11_000);
+    loop {
+        let low = NEXT.fetch_add(count, Relaxed);
+        if (low..low + count).all(|port| TcpListener::bind(("0.0.0.0", port)).is_ok()) {
+            return low;
+        }
+    }
 }
 
 /// Runs a future on a runtime that has timers but no I/O.
