@@ -1,6 +1,7 @@
 """Stores on this machine: moto as Amazon S3, Azurite as Azure Blob Storage, and moto again as Google Cloud
 Storage, whose XML API is that of S3; and a proxy that damages connections."""
 
+import contextlib
 import os
 import random
 import shutil
@@ -275,6 +276,9 @@ class Proxy:
                     self.damage(server, client, fault)
             except OSError:
                 pass
+            # `close` alone ends nothing while the other thread reads.
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
 
     @staticmethod
     def copy(source, target):
