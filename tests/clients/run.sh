@@ -44,10 +44,11 @@ install() {
     mkdir -p "$place"
     "${PYTHON:-python3}" -m venv --clear "$place/venv"
     pip="$place/venv/bin/pip --quiet --disable-pip-version-check"
-    $pip install -r "$requirements"
+    # Python compiles what a test imports; all of the packages would take minutes.
+    $pip install --no-compile -r "$requirements"
     # Without their dependencies, which would bring a second TensorFlow.
     [ "$1" != tensorflow_serving ] ||
-        $pip install --no-deps tensorflow-serving-api==2.21.0 tensorflow-text==2.21.1
+        $pip install --no-compile --no-deps tensorflow-serving-api==2.21.0 tensorflow-text==2.21.1
     # Azurite comes from npm.
     [ ! -e "$here/$1/package.json" ] || {
         cp "$here/$1/package.json" "$place"
