@@ -92,7 +92,8 @@ fn models_are_found_at_any_depth_with_all_their_versions() {
 
 #[test]
 fn the_folder_itself_is_the_model_called_model() {
-    let process = serve(&model_dir(&["1"]), &[]);
+    let root = model_dir(&["1"]);
+    let process = serve(&root, &[]);
     predicts(&process, "model");
     assert!(process.printed.contains(&"using default model name: model".to_owned()));
 }

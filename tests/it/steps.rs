@@ -169,7 +169,8 @@ fn grpc_sees_the_same_signature() {
 fn outputs_of_a_model_that_decodes_by_itself_get_names() {
     let toml = "[[postprocess]]\nstep = \"labels\"\noutput = \"classes\"\nfile = \"names.txt\"\n\
                 [[postprocess]]\nstep = \"top_k\"\noutput = \"probabilities\"\nk = 1\n";
-    let server = serve(&model("digits", toml));
+    let root = model("digits", toml);
+    let server = serve(&root);
     for (name, bytes) in samples() {
         let body = json!({"inputs": {"image_bytes": [b64(&bytes)]}}).to_string();
         let outputs = server.post("/v1/models/digits:predict", &body).json()["outputs"].clone();
@@ -183,7 +184,8 @@ fn outputs_of_a_model_that_decodes_by_itself_get_names() {
 fn numbers_are_scaled_before_and_behind() {
     let toml = "[[preprocess]]\nstep = \"scale\"\nscale = 10\noffset = 2\n\
                 [[postprocess]]\nstep = \"scale\"\nmean = 1\nstd = 0.5\n";
-    let server = serve(&model("half_plus_two", toml));
+    let root = model("half_plus_two", toml);
+    let server = serve(&root);
     // ((x * 10 + 2) / 2 + 2 - 1) / 0.5
     let answer = server.post("/v1/models/half_plus_two:predict", r#"{"instances": [1.0, 0, -2]}"#);
     assert_eq!(answer.json(), json!({"predictions": [14.0, 4.0, -16.0]}));
@@ -199,7 +201,8 @@ fn names_become_the_numbers_that_a_model_knows() {
              split = \"none\"\nunknown = -1\n"
         )
     };
-    let server = serve(&model("recommender", &(tokens("user_id") + &tokens("item_id"))));
+    let root = model("recommender", &(tokens("user_id") + &tokens("item_id")));
+    let server = serve(&root);
     let plain = TestServer::of(&project("models/recommender"));
     let features = vec![0.5; 13];
     let ask = |server: &TestServer, user: Value, item: Value| {

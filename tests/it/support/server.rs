@@ -109,6 +109,10 @@ impl TestServer {
         self.engine.wait_until_started(|_| {
             assert!(start.elapsed() < Duration::from_secs(120), "models not loaded within 120 s");
         });
+        // Tests have no log. This is shown if the test fails.
+        if let Err(error) = self.engine.readiness() {
+            eprintln!("not all models are ready: {error}");
+        }
     }
 
     /// Waits for at most 20 s until `holds` returns true.
