@@ -15,6 +15,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("archive", &["os", "tensor"]),
     ("proto", &["tensor"]),
     ("codec", &["tensor"]),
+    ("records", &["codec", "tensor"]),
     ("preprocessing", &["codec", "tensor"]),
     ("auth", &["os", "tensor"]),
     ("workers", &["os", "tensor"]),

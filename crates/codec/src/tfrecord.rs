@@ -12,11 +12,11 @@ use tensorserve_tensor::error::{Code, Error, Result};
 /// Size of a record's length in bytes.
 const LENGTH: usize = 8;
 
-/// Size of a checksum in bytes.
-const CHECKSUM: usize = 4;
+/// Size of a checksum in bytes. One follows a record's content.
+pub const CHECKSUM: usize = 4;
 
-/// Bytes before a record's content.
-const HEADER: usize = LENGTH + CHECKSUM;
+/// Bytes before a record's content: its length and the length's checksum.
+pub const HEADER: usize = LENGTH + CHECKSUM;
 
 /// What masking adds to a checksum.
 const MASK_DELTA: u32 = 0xa282_ead8;
@@ -25,6 +25,20 @@ const MASK_DELTA: u32 = 0xa282_ead8;
 /// checksums themselves.
 fn masked_checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(MASK_DELTA).to_le_bytes()
+}
+
+/// The length of the record's content that follows `header`, in bytes; `None` if its checksum is
+/// wrong.
+#[must_use]
+pub fn record_length(header: &[u8; HEADER]) -> Option<u64> {
+    let (length, checksum) = header.split_first_chunk::<LENGTH>()?;
+    is_intact(length, checksum).then_some(u64::from_le_bytes(*length))
+}
+
+/// Whether `checksum` is the one that follows `content`.
+#[must_use]
+pub fn is_intact(content: &[u8], checksum: &[u8]) -> bool {
+    masked_checksum(content) == checksum
 }
 
 /// Appends `record` to `out` with its length and checksums.
@@ -97,7 +111,7 @@ impl<R: Read> TfRecordReader<R> {
         if checksum.len() != CHECKSUM {
             return Err(damaged("truncated", at));
         }
-        if masked_checksum(content) != checksum {
+        if !is_intact(content, checksum) {
             return Err(damaged("corrupted", at));
         }
         bytes.truncate(count);
