@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 
 use flate2::bufread::MultiGzDecoder;
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 use zstd::stream::read::Decoder as ZstdDecoder;
 
 /// How many compressed bytes are read at once.
@@ -48,7 +48,7 @@ impl Compression {
     /// The compression with this name, as [`fmt::Display`] writes it, in either case.
     ///
     /// # Errors
-    /// [`Code::InvalidArgument`] for another name.
+    /// [`Error::invalid`] for another name.
     pub fn parse(name: &str) -> Result<Compression> {
         let all = [Compression::Auto, Compression::None, Compression::Gzip, Compression::Zstd];
         let found = all.into_iter().find(|one| one.to_string().eq_ignore_ascii_case(name));
@@ -76,58 +76,67 @@ impl fmt::Display for Compression {
 /// [`ErrorKind::InvalidData`], when reading gets there. An empty source is an empty object.
 ///
 /// # Errors
-/// [`Code::InvalidArgument`] for [`Compression::Auto`], or [`Code::Internal`] if a decoder cannot be
-/// made.
+/// [`Error::invalid`] for [`Compression::Auto`].
 pub fn decompress(
     source: Box<dyn Read + Send>,
     compression: Compression,
 ) -> Result<Box<dyn Read + Send>> {
-    let start = Start { source: BufReader::with_capacity(BLOCK, source), failed: false };
-    match compression {
-        Compression::Auto => Err(Error::invalid(
-            "the compression of an object cannot be told without its name: name it",
-        )),
-        Compression::None => Ok(start.source.into_inner()),
-        Compression::Gzip => Ok(Box::new(Decompressor {
-            decoder: Decoder::Gzip(Box::new(MultiGzDecoder::new(start))),
-            name: "gzip",
-            produced: 0,
-            is_empty: None,
-        })),
-        Compression::Zstd => {
-            let made = ZstdDecoder::with_buffer(start).and_then(|mut decoder| {
-                decoder.window_log_max(MAX_WINDOW_LOG)?;
-                Ok(decoder)
-            });
-            let decoder = made.map_err(|error| {
-                Error::new(Code::Internal, "no zstd decoder can be made").with_source(error)
-            })?;
-            let decoder = Decoder::Zstd(Box::new(decoder));
-            Ok(Box::new(Decompressor { decoder, name: "zstd", produced: 0, is_empty: None }))
+    let (decoder, name) = match compression {
+        Compression::Auto => {
+            return Err(Error::invalid(
+                "the compression of an object cannot be told without its name: name it",
+            ));
         }
-    }
+        Compression::None => return Ok(source),
+        Compression::Gzip => (Decoder::NewGzip(packed(source)), "gzip"),
+        Compression::Zstd => (Decoder::NewZstd(packed(source)), "zstd"),
+    };
+    Ok(Box::new(Decompressor { decoder, name, produced: 0 }))
 }
 
-/// A compressed source that remembers whether it failed itself, so that its errors are not taken
-/// for damage.
-struct Start {
+fn packed(source: Box<dyn Read + Send>) -> Packed {
+    Packed { source: BufReader::with_capacity(BLOCK, source), failed: false }
+}
+
+/// A compressed source. It remembers whether it failed itself, so that its errors are not taken for
+/// damage, and goes on after interruptions, which the decoders do not expect everywhere.
+struct Packed {
     source: BufReader<Box<dyn Read + Send>>,
     failed: bool,
 }
 
-impl Read for Start {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let read = self.source.read(out);
-        self.failed |= is_failure(read.as_ref().err());
-        read
+impl Packed {
+    fn noted<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        self.failed |= result.is_err();
+        result
+    }
+
+    fn is_empty(&mut self) -> io::Result<bool> {
+        self.fill_buf().map(<[u8]>::is_empty)
     }
 }
 
-impl BufRead for Start {
+impl Read for Packed {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let buffered = self.fill_buf()?;
+        let count = buffered.len().min(out.len());
+        if let (Some(from), Some(to)) = (buffered.get(..count), out.get_mut(..count)) {
+            to.copy_from_slice(from);
+        }
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl BufRead for Packed {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        let filled = self.source.fill_buf();
-        self.failed |= is_failure(filled.as_ref().err());
-        filled
+        loop {
+            match self.source.fill_buf().map(|_| ()) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                result => break self.noted(result)?,
+            }
+        }
+        Ok(self.source.buffer())
     }
 
     fn consume(&mut self, count: usize) {
@@ -135,20 +144,53 @@ impl BufRead for Start {
     }
 }
 
-fn is_failure(error: Option<&io::Error>) -> bool {
-    error.is_some_and(|error| error.kind() != ErrorKind::Interrupted)
-}
-
 enum Decoder {
-    Gzip(Box<MultiGzDecoder<Start>>),
-    Zstd(Box<ZstdDecoder<'static, Start>>),
+    /// Nothing has been read yet: making a decoder reads the header.
+    NewGzip(Packed),
+    NewZstd(Packed),
+    Gzip(Box<MultiGzDecoder<Packed>>),
+    Zstd(Box<ZstdDecoder<'static, Packed>>),
+    /// Nothing is left, or nothing can be read after an error.
+    Ended,
 }
 
 impl Decoder {
-    fn source(&mut self) -> &mut Start {
+    /// The decoder of a stream that has a first byte.
+    fn opened(self) -> io::Result<Decoder> {
         match self {
-            Decoder::Gzip(decoder) => decoder.get_mut(),
-            Decoder::Zstd(decoder) => decoder.get_mut(),
+            Decoder::NewGzip(mut packed) => {
+                if packed.is_empty()? {
+                    return Ok(Decoder::Ended);
+                }
+                Ok(Decoder::Gzip(Box::new(MultiGzDecoder::new(packed))))
+            }
+            Decoder::NewZstd(mut packed) => {
+                if packed.is_empty()? {
+                    return Ok(Decoder::Ended);
+                }
+                let mut decoder = ZstdDecoder::with_buffer(packed)?;
+                decoder.window_log_max(MAX_WINDOW_LOG)?;
+                Ok(Decoder::Zstd(Box::new(decoder)))
+            }
+            Decoder::Gzip(_) | Decoder::Zstd(_) | Decoder::Ended => Ok(self),
+        }
+    }
+
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Decoder::Gzip(decoder) => decoder.read(out),
+            Decoder::Zstd(decoder) => decoder.read(out),
+            Decoder::NewGzip(_) | Decoder::NewZstd(_) | Decoder::Ended => Ok(0),
+        }
+    }
+
+    /// Whether the compressed source itself failed.
+    fn source_failed(&self) -> bool {
+        match self {
+            Decoder::Gzip(decoder) => decoder.get_ref().failed,
+            Decoder::Zstd(decoder) => decoder.get_ref().failed,
+            Decoder::NewGzip(packed) | Decoder::NewZstd(packed) => packed.failed,
+            Decoder::Ended => false,
         }
     }
 }
@@ -159,15 +201,10 @@ struct Decompressor {
     name: &'static str,
     /// Decompressed bytes so far.
     produced: u64,
-    /// Whether the source has no bytes at all; unknown before the first read.
-    is_empty: Option<bool>,
 }
 
 impl Decompressor {
-    fn named(&mut self, error: io::Error) -> io::Error {
-        if self.decoder.source().failed || error.kind() == ErrorKind::Interrupted {
-            return error;
-        }
+    fn damage(&self, error: &io::Error) -> io::Error {
         let (name, produced) = (self.name, self.produced);
         if error.kind() == ErrorKind::UnexpectedEof {
             let text =
@@ -182,22 +219,17 @@ impl Decompressor {
 
 impl Read for Decompressor {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if self.is_empty.is_none() {
-            self.is_empty = Some(self.decoder.source().fill_buf()?.is_empty());
+        if matches!(self.decoder, Decoder::NewGzip(_) | Decoder::NewZstd(_)) {
+            // The only errors are those of the source, and of memory.
+            self.decoder = std::mem::replace(&mut self.decoder, Decoder::Ended).opened()?;
         }
-        if self.is_empty == Some(true) {
-            return Ok(0);
-        }
-        let read = match &mut self.decoder {
-            Decoder::Gzip(decoder) => decoder.read(out),
-            Decoder::Zstd(decoder) => decoder.read(out),
-        };
-        match read {
+        match self.decoder.read(out) {
             Ok(count) => {
                 self.produced = self.produced.saturating_add(count as u64);
                 Ok(count)
             }
-            Err(error) => Err(self.named(error)),
+            Err(error) if self.decoder.source_failed() => Err(error),
+            Err(error) => Err(self.damage(&error)),
         }
     }
 }
@@ -269,7 +301,8 @@ mod tests {
             [(gzip(&content), Compression::Gzip), (zstd(&content), Compression::Zstd)]
         {
             for length in (1..packed.len()).step_by(97).chain([packed.len() - 1]) {
-                let error = unpack(packed[..length].to_vec(), compression).unwrap_err();
+                let unpacked = unpack(packed[..length].to_vec(), compression);
+                let error = unpacked.expect_err(&format!("{compression} of {length} bytes"));
                 assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
                 let text = error.to_string();
                 assert!(text.contains(&format!("the {compression} stream is truncated")), "{text}");
@@ -301,15 +334,14 @@ mod tests {
             }
         }
         for compression in [Compression::Gzip, Compression::Zstd] {
-            let head = Cursor::new(gzip(b"abc")[..5].to_vec());
+            let packed = if compression == Compression::Gzip { gzip(b"abc") } else { zstd(b"abc") };
+            let head = Cursor::new(packed[..5].to_vec());
             let sources: [Box<dyn Read + Send>; 2] =
                 [Box::new(Failing), Box::new(head.chain(Failing))];
             for source in sources {
                 let mut reader = decompress(source, compression).unwrap();
                 let error = reader.read_to_end(&mut Vec::new()).unwrap_err();
-                if compression == Compression::Gzip {
-                    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
-                }
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
             }
         }
     }

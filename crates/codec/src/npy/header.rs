@@ -54,31 +54,65 @@ fn header_error(reason: &str) -> Error {
     Error::invalid(format!("the header of the npy array is invalid: {reason}"))
 }
 
+/// How many bytes after `start`, the start of a file, are needed next to read the header; 0 if it is
+/// complete.
+pub(super) fn missing(start: &[u8]) -> Result<usize> {
+    // The version tells the size of the length, and the length that of the dictionary.
+    let preamble = MAGIC.len() + 2;
+    if start.len() < preamble && MAGIC.starts_with(start.get(..MAGIC.len()).unwrap_or(start)) {
+        return Ok(preamble - start.len());
+    }
+    let (major, rest) = versioned(start)?;
+    let length_size = if major == 1 { 2 } else { 4 };
+    let Some((length, rest)) = length(major, rest) else {
+        return Ok(length_size - rest.len().min(length_size));
+    };
+    if length > MAX_HEADER {
+        return Err(too_long());
+    }
+    Ok(length.saturating_sub(rest.len()))
+}
+
 /// Reads the header and returns it with the bytes after it.
 pub(super) fn read(bytes: &[u8]) -> Result<(NpyHeader, &[u8])> {
+    let (major, rest) = versioned(bytes)?;
+    let (length, rest) = length(major, rest).ok_or_else(|| header_error("it is truncated"))?;
+    if length > MAX_HEADER {
+        return Err(too_long());
+    }
+    let split = rest.split_at_checked(length);
+    let (text, data) = split.ok_or_else(|| header_error("it is truncated"))?;
+    Ok((dictionary(text)?, data))
+}
+
+fn too_long() -> Error {
+    header_error(&format!("it is longer than {MAX_HEADER} bytes"))
+}
+
+/// The version of the format, and the bytes after it.
+fn versioned(bytes: &[u8]) -> Result<(u8, &[u8])> {
     let Some([major, minor, rest @ ..]) = bytes.strip_prefix(MAGIC) else {
         return Err(Error::invalid(
             "the body is not an npy array: it does not begin with the magic bytes that numpy.save \
              writes",
         ));
     };
+    if !matches!(major, 1..=3) {
+        return Err(header_error(&format!(
+            "it has version {major}.{minor}; supported versions are 1.0, 2.0 and 3.0"
+        )));
+    }
+    Ok((*major, rest))
+}
+
+/// The length of the dictionary, and the bytes after it; `None` if there are too few.
+fn length(major: u8, rest: &[u8]) -> Option<(usize, &[u8])> {
     let (length, rest) = match (major, rest) {
         (1, [a, b, rest @ ..]) => (u32::from(u16::from_le_bytes([*a, *b])), rest),
         (2 | 3, [a, b, c, d, rest @ ..]) => (u32::from_le_bytes([*a, *b, *c, *d]), rest),
-        (1..=3, _) => return Err(header_error("it is truncated")),
-        _ => {
-            return Err(header_error(&format!(
-                "it has version {major}.{minor}; supported versions are 1.0, 2.0 and 3.0"
-            )));
-        }
+        _ => return None,
     };
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
-    if length > MAX_HEADER {
-        return Err(header_error(&format!("it is longer than {MAX_HEADER} bytes")));
-    }
-    let split = rest.split_at_checked(length);
-    let (text, data) = split.ok_or_else(|| header_error("it is truncated"))?;
-    Ok((dictionary(text)?, data))
+    Some((usize::try_from(length).unwrap_or(usize::MAX), rest))
 }
 
 /// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.

@@ -20,6 +20,9 @@ use tensorserve_tensor::{
 };
 
 mod header;
+mod rows;
+
+pub use self::rows::{RowLayout, header_bytes_missing};
 
 /// Reads one array, which must be all of `bytes` and need at most `max_bytes` of memory.
 ///
