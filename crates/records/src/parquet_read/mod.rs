@@ -1,0 +1,205 @@
+//! The rows of a Parquet file as JSON objects, one per line.
+//!
+//! The rows are assembled by the `parquet` crate's record API, so Arrow is not compiled in. Arrow
+//! reads faster, but as columns, and a model's input is built from rows here; its crates would add
+//! more code than the rest of this one, for formats that are written as JSON anyway.
+//!
+//! The crate has panicked on corrupt files, and some conversions of its record API are
+//! unimplemented and panic, too. Every call of it is therefore wrapped in [`catch_unwind`], and a
+//! panic becomes an error, after which the file is not read further. What cannot be caught, an
+//! overflow of the stack or of memory, is prevented by [`footer`]'s check. A page may still declare
+//! that it takes up to 2 GiB, which is the format's own limit.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::reader::RowIter;
+use parquet::schema::types::{Type, TypePtr};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+use self::file::ParquetFile;
+use crate::split::{Chunk, RecordSpan};
+
+mod file;
+mod footer;
+mod json;
+#[cfg(test)]
+mod tests;
+
+/// The most columns that an error lists.
+const LISTED_COLUMNS: usize = 50;
+
+/// The most bytes of the crate's own error texts, which may quote whole values.
+const MAX_REASON: usize = 300;
+
+/// Reads a Parquet file row by row.
+///
+/// Numbers and booleans are themselves, and a float has the shortest digits that read back as the
+/// same value; NaN and infinities are the bare words `NaN`, `Infinity` and `-Infinity`, as in
+/// Python. Strings, enums and JSON are strings; other bytes are `{"b64": "…"}`. Decimals are strings.
+/// Dates, times and timestamps are the integers in the file: days, or the column's own unit, since
+/// 1970 or midnight; those of the old type INT96 are milliseconds. Lists are arrays, structs and maps
+/// are objects, and nulls are `null`.
+pub struct ParquetRows {
+    rows: RowIter<'static>,
+    /// The line of the next row, which did not fit into the chunk before.
+    pending: Vec<u8>,
+    /// How many rows have been read.
+    read: u64,
+    /// How many bytes of JSON have been handed out.
+    offset: u64,
+    state: State,
+}
+
+enum State {
+    Running,
+    Ended,
+    Failed(Error),
+}
+
+impl ParquetRows {
+    /// Opens a file, and selects top-level columns by name, in this order; by default, all of them in
+    /// the file's order.
+    ///
+    /// # Errors
+    /// [`Error::invalid`] if it is not a Parquet file, or has no such column, and [`Code::DataLoss`]
+    /// if it is damaged.
+    pub fn open(file: File, columns: Option<&[String]>) -> Result<Self> {
+        let file = ParquetFile::open(file)?;
+        let rows = caught(|| {
+            let reader = SerializedFileReader::new(file).map_err(|error| {
+                damaged(&format!("the Parquet file's footer cannot be read: {error}"))
+            })?;
+            let schema = reader.metadata().file_metadata().schema_descr_ptr();
+            let projection = columns.map(|names| selected(schema.root_schema(), names));
+            let rows = RowIter::from_file_into(Box::new(reader));
+            match projection.transpose()? {
+                None => Ok(rows),
+                Some(projection) => rows.project(Some(projection)).map_err(|error| {
+                    damaged(&format!("the Parquet file's columns cannot be selected: {error}"))
+                }),
+            }
+        })?;
+        Ok(ParquetRows { rows, pending: Vec::new(), read: 0, offset: 0, state: State::Running })
+    }
+
+    /// The next rows; `None` behind the last one. At most `max_records`, whose lines together take at
+    /// most `max_bytes`, but at least one. A record's `line` is the number of its row, from 1, and its
+    /// `offset` that of its line in the JSON of all rows.
+    ///
+    /// # Errors
+    /// [`Code::DataLoss`] with the number of the row if the file is damaged. The rows before have been
+    /// returned then, and every later call returns the same error.
+    pub fn next_chunk(&mut self, max_records: usize, max_bytes: usize) -> Result<Option<Chunk>> {
+        let mut bytes = std::mem::take(&mut self.pending);
+        let mut records = Vec::new();
+        // The first row of this chunk, if it is pending.
+        if !bytes.is_empty() {
+            self.add(&mut records, 0, bytes.len());
+        }
+        while records.len() < max_records.max(1) {
+            let start = bytes.len();
+            if !self.read_row(&mut bytes) {
+                bytes.truncate(start);
+                break;
+            }
+            if start > 0 && bytes.len() > max_bytes {
+                self.pending = bytes.split_off(start);
+                break;
+            }
+            self.add(&mut records, start, bytes.len());
+        }
+        if !records.is_empty() {
+            return Ok(Some(Chunk { bytes: bytes.into(), records }));
+        }
+        match &self.state {
+            State::Failed(error) => Err(error.duplicate()),
+            State::Running | State::Ended => Ok(None),
+        }
+    }
+
+    /// Adds the row last read, whose line is `start..framed_end` of the chunk.
+    fn add(&mut self, records: &mut Vec<RecordSpan>, start: usize, framed_end: usize) {
+        let (end, line, offset) = (framed_end.saturating_sub(1), self.read, self.offset);
+        records.push(RecordSpan { start, end, framed_start: start, framed_end, line, offset });
+        self.offset = offset.saturating_add((framed_end - start) as u64);
+    }
+
+    /// Appends the line of the next row; false at the end of the file, or if it failed.
+    fn read_row(&mut self, out: &mut Vec<u8>) -> bool {
+        if !matches!(self.state, State::Running) {
+            return false;
+        }
+        let number = self.read.saturating_add(1);
+        let rows = &mut self.rows;
+        let read = caught(|| match rows.next() {
+            None => Ok(false),
+            Some(Ok(row)) => json::object(&row, out).map(|()| true),
+            Some(Err(error)) => Err(damaged(&format!("it cannot be read: {error}"))),
+        });
+        let read = read.map_err(|error| error.context(format!("row {number} of the Parquet file")));
+        match read {
+            Ok(true) => {
+                out.push(b'\n');
+                self.read = number;
+                return true;
+            }
+            Ok(false) => self.state = State::Ended,
+            Err(error) => self.state = State::Failed(error),
+        }
+        false
+    }
+}
+
+fn damaged(reason: &str) -> Error {
+    let mut reason = reason.to_owned();
+    if reason.len() > MAX_REASON {
+        reason.truncate(reason.floor_char_boundary(MAX_REASON));
+        reason.push('…');
+    }
+    Error::new(Code::DataLoss, reason)
+}
+
+/// Calls into the `parquet` crate; a panic becomes an error. The standard library's message about it
+/// still goes to standard error.
+fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+        Err(damaged(&format!(
+            "the Parquet file is damaged, or has a type that is not supported: {text}"
+        )))
+    })
+}
+
+/// The part of the schema with these columns.
+fn selected(root: &Type, names: &[String]) -> Result<Type> {
+    let fields: &[TypePtr] = if root.is_group() { root.get_fields() } else { &[] };
+    let mut chosen: Vec<TypePtr> = Vec::with_capacity(names.len());
+    for name in names {
+        if chosen.iter().any(|field| field.name() == name) {
+            return Err(Error::invalid(format!("column {name:?} is selected twice")));
+        }
+        let found = fields.iter().find(|field| field.name() == name);
+        chosen.push(Arc::clone(found.ok_or_else(|| missing(name, fields))?));
+    }
+    if chosen.is_empty() {
+        return Err(Error::invalid("no column of the Parquet file is selected: name at least one"));
+    }
+    let group = Type::group_type_builder(root.name()).with_fields(chosen).build();
+    group.map_err(|error| damaged(&format!("the Parquet file's schema is invalid: {error}")))
+}
+
+fn missing(name: &str, fields: &[TypePtr]) -> Error {
+    let names: Vec<&str> = fields.iter().take(LISTED_COLUMNS).map(|field| field.name()).collect();
+    let more = match fields.len().saturating_sub(LISTED_COLUMNS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Error::invalid(format!(
+        "the Parquet file has no column {name:?}; it has {}{more}",
+        names.join(", ")
+    ))
+}
