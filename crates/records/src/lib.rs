@@ -1,4 +1,10 @@
-//! Files as sequences of records, for batch transform.
+//! The records of files: what batch transform does with them before and after the model.
+//!
+//! * [`compression`], [`split`] and [`range`] read files as sequences of records, [`parquet_read`] and
+//!   [`npy_read`] those that are no sequences of bytes;
+//! * [`filter`] selects parts of a record, and [`join`] puts predictions beside records;
+//! * [`mod@write`] writes outputs as lines, TFRecord, npy arrays and Parquet tables;
+//! * [`job`] and [`manifest`] read the documents that describe a job of SageMaker.
 //!
 //! Every reader here accepts hostile bytes: it bounds memory, returns typed errors that name the
 //! place, and neither recurses as deep as its input nor panics.
@@ -9,7 +15,13 @@
 )]
 
 pub mod compression;
+pub mod filter;
+pub mod job;
+pub mod join;
+pub mod manifest;
 pub mod npy_read;
 pub mod parquet_read;
 pub mod range;
 pub mod split;
+mod text;
+pub mod write;
