@@ -7,14 +7,14 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt};
 use reqwest::StatusCode;
 use reqwest::header::{
     CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, IF_MATCH, LAST_MODIFIED, RANGE,
 };
 
 use crate::config::StoreConfig;
-use crate::connect::connect;
+use crate::connect::{Backend, connect};
 use crate::errors::{Failure, describe};
 use crate::location::{Location, StoreKind};
 use crate::transport::{self, with_remarks};
@@ -64,7 +64,7 @@ pub(crate) struct Client {
 }
 
 enum Access {
-    Store(Arc<dyn ObjectStore>),
+    Store(Arc<dyn Backend>),
     /// A file of a web server.
     Web(reqwest::Client, String),
 }
@@ -97,6 +97,14 @@ impl Client {
         }
         let web = transport::client(true, is_plain || config.allow_http)?;
         Ok(Client { location, access: Access::Web(web, url), has_credentials: true, region: None })
+    }
+
+    /// The object store; `None` for a web server.
+    pub(crate) fn store(&self) -> Option<&Arc<dyn Backend>> {
+        match &self.access {
+            Access::Store(store) => Some(store),
+            Access::Web(..) => None,
+        }
     }
 
     /// The objects below the location, sorted by key, and the region of the bucket if it is another
@@ -267,7 +275,11 @@ impl Client {
         Error::new(Code::Aborted, format!("{}: {key} was changed while it was read", self.location))
     }
 
-    fn failure(&self, error: object_store::Error, remarks: transport::Remarks) -> Failure {
+    pub(crate) fn failure(
+        &self,
+        error: object_store::Error,
+        remarks: transport::Remarks,
+    ) -> Failure {
         let region = remarks.region.clone().filter(|_| remarks.status.is_none_or(|s| s >= 300));
         let Some(found) = region.filter(|found| self.region.as_ref() != Some(found)) else {
             return describe(&self.location, error, &remarks, self.has_credentials).into();

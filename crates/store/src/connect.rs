@@ -7,13 +7,15 @@ use std::time::Duration;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::list::PaginatedListStore;
+use object_store::multipart::MultipartStore;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
 use crate::config::StoreConfig;
 use crate::errors::no_credentials;
 use crate::location::{Location, StoreKind};
 use crate::profile;
-use crate::transport::{Transport, client};
+use crate::transport::Transport;
 use tensorserve_tensor::error::{Error, Result};
 
 /// Variables that name the S3 server.
@@ -41,9 +43,14 @@ fn options() -> ClientOptions {
     ClientOptions::new().with_allow_http(true)
 }
 
+/// What every object store can do: also list any prefix, and upload in parts that can be repeated.
+pub(crate) trait Backend: ObjectStore + PaginatedListStore + MultipartStore {}
+
+impl<S: ObjectStore + PaginatedListStore + MultipartStore> Backend for S {}
+
 /// An object store, and the region that was set for it.
 pub(crate) struct Connection {
-    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) store: Arc<dyn Backend>,
     /// The region of the bucket, if the user has set it.
     pub(crate) region: Option<String>,
     /// Whether any credentials are configured; without them, those of the machine are asked for.
@@ -97,8 +104,10 @@ fn s3(location: &Location, config: &StoreConfig, found: Option<&str>) -> Result<
 
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(location.bucket())
-        .with_http_connector(Transport(client(false, true)?))
+        .with_http_connector(Transport::new()?)
         .with_client_options(options())
+        // Objects are deleted one by one, which every server can.
+        .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true")
         .with_retry(retries());
     for (name, value) in &config.environment {
         let is_endpoint = S3_ENDPOINTS.contains(&name.as_str());
@@ -160,7 +169,7 @@ fn check_profile(
 fn gcs(location: &Location, config: &StoreConfig) -> Result<Connection> {
     let mut builder = GoogleCloudStorageBuilder::new()
         .with_bucket_name(location.bucket())
-        .with_http_connector(Transport(client(false, true)?))
+        .with_http_connector(Transport::new()?)
         .with_client_options(options())
         .with_retry(retries());
     for (name, value) in &config.environment {
@@ -182,7 +191,7 @@ fn gcs(location: &Location, config: &StoreConfig) -> Result<Connection> {
 fn azure(location: &Location, config: &StoreConfig) -> Result<Connection> {
     let mut builder = MicrosoftAzureBuilder::new()
         .with_container_name(location.bucket())
-        .with_http_connector(Transport(client(false, true)?))
+        .with_http_connector(Transport::new()?)
         .with_client_options(options())
         .with_retry(retries());
     if let Some(account) = config.variable("AZURE_STORAGE_ACCOUNT") {

@@ -7,6 +7,10 @@ use tensorserve_tensor::error::{Code, Error};
 /// The most characters of a store's own text in an error.
 const MAX_REASON_CHARS: usize = 160;
 
+/// What is said of a store that refuses access, and the part of it that is about reading.
+const REFUSED: &str = "the store refuses access; check that the credentials may list and read it";
+const MAY_READ: &str = "may list and read it";
+
 /// Why a store did not do what was asked.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -92,10 +96,7 @@ pub(crate) fn refusal(location: &Location, status: u16, reason: Option<&str>) ->
         401 | 403 if location.kind() == StoreKind::Web => {
             (Code::PermissionDenied, "the server refuses access; a signed URL may have expired")
         }
-        401 | 403 => (
-            Code::PermissionDenied,
-            "the store refuses access; check that the credentials may list and read it",
-        ),
+        401 | 403 => (Code::PermissionDenied, REFUSED),
         404 | 410 if location.kind() == StoreKind::Web => (Code::NotFound, "there is no such file"),
         404 | 410 => (Code::NotFound, "there is no such object or bucket"),
         412 => (Code::Aborted, "an object was changed while it was read"),
@@ -108,6 +109,15 @@ pub(crate) fn refusal(location: &Location, status: u16, reason: Option<&str>) ->
         _ => (Code::FailedPrecondition, "the store refuses the request"),
     };
     Error::new(code, format!("{location}: {what} ({said})"))
+}
+
+/// The error of a request that writes.
+pub(crate) fn of_writing(error: Error) -> Error {
+    if error.code() != Code::PermissionDenied {
+        return error;
+    }
+    let message = error.message().replace(MAY_READ, "may write, and delete, objects there");
+    Error::new(error.code(), message)
 }
 
 /// The text of the first element `name` of an XML document.

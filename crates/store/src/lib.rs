@@ -3,6 +3,8 @@
 //! A [`Mirror`] lists locations, and downloads what is asked for: in parallel, verified, and renamed
 //! into place as a whole. It knows files and stores, but neither models nor versions: its user looks
 //! for models in a tree of names, and asks for directories of it.
+//!
+//! [`objects`] reads and writes many objects, in stores and in folders alike.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -18,6 +20,7 @@ mod errors;
 mod listing;
 mod location;
 mod mirror;
+pub mod objects;
 mod profile;
 mod source;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! HTTP for all stores: TLS with ring, time limits, and what responses say beside their content.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,6 +8,7 @@ use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService,
 };
+use reqwest::Method;
 use reqwest::header::HeaderMap;
 use reqwest::redirect::Policy;
 use rustls::RootCertStore;
@@ -20,6 +21,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a store may send nothing in the middle of a response.
 const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long a store may take for the response to a request that writes. The time to send the content
+/// counts, and a store that joins the parts of a large object takes minutes.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// Redirects of a web server that are followed.
 const MAX_REDIRECTS: usize = 5;
 
@@ -28,9 +33,11 @@ tokio::task_local! {
     pub(crate) static REMARKS: Arc<Mutex<Remarks>>;
 }
 
-/// What a store says beside the content of an object.
+/// What a store says beside the content of an object, and what was asked of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Remarks {
+    /// The requests that were sent: the library repeats some that fail.
+    pub(crate) requests: u32,
     /// The status of the last response.
     pub(crate) status: Option<u16>,
     /// The region of the bucket.
@@ -45,6 +52,14 @@ pub(crate) async fn with_remarks<F: Future>(request: F) -> (F::Output, Remarks) 
     let output = REMARKS.scope(Arc::clone(&remarks), request).await;
     let remarks = remarks.lock().unwrap_or_else(PoisonError::into_inner).clone();
     (output, remarks)
+}
+
+/// The remarks so far, inside [`with_remarks`].
+pub(crate) fn remarks_so_far() -> Remarks {
+    let copy = |remarks: &Arc<Mutex<Remarks>>| {
+        remarks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    };
+    REMARKS.try_with(copy).unwrap_or_default()
 }
 
 fn remark(status: u16, headers: &HeaderMap) {
@@ -83,9 +98,6 @@ fn md5_of<'h>(text: impl Fn(&str) -> Option<&'h str>) -> Option<Vec<u8>> {
 /// An HTTP client. `redirects` follows those of a web server, to `https` only unless
 /// `plain_redirects` is set.
 pub(crate) fn client(redirects: bool, plain_redirects: bool) -> Result<reqwest::Client> {
-    let failed = |e: reqwest::Error| {
-        Error::internal("the HTTP client of the stores could not be created").with_source(e)
-    };
     let policy = match redirects {
         false => Policy::none(),
         true => Policy::custom(move |attempt| {
@@ -98,11 +110,18 @@ pub(crate) fn client(redirects: bool, plain_redirects: bool) -> Result<reqwest::
             }
         }),
     };
+    build(policy, STALL_TIMEOUT)
+}
+
+fn build(policy: Policy, stall_timeout: Duration) -> Result<reqwest::Client> {
+    let failed = |e: reqwest::Error| {
+        Error::internal("the HTTP client of the stores could not be created").with_source(e)
+    };
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls()?)
         .redirect(policy)
         .connect_timeout(CONNECT_TIMEOUT)
-        .read_timeout(STALL_TIMEOUT)
+        .read_timeout(stall_timeout)
         .user_agent(concat!("tensorserve/", env!("CARGO_PKG_VERSION")))
         .build()
         .map_err(failed)
@@ -124,20 +143,43 @@ pub(crate) fn has_certificates() -> bool {
     !rustls_native_certs::load_native_certs().certs.is_empty()
 }
 
-/// Gives object stores their HTTP client.
-#[derive(Debug)]
-pub(crate) struct Transport(pub(crate) reqwest::Client);
+/// Gives object stores their HTTP clients.
+#[derive(Clone, Debug)]
+pub(crate) struct Transport {
+    reads: reqwest::Client,
+    /// For requests with content; most stores are only read.
+    writes: OnceLock<reqwest::Client>,
+}
+
+impl Transport {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Transport { reads: client(false, true)?, writes: OnceLock::new() })
+    }
+
+    fn client_of(&self, method: &Method) -> &reqwest::Client {
+        if *method != Method::PUT && *method != Method::POST {
+            return &self.reads;
+        }
+        // It cannot fail where the first one could be created.
+        let create = || build(Policy::none(), WRITE_TIMEOUT).unwrap_or_else(|_| self.reads.clone());
+        self.writes.get_or_init(create)
+    }
+}
 
 impl HttpConnector for Transport {
     fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Transport(self.0.clone())))
+        Ok(HttpClient::new(self.clone()))
     }
 }
 
 #[async_trait]
 impl HttpService for Transport {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let response = self.0.call(request).await?;
+        let _ = REMARKS.try_with(|remarks| {
+            let mut remarks = remarks.lock().unwrap_or_else(PoisonError::into_inner);
+            remarks.requests = remarks.requests.saturating_add(1);
+        });
+        let response = self.client_of(request.method()).call(request).await?;
         remark(response.status().as_u16(), response.headers());
         Ok(response)
     }

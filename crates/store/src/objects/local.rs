@@ -1,0 +1,245 @@
+//! Folders of this machine as places with objects.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::drafts::{self, DraftFile};
+use super::{DRAFTS, MOST_OBJECTS, ObjectInfo, changed, key};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// Linux's number for links in a circle, for which the standard library has no stable name.
+const ELOOP: i32 = 40;
+
+/// A folder, which need not exist before something is written.
+pub(super) struct Folder {
+    pub(super) root: PathBuf,
+}
+
+impl Folder {
+    pub(super) fn open(root: &Path) -> Result<Self> {
+        let root = std::path::absolute(root).map_err(|e| failed(root, "it is no path", &e))?;
+        let root: PathBuf = root.components().collect();
+        if fs::metadata(&root).is_ok_and(|meta| !meta.is_dir()) {
+            return Err(Error::invalid(format!("{}: it is not a directory", root.display())));
+        }
+        Ok(Folder { root })
+    }
+
+    fn path(&self, key: &str) -> Result<PathBuf> {
+        key::check(key)?;
+        Ok(self.root.join(key))
+    }
+
+    /// The files whose keys begin with `prefix`, sorted by key.
+    pub(super) fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        key::check_prefix(prefix)?;
+        let mut objects = Vec::new();
+        // Directories that are still to be read, with `/` at the end.
+        let start = prefix.rfind('/').and_then(|at| prefix.get(..=at)).unwrap_or_default();
+        let mut folders = vec![start.to_owned()];
+        while let Some(folder) = folders.pop() {
+            let path = self.root.join(&folder);
+            let entries = match fs::read_dir(&path) {
+                // Removed meanwhile, or nothing was written yet.
+                Err(e) if is_absent(&e) => continue,
+                entries => entries.map_err(|e| failed(&path, "it cannot be listed", &e))?,
+            };
+            for entry in entries {
+                let entry = entry.map_err(|e| failed(&path, "it cannot be listed", &e))?;
+                let name = entry.file_name();
+                let kind = entry.file_type().map_err(|e| failed(&path, "it cannot be read", &e))?;
+                let Some(name) = name.to_str() else {
+                    // One that does not matter may have any name.
+                    if String::from_utf8_lossy(name.as_encoded_bytes()).starts_with(prefix) {
+                        return Err(unusable(&entry.path(), "its name is not UTF-8"));
+                    }
+                    continue;
+                };
+                let key = format!("{folder}{name}");
+                if kind.is_dir() {
+                    let inner = format!("{key}/");
+                    if inner.starts_with(prefix) && key != DRAFTS {
+                        folders.push(inner);
+                    }
+                    continue;
+                }
+                if !key.starts_with(prefix) || !(kind.is_file() || kind.is_symlink()) {
+                    continue;
+                }
+                let Some(object) = self.head_path(&entry.path(), &key)? else {
+                    continue;
+                };
+                key::check(&key).map_err(|e| e.context(entry.path().display()))?;
+                if objects.len() >= MOST_OBJECTS {
+                    return Err(super::too_many(&self.root.display().to_string()));
+                }
+                objects.push(object);
+            }
+        }
+        objects.sort_by(|a: &ObjectInfo, b| a.key.cmp(&b.key));
+        Ok(objects)
+    }
+
+    pub(super) fn head(&self, key: &str) -> Result<Option<ObjectInfo>> {
+        self.head_path(&self.path(key)?, key)
+    }
+
+    fn head_path(&self, path: &Path, key: &str) -> Result<Option<ObjectInfo>> {
+        match fs::metadata(path) {
+            Ok(meta) if meta.is_file() => Ok(Some(info(key, &meta))),
+            Ok(_) => Ok(None),
+            // Also a link to nothing, or in a circle.
+            Err(e) if is_absent(&e) || e.raw_os_error() == Some(ELOOP) => Ok(None),
+            Err(e) => Err(failed(path, "it cannot be read", &e)),
+        }
+    }
+
+    pub(super) fn read(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        tag: Option<&str>,
+    ) -> Result<LocalReader> {
+        let path = self.path(key)?;
+        // Only what is known to be a file is opened: to open a named pipe can take for ever.
+        if self.head(key)?.is_none() {
+            return Err(Error::not_found(format!("{}: there is no such file", path.display())));
+        }
+        let mut file = File::open(&path).map_err(|e| failed(&path, "it cannot be opened", &e))?;
+        let meta = file.metadata().map_err(|e| failed(&path, "it cannot be read", &e))?;
+        let opened = info(key, &meta);
+        if tag.is_some_and(|tag| tag != opened.tag) {
+            return Err(changed(&path.display().to_string()));
+        }
+        let range = super::within(&path.display().to_string(), opened.size, range)?;
+        if range.start > 0 {
+            let sought = file.seek(SeekFrom::Start(range.start));
+            sought.map_err(|e| failed(&path, "it cannot be read", &e))?;
+        }
+        Ok(LocalReader { path, file, tag: opened.tag, left: range.end - range.start })
+    }
+
+    pub(super) fn put(&self, key: &str, bytes: &[u8]) -> Result<ObjectInfo> {
+        let path = self.path(key)?;
+        let mut draft = self.draft()?;
+        let written = draft.file.write_all(bytes);
+        written.map_err(|e| failed(&path, "it cannot be written", &e))?;
+        self.publish(key, draft)
+    }
+
+    pub(super) fn put_new(&self, key: &str, bytes: &[u8]) -> Result<bool> {
+        let path = self.path(key)?;
+        if path.symlink_metadata().is_ok() {
+            return Ok(false);
+        }
+        let mut draft = self.draft()?;
+        let unwritten = |e: io::Error| failed(&path, "it cannot be written", &e);
+        draft.file.write_all(bytes).and_then(|()| draft.file.sync_all()).map_err(unwritten)?;
+        let folder = path.parent().unwrap_or(&self.root);
+        create_folders(folder).map_err(unwritten)?;
+        if !draft.link(&path).map_err(unwritten)? {
+            return Ok(false);
+        }
+        sync_folder(folder).map_err(unwritten)?;
+        Ok(true)
+    }
+
+    pub(super) fn delete(&self, key: &str) -> Result<()> {
+        let path = self.path(key)?;
+        match fs::remove_file(&path) {
+            Err(e) if !is_absent(&e) => Err(failed(&path, "it cannot be removed", &e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// An empty file on the file system of this folder.
+    pub(super) fn draft(&self) -> Result<DraftFile> {
+        let folder = self.root.join(DRAFTS);
+        let created = create_folders(&folder).and_then(|()| DraftFile::create(&folder));
+        created.map_err(|e| failed(&folder, "no file can be created in it", &e))
+    }
+
+    /// Gives a draft its name when it is on the disk.
+    pub(super) fn publish(&self, key: &str, draft: DraftFile) -> Result<ObjectInfo> {
+        let path = self.path(key)?;
+        let folder = path.parent().unwrap_or(&self.root);
+        let publish = || {
+            draft.file.sync_all()?;
+            create_folders(folder)?;
+            let file = draft.rename(&path)?;
+            sync_folder(folder)?;
+            file.metadata()
+        };
+        let meta = publish().map_err(|e| failed(&path, "it cannot be written", &e))?;
+        Ok(info(key, &meta))
+    }
+
+    pub(super) fn clean_drafts(&self) -> Result<usize> {
+        let folder = self.root.join(DRAFTS);
+        drafts::clean(&folder).map_err(|e| failed(&folder, "it cannot be cleaned", &e))
+    }
+}
+
+/// The content of a file, or a part of it.
+pub(super) struct LocalReader {
+    path: PathBuf,
+    file: File,
+    tag: String,
+    left: u64,
+}
+
+impl Read for LocalReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 || buffer.is_empty() {
+            return Ok(0);
+        }
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.file.read(buffer.get_mut(..most).unwrap_or_default())?;
+        let left = self.left - u64::try_from(read).unwrap_or(self.left);
+        // Before the last bytes are passed on, and where the file has become shorter.
+        let is_end = left == 0 || read == 0;
+        if is_end && (read == 0 || info("", &self.file.metadata()?).tag != self.tag) {
+            return Err(io::Error::other(changed(&self.path.display().to_string())));
+        }
+        self.left = left;
+        Ok(read)
+    }
+}
+
+/// A file as an object: size, time and inode change when it is written or replaced.
+fn info(key: &str, meta: &Metadata) -> ObjectInfo {
+    let tag = format!("{}-{}.{:09}-{}", meta.size(), meta.mtime(), meta.mtime_nsec(), meta.ino());
+    ObjectInfo { key: key.to_owned(), size: meta.size(), tag }
+}
+
+/// Creates a directory and those around it, so that they are there after a power failure.
+fn create_folders(folder: &Path) -> io::Result<()> {
+    let missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.is_dir();
+    let missing: Vec<&Path> = folder.ancestors().take_while(missing).collect();
+    fs::create_dir_all(folder)?;
+    for created in missing.iter().rev() {
+        sync_folder(created.parent().unwrap_or(Path::new("/")))?;
+    }
+    Ok(())
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn unusable(path: &Path, why: &str) -> Error {
+    Error::invalid(format!("{}: {why}; rename it", path.display()))
+}
+
+pub(super) fn failed(path: &Path, what: &str, error: &io::Error) -> Error {
+    let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let code = if is_full { Code::ResourceExhausted } else { Code::of_io(error) };
+    Error::new(code, format!("{}: {what}: {error}", path.display()))
+}
