@@ -110,6 +110,7 @@ impl Place {
     /// # Errors
     /// As [`Place::open`].
     pub fn open_prefix(location: &str, options: &PlaceOptions) -> Result<(Self, String)> {
+        let location = location.strip_prefix("file://").unwrap_or(location);
         let scheme = location.find("://").map_or(0, |at| at + 3);
         let rest = location.get(scheme..).unwrap_or_default();
         let (folder, prefix) = match rest.rfind('/') {

@@ -147,7 +147,7 @@ async fn read_part(
 ) -> Result<Option<ObjectInfo>> {
     let mut tag = tag.map(str::to_owned);
     let mut end = range.end;
-    let mut attempt = 1;
+    let mut failures = 0;
     loop {
         let before = bytes.len();
         let at = range.start.saturating_add(u64::try_from(before).unwrap_or(u64::MAX));
@@ -171,13 +171,13 @@ async fn read_part(
             return Ok(Some(object));
         }
         // Progress counts as success: a slow or broken connection gets the rest in pieces.
-        attempt = if bytes.len() > before { 1 } else { attempt + 1 };
-        if attempt > remote.attempts {
+        failures = if bytes.len() > before { 1 } else { failures + 1 };
+        if failures >= remote.attempts.max(2) {
             let shown = remote.shown(key);
             return Err(Error::unavailable(format!("{shown}: the transfer was interrupted")));
         }
         log::debug!("{}: interrupted after {} bytes of a part", remote.shown(key), bytes.len());
         tag = Some(object.tag);
-        pause(attempt).await;
+        pause(failures).await;
     }
 }

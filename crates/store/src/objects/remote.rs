@@ -108,15 +108,16 @@ impl Remote {
         }
     }
 
-    /// As [`Remote::call`], for requests that write.
+    /// As [`Remote::call`], for requests that write the object `key`.
     pub(super) async fn write<T, F>(
         &self,
+        key: &str,
         request: impl Fn(Arc<dyn Backend>, u32) -> F,
     ) -> Result<T>
     where
         F: Future<Output = StoreResult<T>>,
     {
-        self.call(request).await.map_err(of_writing)
+        self.call(request).await.map_err(|error| self.of_object(key, of_writing(error)))
     }
 
     pub(super) fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
@@ -194,7 +195,8 @@ impl Remote {
                 }
             }
         });
-        Ok(found.await?.map(|meta| info(key, &meta)))
+        let found = found.await.map_err(|error| self.of_object(key, error))?;
+        Ok(found.map(|meta| info(key, &meta)))
     }
 
     /// Asks for a part of an object, which must have this tag.
@@ -228,17 +230,25 @@ impl Remote {
     }
 
     fn changed_if_aborted(&self, key: &str, error: Error) -> Error {
-        match error.code() {
-            Code::Aborted => changed(&self.shown(key)),
-            Code::NotFound => error.context(key),
-            _ => error,
+        if error.code() == Code::Aborted {
+            return changed(&self.shown(key));
+        }
+        self.of_object(key, error)
+    }
+
+    /// The error of a request about an object, with its name.
+    fn of_object(&self, key: &str, error: Error) -> Error {
+        let place = format!("{}: ", self.location);
+        match error.message().strip_prefix(&place) {
+            Some(why) => Error::new(error.code(), format!("{}: {why}", self.shown(key))),
+            None => error,
         }
     }
 
     pub(super) fn put(&self, key: &str, bytes: &[u8]) -> Result<ObjectInfo> {
         let path = self.path(key)?;
         let content = Bytes::copy_from_slice(bytes);
-        let put = self.write(|store, _| {
+        let put = self.write(key, |store, _| {
             let (path, content) = (path.clone(), content.clone());
             async move { store.put(&path, content.into()).await }
         });
@@ -263,7 +273,7 @@ impl Remote {
     pub(super) fn put_new(&self, key: &str, bytes: &[u8]) -> Result<bool> {
         let path = self.path(key)?;
         let content = Bytes::copy_from_slice(bytes);
-        let put = self.write(|store, attempt| {
+        let put = self.write(key, |store, attempt| {
             let (path, content) = (path.clone(), content.clone());
             async move {
                 let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
@@ -302,7 +312,7 @@ impl Remote {
 
     pub(super) fn delete(&self, key: &str) -> Result<()> {
         let path = self.path(key)?;
-        let deleted = self.write(|store, _| {
+        let deleted = self.write(key, |store, _| {
             let path = path.clone();
             async move {
                 match store.delete(&path).await {

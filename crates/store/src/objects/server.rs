@@ -108,7 +108,9 @@ impl Server {
             let mut response = match fault {
                 Fault::Lost => return,
                 Fault::Status(status, code) => refusal(status, code),
-                _ => self.state().answer(&request),
+                Fault::None | Fault::Truncate(_) | Fault::Unanswered => {
+                    self.state().answer(&request)
+                }
             };
             if matches!(fault, Fault::Unanswered) {
                 return;

@@ -35,7 +35,7 @@ pub(super) fn upload(
         return remote.put(key, &content);
     }
     let path = remote.path(key)?;
-    let create = remote.write(|store, _| {
+    let create = remote.write(key, |store, _| {
         let path = path.clone();
         async move { store.create_multipart(&path).await }
     });
@@ -122,8 +122,9 @@ impl Upload<'_> {
     /// Sends one part in the background.
     fn send(&self, index: usize, content: Bytes) -> Result<JoinHandle<Result<PartId>>> {
         let (remote, path, id) = (Arc::clone(self.remote), self.path.clone(), self.id.clone());
+        let key = self.key.to_owned();
         spawn(async move {
-            let put = remote.write(|store, _| {
+            let put = remote.write(&key, |store, _| {
                 let (path, id, content) = (path.clone(), id.clone(), content.clone());
                 async move { store.put_part(&path, &id, index, content.into()).await }
             });
@@ -133,7 +134,7 @@ impl Upload<'_> {
 
     fn complete(&self, length: u64, parts: Vec<PartId>) -> Result<ObjectInfo> {
         let (path, id) = (&self.path, &self.id);
-        let complete = self.remote.write(|store, attempt| {
+        let complete = self.remote.write(self.key, |store, attempt| {
             let parts = parts.clone();
             async move {
                 match store.complete_multipart(path, id, parts).await {
@@ -157,7 +158,7 @@ impl Upload<'_> {
 
     /// Frees the storage of the parts.
     fn abort(&self) {
-        let abort = self.remote.write(|store, _| {
+        let abort = self.remote.write(self.key, |store, _| {
             let (path, id) = (&self.path, &self.id);
             async move { store.abort_multipart(path, id).await }
         });
