@@ -150,6 +150,14 @@ fn column_major_offsets(header: &NpyHeader) -> Option<Places> {
     Some(Places::by_columns(sizes, count))
 }
 
+/// What precedes the data of a numeric array, as `numpy.save` writes it. Its length does not depend on
+/// the first dimension, so that it can be written again when rows have been added. `dtype` is not
+/// bfloat16, for which NumPy has no name, and not string.
+#[must_use]
+pub fn header(dtype: DType, shape: &Shape) -> Vec<u8> {
+    header::write(&header::name(dtype), shape, 0)
+}
+
 /// Writes a tensor as `numpy.save` does, in at most `max_bytes`.
 ///
 /// # Errors
