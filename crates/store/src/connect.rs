@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::list::PaginatedListStore;
 use object_store::multipart::MultipartStore;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use object_store::{
+    BackoffConfig, ClientOptions, ObjectStore, RetryConfig, StaticCredentialProvider,
+};
 
 use crate::config::StoreConfig;
 use crate::errors::no_credentials;
@@ -180,6 +182,9 @@ fn gcs(location: &Location, config: &StoreConfig) -> Result<Connection> {
     if let Some(host) = config.variable("STORAGE_EMULATOR_HOST") {
         let url = if host.contains("://") { host.to_owned() } else { format!("http://{host}") };
         builder = builder.with_config(GoogleConfigKey::BaseUrl, url).with_skip_signature(true);
+        // The library asks the machine for credentials to write, whatever is set to be skipped.
+        let any = GcpCredential { bearer: "emulator".to_owned() };
+        builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(any)));
     }
     if config.anonymous {
         builder = builder.with_skip_signature(true);

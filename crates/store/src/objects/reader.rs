@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::remote::{Part, Remote, info, pause};
 use super::runtime::{spawn, wait_for};
-use super::{ObjectInfo, within};
+use super::{ObjectInfo, changed, within};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The size of a part, and how many are read ahead.
@@ -67,8 +67,12 @@ impl RemoteReader {
             let (remote, object) = (Arc::clone(&self.remote), Arc::clone(&self.object));
             let part = async move {
                 let mut part = Vec::new();
-                read_part(&remote, &object.key, Some(&object.tag), range, &mut part).await?;
-                Ok(part)
+                let tag = Some(object.tag.as_str());
+                match read_part(&remote, &object.key, tag, range, &mut part).await? {
+                    Some(_) => Ok(part),
+                    // It was larger before.
+                    None => Err(changed(&remote.shown(&object.key))),
+                }
             };
             self.ahead.push_back(spawn(part)?);
             self.rest.start = end;
@@ -131,7 +135,7 @@ async fn first_part(
     let missing = || Error::not_found(format!("{}: there is no such object", remote.shown(key)));
     let object = remote.head_one(key).await?.ok_or_else(missing)?;
     if tag.is_some_and(|tag| tag != object.tag) {
-        return Err(super::changed(&remote.shown(key)));
+        return Err(changed(&remote.shown(key)));
     }
     Ok((object, bytes))
 }

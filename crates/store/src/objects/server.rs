@@ -12,6 +12,8 @@ pub(super) enum Fault {
     None,
     /// It is refused.
     Status(u16, &'static str),
+    /// The bucket is in another region.
+    Region(&'static str),
     /// Only so many bytes of the content are sent.
     Truncate(usize),
     /// The connection ends before it is carried out, or after.
@@ -108,6 +110,10 @@ impl Server {
             let mut response = match fault {
                 Fault::Lost => return,
                 Fault::Status(status, code) => refusal(status, code),
+                Fault::Region(region) => {
+                    let headers = format!("x-amz-bucket-region: {region}\r\n");
+                    Response { headers, ..refusal(301, "PermanentRedirect") }
+                }
                 Fault::None | Fault::Truncate(_) | Fault::Unanswered => {
                     self.state().answer(&request)
                 }

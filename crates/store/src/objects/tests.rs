@@ -411,6 +411,21 @@ fn a_lost_response_does_not_hide_who_created_an_object() {
 }
 
 #[test]
+fn a_bucket_is_found_in_its_region() {
+    let (server, place) = store("s3://b/x");
+    server.put("x/1", "1");
+    let mut requests = 0;
+    server.fault(move |_, _| {
+        requests += 1;
+        if requests == 1 { Fault::Region("eu-north-1") } else { Fault::None }
+    });
+    assert_eq!(keys(&place.list("").unwrap()), ["1"]);
+    server.fault(|_, _| Fault::Region("eu-north-1"));
+    let error = place.list("").unwrap_err();
+    assert!(error.message().contains("another region"), "{error}");
+}
+
+#[test]
 fn asynchronous_code_is_refused() {
     let (_server, place) = store("s3://b/x");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::io::Read;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use object_store::multipart::PartId;
 use object_store::path::Path;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use super::reader::RemoteReader;
 use super::remote::{Remote, is_repeated};
@@ -22,6 +24,9 @@ const MOST_PARTS: u64 = 10_000;
 /// Parts that are uploaded at a time, as far as they fit into the memory for them.
 const PARALLEL: u64 = 4;
 const MEMORY: u64 = 64 << 20;
+
+/// How long a failed upload waits for its parts under way.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Uploads the `length` bytes of `source` as the object `key`.
 pub(super) fn upload(
@@ -187,11 +192,13 @@ impl Running {
 
 impl Drop for Running {
     /// Waits for the end of those that are not needed any more: a part that arrives after the
-    /// upload was aborted would stay in the store.
+    /// upload was aborted would stay in the store. But not for ever.
     fn drop(&mut self) {
-        for part in self.0.drain(..) {
-            part.abort();
-            let _ = wait_for(part);
+        let parts = std::mem::take(&mut self.0);
+        let stops: Vec<AbortHandle> = parts.iter().map(JoinHandle::abort_handle).collect();
+        let ended = async { tokio::time::timeout(PATIENCE, join_all(parts)).await };
+        if !matches!(wait_for(ended), Ok(Ok(_))) {
+            stops.iter().for_each(AbortHandle::abort);
         }
     }
 }
