@@ -5,8 +5,12 @@ use std::io::{self, ErrorKind, Read};
 use bytes::{Buf, Bytes, BytesMut};
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// How many bytes are read at once.
-const BLOCK: usize = 1 << 20;
+/// How many bytes are read at once: few enough to stay in a core's cache from being cleared to being
+/// read and searched.
+const BLOCK: usize = 256 << 10;
+
+/// The smallest allocation.
+const MIN_AHEAD: usize = 1 << 20;
 
 /// The largest allocation that a chunk's size alone justifies, before its bytes have been read.
 const MAX_AHEAD: usize = 8 << 20;
@@ -31,7 +35,7 @@ enum State {
 impl<R: Read> Input<R> {
     pub(super) fn new(source: R) -> Self {
         let state = State::Reading;
-        Input { source, buffer: BytesMut::new(), offset: 0, ahead: BLOCK, state }
+        Input { source, buffer: BytesMut::new(), offset: 0, ahead: MIN_AHEAD, state }
     }
 
     pub(super) fn set_offset(&mut self, offset: u64) {
@@ -45,7 +49,7 @@ impl<R: Read> Input<R> {
 
     /// Expects chunks of about `bytes`.
     pub(super) fn expect(&mut self, bytes: usize) {
-        self.ahead = bytes.clamp(BLOCK, MAX_AHEAD);
+        self.ahead = bytes.clamp(MIN_AHEAD, MAX_AHEAD);
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
