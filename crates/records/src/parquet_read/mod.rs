@@ -14,6 +14,8 @@ use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use parquet::basic::Compression;
+use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::reader::RowIter;
 use parquet::schema::types::{Type, TypePtr};
@@ -31,7 +33,7 @@ mod tests;
 /// The most columns that an error lists.
 const LISTED_COLUMNS: usize = 50;
 
-/// The most bytes of the crate's own error texts, which may quote whole values.
+/// The most characters of the crate's own error texts, which may quote whole values.
 const MAX_REASON: usize = 300;
 
 /// Reads a Parquet file row by row.
@@ -72,6 +74,7 @@ impl ParquetRows {
             let reader = SerializedFileReader::new(file).map_err(|error| {
                 damaged(&format!("the Parquet file's footer cannot be read: {error}"))
             })?;
+            check_compression(reader.metadata())?;
             let schema = reader.metadata().file_metadata().schema_descr_ptr();
             let projection = columns.map(|names| selected(schema.root_schema(), names));
             let rows = RowIter::from_file_into(Box::new(reader));
@@ -154,12 +157,9 @@ impl ParquetRows {
 }
 
 fn damaged(reason: &str) -> Error {
-    let mut reason = reason.to_owned();
-    if reason.len() > MAX_REASON {
-        reason.truncate(reason.floor_char_boundary(MAX_REASON));
-        reason.push('…');
-    }
-    Error::new(Code::DataLoss, reason)
+    let cut = reason.char_indices().nth(MAX_REASON);
+    let short = cut.and_then(|(at, _)| reason.get(..at)).map(|start| format!("{start}…"));
+    Error::new(Code::DataLoss, short.unwrap_or_else(|| reason.to_owned()))
 }
 
 /// Calls into the `parquet` crate; a panic becomes an error. The standard library's message about it
@@ -172,6 +172,28 @@ fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
             "the Parquet file is damaged, or has a type that is not supported: {text}"
         )))
     })
+}
+
+/// Refuses compressions that are not built in, before any row is read.
+fn check_compression(metadata: &ParquetMetaData) -> Result<()> {
+    for column in metadata.row_groups().iter().flat_map(RowGroupMetaData::columns) {
+        let name = match column.compression() {
+            Compression::UNCOMPRESSED
+            | Compression::SNAPPY
+            | Compression::GZIP(_)
+            | Compression::LZ4
+            | Compression::LZ4_RAW
+            | Compression::ZSTD(_) => continue,
+            Compression::BROTLI(_) => "Brotli",
+            Compression::LZO => "LZO",
+        };
+        return Err(Error::invalid(format!(
+            "the Parquet file's column {} is compressed with {name}, which is not supported: write \
+             it with snappy, zstd, lz4 or gzip",
+            column.column_path()
+        )));
+    }
+    Ok(())
 }
 
 /// The part of the schema with these columns.

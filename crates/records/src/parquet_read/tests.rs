@@ -1,6 +1,5 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 
-use parquet::basic::Compression;
 use parquet::data_type::{
     BoolType, ByteArray, ByteArrayType, DoubleType, FloatType, Int32Type, Int64Type,
 };
@@ -58,6 +57,11 @@ fn file_of(groups: usize, compression: Compression) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
+fn footer_length(file: &[u8]) -> usize {
+    let tail = file.len() - 8;
+    usize::try_from(u32::from_le_bytes(file[tail..tail + 4].try_into().unwrap())).unwrap()
+}
+
 fn stored(bytes: &[u8]) -> File {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
@@ -97,9 +101,15 @@ fn names(names: &[&str]) -> Vec<String> {
 #[test]
 fn rows_are_json_objects() {
     let all = (100, 10_000);
-    for compression in
-        [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::ZSTD(Default::default())]
-    {
+    let all_compressions = [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::GZIP(Default::default()),
+        Compression::LZ4,
+        Compression::LZ4_RAW,
+        Compression::ZSTD(Default::default()),
+    ];
+    for compression in all_compressions {
         let found = chunks(stored(&file_of(1, compression)), None, all).unwrap();
         assert_eq!(
             lines(&found),
@@ -165,6 +175,18 @@ fn other_files_are_refused() {
 }
 
 #[test]
+fn other_compressions_are_refused() {
+    let mut file = file_of(1, Compression::SNAPPY);
+    // In the footer, the codec is the field after the column's path; its number is zigzag encoded.
+    let footer = file.len() - 8 - footer_length(&file);
+    let path = footer + file[footer..].windows(5).rposition(|at| at == b"\x19\x18\x02id").unwrap();
+    assert_eq!(file[path + 5..path + 7], [0x15, 2]);
+    file[path + 6] = 2 * 4;
+    let error = chunks(stored(&file), None, (1, 1)).unwrap_err();
+    assert!(error.message().contains("column \"id\" is compressed with Brotli"), "{error}");
+}
+
+#[test]
 fn damage_names_the_row() {
     let mut file = file_of(2, Compression::SNAPPY);
     let reader = SerializedFileReader::new(stored(&file)).unwrap();
@@ -204,8 +226,7 @@ proptest! {
         let compression = if is_plain { Compression::UNCOMPRESSED } else { Compression::SNAPPY };
         let mut file = file_of(2, compression);
         let tail = file.len() - 8;
-        let length = u32::from_le_bytes(file[tail..tail + 4].try_into().unwrap());
-        let footer = tail - usize::try_from(length).unwrap();
+        let footer = tail - footer_length(&file);
         let part = if in_footer { &mut file[footer..tail] } else { &mut file[..footer] };
         for (at, byte) in changes {
             *at.get_mut(&mut *part) = byte;

@@ -34,13 +34,16 @@ fn options(split: Split) -> SplitOptions {
     SplitOptions { split, max_record_bytes: 100, keep_blank_lines: false }
 }
 
+/// The bytes of a chunk and its records.
+type Found = (Vec<u8>, Vec<RecordSpan>);
+
 /// All chunks, and the error at the end if there is one.
 fn chunks(
     source: impl Read,
     options: SplitOptions,
     max_records: usize,
     max_bytes: usize,
-) -> (Vec<(Vec<u8>, Vec<RecordSpan>)>, Option<String>) {
+) -> (Vec<Found>, Option<String>) {
     let mut splitter = Splitter::new(source, options);
     let mut all = Vec::new();
     loop {
