@@ -191,6 +191,18 @@ def codec_seeds(seeds: Seeds) -> None:
         seeds.add("base64", text)
     seeds.add("tfrecord", framed(b"") + framed(b"abc") + framed(bytes(40)))
     seeds.add("tfrecord", b"this is not a file of records")
+    # The first byte selects a format and limits: see `fuzz/src/batch.rs`.
+    part = struct.pack("<II", 0xCED7230A, 3) + b"abc\0"
+    parts = struct.pack("<II", 0xCED7230A, 1 << 29 | 4) + b"abcd"
+    parts += struct.pack("<II", 0xCED7230A, 3 << 29 | 1) + b"e\0\0\0"
+    lines = b"\xef\xbb\xbfa,1\r\n\n \nb,\"x\n\"\"y\"\n{}"
+    contents = (b"whole", lines, lines, lines, framed(b"") + framed(b"abc"), part + parts)
+    for number, content in enumerate(contents):
+        for limits in (0, 36, 66, 132):
+            seeds.add("records", bytes([number + limits]) + content)
+    seeds.add("records", b"\1" + gzip.compress(lines, mtime=0) + gzip.compress(lines, mtime=0))
+    # Three lines, compressed with Zstandard.
+    seeds.add("records", b"\1" + bytes.fromhex("28b52ffd2006310000610a620a630a"))
     seeds.add("event_stream", b"a payload")
     seeds.add("event_stream", b"")
 

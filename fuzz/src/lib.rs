@@ -7,6 +7,7 @@
 //! `fuzz_targets/` runs these functions under libFuzzer; `tests/fuzz_corpus.rs` includes this file and
 //! runs them on the corpora.
 
+mod batch;
 mod codec;
 mod echo;
 mod files;
@@ -56,6 +57,7 @@ targets! {
     base64 = codec, SMALL;
     tfrecord = codec, SMALL;
     event_stream = codec, SMALL;
+    records = batch, MODEL;
 
     predict = http, REQUEST;
     classify = http, REQUEST;
