@@ -30,6 +30,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("protocol", &["auth", "core", "tensor"]),
     ("protocols", &["archive", "auth", "codec", "core", "mlflow", "proto", "protocol", "tensor"]),
     ("server", &["auth", "core", "protocol", "tensor"]),
+    ("transform", &["codec", "records", "store", "tensor"]),
 ];
 
 /// Crates that bind C libraries. Every other crate forbids unsafe code.

@@ -26,6 +26,8 @@ mod sagemaker;
 mod serve;
 mod simple;
 mod table;
+#[cfg(feature = "transform")]
+mod transform;
 mod warmup;
 
 use self::container::ContainerCommand;
@@ -49,6 +51,10 @@ enum Commands {
     Serve(Box<ServeArgs>),
     /// Show the signatures of models, with an example request for each
     Inspect(InspectArgs),
+    /// Run a model on whole datasets: from files and stores to files and stores
+    #[cfg(feature = "transform")]
+    #[command(after_help = transform::HELP)]
+    Transform(Box<transform::Arguments>),
     /// Check whether a running server is ready; the exit status is 0 if it is
     Health(health::Arguments),
     /// Manage the users and API keys of a server
@@ -225,6 +231,8 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
             let InspectArgs { target, tags, platform } = &arguments;
             inspect::run(target, tags, platform.as_deref(), environment)
         }
+        #[cfg(feature = "transform")]
+        Some(Commands::Transform(arguments)) => Ok(transform::run(*arguments, environment)),
         Some(Commands::Health(arguments)) => health::run(&arguments, environment),
         Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),

@@ -91,6 +91,8 @@ mod support;
 mod tfs_binary;
 mod tfs_cases;
 mod tfs_metrics;
+#[cfg(feature = "transform")]
+mod transform;
 mod warm_up;
 mod warmup_command;
 mod worker;

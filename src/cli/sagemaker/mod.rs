@@ -1,6 +1,8 @@
 //! `serve` as SageMaker calls it: as the TensorFlow Serving container of an endpoint, with the
 //! container's directories and environment variables.
 
+#[cfg(feature = "transform")]
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
@@ -9,6 +11,8 @@ use std::time::Instant;
 use clap::Args;
 
 use super::{print_line, serve};
+#[cfg(feature = "transform")]
+use crate::config::Config;
 use crate::config::environment::Environment;
 use crate::config::{SagemakerConfig, Settings, sagemaker};
 use tensorserve_core::engine::{Engine, VersionState};
@@ -85,6 +89,22 @@ pub(super) fn run(
         Some(model) => end_without(server.engine().clone(), model),
         None => Ok(()),
     })
+}
+
+/// The configuration for the models in `model_dir`, as SageMaker's container would serve them.
+///
+/// # Errors
+/// Wrong settings; no models in the directory.
+#[cfg(feature = "transform")]
+pub(super) fn config_of(
+    settings: Settings,
+    model_dir: &Path,
+    environment: &Environment,
+) -> Result<Config> {
+    let variables = sagemaker::read(environment);
+    let start = start::start(settings, variables, Some(model_dir.to_owned()), environment)?;
+    start.notes.iter().for_each(|note| log::warn!("{note}"));
+    Ok(start.config)
 }
 
 /// Ends the program if no version of the default model can be loaded, as the container ends when it

@@ -65,6 +65,19 @@ pub(super) fn binary(
     Ok(run_of(version, signature, vec![tensor], TfsFormat::Row))
 }
 
+/// Decodes image files, one for each row.
+pub(super) fn images(
+    call: &RestCall,
+    resolver: &mut Resolver<'_>,
+    files: &[Bytes],
+) -> Result<TfsDecoded> {
+    let version = call.spec.resolve(resolver)?;
+    let (signature, declared) = default_signature(&version)?;
+    resolver.found_signature(signature);
+    let tensor = images::tensor(declared, files)?;
+    Ok(run_of(version, signature, vec![tensor], TfsFormat::Row))
+}
+
 fn default_signature(handle: &ModelHandle) -> Result<(usize, &Signature)> {
     handle.signature(DEFAULT_SIGNATURE).ok_or_else(|| {
         Error::invalid(format!(

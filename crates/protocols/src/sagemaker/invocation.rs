@@ -159,7 +159,7 @@ impl SagemakerApi {
 }
 
 /// Decodes a payload. One that is refused is examined again, for a repair or a better error.
-fn decode(
+pub(super) fn decode(
     call: &RestCall,
     resolver: &mut Resolver<'_>,
     input: PayloadFormat,
@@ -233,7 +233,7 @@ fn unsupported(content_type: &str) -> Reply {
 }
 
 /// The content type and the body of a response.
-fn write(
+pub(super) fn write(
     answer: &TfsAnswer,
     output: ResponseFormat,
     max_bytes: usize,

@@ -29,6 +29,7 @@ mod asynchronous;
 mod attributes;
 pub mod config;
 mod convert;
+mod direct;
 mod handler;
 mod inputs;
 mod invocation;
@@ -40,6 +41,7 @@ mod outputs;
 mod service;
 
 pub use self::config::{Compatibility, SagemakerConfig};
+pub use self::direct::Invoker;
 pub use self::multi_model::{ModelCandidate, MultiModelConfig};
 
 /// The name of the protocol in metrics.
@@ -114,12 +116,15 @@ struct SagemakerShared {
 
 impl SagemakerApi {
     fn new(host: &Host, config: SagemakerConfig) -> Self {
-        let engine = &host.engine;
+        SagemakerApi::of(&host.engine, config, host.listeners.auth)
+    }
+
+    fn of(engine: &Engine, config: SagemakerConfig, has_auth: bool) -> Self {
         let models =
             config.multi_model.clone().map(|config| RequestedModels::new(engine.clone(), config));
         let shared = SagemakerShared {
             config,
-            has_auth: host.listeners.auth,
+            has_auth,
             waiting: Arc::new(Semaphore::new(asynchronous::MOST_WAITING)),
             running: Semaphore::new(asynchronous::MOST_RUNNING),
         };

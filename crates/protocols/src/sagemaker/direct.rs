@@ -1,0 +1,151 @@
+//! Invocations without HTTP: what `/invocations` does with a payload, for programs in this process.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::invocation::Invocation;
+use super::media::{PayloadFormat, ResponseFormat};
+use super::{SAGEMAKER, SagemakerApi, SagemakerConfig, inputs, invocation};
+use crate::tfs::rest::RestCall;
+use crate::tfs::{OwnedModelSpec, TfsAnswer};
+use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
+use tensorserve_core::engine::{Engine, EntryPoint, InferRequest, Method};
+use tensorserve_protocol::Reply;
+use tensorserve_tensor::budget;
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// Runs payloads on the default model as `/invocations` does.
+#[derive(Clone)]
+pub struct Invoker {
+    api: SagemakerApi,
+}
+
+impl Invoker {
+    /// An invoker for the models of `engine`.
+    #[must_use]
+    pub fn new(engine: &Engine, config: SagemakerConfig) -> Self {
+        Invoker { api: SagemakerApi::of(engine, config, false) }
+    }
+
+    /// The response to a payload, as a client gets it.
+    pub async fn respond(
+        &self,
+        content_type: Option<&str>,
+        accept: Option<&str>,
+        body: Bytes,
+    ) -> Reply {
+        let invocation =
+            Invocation { content_type, accept, attributes: None, model: None, endpoint: None };
+        self.api.invoke(&invocation, body, Instant::now()).await
+    }
+
+    /// The body of the response to a payload.
+    ///
+    /// # Errors
+    /// What the response would report.
+    pub async fn infer(
+        &self,
+        content_type: &str,
+        accept: Option<&str>,
+        body: Bytes,
+    ) -> Result<Bytes> {
+        let reply = self.respond(Some(content_type), accept, body).await;
+        if let Some(error) = reply.error {
+            return Err(error);
+        }
+        if reply.status >= 400 {
+            // Handlers choose status and text themselves.
+            let text = String::from_utf8_lossy(&reply.body);
+            let text: String = text.chars().take(1000).collect();
+            let code = if reply.status < 500 { Code::InvalidArgument } else { Code::Unknown };
+            return Err(Error::new(code, format!("status {}: {text}", reply.status)));
+        }
+        Ok(reply.body)
+    }
+
+    /// The outputs for image files, a line for each: JSON or, with `csv`, comma-separated values. The files
+    /// are one batch.
+    ///
+    /// # Errors
+    /// As those of [`Invoker::infer`] for one image.
+    pub async fn infer_images(&self, images: Vec<Bytes>, csv: bool) -> Result<Bytes> {
+        let engine = &self.api.engine;
+        let name = self.api.default_model().ok_or_else(|| Error::invalid("there is no model"))?;
+        let (max_bytes, method) = (engine.max_tensor_bytes(), Method::Predict);
+        let spec = OwnedModelSpec { name, version: None, label: None };
+        let call = RestCall { spec, method, exact: false, max_bytes };
+        let entry = engine.call(EntryPoint { protocol: SAGEMAKER, method }, Instant::now());
+        let format = if csv { ResponseFormat::Csv } else { ResponseFormat::Lines };
+        let inferred = engine.infer(
+            entry,
+            move |resolver| {
+                budget::reserve(images.iter().map(Bytes::len).sum())?;
+                inputs::images(&call, resolver, &images)
+            },
+            move |form, response| {
+                invocation::write(&TfsAnswer::read(form, response)?, format, max_bytes)
+            },
+        );
+        inferred.await.answer.map(|(_, body)| body.into())
+    }
+
+    /// The tensors that a payload becomes, in words: name, type, shape and the first values of each. The
+    /// model runs on them.
+    ///
+    /// # Errors
+    /// As those of [`Invoker::infer`]. Payloads for handlers and for models of MLflow have no tensors here.
+    pub async fn tensors(&self, content_type: &str, body: Bytes) -> Result<Vec<String>> {
+        let engine = &self.api.engine;
+        let name = self.api.default_model().ok_or_else(|| Error::invalid("there is no model"))?;
+        let format = PayloadFormat::of(content_type);
+        let format =
+            format.ok_or_else(|| Error::invalid(format!("{content_type} has no tensors")))?;
+        let (max_bytes, method) = (engine.max_tensor_bytes(), Method::Predict);
+        let spec = OwnedModelSpec { name, version: None, label: None };
+        let call = RestCall { spec, method, exact: false, max_bytes };
+        let entry = engine.call(EntryPoint { protocol: SAGEMAKER, method }, Instant::now());
+        let inferred = engine.infer(
+            entry,
+            move |resolver| {
+                let (request, _) = invocation::decode(&call, resolver, format, &body, true)?;
+                let described = described(&request);
+                Ok((request, described))
+            },
+            |described, _| Ok(described),
+        );
+        inferred.await.answer
+    }
+
+    /// Whether requests pass through handlers (`inference.py`).
+    #[must_use]
+    pub fn has_handlers(&self) -> bool {
+        let model = self.api.default_model();
+        !matches!(self.api.engine.handlers(model.as_deref()), Ok(None))
+    }
+}
+
+/// The inputs of a request, a line each.
+fn described(request: &InferRequest) -> Vec<String> {
+    let mut lines = Vec::new();
+    for run in &request.runs {
+        let signature = request.version.signatures().get(run.signature);
+        let specs = signature.map(|signature| signature.inputs.as_slice()).unwrap_or_default();
+        for (index, tensor) in run.inputs.iter().enumerate() {
+            let name = specs.get(index).map_or("input", |spec| spec.alias.as_str());
+            let style = Style {
+                layout: JsonLayout::Compact,
+                floats: Floats::TensorFlowServing,
+                texts: Texts::Lossy,
+            };
+            let mut values = Vec::new();
+            let first = if tensor.rows().is_some() { tensor.row(0) } else { tensor.clone() };
+            if write::tensor(&first, style, 0, &mut values).is_err() {
+                values = b"?".to_vec();
+            }
+            let values: String = String::from_utf8_lossy(&values).chars().take(160).collect();
+            lines.push(format!("{name}: {} {:?}: {values}", tensor.dtype(), tensor.shape()));
+        }
+    }
+    lines
+}

@@ -1,0 +1,557 @@
+//! A batch of records, and how it is run: the records that a model refuses are found by halving.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::job::{InputFormat, Job, OnBadRecord, RecordType, pause};
+use crate::model::{Model, Payload, ResponseForm};
+use tensorserve_codec::csv;
+use tensorserve_codec::json::scan::Cursor;
+use tensorserve_codec::json::write;
+use tensorserve_records::join::RecordFormat;
+use tensorserve_records::split::{Chunk, Split};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+const CSV: &str = "text/csv";
+const JSON_LINES: &str = "application/jsonlines";
+const JSON: &str = "application/json";
+const TF_RECORD: &str = "application/x-tfrecord";
+const NPY: &str = "application/x-npy";
+
+/// Consecutive records.
+#[derive(Debug)]
+pub struct Batch {
+    pub(crate) records: Records,
+    /// Where each record is in its object.
+    pub(crate) places: Vec<RecordPlace>,
+}
+
+/// The place of a record in its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordPlace {
+    /// Its line, or its number, from 1.
+    pub line: u64,
+    /// Its first byte, if known.
+    pub offset: Option<u64>,
+}
+
+/// The records of a batch.
+#[derive(Debug)]
+pub(crate) enum Records {
+    /// Lines of comma-separated values.
+    Csv(Chunk),
+    /// Lines of JSON.
+    JsonLines(Chunk),
+    /// Records of `tf.Example`, in their frames.
+    Examples(Chunk),
+    /// Image files.
+    Images(Vec<Bytes>),
+    /// Requests of their own.
+    Documents(Vec<Bytes>),
+    /// Rows of an array, which is complete.
+    Npy(Bytes),
+}
+
+impl Batch {
+    /// The records of a chunk, as `of` holds them.
+    pub(crate) fn lines(chunk: Chunk, of: impl FnOnce(Chunk) -> Records) -> Self {
+        let place = |line, offset| RecordPlace { line, offset: Some(offset) };
+        let places = chunk.records.iter().map(|record| place(record.line, record.offset)).collect();
+        Batch { records: of(chunk), places }
+    }
+
+    pub(crate) fn json_lines(chunk: Chunk) -> Self {
+        Batch::lines(chunk, Records::JsonLines)
+    }
+
+    /// Files that are a record each.
+    pub(crate) fn files(job: &Job, files: Vec<Bytes>) -> Self {
+        let places = vec![RecordPlace { line: 1, offset: Some(0) }; files.len()];
+        let records = match job.records {
+            RecordType::Image => Records::Images(files),
+            RecordType::Csv
+            | RecordType::JsonLines
+            | RecordType::Examples
+            | RecordType::Npy
+            | RecordType::Document => Records::Documents(files),
+        };
+        Batch { records, places }
+    }
+
+    /// The number of records.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Record `index` as text, for people.
+    #[must_use]
+    pub fn shown(&self, index: usize) -> String {
+        let record = self.record(index);
+        let text = match &self.records {
+            Records::Images(_) | Records::Examples(_) | Records::Npy(_) => None,
+            Records::Csv(_) | Records::JsonLines(_) | Records::Documents(_) => {
+                std::str::from_utf8(&record).ok()
+            }
+        };
+        match text {
+            Some(text) => text.chars().take(300).collect(),
+            None => format!("{} bytes", record.len()),
+        }
+    }
+
+    /// The bytes of record `index`, for a message; empty for a row of an array.
+    pub(crate) fn record(&self, index: usize) -> Bytes {
+        match &self.records {
+            Records::Csv(chunk) | Records::JsonLines(chunk) | Records::Examples(chunk) => {
+                let span = chunk.records.get(index);
+                span.map(|span| chunk.bytes.slice(span.start..span.end)).unwrap_or_default()
+            }
+            Records::Images(files) | Records::Documents(files) => {
+                files.get(index).cloned().unwrap_or_default()
+            }
+            Records::Npy(_) => Bytes::new(),
+        }
+    }
+
+    /// Whether its records can be run apart.
+    fn divides(&self) -> bool {
+        match self.records {
+            Records::Npy(_) => false,
+            Records::Csv(_)
+            | Records::JsonLines(_)
+            | Records::Examples(_)
+            | Records::Images(_)
+            | Records::Documents(_) => true,
+        }
+    }
+}
+
+/// The outputs of a batch.
+#[derive(Debug, Default)]
+pub struct BatchOutput {
+    /// The text of all outputs.
+    text: Vec<u8>,
+    /// The output of each record in it; none for a bad one.
+    spans: Vec<Option<Range<usize>>>,
+    /// The records that have none, and why.
+    pub(crate) bad: Vec<(usize, Error)>,
+}
+
+impl BatchOutput {
+    /// The output of each record, in order; `None` for a bad one.
+    pub fn outputs(&self) -> impl Iterator<Item = Option<&[u8]>> {
+        let text = |span: &Range<usize>| self.text.get(span.clone()).unwrap_or_default();
+        self.spans.iter().map(move |span| span.as_ref().map(text))
+    }
+
+    /// The bad records, and what is wrong with them.
+    pub fn errors(&self) -> impl Iterator<Item = (usize, &Error)> {
+        self.bad.iter().map(|(index, error)| (*index, error))
+    }
+
+    /// The output of record `index`; `None` for a bad one.
+    pub(crate) fn output(&self, index: usize) -> Option<&[u8]> {
+        let span = self.spans.get(index)?.as_ref()?;
+        self.text.get(span.clone())
+    }
+
+    /// Why record `index` has no output. If bad records fail their object, those behind the first one were
+    /// not run.
+    pub(crate) fn error_of(&self, index: usize) -> Option<&Error> {
+        let at = self.bad.binary_search_by_key(&index, |bad| bad.0).ok()?;
+        self.bad.get(at).map(|bad| &bad.1)
+    }
+
+    fn push(&mut self, output: &[u8]) {
+        let start = self.text.len();
+        self.text.extend_from_slice(output);
+        self.spans.push(Some(start..self.text.len()));
+    }
+
+    fn push_bad(&mut self, error: Error) {
+        self.bad.push((self.spans.len(), error));
+        self.spans.push(None);
+    }
+}
+
+/// Runs batches on a model. Shared by all threads.
+pub struct BatchRunner {
+    job: Arc<Job>,
+    model: Arc<dyn Model>,
+    /// Responses of this model have no row for each record: records are run one at a time.
+    is_one_at_a_time: AtomicBool,
+    /// The time that all runs have taken, in nanoseconds.
+    busy: AtomicU64,
+}
+
+/// Why a batch has no output: not for its records.
+pub type BatchFailure = Error;
+
+impl BatchRunner {
+    /// A runner for a job.
+    #[must_use]
+    pub fn new(job: Arc<Job>, model: Arc<dyn Model>) -> Self {
+        let busy = AtomicU64::new(0);
+        BatchRunner { job, model, is_one_at_a_time: AtomicBool::new(false), busy }
+    }
+
+    /// The time that all runs have taken, in nanoseconds.
+    #[must_use]
+    pub fn busy(&self) -> u64 {
+        self.busy.load(Relaxed)
+    }
+
+    /// The request for record `index` alone.
+    ///
+    /// # Errors
+    /// If the input filter cannot apply.
+    pub fn payload_of(&self, batch: &Batch, index: usize) -> Result<Payload> {
+        self.payload(batch, index..index + 1)
+    }
+
+    /// Runs a batch. Bad records are in the output, unless they fail the object: then only the first one
+    /// is looked for.
+    ///
+    /// # Errors
+    /// If the model is not available, or the batch cannot be divided to find the record at fault.
+    pub fn run(&self, batch: &Batch) -> Result<BatchOutput, BatchFailure> {
+        let start = Instant::now();
+        let mut output = BatchOutput::default();
+        output.spans.reserve(batch.len());
+        let done = self.run_pieces(batch, &mut output);
+        self.busy.fetch_add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(0), Relaxed);
+        done.map(|()| output)
+    }
+
+    /// Runs the batch, then halves of what fails, until the records at fault are found.
+    fn run_pieces(&self, batch: &Batch, output: &mut BatchOutput) -> Result<(), BatchFailure> {
+        let step = if self.runs_alone(batch) { 1 } else { batch.len().max(1) };
+        let mut pieces: Vec<Range<usize>> = Vec::new();
+        let mut start = 0;
+        while start < batch.len() {
+            pieces.push(start..batch.len().min(start + step));
+            start += step;
+        }
+        pieces.reverse();
+        while let Some(piece) = pieces.pop() {
+            let error = match self.attempt(batch, piece.clone(), output) {
+                Ok(()) => continue,
+                Err(error) => error,
+            };
+            if is_passing(error.code()) || !batch.divides() {
+                return Err(error);
+            }
+            if piece.len() > 1 {
+                let middle = piece.start + piece.len() / 2;
+                pieces.push(middle..piece.end);
+                pieces.push(piece.start..middle);
+                continue;
+            }
+            output.push_bad(error);
+            // The object has failed, unless the other records are objects of their own.
+            if self.job.on_bad == OnBadRecord::Fail && !self.job.is_documents() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn runs_alone(&self, batch: &Batch) -> bool {
+        match batch.records {
+            Records::Documents(_) => true,
+            Records::Images(_) => self.model.has_handlers() || self.is_one_at_a_time.load(Relaxed),
+            Records::Csv(_) | Records::JsonLines(_) | Records::Examples(_) => {
+                self.is_one_at_a_time.load(Relaxed)
+            }
+            Records::Npy(_) => false,
+        }
+    }
+
+    /// Runs records; what may pass is tried again.
+    fn attempt(
+        &self,
+        batch: &Batch,
+        piece: Range<usize>,
+        output: &mut BatchOutput,
+    ) -> Result<(), BatchFailure> {
+        let mut attempt = 0;
+        loop {
+            let length = (output.text.len(), output.spans.len());
+            let error = match self.run_once(batch, piece.clone(), output) {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            output.text.truncate(length.0);
+            output.spans.truncate(length.1);
+            if !is_passing(error.code()) || attempt >= self.job.retries {
+                return Err(error);
+            }
+            thread::sleep(pause(attempt));
+            attempt += 1;
+        }
+    }
+
+    fn run_once(&self, batch: &Batch, piece: Range<usize>, output: &mut BatchOutput) -> Result<()> {
+        let count = piece.len();
+        let form = match &batch.records {
+            Records::Documents(_) => ResponseForm::Document,
+            _ if self.job.lines == RecordFormat::Csv => ResponseForm::CsvLines,
+            _ => ResponseForm::JsonLines,
+        };
+        let payload = self.payload(batch, piece.clone())?;
+        let response = match self.model.infer(payload.clone(), form) {
+            Ok(response) => response,
+            // Outputs without rows have no lines.
+            Err(error) if count == 1 && form == ResponseForm::JsonLines => {
+                self.model.infer(payload, ResponseForm::Document).map_err(|_| error)?
+            }
+            Err(error) => return Err(error),
+        };
+        if form == ResponseForm::Document {
+            // The output of an object that is one document is that document.
+            let line = match self.job.is_documents() && self.job.shaping.keeps_predictions() {
+                true => response.trim_ascii_end().to_vec(),
+                false => one_line(&response),
+            };
+            return self.push(batch, piece.start, &line, output);
+        }
+        let Some(spans) = rows(&response, count) else {
+            if count == 1 {
+                let line = one_line(&response);
+                return self.push(batch, piece.start, &line, output);
+            }
+            self.is_one_at_a_time.store(true, Relaxed);
+            return Err(Error::invalid(format!(
+                "the response to {count} records does not have {count} rows"
+            )));
+        };
+        if self.job.shaping.keeps_predictions() {
+            let base = output.text.len();
+            output.text.extend_from_slice(&response);
+            let shifted = spans.into_iter().map(|span| Some(span.start + base..span.end + base));
+            output.spans.extend(shifted);
+            return Ok(());
+        }
+        for (index, span) in piece.zip(spans) {
+            self.push(batch, index, response.get(span).unwrap_or_default(), output)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the output of a record, joined and filtered as the job says.
+    fn push(
+        &self,
+        batch: &Batch,
+        index: usize,
+        prediction: &[u8],
+        output: &mut BatchOutput,
+    ) -> Result<()> {
+        let shaping = &self.job.shaping;
+        if shaping.keeps_predictions() {
+            output.push(prediction);
+            return Ok(());
+        }
+        let record = batch.record(index);
+        output.push(&shaping.output(&record, prediction)?);
+        Ok(())
+    }
+
+    /// The request for records of a batch.
+    fn payload(&self, batch: &Batch, piece: Range<usize>) -> Result<Payload> {
+        let body = |body: Bytes, content_type| Payload::Body { body, content_type };
+        Ok(match &batch.records {
+            Records::Images(files) if files.len() > 1 || !self.model.has_handlers() => {
+                Payload::Images(files.get(piece).unwrap_or_default().to_vec())
+            }
+            Records::Images(files) | Records::Documents(files) => {
+                Payload::Document(files.get(piece.start).cloned().unwrap_or_default())
+            }
+            Records::Npy(array) => body(array.clone(), NPY),
+            Records::Examples(chunk) => body(framed(chunk, piece), TF_RECORD),
+            Records::JsonLines(chunk) => match self.job.shaping.keeps_inputs() {
+                true => body(framed(chunk, piece), JSON_LINES),
+                false => body(self.filtered(chunk, piece)?, JSON_LINES),
+            },
+            Records::Csv(chunk) => {
+                let text = match self.job.shaping.keeps_inputs() {
+                    true => framed(chunk, piece.clone()),
+                    false => self.filtered(chunk, piece.clone())?,
+                };
+                // The server's CSV has one record on a line.
+                match self.job.input == InputFormat::Split(Split::Csv)
+                    && has_line_breaks(chunk, piece.clone())
+                {
+                    true => body(self.csv_as_json(chunk, piece)?, JSON),
+                    false => body(text, CSV),
+                }
+            }
+        })
+    }
+
+    /// The records with the input filter applied, a line each.
+    fn filtered(&self, chunk: &Chunk, piece: Range<usize>) -> Result<Bytes> {
+        let mut text = Vec::new();
+        for span in chunk.records.get(piece).unwrap_or_default() {
+            let record = chunk.bytes.get(span.start..span.end).unwrap_or_default();
+            text.extend_from_slice(&self.job.shaping.input(record)?);
+            text.push(b'\n');
+        }
+        Ok(text.into())
+    }
+
+    /// Records of CSV as rows of JSON.
+    fn csv_as_json(&self, chunk: &Chunk, piece: Range<usize>) -> Result<Bytes> {
+        let mut text = b"{\"instances\":[".to_vec();
+        let records = chunk.records.get(piece).unwrap_or_default();
+        for (index, span) in records.iter().enumerate() {
+            let record = chunk.bytes.get(span.start..span.end).unwrap_or_default();
+            let record = self.job.shaping.input(record)?;
+            text.extend_from_slice(if index == 0 { b"[" } else { b",[" });
+            let (mut rest, mut field, mut is_first) = (Some(&*record), Vec::new(), true);
+            while let Some(line) = rest {
+                rest = csv::field(line, &mut field);
+                if !std::mem::take(&mut is_first) {
+                    text.push(b',');
+                }
+                match csv::kind(&field) {
+                    csv::Field::Number(number) => text.extend_from_slice(number),
+                    csv::Field::Text => write::string(&field, &mut text),
+                }
+            }
+            text.push(b']');
+        }
+        text.extend_from_slice(b"]}");
+        Ok(text.into())
+    }
+}
+
+/// The text of consecutive records as it is in the object.
+fn framed(chunk: &Chunk, piece: Range<usize>) -> Bytes {
+    let records = chunk.records.get(piece).unwrap_or_default();
+    match (records.first(), records.last()) {
+        (Some(first), Some(last)) => chunk.bytes.slice(first.framed_start..last.framed_end),
+        _ => Bytes::new(),
+    }
+}
+
+/// Whether a record has a line break in a quoted field.
+fn has_line_breaks(chunk: &Chunk, piece: Range<usize>) -> bool {
+    chunk.records.get(piece).unwrap_or_default().iter().any(|span| {
+        let record = chunk.bytes.get(span.start..span.end).unwrap_or_default();
+        memchr::memchr(b'\n', record).is_some()
+    })
+}
+
+/// Whether a failure may pass by itself.
+pub(crate) fn is_passing(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded | Code::Aborted
+    )
+}
+
+/// Where the rows of a response are: its lines, or the elements of `predictions`. `None` if there are not
+/// `count` of them.
+fn rows(response: &[u8], count: usize) -> Option<Vec<Range<usize>>> {
+    lines(response, count).or_else(|| predictions(response, count))
+}
+
+fn lines(response: &[u8], count: usize) -> Option<Vec<Range<usize>>> {
+    let mut spans = Vec::with_capacity(count);
+    let mut start = 0;
+    for end in memchr::memchr_iter(b'\n', response) {
+        spans.push(start..end);
+        start = end + 1;
+        if spans.len() > count {
+            return None;
+        }
+    }
+    if start < response.len() {
+        spans.push(start..response.len());
+    }
+    (spans.len() == count).then_some(spans)
+}
+
+/// The elements of the list `predictions` or `outputs` in a JSON object, each on one line.
+fn predictions(response: &[u8], count: usize) -> Option<Vec<Range<usize>>> {
+    let at = memchr::memmem::find(response, b"\"predictions\"")?;
+    let mut cursor = Cursor::new(response);
+    cursor.seek(at + b"\"predictions\"".len());
+    if cursor.skip_space() != b':' {
+        return None;
+    }
+    cursor.seek(cursor.offset() + 1);
+    if cursor.skip_space() != b'[' {
+        return None;
+    }
+    cursor.seek(cursor.offset() + 1);
+    let mut spans = Vec::with_capacity(count);
+    while spans.len() < count {
+        cursor.skip_space();
+        let start = cursor.offset();
+        cursor.skip_value().ok()?;
+        let span = start..cursor.offset();
+        if memchr::memchr(b'\n', response.get(span.clone())?).is_some() {
+            return None;
+        }
+        spans.push(span);
+        match cursor.skip_space() {
+            b',' => cursor.seek(cursor.offset() + 1),
+            b']' => break,
+            _ => return None,
+        }
+    }
+    (spans.len() == count && cursor.skip_space() == b']').then_some(spans)
+}
+
+/// A document on one line: JSON has no line breaks but between its tokens.
+fn one_line(document: &[u8]) -> Vec<u8> {
+    let mut line: Vec<u8> =
+        document.iter().copied().filter(|byte| !matches!(byte, b'\n' | b'\r')).collect();
+    while line.last().is_some_and(u8::is_ascii_whitespace) {
+        line.pop();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(response: &str, count: usize) -> Option<Vec<&str>> {
+        let spans = rows(response.as_bytes(), count)?;
+        Some(spans.into_iter().map(|span| &response[span]).collect())
+    }
+
+    #[test]
+    fn rows_are_lines_or_predictions() {
+        assert_eq!(texts("[1]\n[2]\n", 2), Some(vec!["[1]", "[2]"]));
+        assert_eq!(texts("[1]\n[2]", 2), Some(vec!["[1]", "[2]"]));
+        assert_eq!(texts("\n\n", 2), Some(vec!["", ""]));
+        assert_eq!(texts("[1]\n[2]\n[3]\n", 2), None);
+        let json = "{\n    \"predictions\": [[1.5, 2], {\"a\": \"]\"}]\n}";
+        assert_eq!(texts(json, 2), Some(vec!["[1.5, 2]", "{\"a\": \"]\"}"]));
+        for wrong in
+            ["{\"predictions\": [1]}", "{\"predictions\": 1}", "{\"predictions\": [1,2,3]}"]
+        {
+            assert_eq!(texts(wrong, 2), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn documents_become_lines() {
+        assert_eq!(one_line(b"{\n  \"a\": 1\r\n}\n"), b"{  \"a\": 1}");
+    }
+}

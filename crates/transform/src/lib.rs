@@ -1,0 +1,37 @@
+//! Batch transform: whole datasets through a model, from files and stores to files and stores.
+//!
+//! A [`Job`](job::Job) is frozen into a [`Plan`](plan::Plan), whose entries are objects, groups of small
+//! objects, or ranges of large ones. [`run`](run::run) takes each entry through
+//!
+//! ```text
+//! read -> decompress -> split -> [ filter, infer, join ] -> write -> publish -> mark as done
+//! ```
+//!
+//! where the part in brackets runs on a pool of threads, a batch of records at a time. The lane that
+//! reads an entry also writes it: it keeps the batches that are under way in a queue and writes the
+//! results in its order, so that no other reordering is needed and memory is bounded by the length of that
+//! queue. Batches depend on the plan alone, never on timing: a job that is resumed computes the same bits.
+//!
+//! This crate knows neither platforms nor protocols: [`Model`](model::Model) runs payloads.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+pub mod batch;
+mod dead_letters;
+mod entry;
+pub mod job;
+pub mod lease;
+pub mod model;
+mod parts;
+pub mod plan;
+mod pool;
+pub mod progress;
+pub mod report;
+pub mod run;
+mod sdk;
+mod source;
+pub mod state;
+pub mod sweep;

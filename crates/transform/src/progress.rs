@@ -1,0 +1,249 @@
+//! What a job has done so far, for people and for programs.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+/// Objects whose times are kept.
+const SLOWEST: usize = 20;
+
+/// Failures whose texts are kept.
+const FAILURES: usize = 100;
+
+/// Points in time at which the throughput is kept. Their distance doubles when there are more.
+const POINTS: usize = 600;
+
+/// Counters, which lanes increase.
+pub struct Progress {
+    started: Instant,
+    /// What remains for this process at its start.
+    pub total_objects: u64,
+    /// The bytes of these.
+    pub total_bytes: u64,
+    /// Objects that are done.
+    pub objects: AtomicU64,
+    /// Objects that have failed.
+    pub failed: AtomicU64,
+    /// Bytes of objects that are done or have failed, and of batches that are done.
+    pub bytes: AtomicU64,
+    /// Records that have been run.
+    pub records: AtomicU64,
+    /// Records that have no output.
+    pub bad: AtomicU64,
+    /// Bytes of outputs.
+    pub out_bytes: AtomicU64,
+    /// Nanoseconds that lanes spent on reading and splitting.
+    pub reading: AtomicU64,
+    /// Nanoseconds that lanes waited for the model.
+    pub waiting: AtomicU64,
+    /// Nanoseconds that lanes spent on writing.
+    pub writing: AtomicU64,
+    /// Nanoseconds that lanes spent on publishing outputs.
+    pub publishing: AtomicU64,
+    notes: Mutex<Notes>,
+}
+
+#[derive(Default)]
+struct Notes {
+    slowest: Vec<SlowObject>,
+    failures: Vec<FailureNote>,
+    points: Vec<Point>,
+    /// Points to skip between two that are kept.
+    stride: usize,
+    skipped: usize,
+}
+
+/// How long an object took.
+#[derive(Clone, Debug, Serialize)]
+pub struct SlowObject {
+    /// Its key.
+    pub object: String,
+    /// Seconds from its first read to its publication.
+    pub seconds: f64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its records.
+    pub records: u64,
+}
+
+/// An object that failed, or a bad record of one.
+#[derive(Clone, Debug, Serialize)]
+pub struct FailureNote {
+    /// The key of the object.
+    pub object: String,
+    /// What was wrong, and where.
+    pub reason: String,
+}
+
+/// What was done at a point in time.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Point {
+    /// Seconds since the start.
+    pub seconds: f64,
+    /// Records by then.
+    pub records: u64,
+    /// Bytes by then.
+    pub bytes: u64,
+}
+
+/// All counters at one time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Snapshot {
+    /// Seconds since the start.
+    pub seconds: f64,
+    /// Objects that are done.
+    pub objects: u64,
+    /// Objects that this process had to do.
+    pub total_objects: u64,
+    /// Objects that failed.
+    pub failed_objects: u64,
+    /// Bytes of input that are done.
+    pub bytes: u64,
+    /// Bytes that this process had to do.
+    pub total_bytes: u64,
+    /// Records that have been run.
+    pub records: u64,
+    /// Records without an output.
+    pub bad_records: u64,
+    /// Bytes of output.
+    pub output_bytes: u64,
+    /// Records per second, on average.
+    pub records_per_second: f64,
+    /// Seconds until the end at this rate; absent at the beginning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<f64>,
+}
+
+impl Progress {
+    /// Counters at zero.
+    #[must_use]
+    pub fn new(total_objects: u64, total_bytes: u64) -> Self {
+        let zero = AtomicU64::default;
+        Progress {
+            started: Instant::now(),
+            total_objects,
+            total_bytes,
+            objects: zero(),
+            failed: zero(),
+            bytes: zero(),
+            records: zero(),
+            bad: zero(),
+            out_bytes: zero(),
+            reading: zero(),
+            waiting: zero(),
+            writing: zero(),
+            publishing: zero(),
+            notes: Mutex::default(),
+        }
+    }
+
+    /// Adds the time since `start` to a counter of nanoseconds.
+    pub(crate) fn spent(counter: &AtomicU64, start: Instant) {
+        counter.fetch_add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    fn notes(&self) -> std::sync::MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Notes how long an object took.
+    pub(crate) fn took(&self, slow: SlowObject) {
+        let mut notes = self.notes();
+        let at = notes.slowest.partition_point(|other| other.seconds >= slow.seconds);
+        if at < SLOWEST {
+            notes.slowest.insert(at, slow);
+            notes.slowest.truncate(SLOWEST);
+        }
+    }
+
+    /// Notes a failure.
+    pub(crate) fn failed_with(&self, object: &str, reason: &str) {
+        let mut notes = self.notes();
+        if notes.failures.len() < FAILURES {
+            let note = FailureNote { object: object.to_owned(), reason: reason.to_owned() };
+            notes.failures.push(note);
+        }
+    }
+
+    /// Keeps the current throughput. Called at a steady rate.
+    pub fn keep_point(&self) {
+        let now = self.snapshot();
+        let mut notes = self.notes();
+        if notes.skipped < notes.stride {
+            notes.skipped += 1;
+            return;
+        }
+        notes.skipped = 0;
+        notes.points.push(Point { seconds: now.seconds, records: now.records, bytes: now.bytes });
+        if notes.points.len() >= POINTS {
+            let mut index = 0;
+            notes.points.retain(|_| {
+                index += 1;
+                index % 2 == 0
+            });
+            notes.stride = notes.stride * 2 + 1;
+        }
+    }
+
+    /// The throughput so far, the slowest objects and the first failures.
+    #[must_use]
+    pub fn history(&self) -> (Vec<Point>, Vec<SlowObject>, Vec<FailureNote>) {
+        let notes = self.notes();
+        (notes.points.clone(), notes.slowest.clone(), notes.failures.clone())
+    }
+
+    /// All counters.
+    #[must_use]
+    // Precise up to 2^53.
+    #[allow(clippy::cast_precision_loss)]
+    pub fn snapshot(&self) -> Snapshot {
+        let load = |counter: &AtomicU64| counter.load(Relaxed);
+        let seconds = self.started.elapsed().as_secs_f64();
+        let (bytes, records) = (load(&self.bytes).min(self.total_bytes), load(&self.records));
+        let left = self.total_bytes - bytes;
+        let is_begun = seconds > 1.0 && bytes > 0;
+        Snapshot {
+            seconds,
+            objects: load(&self.objects),
+            total_objects: self.total_objects,
+            failed_objects: load(&self.failed),
+            bytes,
+            total_bytes: self.total_bytes,
+            records,
+            bad_records: load(&self.bad),
+            output_bytes: load(&self.out_bytes),
+            records_per_second: records as f64 / seconds.max(1e-9),
+            seconds_left: is_begun.then(|| seconds * left as f64 / bytes as f64),
+        }
+    }
+
+    /// The time since the start.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_objects_and_an_even_history_are_kept() {
+        let progress = Progress::new(1, 1);
+        for n in 0..100_u32 {
+            let slow =
+                SlowObject { object: n.to_string(), seconds: n.into(), bytes: 0, records: 0 };
+            progress.took(slow);
+        }
+        for _ in 0..5000 {
+            progress.keep_point();
+        }
+        let (points, slowest, _) = progress.history();
+        assert_eq!(slowest.len(), SLOWEST);
+        assert_eq!((slowest[0].object.as_str(), slowest[19].object.as_str()), ("99", "80"));
+        assert!(points.len() < POINTS && points.len() >= POINTS / 4, "{}", points.len());
+    }
+}

@@ -1,0 +1,191 @@
+//! Batches of records, read from one object.
+
+use std::io::{self, Read, Seek, SeekFrom};
+
+use bytes::Bytes;
+
+use crate::batch::{Batch, RecordPlace, Records};
+use crate::job::{InputFormat, Job, RecordType};
+use crate::plan::{PlannedObject, PlannedRange};
+use tensorserve_records::compression::{Compression, decompress};
+use tensorserve_records::npy_read::NpyRows;
+use tensorserve_records::parquet_read::ParquetRows;
+use tensorserve_records::range::{self, RangeReader};
+use tensorserve_records::split::{Chunk, Split, SplitOptions, Splitter};
+use tensorserve_store::objects::{Place, error_of};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// The batches of an object, or of a range of it, in order.
+pub(crate) struct BatchSource<'j> {
+    job: &'j Job,
+    rows: Rows,
+}
+
+type Source = Box<dyn Read + Send>;
+
+enum Rows {
+    Whole(Box<Splitter<Source>>),
+    Range(Box<Splitter<RangeReader<Source>>>),
+    Parquet(Box<ParquetRows>),
+    Npy(Box<NpyRows<Source>>),
+}
+
+impl<'j> BatchSource<'j> {
+    /// Opens an object.
+    ///
+    /// # Errors
+    /// If it cannot be read, has changed since it was planned, or is not what the job says it is.
+    pub(crate) fn open(
+        job: &'j Job,
+        input: &Place,
+        object: &PlannedObject,
+        range: Option<PlannedRange>,
+    ) -> Result<Self> {
+        let source = read_object(input, object, range, job.compression)?;
+        let rows = match job.input {
+            InputFormat::Parquet => {
+                let table = ParquetRows::open(local_copy(source)?, job.columns.as_deref())?;
+                Rows::Parquet(Box::new(table))
+            }
+            InputFormat::Npy => Rows::Npy(Box::new(NpyRows::open(source)?)),
+            InputFormat::Split(split) => {
+                let options = SplitOptions {
+                    split,
+                    max_record_bytes: job.frozen.max_record_bytes,
+                    keep_blank_lines: false,
+                };
+                match range {
+                    Some(range) => {
+                        let range = range.start..range.end;
+                        Rows::Range(Box::new(Splitter::over_range(source, options, range)?))
+                    }
+                    None => Rows::Whole(Box::new(Splitter::new(source, options))),
+                }
+            }
+        };
+        Ok(BatchSource { job, rows })
+    }
+
+    /// The next batch; `None` at the end.
+    ///
+    /// # Errors
+    /// If the object cannot be read, or its records are damaged.
+    pub(crate) fn next(&mut self) -> Result<Option<Batch>> {
+        let (rows, bytes) = (self.job.frozen.batch_rows, self.job.frozen.max_payload_bytes);
+        let batch = match &mut self.rows {
+            Rows::Whole(splitter) => {
+                splitter.next_chunk(rows, bytes)?.map(|chunk| self.job.batch_of(chunk))
+            }
+            Rows::Range(splitter) => {
+                splitter.next_chunk(rows, bytes)?.map(|chunk| self.job.batch_of(chunk))
+            }
+            Rows::Parquet(table) => table.next_chunk(rows, bytes)?.map(Batch::json_lines),
+            Rows::Npy(array) => array.next_chunk(rows, bytes)?.map(|chunk| Batch {
+                places: (0..chunk.rows)
+                    .map(|row| RecordPlace {
+                        line: chunk.first_row + u64::try_from(row).unwrap_or(0) + 1,
+                        offset: None,
+                    })
+                    .collect(),
+                records: Records::Npy(chunk.bytes),
+            }),
+        };
+        Ok(batch)
+    }
+}
+
+impl Job {
+    /// The first batch of an object; `None` if it has no records.
+    ///
+    /// # Errors
+    /// If it cannot be read, or its records are damaged.
+    pub fn first_batch(&self, input: &Place, object: &PlannedObject) -> Result<Option<Batch>> {
+        if self.is_documents() {
+            let content = read_whole(self, input, object)?;
+            return Ok(Some(Batch::files(self, vec![content])));
+        }
+        BatchSource::open(self, input, object, None)?.next()
+    }
+
+    /// A batch of the records of a chunk.
+    fn batch_of(&self, chunk: Chunk) -> Batch {
+        match self.records {
+            RecordType::Csv => Batch::lines(chunk, Records::Csv),
+            RecordType::JsonLines if self.input != InputFormat::Split(Split::None) => {
+                Batch::json_lines(chunk)
+            }
+            RecordType::Examples if self.input == InputFormat::Split(Split::TfRecord) => {
+                Batch::lines(chunk, Records::Examples)
+            }
+            RecordType::Image => {
+                let images = payloads(&chunk);
+                Batch::lines(chunk, |_| Records::Images(images))
+            }
+            RecordType::JsonLines
+            | RecordType::Examples
+            | RecordType::Npy
+            | RecordType::Document => {
+                let documents = payloads(&chunk);
+                Batch::lines(chunk, |_| Records::Documents(documents))
+            }
+        }
+    }
+}
+
+fn payloads(chunk: &Chunk) -> Vec<Bytes> {
+    chunk.records.iter().map(|record| chunk.bytes.slice(record.start..record.end)).collect()
+}
+
+/// The whole content of an object that is one record.
+///
+/// # Errors
+/// If it cannot be read, has changed, or is larger than a record may be.
+pub(crate) fn read_whole(job: &Job, input: &Place, object: &PlannedObject) -> Result<Bytes> {
+    let most = job.frozen.max_record_bytes;
+    let mut content = Vec::with_capacity(usize::try_from(object.size).unwrap_or(0).min(most));
+    let source = read_object(input, object, None, job.compression)?;
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    source.take(limit).read_to_end(&mut content).map_err(read_failed)?;
+    if content.len() > most {
+        return Err(Error::invalid(format!(
+            "it is larger than a record may be ({} MiB): raise --max-record-mb",
+            most >> 20
+        )));
+    }
+    Ok(content.into())
+}
+
+/// Opens an object and decompresses it.
+pub(crate) fn read_object(
+    input: &Place,
+    object: &PlannedObject,
+    range: Option<PlannedRange>,
+    compression: Compression,
+) -> Result<Source> {
+    // A range owns the lines that start in it: the last one ends behind it.
+    let bytes = range.map(|range| range::open_at(range.start)..object.size);
+    let source = input.read(&object.key, bytes, Some(&object.tag))?;
+    decompress(source, compression.of_name(&object.key))
+}
+
+/// A copy in a temporary file, for formats that are not read in sequence.
+fn local_copy(mut source: Source) -> Result<std::fs::File> {
+    let failed = |e| Error::unavailable(format!("a temporary file cannot be used: {e}"));
+    let mut file = tempfile::tempfile().map_err(failed)?;
+    io::copy(&mut source, &mut file).map_err(read_failed)?;
+    file.seek(SeekFrom::Start(0)).map_err(failed)?;
+    Ok(file)
+}
+
+/// The error of a read.
+fn read_failed(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+            if error.raw_os_error().is_none() =>
+        {
+            let found = error_of(error);
+            Error::new(Code::DataLoss, found.message().to_owned())
+        }
+        _ => error_of(error),
+    }
+}

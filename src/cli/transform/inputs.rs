@@ -1,0 +1,220 @@
+//! The input objects of a job, and what their names say about them.
+
+use std::io::Read;
+use std::path::Path;
+
+use super::arguments::Arguments;
+use tensorserve_records::manifest;
+use tensorserve_store::objects::{ObjectInfo, Place, PlaceOptions, find, find_prefix};
+use tensorserve_tensor::error::{Error, Result};
+
+/// The most bytes of a list of files.
+const MAX_LIST: u64 = 1 << 30;
+
+/// The objects of a job, and the place that their keys are in.
+pub(super) struct Inputs {
+    pub(super) place: Place,
+    pub(super) objects: Vec<ObjectInfo>,
+    /// What the user has written.
+    pub(super) named: String,
+}
+
+impl Inputs {
+    /// Finds the objects that the options name. `is_prefix`: every key that begins with the location, as
+    /// SageMaker's S3Prefix.
+    ///
+    /// # Errors
+    /// If there are none, or they cannot be listed.
+    pub(super) fn find(
+        arguments: &Arguments,
+        is_prefix: bool,
+        options: &PlaceOptions,
+    ) -> Result<Self> {
+        if let Some(manifest) = &arguments.manifest {
+            let (place, key) = Place::open_prefix(manifest, options)?;
+            let text = place.get(&key, MAX_LIST)?;
+            let text =
+                text.ok_or_else(|| Error::not_found(format!("{manifest}: no such object")))?;
+            let uris = manifest::parse(&text).map_err(|e| e.context(manifest))?;
+            return Inputs::listed(&uris, manifest, options);
+        }
+        if let Some(file) = &arguments.files_from {
+            let uris = lines_of(file)?;
+            return Inputs::listed(&uris, &format!("the list {file}"), options);
+        }
+        match arguments.input.as_slice() {
+            [] => Err(Error::invalid("no input: name it with --input, --files-from or --manifest")),
+            [one] => {
+                let found = if is_prefix { find_prefix(one, options) } else { find(one, options) }?;
+                Ok(Inputs { place: found.place, objects: found.objects, named: one.clone() })
+            }
+            several => Inputs::several(several, options),
+        }
+    }
+
+    /// The objects of several locations, in one place.
+    fn several(locations: &[String], options: &PlaceOptions) -> Result<Self> {
+        let mut uris = Vec::new();
+        for location in locations {
+            let found = find(location, options)?;
+            let base = found.place.display();
+            uris.extend(found.objects.iter().map(|object| format!("{base}/{}", object.key)));
+        }
+        Inputs::listed(&uris, &locations.join(", "), options)
+    }
+
+    /// These objects. Their keys are relative to the directory that they have in common.
+    fn listed(uris: &[String], named: &str, options: &PlaceOptions) -> Result<Self> {
+        let base = common_directory(uris);
+        let Some(base) = base else {
+            return Err(Error::invalid(format!("{named}: no objects, or in different stores")));
+        };
+        let place = Place::open(if base.is_empty() { "." } else { base }, options)?;
+        let mut objects = Vec::with_capacity(uris.len());
+        for uri in uris {
+            let key = uri.strip_prefix(base).unwrap_or(uri);
+            let found = place.head(key)?;
+            let missing = || Error::not_found(format!("{named}: {uri}: there is no such object"));
+            objects.push(found.ok_or_else(missing)?);
+        }
+        // An object that is named twice has one output.
+        objects.sort_by(|a, b| a.key.cmp(&b.key));
+        objects.dedup_by(|a, b| a.key == b.key);
+        Ok(Inputs { place, objects, named: named.to_owned() })
+    }
+
+    /// Leaves out what the job itself has written or will write, and refuses an output in the input.
+    ///
+    /// # Errors
+    /// If the output is a directory below the input.
+    pub(super) fn without_outputs(&mut self, output: &Place, suffix: &str) -> Result<()> {
+        let (input, target) = (absolute(&self.place), absolute(output));
+        if let Some(below) = target.strip_prefix(&format!("{}/", input.trim_end_matches('/'))) {
+            let inside =
+                self.objects.iter().any(|object| object.key.starts_with(&format!("{below}/")));
+            if inside {
+                return Err(Error::invalid(format!(
+                    "--output {} is inside of --input {}, which has objects there: the outputs would \
+                     become inputs of the next run. Use another directory",
+                    output.display(),
+                    self.named
+                )));
+            }
+        }
+        if input == target {
+            if suffix.is_empty() {
+                return Err(Error::invalid(
+                    "--output is the same place as --input: outputs need an --output-suffix",
+                ));
+            }
+            self.objects.retain(|object| !object.key.ends_with(suffix));
+        }
+        self.objects.retain(|object| !object.key.starts_with("_transform/"));
+        if self.objects.is_empty() {
+            return Err(Error::not_found(format!("{}: there are no input objects", self.named)));
+        }
+        Ok(())
+    }
+}
+
+/// Where a place is, without links.
+fn absolute(place: &Place) -> String {
+    let shown = place.display();
+    if !place.is_local() {
+        return shown;
+    }
+    let path = Path::new(&shown);
+    let real = path.canonicalize().or_else(|_| std::path::absolute(path));
+    real.map_or(shown.clone(), |real| real.display().to_string())
+}
+
+/// The lines of a file, or of stdin.
+fn lines_of(file: &str) -> Result<Vec<String>> {
+    let failed = |e: std::io::Error| Error::invalid(format!("--files-from {file}: {e}"));
+    let mut text = String::new();
+    let read = match file {
+        "-" => std::io::stdin().take(MAX_LIST).read_to_string(&mut text),
+        _ => std::fs::File::open(file).and_then(|f| f.take(MAX_LIST).read_to_string(&mut text)),
+    };
+    read.map_err(failed)?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    Ok(lines.map(str::to_owned).collect())
+}
+
+/// The directory that all of these have in common, with its slash; `None` if there is none, which is so
+/// for objects of different stores.
+fn common_directory(uris: &[String]) -> Option<&str> {
+    let (first, others) = uris.split_first()?;
+    let mut end = first.rfind('/').map_or(0, |at| at + 1);
+    for other in others {
+        let same = first.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
+        let shared = first.as_bytes().get(..end.min(same)).unwrap_or_default();
+        end = shared.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+    }
+    let base = first.get(..end)?;
+    let has_scheme = uris.iter().any(|uri| uri.contains("://"));
+    // At least the bucket.
+    let is_whole = !has_scheme || base.splitn(4, '/').count() >= 4;
+    is_whole.then_some(base)
+}
+
+/// What the name of an object says: its media type and how it is divided into records.
+pub(super) fn types_of_name(key: &str) -> Option<(&'static str, &'static str)> {
+    let name = key.to_ascii_lowercase();
+    let name = [".gz", ".gzip", ".zst", ".zstd"]
+        .iter()
+        .find_map(|suffix| name.strip_suffix(suffix))
+        .unwrap_or(&name);
+    let (_, suffix) = name.rsplit_once('.')?;
+    Some(match suffix {
+        "csv" => ("text/csv", "line"),
+        "jsonl" | "ndjson" | "jsonlines" => ("application/jsonlines", "jsonl"),
+        "json" => ("application/json", "none"),
+        "jpg" | "jpeg" | "png" | "gif" | "bmp" | "webp" => ("application/x-image", "none"),
+        "tfrecord" | "tfrecords" => ("application/x-tfrecord", "tfrecord"),
+        "parquet" => ("application/jsonlines", "parquet"),
+        "npy" => ("application/x-npy", "npy"),
+        "rec" | "recordio" => ("application/x-image", "recordio"),
+        _ => return None,
+    })
+}
+
+/// How objects of a media type are divided into records unless told otherwise.
+pub(super) fn split_of_type(content_type: &str) -> &'static str {
+    let name = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match name.as_str() {
+        "text/csv" => "line",
+        "application/jsonlines" | "application/jsons" | "application/x-ndjson" => "jsonl",
+        "application/x-npy" => "npy",
+        "application/x-tfrecord" => "tfrecord",
+        "application/x-parquet" | "application/vnd.apache.parquet" => "parquet",
+        _ => "none",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_have_a_directory_in_common() {
+        let of = |uris: &[&str]| {
+            let uris: Vec<String> = uris.iter().map(|uri| (*uri).to_owned()).collect();
+            common_directory(&uris).map(str::to_owned)
+        };
+        assert_eq!(of(&["s3://b/in/a", "s3://b/in/b/c"]).as_deref(), Some("s3://b/in/"));
+        assert_eq!(of(&["s3://b/in/a", "s3://b/index"]).as_deref(), Some("s3://b/"));
+        assert_eq!(of(&["s3://b/a", "s3://c/a"]), None);
+        assert_eq!(of(&["x", "y"]).as_deref(), Some(""));
+        assert_eq!(of(&["/a/b", "/a/c"]).as_deref(), Some("/a/"));
+        assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn names_say_what_objects_are() {
+        assert_eq!(types_of_name("a/b.CSV.gz"), Some(("text/csv", "line")));
+        assert_eq!(types_of_name("photo.jpeg"), Some(("application/x-image", "none")));
+        assert_eq!(types_of_name("archive.gz"), None);
+        assert_eq!(types_of_name("dir.csv/readme"), None);
+    }
+}

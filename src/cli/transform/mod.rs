@@ -1,0 +1,100 @@
+//! `tensorserve transform`: whole datasets through a model, without a server.
+//!
+//! [`options`] turns what the user has written into a job, [`inputs`] finds its objects, [`model`] loads
+//! the model, [`prepare`] freezes or resumes the plan, and [`show`] tells how far the job is. The work is
+//! done in the crate `transform`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use super::serve::first_signal;
+use super::{print_error, print_line};
+use crate::config::environment::Environment;
+use crate::config::{Config, Settings};
+use crate::platforms;
+use tensorserve_os as os;
+use tensorserve_probe::probed;
+use tensorserve_tensor::error::{Code, Error, Result};
+
+mod arguments;
+mod inputs;
+mod metrics;
+mod model;
+mod options;
+mod prepare;
+mod show;
+
+pub(in crate::cli) use self::arguments::{Arguments, HELP};
+use self::prepare::{Prepared, prepare};
+
+/// The exit statuses besides 0.
+const SOME_FAILED: u8 = 1;
+const WRONG_OPTIONS: u8 = 2;
+const CANNOT_GO_ON: u8 = 3;
+const INTERRUPTED: u8 = 130;
+
+/// Runs a job, and returns the exit status.
+pub(super) fn run(arguments: Arguments, environment: &Environment) -> ExitCode {
+    // One arena per core keeps lock contention low.
+    let cores = thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
+    os::limit_malloc_arenas(cores);
+    let status = match run_job(arguments, environment) {
+        Ok(status) => status,
+        Err(error) => {
+            print_error(&error);
+            match error.code() {
+                Code::InvalidArgument | Code::NotFound => WRONG_OPTIONS,
+                Code::Cancelled => INTERRUPTED,
+                _ => CANNOT_GO_ON,
+            }
+        }
+    };
+    // Without the clean-up of the runtimes, which can hang or crash while threads are at work.
+    os::exit_now(status.into())
+}
+
+fn run_job(arguments: Arguments, environment: &Environment) -> Result<u8> {
+    // First: the process that probes models is forked while there is one thread.
+    let config = Config::new(Settings::default().or_environment(environment), environment)?;
+    let platforms = probed(platforms::built_in(&config), &config.probe);
+    let stop = Arc::new(AtomicBool::new(false));
+    watch_signals(Arc::clone(&stop))?;
+    match prepare(arguments, environment, platforms, &stop)? {
+        Prepared::Finished => Ok(0),
+        Prepared::Job(job) => {
+            let outcome = job.run()?;
+            if outcome.is_interrupted {
+                return Ok(INTERRUPTED);
+            }
+            Ok(if outcome.failed.is_empty() { 0 } else { SOME_FAILED })
+        }
+    }
+}
+
+/// The first SIGINT or SIGTERM ends the run when its batches are done, a second one at once.
+fn watch_signals(stop: Arc<AtomicBool>) -> Result<()> {
+    let failed = |e| Error::internal("signals cannot be received").with_source(e);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(failed)?;
+    let watch = move || {
+        while runtime.block_on(first_signal()).is_ok() {
+            if stop.swap(true, Relaxed) {
+                os::exit_now(INTERRUPTED.into());
+            }
+            show::note(
+                "interrupted: what is done stays done, and the same command goes on with the rest",
+            );
+        }
+    };
+    let started = thread::Builder::new().name("signals".to_owned()).spawn(watch);
+    started.map(drop).map_err(failed)
+}
+
+/// Prints a line of JSON on stdout.
+fn print_json(value: &impl serde::Serialize) {
+    if let Ok(text) = serde_json::to_string(value) {
+        print_line(&text);
+    }
+}

@@ -1,0 +1,275 @@
+//! The model of a job: loaded as the server loads it, and asked as clients of `/invocations` ask it.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ring::digest::{Context, SHA256};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::Server;
+use crate::cli::sagemaker;
+use crate::config::environment::Environment;
+use crate::config::{Config, Settings};
+use crate::stores;
+use tensorserve_archive as archive;
+use tensorserve_core::config::{BatchMode, is_store_url, model_path};
+use tensorserve_core::engine::Engine;
+use tensorserve_platform::Platforms;
+use tensorserve_protocols::sagemaker::{Compatibility, Invoker, SagemakerConfig};
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_transform::model::{Model, Payload, ResponseForm};
+
+/// Larger files are hashed at their start and end only.
+const HASHED: u64 = 16 << 20;
+const HASHED_PART: u64 = 1 << 20;
+
+/// A loaded model.
+pub(super) struct ServedModel {
+    /// Stops with it: handlers may call its ports.
+    server: Option<Server>,
+    rows: Invoker,
+    exact: Invoker,
+    has_handlers: bool,
+    runtime: Runtime,
+    content_type: String,
+    accept: Option<String>,
+}
+
+/// How a model is loaded.
+pub(super) struct ModelOptions<'o> {
+    /// Those that are built in, with their probe.
+    pub(super) platforms: &'o Platforms,
+    pub(super) platform: Option<&'o str>,
+    pub(super) threads: usize,
+    pub(super) timeout: Duration,
+    /// As SageMaker's container, with the variables of that.
+    pub(super) as_container: bool,
+}
+
+/// The local files of a model.
+pub(super) struct ModelFiles {
+    pub(super) root: PathBuf,
+    /// A hash of all of them.
+    pub(super) fingerprint: String,
+}
+
+impl ModelFiles {
+    /// Downloads and unpacks a model where necessary.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(super) fn find(path: &Path, config: &Config) -> Result<Self> {
+        let place = model_path(path);
+        let root = match is_store_url(&place) {
+            true => stores::download(config, &place)?,
+            false => place,
+        };
+        let root = match archive::is_archive(&root) {
+            true => archive::unpacked(&root, &archive::Limits::default())?.to_path_buf(),
+            false => root,
+        };
+        let fingerprint = fingerprint(&root)?;
+        Ok(ModelFiles { root, fingerprint })
+    }
+}
+
+impl ServedModel {
+    /// Loads the model.
+    ///
+    /// # Errors
+    /// If it cannot be loaded, or there are several.
+    pub(super) fn load(
+        files: &ModelFiles,
+        options: &ModelOptions,
+        mut settings: Settings,
+        environment: &Environment,
+    ) -> Result<Self> {
+        settings.each.platform = options.platform.map(str::to_owned);
+        let code = crate::config::sagemaker::code_folder(&files.root);
+        let mut config = match options.as_container || code.is_some() {
+            true => sagemaker::config_of(settings, &files.root, environment)?,
+            false => {
+                settings.paths = vec![files.root.clone()];
+                Config::new(settings, environment)?
+            }
+        };
+        // Batches are made here, and each runs at once on the thread that has made it.
+        config.repository.common.batching.mode = BatchMode::Off;
+        for source in &mut config.repository.sources {
+            source.model.batching.mode = BatchMode::Off;
+        }
+        config.batching.inline_budget = Duration::from_secs(86_400);
+        config.batching.threads = options.threads;
+        config.http.request_timeout = options.timeout;
+        // A model that is replaced while it is in use must not change the outputs.
+        config.repository.poll_interval = None;
+        config.grpc.port = None;
+        config.grpc.socket_path = None;
+        config.http.more_ports.clear();
+        // Handlers may call the model themselves.
+        config.http.port = code.is_some().then_some(0);
+        let server = Server::start(&config, options.platforms.clone())?;
+        server.engine().wait_until_started(|_| ());
+        server.engine().readiness()?;
+        only_model(server.engine())?;
+        let exact = config.protocols.sagemaker.clone();
+        let rows = SagemakerConfig { compatibility: Compatibility::Extended, ..exact.clone() };
+        let (rows, exact) =
+            (Invoker::new(server.engine(), rows), Invoker::new(server.engine(), exact));
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(|e| Error::internal("a runtime could not be started").with_source(e))?;
+        let has_handlers = rows.has_handlers();
+        Ok(ServedModel {
+            server: Some(server),
+            rows,
+            exact,
+            has_handlers,
+            runtime,
+            content_type: String::new(),
+            accept: None,
+        })
+    }
+
+    /// With the media types of the job.
+    pub(super) fn for_job(mut self, content_type: String, accept: Option<String>) -> Self {
+        self.content_type = content_type;
+        self.accept = accept;
+        self
+    }
+
+    /// The engine.
+    pub(super) fn engine(&self) -> Option<&Engine> {
+        self.server.as_ref().map(Server::engine)
+    }
+
+    /// The tensors that records become, as text.
+    ///
+    /// # Errors
+    /// What the model reports.
+    pub(super) fn tensors(&self, payload: Payload) -> Result<Vec<String>> {
+        let (content_type, body) = match payload {
+            Payload::Body { body, content_type } => (content_type.to_owned(), body),
+            Payload::Document(body) => (self.content_type.clone(), body),
+            Payload::Images(files) => {
+                let first = files.into_iter().next().unwrap_or_default();
+                (self.content_type.clone(), first)
+            }
+        };
+        self.runtime.block_on(self.rows.tensors(&content_type, body))
+    }
+}
+
+impl Model for ServedModel {
+    fn infer(&self, payload: Payload, form: ResponseForm) -> Result<Bytes> {
+        let accept = match form {
+            ResponseForm::JsonLines => Some("application/jsonlines"),
+            ResponseForm::CsvLines => Some("text/csv"),
+            ResponseForm::Document => self.accept.as_deref(),
+        };
+        let csv = form == ResponseForm::CsvLines;
+        let rows = &self.rows;
+        match payload {
+            Payload::Body { body, content_type } => {
+                self.runtime.block_on(rows.infer(content_type, accept, body))
+            }
+            Payload::Document(body) => {
+                self.runtime.block_on(rows.infer(&self.content_type, accept, body))
+            }
+            Payload::Images(files) if form == ResponseForm::Document => {
+                let first = files.into_iter().next().unwrap_or_default();
+                self.runtime.block_on(rows.infer(&self.content_type, accept, first))
+            }
+            Payload::Images(files) => self.runtime.block_on(rows.infer_images(files, csv)),
+        }
+    }
+
+    fn respond(&self, body: Bytes) -> Bytes {
+        let (content_type, accept) = (Some(self.content_type.as_str()), self.accept.as_deref());
+        self.runtime.block_on(self.exact.respond(content_type, accept, body)).body
+    }
+
+    fn has_handlers(&self) -> bool {
+        self.has_handlers
+    }
+}
+
+impl Drop for ServedModel {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+fn only_model(engine: &Engine) -> Result<()> {
+    let models = engine.repository().all_models();
+    match models.as_slice() {
+        [_] => Ok(()),
+        [] => Err(Error::invalid("there is no model at this path")),
+        several => Err(Error::invalid(format!(
+            "there are {} models at this path ({}): name one of their directories",
+            several.len(),
+            several.join(", ")
+        ))),
+    }
+}
+
+/// A hash of the names, sizes and contents of all files of a model.
+fn fingerprint(root: &Path) -> Result<String> {
+    let mut files = Vec::new();
+    collect(root, &mut files)?;
+    files.sort();
+    let mut hash = Context::new(&SHA256);
+    for file in files {
+        let name = file.strip_prefix(root).unwrap_or(&file);
+        hash.update(name.as_os_str().as_encoded_bytes());
+        hash.update(&[0]);
+        let failed = |e: std::io::Error| {
+            Error::unavailable(format!("{}: {e}", file.display())).with_source(e)
+        };
+        let mut content = File::open(&file).map_err(failed)?;
+        let size = content.metadata().map_err(failed)?.len();
+        hash.update(&size.to_le_bytes());
+        let mut part = Vec::new();
+        let most = if size <= HASHED { size } else { HASHED_PART };
+        content.by_ref().take(most).read_to_end(&mut part).map_err(failed)?;
+        hash.update(&part);
+        if size > HASHED {
+            use std::io::Seek;
+            part.clear();
+            let start = std::io::SeekFrom::Start(size - HASHED_PART);
+            content.seek(start).map_err(failed)?;
+            content.take(HASHED_PART).read_to_end(&mut part).map_err(failed)?;
+            hash.update(&part);
+        }
+    }
+    let digest = hash.finish();
+    Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let failed = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            Error::not_found(format!("{}: there is no such model", path.display()))
+        }
+        _ => Error::unavailable(format!("{}: {e}", path.display())),
+    };
+    if !std::fs::metadata(path).map_err(failed)?.is_dir() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        // What Python leaves beside handlers is no part of the model.
+        if entry.file_name() != "__pycache__" {
+            collect(&entry.path(), files)?;
+        }
+    }
+    Ok(())
+}

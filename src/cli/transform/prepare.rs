@@ -1,0 +1,550 @@
+//! From the options to a run: the plan is frozen, or an earlier one goes on.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde_json::json;
+
+use super::arguments::Arguments;
+use super::inputs::Inputs;
+use super::model::{ModelFiles, ModelOptions, ServedModel};
+use super::options::{self, JobOptions};
+use super::show::{Shown, note};
+use super::{metrics, print_json, print_line};
+use crate::cli::serve::start_log;
+use crate::config::environment::Environment;
+use crate::config::{Config, Settings};
+use tensorserve_platform::Platforms;
+use tensorserve_store::objects::{ObjectInfo, Place, PlaceOptions};
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_transform::batch::BatchRunner;
+use tensorserve_transform::job::{FrozenJob, Job};
+use tensorserve_transform::lease::Lease;
+use tensorserve_transform::model::Model;
+use tensorserve_transform::plan::{Entry, Plan, PlanOptions, PlannedObject};
+use tensorserve_transform::progress::Progress;
+use tensorserve_transform::report::{self, ReportFacts, bytes, duration};
+use tensorserve_transform::run::{EntryFeed, Run, RunOutcome};
+use tensorserve_transform::state::{Marker, State};
+use tensorserve_transform::sweep;
+
+/// Changes that are named in an error.
+const NAMED: usize = 10;
+
+/// The key of the report.
+const REPORT: &str = "_transform/report.html";
+
+/// What a command has become.
+pub(super) enum Prepared {
+    /// It is answered.
+    Finished,
+    /// A job is to be run.
+    Job(Box<PreparedJob>),
+}
+
+/// A job that can be run.
+pub(super) struct PreparedJob {
+    run: Run,
+    feed: EntryFeed,
+    model: Arc<ServedModel>,
+    arguments: Arguments,
+    output: Place,
+    progress: Arc<Progress>,
+    /// What is said in the report and in the summary.
+    facts: Vec<(String, String)>,
+    _lease: Option<Lease>,
+}
+
+/// Everything that is known before the plan.
+struct Setting {
+    arguments: Arguments,
+    inputs: Inputs,
+    output: Place,
+    state: State,
+    options: JobOptions,
+    files: ModelFiles,
+    settings: Settings,
+    environment: Environment,
+    platforms: Platforms,
+    model: Option<ServedModel>,
+}
+
+/// Does everything up to the run.
+///
+/// # Errors
+/// Wrong options; no input; a model that cannot be loaded; a job in the output that differs from this one.
+pub(super) fn prepare(
+    arguments: Arguments,
+    environment: &Environment,
+    platforms: Platforms,
+    stop: &Arc<AtomicBool>,
+) -> Result<Prepared> {
+    let mut setting = Setting::new(arguments, environment, platforms)?;
+    if setting.arguments.dry_run {
+        return setting.dry_run().map(|()| Prepared::Finished);
+    }
+    if setting.arguments.overwrite {
+        setting.state.clear()?;
+    }
+    let shard = options::shard(setting.arguments.shard.as_deref(), |name| {
+        environment.get(name).map(str::to_owned)
+    })?;
+    let is_worker = setting.arguments.entries_from_stdin;
+    let lease = match (is_worker || setting.arguments.plan_only, shard) {
+        (true, _) => None,
+        (false, Some((index, count))) => {
+            Some(Lease::take(&setting.output, &format!("shard-{index}-of-{count}"))?)
+        }
+        (false, None) => Some(Lease::take(&setting.output, "run")?),
+    };
+    let plan = setting.plan()?;
+    if setting.arguments.plan_only {
+        print_json(&json!({
+            "entries": plan.entries.len(),
+            "objects": plan.objects(),
+            "bytes": plan.bytes(),
+            "done": setting.state.done()?,
+        }));
+        return Ok(Prepared::Finished);
+    }
+    let done: HashSet<usize> = setting.state.done()?.into_iter().collect();
+    let own = match shard {
+        Some((index, count)) => plan.shard(index, count),
+        None => (0..plan.entries.len()).collect(),
+    };
+    let pending: Vec<usize> = own.into_iter().filter(|entry| !done.contains(entry)).collect();
+    setting.explain(&plan, done.len(), pending.len());
+    if !is_worker {
+        let _ = setting.output.clean_drafts();
+        let entries: Vec<&Entry> =
+            pending.iter().filter_map(|&number| plan.entries.get(number)).collect();
+        setting.state.forget_failures(&entries)?;
+    }
+    setting.job(plan, pending, lease, stop).map(|job| Prepared::Job(Box::new(job)))
+}
+
+impl Setting {
+    fn new(
+        mut arguments: Arguments,
+        environment: &Environment,
+        platforms: Platforms,
+    ) -> Result<Self> {
+        let (mut notes, mut is_prefix) = (Vec::new(), false);
+        if let Some(file) = arguments.job_file.clone() {
+            (notes, is_prefix) = options::of_job_file(&mut arguments, &file)?;
+        }
+        let mut settings = Settings::default().or_environment(environment);
+        if settings.server.log_level.is_none() && environment.get("RUST_LOG").is_none() {
+            settings.server.log_level = Some("warn".to_owned());
+        }
+        start_log(&settings, environment);
+        let config = Config::new(settings.clone(), environment)?;
+        let mut places = PlaceOptions::new(config.stores.clone());
+        if let Some(retries) = arguments.retries {
+            places.attempts = retries.saturating_add(1);
+        }
+        let output = arguments.output.as_deref().ok_or_else(|| {
+            Error::invalid("no output: name a directory or a prefix of a store with --output")
+        })?;
+        let output = Place::open(output, &places)?;
+        let state = State::new(output.clone());
+        let planned = match arguments.entries_from_stdin {
+            true => state.load()?,
+            false => None,
+        };
+        let mut inputs = match planned {
+            Some((job, plan)) => planned_inputs(&job, &plan, &places)?,
+            None => Inputs::find(&arguments, is_prefix, &places)?,
+        };
+        inputs.without_outputs(&output, &arguments.output_suffix)?;
+        let mut options = JobOptions::new(&arguments, &inputs)?;
+        let files = ModelFiles::find(&arguments.model, &config)?;
+        options.job.frozen.model.clone_from(&files.fingerprint);
+        notes.append(&mut options.notes);
+        notes.iter().for_each(|text| note(&format!("note: {text}")));
+        let environment = environment.clone();
+        Ok(Setting {
+            arguments,
+            inputs,
+            output,
+            state,
+            options,
+            files,
+            settings,
+            environment,
+            platforms,
+            model: None,
+        })
+    }
+
+    /// The model, which is loaded when it is first needed.
+    fn model(&mut self) -> Result<ServedModel> {
+        if let Some(model) = self.model.take() {
+            return Ok(model);
+        }
+        let options = ModelOptions {
+            platforms: &self.platforms,
+            platform: self.arguments.platform.as_deref(),
+            threads: self.options.job.concurrency,
+            timeout: self.options.timeout,
+            as_container: self.options.job.frozen.sdk_exact.is_some(),
+        };
+        let model =
+            ServedModel::load(&self.files, &options, self.settings.clone(), &self.environment)?;
+        let (content_type, accept) =
+            (self.options.content_type.clone(), self.options.accept.clone());
+        Ok(model.for_job(content_type, accept))
+    }
+
+    /// The plan of an earlier run, or a new one.
+    fn plan(&mut self) -> Result<Plan> {
+        if let Some((frozen, plan)) = self.state.load()? {
+            self.adopt(&frozen)?;
+            self.check_inputs(&plan)?;
+            return Ok(plan);
+        }
+        if self.options.is_auto && self.options.job.frozen.sdk_exact.is_none() {
+            self.sweep()?;
+        }
+        let job = &self.options.job;
+        let is_files = job.is_documents() && job.frozen.sdk_exact.is_none();
+        let options = PlanOptions {
+            objects_per_batch: is_files.then_some(job.frozen.batch_rows),
+            range_bytes: self.options.range_bytes,
+        };
+        let plan = Plan::new(std::mem::take(&mut self.inputs.objects), options);
+        let (frozen, plan) = self.state.freeze(&job.frozen, plan)?;
+        self.adopt(&frozen)?;
+        Ok(plan)
+    }
+
+    /// Checks that this job is the one of the state, and takes over what was found by trying.
+    fn adopt(&mut self, frozen: &FrozenJob) -> Result<()> {
+        if self.options.is_auto {
+            self.options.job.frozen.batch_rows = frozen.batch_rows;
+        }
+        let changes = frozen.changes(&self.options.job.frozen);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        Err(Error::precondition(format!(
+            "{} has the state of another job. What differs:\n  {}\nUse the same options and model to go \
+             on, another --output, or --overwrite to start again",
+            self.output.display(),
+            changes.join("\n  ")
+        )))
+    }
+
+    /// Checks that the objects of entries that are not done are those that were planned.
+    fn check_inputs(&self, plan: &Plan) -> Result<()> {
+        if self.arguments.entries_from_stdin {
+            return Ok(());
+        }
+        let done: HashSet<usize> = self.state.done()?.into_iter().collect();
+        let now: BTreeMap<&str, &ObjectInfo> =
+            self.inputs.objects.iter().map(|object| (object.key.as_str(), object)).collect();
+        let mut changes = Vec::new();
+        let mut known = HashSet::new();
+        for entry in &plan.entries {
+            for PlannedObject { key, tag, .. } in &entry.objects {
+                let is_new = known.insert(key.as_str());
+                if !is_new || done.contains(&entry.entry) {
+                    continue;
+                }
+                match now.get(key.as_str()) {
+                    None => changes.push(format!("{key}: has disappeared")),
+                    Some(object) if object.tag != *tag => {
+                        changes.push(format!("{key}: has changed"))
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        let added = now.keys().filter(|key| !known.contains(**key)).count();
+        if added > 0 {
+            note(&format!(
+                "note: {added} objects are new since the job began; they are not part of it. Run them with \
+                 another --output, or everything again with --overwrite"
+            ));
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let count = changes.len();
+        changes.truncate(NAMED);
+        Err(Error::precondition(format!(
+            "{count} input objects are not what they were when the job began:\n  {}\nRestore them, or start \
+             again with --overwrite",
+            changes.join("\n  ")
+        )))
+    }
+
+    /// Tries numbers of records in a batch.
+    fn sweep(&mut self) -> Result<()> {
+        let model = Arc::new(self.model()?);
+        let Some(object) = self.inputs.objects.iter().find(|object| object.size > 0) else {
+            self.model = Arc::into_inner(model);
+            return Ok(());
+        };
+        let object =
+            PlannedObject { key: object.key.clone(), size: object.size, tag: object.tag.clone() };
+        let mut batches = Vec::new();
+        for size in sweep::SIZES {
+            self.options.job.frozen.batch_rows = size;
+            let batch = self.options.job.first_batch(&self.inputs.place, &object)?;
+            let Some(batch) = batch else {
+                break;
+            };
+            let is_whole = batch.len() == size;
+            batches.push(batch);
+            if !is_whole {
+                break;
+            }
+        }
+        let job = JobOptions::new(&self.arguments, &self.inputs)?.job;
+        let served: Arc<dyn Model> = Arc::clone(&model) as Arc<dyn Model>;
+        let runner = BatchRunner::new(Arc::new(job), served);
+        let trials = sweep::try_sizes(&runner, &batches)?;
+        drop(runner);
+        self.model = Arc::into_inner(model);
+        let rows = sweep::best(&trials).unwrap_or(1).max(1);
+        // A last, smaller batch says how fast it is, not how many records there are.
+        let rows = sweep::SIZES.into_iter().find(|size| *size >= rows).unwrap_or(rows);
+        self.options.job.frozen.batch_rows = rows;
+        if self.arguments.explain {
+            note(&format!(
+                "batches of {rows} records: the smallest that is not much slower than the fastest{}",
+                sweep::explained(&trials)
+            ));
+        }
+        Ok(())
+    }
+
+    fn explain(&self, plan: &Plan, done: usize, pending: usize) {
+        if !self.arguments.explain {
+            return;
+        }
+        let job = &self.options.job;
+        let ranges = plan.entries.iter().filter(|entry| entry.range.is_some()).count();
+        note(&format!(
+            "{} objects, {}, in {} entries, {ranges} of them ranges of large objects; {done} are done, \
+             {pending} are to do here",
+            plan.objects(),
+            bytes(plan.bytes()),
+            plan.entries.len(),
+        ));
+        note(&format!(
+            "records: {}, --split {}; {} records in a batch; {} batches at the same time; up to {} of \
+             records in memory",
+            job.frozen.content_type,
+            job.input,
+            job.frozen.batch_rows,
+            job.concurrency,
+            bytes(memory(job)),
+        ));
+    }
+
+    /// Shows the first records, and what becomes of them.
+    fn dry_run(&mut self) -> Result<()> {
+        let model = self.model()?;
+        let Some(object) = self.inputs.objects.first() else {
+            return Ok(());
+        };
+        let object =
+            PlannedObject { key: object.key.clone(), size: object.size, tag: object.tag.clone() };
+        self.options.job.frozen.batch_rows = 3;
+        let batch = self.options.job.first_batch(&self.inputs.place, &object)?;
+        let (count, total) =
+            (self.inputs.objects.len(), self.inputs.objects.iter().map(|o| o.size).sum());
+        print_line(&format!("{count} objects, {}; the first is {}", bytes(total), object.key));
+        let Some(batch) = batch else {
+            print_line("it has no records");
+            return Ok(());
+        };
+        let model = Arc::new(model);
+        let job = std::mem::replace(
+            &mut self.options.job,
+            JobOptions::new(&self.arguments, &self.inputs)?.job,
+        );
+        let served: Arc<dyn Model> = Arc::clone(&model) as Arc<dyn Model>;
+        let runner = BatchRunner::new(Arc::new(job), served);
+        for index in 0..batch.len() {
+            print_line(&format!("record {}: {}", index + 1, batch.shown(index)));
+            let payload = runner.payload_of(&batch, index)?;
+            match model.tensors(payload) {
+                Ok(tensors) => tensors.iter().for_each(|line| print_line(&format!("  {line}"))),
+                Err(error) => print_line(&format!("  no tensors: {error}")),
+            }
+        }
+        let output = runner.run(&batch)?;
+        for (index, line) in output.outputs().enumerate() {
+            let text = match line {
+                Some(line) => String::from_utf8_lossy(line).chars().take(500).collect::<String>(),
+                None => "refused, see the error".to_owned(),
+            };
+            print_line(&format!("output {}: {text}", index + 1));
+        }
+        for (index, error) in output.errors() {
+            print_line(&format!("error {}: {error}", index + 1));
+        }
+        Ok(())
+    }
+
+    fn job(
+        mut self,
+        plan: Plan,
+        pending: Vec<usize>,
+        lease: Option<Lease>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<PreparedJob> {
+        let model = Arc::new(self.model()?);
+        let entries = || pending.iter().filter_map(|&number| plan.entries.get(number));
+        let objects: usize = entries()
+            .filter(|entry| entry.range.is_none_or(|range| range.part == 0))
+            .map(|entry| entry.objects.len())
+            .sum();
+        let total = entries().map(Entry::bytes).sum();
+        let progress = Arc::new(Progress::new(u64::try_from(objects).unwrap_or(0), total));
+        if let (Some(address), Some(engine)) = (&self.arguments.metrics_addr, model.engine()) {
+            metrics::serve(address, engine.clone(), Arc::clone(&progress))?;
+        }
+        let feed = match self.arguments.entries_from_stdin {
+            true => EntryFeed::Channel(numbers_of_stdin()?),
+            false => EntryFeed::List(pending),
+        };
+        let places =
+            PlaceOptions::new(Config::new(self.settings.clone(), &self.environment)?.stores);
+        let dead_letters = self.options.dead_letters.as_deref();
+        let dead_letters = dead_letters.map(|place| Place::open(place, &places)).transpose()?;
+        let facts = self.facts();
+        let served: Arc<dyn Model> = Arc::clone(&model) as Arc<dyn Model>;
+        let run = Run {
+            job: Arc::new(self.options.job),
+            plan,
+            input: self.inputs.place,
+            output: self.output.clone(),
+            dead_letters,
+            model: served,
+            progress: Arc::clone(&progress),
+            stop: Arc::clone(stop),
+        };
+        let (arguments, output) = (self.arguments, self.output);
+        Ok(PreparedJob { run, feed, model, arguments, output, progress, facts, _lease: lease })
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        let job = &self.options.job;
+        let fact = |name: &str, value: String| (name.to_owned(), value);
+        vec![
+            fact("model", self.arguments.model.display().to_string()),
+            fact("input", self.inputs.named.clone()),
+            fact("output", self.output.display()),
+            fact("content type", job.frozen.content_type.clone()),
+            fact("split", job.input.to_string()),
+            fact("records in a batch", job.frozen.batch_rows.to_string()),
+            fact("batches at the same time", job.concurrency.to_string()),
+            fact("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ]
+    }
+}
+
+impl PreparedJob {
+    /// Runs it, and says how it went.
+    ///
+    /// # Errors
+    /// If it could not go on.
+    pub(super) fn run(self) -> Result<RunOutcome> {
+        let is_worker = self.arguments.entries_from_stdin;
+        let threads = self.run.job.concurrency;
+        let shown = Shown::start(self.arguments.progress, Arc::clone(&self.progress))?;
+        let each = move |marker: &Marker| {
+            if is_worker {
+                print_json(marker);
+            }
+        };
+        let outcome = self.run.run(self.feed, &each);
+        drop(shown);
+        let (ended, busy) = match &outcome {
+            Ok(outcome) if outcome.is_interrupted => ("interrupted".to_owned(), outcome.busy),
+            Ok(outcome) if outcome.failed.is_empty() => ("done".to_owned(), outcome.busy),
+            Ok(outcome) => (format!("{} objects failed", outcome.failed.len()), outcome.busy),
+            Err(error) => (format!("ended: {error}"), 0),
+        };
+        let facts = ReportFacts { facts: self.facts, ended: ended.clone(), busy, threads };
+        if !is_worker {
+            summarize(&self.progress, &ended, &self.output, &facts);
+        }
+        drop(self.model);
+        outcome
+    }
+}
+
+/// Writes the report, and prints the summary.
+fn summarize(progress: &Progress, ended: &str, output: &Place, facts: &ReportFacts) {
+    let page = report::html("tensorserve transform", progress, facts);
+    let report = match output.put(REPORT, page.as_bytes()) {
+        Ok(_) => format!("{}/{REPORT}", output.display()),
+        Err(error) => format!("not written: {error}"),
+    };
+    let now = progress.snapshot();
+    note(&format!(
+        "{ended}: {} objects, {} records in {} ({:.0} records/s), {} read, {} written",
+        now.objects,
+        now.records,
+        duration(now.seconds),
+        now.records_per_second,
+        bytes(now.bytes),
+        bytes(now.output_bytes)
+    ));
+    if now.failed_objects > 0 || now.bad_records > 0 {
+        note(&format!("{} objects failed, {} bad records", now.failed_objects, now.bad_records));
+        let (_, _, failures) = progress.history();
+        for failure in failures.iter().take(NAMED) {
+            note(&format!("  {}: {}", failure.object, failure.reason));
+        }
+    }
+    note(&format!("report: {report}"));
+}
+
+/// The memory that records take at most: each batch that is under way is there as records, as tensors and
+/// as an output.
+fn memory(job: &Job) -> u64 {
+    let lanes = u64::try_from(job.concurrency + 1).unwrap_or(u64::MAX);
+    let batch = u64::try_from(job.frozen.max_payload_bytes).unwrap_or(u64::MAX);
+    lanes.saturating_mul(lanes).saturating_mul(batch).saturating_mul(3)
+}
+
+/// The inputs of a plan that another process has made.
+fn planned_inputs(job: &FrozenJob, plan: &Plan, places: &PlaceOptions) -> Result<Inputs> {
+    let place = Place::open(&job.input_place, places)?;
+    let first = plan.entries.first().and_then(|entry| entry.objects.first());
+    let objects = first.map(|object| ObjectInfo {
+        key: object.key.clone(),
+        size: object.size,
+        tag: object.tag.clone(),
+    });
+    Ok(Inputs { place, objects: objects.into_iter().collect(), named: job.input.clone() })
+}
+
+/// The numbers on stdin, one on a line.
+fn numbers_of_stdin() -> Result<crossbeam::channel::Receiver<usize>> {
+    // Without a buffer: a number is taken when a lane is free, and not before.
+    let (sender, numbers) = crossbeam::channel::bounded(0);
+    let read = move || {
+        for line in std::io::stdin().lines().map_while(std::result::Result::ok) {
+            match line.trim().parse::<usize>() {
+                Ok(number) => {
+                    if sender.send(number).is_err() {
+                        return;
+                    }
+                }
+                Err(_) if line.trim().is_empty() => {}
+                Err(_) => note(&format!("note: {line:?} on stdin is not the number of an entry")),
+            }
+        }
+    };
+    let started = std::thread::Builder::new().name("entries".to_owned()).spawn(read);
+    let failed = |e| Error::internal("a thread could not be started").with_source(e);
+    started.map(|_| numbers).map_err(failed)
+}

@@ -1,0 +1,329 @@
+//! `tensorserve transform`: records of all formats, bad records, resuming after kills, shards.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::client::Client;
+use crate::support::process::tensorserve;
+use crate::support::project;
+use crate::support::server::TestServer;
+
+/// Runs `transform` with a sample model.
+fn transform(model: &str, input: &Path, output: &Path, more: &[&str]) -> Output {
+    let model = project("models").join(model);
+    let mut command = tensorserve(&["transform"]);
+    command.arg(model).arg("--input").arg(input).arg("--output").arg(output).args(more);
+    command.output().expect("the program runs")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn assert_done(output: &Output) {
+    assert_eq!(code(output), 0, "{}", stderr(output));
+}
+
+/// All files below a directory, but for the state, with their content.
+fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (mut found, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.ends_with("_transform") {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(root).expect("below").to_owned();
+            found.insert(name, fs::read(&path).expect("a file"));
+        }
+    }
+    found
+}
+
+/// A directory `in` with this file.
+fn with_file(name: &str, content: &[u8]) -> (TempDir, PathBuf, PathBuf) {
+    let root = tempfile::tempdir().expect("a directory");
+    let (input, output) = (root.path().join("in"), root.path().join("out"));
+    fs::create_dir(&input).expect("a directory");
+    fs::write(input.join(name), content).expect("written");
+    (root, input, output)
+}
+
+fn numbers(count: usize) -> String {
+    (0..count).map(|n| format!("{}\n", n as f64 / 4.0)).collect()
+}
+
+#[test]
+fn each_record_has_an_output_in_its_place() {
+    let (_root, input, output) = with_file("a.csv", numbers(5000).as_bytes());
+    fs::create_dir(input.join("sub")).expect("a directory");
+    fs::write(input.join("sub/b.jsonl"), "1\n\n2.0\r\n{\"x\": 6}").expect("written");
+    assert_done(&transform("half_plus_two", &input.join("a.csv"), &output, &[]));
+    assert_done(&transform("half_plus_two", &input.join("sub"), &output.join("lines"), &[]));
+    let found = files(&output);
+    let expected: String = (0..5000).map(|n| format!("{:?}\n", n as f64 / 8.0 + 2.0)).collect();
+    assert_eq!(String::from_utf8_lossy(&found[Path::new("a.csv.out")]), expected);
+    assert_eq!(String::from_utf8_lossy(&found[Path::new("lines/b.jsonl.out")]), "2.5\n3.0\n5.0\n");
+    let report = fs::read_to_string(output.join("_transform/report.html")).expect("a report");
+    assert!(report.contains("5000") && !report.contains("http"), "{report}");
+}
+
+/// Checks that the server and `transform` give the same bits for these lines, in batches of `rows`.
+fn assert_same_bits(model: &str, text: &str, rows: usize) {
+    let (_root, input, output) = with_file("rows.csv", text.as_bytes());
+    assert_done(&transform(model, &input, &output, &["--batch-rows", &rows.to_string()]));
+    let transformed = fs::read(output.join("rows.csv.out")).expect("an output");
+    let server = TestServer::with(&project("models").join(model), |settings| {
+        settings.server.sagemaker_compatibility = Some("extended".to_owned());
+        settings.batching.batching = Some("off".to_owned());
+    });
+    let mut client = Client::connect(server.address).expect("connects");
+    let headers = [("Content-Type", "text/csv"), ("Accept", "application/jsonlines")];
+    let (mut served, mut rest) = (Vec::new(), text);
+    while !rest.is_empty() {
+        let end = rest.match_indices('\n').nth(rows - 1).map_or(rest.len(), |(at, _)| at + 1);
+        let (batch, after) = rest.split_at(end);
+        let answer = client.request("POST", "/invocations", &headers, batch.as_bytes());
+        let answer = answer.expect("an answer");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        served.extend_from_slice(&answer.body);
+        rest = after;
+    }
+    assert!(transformed == served, "{model}: the outputs differ");
+}
+
+#[test]
+fn outputs_are_those_of_the_server() {
+    // TENSORSERVE_ROWS=1000000 takes half a minute.
+    let rows = std::env::var("TENSORSERVE_ROWS").ok().and_then(|n| n.parse().ok());
+    assert_same_bits("half_plus_two", &numbers(rows.unwrap_or(20_000)), 1024);
+    let line = |row: usize| {
+        let row: Vec<String> =
+            (0..784).map(|n| format!("{:.4}", ((row * 31 + n) % 97) as f64 / 97.0)).collect();
+        row.join(",") + "\n"
+    };
+    assert_same_bits("wide_mlp", &(0..500).map(line).collect::<String>(), 64);
+}
+
+#[test]
+fn images_are_batched_over_files_and_a_bad_one_fails_alone() {
+    let root = tempfile::tempdir().expect("a directory");
+    let (input, output) = (root.path().join("in"), root.path().join("out"));
+    fs::create_dir(&input).expect("a directory");
+    let samples = project("examples/images/digits");
+    for entry in fs::read_dir(samples).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|kind| kind != "json") {
+            fs::copy(&path, input.join(path.file_name().expect("a name"))).expect("copied");
+        }
+    }
+    fs::write(input.join("3_bad.png"), b"no image").expect("written");
+    let outcome = transform("digits", &input, &output, &[]);
+    assert_eq!(code(&outcome), 1, "{}", stderr(&outcome));
+    assert!(stderr(&outcome).contains("3_bad.png"), "{}", stderr(&outcome));
+    let found = files(&output);
+    assert_eq!(found.len(), 14, "{:?}", found.keys());
+    for (name, text) in &found {
+        let value: Value = serde_json::from_slice(text).expect("JSON");
+        let digit = name.to_string_lossy().chars().next().and_then(|digit| digit.to_digit(10));
+        assert_eq!(value["classes"].as_u64(), digit.map(u64::from), "{name:?}");
+    }
+    // The bad one is mended: only what is missing is published.
+    let before = modified(&output);
+    fs::copy(input.join("2_51.png"), input.join("3_bad.png")).expect("copied");
+    let outcome = transform("digits", &input, &output, &[]);
+    assert_eq!(code(&outcome), 3, "{}", stderr(&outcome));
+    assert!(stderr(&outcome).contains("3_bad.png: has changed"), "{}", stderr(&outcome));
+    assert_eq!(modified(&output), before);
+    assert_done(&transform("digits", &input, &output, &["--overwrite"]));
+    assert_eq!(files(&output).len(), 15);
+}
+
+fn modified(root: &Path) -> BTreeMap<PathBuf, SystemTime> {
+    let time = |path: &PathBuf| fs::metadata(root.join(path)).and_then(|meta| meta.modified());
+    files(root).keys().map(|path| (path.clone(), time(path).expect("a time"))).collect()
+}
+
+#[test]
+fn bad_records_are_named_and_treated_as_the_policy_says() {
+    let (_root, input, output) = with_file("a.jsonl", b"1\n2\n\"three\"\n4\n");
+    let run = |name: &str, more: &[&str]| {
+        let place = output.join(name);
+        let outcome = transform("half_plus_two", &input, &place, more);
+        (code(&outcome), stderr(&outcome), place)
+    };
+    let read = |place: &Path| fs::read_to_string(place.join("a.jsonl.out")).ok();
+    let (status, text, place) = run("fail", &[]);
+    assert_eq!((status, read(&place)), (1, None), "{text}");
+    assert!(text.contains("a.jsonl: line 3, byte 4: ") && text.contains("three"), "{text}");
+    let (status, text, place) = run("null", &["--on-bad-record", "null"]);
+    assert_eq!((status, read(&place).as_deref()), (0, Some("2.5\n3.0\nnull\n4.0\n")), "{text}");
+    let (status, text, place) = run("skip", &["--on-bad-record", "skip"]);
+    assert_eq!((status, read(&place).as_deref()), (0, Some("2.5\n3.0\n4.0\n")), "{text}");
+    let (status, text, place) = run("dead", &["--on-bad-record", "dead-letter"]);
+    assert_eq!((status, read(&place).as_deref()), (0, Some("2.5\n3.0\n4.0\n")), "{text}");
+    let letters = fs::read_to_string(place.join("_transform/dead/000000000.jsonl"));
+    let letter: Value = serde_json::from_str(&letters.expect("dead letters")).expect("JSON");
+    assert_eq!(
+        (&letter["object"], &letter["line"], &letter["byte"], &letter["record"]),
+        (&json!("a.jsonl"), &json!(3), &json!(4), &json!("\"three\""))
+    );
+    let (status, text, _) = run("few", &["--on-bad-record", "skip", "--max-bad-records", "0"]);
+    assert_eq!(status, 3, "{text}");
+}
+
+#[test]
+fn records_are_filtered_joined_and_written_in_other_formats() {
+    let (_root, input, output) = with_file("a.csv", b"id1,1\nid2,2\n");
+    let join = ["--accept", "text/csv", "--input-filter", "$[1:]", "--join", "input"];
+    assert_done(&transform("half_plus_two", &input, &output.join("csv"), &join));
+    let text = fs::read_to_string(output.join("csv/a.csv.out")).expect("an output");
+    assert_eq!(text, "id1,1,2.5\nid2,2,3.0\n");
+    fs::write(input.join("a.csv"), numbers(10)).expect("written");
+    for (format, magic) in [("npy", &b"\x93NUMPY"[..]), ("parquet", b"PAR1"), ("tfrecord", b"\x03")]
+    {
+        let place = output.join(format);
+        assert_done(&transform("half_plus_two", &input, &place, &["--output-format", format]));
+        let file = fs::read(place.join("a.csv.out")).expect("an output");
+        assert!(file.starts_with(magic), "{format}: {file:?}");
+    }
+    // An array is an input again.
+    let npy = output.join("npy/a.csv.out");
+    let more = ["--content-type", "application/x-npy"];
+    assert_done(&transform("half_plus_two", &npy, &output.join("again"), &more));
+    let again = fs::read_to_string(output.join("again/a.csv.out.out")).expect("an output");
+    assert_eq!(again.lines().nth(4), Some("3.25"));
+    let table = output.join("parquet/a.csv.out");
+    let more = ["--content-type", "application/jsonlines", "--split", "parquet"];
+    let outcome = transform("half_plus_two", &table, &output.join("rows"), &more);
+    assert_eq!(code(&outcome), 1, "a column that is no input: {}", stderr(&outcome));
+}
+
+#[test]
+fn killed_runs_resume_to_the_same_bytes() {
+    let root = tempfile::tempdir().expect("a directory");
+    let (input, whole) = (root.path().join("in"), root.path().join("whole"));
+    fs::create_dir(&input).expect("a directory");
+    for index in 0..6 {
+        let lines = if index == 0 { 400_000 } else { 20_000 };
+        fs::write(input.join(format!("{index}.csv")), numbers(lines)).expect("written");
+    }
+    let more = ["--batch-rows", "512", "--range-mb", "1", "--progress", "none"];
+    assert_done(&transform("half_plus_two", &input, &whole, &more));
+    let expected = files(&whole);
+    assert_eq!(expected.len(), 6);
+    // TENSORSERVE_KILLS=200 takes a few minutes.
+    let kills = std::env::var("TENSORSERVE_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);
+    let output = root.path().join("out");
+    let mut published = BTreeMap::new();
+    let mut seed = 7_u64;
+    for _ in 0..kills {
+        let model = project("models/half_plus_two");
+        let mut command = tensorserve(&["transform"]);
+        command.arg(model).arg("--input").arg(&input).arg("--output").arg(&output).args(more);
+        let mut child = command.stderr(Stdio::null()).spawn().expect("the program runs");
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        std::thread::sleep(Duration::from_millis(80 + (seed >> 33) % 500));
+        let _ = child.kill();
+        let _ = child.wait();
+        if !output.exists() {
+            continue;
+        }
+        for (name, time) in modified(&output) {
+            let first = *published.entry(name.clone()).or_insert(time);
+            assert_eq!(first, time, "{name:?} was published twice");
+        }
+        for (name, text) in files(&output) {
+            assert!(expected[&name] == text, "{name:?} is not whole");
+        }
+        if published.len() == expected.len() {
+            published.clear();
+            fs::remove_dir_all(&output).expect("removed");
+        }
+    }
+    assert_done(&transform("half_plus_two", &input, &output, &more));
+    assert!(files(&output) == expected);
+    let left = fs::read_dir(output.join("_transform/parts")).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "parts are left");
+}
+
+#[test]
+fn shards_share_the_work() {
+    let root = tempfile::tempdir().expect("a directory");
+    let (input, output) = (root.path().join("in"), root.path().join("out"));
+    fs::create_dir(&input).expect("a directory");
+    for index in 0..5 {
+        fs::write(input.join(format!("{index}.csv")), numbers(200_000)).expect("written");
+    }
+    let more = ["--batch-rows", "512"];
+    assert_done(&transform(
+        "half_plus_two",
+        &input,
+        &output,
+        &[&more[..], &["--shard", "0/3"]].concat(),
+    ));
+    let first = files(&output).len();
+    assert!((1..5).contains(&first), "{first}");
+    for shard in ["1/3", "2/3"] {
+        assert_done(&transform(
+            "half_plus_two",
+            &input,
+            &output,
+            &[&more[..], &["--shard", shard]].concat(),
+        ));
+    }
+    assert_eq!(files(&output).len(), 5);
+}
+
+#[test]
+fn wrong_options_and_other_jobs_are_refused() {
+    let (_root, input, output) = with_file("a.csv", b"1\n");
+    let refused = |output: &Path, more: &[&str], status, part: &str| {
+        let outcome = transform("half_plus_two", &input, output, more);
+        let text = stderr(&outcome);
+        assert_eq!(code(&outcome), status, "{more:?}: {text}");
+        assert!(text.contains(part), "{more:?}: {text}");
+    };
+    refused(&output, &["--split", "words"], 2, "--split words");
+    refused(&output, &["--on-bad-record", "ignore"], 2, "--on-bad-record ignore");
+    refused(&output, &["--input-filter", "$["], 2, "--input-filter");
+    refused(&output, &["--batch-rows", "0"], 2, "--batch-rows 0");
+    refused(&output, &["--shard", "3/3"], 2, "--shard 3/3");
+    refused(&output, &["--join", "input"], 2, "--output-format csv");
+    assert!(!output.join("a.csv.out").exists());
+    assert_done(&transform("half_plus_two", &input, &output, &[]));
+    refused(&output, &["--output-format", "npy"], 3, "output format: was");
+    let outcome = transform("wide_mlp", &input, &output, &[]);
+    assert_eq!(code(&outcome), 3, "{}", stderr(&outcome));
+    assert!(stderr(&outcome).contains("model: was"), "{}", stderr(&outcome));
+    let outcome = transform("none", &input, &output, &[]);
+    assert_eq!(code(&outcome), 2, "{}", stderr(&outcome));
+    let outcome = transform("half_plus_two", Path::new("/none"), &output, &[]);
+    assert_eq!(code(&outcome), 2, "{}", stderr(&outcome));
+}
+
+#[test]
+fn a_dry_run_shows_records_tensors_and_outputs() {
+    let (_root, input, output) = with_file("a.csv", b"1\n2\n");
+    let outcome = transform("half_plus_two", &input, &output, &["--dry-run"]);
+    assert_done(&outcome);
+    let text = String::from_utf8_lossy(&outcome.stdout);
+    for part in ["record 1: 1", "x: float", "output 1: 2.5"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(!output.exists());
+}
