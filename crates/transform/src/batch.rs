@@ -305,10 +305,11 @@ impl BatchRunner {
 
     fn run_once(&self, batch: &Batch, piece: Range<usize>, output: &mut BatchOutput) -> Result<()> {
         let count = piece.len();
-        let form = match &batch.records {
-            Records::Documents(_) => ResponseForm::Document,
-            _ if self.job.lines == RecordFormat::Csv => ResponseForm::CsvLines,
-            _ => ResponseForm::JsonLines,
+        let is_document = matches!(batch.records, Records::Documents(_));
+        let form = match self.job.lines {
+            _ if is_document => ResponseForm::Document,
+            RecordFormat::Csv => ResponseForm::CsvLines,
+            RecordFormat::Json => ResponseForm::JsonLines,
         };
         let payload = self.payload(batch, piece.clone())?;
         let response = match self.model.infer(payload.clone(), form) {

@@ -179,13 +179,11 @@ fn local_copy(mut source: Source) -> Result<std::fs::File> {
 
 /// The error of a read.
 fn read_failed(error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
-            if error.raw_os_error().is_none() =>
-        {
-            let found = error_of(error);
-            Error::new(Code::DataLoss, found.message().to_owned())
-        }
-        _ => error_of(error),
+    let is_damage =
+        matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
+    let found = error_of(error);
+    if is_damage && found.code() != Code::FailedPrecondition {
+        return Error::new(Code::DataLoss, found.message().to_owned());
     }
+    found
 }

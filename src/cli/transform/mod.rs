@@ -44,10 +44,12 @@ pub(super) fn run(arguments: Arguments, environment: &Environment) -> ExitCode {
         Ok(status) => status,
         Err(error) => {
             print_error(&error);
-            match error.code() {
-                Code::InvalidArgument | Code::NotFound => WRONG_OPTIONS,
-                Code::Cancelled => INTERRUPTED,
-                _ => CANNOT_GO_ON,
+            if matches!(error.code(), Code::InvalidArgument | Code::NotFound) {
+                WRONG_OPTIONS
+            } else if error.code() == Code::Cancelled {
+                INTERRUPTED
+            } else {
+                CANNOT_GO_ON
             }
         }
     };

@@ -19,7 +19,7 @@ use tensorserve_core::config::{BatchMode, is_store_url, model_path};
 use tensorserve_core::engine::Engine;
 use tensorserve_platform::Platforms;
 use tensorserve_protocols::sagemaker::{Compatibility, Invoker, SagemakerConfig};
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_transform::model::{Model, Payload, ResponseForm};
 
 /// Larger files are hashed at their start and end only.
@@ -254,11 +254,8 @@ fn fingerprint(root: &Path) -> Result<String> {
 }
 
 fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    let failed = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::NotFound => {
-            Error::not_found(format!("{}: there is no such model", path.display()))
-        }
-        _ => Error::unavailable(format!("{}: {e}", path.display())),
+    let failed = |e: std::io::Error| {
+        Error::new(Code::of_io(&e), format!("the model {}: {e}", path.display()))
     };
     if !std::fs::metadata(path).map_err(failed)?.is_dir() {
         files.push(path.to_owned());

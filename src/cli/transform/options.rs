@@ -49,7 +49,7 @@ pub(super) struct JobOptions {
 pub(super) fn of_job_file(arguments: &mut Arguments, file: &Path) -> Result<(Vec<String>, bool)> {
     let shown = file.display();
     let text = std::fs::read(file).map_err(|e| Error::invalid(format!("{shown}: {e}")))?;
-    let job = sagemaker::TransformJob::parse(&text).map_err(|e| e.context(&shown.to_string()))?;
+    let job = sagemaker::TransformJob::parse(&text).map_err(|e| e.context(shown.to_string()))?;
     let mut notes: Vec<String> = job
         .ignored
         .iter()

@@ -43,7 +43,9 @@ impl Shown {
         let how = match how {
             ShowProgress::Auto if std::io::stderr().is_terminal() => ShowProgress::Bar,
             ShowProgress::Auto => ShowProgress::Lines,
-            other => other,
+            ShowProgress::Bar | ShowProgress::Lines | ShowProgress::Json | ShowProgress::None => {
+                how
+            }
         };
         let ended = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&ended);
