@@ -195,7 +195,7 @@ def codec_seeds(seeds: Seeds) -> None:
     part = struct.pack("<II", 0xCED7230A, 3) + b"abc\0"
     parts = struct.pack("<II", 0xCED7230A, 1 << 29 | 4) + b"abcd"
     parts += struct.pack("<II", 0xCED7230A, 3 << 29 | 1) + b"e\0\0\0"
-    lines = b"\xef\xbb\xbfa,1\r\n\n \nb,\"x\n\"\"y\"\n{}"
+    lines = b'\xef\xbb\xbfa,1\r\n\n \nb,"x\n""y"\n{}'
     contents = (b"whole", lines, lines, lines, framed(b"") + framed(b"abc"), part + parts)
     for number, content in enumerate(contents):
         for limits in (0, 36, 66, 132):

@@ -1,8 +1,7 @@
 //! One entry: its objects are read, run, written and published, by one thread.
 
 use std::collections::VecDeque;
-use std::io::BufReader;
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
@@ -421,27 +420,14 @@ fn is_published(output: &Place, key: &str, outcome: &ObjectOutcome) -> Result<bo
         return Ok(false);
     }
     let published = output.read(key, None, None)?;
-    let found = checksum_of(BufReader::with_capacity(1 << 20, published));
+    let found = parts::checksum_of(published, (0, 0));
     Ok(found.is_ok_and(|found| found == (outcome.out_bytes, outcome.crc32c)))
 }
 
 /// The length and the CRC-32C of a file.
 fn checksum(file: &mut std::fs::File) -> Result<(u64, u32)> {
     file.seek(SeekFrom::Start(0)).map_err(|e| write_failed(&e))?;
-    checksum_of(file).map_err(|e| write_failed(&e))
-}
-
-fn checksum_of(mut source: impl Read) -> io::Result<(u64, u32)> {
-    let mut buffer = vec![0; 256 << 10];
-    let (mut length, mut sum) = (0, 0);
-    loop {
-        let count = source.read(&mut buffer)?;
-        if count == 0 {
-            return Ok((length, sum));
-        }
-        length += u64::try_from(count).unwrap_or(0);
-        sum = crc32c::crc32c_append(sum, buffer.get(..count).unwrap_or_default());
-    }
+    parts::checksum_of(file, (0, 0)).map_err(|e| write_failed(&e))
 }
 
 fn write_failed(error: &io::Error) -> Error {

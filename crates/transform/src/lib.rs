@@ -1,7 +1,7 @@
 //! Batch transform: whole datasets through a model, from files and stores to files and stores.
 //!
 //! A [`Job`](job::Job) is frozen into a [`Plan`](plan::Plan), whose entries are objects, groups of small
-//! objects, or ranges of large ones. [`run`](run::run) takes each entry through
+//! objects, or ranges of large ones. [`Run`](run::Run) takes each entry through
 //!
 //! ```text
 //! read -> decompress -> split -> [ filter, infer, join ] -> write -> publish -> mark as done

@@ -51,7 +51,7 @@ pub(in crate::cli) struct Arguments {
     /// The columns to read of Parquet files, separated by commas [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Records")]
     pub(super) columns: Option<Vec<String>>,
-    /// The part of each record that the model gets: a JSONPath such as '$[1:]' or '$.features'. The
+    /// The part of each record that the model gets: a JSONPath such as `$[1:]` or `$.features`. The
     /// end of a slice is exclusive (RFC 9535)
     #[arg(long, value_name = "PATH", help_heading = "Records")]
     pub(super) input_filter: Option<String>,

@@ -1,7 +1,7 @@
 //! `tensorserve transform`: whole datasets through a model, without a server.
 //!
 //! [`options`] turns what the user has written into a job, [`inputs`] finds its objects, [`model`] loads
-//! the model, [`prepare`] freezes or resumes the plan, and [`show`] tells how far the job is. The work is
+//! the model, [`mod@prepare`] freezes or resumes the plan, and [`show`] tells how far the job is. The work is
 //! done in the crate `transform`.
 
 use std::process::ExitCode;

@@ -7,15 +7,19 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from container import BINARY, HALF_PLUS_THREE, ROOT, free_port, pack
-
 from sagemaker.tensorflow import TensorFlowModel
 
 import test_local
+from container import BINARY, HALF_PLUS_THREE, ROOT, free_port, pack
 
 IMAGES = os.path.join(ROOT, "examples/images/digits")
 
-CSV, JSON, LINES, IMAGE = "text/csv", "application/json", "application/jsonlines", "application/x-image"
+CSV, JSON, LINES, IMAGE = (
+    "text/csv",
+    "application/json",
+    "application/jsonlines",
+    "application/x-image",
+)
 
 
 def files(folder):
