@@ -3,19 +3,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread;
 use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::job::{InputFormat, Job, OnBadRecord, RecordType, pause};
+use crate::job::{InputFormat, Job, OnBadRecord, RecordType, is_passing, retried};
 use crate::model::{Model, Payload, ResponseForm};
 use tensorserve_codec::csv;
 use tensorserve_codec::json::scan::Cursor;
 use tensorserve_codec::json::write;
 use tensorserve_records::join::RecordFormat;
 use tensorserve_records::split::{Chunk, Split};
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 
 const CSV: &str = "text/csv";
 const JSON_LINES: &str = "application/jsonlines";
@@ -286,21 +285,16 @@ impl BatchRunner {
         piece: Range<usize>,
         output: &mut BatchOutput,
     ) -> Result<(), BatchFailure> {
-        let mut attempt = 0;
-        loop {
-            let length = (output.text.len(), output.spans.len());
-            let error = match self.run_once(batch, piece.clone(), output) {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            };
-            output.text.truncate(length.0);
-            output.spans.truncate(length.1);
-            if !is_passing(error.code()) || attempt >= self.job.retries {
-                return Err(error);
+        let length = (output.text.len(), output.spans.len());
+        let attempt = || {
+            let done = self.run_once(batch, piece.clone(), output);
+            if done.is_err() {
+                output.text.truncate(length.0);
+                output.spans.truncate(length.1);
             }
-            thread::sleep(pause(attempt));
-            attempt += 1;
-        }
+            done
+        };
+        retried(self.job.retries, attempt, |_| ())
     }
 
     fn run_once(&self, batch: &Batch, piece: Range<usize>, output: &mut BatchOutput) -> Result<()> {
@@ -453,14 +447,6 @@ fn has_line_breaks(chunk: &Chunk, piece: Range<usize>) -> bool {
         let record = chunk.bytes.get(span.start..span.end).unwrap_or_default();
         memchr::memchr(b'\n', record).is_some()
     })
-}
-
-/// Whether a failure may pass by itself.
-pub(crate) fn is_passing(code: Code) -> bool {
-    matches!(
-        code,
-        Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded | Code::Aborted
-    )
 }
 
 /// Where the rows of a response are: its lines, or the elements of `predictions`. `None` if there are not

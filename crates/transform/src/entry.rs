@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::batch::{Batch, BatchOutput, BatchRunner, is_passing};
+use crate::batch::{Batch, BatchOutput, BatchRunner};
 use crate::dead_letters;
-use crate::job::{Job, OnBadRecord, pause};
+use crate::job::{Job, OnBadRecord, retried};
 use crate::model::Model;
 use crate::parts;
 use crate::plan::{Entry, Plan, PlannedObject};
@@ -127,20 +127,20 @@ impl Shared {
     fn each_object(&self, entry: &Entry, letters: &mut Vec<u8>) -> Result<Vec<ObjectOutcome>> {
         let mut outcomes = Vec::with_capacity(entry.objects.len());
         for object in &entry.objects {
-            let (before, mut attempt) = (letters.len(), 0);
-            let outcome = loop {
-                let error = match self.object(entry, object, letters) {
-                    Ok(outcome) => break outcome,
-                    Err(error) => error,
-                };
-                self.check_stop()?;
+            let before = letters.len();
+            let done = self.retried(object, || {
                 letters.truncate(before);
-                if !is_passing(error.code()) || attempt >= self.job.retries {
-                    break failure(object, &error);
+                let done = self.object(entry, object, letters);
+                // Nothing is tried again once the run is to end.
+                done.map_err(|error| self.check_stop().err().unwrap_or(error))
+            });
+            let outcome = match done {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    self.check_stop()?;
+                    letters.truncate(before);
+                    failure(object, &error)
                 }
-                log::warn!("{}: {error}; it is tried again", object.key);
-                std::thread::sleep(pause(attempt));
-                attempt += 1;
             };
             self.progress.bytes.fetch_add(self.object_bytes(entry, object), Relaxed);
             outcomes.push(outcome);
@@ -299,22 +299,10 @@ impl Shared {
         out.publish(&self.out_key(&object.key))
     }
 
-    fn retried<T>(
-        &self,
-        object: &PlannedObject,
-        mut attempt: impl FnMut() -> Result<T>,
-    ) -> Result<T> {
-        let mut tries = 0;
-        loop {
-            match attempt() {
-                Err(error) if is_passing(error.code()) && tries < self.job.retries => {
-                    log::warn!("{}: {error}; it is tried again", object.key);
-                    std::thread::sleep(pause(tries));
-                    tries += 1;
-                }
-                done => return done,
-            }
-        }
+    fn retried<T>(&self, object: &PlannedObject, attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        retried(self.job.retries, attempt, |error| {
+            log::warn!("{}: {error}; it is tried again", object.key);
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a job does: its options, checked.
 
 use std::fmt;
+use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,7 @@ use tensorserve_records::join::{RecordFormat, Shaping};
 use tensorserve_records::split::Split;
 use tensorserve_records::write::OutputFormat;
 use tensorserve_tensor::DType;
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The format of the file that a version of this program writes its jobs in.
 const STATE_VERSION: u32 = 1;
@@ -271,9 +272,38 @@ impl FrozenJob {
     }
 }
 
+/// Tries again what fails and may pass, up to `retries` times. `again` is called before each pause.
+///
+/// # Errors
+/// That of the last try.
+pub(crate) fn retried<T>(
+    retries: u32,
+    mut attempt: impl FnMut() -> Result<T>,
+    again: impl Fn(&Error),
+) -> Result<T> {
+    let mut tries = 0;
+    loop {
+        match attempt() {
+            Err(error) if is_passing(error.code()) && tries < retries => {
+                again(&error);
+                thread::sleep(pause(tries));
+                tries += 1;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Whether a failure may pass by itself.
+pub(crate) fn is_passing(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded | Code::Aborted
+    )
+}
+
 /// The pauses between tries: 0.1 s, doubled with each, at most 10 s.
-#[must_use]
-pub fn pause(attempt: u32) -> Duration {
+fn pause(attempt: u32) -> Duration {
     Duration::from_millis(100).saturating_mul(1 << attempt.min(7)).min(Duration::from_secs(10))
 }
 

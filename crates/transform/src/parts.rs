@@ -26,13 +26,14 @@ pub(crate) fn join(
     output: &Place,
     out_key: &str,
 ) -> Result<bool> {
-    let mut keys = Vec::new();
-    for part in plan.parts_of(entry) {
-        if !state.is_done(part.entry)? {
+    let parts: Vec<usize> = plan.parts_of(entry).map(|part| part.entry).collect();
+    // The last one is usually the last to be done: asking for it first saves asking for all others.
+    for part in parts.iter().rev() {
+        if !state.is_done(*part)? {
             return Ok(false);
         }
-        keys.push(key(part.entry));
     }
+    let keys: Vec<String> = parts.into_iter().map(key).collect();
     // Parts are removed only once the output is published, the last one first.
     let last = keys.last().map_or("", String::as_str);
     if output.head(last)?.is_some() && !is_joined(output, &keys, out_key)? {

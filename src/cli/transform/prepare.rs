@@ -1,6 +1,6 @@
 //! From the options to a run: the plan is frozen, or an earlier one goes on.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -67,6 +67,7 @@ struct Setting {
     settings: Settings,
     environment: Environment,
     platforms: Platforms,
+    places: PlaceOptions,
     model: Option<ServedModel>,
 }
 
@@ -98,17 +99,16 @@ pub(super) fn prepare(
         }
         (false, None) => Some(Lease::take(&setting.output, "run")?),
     };
-    let plan = setting.plan()?;
+    let (plan, done) = setting.plan()?;
     if setting.arguments.plan_only {
         print_json(&json!({
             "entries": plan.entries.len(),
             "objects": plan.objects(),
             "bytes": plan.bytes(),
-            "done": setting.state.done()?,
+            "done": done,
         }));
         return Ok(Prepared::Finished);
     }
-    let done: HashSet<usize> = setting.state.done()?.into_iter().collect();
     let own = match shard {
         Some((index, count)) => plan.shard(index, count),
         None => (0..plan.entries.len()).collect(),
@@ -174,6 +174,7 @@ impl Setting {
             settings,
             environment,
             platforms,
+            places,
             model: None,
         })
     }
@@ -197,12 +198,13 @@ impl Setting {
         Ok(model.for_job(content_type, accept))
     }
 
-    /// The plan of an earlier run, or a new one.
-    fn plan(&mut self) -> Result<Plan> {
+    /// The plan of an earlier run, or a new one; and what of it is done.
+    fn plan(&mut self) -> Result<(Plan, BTreeSet<usize>)> {
         if let Some((frozen, plan)) = self.state.load()? {
             self.adopt(&frozen)?;
-            self.check_inputs(&plan)?;
-            return Ok(plan);
+            let done = self.state.done()?.into_iter().collect();
+            self.check_inputs(&plan, &done)?;
+            return Ok((plan, done));
         }
         if self.options.is_auto && self.options.job.frozen.sdk_exact.is_none() {
             self.sweep()?;
@@ -216,7 +218,8 @@ impl Setting {
         let plan = Plan::new(std::mem::take(&mut self.inputs.objects), options);
         let (frozen, plan) = self.state.freeze(&job.frozen, plan)?;
         self.adopt(&frozen)?;
-        Ok(plan)
+        let done = self.state.done()?.into_iter().collect();
+        Ok((plan, done))
     }
 
     /// Checks that this job is the one of the state, and takes over what was found by trying.
@@ -237,11 +240,10 @@ impl Setting {
     }
 
     /// Checks that the objects of entries that are not done are those that were planned.
-    fn check_inputs(&self, plan: &Plan) -> Result<()> {
+    fn check_inputs(&self, plan: &Plan, done: &BTreeSet<usize>) -> Result<()> {
         if self.arguments.entries_from_stdin {
             return Ok(());
         }
-        let done: HashSet<usize> = self.state.done()?.into_iter().collect();
         let now: BTreeMap<&str, &ObjectInfo> =
             self.inputs.objects.iter().map(|object| (object.key.as_str(), object)).collect();
         let mut changes = Vec::new();
@@ -413,10 +415,9 @@ impl Setting {
             true => EntryFeed::Channel(numbers_of_stdin()?),
             false => EntryFeed::List(pending),
         };
-        let places =
-            PlaceOptions::new(Config::new(self.settings.clone(), &self.environment)?.stores);
         let dead_letters = self.options.dead_letters.as_deref();
-        let dead_letters = dead_letters.map(|place| Place::open(place, &places)).transpose()?;
+        let dead_letters =
+            dead_letters.map(|place| Place::open(place, &self.places)).transpose()?;
         let facts = self.facts();
         let served: Arc<dyn Model> = Arc::clone(&model) as Arc<dyn Model>;
         let run = Run {

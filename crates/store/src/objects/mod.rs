@@ -137,9 +137,9 @@ impl Place {
         }
     }
 
-    /// The objects whose keys begin with `prefix`, at any depth, sorted by key. Without directories,
-    /// the keys that end in `/` by which tools mark them, and what is no regular file. Links to files
-    /// are followed, links to directories are not.
+    /// The objects whose keys begin with `prefix`, at any depth, sorted by key. Directories, the
+    /// keys ending in `/` with which tools mark them, and special files are left out. Links to files are
+    /// followed, links to directories are not.
     ///
     /// # Errors
     /// If it cannot be listed, has more than 5 million objects, or one whose name cannot be a path.
