@@ -5,6 +5,7 @@
 #   make build          the release binary, target/release/tensorserve
 #   make wheel          the Python wheel, in target/wheels/release    (WHEEL_MACHINE=aarch64 for ARM)
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo
+#   make bench-transform  `tensorserve transform` against a bare loop and against the server over HTTP
 #   make lint           Rust, Python and JavaScript: findings and format; `make format` formats all
 #   make fuzz           every decoder on mutated inputs, for seconds (ARGS="npy 4h": one, for hours)
 #   make soak           the release build under attack, for long, in chaos (ARGS="attack 10m",
@@ -55,7 +56,7 @@ UNSTRIPPED = CARGO_PROFILE_RELEASE_STRIP=none
 # The time at which make was called: the server prints the time from here until it is ready.
 CALLED_AT := $(shell date +%s%N)
 
-.PHONY: run test rust-test tensorflow-alone client-test static-checks bench fuzz soak check lib build build-local wheel \
+.PHONY: run test rust-test tensorflow-alone client-test static-checks bench bench-transform fuzz soak check lib build build-local wheel \
 	tensorflow-versions lint lint-rust lint-python lint-javascript format doc deny audit dockerfiles clean help
 
 # Downloads the libraries while the binary is compiled.
@@ -82,6 +83,10 @@ client-test: lib
 
 bench: lib
 	$(UNSTRIPPED) $(CARGO) bench --locked --bench serve -- $(ARGS)
+
+# benches/transform/main.rs describes ARGS.
+bench-transform: lib
+	$(UNSTRIPPED) $(CARGO) bench --locked --bench transform -- $(ARGS)
 
 # Without a C++ compiler it says that it does nothing. `rust-test` runs the corpora in any case.
 fuzz:

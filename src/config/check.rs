@@ -364,6 +364,7 @@ impl Check {
             threads: self.at_least_one("handler_threads", server.handler_threads, 128),
             timeout: self.some_time("handler_timeout", server.handler_timeout, 60),
             memory_limit: server.handler_memory_limit.map(|Bytes(size)| size),
+            variables: Vec::new(),
             environments: server.python_environments.clone().unwrap_or_else(cache),
         }
     }

@@ -315,6 +315,61 @@ fn wrong_options_and_other_jobs_are_refused() {
 }
 
 #[test]
+fn models_of_one_file_signatures_and_variables_are_those_of_the_server() {
+    let (_root, input, output) = with_file("a.csv", b"5.1,3.5,1.4,0.2\n6.7,3.0,5.2,2.3\n");
+    for model in
+        ["xgboost/iris_softprob.json", "onnx/iris_logreg.onnx", "sklearn/iris_logreg_pipeline.pkl"]
+    {
+        let path = project("tests/data/platforms").join(model);
+        let place = output.join(model);
+        assert_done(&transform(path.to_str().expect("text"), &input, &place, &[]));
+        let text = fs::read_to_string(place.join("a.csv.out")).expect("an output");
+        assert_eq!(text.lines().count(), 2, "{model}: {text}");
+    }
+
+    let (_root, input, output) = with_file("a.csv", b"2\n4\n");
+    let model = "tests/data/tensorflow-serving/upstream/testdata/saved_model_half_plus_two_cpu";
+    let model = project(model);
+    let model = model.to_str().expect("text");
+    let more = ["--signature", "regress_x2_to_y3"];
+    assert_done(&transform(model, &input, &output, &more));
+    let text = fs::read_to_string(output.join("a.csv.out")).expect("an output");
+    assert_eq!(text, "4.0\n5.0\n");
+    let other = transform(model, &input, &output, &[]);
+    assert!(code(&other) == 3 && stderr(&other).contains("signature: was"), "{}", stderr(&other));
+    let more = ["--signature", "none"];
+    let unknown = transform(model, &input, &output.join("none"), &more);
+    assert!(code(&unknown) == 1 && stderr(&unknown).contains("\"none\""), "{}", stderr(&unknown));
+}
+
+#[test]
+fn handlers_get_the_variables_of_the_job() {
+    let (root, input, output) = with_file("a.csv", b"1\n");
+    let model = root.path().join("model");
+    let script = "import os\n\
+                  def input_handler(data, context):\n    \
+                  return '{\"instances\": [%s]}' % os.environ['STEP']\n\
+                  def output_handler(response, context):\n    \
+                  return os.environ['WORD'], 'text/plain'\n";
+    fs::create_dir_all(model.join("code")).expect("a directory");
+    fs::write(model.join("code/inference.py"), script).expect("written");
+    let from = project("models/half_plus_two/1");
+    let copied = std::process::Command::new("cp").arg("-r").arg(from).arg(model.join("1")).status();
+    assert!(copied.expect("cp").success());
+    let job = root.path().join("job.json");
+    let text = json!({ "Environment": { "STEP": "4", "WORD": "job" } }).to_string();
+    fs::write(&job, text).expect("written");
+    let job = ["--job-file", job.to_str().expect("text"), "--env", "WORD=shell"];
+    assert_done(&transform(model.to_str().expect("text"), &input, &output, &job));
+    let text = fs::read_to_string(output.join("a.csv.out")).expect("an output");
+    assert_eq!(text, "shell\n");
+    let state = fs::read_to_string(output.join("_transform/job.json")).expect("the state");
+    assert!(state.contains("STEP WORD") && !state.contains("shell"), "{state}");
+    let wrong = transform("half_plus_two", &input, &output, &["--env", "=x"]);
+    assert!(code(&wrong) == 2 && stderr(&wrong).contains("NAME=VALUE"), "{}", stderr(&wrong));
+}
+
+#[test]
 fn a_dry_run_shows_records_tensors_and_outputs() {
     let (_root, input, output) = with_file("a.csv", b"1\n2\n");
     let outcome = transform("half_plus_two", &input, &output, &["--dry-run"]);

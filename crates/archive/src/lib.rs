@@ -63,7 +63,17 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// Longest path that an error message shows, in characters.
 const MAX_SHOWN_PATH: usize = 200;
 
-/// Whether `path` is an archive to unpack: a file, not a directory.
+/// Endings of the names of archives, in lower case.
+pub const ENDINGS: [&str; 3] = [".tar.gz", ".tgz", ".tar"];
+
+/// The ending of the name of an archive; `None` for other names.
+#[must_use]
+pub fn ending(name: &str) -> Option<&'static str> {
+    let lower = name.to_ascii_lowercase();
+    ENDINGS.into_iter().find(|ending| lower.ends_with(ending))
+}
+
+/// Whether `path` is an archive to unpack where every file is one: not a directory.
 #[must_use]
 pub fn is_archive(path: &Path) -> bool {
     path.is_file()

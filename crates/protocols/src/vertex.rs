@@ -15,7 +15,7 @@ use bytes::Bytes;
 use memchr::memmem;
 
 use crate::tfs::rest::RestCall;
-use crate::tfs::{self, OwnedModelSpec, TfsAnswer};
+use crate::tfs::{self, DEFAULT_SIGNATURE, OwnedModelSpec, TfsAnswer};
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::scan::Cursor;
 use tensorserve_core::engine::{Engine, EntryPoint, Method};
@@ -92,7 +92,13 @@ async fn predictions(engine: &Engine, mut request: RoutedRequest<'_>) -> Reply {
     };
     let method = Method::Predict;
     let spec = OwnedModelSpec { name, version: None, label: None };
-    let call = RestCall { spec, method, exact: false, max_bytes: engine.max_tensor_bytes() };
+    let call = RestCall {
+        spec,
+        method,
+        signature: DEFAULT_SIGNATURE.into(),
+        exact: false,
+        max_bytes: engine.max_tensor_bytes(),
+    };
     let entry = engine.call(EntryPoint { protocol: VERTEX, method }, request.start);
     let inferred = engine.infer(
         entry,

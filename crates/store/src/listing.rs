@@ -23,9 +23,6 @@ const MAX_PATH_BYTES: usize = 2048;
 /// The deepest path below a location.
 const MAX_DEPTH: usize = 64;
 
-/// Endings of archives, which are unpacked.
-const ARCHIVES: [&str; 3] = [".tar.gz", ".tgz", ".tar"];
-
 /// An object whose name can be a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ListedObject {
@@ -230,8 +227,7 @@ fn parents(path: &str) -> impl Iterator<Item = String> + '_ {
 
 /// The name of an archive without its ending; `None` for another file.
 fn stem(name: &str) -> Option<&str> {
-    let lower = name.to_ascii_lowercase();
-    let ending = ARCHIVES.into_iter().find(|ending| lower.ends_with(ending))?;
+    let ending = tensorserve_archive::ending(name)?;
     name.get(..name.len() - ending.len()).filter(|stem| !stem.is_empty())
 }
 

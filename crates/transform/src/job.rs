@@ -24,6 +24,10 @@ pub struct FrozenJob {
     pub state_version: u32,
     /// A hash of the model's files.
     pub model: String,
+    /// The signature of records that name none; empty for the usual one.
+    pub signature: String,
+    /// The names of the variables of the model's environment, and a checksum of their values.
+    pub environment: String,
     /// Where the inputs are, as it was written.
     pub input: String,
     /// The place that their keys are in.

@@ -22,9 +22,11 @@
 pub mod batch;
 mod dead_letters;
 mod entry;
+mod files;
 pub mod job;
 pub mod lease;
 pub mod model;
+mod output;
 mod parts;
 pub mod plan;
 mod pool;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use crossbeam::channel::{Receiver, bounded};
@@ -33,6 +33,8 @@ pub struct Run {
     pub dead_letters: Option<Place>,
     /// The model.
     pub model: Arc<dyn Model>,
+    /// No other run has worked on this plan, nor does one now.
+    pub is_first: bool,
     /// The counters.
     pub progress: Arc<Progress>,
     /// Ends the run as soon as possible when it becomes true.
@@ -78,6 +80,8 @@ impl Run {
             dead_letters: self.dead_letters,
             model: self.model,
             progress: self.progress,
+            is_first: self.is_first,
+            exceeded: OnceLock::new(),
             stop: self.stop,
         };
         shared.lanes(feed, each)

@@ -87,20 +87,22 @@ impl State {
         parse(JOB, &text).map(Some)
     }
 
-    /// Writes down a job and its plan, or returns those of another process that was first.
+    /// Writes down a job and its plan, or returns those of another process that was first; and whether
+    /// this one was.
     ///
     /// # Errors
     /// If they cannot be written.
-    pub fn freeze(&self, job: &FrozenJob, plan: Plan) -> Result<(FrozenJob, Plan)> {
+    pub fn freeze(&self, job: &FrozenJob, plan: Plan) -> Result<(FrozenJob, Plan, bool)> {
         let text = plan.to_lines()?;
         // Of the content, so that processes that start together do not overwrite each other's.
         let key = format!("{DIRECTORY}plan-{:08x}-{}.jsonl", crc32c::crc32c(&text), text.len());
         self.output.put(&key, &text)?;
         let file = JobFile { job: job.clone(), plan: key };
         if self.output.put_new(JOB, &json(&file)?)? {
-            return Ok((file.job, plan));
+            return Ok((file.job, plan, true));
         }
-        self.load()?.ok_or_else(|| Error::unavailable("the state of the job has disappeared"))
+        let missing = || Error::unavailable("the state of the job has disappeared");
+        self.load()?.map(|(job, plan)| (job, plan, false)).ok_or_else(missing)
     }
 
     /// The job in the state and its plan, if there is one.

@@ -16,6 +16,8 @@ pub struct WorkersConfig {
     pub timeout: Duration,
     /// The memory limit of a process in bytes; a process above it is replaced.
     pub memory_limit: Option<usize>,
+    /// Environment variables of a process, besides those of this program.
+    pub variables: Vec<(String, String)>,
     /// The directory of virtual environments.
     pub environments: PathBuf,
 }
@@ -28,6 +30,7 @@ impl Default for WorkersConfig {
             threads: 128,
             timeout: Duration::from_secs(60),
             memory_limit: None,
+            variables: Vec::new(),
             environments: std::env::temp_dir().join("tensorserve-python"),
         }
     }

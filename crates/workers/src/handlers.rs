@@ -99,7 +99,8 @@ impl Handlers {
         let modules = [("tensorserve_handlers", include_str!("../../../python/handlers.py"))];
         let threads = workers.config().threads.to_string();
         let settings = [("code", code_text), ("threads", threads.as_str())];
-        let program = Program::new(code_text.to_owned(), python, &modules, &settings);
+        let mut program = Program::new(code_text.to_owned(), python, &modules, &settings);
+        program.variables.clone_from(&workers.config().variables);
         let pool = workers.start(program).map_err(context)?;
         let is_single = pool.about.iter().flatten().any(|kind| kind == SINGLE);
         let count = workers.config().count;

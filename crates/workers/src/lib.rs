@@ -106,6 +106,8 @@ pub(crate) struct Program {
     pub(crate) python: PathBuf,
     /// The Python source.
     pub(crate) text: String,
+    /// Environment variables, besides those of this process.
+    pub(crate) variables: Vec<(String, String)>,
 }
 
 impl Program {
@@ -131,7 +133,7 @@ impl Program {
         let (modules, settings) = (Value::from(modules), Value::from(settings));
         let boot = include_str!("../../../python/boot.py");
         let text = format!("{boot}boot({modules}, {settings})\n");
-        Program { name, python, text }
+        Program { name, python, text, variables: Vec::new() }
     }
 }
 

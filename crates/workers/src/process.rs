@@ -100,6 +100,7 @@ fn spawn(program: &Program, id: u64, name: Arc<str>) -> io::Result<StartedProces
     // tables: with gigabytes of models in memory, that would take tens of milliseconds.
     let child = Command::new(&program.python)
         .args(["-c", RUN_MEMORY_FILE, &*name])
+        .envs(program.variables.iter().map(|(name, value)| (name, value)))
         .stdin(OwnedFd::from(child_control))
         .stdout(program_file)
         .stderr(child_output)

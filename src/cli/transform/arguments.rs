@@ -14,6 +14,13 @@ pub(in crate::cli) struct Arguments {
     /// Platform of the model [default: detected from its files]
     #[arg(long, value_name = "NAME")]
     pub(super) platform: Option<String>,
+    /// Signature of the model, where a record does not name one [default: serving_default]
+    #[arg(long, value_name = "NAME")]
+    pub(super) signature: Option<String>,
+    /// Set a variable of the environment for the model and its inference.py, as Environment of a job
+    /// does; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub(super) env: Vec<(String, String)>,
 
     /// Input: a file, a directory, a pattern in quotes ('in/*.csv'), or every object of a store whose
     /// key begins with the path (s3://bucket/in/); may be repeated
@@ -147,6 +154,13 @@ pub(in crate::cli) struct Arguments {
     /// Serve metrics at /metrics of this address
     #[arg(long, value_name = "HOST:PORT", help_heading = "Run")]
     pub(super) metrics_addr: Option<String>,
+}
+
+/// Reads a variable of the environment.
+fn variable(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = pair.ok_or("expected NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// What outputs are joined with.

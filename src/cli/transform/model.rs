@@ -45,6 +45,10 @@ pub(super) struct ModelOptions<'o> {
     pub(super) platform: Option<&'o str>,
     pub(super) threads: usize,
     pub(super) timeout: Duration,
+    /// The signature of records that name none.
+    pub(super) signature: Option<&'o str>,
+    /// Environment variables of the model's handlers.
+    pub(super) variables: &'o [(String, String)],
     /// As SageMaker's container, with the variables of that.
     pub(super) as_container: bool,
 }
@@ -67,7 +71,9 @@ impl ModelFiles {
             true => stores::download(config, &place)?,
             false => place,
         };
-        let root = match archive::is_archive(&root) {
+        // Other files are models: `iris.onnx`.
+        let name = root.file_name().unwrap_or_default().to_string_lossy();
+        let root = match root.is_file() && archive::ending(&name).is_some() {
             true => archive::unpacked(&root, &archive::Limits::default())?.to_path_buf(),
             false => root,
         };
@@ -104,6 +110,7 @@ impl ServedModel {
         config.batching.inline_budget = Duration::from_secs(86_400);
         config.batching.threads = options.threads;
         config.http.request_timeout = options.timeout;
+        config.workers.variables = options.variables.to_vec();
         // A model that is replaced while it is in use must not change the outputs.
         config.repository.poll_interval = None;
         config.grpc.port = None;
@@ -117,8 +124,11 @@ impl ServedModel {
         only_model(server.engine())?;
         let exact = config.protocols.sagemaker.clone();
         let rows = SagemakerConfig { compatibility: Compatibility::Extended, ..exact.clone() };
-        let (rows, exact) =
-            (Invoker::new(server.engine(), rows), Invoker::new(server.engine(), exact));
+        let invoker = |config| {
+            Invoker::new(server.engine(), config)
+                .with_signature(options.signature.map(str::to_owned))
+        };
+        let (rows, exact) = (invoker(rows), invoker(exact));
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

@@ -1,5 +1,6 @@
 //! From the options to a job.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -56,7 +57,6 @@ pub(super) fn of_job_file(arguments: &mut Arguments, file: &Path) -> Result<(Vec
         .map(|name| format!("{shown}: {name} is not known and has no effect"))
         .collect();
     for (given, what) in [
-        (job.environment.as_ref().is_some_and(|all| !all.is_empty()), "Environment"),
         (job.data_capture_config.is_some(), "DataCaptureConfig"),
         (
             job.transform_resources.as_ref().is_some_and(|r| r.instance_count > Some(1)),
@@ -72,6 +72,9 @@ pub(super) fn of_job_file(arguments: &mut Arguments, file: &Path) -> Result<(Vec
             *option = value;
         }
     }
+    // Those of the command line follow, and override them.
+    let variables = job.environment.unwrap_or_default().into_iter();
+    arguments.env = variables.chain(arguments.env.drain(..)).collect();
     let mut is_prefix = false;
     if let Some(input) = job.transform_input {
         let has_input = !arguments.input.is_empty()
@@ -187,6 +190,8 @@ impl JobOptions {
         let frozen = FrozenJob {
             state_version: FrozenJob::version(),
             model: String::new(),
+            signature: arguments.signature.clone().unwrap_or_default(),
+            environment: environment_text(&arguments.env),
             input: inputs.named.clone(),
             input_place: inputs.place.display(),
             content_type: content_type.clone(),
@@ -229,6 +234,20 @@ impl JobOptions {
             notes: Vec::new(),
         })
     }
+}
+
+/// Variables in words, without their values, which may be secrets.
+fn environment_text(variables: &[(String, String)]) -> String {
+    let all: BTreeMap<&str, &str> =
+        variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    let names: Vec<&str> = all.keys().copied().collect();
+    let values: Vec<&str> = all.values().copied().collect();
+    let hash = ring::digest::digest(&ring::digest::SHA256, values.join("\0").as_bytes());
+    let hash: String = hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("{} ({hash})", names.join(" "))
 }
 
 /// The media type of the records, and how objects are divided into them.

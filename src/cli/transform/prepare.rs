@@ -69,6 +69,8 @@ struct Setting {
     platforms: Platforms,
     places: PlaceOptions,
     model: Option<ServedModel>,
+    /// No other run has worked on the plan, nor does one now.
+    is_first: bool,
 }
 
 /// Does everything up to the run.
@@ -134,6 +136,8 @@ impl Setting {
         if let Some(file) = arguments.job_file.clone() {
             (notes, is_prefix) = options::of_job_file(&mut arguments, &file)?;
         }
+        let with = |all: Environment, (name, value): &(String, String)| all.with(name, value);
+        let environment = &arguments.env.iter().fold(environment.clone(), with);
         let mut settings = Settings::default().or_environment(environment);
         if settings.server.log_level.is_none() && environment.get("RUST_LOG").is_none() {
             settings.server.log_level = Some("warn".to_owned());
@@ -176,6 +180,7 @@ impl Setting {
             platforms,
             places,
             model: None,
+            is_first: false,
         })
     }
 
@@ -187,6 +192,8 @@ impl Setting {
         let options = ModelOptions {
             platforms: &self.platforms,
             platform: self.arguments.platform.as_deref(),
+            signature: self.arguments.signature.as_deref(),
+            variables: &self.arguments.env,
             threads: self.options.job.concurrency,
             timeout: self.options.timeout,
             as_container: self.options.job.frozen.sdk_exact.is_some(),
@@ -216,7 +223,8 @@ impl Setting {
             range_bytes: self.options.range_bytes,
         };
         let plan = Plan::new(std::mem::take(&mut self.inputs.objects), options);
-        let (frozen, plan) = self.state.freeze(&job.frozen, plan)?;
+        let (frozen, plan, is_first) = self.state.freeze(&job.frozen, plan)?;
+        self.is_first = is_first;
         self.adopt(&frozen)?;
         let done = self.state.done()?.into_iter().collect();
         Ok((plan, done))
@@ -427,6 +435,7 @@ impl Setting {
             output: self.output.clone(),
             dead_letters,
             model: served,
+            is_first: self.is_first,
             progress: Arc::clone(&progress),
             stop: Arc::clone(stop),
         };

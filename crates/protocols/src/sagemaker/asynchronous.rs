@@ -214,6 +214,7 @@ impl SagemakerApi {
             accept: order.accept.as_deref(),
             attributes: order.attributes.as_deref(),
             model: order.model.as_deref(),
+            signature: None,
             endpoint: Some(&order.endpoint),
         };
         let body = match &order.input {

@@ -19,13 +19,21 @@ use tensorserve_tensor::error::{Code, Error, Result};
 #[derive(Clone)]
 pub struct Invoker {
     api: SagemakerApi,
+    signature: Option<String>,
 }
 
 impl Invoker {
     /// An invoker for the models of `engine`.
     #[must_use]
     pub fn new(engine: &Engine, config: SagemakerConfig) -> Self {
-        Invoker { api: SagemakerApi::of(engine, config, false) }
+        Invoker { api: SagemakerApi::of(engine, config, false), signature: None }
+    }
+
+    /// With this signature for payloads that name none.
+    #[must_use]
+    pub fn with_signature(mut self, name: Option<String>) -> Self {
+        self.signature = name;
+        self
     }
 
     /// The response to a payload, as a client gets it.
@@ -35,8 +43,14 @@ impl Invoker {
         accept: Option<&str>,
         body: Bytes,
     ) -> Reply {
-        let invocation =
-            Invocation { content_type, accept, attributes: None, model: None, endpoint: None };
+        let invocation = Invocation {
+            content_type,
+            accept,
+            attributes: None,
+            model: None,
+            signature: self.signature.as_deref(),
+            endpoint: None,
+        };
         self.api.invoke(&invocation, body, Instant::now()).await
     }
 
@@ -74,7 +88,8 @@ impl Invoker {
         let name = self.api.default_model().ok_or_else(|| Error::invalid("there is no model"))?;
         let (max_bytes, method) = (engine.max_tensor_bytes(), Method::Predict);
         let spec = OwnedModelSpec { name, version: None, label: None };
-        let call = RestCall { spec, method, exact: false, max_bytes };
+        let signature = invocation::signature_of(self.signature.as_deref());
+        let call = RestCall { spec, method, signature, exact: false, max_bytes };
         let entry = engine.call(EntryPoint { protocol: SAGEMAKER, method }, Instant::now());
         let format = if csv { ResponseFormat::Csv } else { ResponseFormat::Lines };
         let inferred = engine.infer(
@@ -103,7 +118,8 @@ impl Invoker {
             format.ok_or_else(|| Error::invalid(format!("{content_type} has no tensors")))?;
         let (max_bytes, method) = (engine.max_tensor_bytes(), Method::Predict);
         let spec = OwnedModelSpec { name, version: None, label: None };
-        let call = RestCall { spec, method, exact: false, max_bytes };
+        let signature = invocation::signature_of(self.signature.as_deref());
+        let call = RestCall { spec, method, signature, exact: false, max_bytes };
         let entry = engine.call(EntryPoint { protocol: SAGEMAKER, method }, Instant::now());
         let inferred = engine.infer(
             entry,

@@ -5,9 +5,9 @@ use bytes::Bytes;
 
 use super::media::PayloadFormat;
 use crate::images;
+use crate::tfs::TfsFormat;
 use crate::tfs::classify::ExamplesBuilder;
 use crate::tfs::rest::{RestCall, TfsDecoded, run_of};
-use crate::tfs::{DEFAULT_SIGNATURE, TfsFormat};
 use tensorserve_codec::{cast, csv, npy, tfrecord};
 use tensorserve_core::engine::{Method, ModelHandle, Resolver};
 use tensorserve_proto::bounded;
@@ -22,7 +22,7 @@ pub(super) fn csv(call: &RestCall, resolver: &mut Resolver<'_>, body: &[u8]) -> 
         return None;
     }
     let version = call.spec.resolve(resolver).ok()?;
-    let (signature, declared) = version.signature(DEFAULT_SIGNATURE)?;
+    let (signature, declared) = version.signature(&call.signature)?;
     let [input] = declared.inputs.as_slice() else {
         return None;
     };
@@ -50,10 +50,10 @@ pub(super) fn binary(
                 return Err(Error::invalid(message));
             }
         };
-        return call.on_examples(resolver, DEFAULT_SIGNATURE, examples);
+        return call.on_examples(resolver, &call.signature, examples);
     }
     let version = call.spec.resolve(resolver)?;
-    let (signature, declared) = default_signature(&version)?;
+    let (signature, declared) = default_signature(call, &version)?;
     resolver.found_signature(signature);
     let tensor = match input {
         PayloadFormat::Npy => array(body, declared, call.max_bytes)?,
@@ -72,16 +72,20 @@ pub(super) fn images(
     files: &[Bytes],
 ) -> Result<TfsDecoded> {
     let version = call.spec.resolve(resolver)?;
-    let (signature, declared) = default_signature(&version)?;
+    let (signature, declared) = default_signature(call, &version)?;
     resolver.found_signature(signature);
     let tensor = images::tensor(declared, files)?;
     Ok(run_of(version, signature, vec![tensor], TfsFormat::Row))
 }
 
-fn default_signature(handle: &ModelHandle) -> Result<(usize, &Signature)> {
-    handle.signature(DEFAULT_SIGNATURE).ok_or_else(|| {
+fn default_signature<'h>(
+    call: &RestCall,
+    handle: &'h ModelHandle,
+) -> Result<(usize, &'h Signature)> {
+    let name = &call.signature;
+    handle.signature(name).ok_or_else(|| {
         Error::invalid(format!(
-            "the model has no signature {DEFAULT_SIGNATURE:?}: send JSON with a signature_name"
+            "the model has no signature {name:?}: send JSON with a signature_name"
         ))
     })
 }

@@ -11,7 +11,7 @@ use super::media::{self, PayloadFormat, ResponseFormat};
 use super::{Compatibility, SAGEMAKER, SagemakerApi, inputs, outputs, refuse};
 use crate::mlflow::{self, MlflowCall};
 use crate::tfs::rest::{RestCall, TfsDecoded};
-use crate::tfs::{self, OwnedModelSpec, TfsAnswer};
+use crate::tfs::{self, DEFAULT_SIGNATURE, OwnedModelSpec, TfsAnswer};
 use tensorserve_codec::npy;
 use tensorserve_core::engine::{EntryPoint, InferenceCall, Method, Resolver};
 use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
@@ -29,6 +29,8 @@ pub(super) struct Invocation<'h> {
     pub(super) attributes: Option<&'h str>,
     /// The model in the path or in another header; it takes precedence over the attributes.
     pub(super) model: Option<&'h str>,
+    /// The signature of payloads that name none, if not the usual one.
+    pub(super) signature: Option<&'h str>,
     /// The endpoint in the path. It selects the model if nothing else does.
     pub(super) endpoint: Option<&'h str>,
 }
@@ -51,6 +53,7 @@ impl<'h> Invocation<'h> {
             accept: head.header("accept"),
             attributes: head.header(attributes::HEADER),
             model: None,
+            signature: None,
             endpoint: None,
         }
     }
@@ -85,7 +88,8 @@ impl SagemakerApi {
         let handlers = self.engine.handlers(Some(&name));
         let spec =
             OwnedModelSpec { name: name.into_owned(), version: attributes.version, label: None };
-        let call = RestCall { spec, method, exact: false, max_bytes };
+        let signature = signature_of(invocation.signature);
+        let call = RestCall { spec, method, signature, exact: false, max_bytes };
         let entry = EntryPoint { protocol: SAGEMAKER, method };
         let entry = self.engine.call(entry, start);
         // Handlers accept payloads of any type.
@@ -156,6 +160,11 @@ impl SagemakerApi {
             ))
         })
     }
+}
+
+/// The signature of payloads that name none.
+pub(super) fn signature_of(given: Option<&str>) -> Cow<'static, str> {
+    given.map_or(DEFAULT_SIGNATURE.into(), |name| name.to_owned().into())
 }
 
 /// Decodes a payload. One that is refused is examined again, for a repair or a better error.

@@ -89,6 +89,7 @@ fn of_service<'h>(head: &RequestHead<'h>, endpoint: &'h str) -> Invocation<'h> {
         accept: head.header("accept"),
         attributes: head.header(attributes::HEADER),
         model: head.header("x-amzn-sagemaker-target-model").map(model_of),
+        signature: None,
         endpoint: Some(endpoint),
     }
 }

@@ -280,8 +280,13 @@ impl RestApi {
             return self.version_too_large(&request.head);
         };
         let body = request.take_bytes();
-        let call =
-            RestCall { spec, method, exact: self.exact, max_bytes: self.engine.max_tensor_bytes() };
+        let call = RestCall {
+            spec,
+            method,
+            signature: DEFAULT_SIGNATURE.into(),
+            exact: self.exact,
+            max_bytes: self.engine.max_tensor_bytes(),
+        };
         rest::answer(&self.engine, call, &request.head, body, request.start).await
     }
 

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 
 use super::encode::TfsFormat;
+use super::fault;
 use super::outline::Outline;
-use super::{DEFAULT_SIGNATURE, fault};
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::dump::dump;
 use tensorserve_codec::json::read::{
@@ -29,18 +29,19 @@ pub(crate) struct DecodedTensors {
     pub(crate) format: TfsFormat,
 }
 
-/// Decodes a body; with `exact`, only values of the types that the reference reads from JSON.
+/// Decodes a body, for the signature `default` if it names none; with `exact`, only values of the types that the reference reads from JSON.
 pub(super) fn decode(
     body: &[u8],
     handle: &ModelHandle,
+    default: &str,
     max_bytes: usize,
     exact: bool,
 ) -> Result<DecodedTensors> {
     let alphabet = Alphabet::Standard;
     let options = ReadOptions { coerce: false, all_types: !exact, alphabet, max_bytes };
-    match decode_well_formed(body, handle, options) {
+    match decode_well_formed(body, handle, default, options) {
         Some(decoded) => Ok(decoded),
-        None => decode_checked(body, handle, options),
+        None => decode_checked(body, handle, default, options),
     }
 }
 
@@ -55,6 +56,7 @@ pub(super) fn check_form(body: &[u8]) -> Result<()> {
 fn decode_well_formed(
     body: &[u8],
     handle: &ModelHandle,
+    default: &str,
     options: ReadOptions,
 ) -> Option<DecodedTensors> {
     let mut cursor = Cursor::new(body);
@@ -69,7 +71,8 @@ fn decode_well_formed(
                 name = Some(cursor.string().ok()?);
             }
             key @ (b"instances" | b"inputs") if decoded.is_none() => {
-                let (signature, declared) = handle.signature(signature_name(name.as_deref())?)?;
+                let (signature, declared) =
+                    handle.signature(signature_name(name.as_deref(), default)?)?;
                 let specs = &declared.inputs;
                 if specs.is_empty() {
                     return None;
@@ -91,9 +94,9 @@ fn decode_well_formed(
     }
 }
 
-fn signature_name(given: Option<&[u8]>) -> Option<&str> {
+fn signature_name<'n>(given: Option<&'n [u8]>, default: &'n str) -> Option<&'n str> {
     match given {
-        None | Some(b"") => Some(DEFAULT_SIGNATURE),
+        None | Some(b"") => Some(default),
         Some(name) => std::str::from_utf8(name).ok(),
     }
 }
@@ -101,12 +104,13 @@ fn signature_name(given: Option<&[u8]>) -> Option<&str> {
 fn decode_checked(
     body: &[u8],
     handle: &ModelHandle,
+    default: &str,
     options: ReadOptions,
 ) -> Result<DecodedTensors> {
     let outline = Outline::of(body, MEMBERS)?;
     let [name, instances, inputs] = outline.members;
     let name = outline.signature_name(name)?;
-    let (signature, declared) = find_signature(handle, &name)?;
+    let (signature, declared) = find_signature(handle, &name, default)?;
     let specs = &declared.inputs;
     let (format, offset) = match (instances, inputs) {
         (Some(_), Some(_)) => {
@@ -129,9 +133,13 @@ fn decode_checked(
     Ok(DecodedTensors { signature, inputs: inputs?, format })
 }
 
-fn find_signature<'h>(handle: &'h ModelHandle, name: &[u8]) -> Result<(usize, &'h Signature)> {
+fn find_signature<'h>(
+    handle: &'h ModelHandle,
+    name: &[u8],
+    default: &str,
+) -> Result<(usize, &'h Signature)> {
     let given = String::from_utf8_lossy(name);
-    let wanted = if given.is_empty() { DEFAULT_SIGNATURE } else { &given };
+    let wanted = if given.is_empty() { default } else { &given };
     let (signature, declared) = handle.signature(wanted).ok_or_else(|| {
         Error::invalid(format!("Serving signature name: \"{wanted}\" not found in signature def"))
     })?;

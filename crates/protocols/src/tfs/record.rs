@@ -3,7 +3,7 @@
 
 use super::grpc::effective_spec;
 use super::prediction_log::{asked, examples_input, tensors};
-use super::{classify, examples, predict};
+use super::{DEFAULT_SIGNATURE, classify, examples, predict};
 use tensorserve_core::engine::{Method, ModelHandle};
 use tensorserve_proto::serving::prediction_log::LogType;
 use tensorserve_proto::serving::{
@@ -28,7 +28,7 @@ pub fn of_body(
         Some(asked(&effective_spec(handle, name)))
     };
     if matches!(method, Method::Predict | Method::MultiInference) {
-        let decoded = predict::decode(body, handle, max_bytes, false)?;
+        let decoded = predict::decode(body, handle, DEFAULT_SIGNATURE, max_bytes, false)?;
         let declared = handle.signatures().get(decoded.signature);
         let aliases = declared.into_iter().flat_map(|s| &s.inputs).map(|s| s.alias.clone());
         let (model_spec, inputs) = (spec(decoded.signature), tensors(aliases, &decoded.inputs));

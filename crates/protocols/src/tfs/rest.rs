@@ -1,5 +1,6 @@
 //! Inference over REST: decodes payloads and encodes responses.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -19,6 +20,8 @@ use tensorserve_tensor::error::Result;
 pub(crate) struct RestCall {
     pub(crate) spec: OwnedModelSpec,
     pub(crate) method: Method,
+    /// The signature of payloads that name none.
+    pub(crate) signature: Cow<'static, str>,
     /// Support only the formats of the reference.
     pub(crate) exact: bool,
     /// The most memory that one input may take, in bytes.
@@ -79,7 +82,11 @@ impl RestCall {
             Method::Classify | Method::Regress => {
                 let decoded = examples::decode(body, self.max_bytes);
                 let decoded = decoded.inspect_err(|_| resolver.names_model(&self.spec.name))?;
-                self.on_examples(resolver, &decoded.signature_name, decoded.examples)
+                let name = match decoded.signature_name.is_empty() {
+                    true => &*self.signature,
+                    false => decoded.signature_name.as_str(),
+                };
+                self.on_examples(resolver, name, decoded.examples)
             }
         }
     }
@@ -120,7 +127,8 @@ impl RestCall {
         let decoded = match from {
             BodyFormat::Npy => binary::decode(body, &version, self.max_bytes)?,
             BodyFormat::Json | BodyFormat::Message(_) => {
-                predict::decode(body, &version, self.max_bytes, self.exact)?
+                let signature = &self.signature;
+                predict::decode(body, &version, signature, self.max_bytes, self.exact)?
             }
         };
         if *to == BodyFormat::Npy {

@@ -4,7 +4,7 @@
 //! that can be locked is abandoned. The name says on which machine it was written: locks may be
 //! invisible to other machines that share the folder, which therefore also wait for a day.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -47,11 +47,11 @@ impl DraftFile {
         }
     }
 
-    /// Gives it the name `target`, in place of what has that name.
-    pub(super) fn rename(mut self, target: &Path) -> io::Result<File> {
+    /// Gives it the name `target`, in place of what has that name. Returns what it is then.
+    pub(super) fn rename(mut self, target: &Path) -> io::Result<Metadata> {
         fs::rename(&self.path, target)?;
         self.has_name = true;
-        self.file.try_clone()
+        self.file.metadata()
     }
 
     /// Gives it the name `target` unless something has that name. Returns whether it has.

@@ -1,5 +1,6 @@
 //! Folders of this machine as places with objects.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -9,6 +10,9 @@ use std::path::{Path, PathBuf};
 use super::drafts::{self, DraftFile};
 use super::{DRAFTS, MOST_OBJECTS, ObjectInfo, changed, key};
 use tensorserve_tensor::error::{Code, Error, Result};
+
+/// From this many files on, all of the file system is flushed once instead of each file.
+const FLUSHED_TOGETHER: usize = 4;
 
 /// Linux's number for links in a circle, for which the standard library has no stable name.
 const ELOOP: i32 = 40;
@@ -158,7 +162,12 @@ impl Folder {
     /// An empty file on the file system of this folder.
     pub(super) fn draft(&self) -> Result<DraftFile> {
         let folder = self.root.join(DRAFTS);
-        let created = create_folders(&folder).and_then(|()| DraftFile::create(&folder));
+        let created = match DraftFile::create(&folder) {
+            Err(e) if is_absent(&e) => {
+                create_folders(&folder).and_then(|()| DraftFile::create(&folder))
+            }
+            created => created,
+        };
         created.map_err(|e| failed(&folder, "no file can be created in it", &e))
     }
 
@@ -169,11 +178,51 @@ impl Folder {
         let publish = || {
             draft.file.sync_all()?;
             create_folders(folder)?;
-            let file = draft.rename(&path)?;
+            let meta = draft.rename(&path)?;
             sync_folder(folder)?;
-            file.metadata()
+            Ok(meta)
         };
         let meta = publish().map_err(|e| failed(&path, "it cannot be written", &e))?;
+        Ok(info(key, &meta))
+    }
+
+    /// Gives drafts their names when all are on the disk. Linux reports what could not be written by
+    /// `syncfs` since version 5.8.
+    pub(super) fn publish_all(&self, drafts: Vec<(String, DraftFile)>) -> Vec<Result<ObjectInfo>> {
+        let first = drafts.first().filter(|_| drafts.len() >= FLUSHED_TOGETHER);
+        let is_flushed = first.is_some_and(|(_, draft)| rustix::fs::syncfs(&draft.file).is_ok());
+        if !is_flushed {
+            return drafts.into_iter().map(|(key, draft)| self.publish(&key, draft)).collect();
+        }
+        let mut folders = BTreeSet::new();
+        let named = |(key, draft): (String, DraftFile)| self.rename(&key, draft, &mut folders);
+        let renamed: Vec<Result<ObjectInfo>> = drafts.into_iter().map(named).collect();
+        for folder in &folders {
+            if let Err(error) = sync_folder(folder) {
+                let unwritten = |_| Err(failed(folder, "it cannot be written", &error));
+                return renamed.iter().map(unwritten).collect();
+            }
+        }
+        renamed
+    }
+
+    /// Renames a draft that is on the disk; `folders` gets its directory, which is to be flushed.
+    fn rename(
+        &self,
+        key: &str,
+        draft: DraftFile,
+        folders: &mut BTreeSet<PathBuf>,
+    ) -> Result<ObjectInfo> {
+        let path = self.path(key)?;
+        let folder = path.parent().unwrap_or(&self.root);
+        let rename = || {
+            if !folders.contains(folder) {
+                create_folders(folder)?;
+                folders.insert(folder.to_path_buf());
+            }
+            draft.rename(&path)
+        };
+        let meta = rename().map_err(|e| failed(&path, "it cannot be written", &e))?;
         Ok(info(key, &meta))
     }
 

@@ -21,7 +21,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use self::drafts::DraftFile;
 pub use self::find::{Found, find, find_prefix};
@@ -37,6 +38,9 @@ const DRAFTS: &str = "_transform/tmp";
 
 /// The most objects of a listing, which is kept in memory: some 200 bytes each.
 const MOST_OBJECTS: usize = 5_000_000;
+
+/// Requests of [`Place::map`] that run at the same time.
+const REQUESTS: usize = 16;
 
 /// How often a request is tried unless told otherwise.
 const ATTEMPTS: u32 = 5;
@@ -247,6 +251,52 @@ impl Place {
         }
     }
 
+    /// Publishes drafts of this place as the objects of these keys, as [`Draft::publish`], but faster than
+    /// one after the other: in a folder, all are on the disk before the first is renamed. Returns what
+    /// has become of each.
+    pub fn publish_all(&self, drafts: Vec<(String, Draft)>) -> Vec<Result<ObjectInfo>> {
+        let Access::Local(folder) = &self.access else {
+            return self.map(drafts, |(key, draft)| draft.publish(&key));
+        };
+        if drafts.iter().any(|(_, draft)| matches!(draft.content, Content::Nameless(_))) {
+            return drafts.iter().map(|_| Err(another_place())).collect();
+        }
+        let file = |(key, draft): (String, Draft)| match draft.content {
+            Content::Named(file) => Some((key, file)),
+            Content::Nameless(_) => None,
+        };
+        folder.publish_all(drafts.into_iter().filter_map(file).collect())
+    }
+
+    /// Calls `each` with all items, and returns its results in order. For a store, several calls run at
+    /// the same time, because they wait for the network.
+    pub fn map<T: Send, R: Send>(&self, items: Vec<T>, each: impl Fn(T) -> R + Sync) -> Vec<R> {
+        let helpers = match self.access {
+            Access::Local(_) => 0,
+            Access::Remote(_) => items.len().min(REQUESTS).saturating_sub(1),
+        };
+        let done = Mutex::new(Vec::with_capacity(items.len()));
+        let items = Mutex::new(items.into_iter().enumerate());
+        let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = || {
+            while let Some((index, item)) = next() {
+                let result = each(item);
+                done.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..helpers {
+                // Without it, this thread does more.
+                let _ =
+                    thread::Builder::new().name("transfer".to_owned()).spawn_scoped(scope, work);
+            }
+            work();
+        });
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_by_key(|(index, _)| *index);
+        done.into_iter().map(|(_, result)| result).collect()
+    }
+
     /// Removes an object. That there is none is no error.
     ///
     /// # Errors
@@ -325,9 +375,13 @@ impl Draft {
                 let length = length.map_err(error_of)?;
                 upload::upload(remote, key, length, &mut file)
             }
-            _ => Err(Error::internal("a draft belongs to another kind of place")),
+            _ => Err(another_place()),
         }
     }
+}
+
+fn another_place() -> Error {
+    Error::internal("a draft belongs to another kind of place")
 }
 
 /// The error behind one of a reader of this module; any other [`io::Error`] in words.

@@ -105,6 +105,28 @@ fn behaves_as_a_place(place: &Place) {
     assert_eq!(content(place, "d/e/f"), b"draft");
     drop(place.draft().unwrap());
 
+    // As many as a file system is flushed for at once; one has a key that is none.
+    let keys_of_all = ["m/1", "m/2", "../m", "m/n/3", "m/4", "m/5"];
+    let drafts = keys_of_all.map(|key| {
+        let mut draft = place.draft().unwrap();
+        draft.file().write_all(key.as_bytes()).unwrap();
+        (key.to_owned(), draft)
+    });
+    let published = place.publish_all(drafts.into());
+    for (key, published) in keys_of_all.into_iter().zip(published) {
+        match key {
+            "../m" => assert_eq!(published.unwrap_err().code(), Code::InvalidArgument),
+            _ => {
+                assert_eq!(place.head(key).unwrap(), Some(published.unwrap()));
+                assert_eq!(content(place, key), key.as_bytes());
+                place.delete(key).unwrap();
+            }
+        }
+    }
+    assert!(place.publish_all(Vec::new()).is_empty());
+    let doubled = place.map((0..100).collect(), |n: i32| n * 2);
+    assert_eq!(doubled, (0..200).step_by(2).collect::<Vec<_>>());
+
     for prefix in ["d/e", "d/e/", "d/e/f", "d"] {
         assert_eq!(keys(&place.list(prefix).unwrap()), ["d/e/f"], "{prefix}");
     }

@@ -1,0 +1,102 @@
+//! `make bench-transform`: `tensorserve transform` against a bare loop over the same inputs, and
+//! against the server over HTTP.
+//!
+//! The bare loop ([`bare`]) reads, decodes and runs the same batches through the same bindings on as
+//! many threads, and drops the outputs: it has no plan, no order, no results and no state. Both are
+//! processes of their own, which load the model; the ratio is that of their whole times. Rounds
+//! alternate, so that a disturbance of the machine meets both; medians are printed.
+//!
+//! Options: names of cases; `--rounds N`; `--csv-mb N` and `--images N`, the size of the inputs;
+//! `--resnet DIRECTORY`, the model that `make_resnet50.py` writes; `--no-http`.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_precision_loss
+)]
+
+mod bare;
+mod case;
+mod data;
+mod http;
+mod process;
+
+use std::path::PathBuf;
+
+use case::Case;
+use process::Measured;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let text = |name: &str| {
+        let at = arguments.iter().position(|a| a == name)?;
+        arguments.get(at + 1).cloned()
+    };
+    let number = |name: &str, default: usize| {
+        text(name).map_or(default, |text| text.parse().expect("a number"))
+    };
+    let sizes = data::Sizes { csv_mb: number("--csv-mb", 200), images: number("--images", 4000) };
+    let resnet = text("--resnet").map(PathBuf::from);
+    let cases = case::all(resnet.as_deref());
+    if let Some(name) = text("--bare") {
+        let case = cases.iter().find(|case| case.name == name).expect("a case");
+        return bare::run(case, &PathBuf::from(text("--input").expect("--input")));
+    }
+    let named: Vec<&Case> =
+        cases.iter().filter(|case| arguments.iter().any(|a| a == case.name)).collect();
+    let chosen = if named.is_empty() { cases.iter().collect() } else { named };
+    let with_http = !arguments.iter().any(|a| a == "--no-http");
+    for case in chosen {
+        measure(case, &sizes, number("--rounds", 3), with_http);
+    }
+}
+
+fn measure(case: &Case, sizes: &data::Sizes, rounds: usize, with_http: bool) {
+    let inputs = data::make(case, sizes);
+    let (mut bare, mut transform, mut small) = (Vec::new(), Vec::new(), Vec::new());
+    // Both find the files in the page cache.
+    process::transform(case, &inputs.tenth);
+    for round in 0..rounds {
+        eprintln!("{}: round {} of {rounds}", case.name, round + 1);
+        small.push(process::transform(case, &inputs.tenth));
+        match round % 2 {
+            0 => {
+                bare.push(process::bare(case, &inputs.all));
+                transform.push(process::transform(case, &inputs.all));
+            }
+            _ => {
+                transform.push(process::transform(case, &inputs.all));
+                bare.push(process::bare(case, &inputs.all));
+            }
+        }
+    }
+    let (bare, transform) = (Measured::median(&bare), Measured::median(&transform));
+    let small = Measured::median(&small);
+    println!("\n{}: {} ({} records)", case.name, inputs.described, inputs.records);
+    let line = |what: &str, measured: &Measured| {
+        println!(
+            "  {what:<24}{:>9.2} s{:>9.2} s of CPU{:>7.0} MiB at most",
+            measured.seconds, measured.cpu, measured.peak_mib
+        );
+    };
+    line("bare loop", &bare);
+    line("transform", &transform);
+    line("transform of a tenth", &small);
+    println!("  transform/bare, speed   {:>9.3}", bare.seconds / transform.seconds);
+    println!("  time of all / a tenth   {:>9.2}", transform.seconds / small.seconds);
+    println!("  memory of all / a tenth {:>9.2}", transform.peak_mib / small.peak_mib);
+    if with_http {
+        let best = http::best(case, &inputs);
+        let per_record = transform.seconds / inputs.records as f64;
+        println!(
+            "  transform/HTTP, speed   {:>9.2}  (HTTP with {} connections, the best of {:?})",
+            1.0 / per_record / best.records_per_second,
+            best.connections,
+            http::CONNECTIONS
+        );
+    }
+}

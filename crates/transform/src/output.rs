@@ -1,0 +1,251 @@
+//! The outputs of objects: written as drafts, and published when they are complete.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use crate::batch::{Batch, BatchOutput};
+use crate::dead_letters;
+use crate::entry::Shared;
+use crate::job::OnBadRecord;
+use crate::parts;
+use crate::plan::PlannedObject;
+use crate::progress::{Progress, SlowObject};
+use crate::state::ObjectOutcome;
+use tensorserve_records::write::{self, RecordWriter};
+use tensorserve_store::objects::{Draft, Place};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// The output of an object that is being written.
+pub(crate) struct ObjectWriter<'s> {
+    shared: &'s Shared,
+    key: &'s str,
+    writer: Box<dyn RecordWriter>,
+    draft: Draft,
+    outcome: ObjectOutcome,
+    counted: Counted<'s>,
+    pub(crate) started: Instant,
+}
+
+/// The output of an object that is complete.
+pub(crate) struct CompleteOutput<'s> {
+    /// The key to publish it as.
+    key: String,
+    draft: Draft,
+    pub(crate) outcome: ObjectOutcome,
+    counted: Counted<'s>,
+    started: Instant,
+}
+
+/// Records that were counted for an output. They do not count if it is never published: another attempt
+/// counts them again.
+struct Counted<'s> {
+    progress: &'s Progress,
+    records: u64,
+    bad: u64,
+}
+
+impl Counted<'_> {
+    fn add(&mut self, records: u64, bad: u64) {
+        self.records += records;
+        self.bad += bad;
+        self.progress.records.fetch_add(records, Relaxed);
+        self.progress.bad.fetch_add(bad, Relaxed);
+    }
+
+    fn keep(mut self) {
+        (self.records, self.bad) = (0, 0);
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.progress.records.fetch_sub(self.records, Relaxed);
+        self.progress.bad.fetch_sub(self.bad, Relaxed);
+    }
+}
+
+impl<'s> ObjectWriter<'s> {
+    pub(crate) fn new(shared: &'s Shared, object: &'s PlannedObject) -> Result<Self> {
+        let mut draft = shared.output.draft()?;
+        let file = draft.file().try_clone().map_err(|e| write_failed(&e))?;
+        let writer = write::writer(shared.job.output, file, shared.job.npy_dtype)?;
+        let outcome = ObjectOutcome {
+            key: object.key.clone(),
+            tag: object.tag.clone(),
+            ..ObjectOutcome::default()
+        };
+        let counted = Counted { progress: &shared.progress, records: 0, bad: 0 };
+        let started = Instant::now();
+        Ok(ObjectWriter { shared, key: &object.key, writer, draft, outcome, counted, started })
+    }
+
+    /// The file, for what writes bytes and no records.
+    pub(crate) fn file(&mut self) -> &mut File {
+        self.draft.file()
+    }
+
+    /// Writes the outputs of a batch.
+    pub(crate) fn write(
+        &mut self,
+        batch: &Batch,
+        output: &BatchOutput,
+        letters: &mut Vec<u8>,
+    ) -> Result<()> {
+        if output.bad.is_empty() {
+            let start = Instant::now();
+            let outputs: Vec<&[u8]> = output.outputs().flatten().collect();
+            self.writer.write(&outputs)?;
+            self.count(u64::try_from(batch.len()).unwrap_or(0));
+            Progress::spent(&self.shared.progress.writing, start);
+            return Ok(());
+        }
+        for index in 0..batch.len() {
+            self.write_one(batch, index, output, letters)?;
+        }
+        Ok(())
+    }
+
+    /// Counts records that have been run.
+    pub(crate) fn count(&mut self, records: u64) {
+        self.outcome.records += records;
+        self.counted.add(records, 0);
+    }
+
+    /// Writes the output of one record, or does with a bad one what the job says.
+    pub(crate) fn write_one(
+        &mut self,
+        batch: &Batch,
+        index: usize,
+        output: &BatchOutput,
+        letters: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.count(1);
+        let Some(error) = output.error_of(index) else {
+            return match output.output(index) {
+                Some(output) => self.writer.write(&[output]),
+                None => Err(Error::internal("a record has neither an output nor an error")),
+            };
+        };
+        let Some(&place) = batch.places.get(index) else {
+            return Ok(());
+        };
+        let (shared, record) = (self.shared, batch.record(index));
+        if shared.job.on_bad == OnBadRecord::Fail {
+            let shown = shown(&record);
+            let message = dead_letters::described(place, error.message());
+            return Err(Error::new(Code::InvalidArgument, format!("{message}{shown}")));
+        }
+        self.outcome.bad += 1;
+        self.counted.add(0, 1);
+        let reason = dead_letters::described(place, error.message());
+        shared.progress.failed_with(self.key, &reason);
+        match shared.job.on_bad {
+            OnBadRecord::Null => self.writer.write(&[shared.job.null_output()?]),
+            OnBadRecord::DeadLetter => {
+                dead_letters::append(self.key, place, error.message(), &record, letters);
+                Ok(())
+            }
+            OnBadRecord::Skip | OnBadRecord::Fail => Ok(()),
+        }
+    }
+
+    /// Keeps what was counted, and publishes nothing.
+    pub(crate) fn without_output(self) -> ObjectOutcome {
+        self.counted.keep();
+        self.outcome
+    }
+
+    /// Completes the output, to be published as `key`.
+    pub(crate) fn complete(self, key: String) -> Result<CompleteOutput<'s>> {
+        let ObjectWriter { writer, mut draft, mut outcome, counted, started, .. } = self;
+        writer.finish()?;
+        (outcome.out_bytes, outcome.crc32c) = checksum(draft.file())?;
+        Ok(CompleteOutput { key, draft, outcome, counted, started })
+    }
+
+    /// Completes and publishes the output.
+    pub(crate) fn publish(self, key: String) -> Result<ObjectOutcome> {
+        let shared = self.shared;
+        let complete = self.complete(key)?;
+        let published = shared.publish(vec![complete]).pop();
+        published.unwrap_or_else(|| Err(Error::internal("an output is missing")))
+    }
+}
+
+impl Shared {
+    /// Publishes outputs, but for those that a run that was killed has published. Returns what has
+    /// become of each.
+    pub(crate) fn publish(&self, outputs: Vec<CompleteOutput<'_>>) -> Vec<Result<ObjectOutcome>> {
+        let start = Instant::now();
+        let published = match self.is_first {
+            true => outputs.iter().map(|_| Ok(false)).collect(),
+            false => self.output.map(outputs.iter().collect(), |output: &CompleteOutput<'_>| {
+                is_published(&self.output, &output.key, &output.outcome)
+            }),
+        };
+        let (mut drafts, mut waiting) = (Vec::new(), Vec::new());
+        for (output, is_published) in outputs.into_iter().zip(published) {
+            let CompleteOutput { key, draft, outcome, counted, started } = output;
+            if let Ok(false) = is_published {
+                drafts.push((key, draft));
+            }
+            waiting.push((outcome, counted, started, is_published));
+        }
+        let mut done = self.output.publish_all(drafts).into_iter();
+        Progress::spent(&self.progress.publishing, start);
+        let outcome_of = |(outcome, counted, started, is_published): (_, Counted<'_>, _, _)| {
+            if !is_published? {
+                let missing = || Err(Error::internal("an output is missing"));
+                done.next().unwrap_or_else(missing)?;
+            }
+            counted.keep();
+            self.note_published(&outcome, started);
+            Ok(outcome)
+        };
+        waiting.into_iter().map(outcome_of).collect()
+    }
+
+    fn note_published(&self, outcome: &ObjectOutcome, started: Instant) {
+        self.progress.out_bytes.fetch_add(outcome.out_bytes, Relaxed);
+        self.progress.took(SlowObject {
+            object: outcome.key.clone(),
+            seconds: started.elapsed().as_secs_f64(),
+            bytes: outcome.out_bytes,
+            records: outcome.records,
+        });
+    }
+}
+
+/// Whether the output has these bytes already: a run was killed before it could mark them.
+fn is_published(output: &Place, key: &str, outcome: &ObjectOutcome) -> Result<bool> {
+    let found = output.head(key)?;
+    if found.is_none_or(|found| found.size != outcome.out_bytes) {
+        return Ok(false);
+    }
+    let published = output.read(key, None, None)?;
+    let found = parts::checksum_of(published, (0, 0));
+    Ok(found.is_ok_and(|found| found == (outcome.out_bytes, outcome.crc32c)))
+}
+
+/// The length and the CRC-32C of a file.
+fn checksum(file: &mut File) -> Result<(u64, u32)> {
+    file.seek(SeekFrom::Start(0)).map_err(|e| write_failed(&e))?;
+    parts::checksum_of(file, (0, 0)).map_err(|e| write_failed(&e))
+}
+
+pub(crate) fn write_failed(error: &io::Error) -> Error {
+    Error::new(Code::FailedPrecondition, format!("the output cannot be written: {error}"))
+}
+
+/// The start of a record, for a message.
+fn shown(record: &[u8]) -> String {
+    let start = record.get(..record.len().min(200)).unwrap_or_default();
+    match std::str::from_utf8(start) {
+        Ok(text) if !text.is_empty() && !text.chars().any(char::is_control) => {
+            format!("; the record begins with {text:?}")
+        }
+        _ => String::new(),
+    }
+}
