@@ -25,7 +25,9 @@ mod data;
 mod http;
 mod process;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
 
 use case::Case;
 use process::Measured;
@@ -50,26 +52,34 @@ fn main() {
         cases.iter().filter(|case| arguments.iter().any(|a| a == case.name)).collect();
     let chosen = if named.is_empty() { cases.iter().collect() } else { named };
     let with_http = !arguments.iter().any(|a| a == "--no-http");
+    let mut outputs = Vec::new();
     for case in chosen {
-        measure(case, &sizes, number("--rounds", 3), with_http);
+        measure(case, &sizes, number("--rounds", 3), with_http, &mut outputs);
     }
 }
 
-fn measure(case: &Case, sizes: &data::Sizes, rounds: usize, with_http: bool) {
+fn measure(
+    case: &Case,
+    sizes: &data::Sizes,
+    rounds: usize,
+    with_http: bool,
+    outputs: &mut Vec<TempDir>,
+) {
     let inputs = data::make(case, sizes);
+    let mut run = |input: &Path| process::transform(case, input, outputs);
     let (mut bare, mut transform, mut small) = (Vec::new(), Vec::new(), Vec::new());
     // Both find the files in the page cache.
-    process::transform(case, &inputs.tenth);
+    run(&inputs.tenth);
     for round in 0..rounds {
         eprintln!("{}: round {} of {rounds}", case.name, round + 1);
-        small.push(process::transform(case, &inputs.tenth));
+        small.push(run(&inputs.tenth));
         match round % 2 {
             0 => {
                 bare.push(process::bare(case, &inputs.all));
-                transform.push(process::transform(case, &inputs.all));
+                transform.push(run(&inputs.all));
             }
             _ => {
-                transform.push(process::transform(case, &inputs.all));
+                transform.push(run(&inputs.all));
                 bare.push(process::bare(case, &inputs.all));
             }
         }

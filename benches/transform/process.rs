@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 use crate::case::{Case, Inputs};
 
 /// As many as the bare loop has threads.
@@ -29,8 +31,9 @@ impl Measured {
     }
 }
 
-/// `tensorserve transform` of all files in `input`.
-pub fn transform(case: &Case, input: &Path) -> Measured {
+/// `tensorserve transform` of all files in `input`. The output is to be kept until everything is
+/// measured: ext4 looks at each inode that was freed in the last minutes before it creates a file.
+pub fn transform(case: &Case, input: &Path, outputs: &mut Vec<TempDir>) -> Measured {
     let output = tempfile::tempdir_in(input.parent().expect("a parent")).expect("a directory");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
     command.arg("transform").arg(&case.model).arg("--input").arg(input);
@@ -43,6 +46,7 @@ pub fn transform(case: &Case, input: &Path) -> Measured {
     let measured = measure(command);
     let marker = output.path().join("_transform/report.html");
     assert!(marker.exists(), "{}: no report", case.name);
+    outputs.push(output);
     measured
 }
 
