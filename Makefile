@@ -50,13 +50,14 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 TENSORSERVE_LIB_DIR ?= $(CURDIR)/lib
 export TENSORSERVE_LIB_DIR
 BINARY = $(TARGET)/release/tensorserve
+CLIENT_BINARY = $(TARGET)/clients/tensorserve
 # For `build`, which strips the binary itself, and for whatever shares its compiled dependencies.
 UNSTRIPPED = CARGO_PROFILE_RELEASE_STRIP=none
 
 # The time at which make was called: the server prints the time from here until it is ready.
 CALLED_AT := $(shell date +%s%N)
 
-.PHONY: run test rust-test tensorflow-alone client-test static-checks bench bench-transform fuzz soak check lib build build-local wheel \
+.PHONY: run test rust-test tensorflow-alone client-test client-binary run-clients other-checks bench bench-transform fuzz soak check lib build build-local wheel \
 	tensorflow-versions lint lint-rust lint-python lint-javascript format doc deny audit dockerfiles clean help
 
 # Downloads the libraries while the binary is compiled.
@@ -76,10 +77,18 @@ tensorflow-alone: lib
 	$(CARGO) test --locked --no-default-features --features tensorflow $(ARGS)
 
 # Runs real clients against the server. CLIENTS selects them, as described above.
-client-test: lib
-	@# The build that the other tests use, so that nothing is compiled twice.
+client-test: client-binary
+	@$(MAKE) --no-print-directory run-clients
+
+# The build that the other tests use, so that nothing is compiled twice. A link of its own, because builds
+# with other features replace the file.
+client-binary: lib
 	$(CARGO) test --locked --no-run --test it
-	CLIENTS=$(CLIENTS) PYTHON=$(PYTHON) tests/clients/run.sh "$(abspath $(TARGET)/debug/tensorserve)"
+	@mkdir -p $(dir $(CLIENT_BINARY))
+	@ln -f $(TARGET)/debug/tensorserve $(CLIENT_BINARY)
+
+run-clients:
+	CLIENTS=$(CLIENTS) PYTHON=$(PYTHON) tests/clients/run.sh "$(abspath $(CLIENT_BINARY))"
 
 bench: lib
 	$(UNSTRIPPED) $(CARGO) bench --locked --bench serve -- $(ARGS)
@@ -96,12 +105,11 @@ fuzz:
 soak: lib build
 	TENSORSERVE_BINARY="$(abspath $(BINARY))" $(PYTHON) tests/soak/soak.py $(or $(ARGS),attack 1m)
 
-check: rust-test
+check: rust-test client-binary
 	@# Clients wait more than they compute.
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target client-test static-checks
-	@$(MAKE) --no-print-directory tensorflow-alone
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target run-clients other-checks
 
-static-checks: lint doc dockerfiles deny
+other-checks: lint doc dockerfiles deny tensorflow-alone
 
 lib:
 	@$(FETCH)
