@@ -1,5 +1,6 @@
 //! The output of an object that is processed in ranges: parts, which are joined when all are there.
 
+use std::collections::HashSet;
 use std::io::{self, Read};
 
 use crate::plan::{Entry, Plan};
@@ -12,6 +13,14 @@ const PARTS: &str = "_transform/parts/";
 /// The key of the part that an entry makes.
 pub(crate) fn key(entry: usize) -> String {
     format!("{PARTS}{entry:09}")
+}
+
+/// The keys of the parts that are there: their objects are not joined, or it was not cleared up.
+///
+/// # Errors
+/// If they cannot be listed.
+pub(crate) fn left(output: &Place) -> Result<HashSet<String>> {
+    Ok(output.list(PARTS)?.into_iter().map(|part| part.key).collect())
 }
 
 /// Joins the parts of the object that `entry` is a range of, if all of them are done. Two processes may

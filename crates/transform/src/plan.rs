@@ -75,6 +75,15 @@ impl Entry {
             None => self.objects.iter().map(|object| object.size).sum(),
         }
     }
+
+    /// The objects that begin in it: none in the later ranges of an object.
+    #[must_use]
+    pub fn beginning_objects(&self) -> usize {
+        match self.range {
+            Some(range) if range.part > 0 => 0,
+            _ => self.objects.len(),
+        }
+    }
 }
 
 impl Plan {
@@ -135,9 +144,13 @@ impl Plan {
     /// The number of input objects.
     #[must_use]
     pub fn objects(&self) -> usize {
-        let counted = |entry: &Entry| entry.range.is_none_or(|range| range.part == 0);
-        let entries = self.entries.iter().filter(|entry| counted(entry));
-        entries.map(|entry| entry.objects.len()).sum()
+        self.entries.iter().map(Entry::beginning_objects).sum()
+    }
+
+    /// The number of entries that are ranges of objects.
+    #[must_use]
+    pub fn ranges(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.range.is_some()).count()
     }
 
     /// The entries of all parts of the object that `entry` is a range of.

@@ -154,8 +154,15 @@ impl Shared {
 
     /// Joins objects whose parts were all done before this run, or by it.
     fn join_rest(&self) -> Result<()> {
+        if self.plan.ranges() == 0 {
+            return Ok(());
+        }
+        // One listing in place of several requests for each range: usually all are joined.
+        let left = parts::left(&self.output)?;
+        let is_left =
+            |entry: &&Entry| entry.range.is_some() && left.contains(&parts::key(entry.entry));
         let mut seen = BTreeSet::new();
-        for entry in self.plan.entries.iter().filter(|entry| entry.range.is_some()) {
+        for entry in self.plan.entries.iter().filter(is_left) {
             let Some(object) = entry.objects.first() else {
                 continue;
             };

@@ -1,5 +1,6 @@
 //! From the options to a run: the plan is frozen, or an earlier one goes on.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -102,15 +103,6 @@ pub(super) fn prepare(
         (false, None) => Some(Lease::take(&setting.output, "run")?),
     };
     let (plan, done) = setting.plan()?;
-    if setting.arguments.plan_only {
-        print_json(&json!({
-            "entries": plan.entries.len(),
-            "objects": plan.objects(),
-            "bytes": plan.bytes(),
-            "done": done,
-        }));
-        return Ok(Prepared::Finished);
-    }
     let own = match shard {
         Some((index, count)) => plan.shard(index, count),
         None => (0..plan.entries.len()).collect(),
@@ -118,10 +110,16 @@ pub(super) fn prepare(
     let pending: Vec<usize> = own.into_iter().filter(|entry| !done.contains(entry)).collect();
     setting.explain(&plan, done.len(), pending.len());
     if !is_worker {
-        let _ = setting.output.clean_drafts();
         let entries: Vec<&Entry> =
             pending.iter().filter_map(|&number| plan.entries.get(number)).collect();
         setting.state.forget_failures(&entries)?;
+    }
+    if setting.arguments.plan_only {
+        print_plan(&plan, &done, &pending);
+        return Ok(Prepared::Finished);
+    }
+    if !is_worker {
+        let _ = setting.output.clean_drafts();
     }
     setting.job(plan, pending, lease, stop).map(|job| Prepared::Job(Box::new(job)))
 }
@@ -336,13 +334,13 @@ impl Setting {
             return;
         }
         let job = &self.options.job;
-        let ranges = plan.entries.iter().filter(|entry| entry.range.is_some()).count();
         note(&format!(
-            "{} objects, {}, in {} entries, {ranges} of them ranges of large objects; {done} are done, \
+            "{} objects, {}, in {} entries, {} of them ranges of large objects; {done} are done, \
              {pending} are to do here",
             plan.objects(),
             bytes(plan.bytes()),
             plan.entries.len(),
+            plan.ranges(),
         ));
         note(&format!(
             "records: {}, --split {}; {} records in a batch; {} batches at the same time; up to {} of \
@@ -410,10 +408,7 @@ impl Setting {
     ) -> Result<PreparedJob> {
         let model = Arc::new(self.model()?);
         let entries = || pending.iter().filter_map(|&number| plan.entries.get(number));
-        let objects: usize = entries()
-            .filter(|entry| entry.range.is_none_or(|range| range.part == 0))
-            .map(|entry| entry.objects.len())
-            .sum();
+        let objects: usize = entries().map(Entry::beginning_objects).sum();
         let total = entries().map(Entry::bytes).sum();
         let progress = Arc::new(Progress::new(u64::try_from(objects).unwrap_or(0), total));
         if let (Some(address), Some(engine)) = (&self.arguments.metrics_addr, model.engine()) {
@@ -515,6 +510,26 @@ fn summarize(progress: &Progress, ended: &str, output: &Place, facts: &ReportFac
         }
     }
     note(&format!("report: {report}"));
+}
+
+/// What a scheduler has to know of a plan. Each entry that is not done, the largest first, is its number,
+/// its bytes, and the objects that begin in it.
+fn print_plan(plan: &Plan, done: &BTreeSet<usize>, pending: &[usize]) {
+    let mut entries: Vec<&Entry> =
+        pending.iter().filter_map(|&number| plan.entries.get(number)).collect();
+    entries.sort_by_key(|entry| (Reverse(entry.bytes()), entry.entry));
+    let pending: Vec<(usize, u64, usize)> = entries
+        .into_iter()
+        .map(|entry| (entry.entry, entry.bytes(), entry.beginning_objects()))
+        .collect();
+    print_json(&json!({
+        "entries": plan.entries.len(),
+        "objects": plan.objects(),
+        "bytes": plan.bytes(),
+        "ranges": plan.ranges(),
+        "done": done,
+        "pending": pending,
+    }));
 }
 
 /// The memory that records take at most: each batch that is under way is there as records, as tensors and
