@@ -8,14 +8,23 @@ from pathlib import Path
 
 from tensorserve.errors import Error
 
+#: The variable that names a program to use in place of the installed one.
+VARIABLE = "TENSORSERVE_BINARY"
+
 _NAME = "tensorserve"
 
 
 def find_binary() -> str:
     """Returns the path of the program ``tensorserve`` that was installed with this package.
 
-    Raises :class:`Error` if it is missing.
+    The environment variable ``TENSORSERVE_BINARY`` names another one, such as a build of one's own.
+    Raises :class:`Error` if there is none.
     """
+    named = os.environ.get(VARIABLE)
+    if named:
+        if os.access(named, os.X_OK) and os.path.isfile(named):
+            return named
+        raise Error(f"{VARIABLE}={named} is not a program: correct the variable, or unset it")
     candidates = _installed() + _in_target_folder()
     for file in candidates:
         if os.access(file, os.X_OK) and file.is_file():

@@ -54,6 +54,7 @@ class InstallTest(unittest.TestCase):
             "Requires-Python: >=3.9",
             "Provides-Extra: tensorflow",
             "Provides-Extra: onnx",
+            "Provides-Extra: ray",
         ):
             self.assertIn(line, text)
 
@@ -78,6 +79,15 @@ class InstallTest(unittest.TestCase):
             self.assertRegex(exported, rf"(?m) T {name}$")
         # Its unwinder is its own: C++ libraries keep that of their compiler.
         self.assertNotIn("_Unwind", exported)
+
+    def test_the_script_for_ray_says_what_it_needs(self):
+        script = os.path.join(self.home, "bin/tensorserve-ray")
+        ended = run(script, "transform", "model", "--input=in", "--output=out")
+        self.assertIn("pip install 'tensorserve[ray]'", ended.stdout)
+        self.assertEqual(ended.returncode, 3, ended.stdout)
+        # What needs no cluster is what the program does.
+        ended = run(script, "transform", "/no/such/model", "--input=in", "--output=out", "--dry-run")
+        self.assertEqual(ended.returncode, 2, ended.stdout)
 
     def test_it_runs_as_a_script_and_as_a_module(self):
         for command in ([self.program], [self.python, "-m", "tensorserve"]):
