@@ -12,6 +12,8 @@ pub struct Case {
     pub name: &'static str,
     pub model: PathBuf,
     pub inputs: Inputs,
+    /// The outputs of a batch of files are one file.
+    pub combine_outputs: bool,
     /// Records in a batch, for the command and for the bare loop.
     pub batch_rows: usize,
     /// Records in a request over HTTP.
@@ -30,46 +32,36 @@ pub enum Inputs {
 pub fn all(resnet: Option<&Path>) -> Vec<Case> {
     let project = |path: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let photos = |part| Inputs::Jpeg { width: 500, height: 375, part };
+    let csv = |name, model, columns, batch_rows| Case {
+        name,
+        model,
+        inputs: Inputs::Csv { columns },
+        combine_outputs: false,
+        batch_rows,
+        request_rows: 64,
+    };
+    let jpeg = |name, model, inputs, combine_outputs| Case {
+        name,
+        model,
+        inputs,
+        combine_outputs,
+        batch_rows: 32,
+        request_rows: 1,
+    };
+    // The least work for a file.
+    let tiny = Inputs::Jpeg { width: 28, height: 28, part: 1 };
+    let digits = || project("models/digits");
     let mut cases = vec![
-        Case {
-            name: "csv_wide_mlp",
-            model: project("models/wide_mlp"),
-            inputs: Inputs::Csv { columns: PIXELS },
-            batch_rows: 256,
-            request_rows: 64,
-        },
-        Case {
-            name: "csv_xgboost",
-            model: crate::data::xgboost_model(),
-            inputs: Inputs::Csv { columns: FEATURES },
-            batch_rows: 1024,
-            request_rows: 64,
-        },
-        Case {
-            name: "jpeg_digits",
-            model: project("models/digits"),
-            inputs: photos(1),
-            batch_rows: 32,
-            request_rows: 1,
-        },
-        // The least work for a file.
-        Case {
-            name: "tiny_jpeg_digits",
-            model: project("models/digits"),
-            inputs: Inputs::Jpeg { width: 28, height: 28, part: 1 },
-            batch_rows: 64,
-            request_rows: 1,
-        },
+        csv("csv_wide_mlp", project("models/wide_mlp"), PIXELS, 256),
+        csv("csv_xgboost", crate::data::xgboost_model(), FEATURES, 1024),
+        jpeg("jpeg_digits", digits(), photos(1), false),
+        jpeg("jpeg_digits_combined", digits(), photos(1), true),
+        jpeg("tiny_jpeg_digits", digits(), tiny, false),
+        jpeg("tiny_jpeg_digits_combined", digits(), tiny, true),
     ];
     if let Some(model) = resnet {
-        cases.push(Case {
-            name: "jpeg_resnet50",
-            model: model.to_path_buf(),
-            // A twentieth of a second each, on one core.
-            inputs: photos(10),
-            batch_rows: 32,
-            request_rows: 1,
-        });
+        // A twentieth of a second each, on one core.
+        cases.push(jpeg("jpeg_resnet50", model.to_path_buf(), photos(10), false));
     }
     cases
 }

@@ -43,6 +43,9 @@ pub fn transform(case: &Case, input: &Path, outputs: &mut Vec<TempDir>) -> Measu
     if let Inputs::Jpeg { .. } = case.inputs {
         command.args(["--content-type", "application/x-image"]);
     }
+    if case.combine_outputs {
+        command.arg("--combine-outputs");
+    }
     let measured = measure(command);
     let marker = output.path().join("_transform/report.html");
     assert!(marker.exists(), "{}: no report", case.name);

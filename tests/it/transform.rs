@@ -140,6 +140,22 @@ fn images_are_batched_over_files_and_a_bad_one_fails_alone() {
         let digit = name.to_string_lossy().chars().next().and_then(|digit| digit.to_digit(10));
         assert_eq!(value["classes"].as_u64(), digit.map(u64::from), "{name:?}");
     }
+    // All in one file, which is the same whatever was done before.
+    let combined = root.path().join("combined");
+    let more = ["--combine-outputs", "--on-bad-record", "null"];
+    assert_done(&transform("digits", &input, &combined, &more));
+    let text = fs::read_to_string(combined.join("part-000000000.jsonl")).expect("an output");
+    assert_eq!((files(&combined).len(), text.lines().count()), (1, 15));
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        let object = line["object"].as_str().expect("a name");
+        match found.get(Path::new(&format!("{object}.out"))) {
+            Some(own) => {
+                assert_eq!(line["output"], serde_json::from_slice::<Value>(own).expect("JSON"))
+            }
+            None => assert!(object == "3_bad.png" && line["output"].is_null(), "{line}"),
+        }
+    }
     // The bad one is mended: only what is missing is published.
     let before = modified(&output);
     fs::copy(input.join("2_51.png"), input.join("3_bad.png")).expect("copied");
@@ -288,6 +304,22 @@ fn shards_share_the_work() {
 }
 
 #[test]
+fn an_output_below_the_input_resumes() {
+    let (_root, input, _) = with_file("a.csv", b"2\n4\n");
+    let output = input.join("out");
+    assert_done(&transform("half_plus_two", &input, &output, &[]));
+    let again = transform("half_plus_two", &input, &output, &[]);
+    assert_done(&again);
+    assert!(stderr(&again).contains("done: 0 objects"), "{}", stderr(&again));
+    // Outputs of another job are inputs, but not its state.
+    fs::remove_file(output.join("a.csv.out")).expect("removed");
+    assert_done(&transform("half_plus_two", &input, &input.join("other"), &[]));
+    assert_eq!(files(&input.join("other")).len(), 1);
+    let inside = transform("half_plus_two", &input, &input.join("out"), &["--overwrite"]);
+    assert_eq!(code(&inside), 0, "{}", stderr(&inside));
+}
+
+#[test]
 fn wrong_options_and_other_jobs_are_refused() {
     let (_root, input, output) = with_file("a.csv", b"1\n");
     let refused = |output: &Path, more: &[&str], status, part: &str| {
@@ -302,6 +334,7 @@ fn wrong_options_and_other_jobs_are_refused() {
     refused(&output, &["--batch-rows", "0"], 2, "--batch-rows 0");
     refused(&output, &["--shard", "3/3"], 2, "--shard 3/3");
     refused(&output, &["--join", "input"], 2, "--output-format csv");
+    refused(&output, &["--combine-outputs"], 2, "--split none");
     assert!(!output.join("a.csv.out").exists());
     assert_done(&transform("half_plus_two", &input, &output, &[]));
     refused(&output, &["--output-format", "npy"], 3, "output format: was");

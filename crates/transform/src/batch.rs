@@ -316,7 +316,10 @@ impl BatchRunner {
         };
         if form == ResponseForm::Document {
             // The output of an object that is one document is that document.
-            let line = match self.job.is_documents() && self.job.shaping.keeps_predictions() {
+            let is_own_output = self.job.is_documents()
+                && self.job.shaping.keeps_predictions()
+                && !self.job.frozen.combine_outputs;
+            let line = match is_own_output {
                 true => response.trim_ascii_end().to_vec(),
                 false => one_line(&response),
             };

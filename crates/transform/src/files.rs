@@ -24,6 +24,12 @@ enum Written<'s> {
     Ended(ObjectOutcome),
 }
 
+/// The file of all outputs of an entry, as an object.
+fn part_of(entry: &Entry) -> PlannedObject {
+    let key = format!("part-{:09}.jsonl", entry.entry);
+    PlannedObject { key, size: 0, tag: String::new() }
+}
+
 impl Shared {
     /// Processes objects that are a record each, as batches over all of them.
     pub(crate) fn files(&self, entry: &Entry, letters: &mut Vec<u8>) -> Result<Vec<ObjectOutcome>> {
@@ -44,6 +50,8 @@ impl Shared {
                 Err(error) => outcomes.push(failure(object, &error)),
             }
         }
+        let part = self.job.frozen.combine_outputs.then(|| part_of(entry));
+        let mut combined = part.as_ref().map(|part| ObjectWriter::new(self, part)).transpose()?;
         let batches = self.batches_of(read);
         let under_way: Vec<UnderWay> =
             batches.into_iter().map(|batch| self.submit(batch)).collect();
@@ -55,7 +63,16 @@ impl Shared {
             self.check_stop()?;
             let (of_batch, rest) = objects.split_at(batch.len().min(objects.len()));
             objects = rest;
-            outcomes.extend(self.batch_of_files(of_batch, &batch, &output, letters, started));
+            outcomes.extend(match &mut combined {
+                Some(out) => self.combine(of_batch, &batch, &output, letters, out),
+                None => self.batch_of_files(of_batch, &batch, &output, letters, started),
+            });
+        }
+        if let (Some(mut out), Some(part)) = (combined, &part) {
+            out.started = started;
+            if let Err(error) = out.publish(part.key.clone()) {
+                return Ok(entry.objects.iter().map(|object| failure(object, &error)).collect());
+            }
         }
         Ok(outcomes)
     }
@@ -111,6 +128,40 @@ impl Shared {
         for (object, outcome) in published.into_iter().zip(self.publish(complete)) {
             outcomes.push(outcome.unwrap_or_else(|error| failure(object, &error)));
         }
+        outcomes
+    }
+
+    /// Writes the outputs of a batch into one that they share.
+    fn combine<'s>(
+        &'s self,
+        objects: &[&'s PlannedObject],
+        batch: &Batch,
+        output: &Result<BatchOutput>,
+        letters: &mut Vec<u8>,
+        out: &mut ObjectWriter<'s>,
+    ) -> Vec<ObjectOutcome> {
+        let start = Instant::now();
+        let mut outcome_of = |(index, object): (usize, &&'s PlannedObject)| {
+            out.combine(object);
+            self.progress.bytes.fetch_add(object.size, Relaxed);
+            let written = match output {
+                Ok(output) => out.write_one(batch, index, output, letters),
+                Err(error) => Err(Error::new(error.code(), error.message().to_owned())),
+            };
+            if let Err(error) = written {
+                return failure(object, &error);
+            }
+            let is_bad = output.as_ref().is_ok_and(|output| output.error_of(index).is_some());
+            ObjectOutcome {
+                key: object.key.clone(),
+                tag: object.tag.clone(),
+                records: 1,
+                bad: u64::from(is_bad),
+                ..ObjectOutcome::default()
+            }
+        };
+        let outcomes = objects.iter().enumerate().map(&mut outcome_of).collect();
+        Progress::spent(&self.progress.writing, start);
         outcomes
     }
 

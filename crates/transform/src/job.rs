@@ -58,6 +58,8 @@ pub struct FrozenJob {
     pub on_bad_record: String,
     /// The outputs are those of SageMaker's SDK to the byte, with this strategy and assembly.
     pub sdk_exact: Option<SdkExact>,
+    /// The outputs of objects that are records are written together, as lines of JSON.
+    pub combine_outputs: bool,
 }
 
 /// How SageMaker's SDK forms payloads and outputs.

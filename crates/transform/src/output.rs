@@ -13,6 +13,7 @@ use crate::parts;
 use crate::plan::PlannedObject;
 use crate::progress::{Progress, SlowObject};
 use crate::state::ObjectOutcome;
+use tensorserve_codec::json::write as json;
 use tensorserve_records::write::{self, RecordWriter};
 use tensorserve_store::objects::{Draft, Place};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -21,6 +22,8 @@ use tensorserve_tensor::error::{Code, Error, Result};
 pub(crate) struct ObjectWriter<'s> {
     shared: &'s Shared,
     key: &'s str,
+    /// Outputs are written as lines of JSON with their object.
+    is_combined: bool,
     writer: Box<dyn RecordWriter>,
     draft: Draft,
     outcome: ObjectOutcome,
@@ -78,7 +81,34 @@ impl<'s> ObjectWriter<'s> {
         };
         let counted = Counted { progress: &shared.progress, records: 0, bad: 0 };
         let started = Instant::now();
-        Ok(ObjectWriter { shared, key: &object.key, writer, draft, outcome, counted, started })
+        Ok(ObjectWriter {
+            shared,
+            key: &object.key,
+            is_combined: false,
+            writer,
+            draft,
+            outcome,
+            counted,
+            started,
+        })
+    }
+
+    /// The next outputs are those of this object, and are written as lines of JSON that name it.
+    pub(crate) fn combine(&mut self, object: &'s PlannedObject) {
+        self.key = &object.key;
+        self.is_combined = true;
+    }
+
+    fn put(&mut self, output: &[u8]) -> Result<()> {
+        if !self.is_combined {
+            return self.writer.write(&[output]);
+        }
+        let mut line = b"{\"object\":".to_vec();
+        json::string(self.key.as_bytes(), &mut line);
+        line.extend_from_slice(b",\"output\":");
+        line.extend_from_slice(output);
+        line.push(b'}');
+        self.writer.write(&[&line])
     }
 
     /// The file, for what writes bytes and no records.
@@ -124,7 +154,7 @@ impl<'s> ObjectWriter<'s> {
         self.count(1);
         let Some(error) = output.error_of(index) else {
             return match output.output(index) {
-                Some(output) => self.writer.write(&[output]),
+                Some(output) => self.put(output),
                 None => Err(Error::internal("a record has neither an output nor an error")),
             };
         };
@@ -142,7 +172,7 @@ impl<'s> ObjectWriter<'s> {
         let reason = dead_letters::described(place, error.message());
         shared.progress.failed_with(self.key, &reason);
         match shared.job.on_bad {
-            OnBadRecord::Null => self.writer.write(&[shared.job.null_output()?]),
+            OnBadRecord::Null => self.put(shared.job.null_output()?),
             OnBadRecord::DeadLetter => {
                 dead_letters::append(self.key, place, error.message(), &record, letters);
                 Ok(())

@@ -76,6 +76,10 @@ pub(in crate::cli) struct Arguments {
     /// [default: jsonl, or what --accept names]
     #[arg(long, value_name = "FORMAT", help_heading = "Records")]
     pub(super) output_format: Option<String>,
+    /// Where each object is a record, such as an image: write the outputs of a batch together as
+    /// part-N.jsonl, lines of JSON with the object and its output. Many times as fast for small objects
+    #[arg(long, help_heading = "Records")]
+    pub(super) combine_outputs: bool,
     /// Type of the elements of npy outputs: float32, float64, int32 or int64
     #[arg(long, value_name = "TYPE", default_value = "float32", help_heading = "Records")]
     pub(super) npy_type: String,

@@ -84,15 +84,25 @@ impl Inputs {
     }
 
     /// Leaves out what the job itself has written or will write, and refuses an output in the input.
+    /// `has_begun` says that the output has the state of a job.
     ///
     /// # Errors
-    /// If the output is a directory below the input.
-    pub(super) fn without_outputs(&mut self, output: &Place, suffix: &str) -> Result<()> {
+    /// If the output is a directory below the input that has inputs.
+    pub(super) fn without_outputs(
+        &mut self,
+        output: &Place,
+        arguments: &Arguments,
+        has_begun: bool,
+    ) -> Result<()> {
+        let suffix = arguments.output_suffix.as_str();
         let (input, target) = (absolute(&self.place), absolute(output));
         if let Some(below) = target.strip_prefix(&format!("{}/", input.trim_end_matches('/'))) {
-            let inside =
-                self.objects.iter().any(|object| object.key.starts_with(&format!("{below}/")));
-            if inside {
+            let inside = format!("{below}/");
+            if has_begun {
+                // They are outputs: there was nothing when it began.
+                self.objects.retain(|object| !object.key.starts_with(&inside));
+            }
+            if self.objects.iter().any(|object| object.key.starts_with(&inside)) {
                 return Err(Error::invalid(format!(
                     "--output {} is inside of --input {}, which has objects there: the outputs would \
                      become inputs of the next run. Use another directory",
@@ -102,6 +112,11 @@ impl Inputs {
             }
         }
         if input == target {
+            if arguments.combine_outputs {
+                return Err(Error::invalid(
+                    "--output is the same place as --input: with --combine-outputs, name another one",
+                ));
+            }
             if suffix.is_empty() {
                 return Err(Error::invalid(
                     "--output is the same place as --input: outputs need an --output-suffix",
@@ -109,7 +124,10 @@ impl Inputs {
             }
             self.objects.retain(|object| !object.key.ends_with(suffix));
         }
-        self.objects.retain(|object| !object.key.starts_with("_transform/"));
+        // The states of jobs, also of others below the input.
+        self.objects.retain(|object| {
+            !object.key.starts_with("_transform/") && !object.key.contains("/_transform/")
+        });
         if self.objects.is_empty() {
             return Err(Error::not_found(format!("{}: there are no input objects", self.named)));
         }

@@ -179,6 +179,16 @@ impl JobOptions {
                 "--sdk-exact reads whole objects and lines, as the SDK's local mode: --split none or line",
             ));
         }
+        let combine_outputs = arguments.combine_outputs;
+        let can_combine = is_documents
+            && sdk_exact.is_none()
+            && (output, lines) == (OutputFormat::Lines, RecordFormat::Json);
+        if combine_outputs && !can_combine {
+            return Err(Error::invalid(
+                "--combine-outputs is for objects that are a record each (--split none), and writes lines of \
+                 JSON: it fits neither --sdk-exact nor another --output-format or --accept",
+            ));
+        }
         let can_range = matches!(input, InputFormat::Split(Split::Line | Split::JsonLines))
             && output == OutputFormat::Lines
             && sdk_exact.is_none()
@@ -207,6 +217,7 @@ impl JobOptions {
             shaping: shaping_text,
             on_bad_record: format!("{on_bad:?}"),
             sdk_exact,
+            combine_outputs,
         };
         let job = Job {
             frozen,

@@ -159,7 +159,7 @@ impl Setting {
             Some((job, plan)) => planned_inputs(&job, &plan, &places)?,
             None => Inputs::find(&arguments, is_prefix, &places)?,
         };
-        inputs.without_outputs(&output, &arguments.output_suffix)?;
+        inputs.without_outputs(&output, &arguments, state.job()?.is_some())?;
         let mut options = JobOptions::new(&arguments, &inputs)?;
         let files = ModelFiles::find(&arguments.model, &config)?;
         options.job.frozen.model.clone_from(&files.fingerprint);
