@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Union
 
-from tensorserve.binary import find_binary
+from tensorserve.binary import VARIABLE, find_binary
 from tensorserve.client import Client
 from tensorserve.errors import Error, StartError
 
@@ -253,12 +253,15 @@ class _Process:
 def _popen(command: list[str], log: BinaryIO, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     # The server stops when the pipe on its standard input is closed, and the kernel does that when
     # this process ends, however it ends. A session of its own keeps Ctrl-C away.
+    variables = {**os.environ, **env}
+    # It is for this package.
+    variables.pop(VARIABLE, None)
     popen = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=subprocess.STDOUT,
-        env={**os.environ, **env},
+        env=variables,
         start_new_session=True,
     )
     _started.add(popen)

@@ -78,6 +78,11 @@ for folder; do
         need npm npm
         install_missing "The tests of stores, which run Azurite,"
         ;;
+    spark)
+        missing=
+        need java default-jre-headless
+        install_missing "The tests of Spark"
+        ;;
     browser)
         find_missing_browser
         install_missing "The tests of the dashboard, which run in Chromium,"

@@ -114,6 +114,7 @@ class Progress:
             "total_entries": self.total_entries,
             "retried_entries": self.retried,
             "actors": self.actors,
+            "driver_cpu_seconds": time.process_time(),
         }
         if self.bytes and seconds > 1:
             found["seconds_left"] = seconds * (self.total_bytes - self.bytes) / self.bytes

@@ -86,7 +86,9 @@ class InstallTest(unittest.TestCase):
         self.assertIn("pip install 'tensorserve[ray]'", ended.stdout)
         self.assertEqual(ended.returncode, 3, ended.stdout)
         # What needs no cluster is what the program does.
-        ended = run(script, "transform", "/no/such/model", "--input=in", "--output=out", "--dry-run")
+        ended = run(
+            script, "transform", "/no/such/model", "--input=in", "--output=out", "--dry-run"
+        )
         self.assertEqual(ended.returncode, 2, ended.stdout)
 
     def test_it_runs_as_a_script_and_as_a_module(self):
