@@ -10,13 +10,17 @@ use super::written::{PREFIX, unknown_name, variable};
 use tensorserve_platform::library::SearchFolder;
 
 /// Variables with the prefix that are not settings.
-const SPECIAL: [&str; 7] = [
+const SPECIAL: [&str; 9] = [
     // The configuration file; it is not a key of itself.
     "TENSORSERVE_CONFIG",
     // A directory to search for libraries: the one in which `make` installs them.
     "TENSORSERVE_LIB_DIR",
     // Set by `make run`: its start time, in nanoseconds since 1970.
     "TENSORSERVE_CALLED_AT",
+    // The number of shards of `tensorserve transform`.
+    "TENSORSERVE_SHARDS",
+    // The program that the Python package starts.
+    "TENSORSERVE_BINARY",
     // For generated clients, which may run in the same shell.
     "TENSORSERVE_USER",
     "TENSORSERVE_PASSWORD",
