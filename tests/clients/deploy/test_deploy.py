@@ -96,9 +96,9 @@ class Deploy(unittest.TestCase):
             shutil.copy(MODEL, place / "model")
             for number in range(FILES):
                 # Two large files are more than the 4 MiB of a group, so each is an entry.
-                count = 20_000 if number < LARGE_FILES else 10
+                rows = 20_000 if number < LARGE_FILES else 10
                 row = f"5.1,3.5,1.4,0.{number:0100}\n"
-                (place / f"in/{number:02}.csv").write_text(row * count)
+                (place / f"in/{number:02}.csv").write_text(row * rows)
             local = {
                 "s3://bucket/models/model": f"{place}/model",
                 "--input=s3://bucket/in/": f"--input={place}/in/",
