@@ -26,6 +26,8 @@ _LOOK_EVERY = 2.0
 _WAIT = 0.5
 # How often a process may end before it has done anything, until its slot is given up.
 _FRUITLESS_STARTS = 3
+# Entries that wait in a process at least: small ones take less time than an answer of the driver.
+_SPARE = 8
 # How long processes may take for the batches that they run when the job ends.
 _STOP_TIMEOUT = 30.0
 
@@ -187,10 +189,11 @@ class _Driver:
         if self._suspects:
             # It finishes the others first.
             return [] if member.in_flight else [self._suspects.popleft()]
-        # The second half waits in the pipe of the process, so that it never waits for the driver.
-        # Near the end no actor has entries waiting that another one could run.
-        is_long = len(self._todo) > 4 * member.lanes * max(1, len(self._members))
-        room = (2 * member.lanes if is_long else member.lanes) - len(member.in_flight)
+        # More wait in the pipe of the process, so that it never waits for the driver. Near the end no
+        # actor has entries waiting that another one could run.
+        spare = max(member.lanes, _SPARE)
+        is_long = len(self._todo) > 2 * (member.lanes + spare) * max(1, len(self._members))
+        room = member.lanes + (spare if is_long else 0) - len(member.in_flight)
         return [self._todo.popleft() for _ in range(min(max(0, room), len(self._todo)))]
 
     def _lost(self, member: _Member, ended: Ended) -> None:
