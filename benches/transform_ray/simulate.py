@@ -17,7 +17,7 @@ from dataclasses import dataclass
 GROUP_BYTES, GROUP_OBJECTS = 4 << 20, 64
 # state.rs: the most bytes of a plan.
 MOST_PLAN = 4 << 30
-# A line of a plan for each object, measured with keys of 30 characters.
+# An estimate of the bytes of a plan for each object: its key, size and ETag.
 PLAN_BYTES = 110
 KEYS_IN_A_LIST = 1000
 
@@ -175,7 +175,7 @@ def arguments():
     # The driver's time for an answer and the next entries with 1,000 calls under way and many answers
     # at the same time, measured on 2 cores with Ray 2.60. overhead.py measures it with few calls.
     add("--driver-seconds", type=float, default=0.0009)
-    # The process of an actor, and a small model: tests/clients/ray_transform on 2 cores.
+    # An estimate: tests/clients/ray_transform sees the first entry after 8 s, on 2 cores, with Ray itself.
     add("--actor-seconds", type=float, default=5.0)
     # Assumptions: Ray publishes hundreds in its release tests.
     add("--actors-per-second", type=float, default=100.0)
