@@ -52,7 +52,7 @@ pub fn all(resnet: Option<&Path>) -> Vec<Case> {
     let tiny = Inputs::Jpeg { width: 28, height: 28, part: 1 };
     let digits = || project("models/digits");
     let mut cases = vec![
-        csv("csv_wide_mlp", project("models/wide_mlp"), PIXELS, 256),
+        csv("csv_wide_mlp", project("models/wide_mlp"), PIXELS, 64),
         csv("csv_xgboost", crate::data::xgboost_model(), FEATURES, 1024),
         jpeg("jpeg_digits", digits(), photos(1), false),
         jpeg("jpeg_digits_combined", digits(), photos(1), true),

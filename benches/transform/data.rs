@@ -22,11 +22,16 @@ pub struct Sizes {
 pub struct Made {
     /// The directory of all inputs.
     pub all: PathBuf,
-    /// The directory of a tenth of them.
-    pub tenth: PathBuf,
+    /// A directory with ten links to each of them.
+    pub tenfold: PathBuf,
+    /// The directory of one record.
+    pub one: PathBuf,
     pub records: usize,
     pub described: String,
 }
+
+/// The directories of inputs.
+const PARTS: [&str; 3] = ["all", "tenfold", "one"];
 
 /// The place of everything that is generated.
 fn place() -> PathBuf {
@@ -39,40 +44,37 @@ fn place() -> PathBuf {
 pub fn make(case: &Case, sizes: &Sizes) -> Made {
     match case.inputs {
         Inputs::Csv { columns } => {
-            // Ten files, of which one is a tenth.
             let bytes = sizes.csv_mb * 100_000;
             let folder = place().join(format!("csv-{columns}-{}", sizes.csv_mb));
-            let (all, tenth) = (folder.join("all"), folder.join("tenth"));
+            let [all, tenfold, one] = PARTS.map(|part| folder.join(part));
             let mut records = 0;
             complete(&folder, || {
                 for number in 0..10 {
                     csv(&all.join(format!("{number}.csv")), columns, bytes, number);
                 }
-                fs::copy(all.join("0.csv"), tenth.join("0.csv")).expect("copied");
+                csv(&one.join("0.csv"), columns, 1, 0);
             });
             for number in 0..10 {
                 let text = fs::read(all.join(format!("{number}.csv"))).expect("read");
                 records += memchr::memchr_iter(b'\n', &text).count();
             }
             let described = format!("10 files, {} MB of CSV, {columns} columns", sizes.csv_mb);
-            Made { all, tenth, records, described }
+            Made { all, tenfold, one, records, described }
         }
         Inputs::Jpeg { width, height, part } => {
             let count = sizes.images / part;
             let folder = place().join(format!("jpeg-{width}x{height}-{count}"));
-            let (all, tenth) = (folder.join("all"), folder.join("tenth"));
+            let [all, tenfold, one] = PARTS.map(|part| folder.join(part));
             complete(&folder, || {
+                fs::write(one.join("0.jpg"), jpeg(width, height, 0)).expect("written");
                 for number in 0..count {
                     let bytes = jpeg(width, height, number);
                     let name = format!("{number:06}.jpg");
-                    if number % 10 == 0 {
-                        fs::write(tenth.join(&name), &bytes).expect("written");
-                    }
                     fs::write(all.join(name), bytes).expect("written");
                 }
             });
             let described = format!("{count} JPEG files of {width} x {height}");
-            Made { all, tenth, records: count, described }
+            Made { all, tenfold, one, records: count, described }
         }
     }
 }
@@ -84,10 +86,18 @@ fn complete(folder: &Path, make: impl FnOnce()) {
         return;
     }
     let _ = fs::remove_dir_all(folder);
-    for part in ["all", "tenth"] {
+    for part in PARTS {
         fs::create_dir_all(folder.join(part)).expect("a directory");
     }
     make();
+    for file in fs::read_dir(folder.join("all")).expect("a directory") {
+        let file = file.expect("a file");
+        let name = file.file_name().into_string().expect("text");
+        for copy in 0..10 {
+            let link = folder.join("tenfold").join(format!("{copy}-{name}"));
+            fs::hard_link(file.path(), link).expect("linked");
+        }
+    }
     fs::write(mark, "").expect("written");
 }
 

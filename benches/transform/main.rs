@@ -67,44 +67,49 @@ fn measure(
 ) {
     let inputs = data::make(case, sizes);
     let mut run = |input: &Path| process::transform(case, input, outputs);
-    let (mut bare, mut transform, mut small) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut bare, mut transform) = (Vec::new(), Vec::new());
     // Both find the files in the page cache.
-    run(&inputs.tenth);
+    run(&inputs.all);
+    let start: Vec<Measured> = (0..rounds).map(|_| run(&inputs.one)).collect();
     for round in 0..rounds {
         eprintln!("{}: round {} of {rounds}", case.name, round + 1);
-        small.push(run(&inputs.tenth));
-        match round % 2 {
-            0 => {
-                bare.push(process::bare(case, &inputs.all));
-                transform.push(run(&inputs.all));
-            }
-            _ => {
-                transform.push(run(&inputs.all));
-                bare.push(process::bare(case, &inputs.all));
-            }
+        if round % 2 == 0 {
+            bare.push(process::bare(case, &inputs.all));
+        }
+        transform.push(run(&inputs.all));
+        if round % 2 == 1 {
+            bare.push(process::bare(case, &inputs.all));
         }
     }
+    let tenfold = run(&inputs.tenfold);
     let (bare, transform) = (Measured::median(&bare), Measured::median(&transform));
-    let small = Measured::median(&small);
+    let start = Measured::median(&start);
     println!("\n{}: {} ({} records)", case.name, inputs.described, inputs.records);
     let line = |what: &str, measured: &Measured| {
         println!(
-            "  {what:<24}{:>9.2} s{:>9.2} s of CPU{:>7.0} MiB at most",
+            "  {what:<28}{:>9.2} s{:>9.2} s of CPU{:>7.0} MiB at most",
             measured.seconds, measured.cpu, measured.peak_mib
         );
     };
     line("bare loop", &bare);
     line("transform", &transform);
-    line("transform of a tenth", &small);
-    println!("  transform/bare, speed   {:>9.3}", bare.seconds / transform.seconds);
-    println!("  time of all / a tenth   {:>9.2}", transform.seconds / small.seconds);
-    println!("  memory of all / a tenth {:>9.2}", transform.peak_mib / small.peak_mib);
+    line("transform of tenfold inputs", &tenfold);
+    line("transform of one record", &start);
+    // The time that depends on the inputs.
+    let (busy, busy_tenfold) = (transform.seconds - start.seconds, tenfold.seconds - start.seconds);
+    println!("  transform/bare, speed       {:>9.3}", bare.seconds / transform.seconds);
+    println!(
+        "  time of tenfold inputs      {:>9.2}  (without that of one record)",
+        busy_tenfold / busy
+    );
+    println!("  memory of tenfold inputs    {:>9.2}", tenfold.peak_mib / transform.peak_mib);
     if with_http {
         let best = http::best(case, &inputs);
-        let per_record = transform.seconds / inputs.records as f64;
+        let rate = inputs.records as f64 / busy;
         println!(
-            "  transform/HTTP, speed   {:>9.2}  (HTTP with {} connections, the best of {:?})",
-            1.0 / per_record / best.records_per_second,
+            "  transform/HTTP, speed       {:>9.2}  ({rate:.0}/s and {:.0}/s, with {} connections, the best of {:?})",
+            rate / best.records_per_second,
+            best.records_per_second,
             best.connections,
             http::CONNECTIONS
         );

@@ -13,28 +13,29 @@ SIDE = 224
 MEANS = [103.939, 116.779, 123.68]
 
 
-class Classifier(tf.Module):
-    """JPEG files in; the best class and all probabilities out."""
-
-    def __init__(self):
-        super().__init__()
-        tf.keras.utils.set_random_seed(1)
-        self.network = tf.keras.applications.ResNet50(weights=None)
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
-    def serve(self, image_bytes):
-        image = tf.TensorSpec([SIDE, SIDE, 3], tf.float32)
-        images = tf.map_fn(decoded, image_bytes, fn_output_signature=image)
-        probabilities = self.network(images, training=False)
-        return {"classes": tf.argmax(probabilities, axis=1), "probabilities": probabilities}
-
-
 def decoded(jpeg):
+    """One JPEG file -> float32 [224, 224, 3]."""
     image = tf.io.decode_jpeg(jpeg, channels=3)
     image = tf.image.resize(image, [SIDE, SIDE])
     return image[..., ::-1] - tf.constant(MEANS)
 
 
+def main():
+    tf.keras.utils.set_random_seed(1)
+    network = tf.keras.applications.ResNet50(weights=None)
+
+    def serve(image_bytes):
+        image = tf.TensorSpec([SIDE, SIDE, 3], tf.float32)
+        images = tf.map_fn(decoded, image_bytes, fn_output_signature=image)
+        probabilities = network(images, training=False)
+        return {"classes": tf.argmax(probabilities, axis=1), "probabilities": probabilities}
+
+    archive = tf.keras.export.ExportArchive()
+    archive.track(network)
+    inputs = [tf.TensorSpec([None], tf.string, name="image_bytes")]
+    archive.add_endpoint("serve", serve, input_signature=inputs)
+    archive.write_out(f"{sys.argv[1]}/1")
+
+
 if __name__ == "__main__":
-    model = Classifier()
-    tf.saved_model.save(model, f"{sys.argv[1]}/1", signatures=model.serve)
+    main()

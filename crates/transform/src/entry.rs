@@ -185,7 +185,7 @@ impl Shared {
                 break;
             };
             let start = Instant::now();
-            let output = output.wait()??;
+            let output = self.pool.wait(&output)??;
             Progress::spent(&self.progress.waiting, start);
             out.write(&batch, &output, letters)?;
         }

@@ -16,6 +16,9 @@ use crate::source::read_whole;
 use crate::state::ObjectOutcome;
 use tensorserve_tensor::error::{Error, Result};
 
+/// Outputs that are published together: each holds a file descriptor until then.
+const PUBLISHED_TOGETHER: usize = 64;
+
 /// What has become of a file before its output is published.
 enum Written<'s> {
     /// It has an output.
@@ -30,44 +33,49 @@ fn part_of(entry: &Entry) -> PlannedObject {
     PlannedObject { key, size: 0, tag: String::new() }
 }
 
+/// Objects that are run together, and their contents.
+#[derive(Default)]
+struct FileBatch<'e> {
+    objects: Vec<&'e PlannedObject>,
+    contents: Vec<Bytes>,
+}
+
 impl Shared {
     /// Processes objects that are a record each, as batches over all of them.
     pub(crate) fn files(&self, entry: &Entry, letters: &mut Vec<u8>) -> Result<Vec<ObjectOutcome>> {
         let started = Instant::now();
         self.check_stop()?;
-        let contents = self.input.map(entry.objects.iter().collect(), |object| {
-            self.retried(object, || read_whole(&self.job, &self.input, object))
-        });
-        Progress::spent(&self.progress.reading, started);
         let mut outcomes = Vec::with_capacity(entry.objects.len());
-        let (mut objects, mut read) = (Vec::new(), Vec::new());
-        for (object, content) in entry.objects.iter().zip(contents) {
-            match content {
-                Ok(content) => {
-                    objects.push(object);
-                    read.push(content);
-                }
-                Err(error) => outcomes.push(failure(object, &error)),
-            }
-        }
+        let batches = self.read_batches(entry, &mut outcomes);
+        let under_way: Vec<(Vec<&PlannedObject>, UnderWay)> = batches
+            .into_iter()
+            .map(|batch| (batch.objects, self.submit(Batch::files(&self.job, batch.contents))))
+            .collect();
         let part = self.job.frozen.combine_outputs.then(|| part_of(entry));
         let mut combined = part.as_ref().map(|part| ObjectWriter::new(self, part)).transpose()?;
-        let batches = self.batches_of(read);
-        let under_way: Vec<UnderWay> =
-            batches.into_iter().map(|batch| self.submit(batch)).collect();
-        let mut objects = objects.as_slice();
-        for UnderWay { batch, output } in under_way {
+        let mut complete = Vec::new();
+        for (objects, UnderWay { batch, output }) in under_way {
             let start = Instant::now();
-            let output = output.wait()?;
+            let output = self.pool.wait(&output)?;
             Progress::spent(&self.progress.waiting, start);
             self.check_stop()?;
-            let (of_batch, rest) = objects.split_at(batch.len().min(objects.len()));
-            objects = rest;
-            outcomes.extend(match &mut combined {
-                Some(out) => self.combine(of_batch, &batch, &output, letters, out),
-                None => self.batch_of_files(of_batch, &batch, &output, letters, started),
-            });
+            if let Some(out) = &mut combined {
+                outcomes.extend(self.combine(&objects, &batch, &output, letters, out));
+                continue;
+            }
+            for (index, object) in objects.into_iter().enumerate() {
+                match self.write_file(object, &batch, index, &output, letters, started) {
+                    Ok(Written::Complete(output)) => complete.push((object, output)),
+                    Ok(Written::Ended(outcome)) => outcomes.push(outcome),
+                    Err(error) => outcomes.push(failure(object, &error)),
+                }
+                self.progress.bytes.fetch_add(object.size, Relaxed);
+                if complete.len() >= PUBLISHED_TOGETHER {
+                    self.publish_files(&mut complete, &mut outcomes);
+                }
+            }
         }
+        self.publish_files(&mut complete, &mut outcomes);
         if let (Some(mut out), Some(part)) = (combined, &part) {
             out.started = started;
             if let Err(error) = out.publish(part.key.clone()) {
@@ -77,58 +85,39 @@ impl Shared {
         Ok(outcomes)
     }
 
-    /// Files as batches: at most as many, and as many bytes, as a batch may have.
-    fn batches_of(&self, contents: Vec<Bytes>) -> Vec<Batch> {
-        let frozen = &self.job.frozen;
-        let (mut batches, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
-        for content in contents {
-            let is_full = batch.len() >= frozen.batch_rows
-                || bytes + content.len() > frozen.max_payload_bytes;
-            if is_full && !batch.is_empty() {
-                batches.push(Batch::files(&self.job, std::mem::take(&mut batch)));
-                bytes = 0;
-            }
-            bytes += content.len();
-            batch.push(content);
-        }
-        if !batch.is_empty() {
-            batches.push(Batch::files(&self.job, batch));
-        }
-        batches
-    }
-
-    /// Writes and publishes the outputs of a batch.
-    fn batch_of_files(
+    /// Reads the objects of an entry, in batches that depend on the plan alone: an object that cannot be
+    /// read is missing in its batch.
+    fn read_batches<'e>(
         &self,
-        objects: &[&PlannedObject],
-        batch: &Batch,
-        output: &Result<BatchOutput>,
-        letters: &mut Vec<u8>,
-        started: Instant,
-    ) -> Vec<ObjectOutcome> {
+        entry: &'e Entry,
+        outcomes: &mut Vec<ObjectOutcome>,
+    ) -> Vec<FileBatch<'e>> {
         let start = Instant::now();
-        let (mut outcomes, mut complete) = (Vec::new(), Vec::new());
-        let mut published = Vec::new();
-        for (index, object) in objects.iter().enumerate() {
-            let written = match output {
-                Ok(output) => self.write_file(object, batch, index, output, letters, started),
-                Err(error) => Err(Error::new(error.code(), error.message().to_owned())),
-            };
-            match written {
-                Ok(Written::Complete(output)) => {
-                    complete.push(output);
-                    published.push(*object);
+        let contents = self.input.map(entry.objects.iter().collect(), |object| {
+            self.retried(object, || read_whole(&self.job, &self.input, object))
+        });
+        let most_bytes = u64::try_from(self.job.frozen.max_payload_bytes).unwrap_or(u64::MAX);
+        let (mut batches, mut batch) = (Vec::new(), FileBatch::default());
+        let (mut count, mut bytes) = (0, 0);
+        for (object, content) in entry.objects.iter().zip(contents) {
+            let is_full = count >= self.job.frozen.batch_rows || bytes + object.size > most_bytes;
+            if is_full && count > 0 {
+                batches.push(std::mem::take(&mut batch));
+                (count, bytes) = (0, 0);
+            }
+            (count, bytes) = (count + 1, bytes + object.size);
+            match content {
+                Ok(content) => {
+                    batch.objects.push(object);
+                    batch.contents.push(content);
                 }
-                Ok(Written::Ended(outcome)) => outcomes.push(outcome),
                 Err(error) => outcomes.push(failure(object, &error)),
             }
-            self.progress.bytes.fetch_add(object.size, Relaxed);
         }
-        Progress::spent(&self.progress.writing, start);
-        for (object, outcome) in published.into_iter().zip(self.publish(complete)) {
-            outcomes.push(outcome.unwrap_or_else(|error| failure(object, &error)));
-        }
-        outcomes
+        batches.push(batch);
+        batches.retain(|batch| !batch.objects.is_empty());
+        Progress::spent(&self.progress.reading, start);
+        batches
     }
 
     /// Writes the outputs of a batch into one that they share.
@@ -165,15 +154,32 @@ impl Shared {
         outcomes
     }
 
+    /// Publishes outputs, and notes what has become of their objects.
+    fn publish_files<'s>(
+        &self,
+        complete: &mut Vec<(&PlannedObject, CompleteOutput<'s>)>,
+        outcomes: &mut Vec<ObjectOutcome>,
+    ) {
+        let (objects, outputs): (Vec<_>, Vec<_>) = complete.drain(..).unzip();
+        for (object, outcome) in objects.into_iter().zip(self.publish(outputs)) {
+            outcomes.push(outcome.unwrap_or_else(|error| failure(object, &error)));
+        }
+    }
+
     fn write_file<'s>(
         &'s self,
         object: &'s PlannedObject,
         batch: &Batch,
         index: usize,
-        output: &BatchOutput,
+        output: &Result<BatchOutput>,
         letters: &mut Vec<u8>,
         started: Instant,
     ) -> Result<Written<'s>> {
+        let output = match output {
+            Ok(output) => output,
+            Err(error) => return Err(Error::new(error.code(), error.message().to_owned())),
+        };
+        let start = Instant::now();
         let mut out = ObjectWriter::new(self, object)?;
         out.started = started;
         out.write_one(batch, index, output, letters)?;
@@ -181,6 +187,8 @@ impl Shared {
             // An output without a record would look like an empty answer.
             return Ok(Written::Ended(out.without_output()));
         }
-        out.complete(self.out_key(&object.key)).map(Written::Complete)
+        let complete = out.complete(self.out_key(&object.key)).map(Written::Complete);
+        Progress::spent(&self.progress.writing, start);
+        complete
     }
 }

@@ -11,8 +11,11 @@ use tensorserve_tensor::error::{Code, Error, Result};
 /// Small objects are grouped until they have this many bytes together.
 const GROUP_BYTES: u64 = 4 << 20;
 
-/// The most objects in a group that is not a batch.
+/// The most objects in a group that is not made of batches.
 const GROUP_OBJECTS: usize = 64;
+
+/// The most batches in an entry of objects that are records.
+const GROUP_BATCHES: usize = 8;
 
 /// An input object, as it was listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,8 +56,11 @@ pub struct Entry {
 /// How inputs become entries.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanOptions {
-    /// Objects are records: groups of this many make a batch.
+    /// Objects are records, and this many make a batch.
     pub objects_per_batch: Option<usize>,
+    /// The most bytes of such objects in an entry, which is in memory as a whole; more, if one object has
+    /// more.
+    pub max_entry_bytes: u64,
     /// Larger objects are divided into ranges of this many bytes; `None` for never.
     pub range_bytes: Option<u64>,
 }
@@ -102,7 +108,10 @@ impl Plan {
                 continue;
             }
             let is_full = match options.objects_per_batch {
-                Some(most) => group.len() >= most,
+                Some(batch) => {
+                    group.len() >= batch.saturating_mul(GROUP_BATCHES)
+                        || (!group.is_empty() && bytes + size > options.max_entry_bytes)
+                }
                 None => group.len() >= GROUP_OBJECTS || bytes + size > GROUP_BYTES,
             };
             if is_full {
@@ -256,7 +265,8 @@ mod tests {
 
     #[test]
     fn small_objects_share_entries_and_large_ones_are_divided() {
-        let options = PlanOptions { objects_per_batch: None, range_bytes: Some(10 << 20) };
+        let range_bytes = Some(10 << 20);
+        let options = PlanOptions { objects_per_batch: None, max_entry_bytes: 0, range_bytes };
         let plan = Plan::new(objects(&[1, 2, 25 << 20, 3, 3 << 20, 2 << 20]), options);
         let shape: Vec<(usize, u64)> =
             plan.entries.iter().map(|entry| (entry.objects.len(), entry.bytes())).collect();
@@ -272,14 +282,23 @@ mod tests {
 
     #[test]
     fn objects_that_are_records_make_batches() {
-        let options = PlanOptions { objects_per_batch: Some(3), range_bytes: None };
-        let plan = Plan::new(objects(&[9 << 20; 8]), options);
-        assert_eq!(plan.entries.iter().map(|e| e.objects.len()).collect::<Vec<_>>(), [3, 3, 2]);
+        let max_entry_bytes = 27 << 20;
+        let options =
+            PlanOptions { objects_per_batch: Some(3), max_entry_bytes, range_bytes: None };
+        let counts = |sizes: &[u64]| {
+            let plan = Plan::new(objects(sizes), options);
+            plan.entries.iter().map(|entry| entry.objects.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(counts(&[9 << 20; 8]), [3, 3, 2]);
+        assert_eq!(counts(&[30 << 20, 1, 30 << 20]), [1, 1, 1]);
+        assert_eq!(counts(&[1; 50]), [24, 24, 2]);
     }
 
     #[test]
     fn every_entry_belongs_to_one_shard_and_shards_are_even() {
-        let options = PlanOptions { objects_per_batch: Some(1), range_bytes: None };
+        // As large as the smallest object: entries of one.
+        let options =
+            PlanOptions { objects_per_batch: Some(1), max_entry_bytes: 0, range_bytes: None };
         let sizes: Vec<u64> = (0..97).map(|n| n * n % 41 * 1000).collect();
         let plan = Plan::new(objects(&sizes), options);
         let mut seen = vec![0; 97];

@@ -1,79 +1,110 @@
 //! The threads that run batches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc;
 use std::thread;
 
-use crossbeam::channel::{Sender, bounded};
+use crossbeam::channel::{Receiver, Sender, bounded, select, unbounded};
 
 use tensorserve_tensor::error::{Error, Result};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Threads that run what is submitted to them. They end when the pool is dropped.
+/// Who runs what is submitted to a [`Pool`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Workers {
+    /// The lanes themselves, while they wait. For inputs that are here: no other threads compete for the
+    /// cores, and a batch is mostly run on the core that has read it.
+    Lanes,
+    /// Threads of the pool. For inputs that are read from far away: lanes wait for them.
+    Threads,
+}
+
+/// Batches that wait, and the threads that run them. These end when the pool is dropped.
 pub(crate) struct Pool {
     work: Sender<Work>,
+    queue: Receiver<Work>,
     threads: usize,
+    workers: Workers,
 }
 
 /// A result that is being computed.
-pub(crate) struct Pending<T>(mpsc::Receiver<T>);
+pub(crate) struct Pending<T>(Receiver<T>);
 
 impl Pool {
-    /// A pool of `threads` threads.
+    /// A pool that runs `threads` batches at a time.
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub(crate) fn new(threads: usize) -> Result<Self> {
-        // Short: lanes bound what is under way, and wait here for a thread.
-        let (work, queue) = bounded::<Work>(threads);
-        for index in 0..threads {
+    pub(crate) fn new(threads: usize, workers: Workers) -> Result<Self> {
+        // Lanes bound what is under way.
+        let (work, queue) = unbounded::<Work>();
+        let own = if workers == Workers::Threads { threads } else { 0 };
+        for index in 0..own {
             let queue = queue.clone();
-            let run = move || {
-                for work in queue {
-                    // The result of work that panics is missing, which its lane reports.
-                    let _ = catch_unwind(AssertUnwindSafe(work));
-                }
-            };
+            let run = move || queue.into_iter().for_each(run_work);
             thread::Builder::new()
                 .name(format!("run {index}"))
                 .spawn(run)
                 .map_err(|e| Error::internal("a thread could not be started").with_source(e))?;
         }
-        Ok(Pool { work, threads })
+        Ok(Pool { work, queue, threads, workers })
     }
 
-    /// The number of threads.
+    /// The number of batches that run at a time.
     pub(crate) fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Runs `work` on one of the threads. Blocks while all of them have work that waits.
+    /// The number of lanes: one more than threads, if they wait for their inputs.
+    pub(crate) fn lanes(&self) -> usize {
+        match self.workers {
+            Workers::Lanes => self.threads,
+            Workers::Threads => self.threads + 1,
+        }
+    }
+
+    /// Has `work` run.
     pub(crate) fn submit<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Pending<T> {
-        let (answer, pending) = mpsc::sync_channel(1);
+        let (answer, pending) = bounded(1);
         let run = move || {
             // The lane may have given up.
             let _ = answer.send(work());
         };
-        // Only fails without threads, and then the result is missing.
+        // The pool holds a receiver.
         let _ = self.work.send(Box::new(run));
         Pending(pending)
     }
-}
 
-impl<T> Pending<T> {
-    /// Waits for the result.
+    /// Waits for a message, and runs batches meanwhile if that is the work of lanes. `None` if all senders
+    /// are gone.
+    pub(crate) fn receive<T>(&self, from: &Receiver<T>) -> Option<T> {
+        if self.workers == Workers::Threads {
+            return from.recv().ok();
+        }
+        loop {
+            select! {
+                recv(from) -> message => return message.ok(),
+                recv(self.queue) -> work => work.into_iter().for_each(run_work),
+            }
+        }
+    }
+
+    /// Waits for a result.
     ///
     /// # Errors
     /// If its computation panicked.
-    pub(crate) fn wait(self) -> Result<T> {
-        self.0
-            .recv()
-            .map_err(|_| Error::internal("a batch could not be run: internal error; see the log"))
+    pub(crate) fn wait<T>(&self, pending: &Pending<T>) -> Result<T> {
+        self.receive(&pending.0)
+            .ok_or_else(|| Error::internal("a batch could not be run: internal error; see the log"))
     }
+}
+
+/// The result of work that panics is missing, which its lane reports.
+fn run_work(work: Work) {
+    let _ = catch_unwind(AssertUnwindSafe(work));
 }
 
 #[cfg(test)]
@@ -82,13 +113,15 @@ mod tests {
 
     #[test]
     fn results_come_back_and_a_panic_is_an_error() {
-        let pool = Pool::new(2).expect("threads");
-        let pending: Vec<_> = (0..50).map(|n| pool.submit(move || n * 2)).collect();
-        for (n, pending) in pending.into_iter().enumerate() {
-            assert_eq!(pending.wait().expect("a result"), n * 2);
+        for workers in [Workers::Lanes, Workers::Threads] {
+            let pool = Pool::new(2, workers).expect("threads");
+            let pending: Vec<_> = (0..50).map(|n| pool.submit(move || n * 2)).collect();
+            for (n, pending) in pending.into_iter().enumerate() {
+                assert_eq!(pool.wait(&pending).expect("a result"), n * 2);
+            }
+            let failed = pool.submit(|| -> usize { panic!("on purpose") });
+            assert!(pool.wait(&failed).is_err());
+            assert_eq!(pool.wait(&pool.submit(|| 1)).expect("the thread lives"), 1);
         }
-        let failed = pool.submit(|| -> usize { panic!("on purpose") });
-        assert!(failed.wait().is_err());
-        assert_eq!(pool.submit(|| 1).wait().expect("the thread lives"), 1);
     }
 }

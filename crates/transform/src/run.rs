@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use crossbeam::channel::{Receiver, bounded};
+use crossbeam::channel::{Receiver, Sender, bounded};
 
 use crate::batch::BatchRunner;
 use crate::entry::Shared;
@@ -13,7 +13,7 @@ use crate::job::Job;
 use crate::model::Model;
 use crate::parts;
 use crate::plan::{Entry, Plan};
-use crate::pool::Pool;
+use crate::pool::{Pool, Workers};
 use crate::progress::Progress;
 use crate::state::{Marker, ObjectOutcome, State};
 use tensorserve_store::objects::Place;
@@ -68,7 +68,8 @@ impl Run {
     /// records.
     pub fn run(self, feed: EntryFeed, each: &(dyn Fn(&Marker) + Sync)) -> Result<RunOutcome> {
         let runner = BatchRunner::new(Arc::clone(&self.job), Arc::clone(&self.model));
-        let pool = Pool::new(self.job.concurrency)?;
+        let workers = if self.input.is_local() { Workers::Lanes } else { Workers::Threads };
+        let pool = Pool::new(self.job.concurrency, workers)?;
         let shared = Shared {
             state: State::new(self.output.clone()),
             runner: Arc::new(runner),
@@ -91,7 +92,6 @@ impl Run {
 impl Shared {
     fn lanes(&self, feed: EntryFeed, each: &(dyn Fn(&Marker) + Sync)) -> Result<RunOutcome> {
         let (fatal, failed) = (Mutex::new(None), Mutex::new(Vec::new()));
-        let lanes = self.pool.threads() + 1;
         let numbers = match feed {
             EntryFeed::Channel(numbers) => numbers,
             EntryFeed::List(list) => {
@@ -103,8 +103,10 @@ impl Shared {
                 numbers
             }
         };
-        let lane = || {
-            for number in &numbers {
+        // It is disconnected when the last lane has no more entries.
+        let (busy, idle) = bounded::<()>(0);
+        let lane = |_busy: Sender<()>| {
+            while let Some(number) = self.pool.receive(&numbers) {
                 if self.stop.load(Relaxed) {
                     return;
                 }
@@ -127,10 +129,15 @@ impl Shared {
             }
         };
         thread::scope(|scope| {
-            for _ in 1..lanes {
-                scope.spawn(lane);
+            for _ in 0..self.pool.lanes() {
+                let (busy, idle, lane) = (busy.clone(), &idle, &lane);
+                scope.spawn(move || {
+                    lane(busy);
+                    // The others may have batches to run.
+                    self.pool.receive(idle);
+                });
             }
-            lane();
+            drop(busy);
         });
         let fatal = fatal.into_inner().unwrap_or_else(PoisonError::into_inner);
         let is_interrupted = self.stop.load(Relaxed)

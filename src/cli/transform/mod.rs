@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use super::serve::first_signal;
 use super::{print_error, print_line};
 use crate::config::environment::Environment;
@@ -61,6 +63,7 @@ fn run_job(arguments: Arguments, environment: &Environment) -> Result<u8> {
     // First: the process that probes models is forked while there is one thread.
     let config = Config::new(Settings::default().or_environment(environment), environment)?;
     let platforms = probed(platforms::built_in(&config), &config.probe);
+    raise_descriptor_limit();
     let stop = Arc::new(AtomicBool::new(false));
     watch_signals(Arc::clone(&stop))?;
     match prepare(arguments, environment, platforms, &stop)? {
@@ -73,6 +76,13 @@ fn run_job(arguments: Arguments, environment: &Environment) -> Result<u8> {
             Ok(if outcome.failed.is_empty() { 0 } else { SOME_FAILED })
         }
     }
+}
+
+/// Outputs that are written hold a file descriptor each, of which many systems allow 1,024 at first.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Without it, jobs with small objects on many cores may fail, and say why.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// The first SIGINT or SIGTERM ends the run when its batches are done, a second one at once.

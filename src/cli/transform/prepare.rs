@@ -218,6 +218,7 @@ impl Setting {
         let is_files = job.is_documents() && job.frozen.sdk_exact.is_none();
         let options = PlanOptions {
             objects_per_batch: is_files.then_some(job.frozen.batch_rows),
+            max_entry_bytes: u64::try_from(job.frozen.max_payload_bytes).unwrap_or(u64::MAX),
             range_bytes: self.options.range_bytes,
         };
         let plan = Plan::new(std::mem::take(&mut self.inputs.objects), options);

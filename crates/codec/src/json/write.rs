@@ -83,44 +83,68 @@ pub fn tensor(
         nested_strings(&mut strings.iter(), dims, style, depth, out)?;
         return Ok(());
     }
+    numbers(tensor, style, depth, false, out)
+}
+
+/// Appends the rows of a tensor of numbers, each on a line of its own. Returns whether it has: other
+/// tensors have to be written row by row.
+///
+/// # Errors
+/// As those of [`tensor`].
+pub fn rows(tensor: &Tensor, style: Style, out: &mut Vec<u8>) -> Result<bool, WriteError> {
+    if tensor.strings().is_some() || tensor.rows().is_none() {
+        return Ok(false);
+    }
+    numbers(tensor, style, 0, true, out).map(|()| true)
+}
+
+fn numbers(
+    tensor: &Tensor,
+    style: Style,
+    depth: usize,
+    is_by_rows: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), WriteError> {
+    let dims = tensor.shape().dims();
     let python = style.floats == Floats::Python;
     let count = tensor.bytes().len() / tensor.dtype().size().unwrap_or(1);
     budget::grow(out, count.saturating_mul(BYTES_PER_NUMBER).min(MAX_ESTIMATE))?;
-    let mut numbers = NumberWriter { bytes: tensor.bytes(), layout: style.layout, out };
+    let (bytes, layout) = (tensor.bytes(), style.layout);
+    let mut numbers = NumberWriter { bytes, layout, is_by_rows, out };
     match tensor.dtype() {
-        DType::Float if python => numbers.nested(dims, depth, |b, out| {
+        DType::Float if python => numbers.all(dims, depth, |b, out| {
             float::python(f64::from(f32::from_ne_bytes(b)), out);
         }),
-        DType::Float => numbers.nested(dims, depth, |b, out| {
+        DType::Float => numbers.all(dims, depth, |b, out| {
             float::float32(f32::from_ne_bytes(b), out);
         }),
-        DType::Double if python => numbers.nested(dims, depth, |b, out| {
+        DType::Double if python => numbers.all(dims, depth, |b, out| {
             float::python(f64::from_ne_bytes(b), out);
         }),
-        DType::Double => numbers.nested(dims, depth, |b, out| {
+        DType::Double => numbers.all(dims, depth, |b, out| {
             float::float64(f64::from_ne_bytes(b), out);
         }),
-        DType::Half if python => numbers.nested(dims, depth, |b, out| {
+        DType::Half if python => numbers.all(dims, depth, |b, out| {
             float::python(f16::from_ne_bytes(b).to_f64(), out);
         }),
-        DType::Half => numbers.nested(dims, depth, |b, out| {
+        DType::Half => numbers.all(dims, depth, |b, out| {
             float::float16(f16::from_ne_bytes(b), out);
         }),
-        DType::BFloat16 if python => numbers.nested(dims, depth, |b, out| {
+        DType::BFloat16 if python => numbers.all(dims, depth, |b, out| {
             float::python(bf16::from_ne_bytes(b).to_f64(), out);
         }),
-        DType::BFloat16 => numbers.nested(dims, depth, |b, out| {
+        DType::BFloat16 => numbers.all(dims, depth, |b, out| {
             float::bfloat16(bf16::from_ne_bytes(b), out);
         }),
-        DType::Int8 => numbers.nested(dims, depth, |b, out| integer(i8::from_ne_bytes(b), out)),
-        DType::Int16 => numbers.nested(dims, depth, |b, out| integer(i16::from_ne_bytes(b), out)),
-        DType::Int32 => numbers.nested(dims, depth, |b, out| integer(i32::from_ne_bytes(b), out)),
-        DType::Int64 => numbers.nested(dims, depth, |b, out| integer(i64::from_ne_bytes(b), out)),
-        DType::UInt8 => numbers.nested(dims, depth, |b, out| integer(u8::from_ne_bytes(b), out)),
-        DType::UInt16 => numbers.nested(dims, depth, |b, out| integer(u16::from_ne_bytes(b), out)),
-        DType::UInt32 => numbers.nested(dims, depth, |b, out| integer(u32::from_ne_bytes(b), out)),
-        DType::UInt64 => numbers.nested(dims, depth, |b, out| integer(u64::from_ne_bytes(b), out)),
-        DType::Bool => numbers.nested(dims, depth, |[b], out| {
+        DType::Int8 => numbers.all(dims, depth, |b, out| integer(i8::from_ne_bytes(b), out)),
+        DType::Int16 => numbers.all(dims, depth, |b, out| integer(i16::from_ne_bytes(b), out)),
+        DType::Int32 => numbers.all(dims, depth, |b, out| integer(i32::from_ne_bytes(b), out)),
+        DType::Int64 => numbers.all(dims, depth, |b, out| integer(i64::from_ne_bytes(b), out)),
+        DType::UInt8 => numbers.all(dims, depth, |b, out| integer(u8::from_ne_bytes(b), out)),
+        DType::UInt16 => numbers.all(dims, depth, |b, out| integer(u16::from_ne_bytes(b), out)),
+        DType::UInt32 => numbers.all(dims, depth, |b, out| integer(u32::from_ne_bytes(b), out)),
+        DType::UInt64 => numbers.all(dims, depth, |b, out| integer(u64::from_ne_bytes(b), out)),
+        DType::Bool => numbers.all(dims, depth, |[b], out| {
             out.extend_from_slice(if b == 0 { b"false" } else { b"true" });
         }),
         DType::Complex64 | DType::Complex128 | DType::String => {
@@ -163,10 +187,33 @@ struct NumberWriter<'a> {
     /// The elements that have not been written yet.
     bytes: &'a [u8],
     layout: JsonLayout,
+    /// Each row is on a line of its own.
+    is_by_rows: bool,
     out: &'a mut Vec<u8>,
 }
 
 impl NumberWriter<'_> {
+    /// Writes all elements.
+    fn all<const N: usize>(
+        &mut self,
+        dims: &[i64],
+        depth: usize,
+        write: impl Fn([u8; N], &mut Vec<u8>) + Copy,
+    ) -> Result<()> {
+        let [size, inner @ ..] = dims else {
+            return self.nested(dims, depth, write);
+        };
+        if !self.is_by_rows {
+            return self.nested(dims, depth, write);
+        }
+        for _ in 0..*size {
+            self.nested(inner, depth, write)?;
+            budget::grow(self.out, 1)?;
+            self.out.push(b'\n');
+        }
+        Ok(())
+    }
+
     /// Writes the next elements, of `N` bytes each, as arrays of the shape `dims`.
     fn nested<const N: usize>(
         &mut self,

@@ -6,10 +6,13 @@ use tensorserve_codec::json::float;
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{Tensor, TensorSpec};
+use tensorserve_tensor::{DType, Tensor, TensorSpec};
 
 /// Each row as JSON on its own line: a value if there is one output, else an object.
 pub(super) fn lines(answer: &TfsAnswer) -> Result<Vec<u8>> {
+    if let Some(lines) = lines_of_one(answer)? {
+        return Ok(lines);
+    }
     by_rows(answer, &|specs, row, out| {
         if let ([spec], [output]) = (specs, row) {
             return value(output, spec, out);
@@ -25,6 +28,20 @@ pub(super) fn lines(answer: &TfsAnswer) -> Result<Vec<u8>> {
         Ok(())
     })
     .map(|lines| lines.unwrap_or_else(|| examples(answer, class_list)))
+}
+
+/// The lines of an answer that is one tensor of numbers: the same, and faster.
+fn lines_of_one(answer: &TfsAnswer) -> Result<Option<Vec<u8>>> {
+    let TfsAnswer::Outputs { tensors, .. } = answer else {
+        return Ok(None);
+    };
+    let ([spec], [output]) = (answer.specs(), tensors.as_slice()) else {
+        return Ok(None);
+    };
+    let mut out = Vec::new();
+    let is_written = write::rows(output, style_of(spec), &mut out);
+    let is_written = is_written.map_err(|error| error.into_error(no_form(spec)))?;
+    Ok(is_written.then_some(out))
 }
 
 /// The values of each row, separated by commas, of one output after the other.
@@ -82,14 +99,21 @@ fn common_rows(specs: &[TensorSpec], tensors: &[Tensor]) -> Result<usize> {
 }
 
 fn value(tensor: &Tensor, spec: &TensorSpec, out: &mut Vec<u8>) -> Result<()> {
+    let written = write::tensor(tensor, style_of(spec), 0, out);
+    written.map_err(|error| error.into_error(no_form(spec)))
+}
+
+fn style_of(spec: &TensorSpec) -> Style {
     // By convention, outputs with this suffix hold bytes and not text.
     let texts = if spec.alias.ends_with("_bytes") { Texts::Base64 } else { Texts::Lossy };
-    let style = Style { layout: JsonLayout::Compact, floats: Floats::TensorFlowServing, texts };
-    let no_form = |dtype| {
-        let alias = &spec.alias;
+    Style { layout: JsonLayout::Compact, floats: Floats::TensorFlowServing, texts }
+}
+
+fn no_form(spec: &TensorSpec) -> impl Fn(DType) -> Error {
+    let alias = &spec.alias;
+    move |dtype| {
         Error::invalid(format!("output {alias:?} is of type {dtype}, which has no text form"))
-    };
-    write::tensor(tensor, style, 0, out).map_err(|error| error.into_error(no_form))
+    }
 }
 
 /// Writes all values of a tensor without nesting.

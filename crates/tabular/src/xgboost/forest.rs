@@ -284,11 +284,14 @@ impl Forest {
             return lanes;
         }
         loop {
-            let before = lanes;
+            // Not a comparison of the arrays, for which the compiler calls a function.
+            let mut moved = 0;
             for node in &mut lanes {
-                *node = self.child_of(*node, row);
+                let next = self.child_of(*node, row);
+                moved |= next ^ *node;
+                *node = next;
             }
-            if lanes == before {
+            if moved == 0 {
                 return lanes;
             }
         }
