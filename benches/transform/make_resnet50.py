@@ -1,7 +1,7 @@
 """Writes a ResNet-50 with random weights that takes JPEG files, as the model of `jpeg_resnet50`.
 
-    pip install -r models/scripts/requirements.txt
-    python make_resnet50.py DIRECTORY
+pip install -r models/scripts/requirements.txt
+python make_resnet50.py DIRECTORY
 """
 
 import sys
