@@ -4,8 +4,8 @@ use std::fs::File;
 use std::hint::black_box;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 
 use bytes::{Bytes, BytesMut};
 use tensorserve::config::environment::Environment;
@@ -35,12 +35,13 @@ pub fn run(case: &Case, input: &Path) {
     };
     match case.inputs {
         Inputs::Csv { .. } => {
-            let lines = Mutex::new(Lines::new(files));
+            let next = AtomicUsize::new(0);
             on_threads(|| {
-                loop {
-                    let batch = lines.lock().expect("no panic").next(case.batch_rows);
-                    let Some(batch) = batch else { return };
-                    run(csv::numbers(&batch, DType::Float, usize::MAX).expect("numbers"));
+                while let Some(file) = files.get(next.fetch_add(1, Relaxed)) {
+                    let mut lines = Lines::open(file);
+                    while let Some(batch) = lines.next(case.batch_rows) {
+                        run(csv::numbers(&batch, DType::Float, usize::MAX).expect("numbers"));
+                    }
                 }
             });
         }
@@ -82,19 +83,18 @@ fn load(model: &Path) -> (Arc<dyn Executable>, usize) {
     (loaded.executable, default.expect("a signature"))
 }
 
-/// The lines of several files, some at a time.
+/// The lines of a file, some at a time.
 struct Lines {
-    files: std::vec::IntoIter<PathBuf>,
-    file: Option<File>,
+    file: File,
     read: BytesMut,
 }
 
 impl Lines {
-    fn new(files: Vec<PathBuf>) -> Self {
-        Lines { files: files.into_iter(), file: None, read: BytesMut::new() }
+    fn open(path: &Path) -> Self {
+        Lines { file: File::open(path).expect("opens"), read: BytesMut::new() }
     }
 
-    /// The next `count` lines, or those that are left of a file.
+    /// The next `count` lines, or those that are left.
     fn next(&mut self, count: usize) -> Option<Bytes> {
         let (mut searched, mut found) = (0, 0);
         loop {
@@ -105,24 +105,16 @@ impl Lines {
                 }
             }
             searched = self.read.len();
-            if self.read_more() > 0 {
-                continue;
+            if self.read_more() == 0 {
+                return (!self.read.is_empty()).then(|| self.read.split().freeze());
             }
-            self.file = self.files.next().map(|path| File::open(path).expect("opens"));
-            if !self.read.is_empty() {
-                return Some(self.read.split().freeze());
-            }
-            self.file.as_ref()?;
         }
     }
 
     fn read_more(&mut self) -> usize {
-        let Some(file) = &mut self.file else {
-            return 0;
-        };
         let before = self.read.len();
         self.read.resize(before + BLOCK, 0);
-        let count = file.read(&mut self.read[before..]).expect("reads");
+        let count = self.file.read(&mut self.read[before..]).expect("reads");
         self.read.truncate(before + count);
         count
     }

@@ -34,6 +34,20 @@ pub fn limit_malloc_arenas(arenas: usize) {
     let _ = arenas;
 }
 
+/// Lets the C allocator keep what is freed, in place of giving large buffers back to the system each time:
+/// for programs that allocate the same sizes again and again.
+pub fn keep_freed_memory() {
+    /// The most that glibc accepts.
+    #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+    const MMAP_THRESHOLD: i32 = 32 << 20;
+    // SAFETY: mallopt only sets parameters of the allocator; called before threads are started.
+    #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
+    }
+}
+
 /// Whether file reads by libraries are split into short system calls (module `reads`). If not,
 /// requests may have to wait for a load that reads large files.
 #[must_use]

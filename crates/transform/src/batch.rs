@@ -26,8 +26,8 @@ const NPY: &str = "application/x-npy";
 #[derive(Debug)]
 pub struct Batch {
     pub(crate) records: Records,
-    /// Where each record is in its object.
-    pub(crate) places: Vec<RecordPlace>,
+    /// Where each record is in its object; `None` if `records` tells.
+    pub(crate) places: Option<Vec<RecordPlace>>,
 }
 
 /// The place of a record in its object.
@@ -61,16 +61,39 @@ impl Batch {
     pub(crate) fn lines(chunk: Chunk, of: impl FnOnce(Chunk) -> Records) -> Self {
         let place = |line, offset| RecordPlace { line, offset: Some(offset) };
         let places = chunk.records.iter().map(|record| place(record.line, record.offset)).collect();
-        Batch { records: of(chunk), places }
+        Batch { records: of(chunk), places: Some(places) }
     }
 
     pub(crate) fn json_lines(chunk: Chunk) -> Self {
-        Batch::lines(chunk, Records::JsonLines)
+        Batch::of_chunk(Records::JsonLines(chunk))
+    }
+
+    /// Records that are a chunk.
+    pub(crate) fn of_chunk(records: Records) -> Self {
+        Batch { records, places: None }
+    }
+
+    /// Where record `index` is in its object.
+    pub(crate) fn place(&self, index: usize) -> Option<RecordPlace> {
+        if let Some(places) = &self.places {
+            return places.get(index).copied();
+        }
+        let record = self.chunk()?.records.get(index)?;
+        Some(RecordPlace { line: record.line, offset: Some(record.offset) })
+    }
+
+    fn chunk(&self) -> Option<&Chunk> {
+        match &self.records {
+            Records::Csv(chunk) | Records::JsonLines(chunk) | Records::Examples(chunk) => {
+                Some(chunk)
+            }
+            Records::Images(_) | Records::Documents(_) | Records::Npy(_) => None,
+        }
     }
 
     /// Files that are a record each.
     pub(crate) fn files(job: &Job, files: Vec<Bytes>) -> Self {
-        let places = vec![RecordPlace { line: 1, offset: Some(0) }; files.len()];
+        let places = Some(vec![RecordPlace { line: 1, offset: Some(0) }; files.len()]);
         let records = match job.records {
             RecordType::Image => Records::Images(files),
             RecordType::Csv
@@ -85,13 +108,14 @@ impl Batch {
     /// The number of records.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.places.len()
+        let of_chunk = || self.chunk().map_or(0, |chunk| chunk.records.len());
+        self.places.as_ref().map_or_else(of_chunk, Vec::len)
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.len() == 0
     }
 
     /// Record `index` as text, for people.

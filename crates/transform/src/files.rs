@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use bytes::Bytes;
 
 use crate::batch::{Batch, BatchOutput};
-use crate::entry::{Shared, UnderWay, failure};
 use crate::job::OnBadRecord;
 use crate::output::{CompleteOutput, ObjectWriter};
 use crate::plan::{Entry, PlannedObject};
 use crate::progress::Progress;
+use crate::shared::{Shared, UnderWay, failure};
 use crate::source::read_whole;
 use crate::state::ObjectOutcome;
 use tensorserve_tensor::error::{Error, Result};
@@ -55,9 +55,7 @@ impl Shared {
         let mut combined = part.as_ref().map(|part| ObjectWriter::new(self, part)).transpose()?;
         let mut complete = Vec::new();
         for (objects, UnderWay { batch, output }) in under_way {
-            let start = Instant::now();
-            let output = self.pool.wait(&output)?;
-            Progress::spent(&self.progress.waiting, start);
+            let output = self.pool.wait(&output, &self.progress.waiting)?;
             self.check_stop()?;
             if let Some(out) = &mut combined {
                 outcomes.extend(self.combine(&objects, &batch, &output, letters, out));

@@ -34,6 +34,7 @@ pub mod progress;
 pub mod report;
 pub mod run;
 mod sdk;
+mod shared;
 mod source;
 pub mod state;
 pub mod sweep;

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use crate::batch::{Batch, BatchOutput};
 use crate::dead_letters;
-use crate::entry::Shared;
 use crate::job::OnBadRecord;
 use crate::parts;
 use crate::plan::PlannedObject;
 use crate::progress::{Progress, SlowObject};
+use crate::shared::Shared;
 use crate::state::ObjectOutcome;
 use tensorserve_codec::json::write as json;
 use tensorserve_records::write::{self, RecordWriter};
@@ -158,7 +158,7 @@ impl<'s> ObjectWriter<'s> {
                 None => Err(Error::internal("a record has neither an output nor an error")),
             };
         };
-        let Some(&place) = batch.places.get(index) else {
+        let Some(place) = batch.place(index) else {
             return Ok(());
         };
         let (shared, record) = (self.shared, batch.record(index));

@@ -1,10 +1,13 @@
 //! The threads that run batches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicU64;
 use std::thread;
+use std::time::Instant;
 
 use crossbeam::channel::{Receiver, Sender, bounded, select, unbounded};
 
+use crate::progress::Progress;
 use tensorserve_tensor::error::{Error, Result};
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -55,11 +58,11 @@ impl Pool {
         self.threads
     }
 
-    /// The number of lanes: one more than threads, if they wait for their inputs.
-    pub(crate) fn lanes(&self) -> usize {
+    /// The number of lanes. `is_waiting` says that lanes wait for the disk, too.
+    pub(crate) fn lanes(&self, is_waiting: bool) -> usize {
         match self.workers {
-            Workers::Lanes => self.threads,
-            Workers::Threads => self.threads + 1,
+            Workers::Lanes if !is_waiting => self.threads,
+            Workers::Lanes | Workers::Threads => self.threads + 1,
         }
     }
 
@@ -79,15 +82,24 @@ impl Pool {
     }
 
     /// Waits for a message, and runs batches meanwhile if that is the work of lanes. `None` if all senders
-    /// are gone.
-    pub(crate) fn receive<T>(&self, from: &Receiver<T>) -> Option<T> {
-        if self.workers == Workers::Threads {
-            return from.recv().ok();
-        }
+    /// are gone. `waited` gets the nanoseconds without work.
+    pub(crate) fn receive<T>(&self, from: &Receiver<T>, waited: &AtomicU64) -> Option<T> {
         loop {
+            let start = Instant::now();
+            if self.workers == Workers::Threads {
+                let message = from.recv();
+                Progress::spent(waited, start);
+                return message.ok();
+            }
             select! {
-                recv(from) -> message => return message.ok(),
-                recv(self.queue) -> work => work.into_iter().for_each(run_work),
+                recv(from) -> message => {
+                    Progress::spent(waited, start);
+                    return message.ok();
+                }
+                recv(self.queue) -> work => {
+                    Progress::spent(waited, start);
+                    work.into_iter().for_each(run_work);
+                }
             }
         }
     }
@@ -96,8 +108,8 @@ impl Pool {
     ///
     /// # Errors
     /// If its computation panicked.
-    pub(crate) fn wait<T>(&self, pending: &Pending<T>) -> Result<T> {
-        self.receive(&pending.0)
+    pub(crate) fn wait<T>(&self, pending: &Pending<T>, waited: &AtomicU64) -> Result<T> {
+        self.receive(&pending.0, waited)
             .ok_or_else(|| Error::internal("a batch could not be run: internal error; see the log"))
     }
 }
@@ -115,13 +127,14 @@ mod tests {
     fn results_come_back_and_a_panic_is_an_error() {
         for workers in [Workers::Lanes, Workers::Threads] {
             let pool = Pool::new(2, workers).expect("threads");
+            let waited = AtomicU64::new(0);
             let pending: Vec<_> = (0..50).map(|n| pool.submit(move || n * 2)).collect();
             for (n, pending) in pending.into_iter().enumerate() {
-                assert_eq!(pool.wait(&pending).expect("a result"), n * 2);
+                assert_eq!(pool.wait(&pending, &waited).expect("a result"), n * 2);
             }
             let failed = pool.submit(|| -> usize { panic!("on purpose") });
-            assert!(pool.wait(&failed).is_err());
-            assert_eq!(pool.wait(&pool.submit(|| 1)).expect("the thread lives"), 1);
+            assert!(pool.wait(&failed, &waited).is_err());
+            assert_eq!(pool.wait(&pool.submit(|| 1), &waited).expect("the thread lives"), 1);
         }
     }
 }

@@ -17,6 +17,7 @@ pub struct ReportFacts {
     pub threads: usize,
 }
 
+const LEFT: f64 = 100.0;
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 200.0;
 
@@ -94,28 +95,32 @@ fn throughput(page: &mut String, points: &[Point]) {
         let y = HEIGHT - part * (HEIGHT - 20.0);
         let _ = write!(
             page,
-            "<line x1=\"0\" x2=\"{WIDTH}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text x=\"0\" y=\"{:.1}\">\
+            "<line x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text x=\"0\" y=\"{:.1}\">\
              {:.0} records/s</text>",
-            y - 4.0,
+            y + 4.0,
             most * part
         );
     }
     page.push_str("<path d=\"");
     for (index, (seconds, rate)) in rates.iter().enumerate() {
         let letter = if index == 0 { 'M' } else { 'L' };
-        let (x, y) = (seconds / end * WIDTH, HEIGHT - rate / most * (HEIGHT - 20.0));
+        let (x, y) =
+            (LEFT + seconds / end * (WIDTH - LEFT), HEIGHT - rate / most * (HEIGHT - 20.0));
         let _ = write!(page, "{letter}{x:.1} {y:.1}");
     }
     let _ = write!(
         page,
-        "\"/><text x=\"0\" y=\"{0:.1}\">0 s</text><text x=\"{WIDTH}\" y=\"{0:.1}\" \
+        "\"/><text x=\"{LEFT}\" y=\"{0:.1}\">0 s</text><text x=\"{WIDTH}\" y=\"{0:.1}\" \
          text-anchor=\"end\">{1}</text></svg>",
         HEIGHT + 18.0,
         duration(end)
     );
 }
 
-/// The rate between each two points.
+/// Spans of time for which a rate is shown: in shorter ones a batch ends, or does not.
+const RATES: usize = 60;
+
+/// The rates of even spans of time.
 // Precise up to 2^53 records.
 #[allow(clippy::cast_precision_loss)]
 fn rates(points: &[Point]) -> Vec<(f64, f64)> {
@@ -126,7 +131,11 @@ fn rates(points: &[Point]) -> Vec<(f64, f64)> {
         }
         _ => None,
     };
-    points.windows(2).filter_map(of_pair).collect()
+    let step = points.len().div_ceil(RATES).max(1);
+    // From the last point, so that no time is left out at the end.
+    let mut kept: Vec<Point> = points.iter().rev().step_by(step).copied().collect();
+    kept.reverse();
+    kept.windows(2).filter_map(of_pair).collect()
 }
 
 /// Where the time went.
@@ -135,15 +144,15 @@ fn rates(points: &[Point]) -> Vec<(f64, f64)> {
 fn stages(page: &mut String, progress: &Progress, facts: &ReportFacts, now: &Snapshot) {
     use std::sync::atomic::Ordering::Relaxed;
     page.push_str(
-        "<h2>Where the time went</h2><p>Seconds of all threads together. The model runs on threads of \
-         its own; the lanes read, wait for it, write and publish.</p><table>",
+        "<h2>Where the time went</h2><p>Seconds of all threads together. Lanes read, write and publish, \
+         run batches or wait for those that others run.</p><table>",
     );
     let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
     let model = seconds(facts.busy);
     let rows = [
         ("decode, run and encode", model),
         ("read and split", seconds(progress.reading.load(Relaxed))),
-        ("wait for the model", seconds(progress.waiting.load(Relaxed))),
+        ("wait for batches", seconds(progress.waiting.load(Relaxed))),
         ("write", seconds(progress.writing.load(Relaxed))),
         ("publish", seconds(progress.publishing.load(Relaxed))),
     ];
@@ -161,7 +170,7 @@ fn stages(page: &mut String, progress: &Progress, facts: &ReportFacts, now: &Sna
     if all > 0.0 {
         let _ = write!(
             page,
-            "<p>The {} threads of the model were busy for {:.0} % of the time.</p>",
+            "<p>Of {} batches at the same time, {:.0} % were run on average.</p>",
             facts.threads,
             model / all * 100.0
         );

@@ -1,20 +1,20 @@
 //! Runs entries of a plan: lanes take them one after the other.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use crossbeam::channel::{Receiver, Sender, bounded};
 
 use crate::batch::BatchRunner;
-use crate::entry::Shared;
 use crate::job::Job;
 use crate::model::Model;
 use crate::parts;
 use crate::plan::{Entry, Plan};
 use crate::pool::{Pool, Workers};
 use crate::progress::Progress;
+use crate::shared::Shared;
 use crate::state::{Marker, ObjectOutcome, State};
 use tensorserve_store::objects::Place;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -105,8 +105,10 @@ impl Shared {
         };
         // It is disconnected when the last lane has no more entries.
         let (busy, idle) = bounded::<()>(0);
+        // Not a stage: there is no work left.
+        let idling = AtomicU64::new(0);
         let lane = |_busy: Sender<()>| {
-            while let Some(number) = self.pool.receive(&numbers) {
+            while let Some(number) = self.pool.receive(&numbers, &idling) {
                 if self.stop.load(Relaxed) {
                     return;
                 }
@@ -129,12 +131,14 @@ impl Shared {
             }
         };
         thread::scope(|scope| {
-            for _ in 0..self.pool.lanes() {
-                let (busy, idle, lane) = (busy.clone(), &idle, &lane);
+            // Many small outputs wait for the disk more than they compute.
+            let is_waiting = self.is_files() && !self.job.frozen.combine_outputs;
+            for _ in 0..self.pool.lanes(is_waiting) {
+                let (busy, idle, lane, idling) = (busy.clone(), &idle, &lane, &idling);
                 scope.spawn(move || {
                     lane(busy);
                     // The others may have batches to run.
-                    self.pool.receive(idle);
+                    self.pool.receive(idle, idling);
                 });
             }
             drop(busy);

@@ -81,12 +81,14 @@ impl<'j> BatchSource<'j> {
             }
             Rows::Parquet(table) => table.next_chunk(rows, bytes)?.map(Batch::json_lines),
             Rows::Npy(array) => array.next_chunk(rows, bytes)?.map(|chunk| Batch {
-                places: (0..chunk.rows)
-                    .map(|row| RecordPlace {
-                        line: chunk.first_row + u64::try_from(row).unwrap_or(0) + 1,
-                        offset: None,
-                    })
-                    .collect(),
+                places: Some(
+                    (0..chunk.rows)
+                        .map(|row| RecordPlace {
+                            line: chunk.first_row + u64::try_from(row).unwrap_or(0) + 1,
+                            offset: None,
+                        })
+                        .collect(),
+                ),
                 records: Records::Npy(chunk.bytes),
             }),
         };
@@ -110,12 +112,12 @@ impl Job {
     /// A batch of the records of a chunk.
     fn batch_of(&self, chunk: Chunk) -> Batch {
         match self.records {
-            RecordType::Csv => Batch::lines(chunk, Records::Csv),
+            RecordType::Csv => Batch::of_chunk(Records::Csv(chunk)),
             RecordType::JsonLines if self.input != InputFormat::Split(Split::None) => {
                 Batch::json_lines(chunk)
             }
             RecordType::Examples if self.input == InputFormat::Split(Split::TfRecord) => {
-                Batch::lines(chunk, Records::Examples)
+                Batch::of_chunk(Records::Examples(chunk))
             }
             RecordType::Image => {
                 let images = payloads(&chunk);

@@ -1,0 +1,99 @@
+//! What all lanes share.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use crate::batch::{Batch, BatchOutput, BatchRunner};
+use crate::job::{Job, retried};
+use crate::model::Model;
+use crate::plan::{Plan, PlannedObject};
+use crate::pool::{Pending, Pool};
+use crate::progress::Progress;
+use crate::state::{ObjectOutcome, State};
+use tensorserve_store::objects::Place;
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// What all lanes share.
+pub(crate) struct Shared {
+    pub(crate) job: Arc<Job>,
+    pub(crate) plan: Plan,
+    pub(crate) input: Place,
+    pub(crate) output: Place,
+    /// Where dead letters go, if not into the state.
+    pub(crate) dead_letters: Option<Place>,
+    pub(crate) state: State,
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) runner: Arc<BatchRunner>,
+    pub(crate) pool: Pool,
+    pub(crate) progress: Arc<Progress>,
+    /// No other run has worked on this plan: its outputs are not there yet.
+    pub(crate) is_first: bool,
+    /// Why the run must end: there are too many bad records. An object that ends for it takes back what
+    /// it has counted.
+    pub(crate) exceeded: OnceLock<String>,
+    /// Lanes end as soon as they can.
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+/// A batch that is being run.
+pub(crate) struct UnderWay {
+    pub(crate) batch: Arc<Batch>,
+    pub(crate) output: Pending<Result<BatchOutput>>,
+}
+
+impl Shared {
+    /// Whether objects are records, which are batched over objects.
+    pub(crate) fn is_files(&self) -> bool {
+        self.job.is_documents() && self.job.frozen.sdk_exact.is_none()
+    }
+
+    pub(crate) fn out_key(&self, key: &str) -> String {
+        format!("{key}{}", self.job.frozen.output_suffix)
+    }
+
+    pub(crate) fn check_stop(&self) -> Result<()> {
+        if self.stop.load(Relaxed) {
+            return Err(interrupted());
+        }
+        let (bad, records) = (self.progress.bad.load(Relaxed), self.progress.records.load(Relaxed));
+        if self.job.bad_limit.is_exceeded(bad, records) {
+            let why =
+                format!("{bad} of {records} records are bad, more than --max-bad-records allows");
+            let _ = self.exceeded.set(why);
+        }
+        match self.exceeded.get() {
+            Some(why) => Err(Error::new(Code::OutOfRange, why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn submit(&self, batch: Batch) -> UnderWay {
+        let (batch, runner) = (Arc::new(batch), Arc::clone(&self.runner));
+        let shared = Arc::clone(&batch);
+        UnderWay { batch, output: self.pool.submit(move || runner.run(&shared)) }
+    }
+
+    pub(crate) fn retried<T>(
+        &self,
+        object: &PlannedObject,
+        attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        retried(self.job.retries, attempt, |error| {
+            log::warn!("{}: {error}; it is tried again", object.key);
+        })
+    }
+}
+
+pub(crate) fn failure(object: &PlannedObject, error: &Error) -> ObjectOutcome {
+    ObjectOutcome {
+        key: object.key.clone(),
+        tag: object.tag.clone(),
+        error: Some(error.message().to_owned()),
+        ..ObjectOutcome::default()
+    }
+}
+
+/// The error of a run that was stopped.
+pub(crate) fn interrupted() -> Error {
+    Error::new(Code::Cancelled, "interrupted")
+}
