@@ -58,11 +58,11 @@ impl Pool {
         self.threads
     }
 
-    /// The number of lanes. `is_waiting` says that lanes wait for the disk, too.
-    pub(crate) fn lanes(&self, is_waiting: bool) -> usize {
+    /// The number of lanes: one more than threads, if they wait for their inputs.
+    pub(crate) fn lanes(&self) -> usize {
         match self.workers {
-            Workers::Lanes if !is_waiting => self.threads,
-            Workers::Lanes | Workers::Threads => self.threads + 1,
+            Workers::Lanes => self.threads,
+            Workers::Threads => self.threads + 1,
         }
     }
 

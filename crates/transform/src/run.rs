@@ -131,9 +131,7 @@ impl Shared {
             }
         };
         thread::scope(|scope| {
-            // Many small outputs wait for the disk more than they compute.
-            let is_waiting = self.is_files() && !self.job.frozen.combine_outputs;
-            for _ in 0..self.pool.lanes(is_waiting) {
+            for _ in 0..self.pool.lanes() {
                 let (busy, idle, lane, idling) = (busy.clone(), &idle, &lane, &idling);
                 scope.spawn(move || {
                     lane(busy);
