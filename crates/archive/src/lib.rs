@@ -64,7 +64,7 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const MAX_SHOWN_PATH: usize = 200;
 
 /// Endings of the names of archives, in lower case.
-pub const ENDINGS: [&str; 3] = [".tar.gz", ".tgz", ".tar"];
+const ENDINGS: [&str; 3] = [".tar.gz", ".tgz", ".tar"];
 
 /// The ending of the name of an archive; `None` for other names.
 #[must_use]

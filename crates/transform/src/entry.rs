@@ -23,7 +23,7 @@ impl Shared {
     /// written. What is wrong with an object is in the marker.
     pub(crate) fn process(&self, entry: &Entry) -> Result<Marker> {
         let mut letters = Vec::new();
-        let objects = match self.is_files() {
+        let objects = match self.job.batches_objects() {
             true => self.files(entry, &mut letters)?,
             false => self.each_object(entry, &mut letters)?,
         };

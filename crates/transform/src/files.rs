@@ -1,8 +1,7 @@
 //! Entries whose objects are a record each: they are read, run and published together.
 
-use std::time::Instant;
-
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -14,7 +13,7 @@ use crate::progress::Progress;
 use crate::shared::{Shared, UnderWay, failure};
 use crate::source::read_whole;
 use crate::state::ObjectOutcome;
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::error::Result;
 
 /// Outputs that are published together: each holds a file descriptor until then.
 const PUBLISHED_TOGETHER: usize = 64;
@@ -57,6 +56,15 @@ impl Shared {
         for (objects, UnderWay { batch, output }) in under_way {
             let output = self.pool.wait(&output, &self.progress.waiting)?;
             self.check_stop()?;
+            let bytes = objects.iter().map(|object| object.size).sum();
+            self.progress.bytes.fetch_add(bytes, Relaxed);
+            let output = match output {
+                Ok(output) => output,
+                Err(error) => {
+                    outcomes.extend(objects.into_iter().map(|object| failure(object, &error)));
+                    continue;
+                }
+            };
             if let Some(out) = &mut combined {
                 outcomes.extend(self.combine(&objects, &batch, &output, letters, out));
                 continue;
@@ -67,7 +75,6 @@ impl Shared {
                     Ok(Written::Ended(outcome)) => outcomes.push(outcome),
                     Err(error) => outcomes.push(failure(object, &error)),
                 }
-                self.progress.bytes.fetch_add(object.size, Relaxed);
                 if complete.len() >= PUBLISHED_TOGETHER {
                     self.publish_files(&mut complete, &mut outcomes);
                 }
@@ -123,27 +130,21 @@ impl Shared {
         &'s self,
         objects: &[&'s PlannedObject],
         batch: &Batch,
-        output: &Result<BatchOutput>,
+        output: &BatchOutput,
         letters: &mut Vec<u8>,
         out: &mut ObjectWriter<'s>,
     ) -> Vec<ObjectOutcome> {
         let start = Instant::now();
         let mut outcome_of = |(index, object): (usize, &&'s PlannedObject)| {
             out.combine(object);
-            self.progress.bytes.fetch_add(object.size, Relaxed);
-            let written = match output {
-                Ok(output) => out.write_one(batch, index, output, letters),
-                Err(error) => Err(Error::new(error.code(), error.message().to_owned())),
-            };
-            if let Err(error) = written {
+            if let Err(error) = out.write_one(batch, index, output, letters) {
                 return failure(object, &error);
             }
-            let is_bad = output.as_ref().is_ok_and(|output| output.error_of(index).is_some());
             ObjectOutcome {
                 key: object.key.clone(),
                 tag: object.tag.clone(),
                 records: 1,
-                bad: u64::from(is_bad),
+                bad: u64::from(output.error_of(index).is_some()),
                 ..ObjectOutcome::default()
             }
         };
@@ -169,14 +170,10 @@ impl Shared {
         object: &'s PlannedObject,
         batch: &Batch,
         index: usize,
-        output: &Result<BatchOutput>,
+        output: &BatchOutput,
         letters: &mut Vec<u8>,
         started: Instant,
     ) -> Result<Written<'s>> {
-        let output = match output {
-            Ok(output) => output,
-            Err(error) => return Err(Error::new(error.code(), error.message().to_owned())),
-        };
         let start = Instant::now();
         let mut out = ObjectWriter::new(self, object)?;
         out.started = started;

@@ -110,6 +110,12 @@ impl Job {
         self.input == InputFormat::Split(Split::None)
     }
 
+    /// Whether each object is one record, and records of several objects share a batch.
+    #[must_use]
+    pub fn batches_objects(&self) -> bool {
+        self.is_documents() && self.frozen.sdk_exact.is_none()
+    }
+
     /// The output of a bad record that becomes null.
     ///
     /// # Errors

@@ -151,12 +151,11 @@ impl<'s> ObjectWriter<'s> {
         output: &BatchOutput,
         letters: &mut Vec<u8>,
     ) -> Result<()> {
-        self.count(1);
         let Some(error) = output.error_of(index) else {
-            return match output.output(index) {
-                Some(output) => self.put(output),
-                None => Err(Error::internal("a record has neither an output nor an error")),
-            };
+            let missing = || Error::internal("a record has neither an output nor an error");
+            self.put(output.output(index).ok_or_else(missing)?)?;
+            self.count(1);
+            return Ok(());
         };
         let Some(place) = batch.place(index) else {
             return Ok(());
@@ -167,6 +166,7 @@ impl<'s> ObjectWriter<'s> {
             let message = dead_letters::described(place, error.message());
             return Err(Error::new(Code::InvalidArgument, format!("{message}{shown}")));
         }
+        self.count(1);
         self.outcome.bad += 1;
         self.counted.add(0, 1);
         let reason = dead_letters::described(place, error.message());

@@ -15,10 +15,10 @@ type Work = Box<dyn FnOnce() + Send>;
 /// Who runs what is submitted to a [`Pool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workers {
-    /// The lanes themselves, while they wait. For inputs that are here: no other threads compete for the
-    /// cores, and a batch is mostly run on the core that has read it.
+    /// The lanes themselves, while they wait. For inputs and outputs that are here: no other threads
+    /// compete for the cores, and a batch is mostly run on the core that has read it.
     Lanes,
-    /// Threads of the pool. For inputs that are read from far away: lanes wait for them.
+    /// Threads of the pool. For inputs or outputs that are far away: lanes wait for the network.
     Threads,
 }
 
@@ -58,7 +58,7 @@ impl Pool {
         self.threads
     }
 
-    /// The number of lanes: one more than threads, if they wait for their inputs.
+    /// The number of lanes: one more than threads, if they wait for the network.
     pub(crate) fn lanes(&self) -> usize {
         match self.workers {
             Workers::Lanes => self.threads,

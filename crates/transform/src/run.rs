@@ -68,7 +68,8 @@ impl Run {
     /// records.
     pub fn run(self, feed: EntryFeed, each: &(dyn Fn(&Marker) + Sync)) -> Result<RunOutcome> {
         let runner = BatchRunner::new(Arc::clone(&self.job), Arc::clone(&self.model));
-        let workers = if self.input.is_local() { Workers::Lanes } else { Workers::Threads };
+        let is_here = self.input.is_local() && self.output.is_local();
+        let workers = if is_here { Workers::Lanes } else { Workers::Threads };
         let pool = Pool::new(self.job.concurrency, workers)?;
         let shared = Shared {
             state: State::new(self.output.clone()),

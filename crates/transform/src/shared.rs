@@ -42,11 +42,6 @@ pub(crate) struct UnderWay {
 }
 
 impl Shared {
-    /// Whether objects are records, which are batched over objects.
-    pub(crate) fn is_files(&self) -> bool {
-        self.job.is_documents() && self.job.frozen.sdk_exact.is_none()
-    }
-
     pub(crate) fn out_key(&self, key: &str) -> String {
         format!("{key}{}", self.job.frozen.output_suffix)
     }

@@ -72,12 +72,12 @@ impl State {
         State { output }
     }
 
-    /// The job in the state, if there is one.
+    /// Whether there is a job in the state, which may be damaged.
     ///
     /// # Errors
-    /// If it cannot be read.
-    pub fn job(&self) -> Result<Option<FrozenJob>> {
-        Ok(self.job_file()?.map(|file| file.job))
+    /// If the place does not tell.
+    pub fn has_begun(&self) -> Result<bool> {
+        Ok(self.output.head(JOB)?.is_some())
     }
 
     fn job_file(&self) -> Result<Option<JobFile>> {

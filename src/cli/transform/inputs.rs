@@ -7,6 +7,7 @@ use super::arguments::Arguments;
 use tensorserve_records::manifest;
 use tensorserve_store::objects::{ObjectInfo, Place, PlaceOptions, find, find_prefix};
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_transform::state::DIRECTORY;
 
 /// The most bytes of a list of files.
 const MAX_LIST: u64 = 1 << 30;
@@ -126,7 +127,7 @@ impl Inputs {
         }
         // The states of jobs, also of others below the input.
         self.objects.retain(|object| {
-            !object.key.starts_with("_transform/") && !object.key.contains("/_transform/")
+            !object.key.starts_with(DIRECTORY) && !object.key.contains(&format!("/{DIRECTORY}"))
         });
         if self.objects.is_empty() {
             return Err(Error::not_found(format!("{}: there are no input objects", self.named)));

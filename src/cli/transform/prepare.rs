@@ -70,6 +70,9 @@ struct Setting {
     platforms: Platforms,
     places: PlaceOptions,
     model: Option<ServedModel>,
+    /// For `--entries-from-stdin`, the job and the plan of the process that has made it. Others read them
+    /// when they have the lease.
+    planned: Option<(FrozenJob, Plan)>,
     /// No other run has worked on the plan, nor does one now.
     is_first: bool,
 }
@@ -155,11 +158,11 @@ impl Setting {
             true => state.load()?,
             false => None,
         };
-        let mut inputs = match planned {
-            Some((job, plan)) => planned_inputs(&job, &plan, &places)?,
+        let mut inputs = match &planned {
+            Some((job, plan)) => planned_inputs(job, plan, &places)?,
             None => Inputs::find(&arguments, is_prefix, &places)?,
         };
-        inputs.without_outputs(&output, &arguments, state.job()?.is_some())?;
+        inputs.without_outputs(&output, &arguments, state.has_begun()?)?;
         let mut options = JobOptions::new(&arguments, &inputs)?;
         let files = ModelFiles::find(&arguments.model, &config)?;
         options.job.frozen.model.clone_from(&files.fingerprint);
@@ -178,6 +181,7 @@ impl Setting {
             platforms,
             places,
             model: None,
+            planned,
             is_first: false,
         })
     }
@@ -205,7 +209,11 @@ impl Setting {
 
     /// The plan of an earlier run, or a new one; and what of it is done.
     fn plan(&mut self) -> Result<(Plan, BTreeSet<usize>)> {
-        if let Some((frozen, plan)) = self.state.load()? {
+        let planned = match self.planned.take() {
+            Some(planned) => Some(planned),
+            None => self.state.load()?,
+        };
+        if let Some((frozen, plan)) = planned {
             self.adopt(&frozen)?;
             let done = self.state.done()?.into_iter().collect();
             self.check_inputs(&plan, &done)?;
@@ -215,9 +223,8 @@ impl Setting {
             self.sweep()?;
         }
         let job = &self.options.job;
-        let is_files = job.is_documents() && job.frozen.sdk_exact.is_none();
         let options = PlanOptions {
-            objects_per_batch: is_files.then_some(job.frozen.batch_rows),
+            objects_per_batch: job.batches_objects().then_some(job.frozen.batch_rows),
             max_entry_bytes: u64::try_from(job.frozen.max_payload_bytes).unwrap_or(u64::MAX),
             range_bytes: self.options.range_bytes,
         };

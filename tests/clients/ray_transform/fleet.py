@@ -104,18 +104,6 @@ class Fleet:
                 found[key] = found.get(key, 0) + 1
         return found
 
-    def outputs(self, prefix):
-        """The outputs of a job: their contents by their keys."""
-        found = {}
-        pages = self.store.client.get_paginator("list_objects_v2")
-        for page in pages.paginate(Bucket="bucket", Prefix=prefix):
-            for item in page.get("Contents", []):
-                key = item["Key"].removeprefix(prefix)
-                if not key.startswith("_transform/"):
-                    answer = self.store.client.get_object(Bucket="bucket", Key=item["Key"])
-                    found[key] = answer["Body"].read()
-        return found
-
     def done(self, prefix):
         """The numbers of the entries that are done."""
         listed = self.store.client.list_objects_v2(

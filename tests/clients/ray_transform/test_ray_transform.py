@@ -54,7 +54,7 @@ class RayTransform(unittest.TestCase):
         assert [process.wait(timeout=120) for process in alone] == [0, 0]
 
     def assert_equal_to(self, alone, output):
-        expected, found = self.fleet.outputs(alone), self.fleet.outputs(output)
+        expected, found = self.fleet.store.outputs(alone), self.fleet.store.outputs(output)
         self.assertEqual(sorted(found), sorted(expected))
         for key, content in expected.items():
             self.assertTrue(found[key] == content, f"{key} differs")
@@ -179,7 +179,7 @@ class RayTransform(unittest.TestCase):
         command = [*arguments("bad/", "bad-out/"), "--progress=json"]
         status, printed, said = self.fleet.run(command)
         self.assertEqual(status, 1, said)
-        self.assertEqual(sorted(self.fleet.outputs("bad-out/")), ["good.csv.out"])
+        self.assertEqual(sorted(self.fleet.store.outputs("bad-out/")), ["good.csv.out"])
         last = json.loads(printed.splitlines()[-1])
         self.assertEqual((last["objects"], last["failed_objects"]), (1, 3))
         # Of the second range: lines are counted from its start, bytes from that of the object.

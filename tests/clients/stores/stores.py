@@ -114,6 +114,18 @@ class S3(Emulator):
     def put(self, key, content):
         self.client.put_object(Bucket="bucket", Key=key, Body=content)
 
+    def outputs(self, prefix):
+        """The outputs of a transform below a prefix: their contents by their keys, without its state."""
+        found = {}
+        pages = self.client.get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket="bucket", Prefix=prefix):
+            for item in page.get("Contents", []):
+                key = item["Key"].removeprefix(prefix)
+                if not key.startswith("_transform/"):
+                    answer = self.client.get_object(Bucket="bucket", Key=item["Key"])
+                    found[key] = answer["Body"].read()
+        return found
+
 
 class Gcs(S3):
     location = "gs://bucket/models"

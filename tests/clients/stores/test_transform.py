@@ -52,15 +52,7 @@ class Transform(unittest.TestCase):
         return process.returncode, said
 
     def assert_outputs(self, output):
-        prefix = f"{output}/"
-        pages = self.store.client.get_paginator("list_objects_v2")
-        found = {}
-        for page in pages.paginate(Bucket="bucket", Prefix=prefix):
-            for item in page.get("Contents", []):
-                key = item["Key"].removeprefix(prefix)
-                if not key.startswith("_transform/"):
-                    answer = self.store.client.get_object(Bucket="bucket", Key=item["Key"])
-                    found[key] = answer["Body"].read()
+        found = self.store.outputs(f"{output}/")
         self.assertEqual(sorted(found), sorted(self.expected))
         for key, content in self.expected.items():
             self.assertTrue(found[key] == content, f"{key} differs")

@@ -200,12 +200,9 @@ impl NumberWriter<'_> {
         depth: usize,
         write: impl Fn([u8; N], &mut Vec<u8>) + Copy,
     ) -> Result<()> {
-        let [size, inner @ ..] = dims else {
+        let (true, [size, inner @ ..]) = (self.is_by_rows, dims) else {
             return self.nested(dims, depth, write);
         };
-        if !self.is_by_rows {
-            return self.nested(dims, depth, write);
-        }
         for _ in 0..*size {
             self.nested(inner, depth, write)?;
             budget::grow(self.out, 1)?;

@@ -29,7 +29,8 @@ pub(crate) struct DecodedTensors {
     pub(crate) format: TfsFormat,
 }
 
-/// Decodes a body, for the signature `default` if it names none; with `exact`, only values of the types that the reference reads from JSON.
+/// Decodes a body, for the signature `default` if it names none; with `exact`, only values of the types
+/// that the reference reads from JSON.
 pub(super) fn decode(
     body: &[u8],
     handle: &ModelHandle,
