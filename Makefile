@@ -18,8 +18,9 @@
 #
 # CLIENTS selects the clients that are tested. `core`, the default, takes those that pip installs, in
 # virtual environments below target/, and changes nothing on the system. `all` adds the Python wheel,
-# which it builds, the generated clients and the dashboard in a browser; as root it installs the Debian packages these need (languages,
-# Chromium), after printing their names. CI tests all.
+# which it builds, MLflow, stores, Ray, Spark, the files of deploy/, the generated clients and the
+# dashboard in a browser; as root it installs the Debian packages these need (languages, Chromium, Java),
+# after printing their names. CI tests all.
 
 DEVICE ?= cpu
 ARGS ?=
@@ -57,8 +58,9 @@ UNSTRIPPED = CARGO_PROFILE_RELEASE_STRIP=none
 # The time at which make was called: the server prints the time from here until it is ready.
 CALLED_AT := $(shell date +%s%N)
 
-.PHONY: run test rust-test tensorflow-alone client-test client-binary run-clients other-checks bench bench-transform fuzz soak check lib build build-local wheel \
-	tensorflow-versions lint lint-rust lint-python lint-javascript format doc deny audit dockerfiles clean help
+.PHONY: run test rust-test tensorflow-alone client-test client-binary run-clients other-checks bench \
+	bench-transform fuzz soak check lib build build-local wheel tensorflow-versions lint lint-rust lint-python \
+	lint-javascript format doc deny audit dockerfiles clean help
 
 # Downloads the libraries while the binary is compiled.
 run:
@@ -81,14 +83,17 @@ client-test: client-binary
 	@$(MAKE) --no-print-directory run-clients
 
 # The build that the other tests use, so that nothing is compiled twice. A link of its own, because builds
-# with other features replace the file.
+# with other features replace the file. So does that of the wheel, which must not run beside tests of
+# that file.
 client-binary: lib
 	$(CARGO) test --locked --no-run --test it
 	@mkdir -p $(dir $(CLIENT_BINARY))
 	@ln -f $(TARGET)/debug/tensorserve $(CLIENT_BINARY)
+	@[ $(CLIENTS) != all ] || $(MAKE) --no-print-directory wheel WHEEL_PROFILE=dev
 
 run-clients:
-	CLIENTS=$(CLIENTS) PYTHON=$(PYTHON) tests/clients/run.sh "$(abspath $(CLIENT_BINARY))"
+	CLIENTS=$(CLIENTS) PYTHON=$(PYTHON) CLIENT_WHEELS="$(abspath $(TARGET))/wheels/dev" \
+		tests/clients/run.sh "$(abspath $(CLIENT_BINARY))"
 
 bench: lib
 	$(UNSTRIPPED) $(CARGO) bench --locked --bench serve -- $(ARGS)

@@ -5,7 +5,7 @@
 #   core  the default: the clients that pip installs from PyPI; nothing is installed on the system
 #   all   also the generated clients, the dashboard in a browser, models in stores, and Spark. These
 #         need Debian packages, which packages.sh installs if this runs as root. And MLflow, Ray, the
-#         files of deploy/, and the Python wheel, which is built here with the profile of the tests
+#         files of deploy/, and the Python wheel, with the profile of the tests
 #
 # Each folder has its own virtual environment below target/, with the packages of its
 # requirements.txt. They are created once, all in parallel.
@@ -67,13 +67,18 @@ for process in $running; do
     wait "$process"
 done
 
-# The wheel is not in the requirements, because each run tests a new one.
+# The wheel is not in the requirements, because each run tests a new one. `make client-test` has built it.
+# Its variable does not begin with TENSORSERVE_: a server refuses those it does not know.
 install_wheel() {
-    make --no-print-directory -C "$root" wheel WHEEL_PROFILE=dev
-    TENSORSERVE_WHEEL=$(echo "${CARGO_TARGET_DIR:-$root/target}"/wheels/dev/*.whl)
-    export TENSORSERVE_WHEEL
+    wheels=${CLIENT_WHEELS:-}
+    if [ -z "$wheels" ]; then
+        make --no-print-directory -C "$root" wheel WHEEL_PROFILE=dev
+        wheels=${CARGO_TARGET_DIR:-$root/target}/wheels/dev
+    fi
+    CLIENT_WHEEL=$(echo "$wheels"/*.whl)
+    export CLIENT_WHEEL
     "$home/wheel/venv/bin/pip" --quiet --disable-pip-version-check install --no-index --no-deps \
-        --force-reinstall "$TENSORSERVE_WHEEL"
+        --force-reinstall "$CLIENT_WHEEL"
 }
 
 export TENSORSERVE_BINARY="$binary" CLIENTS_HOME="$home" TF_CPP_MIN_LOG_LEVEL=3 PYTHONWARNINGS=ignore

@@ -46,6 +46,8 @@ class Spark(unittest.TestCase):
         for key, value in {
             "spark.driver.memory": "512m",
             "spark.local.dir": cls.folder.name,
+            # Workers import pandas first, which takes longer than the default on a busy machine.
+            "spark.python.authenticate.socketTimeout": "120s",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "300",
             "spark.sql.warehouse.dir": str(cls.place / "warehouse"),
             "spark.ui.enabled": "false",
