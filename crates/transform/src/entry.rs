@@ -104,6 +104,7 @@ impl Shared {
             let (payloads, _) = sdk::transform(&self.job, exact, model, &content, &mut file)?;
             file.flush().map_err(|e| write_failed(&e))?;
             drop(file);
+            self.progress.ran.fetch_add(payloads, Relaxed);
             out.count(payloads);
             return out.publish(key);
         }

@@ -28,8 +28,11 @@ pub struct Progress {
     pub failed: AtomicU64,
     /// Bytes of objects that are done or have failed, and of batches that are done.
     pub bytes: AtomicU64,
-    /// Records that have been run.
+    /// Records with their outputs written, or with what was wrong noted.
     pub records: AtomicU64,
+    /// Records that have been run, each time that they were. The throughput over time is theirs: the
+    /// outputs of several batches are written at once.
+    pub ran: AtomicU64,
     /// Records that have no output.
     pub bad: AtomicU64,
     /// Bytes of outputs.
@@ -82,10 +85,8 @@ pub struct FailureNote {
 pub struct Point {
     /// Seconds since the start.
     pub seconds: f64,
-    /// Records by then.
-    pub records: u64,
-    /// Bytes by then.
-    pub bytes: u64,
+    /// Records that have been run by then.
+    pub ran: u64,
 }
 
 /// All counters at one time.
@@ -129,6 +130,7 @@ impl Progress {
             failed: zero(),
             bytes: zero(),
             records: zero(),
+            ran: zero(),
             bad: zero(),
             out_bytes: zero(),
             reading: zero(),
@@ -169,14 +171,15 @@ impl Progress {
 
     /// Keeps the current throughput. Called at a steady rate.
     pub fn keep_point(&self) {
-        let now = self.snapshot();
+        let point =
+            Point { seconds: self.started.elapsed().as_secs_f64(), ran: self.ran.load(Relaxed) };
         let mut notes = self.notes();
         if notes.skipped < notes.stride {
             notes.skipped += 1;
             return;
         }
         notes.skipped = 0;
-        notes.points.push(Point { seconds: now.seconds, records: now.records, bytes: now.bytes });
+        notes.points.push(point);
         if notes.points.len() >= POINTS {
             let mut index = 0;
             notes.points.retain(|_| {

@@ -30,7 +30,7 @@ margin:2rem auto;padding:0 1rem}h1{font-size:1.4rem;margin:0}h2{font-size:1.05re
 p{color:var(--soft);margin:.2rem 0}table{border-collapse:collapse;width:100%}\
 td,th{padding:.3rem .6rem .3rem 0;border-bottom:1px solid var(--line);text-align:left;\
 vertical-align:top;overflow-wrap:anywhere}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;\
-white-space:nowrap}.big{display:flex;gap:2rem;flex-wrap:wrap;margin:1.2rem 0}.big b{display:block;\
+white-space:nowrap}.big{display:grid;grid-template-columns:repeat(4,auto);gap:1rem;margin:1.2rem 0}.big b{display:block;\
 font-size:1.6rem}.bar{background:var(--line);height:.8rem;border-radius:2px}.bar i{display:block;\
 height:100%;background:var(--blue);border-radius:2px}svg{width:100%;height:auto}\
 svg path{fill:none;stroke:var(--blue);stroke-width:2}svg line{stroke:var(--line)}\
@@ -126,7 +126,7 @@ const RATES: usize = 60;
 fn rates(points: &[Point]) -> Vec<(f64, f64)> {
     let of_pair = |pair: &[Point]| match pair {
         [before, after] if after.seconds > before.seconds => {
-            let records = after.records.saturating_sub(before.records) as f64;
+            let records = after.ran.saturating_sub(before.ran) as f64;
             Some((after.seconds, records / (after.seconds - before.seconds)))
         }
         _ => None,
@@ -265,7 +265,7 @@ mod tests {
         let progress = Progress::new(2, 100);
         progress.failed_with("<script>", "line 1: \"&\"");
         for _ in 0..3 {
-            progress.records.fetch_add(10, std::sync::atomic::Ordering::Relaxed);
+            progress.ran.fetch_add(10, std::sync::atomic::Ordering::Relaxed);
             std::thread::sleep(std::time::Duration::from_millis(2));
             progress.keep_point();
         }

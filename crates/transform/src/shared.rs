@@ -64,8 +64,13 @@ impl Shared {
 
     pub(crate) fn submit(&self, batch: Batch) -> UnderWay {
         let (batch, runner) = (Arc::new(batch), Arc::clone(&self.runner));
-        let shared = Arc::clone(&batch);
-        UnderWay { batch, output: self.pool.submit(move || runner.run(&shared)) }
+        let (shared, progress) = (Arc::clone(&batch), Arc::clone(&self.progress));
+        let run = move || {
+            let output = runner.run(&shared);
+            progress.ran.fetch_add(u64::try_from(shared.len()).unwrap_or(0), Relaxed);
+            output
+        };
+        UnderWay { batch, output: self.pool.submit(run) }
     }
 
     pub(crate) fn retried<T>(
