@@ -11,6 +11,7 @@ use tensorserve_platform::Platforms;
 use tensorserve_protocol::Protocol;
 use tensorserve_protocols::console::{Console, ConsoleConfig};
 use tensorserve_protocols::mlflow::Mlflow;
+use tensorserve_protocols::open_inference::OpenInference;
 use tensorserve_protocols::sagemaker::Sagemaker;
 use tensorserve_protocols::simple::{SimpleConfig, SimpleTensorFlowServing};
 use tensorserve_protocols::tfs::TensorFlowServing;
@@ -30,6 +31,7 @@ pub fn built_in(config: &Config) -> Vec<Arc<dyn Protocol>> {
     }
     all.push(Arc::new(SimpleTensorFlowServing::new(simple)));
     all.push(Arc::new(TensorFlowServing::new(protocols.tfs.clone(), config.max_tensor_bytes())));
+    all.push(Arc::new(OpenInference::new(config.http.admin.allowed)));
     all.push(Arc::new(Sagemaker::new(protocols.sagemaker.clone())));
     if serves_mlflow(config) {
         // Before the server's own `/health`.
@@ -170,7 +172,10 @@ mod tests {
         ("POST", "/V1/Models/m:predict", "/v1/models/{model}:predict"),
         ("PUT", "/v1/models/m", "GET, HEAD"),
         ("GET", "/v1", "none"),
-        ("GET", "/v2/models", "none"),
+        ("GET", "/v2/models", "/v2/models"),
+        ("GET", "/v2/models/m/versions/1/ready", "/v2/models/{model}/versions/{version}/ready"),
+        ("GET", "/v2/models/m/infer", "POST"),
+        ("GET", "/v2/nothing", "none"),
     ];
 
     #[test]

@@ -5,7 +5,8 @@ use std::io::{Error, Result};
 use std::path::PathBuf;
 use std::{env, fs};
 
-const FILES: [&str; 7] = [
+/// The files of TensorFlow and TensorFlow Serving.
+const TENSORFLOW: [&str; 7] = [
     "tensorflow/saved_model.proto",
     "tensorflow/config.proto",
     "tensorflow/step_stats.proto",
@@ -15,15 +16,22 @@ const FILES: [&str; 7] = [
     "tensorflow_serving/server_files.proto",
 ];
 
+const OPEN_INFERENCE: [&str; 1] = ["open_inference/grpc_service.proto"];
+
 fn main() -> Result<()> {
     println!("cargo:rerun-if-changed=proto");
+    compile(&TENSORFLOW, "descriptors.bin")?;
+    compile(&OPEN_INFERENCE, "open_inference.bin")
+}
+
+/// Generates the types of `files`, and writes their descriptors to the file `descriptors`.
+fn compile(files: &[&str], descriptors: &str) -> Result<()> {
     let mut compiler = protox::Compiler::new(["proto"]).map_err(compile_error)?;
     compiler.include_imports(true).include_source_info(false);
-    compiler.open_files(FILES).map_err(compile_error)?;
+    compiler.open_files(files).map_err(compile_error)?;
     let folder = env::var_os("OUT_DIR").ok_or_else(|| Error::other("OUT_DIR is not set"))?;
     // For reading configuration files in the text format, and for gRPC reflection.
-    let descriptors = compiler.encode_file_descriptor_set();
-    fs::write(PathBuf::from(folder).join("descriptors.bin"), descriptors)?;
+    fs::write(PathBuf::from(folder).join(descriptors), compiler.encode_file_descriptor_set())?;
     let mut prost = prost_build::Config::new();
     prost.btree_map(["."]).bytes(["."]);
     let tonic = tonic_prost_build::configure().build_client(false).build_transport(false);

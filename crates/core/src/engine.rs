@@ -30,7 +30,7 @@ pub use self::inference::{
 };
 pub use self::operate::ServerFacts;
 pub use crate::entry::{EntryPoint, Method};
-pub use crate::metrics::{HistoryPoint, InFlight, Rates, Tally};
+pub use crate::metrics::{HistoryPoint, InFlight, Rates, Statistics, Tally, Total};
 pub use crate::repository::{
     ChangeRequest, CustomOps, ExternalOp, Gpus, InputStyle, LifecycleEvent, LoadedModel,
     ModelHandle, ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, StoreReport,

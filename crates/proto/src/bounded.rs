@@ -15,6 +15,7 @@ use tonic_prost::{ProstCodec, ProstEncoder};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::Error;
 
+use super::inference;
 use super::serving::{
     ClassificationRequest, GetModelMetadataRequest, GetModelStatusRequest, MultiInferenceRequest,
     PredictRequest, RegressionRequest, ReloadConfigRequest,
@@ -89,6 +90,22 @@ const POLICY: &[FieldCost] = &[message(102, 0, &[numbers(1, 8)])];
 const MODEL: &[FieldCost] = &[message(7, 0, POLICY), message(8, 64, &[])];
 const MODELS: &[FieldCost] = &[message(1, 0, &[message(1, 320, MODEL)])];
 
+const PARAMETERS: &[FieldCost] = &[];
+const CONTENTS: &[FieldCost] = &[
+    numbers(1, 1),
+    numbers(2, 4),
+    numbers(3, 8),
+    numbers(4, 4),
+    numbers(5, 8),
+    numbers(6, 4),
+    numbers(7, 8),
+    text(8, 32),
+];
+const INFER_INPUT: &[FieldCost] =
+    &[numbers(3, 8), message(4, 128, PARAMETERS), message(5, 0, CONTENTS)];
+const INFER_OUTPUT: &[FieldCost] = &[message(2, 128, PARAMETERS)];
+const CHANGE: &[FieldCost] = &[message(3, 128, &[])];
+
 macro_rules! requests {
     ($($type:ty: $fields:expr;)*) => {
         $(impl BoundedRequest for $type { const FIELDS: RepeatedFields = RepeatedFields($fields); })*
@@ -103,6 +120,22 @@ requests! {
     GetModelMetadataRequest: &[text(2, 24)];
     GetModelStatusRequest: &[];
     ReloadConfigRequest: &[message(1, 0, MODELS), text(2, 24)];
+    inference::ServerLiveRequest: &[];
+    inference::ServerReadyRequest: &[];
+    inference::ModelReadyRequest: &[];
+    inference::ServerMetadataRequest: &[];
+    inference::ModelMetadataRequest: &[];
+    inference::ModelInferRequest: &[
+        message(4, 128, PARAMETERS),
+        message(5, 640, INFER_INPUT),
+        message(6, 192, INFER_OUTPUT),
+        text(7, 32),
+    ];
+    inference::ModelConfigRequest: &[];
+    inference::ModelStatisticsRequest: &[];
+    inference::RepositoryIndexRequest: &[];
+    inference::RepositoryModelLoadRequest: CHANGE;
+    inference::RepositoryModelUnloadRequest: CHANGE;
 }
 
 /// Why a message was not decoded.
@@ -304,6 +337,7 @@ impl<U: BoundedRequest> Decoder for BoundedDecoder<U> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inference::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
     use crate::serving::{InferenceTask, ModelConfig};
     use crate::tensorflow::features::Entry;
     use crate::tensorflow::tensor_shape_proto::Dim;
@@ -395,6 +429,12 @@ mod tests {
         assert!(size_of::<Example>() <= 32);
         assert!(size_of::<InferenceTask>() <= 128);
         assert!(size_of::<ModelConfig>() <= 320);
+        // A vector that grows has up to twice the capacity that it needs.
+        assert!(2 * size_of::<InferInputTensor>() <= 640);
+        assert!(2 * size_of::<InferRequestedOutputTensor>() <= 192);
+        assert!(2 * (size_of::<String>() + size_of::<inference::InferParameter>()) <= 128);
+        let change = size_of::<String>() + size_of::<inference::ModelRepositoryParameter>();
+        assert!(2 * change <= 128);
         assert!(size_of::<TensorProto>() + size_of::<String>() <= 1024 / 2);
         assert!(Int64List::default().value.is_empty());
     }

@@ -1,4 +1,4 @@
-//! Protobuf types of TensorFlow and TensorFlow Serving, generated at build time, with a decoder that
+//! Protobuf types of TensorFlow, TensorFlow Serving and the Open Inference Protocol, generated at build time, with a decoder that
 //! bounds memory ([`bounded`]) and conversions between `TensorProto` and tensors.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -17,11 +17,21 @@ pub mod tensorflow {
     }
 }
 
+/// Package `inference`: the Open Inference Protocol.
+#[allow(missing_docs, unreachable_pub, clippy::all)]
+pub mod inference {
+    include!(concat!(env!("OUT_DIR"), "/inference.rs"));
+}
+
 pub mod bounded;
 mod tensors;
 
 pub use self::tensorflow::serving;
 pub use self::tensors::*;
 
-/// The descriptors of all files in `proto/`, as an encoded `FileDescriptorSet`.
+/// The descriptors of TensorFlow's and TensorFlow Serving's files, as an encoded `FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// Those of the Open Inference Protocol's.
+pub const OPEN_INFERENCE_DESCRIPTORS: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/open_inference.bin"));

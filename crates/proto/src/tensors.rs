@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use tensorserve_tensor::budget::{self, reserved_vec};
+use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
-    ALIGNMENT, AlignedVec, Buffer, DType, Data, Element, Shape, Strings, StringsBuilder, Tensor,
-    aligned_vec,
+    AlignedVec, Buffer, DType, Data, Element, Shape, Strings, StringsBuilder, Tensor, aligned_vec,
 };
 
 use crate::tensorflow::tensor_shape_proto::Dim;
@@ -43,8 +42,7 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
         return strings_from_proto(proto, shape, count);
     }
     if !proto.tensor_content.is_empty() {
-        let read = if dtype == DType::Bool { bool_content } else { aligned_content };
-        return Tensor::numeric(dtype, shape, read(&proto.tensor_content)?);
+        return Tensor::from_bytes(dtype, shape, proto.tensor_content.clone());
     }
     let given = given_values(proto, dtype);
     let size = dtype.size().unwrap_or(1);
@@ -58,7 +56,6 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
     Tensor::numeric(dtype, shape, Buffer::new(Arc::new(bytes)))
 }
 
-/// The elements of the `*_val` field of `dtype`.
 /// The number of values in the field for a dtype, which is not string.
 fn given_values(proto: &TensorProto, dtype: DType) -> usize {
     match dtype {
@@ -101,26 +98,6 @@ fn typed_values(proto: &TensorProto, dtype: DType, count: usize) -> Result<Align
         }
         DType::String => return Err(Error::internal("string tensors have no typed values")),
     })
-}
-
-/// The bytes of `tensor_content`; they are copied unless they happen to be aligned.
-fn aligned_content(content: &Bytes) -> Result<Buffer> {
-    if content.as_ptr().addr().is_multiple_of(ALIGNMENT) {
-        return Ok(Buffer::new(Arc::new(content.clone())));
-    }
-    let mut bytes = reserved_vec::<u8>(content.len())?;
-    bytes.extend_from_slice(content);
-    Ok(Buffer::new(Arc::new(bytes)))
-}
-
-/// The values of a bool tensor's `tensor_content`. The runtimes expect 0 or 1: any other byte is 1.
-fn bool_content(content: &Bytes) -> Result<Buffer> {
-    if content.iter().all(|byte| *byte <= 1) {
-        return aligned_content(content);
-    }
-    let mut bytes = reserved_vec::<u8>(content.len())?;
-    content.iter().for_each(|byte| bytes.push(u8::from(*byte != 0)));
-    Ok(Buffer::new(Arc::new(bytes)))
 }
 
 /// How a `TensorProto` encodes its values.

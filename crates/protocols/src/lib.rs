@@ -8,6 +8,7 @@
 pub mod console;
 mod images;
 pub mod mlflow;
+pub mod open_inference;
 pub mod sagemaker;
 pub mod sample;
 pub mod simple;

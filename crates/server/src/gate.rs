@@ -126,6 +126,9 @@ impl Gate {
         // A form of another page can send other types without a preflight request.
         match text(headers, CONTENT_TYPE) {
             Some(kind) if kind.trim_start().to_ascii_lowercase().starts_with(JSON) => Ok(()),
+            // Clients of the Open Inference Protocol name no type. A browser names its page in `Origin`,
+            // which was compared.
+            None if !headers.contains_key(CONTENT_TYPE) && !headers.contains_key(ORIGIN) => Ok(()),
             None if !headers.contains_key(CONTENT_TYPE) && has_no_body(headers) => Ok(()),
             _ => Err(Error::invalid("the Content-Type must be application/json")),
         }

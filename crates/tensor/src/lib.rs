@@ -16,6 +16,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::error::{Error, Result};
 
 pub use self::dtype::DType;
@@ -101,6 +103,27 @@ impl Tensor {
     /// [`Error::invalid`] if the number of values does not match the shape.
     pub fn from_bools(shape: Shape, values: AlignedVec<u8>) -> Result<Self> {
         Tensor::numeric(DType::Bool, shape, Buffer::new(Arc::new(values)))
+    }
+
+    /// A tensor of the fixed-size elements in `content`, in native byte order. They are copied only
+    /// if they are not aligned to [`ALIGNMENT`], or are bools other than 0 and 1: the runtimes expect
+    /// these, and any other byte is 1.
+    ///
+    /// # Errors
+    /// [`Error::invalid`] if the size of the content does not match dtype and shape, or the dtype is
+    /// string; those of [`budget::reserve`] for a copy.
+    pub fn from_bytes(dtype: DType, shape: Shape, content: Bytes) -> Result<Self> {
+        let is_bool = dtype == DType::Bool && content.iter().any(|byte| *byte > 1);
+        let is_aligned = content.as_ptr().addr().is_multiple_of(ALIGNMENT);
+        if is_aligned && !is_bool {
+            return Tensor::numeric(dtype, shape, Buffer::new(Arc::new(content)));
+        }
+        let mut bytes = budget::reserved_vec::<u8>(content.len())?;
+        match is_bool {
+            true => content.iter().for_each(|byte| bytes.push(u8::from(*byte != 0))),
+            false => bytes.extend_from_slice(&content),
+        }
+        Tensor::numeric(dtype, shape, Buffer::new(Arc::new(bytes)))
     }
 
     /// A tensor of byte strings.

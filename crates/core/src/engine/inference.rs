@@ -51,13 +51,15 @@ pub struct InferRequest {
     pub runs: SmallVec<[SignatureRun; 1]>,
     /// Profile every operation. Such requests run outside the batch queue, one at a time.
     pub profile: bool,
+    /// How long after its arrival the client has no use for a response, if it says so.
+    pub timeout: Option<Duration>,
 }
 
 impl InferRequest {
     /// A request for one run.
     #[must_use]
     pub fn new(version: ModelHandle, run: SignatureRun) -> Self {
-        InferRequest { version, runs: SmallVec::from_buf([run]), profile: false }
+        InferRequest { version, runs: SmallVec::from_buf([run]), profile: false, timeout: None }
     }
 }
 
@@ -98,6 +100,16 @@ pub struct InferenceCall {
     pub start: Instant,
     /// The deadline for the response.
     pub deadline: Instant,
+}
+
+impl InferenceCall {
+    /// The same with an earlier deadline, if `timeout` after its start is earlier.
+    #[must_use]
+    pub fn within(self, timeout: Option<Duration>) -> Self {
+        let end = timeout.and_then(|timeout| self.start.checked_add(timeout));
+        let deadline = end.map_or(self.deadline, |end| end.min(self.deadline));
+        InferenceCall { deadline, ..self }
+    }
 }
 
 /// The outcome of an inference.
@@ -330,6 +342,7 @@ impl Engine {
         progress.named = named;
         let (request, context) = decoded?;
         progress.is_decoded = true;
+        let call = call.within(request.timeout);
         let sampled = SampledRequest::of(&request, call);
         let response = self.run(call, request, progress).await?;
         let logged = sampled.map(|sampled| sampled.with(&response));
@@ -359,7 +372,7 @@ impl Engine {
         request: InferRequest,
         progress: &mut InferenceProgress,
     ) -> Result<InferResponse> {
-        let InferRequest { version, runs, profile } = request;
+        let InferRequest { version, runs, profile, .. } = request;
         let mut response = InferResponse { version, runs: SmallVec::new(), profile: None };
         if call.entry.method == Method::MultiInference
             && let Some(first) = runs.first()

@@ -37,12 +37,14 @@ mod exporter;
 mod histogram;
 mod history;
 mod request_memory;
+mod statistics;
 mod stores;
 mod tally;
 mod version;
 
 pub use self::exporter::{MetricsExporter, ModelObserver};
 pub use self::history::{HistoryPoint, Rates, ServerLoad, TimeSpan};
+pub use self::statistics::{Statistics, Total};
 pub use self::stores::StoreReport;
 pub use self::tally::Tally;
 pub use self::version::{QueueMetrics, SignatureMetrics, VersionMetrics, WarmUpTiming};

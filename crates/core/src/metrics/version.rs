@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::MetricConstructor;
 use super::cell::Outcomes;
 use super::exporter::Observers;
 use super::histogram::Histogram;
+use super::statistics::{MoreCounts, Statistics, Total};
 use super::tally::{CounterReading, Tally};
 use super::{
     Cells, LoadLabels, Metrics, ROWS, RequestLabels, SECONDS, SignatureLabels, VersionLabels, nanos,
@@ -165,6 +166,7 @@ pub(super) struct SignatureCells {
     waited: Histogram,
     run: Histogram,
     rows: Histogram,
+    more: MoreCounts,
     /// The counters when the history was last written.
     written: Mutex<CounterReading>,
 }
@@ -181,6 +183,7 @@ impl SignatureCells {
             waited: inner.queue.get_or_create_owned(labels),
             run: inner.run.get_or_create_owned(labels),
             rows: inner.rows.get_or_create_owned(labels),
+            more: MoreCounts::default(),
             written: Mutex::default(),
         }
     }
@@ -202,6 +205,22 @@ impl SignatureCells {
         let tally = now.since(&written);
         *written = now;
         tally
+    }
+
+    fn statistics(&self) -> Statistics {
+        let total = |histogram: &Histogram| {
+            let (counts, nanoseconds) = histogram.counts();
+            Total { count: counts.sum(), nanoseconds }
+        };
+        let succeeded = self.ok.all().map(|metrics| total(&metrics.latency));
+        Statistics {
+            succeeded: succeeded.fold(Total::default(), Total::plus),
+            failed: self.more.total_failed(),
+            queued: total(&self.waited),
+            runs: total(&self.run),
+            rows: self.rows.counts().1,
+            last_success: self.more.last_success(),
+        }
     }
 
     fn read(&self) -> CounterReading {
@@ -286,13 +305,21 @@ impl SignatureMetrics {
     pub fn succeeded(&self, entry: EntryPoint, time: Duration, runtime: Option<Duration>) {
         self.observers.each(|observer| observer.succeeded(entry, time, runtime));
         self.cells.ok.record(entry, time, || self.request(entry, "OK"));
+        self.cells.more.succeeded();
     }
 
     /// Counts a request that failed after `time`.
     pub fn failed(&self, entry: EntryPoint, code: Code, time: Duration) {
         self.observers.each(|observer| observer.failed(entry, code));
         self.cells.failures.count(Some(code));
+        self.cells.more.failed(time);
         self.request(entry, code.name()).record(time);
+    }
+
+    /// The totals since the version was loaded.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.cells.statistics()
     }
 
     /// Counts the examples of a request for several inferences.

@@ -1,0 +1,516 @@
+//! The body of a request over REST: a JSON document, and behind it the raw bytes of the inputs that say
+//! their size instead of their data (the binary tensor data extension).
+
+use bytes::Bytes;
+
+use super::datatype;
+use super::raw;
+use super::request::{GivenRequest, Parameters, WantedOutput};
+use tensorserve_codec::base64::Alphabet;
+use tensorserve_codec::json::dump::dump;
+use tensorserve_codec::json::read::{ReadOptions, TensorReadError as Fault, TensorReader};
+use tensorserve_codec::json::scan::{Cursor, SyntaxError};
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{DType, Shape, Tensor};
+
+/// The header with the number of bytes of the document; all others are raw.
+pub(super) const HEADER_LENGTH: &str = "inference-header-content-length";
+
+/// The most bytes of a number or a shape in a document.
+const SMALL: usize = 4096;
+
+/// Reads the value of the header.
+///
+/// # Errors
+/// If it is not a number of bytes.
+pub(super) fn header_length(value: Option<&str>) -> Result<Option<usize>> {
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    let length = value.trim().parse().map_err(|_| {
+        Error::invalid(format!(
+            "the header Inference-Header-Content-Length must be a number of bytes, not {value:?}"
+        ))
+    })?;
+    Ok(Some(length))
+}
+
+/// Reads a body whose first `length` bytes are the document, and all without one.
+///
+/// # Errors
+/// That say which part is wrong.
+pub(super) fn read(body: Bytes, length: Option<usize>, max_bytes: usize) -> Result<GivenRequest> {
+    let length = length.unwrap_or(body.len());
+    if length > body.len() {
+        return Err(Error::invalid(format!(
+            "the header Inference-Header-Content-Length is {length}, but the body has only {} bytes",
+            body.len()
+        )));
+    }
+    let mut tail = body.clone();
+    let document = tail.split_to(length);
+    let reader = DocumentReader { document: &document, tail, max_bytes };
+    reader.request()
+}
+
+/// Reads a document, and takes the raw bytes behind it as its inputs need them.
+struct DocumentReader<'d> {
+    document: &'d [u8],
+    tail: Bytes,
+    max_bytes: usize,
+}
+
+/// The members of an input that are not its data.
+#[derive(Default)]
+struct InputHead {
+    name: Option<String>,
+    shape: Option<Shape>,
+    dtype: Option<DType>,
+    binary_size: Option<usize>,
+}
+
+impl DocumentReader<'_> {
+    fn request(mut self) -> Result<GivenRequest> {
+        let mut request = GivenRequest::default();
+        let mut has_inputs = false;
+        let mut cursor = Cursor::new(self.document);
+        let more = cursor.open_document().and_then(|()| match cursor.peek() {
+            b'{' => cursor.open_object().map(Some),
+            _ => Ok(None),
+        });
+        let Some(mut more) = more.map_err(syntax)? else {
+            return Err(Error::invalid("the request must be a JSON object"));
+        };
+        while more {
+            let name = cursor.name().map_err(syntax)?;
+            match &*name {
+                b"inputs" if has_inputs => return Err(twice("inputs")),
+                b"inputs" => {
+                    has_inputs = true;
+                    self.list(&mut cursor, "inputs", |reader, cursor| {
+                        request.inputs.push(reader.input(cursor)?);
+                        Ok(())
+                    })?;
+                }
+                _ if takes_null(&mut cursor)? => {}
+                b"id" => request.id = self.text(&mut cursor, "id")?,
+                b"parameters" => request.parameters = self.parameters(&mut cursor)?,
+                b"outputs" if !request.outputs.is_empty() => return Err(twice("outputs")),
+                b"outputs" => self.list(&mut cursor, "outputs", |reader, cursor| {
+                    request.outputs.push(reader.output(cursor)?);
+                    Ok(())
+                })?,
+                _ => cursor.skip_value().map_err(syntax)?,
+            }
+            more = cursor.next_member().map_err(syntax)?;
+        }
+        cursor.skip_space();
+        if cursor.remaining() > 0 {
+            let at = cursor.offset();
+            return Err(Error::invalid(format!(
+                "the JSON document ends at byte {at}, but more follows; raw bytes require the header \
+                 Inference-Header-Content-Length"
+            )));
+        }
+        if !has_inputs {
+            return Err(Error::invalid("the request lacks the member \"inputs\""));
+        }
+        if !self.tail.is_empty() {
+            return Err(Error::invalid(format!(
+                "{} bytes are left after the raw bytes of all inputs",
+                self.tail.len()
+            )));
+        }
+        Ok(request)
+    }
+
+    /// Reads a list of objects.
+    fn list(
+        &mut self,
+        cursor: &mut Cursor,
+        what: &str,
+        mut each: impl FnMut(&mut Self, &mut Cursor) -> Result<()>,
+    ) -> Result<()> {
+        if cursor.peek() != b'[' {
+            return Err(self.wrong(cursor, what, "a list"));
+        }
+        let mut more = cursor.open_array();
+        while more {
+            if cursor.peek() != b'{' {
+                return Err(self.wrong(cursor, &format!("an element of {what}"), "an object"));
+            }
+            each(self, cursor)?;
+            more = cursor.next_element().map_err(syntax)?;
+        }
+        Ok(())
+    }
+
+    fn input(&mut self, cursor: &mut Cursor) -> Result<(String, Tensor)> {
+        let mut head = InputHead::default();
+        let (mut tensor, mut data_at) = (None, None);
+        let mut more = cursor.open_object().map_err(syntax)?;
+        while more {
+            let name = cursor.name().map_err(syntax)?;
+            match &*name {
+                b"name" => head.name = Some(self.text(cursor, "the name of an input")?),
+                b"datatype" => head.dtype = Some(self.datatype(cursor)?),
+                b"shape" => head.shape = Some(self.shape(cursor)?),
+                b"data" if data_at.is_some() => return Err(twice("data")),
+                b"data" => {
+                    data_at = Some(cursor.offset());
+                    match head.dtype {
+                        Some(dtype) => tensor = Some(self.data(cursor, dtype, &head)?),
+                        None => cursor.skip_value().map_err(syntax)?,
+                    }
+                }
+                b"parameters" if !takes_null(cursor)? => {
+                    head.binary_size = self.binary_size(cursor)?;
+                }
+                b"parameters" => {}
+                _ => cursor.skip_value().map_err(syntax)?,
+            }
+            more = cursor.next_member().map_err(syntax)?;
+        }
+        if let (None, Some(at), Some(dtype)) = (&tensor, data_at, head.dtype) {
+            let mut cursor = cursor.clone();
+            cursor.seek(at);
+            tensor = Some(self.data(&mut cursor, dtype, &head)?);
+        }
+        self.finished_input(head, tensor)
+    }
+
+    fn finished_input(
+        &mut self,
+        head: InputHead,
+        tensor: Option<Tensor>,
+    ) -> Result<(String, Tensor)> {
+        let InputHead { name, shape, dtype, binary_size } = head;
+        let name = name.ok_or_else(|| Error::invalid("an input lacks the member \"name\""))?;
+        let lacks =
+            |member: &str| Error::invalid(format!("input {name:?} lacks the member \"{member}\""));
+        let dtype = dtype.ok_or_else(|| lacks("datatype"))?;
+        let shape = shape.ok_or_else(|| lacks("shape"))?;
+        let tensor = match (tensor, binary_size) {
+            (Some(_), Some(_)) => {
+                return Err(Error::invalid(format!(
+                    "input {name:?} has both \"data\" and the parameter \"binary_data_size\""
+                )));
+            }
+            (None, None) => return Err(lacks("data")),
+            (Some(tensor), None) => reshaped(&name, &tensor, shape)?,
+            (None, Some(size)) => {
+                let content = self.take(&name, size)?;
+                raw::read(&name, dtype, shape, content)?
+            }
+        };
+        Ok((name, tensor))
+    }
+
+    /// The next raw bytes.
+    fn take(&mut self, name: &str, size: usize) -> Result<Bytes> {
+        if size > self.tail.len() {
+            return Err(Error::invalid(format!(
+                "input {name:?} has binary_data_size {size}, but only {} raw bytes are left",
+                self.tail.len()
+            )));
+        }
+        Ok(self.tail.split_to(size))
+    }
+
+    /// The elements of an input, flat or nested.
+    fn data(&self, cursor: &mut Cursor, dtype: DType, head: &InputHead) -> Result<Tensor> {
+        let name = head.name.as_deref().unwrap_or_default();
+        if datatype::is_raw_only(dtype) {
+            return Err(Error::invalid(format!(
+                "input {name:?}: {} data cannot be sent as JSON; send it as raw bytes, with \
+                 \"binary_data_size\"",
+                datatype::name_of(dtype)
+            )));
+        }
+        if cursor.peek() != b'[' {
+            return Err(self.wrong(cursor, &format!("\"data\" of input {name:?}"), "a list"));
+        }
+        let mut reader = TensorReader::new(dtype, self.options(), cursor.remaining());
+        let read = reader.read(cursor);
+        read.map_err(|fault| self.data_error(name, dtype, &fault))?;
+        reader.finish().map_err(|error| error.context(format!("input {name:?}")))
+    }
+
+    fn options(&self) -> ReadOptions {
+        ReadOptions {
+            coerce: false,
+            all_types: true,
+            alphabet: Alphabet::Standard,
+            max_bytes: self.max_bytes,
+        }
+    }
+
+    fn data_error(&self, name: &str, dtype: DType, fault: &Fault) -> Error {
+        let what = match fault {
+            Fault::Syntax(error) => return syntax(*error),
+            Fault::Refused(refusal) => return refusal.error(),
+            Fault::Type { at } | Fault::Unsupported { at } | Fault::NotBase64Object { at } => {
+                let (value, dtype) = (dump(self.document, *at), datatype::name_of(dtype));
+                format!("{value} at byte {at} is not a {dtype}")
+            }
+            Fault::NotBase64 => "the text of a \"b64\" object is not base64".to_owned(),
+            Fault::ListTooDeep { .. }
+            | Fault::ValueAtWrongLevel { .. }
+            | Fault::ListSize { .. }
+            | Fault::RowSize { .. }
+            | Fault::RowShape { .. } => {
+                "lists at the same depth must have the same size".to_owned()
+            }
+            Fault::TooManyDimensions => "lists are nested too deeply".to_owned(),
+            Fault::TooLarge => format!("it needs more than {} bytes", self.max_bytes),
+        };
+        Error::invalid(format!("\"data\" of input {name:?}: {what}"))
+    }
+
+    fn datatype(&self, cursor: &mut Cursor) -> Result<DType> {
+        let name = self.text(cursor, "datatype")?;
+        datatype::of_name(&name).ok_or_else(|| {
+            Error::invalid(format!(
+                "datatype {name:?} is not one of BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, \
+                 FP32, FP64 and BYTES"
+            ))
+        })
+    }
+
+    fn shape(&self, cursor: &mut Cursor) -> Result<Shape> {
+        let at = cursor.clone();
+        let wrong = || self.wrong(&at, "shape", "a list of whole numbers");
+        if cursor.peek() != b'[' {
+            return Err(wrong());
+        }
+        let options = ReadOptions { max_bytes: SMALL, ..self.options() };
+        let mut reader = TensorReader::new(DType::Int64, options, 0);
+        reader.read(cursor).map_err(|_| wrong())?;
+        let dims = reader.finish()?;
+        if dims.shape().rank() != 1 {
+            return Err(wrong());
+        }
+        Shape::new(dims.values::<i64>().unwrap_or_default())
+    }
+
+    fn output(&mut self, cursor: &mut Cursor) -> Result<WantedOutput> {
+        let (mut found, mut binary) = (None, None);
+        let mut more = cursor.open_object().map_err(syntax)?;
+        while more {
+            let name = cursor.name().map_err(syntax)?;
+            match &*name {
+                b"name" => found = Some(self.text(cursor, "the name of an output")?),
+                b"parameters" if !takes_null(cursor)? => {
+                    self.each_parameter(cursor, |reader, name, cursor| match name {
+                        b"binary_data" => {
+                            binary = Some(reader.boolean(cursor, "binary_data")?);
+                            Ok(true)
+                        }
+                        b"classification" => Err(Error::new(
+                            tensorserve_tensor::error::Code::Unimplemented,
+                            "the classification extension is not supported",
+                        )),
+                        _ => Ok(false),
+                    })?;
+                }
+                b"parameters" => {}
+                _ => cursor.skip_value().map_err(syntax)?,
+            }
+            more = cursor.next_member().map_err(syntax)?;
+        }
+        let name = found.ok_or_else(|| Error::invalid("an output lacks the member \"name\""))?;
+        Ok(WantedOutput { name, binary })
+    }
+
+    fn parameters(&mut self, cursor: &mut Cursor) -> Result<Parameters> {
+        let mut parameters = Parameters::default();
+        self.each_parameter(cursor, |reader, name, cursor| {
+            match name {
+                b"binary_data_output" => {
+                    parameters.binary_data_output = reader.boolean(cursor, "binary_data_output")?;
+                }
+                b"timeout" => {
+                    let timeout = reader.whole(cursor, "timeout")?;
+                    // As in Triton, 0 is none.
+                    parameters.timeout = (timeout > 0).then_some(timeout);
+                }
+                b"signature_name" => {
+                    parameters.signature = Some(reader.text(cursor, "signature_name")?);
+                }
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        Ok(parameters)
+    }
+
+    fn binary_size(&mut self, cursor: &mut Cursor) -> Result<Option<usize>> {
+        let mut size = None;
+        self.each_parameter(cursor, |reader, name, cursor| match name {
+            b"binary_data_size" => {
+                let bytes = reader.whole(cursor, "binary_data_size")?;
+                size = Some(usize::try_from(bytes).unwrap_or(usize::MAX));
+                Ok(true)
+            }
+            _ => Ok(false),
+        })?;
+        Ok(size)
+    }
+
+    /// Reads the members of an object of parameters: strings, numbers and Booleans. `read` returns
+    /// whether it has read the value.
+    fn each_parameter(
+        &mut self,
+        cursor: &mut Cursor,
+        mut read: impl FnMut(&mut Self, &[u8], &mut Cursor) -> Result<bool>,
+    ) -> Result<()> {
+        if cursor.peek() != b'{' {
+            return Err(self.wrong(cursor, "parameters", "an object"));
+        }
+        let mut more = cursor.open_object().map_err(syntax)?;
+        while more {
+            let name = cursor.name().map_err(syntax)?;
+            if matches!(cursor.peek(), b'{' | b'[' | b'n') && &*name != b"headers" {
+                let name = format!("the parameter {:?}", String::from_utf8_lossy(&name));
+                return Err(self.wrong(cursor, &name, "a string, a number or a Boolean"));
+            }
+            if !read(self, &name, cursor)? {
+                cursor.skip_value().map_err(syntax)?;
+            }
+            more = cursor.next_member().map_err(syntax)?;
+        }
+        Ok(())
+    }
+
+    fn text(&self, cursor: &mut Cursor, what: &str) -> Result<String> {
+        if cursor.peek() != b'"' {
+            return Err(self.wrong(cursor, what, "a string"));
+        }
+        let text = cursor.string().map_err(syntax)?;
+        let text = String::from_utf8(text.into_owned());
+        text.map_err(|_| Error::invalid(format!("{what} must be UTF-8")))
+    }
+
+    fn boolean(&self, cursor: &mut Cursor, what: &str) -> Result<bool> {
+        let value = cursor.peek() == b't';
+        if !matches!(cursor.peek(), b't' | b'f') {
+            return Err(self.wrong(cursor, what, "true or false"));
+        }
+        cursor.skip_value().map_err(syntax)?;
+        Ok(value)
+    }
+
+    fn whole(&self, cursor: &mut Cursor, what: &str) -> Result<u64> {
+        let at = cursor.clone();
+        let wrong = || self.wrong(&at, what, "a whole number that is not negative");
+        let options = ReadOptions { max_bytes: SMALL, ..self.options() };
+        let mut reader = TensorReader::new(DType::UInt64, options, 0);
+        reader.read(cursor).map_err(|_| wrong())?;
+        let value = reader.finish()?;
+        if value.shape().rank() != 0 {
+            return Err(wrong());
+        }
+        value.values::<u64>().and_then(|values| values.first().copied()).ok_or_else(wrong)
+    }
+
+    /// The error for a value at the cursor of the wrong kind.
+    fn wrong(&self, cursor: &Cursor, what: &str, expected: &str) -> Error {
+        let at = cursor.offset();
+        let value = dump(self.document, at);
+        Error::invalid(format!("{what} must be {expected}, not {value} (byte {at})"))
+    }
+}
+
+/// Data in the shape of its input. It may be flat or nested in any way.
+fn reshaped(name: &str, tensor: &Tensor, shape: Shape) -> Result<Tensor> {
+    let (needed, given) = (shape.elements()?, tensor.shape().elements()?);
+    if needed != given {
+        return Err(Error::invalid(format!(
+            "input {name:?} has {given} elements, but its shape {shape:?} has {needed}"
+        )));
+    }
+    tensor.reshaped(shape)
+}
+
+/// Skips a null, which stands for an optional member that is absent.
+fn takes_null(cursor: &mut Cursor) -> Result<bool> {
+    if cursor.peek() != b'n' {
+        return Ok(false);
+    }
+    cursor.skip_value().map_err(syntax)?;
+    Ok(true)
+}
+
+fn twice(member: &str) -> Error {
+    Error::invalid(format!("the member \"{member}\" is given twice"))
+}
+
+fn syntax(error: SyntaxError) -> Error {
+    let SyntaxError { kind, offset, .. } = error;
+    Error::invalid(format!("failed to parse the request JSON: {} (byte {offset})", kind.text()))
+}
+
+/// The body that is one input alone: its raw bytes, or one string.
+///
+/// # Errors
+/// If the model has several inputs, or its shape does not follow from the size.
+pub(super) fn read_raw(
+    body: Bytes,
+    signature: &tensorserve_tensor::Signature,
+) -> Result<GivenRequest> {
+    let [spec] = signature.inputs.as_slice() else {
+        return Err(Error::invalid(format!(
+            "a body without JSON is the one input of a model, but this one has {}",
+            signature.inputs.len()
+        )));
+    };
+    let name = &spec.alias;
+    let dtype = spec.dtype().filter(|dtype| datatype::of_name(datatype::name_of(*dtype)).is_some());
+    let dtype = dtype.ok_or_else(|| {
+        Error::invalid(format!("input {name:?} has a type that clients cannot send"))
+    })?;
+    let Some(mut dims) = spec.shape.sizes() else {
+        let message = format!("input {name:?} declares no shape; send JSON with its shape");
+        return Err(Error::invalid(message));
+    };
+    let tensor = match dtype.size() {
+        None => {
+            // As many dimensions as declared, of one element.
+            dims.iter_mut().for_each(|dim| *dim = 1);
+            let mut strings = tensorserve_tensor::StringsBuilder::with_capacity(1, body.len());
+            tensorserve_tensor::budget::reserve(body.len())?;
+            strings.push(&body);
+            Tensor::from_strings(Shape::new(&dims)?, strings)?
+        }
+        Some(size) => {
+            fill_in(name, &mut dims, body.len() / size.max(1))?;
+            raw::read(name, dtype, Shape::new(&dims)?, body)?
+        }
+    };
+    let parameters = Parameters { binary_data_output: true, ..Parameters::default() };
+    let inputs = vec![(name.clone(), tensor)];
+    Ok(GivenRequest { parameters, inputs, ..GivenRequest::default() })
+}
+
+/// Gives the one dimension of unknown size the one that `elements` elements need. If the first is one of
+/// two, it is 1: a batch of one.
+fn fill_in(name: &str, dims: &mut [i64], elements: usize) -> Result<()> {
+    let unknown = |dims: &[i64]| dims.iter().filter(|dim| **dim < 0).count();
+    if unknown(dims) > 1
+        && let Some(first) = dims.first_mut().filter(|first| **first < 0)
+    {
+        *first = 1;
+    }
+    if unknown(dims) > 1 {
+        return Err(Error::invalid(format!(
+            "input {name:?} has several dimensions of unknown size; send JSON with its shape"
+        )));
+    }
+    let mut known = dims.iter().filter(|dim| **dim >= 0);
+    let known = known.try_fold(1_i64, |product, dim| product.checked_mul(*dim)).unwrap_or(0);
+    let elements = i64::try_from(elements).unwrap_or(i64::MAX);
+    if let Some(dim) = dims.iter_mut().find(|dim| **dim < 0) {
+        *dim = elements.checked_div(known).unwrap_or(0);
+    }
+    Ok(())
+}

@@ -1,0 +1,304 @@
+//! Requests and responses over gRPC: contents as typed values, or raw as in the binary extension of REST.
+//! A response is raw if its request was.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::datatype;
+use super::raw;
+use super::request::{AnswerForm, GivenRequest, NamedModel, Parameters, WantedOutput};
+use super::response::new_id;
+use tensorserve_core::engine::{InferRequest, InferResponse, Resolver};
+use tensorserve_proto::inference::infer_parameter::ParameterChoice;
+use tensorserve_proto::inference::model_infer_request::{
+    InferInputTensor, InferRequestedOutputTensor,
+};
+use tensorserve_proto::inference::model_infer_response::InferOutputTensor;
+use tensorserve_proto::inference::{
+    InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse,
+};
+use tensorserve_tensor::budget::{self, reserved_vec};
+use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::{
+    AlignedVec, DType, Element, STRING_OVERHEAD, Shape, StringsBuilder, Tensor,
+};
+
+/// What a response over gRPC depends on.
+pub(super) struct GrpcForm {
+    form: AnswerForm,
+    is_raw: bool,
+}
+
+/// Decodes a request.
+pub(super) fn decode(
+    resolver: &mut Resolver<'_>,
+    request: ModelInferRequest,
+) -> Result<(InferRequest, GrpcForm)> {
+    let ModelInferRequest { model_name, model_version, id, parameters, outputs, .. } = &request;
+    let named = NamedModel { name: model_name.clone(), version: model_version.clone() };
+    let version = named.resolve(resolver)?;
+    let (id, parameters) = (id.clone(), read_parameters(parameters)?);
+    let outputs = outputs.iter().map(wanted).collect::<Result<_>>()?;
+    let is_raw = !request.raw_input_contents.is_empty();
+    let inputs = match is_raw {
+        true => raw_inputs(request.inputs, request.raw_input_contents)?,
+        false => request.inputs.into_iter().map(typed_input).collect::<Result<_>>()?,
+    };
+    let given = GivenRequest { id, parameters, inputs, outputs };
+    let (request, form) = given.into_run(version, resolver)?;
+    Ok((request, GrpcForm { form, is_raw }))
+}
+
+fn read_parameters(parameters: &BTreeMap<String, InferParameter>) -> Result<Parameters> {
+    let mut read = Parameters::default();
+    let choice = |name| parameters.get(name).and_then(|value| value.parameter_choice.as_ref());
+    let wrong =
+        |name: &str, what: &str| Error::invalid(format!("the parameter {name:?} must be {what}"));
+    if let Some(timeout) = choice("timeout") {
+        let micros = match timeout {
+            ParameterChoice::Int64Param(micros) => u64::try_from(*micros).ok(),
+            ParameterChoice::Uint64Param(micros) => Some(*micros),
+            ParameterChoice::BoolParam(_)
+            | ParameterChoice::StringParam(_)
+            | ParameterChoice::DoubleParam(_) => None,
+        };
+        let micros = micros.ok_or_else(|| wrong("timeout", "a number of microseconds"))?;
+        // As in Triton, 0 is none.
+        read.timeout = (micros > 0).then_some(micros);
+    }
+    if let Some(signature) = choice("signature_name") {
+        let ParameterChoice::StringParam(name) = signature else {
+            return Err(wrong("signature_name", "a string"));
+        };
+        read.signature = Some(name.clone());
+    }
+    Ok(read)
+}
+
+fn wanted(output: &InferRequestedOutputTensor) -> Result<WantedOutput> {
+    if output.parameters.contains_key("classification") {
+        let message = "the classification extension is not supported";
+        return Err(Error::new(Code::Unimplemented, message));
+    }
+    Ok(WantedOutput { name: output.name.clone(), binary: None })
+}
+
+/// The type and the shape of an input.
+fn head(input: &InferInputTensor) -> Result<(DType, Shape)> {
+    let InferInputTensor { name, datatype, shape, .. } = input;
+    let dtype = datatype::of_name(datatype).ok_or_else(|| {
+        Error::invalid(format!("input {name:?} has an unknown datatype, {datatype:?}"))
+    })?;
+    let shape = Shape::new(shape).map_err(|error| error.context(format!("input {name:?}")))?;
+    Ok((dtype, shape))
+}
+
+fn raw_inputs(
+    inputs: Vec<InferInputTensor>,
+    contents: Vec<Bytes>,
+) -> Result<Vec<(String, Tensor)>> {
+    if contents.len() != inputs.len() {
+        return Err(Error::invalid(format!(
+            "raw_input_contents has {} elements, but there are {} inputs; each needs one",
+            contents.len(),
+            inputs.len()
+        )));
+    }
+    let read = |(input, content): (InferInputTensor, Bytes)| {
+        if input.contents.is_some() {
+            return Err(Error::invalid(format!(
+                "input {:?} has contents, and raw_input_contents is set, too; use one of them for all \
+                 inputs",
+                input.name
+            )));
+        }
+        let (dtype, shape) = head(&input)?;
+        let tensor = raw::read(&input.name, dtype, shape, content)?;
+        Ok((input.name, tensor))
+    };
+    inputs.into_iter().zip(contents).map(read).collect()
+}
+
+/// An input with typed contents.
+fn typed_input(input: InferInputTensor) -> Result<(String, Tensor)> {
+    let (dtype, shape) = head(&input)?;
+    let (name, datatype) = (input.name, input.datatype);
+    if datatype::is_raw_only(dtype) {
+        return Err(Error::invalid(format!(
+            "input {name:?}: {datatype} has no typed contents; send it in raw_input_contents"
+        )));
+    }
+    let contents = input.contents.unwrap_or_default();
+    let (count, field) = (shape.elements()?, field_of(dtype));
+    let given = elements(&contents, dtype);
+    if given != count {
+        return Err(Error::invalid(format!(
+            "input {name:?} has {given} elements in {field}, but its shape {shape:?} has {count}"
+        )));
+    }
+    let all: usize = KINDS.iter().map(|kind| elements(&contents, *kind)).sum();
+    if all != given {
+        return Err(Error::invalid(format!(
+            "input {name:?} is {datatype}, whose contents are {field} alone; others are set, too"
+        )));
+    }
+    let too_large =
+        || Error::invalid(format!("input {name:?}: a value in {field} does not fit {datatype}"));
+    let tensor = tensor_of(dtype, shape, contents)?.ok_or_else(too_large)?;
+    Ok((name, tensor))
+}
+
+/// The field with the contents of a type.
+fn field_of(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "bool_contents",
+        DType::Int8 | DType::Int16 | DType::Int32 => "int_contents",
+        DType::Int64 => "int64_contents",
+        DType::UInt8 | DType::UInt16 | DType::UInt32 => "uint_contents",
+        DType::UInt64 => "uint64_contents",
+        DType::Float => "fp32_contents",
+        DType::Double => "fp64_contents",
+        DType::String => "bytes_contents",
+        DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 => "no contents",
+    }
+}
+
+/// A type for each of the fields.
+const KINDS: [DType; 8] = [
+    DType::Bool,
+    DType::Int32,
+    DType::Int64,
+    DType::UInt32,
+    DType::UInt64,
+    DType::Float,
+    DType::Double,
+    DType::String,
+];
+
+/// The number of elements in the field of a type.
+fn elements(contents: &InferTensorContents, dtype: DType) -> usize {
+    match dtype {
+        DType::Bool => contents.bool_contents.len(),
+        DType::Int8 | DType::Int16 | DType::Int32 => contents.int_contents.len(),
+        DType::Int64 => contents.int64_contents.len(),
+        DType::UInt8 | DType::UInt16 | DType::UInt32 => contents.uint_contents.len(),
+        DType::UInt64 => contents.uint64_contents.len(),
+        DType::Float => contents.fp32_contents.len(),
+        DType::Double => contents.fp64_contents.len(),
+        DType::String => contents.bytes_contents.len(),
+        DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 => 0,
+    }
+}
+
+/// The tensor of typed contents; `None` if a value does not fit the type.
+fn tensor_of(dtype: DType, shape: Shape, contents: InferTensorContents) -> Result<Option<Tensor>> {
+    fn all<T: Element, V: Copy>(
+        shape: Shape,
+        values: &[V],
+        convert: impl Fn(V) -> Option<T>,
+    ) -> Result<Option<Tensor>> {
+        let mut converted: AlignedVec<T> = reserved_vec(values.len())?;
+        for value in values {
+            let Some(value) = convert(*value) else {
+                return Ok(None);
+            };
+            converted.push(value);
+        }
+        Tensor::from_vec(shape, converted).map(Some)
+    }
+    match dtype {
+        DType::Int8 => all(shape, &contents.int_contents, |n| i8::try_from(n).ok()),
+        DType::Int16 => all(shape, &contents.int_contents, |n| i16::try_from(n).ok()),
+        DType::Int32 => all(shape, &contents.int_contents, Some),
+        DType::Int64 => all(shape, &contents.int64_contents, Some),
+        DType::UInt8 => all(shape, &contents.uint_contents, |n| u8::try_from(n).ok()),
+        DType::UInt16 => all(shape, &contents.uint_contents, |n| u16::try_from(n).ok()),
+        DType::UInt32 => all(shape, &contents.uint_contents, Some),
+        DType::UInt64 => all(shape, &contents.uint64_contents, Some),
+        DType::Float => all(shape, &contents.fp32_contents, Some),
+        DType::Double => all(shape, &contents.fp64_contents, Some),
+        DType::Bool => {
+            let mut bytes = reserved_vec::<u8>(contents.bool_contents.len())?;
+            contents.bool_contents.iter().for_each(|value| bytes.push(u8::from(*value)));
+            Tensor::from_bools(shape, bytes).map(Some)
+        }
+        DType::String => {
+            let strings = &contents.bytes_contents;
+            let bytes: usize = strings.iter().map(Bytes::len).sum();
+            budget::reserve(bytes.saturating_add(strings.len().saturating_mul(STRING_OVERHEAD)))?;
+            let mut built = StringsBuilder::with_capacity(strings.len(), bytes);
+            strings.iter().for_each(|string| built.push(string));
+            Tensor::from_strings(shape, built).map(Some)
+        }
+        DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 => Ok(None),
+    }
+}
+
+/// Encodes a response.
+pub(super) fn encode(form: GrpcForm, response: InferResponse) -> Result<ModelInferResponse> {
+    let GrpcForm { form: AnswerForm { id, outputs: order }, is_raw } = form;
+    let version = response.version.clone();
+    let run = response.into_single();
+    let specs = version.signatures().get(run.signature).map_or(&[][..], |s| &s.outputs);
+    // Contents of one type lack FP16 and BF16: an output of these makes the response raw.
+    let is_raw = is_raw || run.outputs.iter().any(|tensor| datatype::is_raw_only(tensor.dtype()));
+    // As a message, and as its bytes.
+    let bytes: usize = run.outputs.iter().map(raw::len).sum();
+    budget::reserve(bytes.saturating_mul(2))?;
+    let (mut outputs, mut raws) = (Vec::with_capacity(order.len()), Vec::new());
+    for ((at, _), tensor) in order.iter().zip(&run.outputs) {
+        let contents = match is_raw {
+            true => {
+                let mut bytes = Vec::with_capacity(raw::len(tensor));
+                raw::append(tensor, &mut bytes)?;
+                raws.push(bytes.into());
+                None
+            }
+            false => Some(contents_of(tensor)),
+        };
+        outputs.push(InferOutputTensor {
+            name: specs.get(*at).map_or_else(String::new, |spec| spec.alias.clone()),
+            datatype: datatype::name_of(tensor.dtype()).to_owned(),
+            shape: tensor.shape().dims().to_vec(),
+            parameters: BTreeMap::new(),
+            contents,
+        });
+    }
+    Ok(ModelInferResponse {
+        model_name: version.model().to_owned(),
+        model_version: version.version().to_string(),
+        id: if id.is_empty() { new_id() } else { id },
+        parameters: BTreeMap::new(),
+        outputs,
+        raw_output_contents: raws,
+    })
+}
+
+fn contents_of(tensor: &Tensor) -> InferTensorContents {
+    fn all<T: Element, V>(tensor: &Tensor, convert: impl Fn(T) -> V) -> Vec<V> {
+        tensor.values::<T>().unwrap_or_default().iter().map(|value| convert(*value)).collect()
+    }
+    let mut contents = InferTensorContents::default();
+    match tensor.dtype() {
+        DType::Bool => {
+            contents.bool_contents = tensor.bytes().iter().map(|byte| *byte != 0).collect();
+        }
+        DType::Int8 => contents.int_contents = all(tensor, |n: i8| n.into()),
+        DType::Int16 => contents.int_contents = all(tensor, |n: i16| n.into()),
+        DType::Int32 => contents.int_contents = all(tensor, |n: i32| n),
+        DType::Int64 => contents.int64_contents = all(tensor, |n: i64| n),
+        DType::UInt8 => contents.uint_contents = all(tensor, |n: u8| n.into()),
+        DType::UInt16 => contents.uint_contents = all(tensor, |n: u16| n.into()),
+        DType::UInt32 => contents.uint_contents = all(tensor, |n: u32| n),
+        DType::UInt64 => contents.uint64_contents = all(tensor, |n: u64| n),
+        DType::Float => contents.fp32_contents = all(tensor, |n: f32| n),
+        DType::Double => contents.fp64_contents = all(tensor, |n: f64| n),
+        DType::String => {
+            let strings = tensor.strings().into_iter().flat_map(|strings| strings.iter());
+            contents.bytes_contents = strings.map(Bytes::copy_from_slice).collect();
+        }
+        DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 => {}
+    }
+    contents
+}

@@ -1,0 +1,289 @@
+//! The Open Inference Protocol, version 2, which KServe, Triton and others have in common, over REST and
+//! gRPC: with the binary tensor data, model repository, model configuration and statistics extensions.
+//!
+//! Sources: the specification at github.com/kserve/open-inference-protocol, and where it leaves a
+//! choice, what Triton's and KServe's clients rely on.
+
+use std::sync::Arc;
+
+use tensorserve_auth::Permission;
+use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Resolver};
+use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
+use tensorserve_protocol::{
+    ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, RoutedRequest, Routes,
+};
+use tensorserve_tensor::error::{Code, Error};
+
+use self::describe::ModelMetadata;
+use self::model_config::ModelConfig;
+use self::repository::IndexEntry;
+use self::request::{NamedModel, signature_of};
+use self::response::Encoded;
+use self::statistics::ModelStatistics;
+
+mod body;
+mod datatype;
+mod describe;
+mod grpc;
+mod model_config;
+mod raw;
+mod repository;
+mod request;
+mod response;
+mod service;
+mod statistics;
+
+/// The name of the protocol over REST in metrics.
+pub const REST: &str = "open_inference_rest";
+
+/// The name of the protocol over gRPC in metrics.
+pub const GRPC: &str = "open_inference_grpc";
+
+const TAG: &str = "Open Inference Protocol";
+
+/// The media type of a body with raw bytes.
+const BINARY: &str = "application/octet-stream";
+
+/// The most bytes of a request that is not for inference.
+const SMALL_BODY: usize = 1 << 20;
+
+/// The Open Inference Protocol.
+pub struct OpenInference {
+    admin: bool,
+}
+
+impl OpenInference {
+    /// The protocol. `admin`: clients that no one has authenticated may load and unload models over gRPC,
+    /// as far as others could do it over HTTP.
+    #[must_use]
+    pub fn new(admin: bool) -> Self {
+        OpenInference { admin }
+    }
+}
+
+impl Protocol for OpenInference {
+    fn name(&self) -> &'static str {
+        "open_inference"
+    }
+
+    fn routes(&self, host: &Host, routes: &mut Routes) {
+        let api = Arc::new(RestApi { engine: host.engine.clone() });
+        let mut group = routes.group(TAG, &api, Reply::error);
+        for (path, summary) in [
+            ("/v2/health/live", "Check that the process is alive"),
+            ("/v2/health/ready", "Check that every configured model has a ready version"),
+        ] {
+            group
+                .immediate(Methods::Get, path, Permission::Public, RestApi::health)
+                .summary(summary);
+        }
+        for path in ["/v2", "/v2/"] {
+            let server = group.immediate(Methods::Get, path, Permission::Read, |_, _| server());
+            server.summary("Return the name, the version and the extensions of the server");
+            if path.ends_with('/') {
+                server.hidden();
+            }
+        }
+        group
+            .immediate(Methods::Get, "/v2/models", Permission::Read, |api, _| api.list())
+            .summary("List the models that are ready");
+        for version in ["", "/versions/{version}"] {
+            let path = |rest: &str| format!("/v2/models/{{model}}{version}{rest}");
+            group
+                .immediate(Methods::Get, path(""), Permission::Read, RestApi::metadata)
+                .summary("Return the inputs and outputs of a model");
+            group
+                .immediate(Methods::Get, path("/ready"), Permission::Read, RestApi::ready)
+                .summary("Check that a model is ready");
+            group
+                .route(Methods::Post, path("/infer"), Permission::Infer, |api, request| {
+                    Box::pin(api.infer(request))
+                })
+                .summary("Run a model on tensors, as JSON or as raw bytes");
+            group
+                .immediate(Methods::Get, path("/config"), Permission::Read, RestApi::config)
+                .summary("Return the configuration of a model, as Triton describes it");
+            group
+                .immediate(Methods::Get, path("/stats"), Permission::Read, RestApi::statistics)
+                .summary("Return how many requests a model has had, and their times");
+        }
+        group
+            .immediate(Methods::Get, "/v2/models/stats", Permission::Read, RestApi::statistics)
+            .summary("Return how many requests all models have had, and their times");
+        group
+            .immediate(Methods::Post, "/v2/repository/index", Permission::Read, RestApi::index)
+            .body_limit(SMALL_BODY)
+            .summary("List all versions of all models with their states");
+        for (verb, summary) in [
+            ("load", "Load a model that was unloaded"),
+            ("unload", "Unload a model, and keep it unloaded"),
+        ] {
+            let path = format!("/v2/repository/models/{{model}}/{verb}");
+            group
+                .route(Methods::Post, path, Permission::ConsoleAdmin, |api, request| {
+                    Box::pin(api.change(request))
+                })
+                .body_limit(SMALL_BODY)
+                .summary(summary);
+        }
+        group.scope("/v2", |_, head, missing| not_found(head, missing));
+    }
+
+    fn grpc(&self, host: &Host, limits: GrpcLimits, services: &mut GrpcServices) {
+        service::add(&host.engine, self.admin, limits, services);
+    }
+}
+
+struct RestApi {
+    engine: Engine,
+}
+
+fn server() -> Reply {
+    let (name, version, extensions) = (describe::NAME, describe::VERSION, describe::EXTENSIONS);
+    json(&serde_json::json!({ "name": name, "version": version, "extensions": extensions }))
+}
+
+fn json(value: &serde_json::Value) -> Reply {
+    Reply::ok(JSON, value.to_string())
+}
+
+/// The model and version in a path.
+fn named(request: &RoutedRequest<'_>) -> NamedModel {
+    let params = &request.params;
+    NamedModel { name: params.decoded("model"), version: params.decoded("version") }
+}
+
+impl RestApi {
+    fn health(&self, request: RoutedRequest<'_>) -> Reply {
+        if request.head.path().ends_with("/live") {
+            return json(&serde_json::json!({ "live": true }));
+        }
+        match self.engine.readiness() {
+            Ok(()) => json(&serde_json::json!({ "ready": true })),
+            Err(error) => failure(error),
+        }
+    }
+
+    fn list(&self) -> Reply {
+        json(&serde_json::json!({ "models": self.engine.repository().ready_models() }))
+    }
+
+    fn ready(&self, request: RoutedRequest<'_>) -> Reply {
+        let named = named(&request);
+        match describe::ready_version(&self.engine, &named) {
+            Ok(_) => json(&serde_json::json!({ "name": named.name, "ready": true })),
+            Err(error) => failure(error),
+        }
+    }
+
+    fn metadata(&self, request: RoutedRequest<'_>) -> Reply {
+        match ModelMetadata::of(&self.engine, &named(&request)) {
+            Ok(metadata) => json(&metadata.json()),
+            Err(error) => failure(error),
+        }
+    }
+
+    fn config(&self, request: RoutedRequest<'_>) -> Reply {
+        match ModelConfig::of(&self.engine, &named(&request)) {
+            Ok(config) => json(&config.json()),
+            Err(error) => failure(error),
+        }
+    }
+
+    fn statistics(&self, request: RoutedRequest<'_>) -> Reply {
+        match statistics::of(&self.engine, &named(&request)) {
+            Ok(models) => {
+                let models: Vec<_> = models.iter().map(ModelStatistics::json).collect();
+                json(&serde_json::json!({ "model_stats": models }))
+            }
+            Err(error) => failure(error),
+        }
+    }
+
+    fn index(&self, mut request: RoutedRequest<'_>) -> Reply {
+        let is_ready_only = match repository::read_index(&request.take_bytes()) {
+            Ok(is_ready_only) => is_ready_only,
+            Err(error) => return failure(error),
+        };
+        let entry = |entry: &IndexEntry| {
+            let IndexEntry { name, version, state, reason } = entry;
+            serde_json::json!({ "name": name, "version": version, "state": state, "reason": reason })
+        };
+        let all = repository::index(&self.engine, is_ready_only);
+        json(&all.iter().map(entry).collect())
+    }
+
+    /// Loads or unloads a model. The responses are KServe's; Triton's are empty.
+    async fn change(&self, mut request: RoutedRequest<'_>) -> Reply {
+        let (name, body) = (request.params.decoded("model"), request.take_bytes());
+        let by = request.identity.name().unwrap_or(REQUEST).to_owned();
+        let is_load = request.head.path().ends_with("/load");
+        let changed = match is_load {
+            true => match repository::check_load(&body) {
+                Ok(()) => repository::load(&self.engine, &name, &by).await,
+                Err(error) => Err(error),
+            },
+            false => match repository::check_unload(&body) {
+                Ok(()) => repository::unload(&self.engine, &name, &by).await,
+                Err(error) => Err(error),
+            },
+        };
+        match changed {
+            Ok(()) if is_load => json(&serde_json::json!({ "name": name, "load": true })),
+            Ok(()) => json(&serde_json::json!({ "name": name, "unload": true })),
+            Err(error) => failure(error),
+        }
+    }
+
+    async fn infer(&self, mut request: RoutedRequest<'_>) -> Reply {
+        let named = named(&request);
+        let length = match body::header_length(request.head.header(body::HEADER_LENGTH)) {
+            Ok(length) => length,
+            Err(error) => return failure(error),
+        };
+        let body = request.take_bytes();
+        let max_bytes = self.engine.max_tensor_bytes();
+        let entry = EntryPoint { protocol: REST, method: Method::Predict };
+        let call = self.engine.call(entry, request.start);
+        let decode = move |resolver: &mut Resolver<'_>| {
+            let version = named.resolve(resolver)?;
+            let given = match length {
+                Some(0) => body::read_raw(body, signature_of(&version, None)?.1)?,
+                _ => body::read(body, length, max_bytes)?,
+            };
+            given.into_run(version, resolver)
+        };
+        let inferred = self.engine.infer(call, decode, response::encode).await;
+        let reply = match inferred.answer {
+            Ok(Encoded { body, document: None }) => Reply::ok(JSON, body),
+            Ok(Encoded { body, document: Some(document) }) => {
+                Reply::ok(BINARY, body).with_header(body::HEADER_LENGTH, document.to_string())
+            }
+            Err(error) => failure(error),
+        };
+        reply.with_timing(inferred.timing)
+    }
+}
+
+/// The response for an error, with the HTTP status of its code.
+fn failure(error: Error) -> Reply {
+    let status = error.http_status();
+    Reply::error(error, status)
+}
+
+/// The response to a path that the protocol does not have, or not with this method.
+fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
+    let path = head.path();
+    match missing {
+        NoRoute::Path => {
+            let message =
+                format!("there is nothing at {path}; models are at /v2/models/NAME/infer");
+            Reply::error(Error::new(Code::NotFound, message), 404)
+        }
+        NoRoute::Method(allowed) => {
+            let allowed = allowed.join(", ");
+            let message = format!("{} is not allowed for {path}; use {allowed}", head.method);
+            Reply::error(Error::invalid(message), 405).with_header(ALLOW, allowed)
+        }
+    }
+}

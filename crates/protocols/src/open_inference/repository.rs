@@ -1,0 +1,152 @@
+//! The model repository extension: the models with their states, and their loads and unloads on request.
+//!
+//! A model that a source of the server has can be unloaded and loaded again. Others, and files in a
+//! request, are refused: what is served is the operator's decision.
+//!
+//! Source: Triton's `extension_model_repository.md`.
+
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::request::NamedModel;
+use tensorserve_core::engine::{ChangeRequest, Engine, Unresolved, VersionState};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// The longest time that a client waits for a load, which continues after that.
+const LOAD_TIME: Duration = Duration::from_secs(600);
+
+/// A version in the index.
+pub(super) struct IndexEntry {
+    pub(super) name: String,
+    pub(super) version: String,
+    /// READY, UNAVAILABLE, LOADING or UNLOADING.
+    pub(super) state: &'static str,
+    /// Why it is not ready; may be empty.
+    pub(super) reason: String,
+}
+
+/// All versions of all models, or those that are ready.
+pub(super) fn index(engine: &Engine, is_ready_only: bool) -> Vec<IndexEntry> {
+    let mut entries = Vec::new();
+    for name in engine.repository().all_models() {
+        for status in engine.repository().status(&name).into_iter().rev() {
+            let (state, reason) = state_of(&status.state);
+            if is_ready_only && state != "READY" {
+                continue;
+            }
+            let version = status.version.to_string();
+            entries.push(IndexEntry { name: name.clone(), version, state, reason });
+        }
+    }
+    entries
+}
+
+fn state_of(state: &VersionState) -> (&'static str, String) {
+    match state {
+        VersionState::Found(why) => ("LOADING", why.clone()),
+        VersionState::Loading | VersionState::Warming => ("LOADING", String::new()),
+        VersionState::Ready => ("READY", String::new()),
+        VersionState::Draining => ("UNLOADING", String::new()),
+        VersionState::Unloaded => ("UNAVAILABLE", "unloaded".to_owned()),
+        VersionState::Failed(error) => ("UNAVAILABLE", error.message().to_owned()),
+    }
+}
+
+/// The body of a request for the index.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct IndexBody {
+    ready: Option<bool>,
+}
+
+/// Reads the body of a request for the index: whether only what is ready is asked for.
+pub(super) fn read_index(body: &[u8]) -> Result<bool> {
+    let IndexBody { ready } = read(body, "{} or {\"ready\": true}")?;
+    Ok(ready.unwrap_or(false))
+}
+
+/// The body of a load or an unload.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ChangeBody {
+    parameters: Option<Map<String, Value>>,
+}
+
+/// Reads the body of a load.
+///
+/// # Errors
+/// If it brings a configuration or files of its own.
+pub(super) fn check_load(body: &[u8]) -> Result<()> {
+    let ChangeBody { parameters } = read(body, "{}")?;
+    let names = parameters.iter().flat_map(|parameters| parameters.keys());
+    check_parameters(names.map(String::as_str))
+}
+
+/// Refuses the parameters of a load that bring a configuration or files.
+pub(super) fn check_parameters<'n>(mut names: impl Iterator<Item = &'n str>) -> Result<()> {
+    let Some(name) = names.find(|name| *name == "config" || name.starts_with("file:")) else {
+        return Ok(());
+    };
+    let message = format!(
+        "the parameter {name:?} is not supported: models are loaded as the server's configuration and \
+         their files say"
+    );
+    Err(Error::new(Code::Unimplemented, message))
+}
+
+/// Reads the body of an unload.
+pub(super) fn check_unload(body: &[u8]) -> Result<()> {
+    let ChangeBody { .. } = read(body, "{}")?;
+    Ok(())
+}
+
+fn read<T: for<'d> Deserialize<'d> + Default>(body: &[u8], form: &str) -> Result<T> {
+    if body.trim_ascii().is_empty() {
+        return Ok(T::default());
+    }
+    // First as an object, because serde would also accept a list.
+    let members: serde_json::Result<Map<String, Value>> = serde_json::from_slice(body);
+    let read = members.and_then(|members| serde_json::from_value(members.into()));
+    read.map_err(|error| Error::invalid(format!("the body is not of the form {form}: {error}")))
+}
+
+/// Loads a model that was unloaded. Nothing changes for one that is served.
+///
+/// # Errors
+/// For a model that the server does not know, and what its load reports.
+pub(super) async fn load(engine: &Engine, name: &str, by: &str) -> Result<()> {
+    let Some(model) = engine.repository().model(name) else {
+        return Err(unknown(name));
+    };
+    if !model.is_out_of_service {
+        let named = NamedModel { name: name.to_owned(), version: String::new() };
+        return super::describe::ready_version(engine, &named).map(drop);
+    }
+    // Its handles would delay the unload of its versions.
+    drop(model);
+    engine.change(name, ChangeRequest::ReturnToService(Instant::now() + LOAD_TIME), by).await
+}
+
+/// Unloads a model, and keeps it unloaded until it is loaded again. Nothing changes for one that is
+/// unloaded.
+///
+/// # Errors
+/// For a model that the server does not know.
+pub(super) async fn unload(engine: &Engine, name: &str, by: &str) -> Result<()> {
+    let Some(model) = engine.repository().model(name) else {
+        return Err(unknown(name));
+    };
+    let (is_requested, is_out_of_service) = (model.is_requested, model.is_out_of_service);
+    drop(model);
+    match (is_requested, is_out_of_service) {
+        (true, _) => engine.unload_for(name, by).await,
+        (false, true) => Ok(()),
+        (false, false) => engine.change(name, ChangeRequest::TakeOutOfService, by).await,
+    }
+}
+
+fn unknown(name: &str) -> Error {
+    NamedModel { name: name.to_owned(), version: String::new() }.not_served(Unresolved::Model)
+}

@@ -1,0 +1,237 @@
+//! A request for inference as a client gives it, of REST and of gRPC, and the run that it asks for.
+
+use std::time::Duration;
+
+use super::datatype;
+use tensorserve_codec::cast::cast;
+use tensorserve_core::engine::{
+    InferRequest, ModelHandle, ModelSpec, Resolver, SignatureRun, Unresolved, VersionSelector,
+};
+use tensorserve_tensor::budget;
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{Signature, Tensor, TensorSpec};
+
+/// The signature of a request that names none, if the model has it.
+const DEFAULT_SIGNATURE: &str = "serving_default";
+
+/// The parameters of a request that have a meaning here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parameters {
+    /// Answer all outputs as raw bytes.
+    pub(super) binary_data_output: bool,
+    /// Microseconds after which the client has no use for the answer.
+    pub(super) timeout: Option<u64>,
+    /// The signature to run: the protocol has no other place for it.
+    pub(super) signature: Option<String>,
+}
+
+/// An output that a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WantedOutput {
+    pub(super) name: String,
+    /// Answer it as raw bytes; by default as all outputs.
+    pub(super) binary: Option<bool>,
+}
+
+/// A request, its tensors decoded.
+#[derive(Debug, Default)]
+pub(super) struct GivenRequest {
+    pub(super) id: String,
+    pub(super) parameters: Parameters,
+    pub(super) inputs: Vec<(String, Tensor)>,
+    /// Empty for all.
+    pub(super) outputs: Vec<WantedOutput>,
+}
+
+/// What the response depends on.
+pub(super) struct AnswerForm {
+    /// The client's, or empty.
+    pub(super) id: String,
+    /// The outputs in the order of the response, by number in the signature; with whether each is
+    /// answered as raw bytes.
+    pub(super) outputs: Vec<(usize, bool)>,
+}
+
+/// The model and version in a path or a message. The version is a number or a label; empty for the
+/// latest.
+#[derive(Clone, Debug)]
+pub(super) struct NamedModel {
+    pub(super) name: String,
+    pub(super) version: String,
+}
+
+impl NamedModel {
+    pub(super) fn spec(&self) -> ModelSpec<'_> {
+        let choice = match (self.version.as_str(), self.version.parse()) {
+            ("", _) => VersionSelector::Latest,
+            (_, Ok(number)) => VersionSelector::Version(number),
+            (label, Err(_)) => VersionSelector::Label(label),
+        };
+        ModelSpec { name: &self.name, choice }
+    }
+
+    /// The version that is served.
+    pub(super) fn resolve(&self, resolver: &mut Resolver<'_>) -> Result<ModelHandle> {
+        resolver.resolve(&self.spec()).map_err(|unresolved| self.not_served(unresolved))
+    }
+
+    /// Clients look for the beginning of this message.
+    pub(super) fn not_served(&self, unresolved: Unresolved) -> Error {
+        let NamedModel { name, version } = self;
+        match unresolved {
+            Unresolved::Model => {
+                Error::not_found(format!("Request for unknown model: '{name}' is not found"))
+            }
+            Unresolved::Version | Unresolved::Label => Error::not_found(format!(
+                "Request for unknown model: '{name}' version {version} is not found"
+            )),
+        }
+    }
+}
+
+/// The signature that a request is for: the one that it names, else `serving_default`, else the only
+/// one that takes tensors by their names.
+///
+/// # Errors
+/// If there is no such signature.
+pub(super) fn signature_of<'h>(
+    handle: &'h ModelHandle,
+    given: Option<&str>,
+) -> Result<(usize, &'h Signature)> {
+    let name = given.unwrap_or(DEFAULT_SIGNATURE);
+    if let Some(found) = handle.signature(name) {
+        return Ok(found);
+    }
+    let all = handle.signatures();
+    if let (None, [only]) = (given, all) {
+        return Ok((0, only));
+    }
+    let names: Vec<&str> = all.iter().map(|signature| signature.name.as_str()).collect();
+    Err(Error::invalid(format!(
+        "model '{}' has no signature {name:?}; the parameter \"signature_name\" selects one of {names:?}",
+        handle.model()
+    )))
+}
+
+impl GivenRequest {
+    /// The run that it asks for, and what the response depends on.
+    ///
+    /// # Errors
+    /// If inputs or outputs are not those of the signature.
+    pub(super) fn into_run(
+        self,
+        version: ModelHandle,
+        resolver: &mut Resolver<'_>,
+    ) -> Result<(InferRequest, AnswerForm)> {
+        let GivenRequest { id, parameters, inputs, outputs } = self;
+        let (index, signature) = signature_of(&version, parameters.signature.as_deref())?;
+        resolver.found_signature(index);
+        let inputs = ordered(version.model(), signature, inputs)?;
+        let wanted = wanted_outputs(version.model(), signature, &outputs)?;
+        let is_binary = |output: Option<&WantedOutput>| {
+            output.and_then(|output| output.binary).unwrap_or(parameters.binary_data_output)
+        };
+        let form = AnswerForm {
+            id,
+            outputs: match outputs.is_empty() {
+                true => (0..signature.outputs.len()).map(|at| (at, is_binary(None))).collect(),
+                false => {
+                    wanted.iter().copied().zip(outputs.iter().map(Some).map(is_binary)).collect()
+                }
+            },
+        };
+        let run = SignatureRun { output_filter: wanted, ..SignatureRun::predict(index, inputs) };
+        let mut request = InferRequest::new(version, run);
+        request.timeout = parameters.timeout.map(Duration::from_micros);
+        Ok((request, form))
+    }
+}
+
+/// One tensor for each input of the signature, in its order.
+fn ordered(
+    model: &str,
+    signature: &Signature,
+    given: Vec<(String, Tensor)>,
+) -> Result<Vec<Tensor>> {
+    let mut found: Vec<Option<Tensor>> = vec![None; signature.inputs.len()];
+    for (name, tensor) in given {
+        let at = signature.input(&name);
+        let Some((spec, slot)) = at.and_then(|at| signature.inputs.get(at).zip(found.get_mut(at)))
+        else {
+            let names = names(&signature.inputs);
+            return Err(Error::invalid(format!(
+                "unexpected inference input '{name}' for model '{model}'; its inputs are {names}"
+            )));
+        };
+        if slot.is_some() {
+            let message = format!("input '{name}' for model '{model}' is given twice");
+            return Err(Error::invalid(message));
+        }
+        *slot = Some(as_declared(model, spec, tensor)?);
+    }
+    let mut missing = Vec::new();
+    let mut tensors = Vec::with_capacity(found.len());
+    for (spec, tensor) in signature.inputs.iter().zip(found) {
+        let default = signature.defaults.iter().find(|(alias, _)| *alias == spec.alias);
+        match tensor.or_else(|| default.map(|(_, tensor)| tensor.clone())) {
+            Some(tensor) => tensors.push(tensor),
+            None => missing.push(spec.clone()),
+        }
+    }
+    if !missing.is_empty() {
+        let (missing, expected) = (names(&missing), signature.inputs.len());
+        return Err(Error::invalid(format!(
+            "model '{model}' expects {expected} inputs; the request lacks {missing}"
+        )));
+    }
+    Ok(tensors)
+}
+
+/// The tensor with the declared type. Numbers become those of another size or floats where their values
+/// fit, because clients of models of tables mostly have one type for all columns.
+fn as_declared(model: &str, spec: &TensorSpec, tensor: Tensor) -> Result<Tensor> {
+    let (given, Some(declared)) = (tensor.dtype(), spec.dtype()) else {
+        return Ok(tensor);
+    };
+    if given == declared {
+        return Ok(tensor);
+    }
+    budget::reserve(tensor.shape().elements()?.saturating_mul(declared.size().unwrap_or(0)))?;
+    cast(&tensor, declared).ok_or_else(|| {
+        Error::invalid(format!(
+            "inference input '{}' data-type is '{}', but model '{model}' expects '{}'",
+            spec.alias,
+            datatype::name_of(given),
+            datatype::name_of(declared)
+        ))
+    })
+}
+
+/// The numbers of the outputs that are asked for; empty for all.
+fn wanted_outputs(
+    model: &str,
+    signature: &Signature,
+    wanted: &[WantedOutput],
+) -> Result<Vec<usize>> {
+    let mut found: Vec<usize> = Vec::with_capacity(wanted.len());
+    for WantedOutput { name, .. } in wanted {
+        let at = signature.outputs.iter().position(|spec| spec.alias == *name);
+        let at = at.ok_or_else(|| {
+            let names = names(&signature.outputs);
+            Error::invalid(format!(
+                "unexpected inference output '{name}' for model '{model}'; its outputs are {names}"
+            ))
+        })?;
+        if found.contains(&at) {
+            return Err(Error::invalid(format!("output '{name}' is requested twice")));
+        }
+        found.push(at);
+    }
+    Ok(found)
+}
+
+/// `['a', 'b']`.
+fn names(specs: &[TensorSpec]) -> String {
+    let names: Vec<String> = specs.iter().map(|spec| format!("'{}'", spec.alias)).collect();
+    format!("[{}]", names.join(", "))
+}

@@ -1,0 +1,130 @@
+//! The response to a request over REST: a JSON document, and behind it the raw bytes of the outputs that
+//! were requested so.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::datatype;
+use super::raw;
+use super::request::AnswerForm;
+use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
+use tensorserve_core::engine::InferResponse;
+use tensorserve_tensor::budget;
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::{Shape, Tensor};
+
+/// Room for the parts of a document that are not data.
+const HEAD: usize = 256;
+
+const STYLE: Style =
+    Style { layout: JsonLayout::Compact, floats: Floats::TensorFlowServing, texts: Texts::Raw };
+
+/// A response.
+pub(super) struct Encoded {
+    pub(super) body: Vec<u8>,
+    /// The bytes of the document, if raw bytes follow.
+    pub(super) document: Option<usize>,
+}
+
+/// Writes a response.
+///
+/// # Errors
+/// For outputs that have no form in JSON.
+pub(super) fn encode(form: AnswerForm, response: InferResponse) -> Result<Encoded> {
+    let version = response.version.clone();
+    let run = response.into_single();
+    let specs = version.signatures().get(run.signature).map_or(&[][..], |s| &s.outputs);
+    let mut out = Vec::with_capacity(HEAD);
+    out.extend_from_slice(b"{\"model_name\":");
+    write::string(version.model().as_bytes(), &mut out);
+    out.extend_from_slice(
+        format!(",\"model_version\":\"{}\",\"id\":", version.version()).as_bytes(),
+    );
+    match form.id.is_empty() {
+        true => write::string(new_id().as_bytes(), &mut out),
+        false => write::string(form.id.as_bytes(), &mut out),
+    }
+    out.extend_from_slice(b",\"outputs\":[");
+    for (position, ((at, is_binary), tensor)) in form.outputs.iter().zip(&run.outputs).enumerate() {
+        let name = specs.get(*at).map_or("", |spec| spec.alias.as_str());
+        budget::grow(&mut out, write::string_len(name.as_bytes()) + HEAD)?;
+        if position > 0 {
+            out.push(b',');
+        }
+        output(name, tensor, *is_binary, &mut out)?;
+    }
+    out.extend_from_slice(b"]}");
+    let document = out.len();
+    let is_raw = |(_, is_binary): &&(usize, bool)| *is_binary;
+    if !form.outputs.iter().any(|output| is_raw(&output)) {
+        return Ok(Encoded { body: out, document: None });
+    }
+    let raws = || form.outputs.iter().zip(&run.outputs).filter(|(form, _)| is_raw(form));
+    budget::grow(&mut out, raws().map(|(_, tensor)| raw::len(tensor)).sum())?;
+    for (_, tensor) in raws() {
+        raw::append(tensor, &mut out)?;
+    }
+    Ok(Encoded { body: out, document: Some(document) })
+}
+
+/// One output.
+fn output(name: &str, tensor: &Tensor, is_binary: bool, out: &mut Vec<u8>) -> Result<()> {
+    out.extend_from_slice(b"{\"name\":");
+    write::string(name.as_bytes(), out);
+    out.extend_from_slice(b",\"datatype\":\"");
+    out.extend_from_slice(datatype::name_of(tensor.dtype()).as_bytes());
+    out.extend_from_slice(b"\",\"shape\":[");
+    for (position, dim) in tensor.shape().dims().iter().enumerate() {
+        let comma = if position > 0 { "," } else { "" };
+        out.extend_from_slice(format!("{comma}{dim}").as_bytes());
+    }
+    if is_binary {
+        let size = raw::len(tensor);
+        out.extend_from_slice(
+            format!("],\"parameters\":{{\"binary_data_size\":{size}}}}}").as_bytes(),
+        );
+        return Ok(());
+    }
+    out.extend_from_slice(b"],\"data\":");
+    check_json(name, tensor)?;
+    let flat = tensor.reshaped(Shape::vector(tensor.shape().elements()?))?;
+    write::tensor(&flat, STYLE, 0, out)
+        .map_err(|error| error.into_error(|_| no_json(name, tensor)))?;
+    out.push(b'}');
+    Ok(())
+}
+
+/// Refuses what a client could not read from JSON.
+fn check_json(name: &str, tensor: &Tensor) -> Result<()> {
+    if datatype::is_raw_only(tensor.dtype()) {
+        return Err(no_json(name, tensor));
+    }
+    let Some(strings) = tensor.strings() else {
+        return Ok(());
+    };
+    if strings.iter().all(|string| std::str::from_utf8(string).is_ok()) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "output {name:?} has bytes that are not UTF-8, which JSON cannot hold; request it with the \
+         parameter \"binary_data\": true"
+    )))
+}
+
+fn no_json(name: &str, tensor: &Tensor) -> Error {
+    let dtype = datatype::name_of(tensor.dtype());
+    Error::invalid(format!(
+        "output {name:?} is {dtype}, which JSON cannot hold; request it with the parameter \
+         \"binary_data\": true"
+    ))
+}
+
+/// An identifier for a request that has none: KServe's clients require one in the response.
+pub(super) fn new_id() -> String {
+    static FIRST: LazyLock<u64> = LazyLock::new(|| {
+        use std::hash::{BuildHasher, RandomState};
+        RandomState::new().hash_one(0)
+    });
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("{:016x}-{:x}", *FIRST, NEXT.fetch_add(1, Relaxed))
+}

@@ -1,0 +1,297 @@
+//! The gRPC service.
+
+use std::time::Instant;
+
+use tonic::codec::CompressionEncoding;
+use tonic::{Request, Response, Status};
+
+use super::describe::{self, ModelMetadata, TensorMetadata};
+use super::model_config::{ModelConfig, TensorConfig};
+use super::request::NamedModel;
+use super::statistics::{self, ModelStatistics};
+use super::{GRPC, grpc, repository};
+use tensorserve_auth::Permission;
+use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Statistics, Total};
+use tensorserve_proto::OPEN_INFERENCE_DESCRIPTORS;
+use tensorserve_proto::inference::grpc_inference_service_server::{
+    GrpcInferenceService, GrpcInferenceServiceServer,
+};
+use tensorserve_proto::inference::model_metadata_response::TensorMetadata as TensorMetadataProto;
+use tensorserve_proto::inference::repository_index_response::ModelIndex;
+use tensorserve_proto::inference::{self as proto, DataType};
+use tensorserve_protocol::grpc::{ClientDeadline, GrpcLimits, GrpcServices, status};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+/// Every method, and the permission that it requires.
+const METHODS: [(&str, Permission); 11] = [
+    ("/inference.GRPCInferenceService/ServerLive", Permission::Public),
+    ("/inference.GRPCInferenceService/ServerReady", Permission::Public),
+    ("/inference.GRPCInferenceService/ModelReady", Permission::Read),
+    ("/inference.GRPCInferenceService/ServerMetadata", Permission::Read),
+    ("/inference.GRPCInferenceService/ModelMetadata", Permission::Read),
+    ("/inference.GRPCInferenceService/ModelInfer", Permission::Infer),
+    ("/inference.GRPCInferenceService/ModelConfig", Permission::Read),
+    ("/inference.GRPCInferenceService/ModelStatistics", Permission::Read),
+    ("/inference.GRPCInferenceService/RepositoryIndex", Permission::Read),
+    ("/inference.GRPCInferenceService/RepositoryModelLoad", Permission::Admin),
+    ("/inference.GRPCInferenceService/RepositoryModelUnload", Permission::Admin),
+];
+
+/// Adds the service. `admin`: clients may load and unload models.
+pub(super) fn add(engine: &Engine, admin: bool, limits: GrpcLimits, services: &mut GrpcServices) {
+    let most = limits.max_message_bytes;
+    let service =
+        GrpcInferenceServiceServer::new(InferenceService { engine: engine.clone(), admin })
+            .accept_compressed(CompressionEncoding::Gzip)
+            .max_decoding_message_size(most)
+            .max_encoding_message_size(most);
+    services.services.add_service(service);
+    services.methods.extend(METHODS);
+    services.descriptors.push(OPEN_INFERENCE_DESCRIPTORS);
+}
+
+struct InferenceService {
+    engine: Engine,
+    admin: bool,
+}
+
+/// The response of the method `name`.
+fn wrapped<T>(name: &str, answer: Result<T>) -> Result<Response<T>, Status> {
+    answer.map(Response::new).map_err(|error| status(name, &error))
+}
+
+impl InferenceService {
+    /// A model as a load or an unload names it: Triton's clients in the second field, KServe's in the
+    /// first.
+    fn changed_model(&self, first: &str, second: &str) -> Result<String> {
+        if !self.admin {
+            let message = "this server does not load or unload models on request: other machines can \
+                           reach it, and clients do not authenticate; set auth_file to allow it";
+            return Err(Error::new(Code::PermissionDenied, message));
+        }
+        let name = if second.is_empty() { first } else { second };
+        match name.is_empty() {
+            true => Err(Error::invalid("the request lacks the name of a model")),
+            false => Ok(name.to_owned()),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for InferenceService {
+    async fn server_live(
+        &self,
+        _request: Request<proto::ServerLiveRequest>,
+    ) -> Result<Response<proto::ServerLiveResponse>, Status> {
+        Ok(Response::new(proto::ServerLiveResponse { live: true }))
+    }
+
+    async fn server_ready(
+        &self,
+        _request: Request<proto::ServerReadyRequest>,
+    ) -> Result<Response<proto::ServerReadyResponse>, Status> {
+        let ready = self.engine.readiness().is_ok();
+        Ok(Response::new(proto::ServerReadyResponse { ready }))
+    }
+
+    async fn model_ready(
+        &self,
+        request: Request<proto::ModelReadyRequest>,
+    ) -> Result<Response<proto::ModelReadyResponse>, Status> {
+        let proto::ModelReadyRequest { name, version } = request.into_inner();
+        let found = describe::ready_version(&self.engine, &NamedModel { name, version });
+        let answer = match found {
+            Ok(_) => Ok(true),
+            // It is known.
+            Err(error) if error.code() == Code::Unavailable => Ok(false),
+            Err(error) => Err(error),
+        };
+        wrapped("ModelReady", answer.map(|ready| proto::ModelReadyResponse { ready }))
+    }
+
+    async fn server_metadata(
+        &self,
+        _request: Request<proto::ServerMetadataRequest>,
+    ) -> Result<Response<proto::ServerMetadataResponse>, Status> {
+        Ok(Response::new(proto::ServerMetadataResponse {
+            name: describe::NAME.to_owned(),
+            version: describe::VERSION.to_owned(),
+            extensions: describe::EXTENSIONS.map(str::to_owned).to_vec(),
+        }))
+    }
+
+    async fn model_metadata(
+        &self,
+        request: Request<proto::ModelMetadataRequest>,
+    ) -> Result<Response<proto::ModelMetadataResponse>, Status> {
+        let proto::ModelMetadataRequest { name, version } = request.into_inner();
+        let metadata = ModelMetadata::of(&self.engine, &NamedModel { name, version });
+        wrapped("ModelMetadata", metadata.map(metadata_proto))
+    }
+
+    async fn model_infer(
+        &self,
+        request: Request<proto::ModelInferRequest>,
+    ) -> Result<Response<proto::ModelInferResponse>, Status> {
+        let entry = EntryPoint { protocol: GRPC, method: Method::Predict };
+        let mut call = self.engine.call(entry, Instant::now());
+        if let Some(ClientDeadline(theirs)) = request.extensions().get() {
+            call.deadline = call.deadline.min(*theirs);
+        }
+        let request = request.into_inner();
+        let inferred =
+            self.engine.infer(call, move |resolver| grpc::decode(resolver, request), grpc::encode);
+        wrapped("ModelInfer", inferred.await.answer)
+    }
+
+    async fn model_config(
+        &self,
+        request: Request<proto::ModelConfigRequest>,
+    ) -> Result<Response<proto::ModelConfigResponse>, Status> {
+        let proto::ModelConfigRequest { name, version } = request.into_inner();
+        let config = ModelConfig::of(&self.engine, &NamedModel { name, version });
+        let response = |config| proto::ModelConfigResponse { config: Some(config_proto(&config)) };
+        wrapped("ModelConfig", config.map(response))
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<proto::ModelStatisticsRequest>,
+    ) -> Result<Response<proto::ModelStatisticsResponse>, Status> {
+        let proto::ModelStatisticsRequest { name, version } = request.into_inner();
+        let found = statistics::of(&self.engine, &NamedModel { name, version });
+        let response = |models: Vec<ModelStatistics>| proto::ModelStatisticsResponse {
+            model_stats: models.iter().map(statistics_proto).collect(),
+        };
+        wrapped("ModelStatistics", found.map(response))
+    }
+
+    async fn repository_index(
+        &self,
+        request: Request<proto::RepositoryIndexRequest>,
+    ) -> Result<Response<proto::RepositoryIndexResponse>, Status> {
+        let all = repository::index(&self.engine, request.get_ref().ready);
+        let model = |entry: repository::IndexEntry| ModelIndex {
+            name: entry.name,
+            version: entry.version,
+            state: entry.state.to_owned(),
+            reason: entry.reason,
+        };
+        let models = all.into_iter().map(model).collect();
+        Ok(Response::new(proto::RepositoryIndexResponse { models }))
+    }
+
+    async fn repository_model_load(
+        &self,
+        request: Request<proto::RepositoryModelLoadRequest>,
+    ) -> Result<Response<proto::RepositoryModelLoadResponse>, Status> {
+        let proto::RepositoryModelLoadRequest { repository_name, model_name, parameters } =
+            request.into_inner();
+        let load = async {
+            repository::check_parameters(parameters.keys().map(String::as_str))?;
+            let name = self.changed_model(&repository_name, &model_name)?;
+            repository::load(&self.engine, &name, REQUEST).await?;
+            Ok(proto::RepositoryModelLoadResponse { model_name: name, is_loaded: true })
+        };
+        wrapped("RepositoryModelLoad", load.await)
+    }
+
+    async fn repository_model_unload(
+        &self,
+        request: Request<proto::RepositoryModelUnloadRequest>,
+    ) -> Result<Response<proto::RepositoryModelUnloadResponse>, Status> {
+        let proto::RepositoryModelUnloadRequest { repository_name, model_name, .. } =
+            request.into_inner();
+        let unload = async {
+            let name = self.changed_model(&repository_name, &model_name)?;
+            repository::unload(&self.engine, &name, REQUEST).await?;
+            Ok(proto::RepositoryModelUnloadResponse { model_name: name, is_unloaded: true })
+        };
+        wrapped("RepositoryModelUnload", unload.await)
+    }
+}
+
+fn metadata_proto(metadata: ModelMetadata) -> proto::ModelMetadataResponse {
+    let tensor = |tensor: TensorMetadata| TensorMetadataProto {
+        name: tensor.name,
+        datatype: tensor.datatype.to_owned(),
+        shape: tensor.shape,
+    };
+    proto::ModelMetadataResponse {
+        name: metadata.name,
+        versions: metadata.versions,
+        platform: metadata.platform,
+        inputs: metadata.inputs.into_iter().map(tensor).collect(),
+        outputs: metadata.outputs.into_iter().map(tensor).collect(),
+    }
+}
+
+fn config_proto(config: &ModelConfig) -> proto::ModelConfig {
+    let dtype = |tensor: &TensorConfig| {
+        DataType::from_str_name(&tensor.type_name()).unwrap_or(DataType::TypeInvalid).into()
+    };
+    let input = |tensor: &TensorConfig| proto::ModelInput {
+        name: tensor.name.clone(),
+        data_type: dtype(tensor),
+        dims: tensor.dims.clone(),
+    };
+    let output = |tensor: &TensorConfig| proto::ModelOutput {
+        name: tensor.name.clone(),
+        data_type: dtype(tensor),
+        dims: tensor.dims.clone(),
+    };
+    proto::ModelConfig {
+        name: config.name.clone(),
+        platform: config.platform.clone(),
+        max_batch_size: i32::try_from(config.max_batch_size).unwrap_or(i32::MAX),
+        input: config.inputs.iter().map(input).collect(),
+        output: config.outputs.iter().map(output).collect(),
+        backend: config.backend().to_owned(),
+    }
+}
+
+fn statistics_proto(model: &ModelStatistics) -> proto::ModelStatistics {
+    let total =
+        |total: Total| Some(proto::StatisticDuration { count: total.count, ns: total.nanoseconds });
+    let Statistics { succeeded, failed, queued, runs, last_success, .. } = model.totals;
+    proto::ModelStatistics {
+        name: model.name.clone(),
+        version: model.version.clone(),
+        last_inference: last_success,
+        inference_count: model.inference_count(),
+        execution_count: runs.count,
+        inference_stats: Some(proto::InferStatistics {
+            success: total(succeeded),
+            fail: total(failed),
+            queue: total(queued),
+            compute_input: total(Total::default()),
+            compute_infer: total(runs),
+            compute_output: total(Total::default()),
+            cache_hit: total(Total::default()),
+            cache_miss: total(Total::default()),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+    use prost_types::FileDescriptorSet;
+
+    use super::*;
+
+    #[test]
+    fn the_permissions_cover_exactly_the_methods() {
+        let mut methods = Vec::new();
+        for file in FileDescriptorSet::decode(OPEN_INFERENCE_DESCRIPTORS).unwrap().file {
+            for service in &file.service {
+                let name = format!("/{}.{}/", file.package(), service.name());
+                methods.extend(service.method.iter().map(|m| format!("{name}{}", m.name())));
+            }
+        }
+        let mut listed: Vec<_> = METHODS.iter().map(|(path, _)| (*path).to_owned()).collect();
+        methods.sort();
+        listed.sort();
+        assert_eq!(methods, listed);
+    }
+}
