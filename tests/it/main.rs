@@ -55,6 +55,7 @@ mod odd_signatures;
 mod on_request;
 #[cfg(feature = "onnx")]
 mod onnx;
+mod open_inference_cases;
 mod openapi;
 mod operations;
 mod own_name;
