@@ -1,16 +1,16 @@
-//! The REST cases of the Open Inference Protocol (`tests/cases/open-inference.json`): health, metadata,
-//! inference in JSON and in binary, errors, and Triton's and KServe's additions.
+//! The REST cases of the Open Inference Protocol (`tests/cases/open-inference.json`): health,
+//! metadata, inference in JSON and in binary, errors, and Triton's and KServe's additions.
 //!
-//! A case is sent as `request_body` (text), `request_json`, or `request_body_parts`. A part is an object
-//! with one member: `text`, `json`, `hex`, `repeat` (a text and how often), `bytes` (each with its
-//! length before it), or a datatype in lower case with its values. In a value of `headers`, `{json}` is
-//! the length of the first part, and `{body}` the one of all parts, before compression.
+//! A case is sent as `request_body` (text), `request_json`, or `request_body_parts`. A part is an
+//! object with one member: `text`, `json`, `hex`, `repeat` (a text and how often), `bytes` (each with
+//! its length before it), or a datatype in lower case with its values. In a value of `headers`,
+//! `{json}` is the length of the first part, and `{body}` the one of all parts, before compression.
 //!
-//! Some strings of `expect_json` stand for values: `<string>` for any text that is not empty, `<text>`,
-//! `<number>` and `<list>` for any such value. An object with a member `<more>` may have other members; a list
-//! that starts with `<contains>` has all others in any order. An integer must be an integer; other
-//! numbers may differ in the seventh digit. The first of `expect_body_parts` is such JSON, too; those
-//! after it are compared to the byte.
+//! Some strings of `expect_json` stand for values: `<string>` for any text that is not empty,
+//! `<text>`, `<number>` and `<list>` for any such value. An object with a member `<more>` may have
+//! other members; a list that starts with `<contains>` has all others in any order. An integer must be
+//! an integer; other numbers may differ in the seventh digit. The first of `expect_body_parts` is such
+//! JSON, too; those after it are compared to the byte.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -135,8 +135,8 @@ fn serve(models: Vec<(String, String)>) -> TestServer {
     server
 }
 
-/// The models of the cases: those by their own names, one for each datatype, and one whose name needs
-/// escapes in a path.
+/// The models of the cases: those by their own names, one for each datatype, and one whose name
+/// needs escapes in a path.
 fn ready_models() -> Vec<(String, String)> {
     let names = |folder: &str| {
         let entries = fs::read_dir(data(folder)).expect("models");
@@ -320,8 +320,8 @@ fn alike(path: &str, got: &Value, want: &Value) -> Result<(), String> {
     if same { Ok(()) } else { differs() }
 }
 
-/// An error if no value of the list is as expected: the difference of the one with the same name and
-/// version, if there is one.
+/// An error if no value of the list is as expected: the difference of the one with the same name
+/// and version, if there is one.
 fn contains(path: &str, list: &[Value], want: &Value) -> Result<(), String> {
     if list.iter().any(|got| alike(path, got, want).is_ok()) {
         return Ok(());
