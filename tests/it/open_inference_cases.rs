@@ -2,15 +2,15 @@
 //! metadata, inference in JSON and in binary, errors, and Triton's and KServe's additions.
 //!
 //! A case is sent as `request_body` (text), `request_json`, or `request_body_parts`. A part is an
-//! object with one member: `text`, `json`, `hex`, `repeat` (a text and how often), `bytes` (each with
-//! its length before it), or a datatype in lower case with its values. In a value of `headers`,
-//! `{json}` is the length of the first part, and `{body}` the one of all parts, before compression.
+//! object with one member: `text`, `json`, `hex`, `repeat` (a text and how often), `bytes` (texts, each
+//! after its length), or a datatype in lower case with its values. In a value of `headers`, `{json}` is
+//! the length of the first part, and `{body}` the one of all parts, before compression.
 //!
 //! Some strings of `expect_json` stand for values: `<string>` for any text that is not empty,
 //! `<text>`, `<number>` and `<list>` for any such value. An object with a member `<more>` may have
-//! other members; a list that starts with `<contains>` has all others in any order. An integer must be
-//! an integer; other numbers may differ in the seventh digit. The first of `expect_body_parts` is such
-//! JSON, too; those after it are compared to the byte.
+//! other members; a list that starts with `<contains>` has all its other values in any order. An
+//! integer must be an integer; other numbers may differ in the seventh digit. The first of
+//! `expect_body_parts` is such JSON, too; those after it are compared to the byte.
 
 use std::collections::BTreeMap;
 use std::fs;

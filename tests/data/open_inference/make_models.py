@@ -12,6 +12,7 @@ the models that Triton's example scripts call; they are built here:
     simple_identity  INPUT0: BYTES [-1, -1]; OUTPUT0 equals it
     raw_fp32         INPUT0: FP32 [-1, 3]; OUTPUT0 is the double
     raw_bytes        INPUT0: BYTES [1]; OUTPUT0 equals it
+    cube             INPUT0: FP32 [-1, -1, -1]; OUTPUT0 equals it
     versions         as raw_fp32; version 1 doubles, version 2 triples
     all_types        in_bool, in_uint8, ...: [-1, -1]; out_bool, out_uint8, ... equal them
     types/TYPE       in_TYPE and out_TYPE alone
@@ -93,6 +94,7 @@ save("simple_string", {key: (tf.string, [None, 16]) for key in ("INPUT0", "INPUT
 save("simple_identity", {"INPUT0": (tf.string, [None, None])}, identity)
 save("raw_fp32", {"INPUT0": (tf.float32, [None, 3])}, times(2.0))
 save("raw_bytes", {"INPUT0": (tf.string, [1])}, identity)
+save("cube", {"INPUT0": (tf.float32, [None, None, None])}, identity)
 save("versions", {"INPUT0": (tf.float32, [None, 3])}, times(2.0))
 save("versions", {"INPUT0": (tf.float32, [None, 3])}, times(3.0), version=2)
 every = {f"in_{name}": (dtype, [None, None]) for name, dtype in TYPES.items()}
