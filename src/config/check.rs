@@ -15,14 +15,12 @@ use super::units::{Bytes, List, Port, Span};
 use super::written::{Mistakes, Origins};
 use super::{
     AdminAccess, AuthConfig, BatchConfig, BatchMode, BatchParameters, BatcherConfig, Config, Cors,
-    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, ProtocolsConfig, RepositoryConfig,
-    SagemakerCompatibility, SagemakerConfig, ShutdownConfig, SourceConfig, TfsConfig,
-    VersionPolicy, VersionTransition, WorkersConfig,
+    GrpcConfig, HttpConfig, Images, LogConfig, ModelConfig, RepositoryConfig, ShutdownConfig,
+    SourceConfig, VersionPolicy, VersionTransition, WorkersConfig,
 };
 #[cfg(feature = "tensorflow")]
 use super::{GpuConfig, TensorFlowConfig};
 use tensorserve_core::config::{OpPolicy, is_model_name, model_path};
-use tensorserve_protocols::tfs::config::METRICS_PATH;
 use tensorserve_tensor::error::Result;
 
 impl Config {
@@ -166,21 +164,6 @@ impl Check {
         }
     }
 
-    fn protocols(&mut self, server: &ServerSettings, max_body: usize) -> ProtocolsConfig {
-        ProtocolsConfig {
-            tfs: TfsConfig {
-                exact: false,
-                metrics_path: Some(METRICS_PATH.to_owned()),
-                reload: false,
-                tensor_content: true,
-            },
-            replaces_simple: false,
-            sagemaker: self.sagemaker(server, max_body),
-            vertex: None,
-            console: server.console.unwrap_or(true),
-        }
-    }
-
     /// Whether the console may change models: not if unauthenticated clients on other machines could
     /// do so.
     fn admin(&mut self, server: &ServerSettings, host: IpAddr) -> AdminAccess {
@@ -198,35 +181,6 @@ impl Check {
         }
         let hosts = server.console_hosts.clone().map_or(Vec::new(), |List(hosts)| hosts);
         AdminAccess { allowed, hosts }
-    }
-
-    fn sagemaker(&mut self, server: &ServerSettings, max_body: usize) -> SagemakerConfig {
-        let compatibility = match server.sagemaker_compatibility.as_deref() {
-            None | Some("2.19") => SagemakerCompatibility::Tf219,
-            Some("2.20") => SagemakerCompatibility::Tf220,
-            Some("extended") => SagemakerCompatibility::Extended,
-            Some(other) => {
-                let rule = "is not 2.19, 2.20 or extended";
-                self.wrong("sagemaker_compatibility", format!("{other:?} {rule}"));
-                SagemakerCompatibility::Tf219
-            }
-        };
-        let default_model = server.sagemaker_default_model.clone();
-        let async_input = server.sagemaker_async_input.clone().map_or(Vec::new(), |List(f)| f);
-        let async_output = server.sagemaker_async_output.clone();
-        if let Some(directory) = async_output.iter().find(|directory| !directory.is_absolute()) {
-            let why = format!("{} is not an absolute path", directory.display());
-            self.wrong("sagemaker_async_output", why);
-        }
-        SagemakerConfig {
-            compatibility,
-            default_model,
-            is_container: false,
-            multi_model: None,
-            async_input,
-            async_output,
-            max_input_bytes: max_body,
-        }
     }
 
     fn grpc(&mut self, server: &ServerSettings, http: &HttpConfig) -> GrpcConfig {
@@ -249,12 +203,10 @@ impl Check {
         let server = &settings.server;
         let mut sources = Vec::new();
         let shared = self.model(&settings.each, &settings.batching);
+        let name = self.model_name(settings);
         for path in &settings.paths {
-            sources.push(SourceConfig {
-                path: model_path(path),
-                name: None,
-                model: shared.clone(),
-            });
+            let (path, name) = (model_path(path), name.clone());
+            sources.push(SourceConfig { path, name, model: shared.clone() });
         }
         for model in &settings.models {
             sources.extend(self.source(model, settings));

@@ -204,6 +204,14 @@ settings! {
         /// Serve the console: the dashboard at / and its API [default: true]
         #[arg(value_name = "BOOL")]
         console: bool,
+        /// Answer /v1/models/NAME for clients of KServe's protocol v1, too: with name and ready, and
+        /// status 503 while the model is not ready; without a value, true [default: false]
+        #[arg(value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+        kserve_v1: bool,
+        /// Name of the model, for one PATH that is a model or a directory of its versions [default:
+        /// the name of that directory or file]
+        #[arg(value_name = "NAME")]
+        model_name: String,
         /// Time between SIGTERM and the start of the shutdown, in which the server reports not
         /// ready and still serves [default: 0s]
         #[arg(value_name = "DURATION")]

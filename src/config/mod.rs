@@ -38,6 +38,7 @@ pub mod model_server;
 pub mod pip;
 mod platforms;
 mod processes;
+mod protocols;
 pub mod sagemaker;
 mod settings;
 pub mod simple;

@@ -475,6 +475,9 @@ pub(super) fn read_raw(
     };
     let tensor = match dtype.size() {
         None => {
+            if dims.iter().filter(|dim| **dim < 0).count() > 1 {
+                return Err(several_unknown(name));
+            }
             // As many dimensions as declared, of one element.
             dims.iter_mut().for_each(|dim| *dim = 1);
             let mut strings = tensorserve_tensor::StringsBuilder::with_capacity(1, body.len());
@@ -492,6 +495,12 @@ pub(super) fn read_raw(
     Ok(GivenRequest { parameters, inputs, ..GivenRequest::default() })
 }
 
+fn several_unknown(name: &str) -> Error {
+    Error::invalid(format!(
+        "input {name:?} has several dimensions of unknown size; send JSON with its shape"
+    ))
+}
+
 /// Gives the one dimension of unknown size the one that `elements` elements need. If the first is one of
 /// two, it is 1: a batch of one.
 fn fill_in(name: &str, dims: &mut [i64], elements: usize) -> Result<()> {
@@ -502,9 +511,7 @@ fn fill_in(name: &str, dims: &mut [i64], elements: usize) -> Result<()> {
         *first = 1;
     }
     if unknown(dims) > 1 {
-        return Err(Error::invalid(format!(
-            "input {name:?} has several dimensions of unknown size; send JSON with its shape"
-        )));
+        return Err(several_unknown(name));
     }
     let mut known = dims.iter().filter(|dim| **dim >= 0);
     let known = known.try_fold(1_i64, |product, dim| product.checked_mul(*dim)).unwrap_or(0);

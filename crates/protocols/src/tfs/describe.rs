@@ -13,13 +13,23 @@ use tensorserve_protocol::{JSON, Reply};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Data, DeclaredShape, Signature, Tensor, TensorSpec};
 
-/// The response to `GET /v1/models/NAME[/versions/VERSION]`.
-pub(super) fn status(engine: &Engine, name: &str, version: Option<i64>) -> Result<Reply> {
+/// The response to `GET /v1/models/NAME[/versions/VERSION]`. With `kserve`, also in the terms of KServe's
+/// protocol v1: with `name` and `ready`, and status 503 if no version is ready.
+pub(super) fn status(
+    engine: &Engine,
+    name: &str,
+    version: Option<i64>,
+    kserve: bool,
+) -> Result<Reply> {
     let versions = versions(engine, name, version)?;
+    let is_ready = versions.iter().any(|version| matches!(version.state, VersionState::Ready));
     let all = ModelStatusJson {
         model_version_status: versions.iter().map(VersionStatusJson::of).collect(),
+        name: kserve.then(|| name.to_owned()),
+        ready: kserve.then_some(is_ready),
     };
-    Ok(Reply::ok(JSON, pretty(&all)))
+    let status = if kserve && !is_ready { 503 } else { 200 };
+    Ok(Reply::ok(JSON, pretty(&all)).with_status(status))
 }
 
 /// The response to `GET /v1/models`, which the reference does not have: the names of all models, as in
@@ -30,6 +40,8 @@ pub(super) fn list(engine: &Engine) -> Reply {
         let versions = engine.repository().status(name);
         let all = ModelStatusJson {
             model_version_status: versions.iter().map(VersionStatusJson::of).collect(),
+            name: None,
+            ready: None,
         };
         (name.clone(), all)
     };
@@ -68,6 +80,10 @@ struct ModelListJson {
 #[derive(Serialize)]
 struct ModelStatusJson {
     model_version_status: Vec<VersionStatusJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ready: Option<bool>,
 }
 
 #[derive(Serialize)]

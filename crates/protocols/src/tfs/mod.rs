@@ -86,6 +86,7 @@ impl Protocol for TensorFlowServing {
         let api = Arc::new(RestApi {
             engine: host.engine.clone(),
             exact: self.config.exact,
+            kserve: self.config.kserve,
             prefix: "",
             metrics: Arc::clone(&self.metrics),
         });
@@ -127,6 +128,8 @@ struct RestApi {
     engine: Engine,
     /// Support only the formats of the reference.
     exact: bool,
+    /// The state of a model is also as KServe's protocol v1 has it.
+    kserve: bool,
     /// The path prefix before `/v1/`.
     prefix: &'static str,
     metrics: Arc<TfsMetrics>,
@@ -173,6 +176,13 @@ fn add_routes(api: &Arc<RestApi>, routes: &mut Routes) {
             Box::pin(api.infer(Method::Regress, request))
         });
         common(regress, "Regress examples");
+    }
+    if api.kserve {
+        let explain = path("/{model}:explain");
+        let explain = group.immediate(Methods::Post, explain, Permission::Infer, |_, _| {
+            failure(Error::new(Code::Unimplemented, "this server does not explain predictions"))
+        });
+        explain.hidden();
     }
     let prefix = if api.prefix.is_empty() { "/v1/" } else { "/tfs/" };
     let scope = group.scope(prefix, |api, head, missing| api.missing(head, missing));
@@ -244,7 +254,7 @@ impl RestApi {
         let Some(spec) = OwnedModelSpec::of(&request.params) else {
             return self.version_too_large(&request.head);
         };
-        let status = describe::status(&self.engine, &spec.name, spec.version);
+        let status = describe::status(&self.engine, &spec.name, spec.version, self.kserve);
         self.described(&spec.name, status, request.start)
     }
 
@@ -372,7 +382,7 @@ fn options(head: &RequestHead<'_>) -> Reply {
 
 /// The response to `GET /v1/models/NAME`.
 pub(crate) fn status(engine: &Engine, name: &str) -> Reply {
-    describe::status(engine, name, None).unwrap_or_else(failure)
+    describe::status(engine, name, None, false).unwrap_or_else(failure)
 }
 
 /// The error for a version that is not served.

@@ -19,6 +19,8 @@ pub struct TfsConfig {
     pub reload: bool,
     /// Tensors are sent over gRPC as raw bytes (`tensor_content`) and not as lists of numbers.
     pub tensor_content: bool,
+    /// The state of a model is also as KServe's protocol v1 has it.
+    pub kserve: bool,
 }
 
 /// The default path of the reference's metrics.
