@@ -54,6 +54,8 @@ install() {
         cp "$here/$1/package.json" "$place"
         npm install --prefix "$place" --silent --no-fund --no-audit --no-package-lock
     }
+    # helm, kubectl and Prometheus.
+    [ "$1" != deploy ] || "$place/venv/bin/python" "$here/deploy/tools.py" "$place/bin"
     cp "$requirements" "$place/installed.txt"
 }
 

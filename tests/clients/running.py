@@ -26,12 +26,14 @@ def free_port():
 
 
 class Running:
-    """A started server. `url` is its base URL, `grpc` its address for gRPC."""
+    """A started server. `url` is its base URL, `grpc` its address for gRPC.
 
-    def __init__(self, arguments, env, may_be_unready=False, **options):
+    `prefix` is a command that starts the server in its own place."""
+
+    def __init__(self, arguments, env, may_be_unready=False, prefix=(), **options):
         self.url = self.grpc = None
         self.process = subprocess.Popen(
-            [BINARY, *arguments], stdout=subprocess.PIPE, text=True, env=env, **options
+            [*prefix, BINARY, *arguments], stdout=subprocess.PIPE, text=True, env=env, **options
         )
         for line in self.process.stdout:
             text = line.strip().removeprefix("listening on ")
