@@ -42,7 +42,7 @@ HELM_VALUES = {
         "auth.existingSecret=users",
         "tls.existingSecret=certificate",
         "podMonitor.enabled=true",
-        "podMonitor.bearerTokenSecret.name=viewer",
+        "podMonitor.bearerTokenSecret.name=prometheus",
         "serviceAccount.annotations.eks\\.amazonaws\\.com/role-arn=arn:aws:iam::1:role/models",
         "imagePullSecrets[0].name=registry",
     ],
