@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -83,11 +84,15 @@ def with_free_ports(text):
     return re.sub(r"((?:http|grpc)[-_]port\s*=\s*)\d+", r"\g<1>0", text)
 
 
-def get(url, body=None):
-    """The status and the body of a response."""
+def get(url, body=None, headers=None):
+    """The status and the body of a response. As by the kubelet, certificates are not verified."""
     data = body and json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers or {})
+    unverified = ssl.create_default_context()
+    unverified.check_hostname = False
+    unverified.verify_mode = ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=30, context=unverified) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -295,6 +300,59 @@ class Kubernetes(Servers):
                     command, check=False, env=self.variables, capture_output=True
                 )
                 self.assertNotEqual(ended.returncode, 0)
+
+    def test_the_chart_has_keys_and_tls(self):
+        secrets = self.folder / "secrets"
+        secrets.mkdir()
+        files = secrets / "tls.key", secrets / "tls.crt"
+        make = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-subj",
+            "/CN=localhost",
+            "-days",
+            "1",
+            "-keyout",
+        ]
+        subprocess.run([*make, files[0], "-out", files[1]], check=True, capture_output=True)
+        keys = {}
+        for role in ("metrics", "infer"):
+            file = f"--file={secrets / 'auth.toml'}"
+            added = subprocess.run(
+                [BINARY, "auth", "add-key", role, "--role", role, file],
+                check=True,
+                capture_output=True,
+                text=True,
+                env=self.variables,
+            )
+            keys[role] = {"Authorization": f"Bearer {added.stdout.strip()}"}
+        places = {
+            "s3://bucket/models/model": self.write_models({"1": HALF_PLUS_TWO}),
+            "/etc/tensorserve-auth": secrets,
+            "/etc/tensorserve-tls": secrets,
+        }
+        documents = templated(HELM_VALUES["secured"])
+        server, container = self.start_pod(documents, places)
+        self.assertTrue(server.url.startswith("https://"))
+        for name in ("startup", "readiness", "liveness"):
+            self.assertEqual(container[f"{name}Probe"]["httpGet"]["scheme"], "HTTPS")
+        self.assert_probes(container, server)
+        for path, body, role in (
+            ("/metrics", None, "metrics"),
+            ("/v1/models/model:predict", HALVES[0], "infer"),
+        ):
+            self.assertEqual(get(server.url + path, body)[0], 401)
+            self.assertEqual(get(server.url + path, body, keys[role])[0], 200)
+        (test,) = one(documents, "Pod")["spec"]["containers"]
+        *arguments, url = test["args"]
+        self.assertEqual(url, "https://release-tensorserve:8500")
+        command = [BINARY, *arguments, server.url]
+        ended = subprocess.run(command, check=False, env=self.variables, capture_output=True)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
 
 
 def queries():
