@@ -109,18 +109,26 @@ fn nothing_is_open_or_taken_from_admins_by_mistake() {
             "/grpc.health.v1.Health/Watch",
             "/health",
             "/healthz",
+            "/inference.GRPCInferenceService/ServerLive",
+            "/inference.GRPCInferenceService/ServerReady",
             "/ping",
             "/ping{*rest}",
             "/readyz",
             "/reference",
             "/static/images/favicon.ico",
             "/static/simple.css",
+            "/v2/health/live",
+            "/v2/health/ready",
         ]
     );
     let admins = paths_of(&place, Permission::Admin);
-    for path in
-        ["/models", "/models/{model}", "/tensorflow.serving.ModelService/HandleReloadConfigRequest"]
-    {
+    for path in [
+        "/inference.GRPCInferenceService/RepositoryModelLoad",
+        "/inference.GRPCInferenceService/RepositoryModelUnload",
+        "/models",
+        "/models/{model}",
+        "/tensorflow.serving.ModelService/HandleReloadConfigRequest",
+    ] {
         assert!(admins.iter().any(|admin| admin == path), "{path} is not in {admins:?}");
     }
     let metrics = paths_of(&place, Permission::Metrics);

@@ -9,6 +9,8 @@ use prost::Message;
 use serde_json::json;
 use tensorserve::config::{ModelSettings, MultiModelConfig, VertexConfig};
 use tensorserve_auth::Permission;
+use tensorserve_proto::inference::model_infer_request::InferInputTensor;
+use tensorserve_proto::inference::{InferTensorContents, ModelInferRequest};
 use tensorserve_proto::serving::input::Kind;
 use tensorserve_proto::serving::{
     ClassificationRequest, ExampleList, InferenceTask, Input, ModelSpec, MultiInferenceRequest,
@@ -71,6 +73,10 @@ fn route_request(path: &str) -> Option<EntryRequest> {
             return None;
         }
         "/invocations" | "/invocations/x" => predict("sagemaker", JSON, rows()),
+        _ if path.starts_with("/v2/models/") => {
+            let input = json!({"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]});
+            predict("open_inference_rest", JSON, json!({"inputs": [input]}).to_string())
+        }
         "/vertex/predict" => predict("vertex", JSON, rows()),
         _ if path.starts_with("/models/") || path.starts_with("/endpoints/") => {
             predict("sagemaker", JSON, rows())
@@ -110,6 +116,28 @@ fn message(path: &str) -> EntryRequest {
             let tasks = vec![InferenceTask { model_spec: spec("regress"), method_name }];
             let request = MultiInferenceRequest { tasks, input };
             (request.encode_to_vec(), "multi_inference", "regress")
+        }
+        "ModelInfer" => {
+            let contents = InferTensorContents { fp32_contents: vec![1.0], ..Default::default() };
+            let input = InferInputTensor {
+                name: "x".to_owned(),
+                datatype: "FP32".to_owned(),
+                shape: vec![1, 1],
+                contents: Some(contents),
+                ..InferInputTensor::default()
+            };
+            let request = ModelInferRequest {
+                model_name: "m".to_owned(),
+                inputs: vec![input],
+                ..ModelInferRequest::default()
+            };
+            let message = Sent::Message(request.encode_to_vec());
+            return EntryRequest {
+                sent: message,
+                protocol: "open_inference_grpc",
+                method: "predict",
+                signature: "serving_default",
+            };
         }
         _ => panic!("{path} is a new entry point: add a message for it here"),
     };

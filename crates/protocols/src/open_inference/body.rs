@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::datatype;
 use super::raw;
-use super::request::{GivenRequest, Parameters, WantedOutput};
+use super::request::{GivenRequest, Parameters, WantedOutput, checked_cast};
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::dump::dump;
 use tensorserve_codec::json::read::{ReadOptions, TensorReadError as Fault, TensorReader};
@@ -64,7 +64,7 @@ struct DocumentReader<'d> {
 #[derive(Default)]
 struct InputHead {
     name: Option<String>,
-    shape: Option<Shape>,
+    dims: Option<Vec<i64>>,
     dtype: Option<DType>,
     binary_size: Option<usize>,
 }
@@ -154,7 +154,7 @@ impl DocumentReader<'_> {
             match &*name {
                 b"name" => head.name = Some(self.text(cursor, "the name of an input")?),
                 b"datatype" => head.dtype = Some(self.datatype(cursor)?),
-                b"shape" => head.shape = Some(self.shape(cursor)?),
+                b"shape" => head.dims = Some(self.dims(cursor)?),
                 b"data" if data_at.is_some() => return Err(twice("data")),
                 b"data" => {
                     data_at = Some(cursor.offset());
@@ -184,12 +184,13 @@ impl DocumentReader<'_> {
         head: InputHead,
         tensor: Option<Tensor>,
     ) -> Result<(String, Tensor)> {
-        let InputHead { name, shape, dtype, binary_size } = head;
+        let InputHead { name, dims, dtype, binary_size } = head;
         let name = name.ok_or_else(|| Error::invalid("an input lacks the member \"name\""))?;
         let lacks =
             |member: &str| Error::invalid(format!("input {name:?} lacks the member \"{member}\""));
         let dtype = dtype.ok_or_else(|| lacks("datatype"))?;
-        let shape = shape.ok_or_else(|| lacks("shape"))?;
+        let dims = dims.ok_or_else(|| lacks("shape"))?;
+        let shape = Shape::new(&dims).map_err(|error| error.context(format!("input {name:?}")))?;
         let tensor = match (tensor, binary_size) {
             (Some(_), Some(_)) => {
                 return Err(Error::invalid(format!(
@@ -230,10 +231,20 @@ impl DocumentReader<'_> {
         if cursor.peek() != b'[' {
             return Err(self.wrong(cursor, &format!("\"data\" of input {name:?}"), "a list"));
         }
-        let mut reader = TensorReader::new(dtype, self.options(), cursor.remaining());
+        // The reader takes any int32 for the types that TensorFlow Serving truncates to.
+        let is_truncated = matches!(dtype, DType::Int8 | DType::Int16 | DType::UInt8);
+        let read_dtype = if is_truncated { DType::Int32 } else { dtype };
+        let mut reader = TensorReader::new(read_dtype, self.options(), cursor.remaining());
         let read = reader.read(cursor);
         read.map_err(|fault| self.data_error(name, dtype, &fault))?;
-        reader.finish().map_err(|error| error.context(format!("input {name:?}")))
+        let tensor = reader.finish().map_err(|error| error.context(format!("input {name:?}")))?;
+        if !is_truncated {
+            return Ok(tensor);
+        }
+        checked_cast(&tensor, dtype).ok_or_else(|| {
+            let dtype = datatype::name_of(dtype);
+            Error::invalid(format!("\"data\" of input {name:?}: a value does not fit {dtype}"))
+        })
     }
 
     fn options(&self) -> ReadOptions {
@@ -277,7 +288,7 @@ impl DocumentReader<'_> {
         })
     }
 
-    fn shape(&self, cursor: &mut Cursor) -> Result<Shape> {
+    fn dims(&self, cursor: &mut Cursor) -> Result<Vec<i64>> {
         let at = cursor.clone();
         let wrong = || self.wrong(&at, "shape", "a list of whole numbers");
         if cursor.peek() != b'[' {
@@ -290,7 +301,7 @@ impl DocumentReader<'_> {
         if dims.shape().rank() != 1 {
             return Err(wrong());
         }
-        Shape::new(dims.values::<i64>().unwrap_or_default())
+        Ok(dims.values::<i64>().unwrap_or_default().to_vec())
     }
 
     fn output(&mut self, cursor: &mut Cursor) -> Result<WantedOutput> {

@@ -1,5 +1,6 @@
 //! A request for inference as a client gives it, of REST and of gRPC, and the run that it asks for.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::datatype;
@@ -9,7 +10,7 @@ use tensorserve_core::engine::{
 };
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{Signature, Tensor, TensorSpec};
+use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
 /// The signature of a request that names none, if the model has it.
 const DEFAULT_SIGNATURE: &str = "serving_default";
@@ -197,7 +198,7 @@ fn as_declared(model: &str, spec: &TensorSpec, tensor: Tensor) -> Result<Tensor>
         return Ok(tensor);
     }
     budget::reserve(tensor.shape().elements()?.saturating_mul(declared.size().unwrap_or(0)))?;
-    cast(&tensor, declared).ok_or_else(|| {
+    checked_cast(&tensor, declared).ok_or_else(|| {
         Error::invalid(format!(
             "inference input '{}' data-type is '{}', but model '{model}' expects '{}'",
             spec.alias,
@@ -205,6 +206,22 @@ fn as_declared(model: &str, spec: &TensorSpec, tensor: Tensor) -> Result<Tensor>
             datatype::name_of(declared)
         ))
     })
+}
+
+/// The tensor with another numeric type, as [`cast`] does it; `None` also for values that it truncates
+/// as TensorFlow Serving does.
+pub(super) fn checked_cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
+    let truncated: [(DType, RangeInclusive<i64>); 3] = [
+        (DType::Int8, i8::MIN.into()..=i8::MAX.into()),
+        (DType::Int16, i16::MIN.into()..=i16::MAX.into()),
+        (DType::UInt8, 0..=u8::MAX.into()),
+    ];
+    if let Some((_, range)) = truncated.iter().find(|(truncated, _)| *truncated == dtype) {
+        let wide = cast(tensor, DType::Int64)?;
+        let mut values = wide.values::<i64>().unwrap_or_default().iter();
+        values.all(|value| range.contains(value)).then_some(())?;
+    }
+    cast(tensor, dtype)
 }
 
 /// The numbers of the outputs that are asked for; empty for all.
