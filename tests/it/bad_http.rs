@@ -240,7 +240,7 @@ fn damaged_and_unknown_compression() {
     checksum[at] ^= 1;
     let twice = gzip(&good);
     let no_gzip = "the request body is not valid gzip, which its Content-Encoding header declares";
-    let cases: [(&str, &str, &[u8], u16, &str); 10] = [
+    let cases: [(&str, &str, &[u8], u16, &str); 9] = [
         ("text", "gzip", GOOD.as_bytes(), 400, no_gzip),
         ("half a body", "gzip", &good[..good.len() / 2], 400, no_gzip),
         ("half a head", "gzip", &good[..5], 400, no_gzip),
@@ -252,9 +252,8 @@ fn damaged_and_unknown_compression() {
             "gzip, gzip",
             &twice,
             415,
-            "\"gzip, gzip\" is not supported; send gzip or none",
+            "\"gzip, gzip\" is not supported; send gzip, deflate or none",
         ),
-        ("deflate", "deflate", &good, 415, "\"deflate\" is not supported"),
         ("brotli", "br", &good, 415, "\"br\" is not supported"),
         ("nothing", "gzip", b"", 400, "The document is empty"),
     ];

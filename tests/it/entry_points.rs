@@ -117,7 +117,7 @@ fn message(path: &str) -> EntryRequest {
             let request = MultiInferenceRequest { tasks, input };
             (request.encode_to_vec(), "multi_inference", "regress")
         }
-        "ModelInfer" => {
+        "ModelInfer" | "ModelStreamInfer" => {
             let contents = InferTensorContents { fp32_contents: vec![1.0], ..Default::default() };
             let input = InferInputTensor {
                 name: "x".to_owned(),

@@ -117,6 +117,11 @@ impl ServedApi {
         &self.0.grpc.methods
     }
 
+    /// Whether clients of this method send streams of messages.
+    pub(crate) fn takes_stream(&self, path: &str) -> bool {
+        self.0.grpc.streams.contains(&path)
+    }
+
     pub(crate) fn services(&self) -> RoutesBuilder {
         self.0.grpc.services.clone()
     }

@@ -1,6 +1,6 @@
 //! Reads request bodies, within limits of size, memory and time.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use actix_web::dev::Payload;
 use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap};
 use bytes::buf::Reader;
 use bytes::{Buf, Bytes, BytesMut};
-use flate2::read::MultiGzDecoder;
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use futures_util::{FutureExt, StreamExt};
 
 use tensorserve_core::engine::large;
@@ -104,7 +104,7 @@ pub async fn read(
     budget: &RequestBudget,
 ) -> Result<Bytes, BodyError> {
     check_length(headers, limits.bytes)?;
-    let compressed = is_gzip(headers)?;
+    let compression = compression_of(headers)?;
     let declared = declared_length(headers).unwrap_or(0);
     if declared > TRUSTED_LENGTH {
         // Refused now, it costs nothing: not the time to receive it, and not memory that others need.
@@ -121,17 +121,24 @@ pub async fn read(
         },
     };
     let body = body?;
-    let body = match compressed && !body.is_empty() {
-        true => inflated(body, limits.bytes, budget).await?,
-        false => body,
+    let body = match compression {
+        Some(compression) if !body.is_empty() => {
+            inflated(body, compression, limits.bytes, budget).await?
+        }
+        _ => body,
     };
     let expected = body.len().saturating_mul(EXPECTED_GROWTH);
     with_patience(|| budget.expect(expected)).await?;
     Ok(body)
 }
 
-async fn inflated(body: Bytes, limit: usize, budget: &RequestBudget) -> Result<Bytes, BodyError> {
-    let mut inflation = Inflation::new(body, limit);
+async fn inflated(
+    body: Bytes,
+    compression: BodyCompression,
+    limit: usize,
+    budget: &RequestBudget,
+) -> Result<Bytes, BodyError> {
+    let mut inflation = Inflation::new(body, compression, limit);
     if budget.enter(|| inflation.run(INFLATE_IN_PLACE))? {
         return Ok(inflation.inflated.into());
     }
@@ -180,15 +187,24 @@ fn declared_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-pub(super) fn is_gzip(headers: &HeaderMap) -> Result<bool, BodyError> {
+/// How a body is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BodyCompression {
+    Gzip,
+    /// In zlib's format, as RFC 9110 has it.
+    Deflate,
+}
+
+pub(super) fn compression_of(headers: &HeaderMap) -> Result<Option<BodyCompression>, BodyError> {
     let Some(encoding) = headers.get(CONTENT_ENCODING) else {
-        return Ok(false);
+        return Ok(None);
     };
     match encoding.to_str().unwrap_or("?").trim().to_ascii_lowercase().as_str() {
-        "" | "identity" => Ok(false),
-        "gzip" | "x-gzip" => Ok(true),
+        "" | "identity" => Ok(None),
+        "gzip" | "x-gzip" => Ok(Some(BodyCompression::Gzip)),
+        "deflate" => Ok(Some(BodyCompression::Deflate)),
         other => Err(BodyError::unsupported(format!(
-            "content encoding {other:?} is not supported; send gzip or none"
+            "content encoding {other:?} is not supported; send gzip, deflate or none"
         ))),
     }
 }
@@ -274,9 +290,23 @@ async fn grow(body: &mut BytesMut, more: usize) {
 /// The most bytes that are decompressed between two looks at the budget.
 const INFLATE_STEP: usize = 256 << 10;
 
+enum Decoder {
+    Gzip(MultiGzDecoder<Reader<Bytes>>),
+    Deflate(ZlibDecoder<Reader<Bytes>>),
+}
+
+impl Read for Decoder {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Decoder::Gzip(decoder) => decoder.read(buffer),
+            Decoder::Deflate(decoder) => decoder.read(buffer),
+        }
+    }
+}
+
 /// A body that is being decompressed.
 struct Inflation {
-    decoder: MultiGzDecoder<Reader<Bytes>>,
+    decoder: Decoder,
     /// The most bytes in one step, and at first: about what most bodies become.
     first_step: usize,
     inflated: Vec<u8>,
@@ -284,9 +314,12 @@ struct Inflation {
 }
 
 impl Inflation {
-    fn new(body: Bytes, limit: usize) -> Self {
+    fn new(body: Bytes, compression: BodyCompression, limit: usize) -> Self {
         let first_step = body.len().clamp(1, INFLATE_STEP);
-        let decoder = MultiGzDecoder::new(body.reader());
+        let decoder = match compression {
+            BodyCompression::Gzip => Decoder::Gzip(MultiGzDecoder::new(body.reader())),
+            BodyCompression::Deflate => Decoder::Deflate(ZlibDecoder::new(body.reader())),
+        };
         Inflation { decoder, first_step, inflated: Vec::new(), limit }
     }
 
@@ -297,7 +330,7 @@ impl Inflation {
             budget::grow(&mut self.inflated, step)?;
             let most = u64::try_from(step).unwrap_or(u64::MAX);
             let read = self.decoder.by_ref().take(most).read_to_end(&mut self.inflated);
-            if read.map_err(not_gzip)? == 0 {
+            if read.map_err(|error| self.damaged(error))? == 0 {
                 return Ok(true);
             }
             if self.inflated.len() > self.limit {
@@ -306,19 +339,23 @@ impl Inflation {
         }
         Ok(false)
     }
-}
 
-fn not_gzip(error: std::io::Error) -> BodyError {
-    BodyError::bad(format!(
-        "the request body is not valid gzip, which its Content-Encoding header declares: {error}"
-    ))
+    fn damaged(&self, error: io::Error) -> BodyError {
+        let name = match self.decoder {
+            Decoder::Gzip(_) => "gzip",
+            Decoder::Deflate(_) => "deflate",
+        };
+        BodyError::bad(format!(
+            "the request body is not valid {name}, which its Content-Encoding header declares: {error}"
+        ))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use flate2::Compression;
-    use flate2::write::GzEncoder;
+    use flate2::write::{GzEncoder, ZlibEncoder};
     use std::io::Write;
     use tensorserve_tensor::budget::MemoryBudget;
 
@@ -333,7 +370,8 @@ mod tests {
     }
 
     fn inflate(body: &[u8], limit: usize, budget: &RequestBudget) -> Result<Bytes, BodyError> {
-        let mut inflation = Inflation::new(Bytes::copy_from_slice(body), limit);
+        let body = Bytes::copy_from_slice(body);
+        let mut inflation = Inflation::new(body, BodyCompression::Gzip, limit);
         budget.enter(|| inflation.run(usize::MAX))?;
         Ok(inflation.inflated.into())
     }
@@ -341,7 +379,7 @@ mod tests {
     #[test]
     fn a_bomb_is_not_decompressed_in_place() {
         let bomb = gzip(&vec![0; 10 << 20]);
-        let mut inflation = Inflation::new(bomb.into(), 64 << 20);
+        let mut inflation = Inflation::new(bomb.into(), BodyCompression::Gzip, 64 << 20);
         assert!(!inflation.run(INFLATE_IN_PLACE).expect("sound"));
         assert!(inflation.inflated.len() < 2 * INFLATE_IN_PLACE);
         assert!(inflation.run(usize::MAX).expect("sound"));
@@ -392,5 +430,22 @@ mod tests {
         let budget = request(1 << 20);
         assert_eq!(inflate(&damaged, 100, &budget).expect_err("cut").status, 400);
         assert_eq!(inflate(b"plain", 100, &budget).expect_err("no gzip").status, 400);
+    }
+
+    #[test]
+    fn deflate_is_inflated_within_the_same_limits() {
+        let deflated = |bytes: &[u8]| -> Bytes {
+            let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+            encoder.write_all(bytes).expect("written");
+            encoder.finish().expect("finished").into()
+        };
+        let inflate = |body: Bytes, limit| {
+            let mut inflation = Inflation::new(body, BodyCompression::Deflate, limit);
+            inflation.run(usize::MAX).map(|_| inflation.inflated)
+        };
+        assert_eq!(inflate(deflated(b"hello"), 5).expect("fits exactly"), b"hello");
+        assert_eq!(inflate(deflated(&vec![0; 10 << 20]), 1 << 20).expect_err("large").status, 413);
+        assert_eq!(inflate(gzip(b"hello").into(), 5).expect_err("another format").status, 400);
+        assert_eq!(inflate(deflated(b"hello").slice(..6), 5).expect_err("cut").status, 400);
     }
 }

@@ -17,7 +17,7 @@ use tower_layer::Layer;
 use super::deadline;
 use super::gate::Gate;
 use super::incoming::ClientAddress;
-use super::timed_body::{HeldBody, TimedBody};
+use super::timed_body::{Arrival, HeldBody, TimedBody};
 use crate::api::{OWN_METHODS, ServedApi};
 use tensorserve_auth::{AuthError, AuthOutcome, Permission};
 use tensorserve_core::engine::InFlight;
@@ -30,11 +30,6 @@ fn permission(methods: &[(&str, Permission)], path: &str) -> Permission {
     let mut all = methods.iter().chain(&OWN_METHODS);
     let listed = all.find(|(listed, _)| *listed == path);
     listed.map_or(Permission::Admin, |(_, permission)| *permission)
-}
-
-/// Whether the client of the method at `path` sends a stream of messages: only reflection's does.
-fn takes_stream(path: &str) -> bool {
-    path.starts_with("/grpc.reflection.")
 }
 
 /// Puts the gate before services.
@@ -110,6 +105,19 @@ where
         + 'static,
     S::Future: Send,
 {
+    /// What the client of the method sends.
+    fn arrival(&self, request: &http::Request<Body>, budget: &RequestBudget) -> Arrival {
+        let path = request.uri().path();
+        if path.starts_with("/grpc.reflection.") {
+            return Arrival::SmallMessages;
+        }
+        if !self.api.takes_stream(path) {
+            return Arrival::Message(budget.clone());
+        }
+        let authorization = request.headers().get(http::header::AUTHORIZATION);
+        Arrival::Messages(authorization.and_then(|value| self.gate.revocation(value.as_bytes())))
+    }
+
     /// Passes the request to the service if the gate admits it.
     fn pass(&mut self, request: http::Request<Body>) -> Passed<S::Future> {
         let path = request.uri().path();
@@ -120,9 +128,8 @@ where
                 return Either::Right(Either::Left(ready(Ok(status(path, &error).into_http()))));
             }
         };
-        let (limit, is_stream) = (self.body_timeout, takes_stream(path));
-        let memory = budget.clone();
-        let request = request.map(|body| Body::new(TimedBody::new(body, limit, is_stream, memory)));
+        let (limit, arrival) = (self.body_timeout, self.arrival(&request, &budget));
+        let request = request.map(|body| Body::new(TimedBody::new(body, limit, arrival)));
         let path = request.uri().path();
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         let authorization = authorization.map(http::HeaderValue::as_bytes);

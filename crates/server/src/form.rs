@@ -10,7 +10,7 @@ use actix_web::http::header::HeaderMap;
 use bytes::BytesMut;
 use futures_util::StreamExt;
 
-use super::body::{BodyError, BodyLimits, append, check_length, is_gzip, too_slow};
+use super::body::{BodyError, BodyLimits, append, check_length, compression_of, too_slow};
 use tensorserve_protocol::MultipartForm;
 use tensorserve_tensor::budget::RequestBudget;
 use tensorserve_tensor::error::Code;
@@ -30,7 +30,7 @@ pub async fn read(
     budget: &RequestBudget,
 ) -> Result<MultipartForm, BodyError> {
     check_length(headers, limits.bytes)?;
-    if is_gzip(headers)? {
+    if compression_of(headers)?.is_some() {
         let message = "a form must not be compressed: send it without Content-Encoding";
         return Err(BodyError::unsupported(message.to_owned()));
     }

@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use actix_web::HttpRequest;
 use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, ORIGIN};
+use bytes::Bytes;
 use futures_util::StreamExt;
 
 use crate::config::AdminAccess;
+use crate::timed_body::Revocation;
 use tensorserve_auth::{AuthError, AuthOutcome, Authenticator, Identity, Permission};
 use tensorserve_core::metrics::Metrics;
 use tensorserve_protocol::{Chunks, JSON, Reply};
@@ -79,6 +81,12 @@ impl Gate {
             }
             _ => chunks,
         }
+    }
+
+    /// Watches the credentials of a gRPC call; `None` without authentication.
+    pub(super) fn revocation(&self, authorization: &[u8]) -> Option<Revocation> {
+        let authenticator = self.authenticator.clone()?;
+        Some(Revocation::Watch(authenticator, Bytes::copy_from_slice(authorization)))
     }
 
     /// Admits an HTTP request if its client has `permission`; otherwise `refuse` writes the error.

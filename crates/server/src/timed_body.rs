@@ -13,16 +13,44 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 
-use tensorserve_tensor::budget::RequestBudget;
+use tensorserve_auth::Authenticator;
+use tensorserve_tensor::budget::{self, RequestBudget};
+
+/// What a client sends in a call.
+pub(super) enum Arrival {
+    /// One message; the memory that it takes is reserved here. The limit is for all of it.
+    Message(RequestBudget),
+    /// Small messages for as long as the client wants. The limit is for each pause.
+    SmallMessages,
+    /// Messages for as long as the client wants, each with a budget of its own, which the handler has
+    /// entered when it waits for it. The limit is for each pause within a message. The stream ends when
+    /// the credentials of its client are revoked.
+    Messages(Option<Revocation>),
+}
+
+/// Waits until the credentials of a call are revoked. Not started before the call is admitted.
+pub(super) enum Revocation {
+    Watch(Authenticator, Bytes),
+    Watched(Pin<Box<dyn Future<Output = ()> + Send>>),
+}
+
+impl Revocation {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Revocation::Watch(authenticator, authorization) = self {
+            *self = Revocation::Watched(Box::pin(authenticator.until_revoked(authorization)));
+        }
+        match self {
+            Revocation::Watch(..) => Poll::Pending,
+            Revocation::Watched(revoked) => revoked.as_mut().poll(context),
+        }
+    }
+}
 
 /// A body with a limit for the time that it takes to arrive.
 pub(super) struct TimedBody {
     body: Body,
     limit: Duration,
-    /// The client sends messages for as long as it wants; the limit is for each pause.
-    is_stream: bool,
-    /// The memory that the messages take is reserved here.
-    budget: RequestBudget,
+    arrival: Arrival,
     /// Started when the body is first waited for: most bodies have arrived already, and need no
     /// timer.
     end: Option<Pin<Box<Sleep>>>,
@@ -30,19 +58,32 @@ pub(super) struct TimedBody {
 
 impl TimedBody {
     /// `body`, which must arrive within `limit`, or each part of it if it is a stream.
-    pub(super) fn new(body: Body, limit: Duration, is_stream: bool, budget: RequestBudget) -> Self {
-        TimedBody { body, limit, is_stream, budget, end: None }
+    pub(super) fn new(body: Body, limit: Duration, arrival: Arrival) -> Self {
+        TimedBody { body, limit, arrival, end: None }
     }
-}
 
-impl TimedBody {
     /// The frame, after its memory is reserved: it is collected in a buffer that grows to up to twice
     /// its size.
-    fn accounted(&self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, Status> {
-        let bytes = frame.data_ref().map_or(0, Bytes::len);
-        let reserved = self.budget.reserve(bytes.saturating_mul(2));
+    fn accounted(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, Status> {
+        let bytes = frame.data_ref().map_or(0, Bytes::len).saturating_mul(2);
+        let reserved = match &self.arrival {
+            Arrival::Message(budget) => budget.reserve(bytes),
+            Arrival::SmallMessages => {
+                self.end = None;
+                Ok(())
+            }
+            Arrival::Messages(_) => {
+                self.end = None;
+                budget::reserve(bytes)
+            }
+        };
         reserved.map_err(|error| Status::resource_exhausted(error.message()))?;
         Ok(frame)
+    }
+
+    /// Whether the pause is one between two messages, which may be of any length.
+    fn is_between_messages(&self) -> bool {
+        matches!(self.arrival, Arrival::Messages(_)) && budget::reserved() == 0
     }
 }
 
@@ -56,11 +97,16 @@ impl http_body::Body for TimedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
-            if this.is_stream {
-                this.end = None;
-                return Poll::Ready(frame);
-            }
             return Poll::Ready(frame.map(|frame| this.accounted(frame?)));
+        }
+        if let Arrival::Messages(Some(revocation)) = &mut this.arrival
+            && revocation.poll(context).is_ready()
+        {
+            let message = "the credentials of this call were revoked";
+            return Poll::Ready(Some(Err(Status::unauthenticated(message))));
+        }
+        if this.is_between_messages() {
+            return Poll::Pending;
         }
         let end = this.end.get_or_insert_with(|| Box::pin(sleep(this.limit)));
         ready!(end.as_mut().poll(context));

@@ -115,6 +115,11 @@ pub(super) fn ready_version(engine: &Engine, named: &NamedModel) -> Result<Model
     }
 }
 
+/// Whether the server has, or has had, a model of this name.
+pub(super) fn is_known(engine: &Engine, name: &str) -> bool {
+    !engine.repository().status(name).is_empty()
+}
+
 fn ready_versions(engine: &Engine, name: &str) -> Vec<String> {
     let mut versions: Vec<i64> = engine
         .repository()

@@ -1,5 +1,7 @@
 //! Requests and responses over gRPC: contents as typed values, or raw as in the binary extension of REST.
-//! A response is raw if its request was.
+//!
+//! The response to a raw request is raw. The response to typed contents has both: clients of KServe's
+//! and Seldon's servers read the typed ones, those of Triton, which answers no others, the raw ones.
 
 use std::collections::BTreeMap;
 
@@ -35,15 +37,23 @@ pub(super) fn decode(
     resolver: &mut Resolver<'_>,
     request: ModelInferRequest,
 ) -> Result<(InferRequest, GrpcForm)> {
-    let ModelInferRequest { model_name, model_version, id, parameters, outputs, .. } = &request;
-    let named = NamedModel { name: model_name.clone(), version: model_version.clone() };
+    let ModelInferRequest {
+        model_name,
+        model_version,
+        id,
+        parameters,
+        inputs,
+        outputs,
+        raw_input_contents,
+    } = request;
+    let named = NamedModel { name: model_name, version: model_version };
     let version = named.resolve(resolver)?;
-    let (id, parameters) = (id.clone(), read_parameters(parameters)?);
+    let parameters = read_parameters(&parameters)?;
     let outputs = outputs.iter().map(wanted).collect::<Result<_>>()?;
-    let is_raw = !request.raw_input_contents.is_empty();
+    let is_raw = !raw_input_contents.is_empty();
     let inputs = match is_raw {
-        true => raw_inputs(request.inputs, request.raw_input_contents)?,
-        false => request.inputs.into_iter().map(typed_input).collect::<Result<_>>()?,
+        true => raw_inputs(&named.name, inputs, raw_input_contents)?,
+        false => inputs.into_iter().map(typed_input).collect::<Result<_>>()?,
     };
     let given = GivenRequest { id, parameters, inputs, outputs };
     let (request, form) = given.into_run(version, resolver)?;
@@ -95,6 +105,7 @@ fn head(input: &InferInputTensor) -> Result<(DType, Shape)> {
 }
 
 fn raw_inputs(
+    model: &str,
     inputs: Vec<InferInputTensor>,
     contents: Vec<Bytes>,
 ) -> Result<Vec<(String, Tensor)>> {
@@ -108,8 +119,8 @@ fn raw_inputs(
     let read = |(input, content): (InferInputTensor, Bytes)| {
         if input.contents.is_some() {
             return Err(Error::invalid(format!(
-                "input {:?} has contents, and raw_input_contents is set, too; use one of them for all \
-                 inputs",
+                "contents field must not be specified when using raw_input_contents for '{}' for model \
+                 '{model}'",
                 input.name
             )));
         }
@@ -241,28 +252,20 @@ pub(super) fn encode(form: GrpcForm, response: InferResponse) -> Result<ModelInf
     let version = response.version.clone();
     let run = response.into_single();
     let specs = version.signatures().get(run.signature).map_or(&[][..], |s| &s.outputs);
-    // Contents of one type lack FP16 and BF16: an output of these makes the response raw.
-    let is_raw = is_raw || run.outputs.iter().any(|tensor| datatype::is_raw_only(tensor.dtype()));
-    // As a message, and as its bytes.
+    // As a message, and as its bytes; typed contents take up to four times the memory of an int8.
     let bytes: usize = run.outputs.iter().map(raw::len).sum();
-    budget::reserve(bytes.saturating_mul(2))?;
+    budget::reserve(bytes.saturating_mul(if is_raw { 2 } else { 8 }))?;
     let (mut outputs, mut raws) = (Vec::with_capacity(order.len()), Vec::new());
     for ((at, _), tensor) in order.iter().zip(&run.outputs) {
-        let contents = match is_raw {
-            true => {
-                let mut bytes = Vec::with_capacity(raw::len(tensor));
-                raw::append(tensor, &mut bytes)?;
-                raws.push(bytes.into());
-                None
-            }
-            false => Some(contents_of(tensor)),
-        };
+        let mut bytes = Vec::with_capacity(raw::len(tensor));
+        raw::append(tensor, &mut bytes)?;
+        raws.push(bytes.into());
         outputs.push(InferOutputTensor {
             name: specs.get(*at).map_or_else(String::new, |spec| spec.alias.clone()),
             datatype: datatype::name_of(tensor.dtype()).to_owned(),
             shape: tensor.shape().dims().to_vec(),
             parameters: BTreeMap::new(),
-            contents,
+            contents: (!is_raw).then(|| contents_of(tensor)),
         });
     }
     Ok(ModelInferResponse {

@@ -32,6 +32,7 @@ mod request;
 mod response;
 mod service;
 mod statistics;
+mod stream;
 
 /// The name of the protocol over REST in metrics.
 pub const REST: &str = "open_inference_rest";

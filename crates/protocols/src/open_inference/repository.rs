@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::describe::ready_version;
 use super::request::NamedModel;
 use tensorserve_core::engine::{ChangeRequest, Engine, Unresolved, VersionState};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -90,7 +91,7 @@ pub(super) fn check_parameters<'n>(mut names: impl Iterator<Item = &'n str>) -> 
         return Ok(());
     };
     let message = format!(
-        "the parameter {name:?} is not supported: models are loaded as the server's configuration and \
+        "failed to load: the parameter {name:?} is not supported: models are loaded as the server's configuration and \
          their files say"
     );
     Err(Error::new(Code::Unimplemented, message))
@@ -117,16 +118,24 @@ fn read<T: for<'d> Deserialize<'d> + Default>(body: &[u8], form: &str) -> Result
 /// # Errors
 /// For a model that the server does not know, and what its load reports.
 pub(super) async fn load(engine: &Engine, name: &str, by: &str) -> Result<()> {
+    let loaded = load_known(engine, name, by).await;
+    // Clients look for the beginning of this message.
+    loaded.map_err(|error| error.context(format!("failed to load '{name}'")))
+}
+
+async fn load_known(engine: &Engine, name: &str, by: &str) -> Result<()> {
     let Some(model) = engine.repository().model(name) else {
         return Err(unknown(name));
     };
-    if !model.is_out_of_service {
-        let named = NamedModel { name: name.to_owned(), version: String::new() };
-        return super::describe::ready_version(engine, &named).map(drop);
-    }
     // Its handles would delay the unload of its versions.
+    let is_out_of_service = model.is_out_of_service;
     drop(model);
-    engine.change(name, ChangeRequest::ReturnToService(Instant::now() + LOAD_TIME), by).await
+    if is_out_of_service {
+        let change = ChangeRequest::ReturnToService(Instant::now() + LOAD_TIME);
+        return engine.change(name, change, by).await;
+    }
+    let named = NamedModel { name: name.to_owned(), version: String::new() };
+    ready_version(engine, &named).map(drop)
 }
 
 /// Unloads a model, and keeps it unloaded until it is loaded again. Nothing changes for one that is

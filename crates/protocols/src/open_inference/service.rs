@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use tonic::codec::CompressionEncoding;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::describe::{self, ModelMetadata, TensorMetadata};
 use super::model_config::{ModelConfig, TensorConfig};
 use super::request::NamedModel;
 use super::statistics::{self, ModelStatistics};
+use super::stream::{self, Answers};
 use super::{GRPC, grpc, repository};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Statistics, Total};
@@ -22,14 +23,17 @@ use tensorserve_proto::inference::{self as proto, DataType};
 use tensorserve_protocol::grpc::{ClientDeadline, GrpcLimits, GrpcServices, status};
 use tensorserve_tensor::error::{Code, Error, Result};
 
+const STREAM: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
+
 /// Every method, and the permission that it requires.
-const METHODS: [(&str, Permission); 11] = [
+const METHODS: [(&str, Permission); 12] = [
     ("/inference.GRPCInferenceService/ServerLive", Permission::Public),
     ("/inference.GRPCInferenceService/ServerReady", Permission::Public),
     ("/inference.GRPCInferenceService/ModelReady", Permission::Read),
     ("/inference.GRPCInferenceService/ServerMetadata", Permission::Read),
     ("/inference.GRPCInferenceService/ModelMetadata", Permission::Read),
     ("/inference.GRPCInferenceService/ModelInfer", Permission::Infer),
+    (STREAM, Permission::Infer),
     ("/inference.GRPCInferenceService/ModelConfig", Permission::Read),
     ("/inference.GRPCInferenceService/ModelStatistics", Permission::Read),
     ("/inference.GRPCInferenceService/RepositoryIndex", Permission::Read),
@@ -47,6 +51,7 @@ pub(super) fn add(engine: &Engine, admin: bool, limits: GrpcLimits, services: &m
             .max_encoding_message_size(most);
     services.services.add_service(service);
     services.methods.extend(METHODS);
+    services.streams.push(STREAM);
     services.descriptors.push(OPEN_INFERENCE_DESCRIPTORS);
 }
 
@@ -99,11 +104,10 @@ impl GrpcInferenceService for InferenceService {
         request: Request<proto::ModelReadyRequest>,
     ) -> Result<Response<proto::ModelReadyResponse>, Status> {
         let proto::ModelReadyRequest { name, version } = request.into_inner();
-        let found = describe::ready_version(&self.engine, &NamedModel { name, version });
-        let answer = match found {
+        let named = NamedModel { name, version };
+        let answer = match describe::ready_version(&self.engine, &named) {
             Ok(_) => Ok(true),
-            // It is known.
-            Err(error) if error.code() == Code::Unavailable => Ok(false),
+            Err(_) if describe::is_known(&self.engine, &named.name) => Ok(false),
             Err(error) => Err(error),
         };
         wrapped("ModelReady", answer.map(|ready| proto::ModelReadyResponse { ready }))
@@ -142,6 +146,15 @@ impl GrpcInferenceService for InferenceService {
         let inferred =
             self.engine.infer(call, move |resolver| grpc::decode(resolver, request), grpc::encode);
         wrapped("ModelInfer", inferred.await.answer)
+    }
+
+    type ModelStreamInferStream = Answers;
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<proto::ModelInferRequest>>,
+    ) -> Result<Response<Answers>, Status> {
+        Ok(Response::new(stream::answers(&self.engine, request.into_inner())))
     }
 
     async fn model_config(

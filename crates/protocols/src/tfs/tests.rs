@@ -5,7 +5,8 @@ use super::*;
 /// The routes of the API.
 fn table(exact: bool) -> RouteTable {
     let engine = Engine::without_models().expect("an engine");
-    let api = Arc::new(RestApi { engine, exact, prefix: "", metrics: Arc::default() });
+    let api =
+        Arc::new(RestApi { engine, exact, kserve: false, prefix: "", metrics: Arc::default() });
     let mut routes = Routes::default();
     add_routes(&api, &mut routes);
     RouteTable::new(routes).expect("no conflict")

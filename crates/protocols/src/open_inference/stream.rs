@@ -1,0 +1,121 @@
+//! `ModelStreamInfer`: a stream of requests, and a stream with one response for each, in their order.
+
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use futures_util::{Stream, StreamExt, stream};
+use prost::Message;
+use tonic::{Status, Streaming};
+
+use super::{GRPC, grpc};
+use tensorserve_core::engine::{Engine, EntryPoint, Method};
+use tensorserve_proto::inference::{
+    ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
+};
+use tensorserve_protocol::grpc::status;
+use tensorserve_tensor::budget::{Budgeted, RequestBudget};
+use tensorserve_tensor::error::Error;
+
+/// The responses of a stream.
+pub(super) type Answers =
+    Pin<Box<dyn Stream<Item = Result<ModelStreamInferResponse, Status>> + Send>>;
+
+/// The requests of a stream that are processed at the same time.
+const AT_ONCE: usize = 16;
+
+/// How often a stream without requests looks whether the server is stopping, and how often one for whose
+/// next request there is no memory looks for some.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const MEMORY_POLL: Duration = Duration::from_millis(10);
+
+/// The responses to a stream of requests.
+pub(super) fn answers(engine: &Engine, requests: Streaming<ModelInferRequest>) -> Answers {
+    let source = RequestSource { engine: engine.clone(), requests };
+    let engine = engine.clone();
+    let received = stream::unfold(Some(source), |source| async move {
+        let mut source = source?;
+        match source.next().await {
+            Ok(Some(request)) => Some((Ok(request), Some(source))),
+            Ok(None) => None,
+            Err(status) => Some((Err(status), None)),
+        }
+    });
+    let answered = received.map(move |received| {
+        let engine = engine.clone();
+        async move {
+            let (budget, request) = received?;
+            Ok(Budgeted::new(budget, Box::pin(answer(engine, request))).await)
+        }
+    });
+    Box::pin(answered.buffered(AT_ONCE))
+}
+
+struct RequestSource {
+    engine: Engine,
+    requests: Streaming<ModelInferRequest>,
+}
+
+impl RequestSource {
+    /// The next request, with the memory that it holds; `None` at the end of the stream.
+    async fn next(&mut self) -> Result<Option<(RequestBudget, ModelInferRequest)>, Status> {
+        let budget = self.budget().await?;
+        let next = Box::pin(self.requests.message());
+        let next = tokio::select! {
+            next = Budgeted::new(budget.clone(), next) => next?,
+            () = until_stopping(&self.engine) => return Err(stopping()),
+        };
+        let Some(request) = next else {
+            return Ok(None);
+        };
+        // What arrived with the request before it is accounted for there.
+        let reserved = budget.reserve(request.encoded_len());
+        reserved.map_err(|error| status("ModelStreamInfer", &error))?;
+        Ok(Some((budget, request)))
+    }
+
+    /// The budget of a request. While there is no memory for it, the client waits: it is told by the
+    /// flow control of its stream.
+    async fn budget(&self) -> Result<RequestBudget, Status> {
+        loop {
+            match self.engine.request_memory().request() {
+                Ok(budget) => return Ok(budget),
+                Err(_) if self.engine.is_stopping() => return Err(stopping()),
+                Err(_) => tokio::time::sleep(MEMORY_POLL).await,
+            }
+        }
+    }
+}
+
+async fn until_stopping(engine: &Engine) {
+    while !engine.is_stopping() {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the server is stopping")
+}
+
+/// The response to one request. Its errors do not end the stream.
+async fn answer(engine: Engine, request: ModelInferRequest) -> ModelStreamInferResponse {
+    let _in_flight = engine.metrics().in_flight();
+    let entry = EntryPoint { protocol: GRPC, method: Method::Predict };
+    let call = engine.call(entry, Instant::now());
+    let id = request.id.clone();
+    let inferred =
+        engine.infer(call, move |resolver| grpc::decode(resolver, request), grpc::encode);
+    match inferred.await.answer {
+        Ok(response) => ModelStreamInferResponse {
+            error_message: String::new(),
+            infer_response: Some(response),
+        },
+        Err(error) => failed(&error, id),
+    }
+}
+
+fn failed(error: &Error, id: String) -> ModelStreamInferResponse {
+    let error_message = status("ModelStreamInfer", error).message().to_owned();
+    // The client finds its request by it.
+    let infer_response = Some(ModelInferResponse { id, ..ModelInferResponse::default() });
+    ModelStreamInferResponse { error_message, infer_response }
+}
