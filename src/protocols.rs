@@ -11,7 +11,7 @@ use tensorserve_platform::Platforms;
 use tensorserve_protocol::Protocol;
 use tensorserve_protocols::console::{Console, ConsoleConfig};
 use tensorserve_protocols::mlflow::Mlflow;
-use tensorserve_protocols::open_inference::OpenInference;
+use tensorserve_protocols::open_inference::{OpenInference, OpenInferenceConfig};
 use tensorserve_protocols::sagemaker::Sagemaker;
 use tensorserve_protocols::simple::{SimpleConfig, SimpleTensorFlowServing};
 use tensorserve_protocols::tfs::TensorFlowServing;
@@ -24,6 +24,10 @@ pub fn built_in(config: &Config) -> Vec<Arc<dyn Protocol>> {
     let protocols = &config.protocols;
     let replaces_original = protocols.replaces_simple;
     let simple = SimpleConfig { replaces_original, exact_tfs: protocols.tfs.exact };
+    let open_inference = OpenInferenceConfig {
+        admin: config.http.admin.allowed,
+        shared_memory: protocols.shared_memory,
+    };
     let mut all: Vec<Arc<dyn Protocol>> = Vec::new();
     // First, because whoever deploys the model chooses its routes.
     if let Some(routes) = &protocols.vertex {
@@ -31,7 +35,7 @@ pub fn built_in(config: &Config) -> Vec<Arc<dyn Protocol>> {
     }
     all.push(Arc::new(SimpleTensorFlowServing::new(simple)));
     all.push(Arc::new(TensorFlowServing::new(protocols.tfs.clone(), config.max_tensor_bytes())));
-    all.push(Arc::new(OpenInference::new(config.http.admin.allowed)));
+    all.push(Arc::new(OpenInference::new(open_inference)));
     all.push(Arc::new(Sagemaker::new(protocols.sagemaker.clone())));
     if serves_mlflow(config) {
         // Before the server's own `/health`.

@@ -28,7 +28,10 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("mlflow", &["platform", "tensor"]),
     ("core", &["codec", "os", "platform", "preprocessing", "tensor", "workers"]),
     ("protocol", &["auth", "core", "tensor"]),
-    ("protocols", &["archive", "auth", "codec", "core", "mlflow", "proto", "protocol", "tensor"]),
+    (
+        "protocols",
+        &["archive", "auth", "codec", "core", "mlflow", "os", "proto", "protocol", "tensor"],
+    ),
     ("server", &["auth", "core", "protocol", "tensor"]),
     ("transform", &["codec", "records", "store", "tensor"]),
 ];

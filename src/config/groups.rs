@@ -208,6 +208,10 @@ settings! {
         /// status 503 while the model is not ready; without a value, true [default: false]
         #[arg(value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
         kserve_v1: bool,
+        /// Let clients of the Open Inference Protocol on this machine pass tensors in shared memory;
+        /// without a value, true [default: false]
+        #[arg(value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+        shared_memory: bool,
         /// Name of the model, for one PATH that is a model or a directory of its versions [default:
         /// the name of that directory or file]
         #[arg(value_name = "NAME")]

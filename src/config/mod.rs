@@ -98,6 +98,8 @@ pub struct Config {
 pub struct ProtocolsConfig {
     /// TensorFlow Serving's REST and gRPC APIs.
     pub tfs: TfsConfig,
+    /// Clients of the Open Inference Protocol may register shared memory of this machine.
+    pub shared_memory: bool,
     /// This server replaces Simple TensorFlow Serving: paths that it shares with TensorFlow Serving
     /// get its responses.
     pub replaces_simple: bool,

@@ -22,6 +22,7 @@ impl Check {
                 tensor_content: true,
                 kserve: server.kserve_v1.unwrap_or(false),
             },
+            shared_memory: server.shared_memory.unwrap_or(false),
             replaces_simple: false,
             sagemaker: self.sagemaker(server, max_body),
             vertex: None,

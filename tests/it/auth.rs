@@ -148,6 +148,7 @@ fn every_route_asks_for_its_role() {
         let path = path.replace("{model}", "m").replace("{endpoint}", "m");
         let path = path.replace("{version}", "1").replace("{label}", "l");
         let path = path.replace("{file}", "app.js").replace("{*rest}", "/x");
+        let path = path.replace("{region}", "r");
         assert!(!path.contains('{'), "{path} has a parameter that this test does not fill in");
         for (authorization, roles) in callers() {
             let answer = ask(&place, method, &path, authorization.as_deref());

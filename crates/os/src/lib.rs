@@ -1,5 +1,6 @@
 //! Direct calls of the operating system: the C library (`ffi`), file reads that let other threads
-//! run in between (`reads`), forked processes ([`fork`]), and memory sizes ([`machine`]).
+//! run in between (`reads`), forked processes ([`fork`]), memory sizes ([`machine`]), and shared memory
+//! ([`shared_memory`]).
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,
@@ -11,5 +12,6 @@ pub mod fork;
 pub mod machine;
 #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 mod reads;
+pub mod shared_memory;
 
 pub use self::ffi::*;

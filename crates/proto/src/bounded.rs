@@ -136,6 +136,13 @@ requests! {
     inference::RepositoryIndexRequest: &[];
     inference::RepositoryModelLoadRequest: CHANGE;
     inference::RepositoryModelUnloadRequest: CHANGE;
+    inference::SystemSharedMemoryStatusRequest: &[];
+    inference::SystemSharedMemoryRegisterRequest: &[];
+    inference::SystemSharedMemoryUnregisterRequest: &[];
+    inference::CudaSharedMemoryStatusRequest: &[];
+    inference::CudaSharedMemoryUnregisterRequest: &[];
+    inference::TraceSettingRequest: &[message(1, 128, &[message(2, 0, &[text(1, 48)])])];
+    inference::LogSettingsRequest: &[message(1, 128, &[])];
 }
 
 /// Why a message was not decoded.

@@ -133,7 +133,7 @@ impl Gate {
         self.check_page(headers)?;
         // A form of another page can send other types without a preflight request.
         match text(headers, CONTENT_TYPE) {
-            Some(kind) if kind.trim_start().to_ascii_lowercase().starts_with(JSON) => Ok(()),
+            Some(kind) if is_preflighted(kind) => Ok(()),
             // Clients of the Open Inference Protocol name no type. A browser names its page in `Origin`,
             // which was compared.
             None if !headers.contains_key(CONTENT_TYPE) && !headers.contains_key(ORIGIN) => Ok(()),
@@ -175,6 +175,13 @@ impl Gate {
         let listed = || self.admin.hosts.iter().any(|known| known.eq_ignore_ascii_case(name));
         name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok() || listed()
     }
+}
+
+/// Whether a browser asks before it sends this type to another origin. Some clients of the Open Inference
+/// Protocol name the second one for JSON, too.
+fn is_preflighted(kind: &str) -> bool {
+    let kind = kind.trim_start().to_ascii_lowercase();
+    kind.starts_with(JSON) || kind.starts_with("application/octet-stream")
 }
 
 /// The value of a header, if it is text.

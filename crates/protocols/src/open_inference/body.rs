@@ -6,11 +6,12 @@ use bytes::Bytes;
 use super::datatype;
 use super::raw;
 use super::request::{GivenRequest, Parameters, WantedOutput, checked_cast};
+use super::shared_memory::{Regions, SharedRange};
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::dump::dump;
 use tensorserve_codec::json::read::{ReadOptions, TensorReadError as Fault, TensorReader};
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DType, Shape, Tensor};
 
 /// The header with the number of bytes of the document; all others are raw.
@@ -39,7 +40,12 @@ pub(super) fn header_length(value: Option<&str>) -> Result<Option<usize>> {
 ///
 /// # Errors
 /// That say which part is wrong.
-pub(super) fn read(body: Bytes, length: Option<usize>, max_bytes: usize) -> Result<GivenRequest> {
+pub(super) fn read(
+    body: Bytes,
+    length: Option<usize>,
+    max_bytes: usize,
+    regions: &Regions,
+) -> Result<GivenRequest> {
     let length = length.unwrap_or(body.len());
     if length > body.len() {
         return Err(Error::invalid(format!(
@@ -49,7 +55,7 @@ pub(super) fn read(body: Bytes, length: Option<usize>, max_bytes: usize) -> Resu
     }
     let mut tail = body.clone();
     let document = tail.split_to(length);
-    let reader = DocumentReader { document: &document, tail, max_bytes };
+    let reader = DocumentReader { document: &document, tail, max_bytes, regions };
     reader.request()
 }
 
@@ -58,6 +64,7 @@ struct DocumentReader<'d> {
     document: &'d [u8],
     tail: Bytes,
     max_bytes: usize,
+    regions: &'d Regions,
 }
 
 /// The members of an input that are not its data.
@@ -66,7 +73,29 @@ struct InputHead {
     name: Option<String>,
     dims: Option<Vec<i64>>,
     dtype: Option<DType>,
+    place: DataPlace,
+}
+
+/// Where parameters say that data is, if it is not in the document.
+#[derive(Default)]
+struct DataPlace {
     binary_size: Option<usize>,
+    region: Option<String>,
+    offset: u64,
+    byte_size: Option<u64>,
+}
+
+impl DataPlace {
+    /// The range of shared memory, if there is one.
+    fn shared(self, what: &str) -> Result<Option<SharedRange>> {
+        let Some(region) = self.region else {
+            return Ok(None);
+        };
+        let byte_size = self.byte_size.ok_or_else(|| {
+            Error::invalid(format!("{what} lacks the parameter \"shared_memory_byte_size\""))
+        })?;
+        Ok(Some(SharedRange { region, offset: self.offset, byte_size }))
+    }
 }
 
 impl DocumentReader<'_> {
@@ -163,9 +192,7 @@ impl DocumentReader<'_> {
                         None => cursor.skip_value().map_err(syntax)?,
                     }
                 }
-                b"parameters" if !takes_null(cursor)? => {
-                    head.binary_size = self.binary_size(cursor)?;
-                }
+                b"parameters" if !takes_null(cursor)? => head.place = self.place(cursor)?,
                 b"parameters" => {}
                 _ => cursor.skip_value().map_err(syntax)?,
             }
@@ -184,24 +211,26 @@ impl DocumentReader<'_> {
         head: InputHead,
         tensor: Option<Tensor>,
     ) -> Result<(String, Tensor)> {
-        let InputHead { name, dims, dtype, binary_size } = head;
+        let InputHead { name, dims, dtype, place } = head;
         let name = name.ok_or_else(|| Error::invalid("an input lacks the member \"name\""))?;
         let lacks =
             |member: &str| Error::invalid(format!("input {name:?} lacks the member \"{member}\""));
         let dtype = dtype.ok_or_else(|| lacks("datatype"))?;
         let dims = dims.ok_or_else(|| lacks("shape"))?;
         let shape = Shape::new(&dims).map_err(|error| error.context(format!("input {name:?}")))?;
-        let tensor = match (tensor, binary_size) {
-            (Some(_), Some(_)) => {
-                return Err(Error::invalid(format!(
-                    "input {name:?} has both \"data\" and the parameter \"binary_data_size\""
-                )));
+        let (size, shared) = (place.binary_size, place.shared(&format!("input {name:?}"))?);
+        let tensor = match (tensor, size, shared) {
+            (None, None, None) => return Err(lacks("data")),
+            (Some(tensor), None, None) => reshaped(&name, &tensor, shape)?,
+            (None, Some(size), None) => raw::read(&name, dtype, shape, self.take(&name, size)?)?,
+            (None, None, Some(range)) => {
+                raw::read(&name, dtype, shape, self.regions.read(&name, &range)?)?
             }
-            (None, None) => return Err(lacks("data")),
-            (Some(tensor), None) => reshaped(&name, &tensor, shape)?,
-            (None, Some(size)) => {
-                let content = self.take(&name, size)?;
-                raw::read(&name, dtype, shape, content)?
+            (Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
+                return Err(Error::invalid(format!(
+                    "input {name:?} has more than one of \"data\" and the parameters \
+                     \"binary_data_size\" and \"shared_memory_region\""
+                )));
             }
         };
         Ok((name, tensor))
@@ -305,7 +334,7 @@ impl DocumentReader<'_> {
     }
 
     fn output(&mut self, cursor: &mut Cursor) -> Result<WantedOutput> {
-        let (mut found, mut binary) = (None, None);
+        let (mut found, mut binary, mut place) = (None, None, DataPlace::default());
         let mut more = cursor.open_object().map_err(syntax)?;
         while more {
             let name = cursor.name().map_err(syntax)?;
@@ -318,10 +347,10 @@ impl DocumentReader<'_> {
                             Ok(true)
                         }
                         b"classification" => Err(Error::new(
-                            tensorserve_tensor::error::Code::Unimplemented,
+                            Code::Unimplemented,
                             "the classification extension is not supported",
                         )),
-                        _ => Ok(false),
+                        _ => reader.shared(name, cursor, &mut place),
                     })?;
                 }
                 b"parameters" => {}
@@ -330,7 +359,9 @@ impl DocumentReader<'_> {
             more = cursor.next_member().map_err(syntax)?;
         }
         let name = found.ok_or_else(|| Error::invalid("an output lacks the member \"name\""))?;
-        Ok(WantedOutput { name, binary })
+        let range = place.shared(&format!("output {name:?}"))?;
+        let shared = range.map(|range| self.regions.output(&name, range)).transpose()?;
+        Ok(WantedOutput { name, binary, shared })
     }
 
     fn parameters(&mut self, cursor: &mut Cursor) -> Result<Parameters> {
@@ -355,17 +386,33 @@ impl DocumentReader<'_> {
         Ok(parameters)
     }
 
-    fn binary_size(&mut self, cursor: &mut Cursor) -> Result<Option<usize>> {
-        let mut size = None;
-        self.each_parameter(cursor, |reader, name, cursor| match name {
-            b"binary_data_size" => {
+    /// The place of an input's data.
+    fn place(&mut self, cursor: &mut Cursor) -> Result<DataPlace> {
+        let mut place = DataPlace::default();
+        self.each_parameter(cursor, |reader, name, cursor| {
+            if name == b"binary_data_size" {
                 let bytes = reader.whole(cursor, "binary_data_size")?;
-                size = Some(usize::try_from(bytes).unwrap_or(usize::MAX));
-                Ok(true)
+                place.binary_size = Some(usize::try_from(bytes).unwrap_or(usize::MAX));
+                return Ok(true);
             }
-            _ => Ok(false),
+            reader.shared(name, cursor, &mut place)
         })?;
-        Ok(size)
+        Ok(place)
+    }
+
+    /// Reads a parameter of shared memory; returns whether it is one.
+    fn shared(&self, name: &[u8], cursor: &mut Cursor, place: &mut DataPlace) -> Result<bool> {
+        match name {
+            b"shared_memory_region" => {
+                place.region = Some(self.text(cursor, "shared_memory_region")?);
+            }
+            b"shared_memory_offset" => place.offset = self.whole(cursor, "shared_memory_offset")?,
+            b"shared_memory_byte_size" => {
+                place.byte_size = Some(self.whole(cursor, "shared_memory_byte_size")?);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Reads the members of an object of parameters: strings, numbers and Booleans. `read` returns
@@ -459,76 +506,4 @@ fn twice(member: &str) -> Error {
 fn syntax(error: SyntaxError) -> Error {
     let SyntaxError { kind, offset, .. } = error;
     Error::invalid(format!("failed to parse the request JSON: {} (byte {offset})", kind.text()))
-}
-
-/// The body that is one input alone: its raw bytes, or one string.
-///
-/// # Errors
-/// If the model has several inputs, or its shape does not follow from the size.
-pub(super) fn read_raw(
-    body: Bytes,
-    signature: &tensorserve_tensor::Signature,
-) -> Result<GivenRequest> {
-    let [spec] = signature.inputs.as_slice() else {
-        return Err(Error::invalid(format!(
-            "a body without JSON is the one input of a model, but this one has {}",
-            signature.inputs.len()
-        )));
-    };
-    let name = &spec.alias;
-    let dtype = spec.dtype().filter(|dtype| datatype::of_name(datatype::name_of(*dtype)).is_some());
-    let dtype = dtype.ok_or_else(|| {
-        Error::invalid(format!("input {name:?} has a type that clients cannot send"))
-    })?;
-    let Some(mut dims) = spec.shape.sizes() else {
-        let message = format!("input {name:?} declares no shape; send JSON with its shape");
-        return Err(Error::invalid(message));
-    };
-    let tensor = match dtype.size() {
-        None => {
-            if dims.iter().filter(|dim| **dim < 0).count() > 1 {
-                return Err(several_unknown(name));
-            }
-            // As many dimensions as declared, of one element.
-            dims.iter_mut().for_each(|dim| *dim = 1);
-            let mut strings = tensorserve_tensor::StringsBuilder::with_capacity(1, body.len());
-            tensorserve_tensor::budget::reserve(body.len())?;
-            strings.push(&body);
-            Tensor::from_strings(Shape::new(&dims)?, strings)?
-        }
-        Some(size) => {
-            fill_in(name, &mut dims, body.len() / size.max(1))?;
-            raw::read(name, dtype, Shape::new(&dims)?, body)?
-        }
-    };
-    let parameters = Parameters { binary_data_output: true, ..Parameters::default() };
-    let inputs = vec![(name.clone(), tensor)];
-    Ok(GivenRequest { parameters, inputs, ..GivenRequest::default() })
-}
-
-fn several_unknown(name: &str) -> Error {
-    Error::invalid(format!(
-        "input {name:?} has several dimensions of unknown size; send JSON with its shape"
-    ))
-}
-
-/// Gives the one dimension of unknown size the one that `elements` elements need. If the first is one of
-/// two, it is 1: a batch of one.
-fn fill_in(name: &str, dims: &mut [i64], elements: usize) -> Result<()> {
-    let unknown = |dims: &[i64]| dims.iter().filter(|dim| **dim < 0).count();
-    if unknown(dims) > 1
-        && let Some(first) = dims.first_mut().filter(|first| **first < 0)
-    {
-        *first = 1;
-    }
-    if unknown(dims) > 1 {
-        return Err(several_unknown(name));
-    }
-    let mut known = dims.iter().filter(|dim| **dim >= 0);
-    let known = known.try_fold(1_i64, |product, dim| product.checked_mul(*dim)).unwrap_or(0);
-    let elements = i64::try_from(elements).unwrap_or(i64::MAX);
-    if let Some(dim) = dims.iter_mut().find(|dim| **dim < 0) {
-        *dim = elements.checked_div(known).unwrap_or(0);
-    }
-    Ok(())
 }

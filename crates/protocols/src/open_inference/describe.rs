@@ -15,8 +15,15 @@ pub(super) const NAME: &str = "tensorserve";
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The extensions that it has.
-pub(super) const EXTENSIONS: [&str; 4] =
-    ["binary_tensor_data", "model_repository", "model_configuration", "statistics"];
+pub(super) const EXTENSIONS: [&str; 7] = [
+    "binary_tensor_data",
+    "model_repository",
+    "model_configuration",
+    "statistics",
+    "system_shared_memory",
+    "trace",
+    "logging",
+];
 
 /// What the metadata of a model says.
 pub(super) struct ModelMetadata {

@@ -9,8 +9,9 @@ use bytes::Bytes;
 
 use super::datatype;
 use super::raw;
-use super::request::{AnswerForm, GivenRequest, NamedModel, Parameters, WantedOutput};
+use super::request::{AnswerForm, GivenRequest, NamedModel, OutputForm, Parameters, WantedOutput};
 use super::response::new_id;
+use super::shared_memory::{Regions, SharedRange};
 use tensorserve_core::engine::{InferRequest, InferResponse, Resolver};
 use tensorserve_proto::inference::infer_parameter::ParameterChoice;
 use tensorserve_proto::inference::model_infer_request::{
@@ -36,6 +37,7 @@ pub(super) struct GrpcForm {
 pub(super) fn decode(
     resolver: &mut Resolver<'_>,
     request: ModelInferRequest,
+    regions: &Regions,
 ) -> Result<(InferRequest, GrpcForm)> {
     let ModelInferRequest {
         model_name,
@@ -49,10 +51,10 @@ pub(super) fn decode(
     let named = NamedModel { name: model_name, version: model_version };
     let version = named.resolve(resolver)?;
     let parameters = read_parameters(&parameters)?;
-    let outputs = outputs.iter().map(wanted).collect::<Result<_>>()?;
-    let is_raw = !raw_input_contents.is_empty();
+    let outputs = outputs.iter().map(|output| wanted(output, regions)).collect::<Result<_>>()?;
+    let is_raw = !raw_input_contents.is_empty() || inputs.iter().any(is_shared);
     let inputs = match is_raw {
-        true => raw_inputs(&named.name, inputs, raw_input_contents)?,
+        true => raw_inputs(&named.name, inputs, raw_input_contents, regions)?,
         false => inputs.into_iter().map(typed_input).collect::<Result<_>>()?,
     };
     let given = GivenRequest { id, parameters, inputs, outputs };
@@ -86,12 +88,55 @@ fn read_parameters(parameters: &BTreeMap<String, InferParameter>) -> Result<Para
     Ok(read)
 }
 
-fn wanted(output: &InferRequestedOutputTensor) -> Result<WantedOutput> {
+const REGION: &str = "shared_memory_region";
+
+fn is_shared(input: &InferInputTensor) -> bool {
+    input.parameters.contains_key(REGION)
+}
+
+/// The range of shared memory that parameters name.
+fn shared_range(
+    what: &str,
+    parameters: &BTreeMap<String, InferParameter>,
+) -> Result<Option<SharedRange>> {
+    let choice =
+        |name: &str| parameters.get(name).and_then(|value| value.parameter_choice.as_ref());
+    let wrong =
+        |name: &str| Error::invalid(format!("{what}: the parameter {name:?} is missing or wrong"));
+    let whole = |name: &str| match choice(name) {
+        None => Ok(None),
+        Some(ParameterChoice::Int64Param(number)) => {
+            u64::try_from(*number).map(Some).map_err(|_| wrong(name))
+        }
+        Some(ParameterChoice::Uint64Param(number)) => Ok(Some(*number)),
+        Some(
+            ParameterChoice::BoolParam(_)
+            | ParameterChoice::StringParam(_)
+            | ParameterChoice::DoubleParam(_),
+        ) => Err(wrong(name)),
+    };
+    let region = match choice(REGION) {
+        None => return Ok(None),
+        Some(ParameterChoice::StringParam(region)) => region.clone(),
+        Some(_) => return Err(wrong(REGION)),
+    };
+    let byte_size = whole("shared_memory_byte_size")?;
+    Ok(Some(SharedRange {
+        region,
+        offset: whole("shared_memory_offset")?.unwrap_or(0),
+        byte_size: byte_size.ok_or_else(|| wrong("shared_memory_byte_size"))?,
+    }))
+}
+
+fn wanted(output: &InferRequestedOutputTensor, regions: &Regions) -> Result<WantedOutput> {
     if output.parameters.contains_key("classification") {
         let message = "the classification extension is not supported";
         return Err(Error::new(Code::Unimplemented, message));
     }
-    Ok(WantedOutput { name: output.name.clone(), binary: None })
+    let name = output.name.clone();
+    let range = shared_range(&format!("output {name:?}"), &output.parameters)?;
+    let shared = range.map(|range| regions.output(&name, range)).transpose()?;
+    Ok(WantedOutput { name, binary: None, shared })
 }
 
 /// The type and the shape of an input.
@@ -104,19 +149,22 @@ fn head(input: &InferInputTensor) -> Result<(DType, Shape)> {
     Ok((dtype, shape))
 }
 
+/// Inputs with raw contents, in the order of those that are not in shared memory.
 fn raw_inputs(
     model: &str,
     inputs: Vec<InferInputTensor>,
     contents: Vec<Bytes>,
+    regions: &Regions,
 ) -> Result<Vec<(String, Tensor)>> {
-    if contents.len() != inputs.len() {
+    let expected = inputs.iter().filter(|input| !is_shared(input)).count();
+    if contents.len() != expected {
         return Err(Error::invalid(format!(
-            "raw_input_contents has {} elements, but there are {} inputs; each needs one",
-            contents.len(),
-            inputs.len()
+            "raw_input_contents has {} elements, but there are {expected} inputs; each needs one",
+            contents.len()
         )));
     }
-    let read = |(input, content): (InferInputTensor, Bytes)| {
+    let mut contents = contents.into_iter();
+    let read = |input: InferInputTensor| {
         if input.contents.is_some() {
             return Err(Error::invalid(format!(
                 "contents field must not be specified when using raw_input_contents for '{}' for model \
@@ -125,10 +173,14 @@ fn raw_inputs(
             )));
         }
         let (dtype, shape) = head(&input)?;
+        let content = match shared_range(&format!("input {:?}", input.name), &input.parameters)? {
+            Some(range) => regions.read(&input.name, &range)?,
+            None => contents.next().unwrap_or_default(),
+        };
         let tensor = raw::read(&input.name, dtype, shape, content)?;
         Ok((input.name, tensor))
     };
-    inputs.into_iter().zip(contents).map(read).collect()
+    inputs.into_iter().map(read).collect()
 }
 
 /// An input with typed contents.
@@ -256,16 +308,24 @@ pub(super) fn encode(form: GrpcForm, response: InferResponse) -> Result<ModelInf
     let bytes: usize = run.outputs.iter().map(raw::len).sum();
     budget::reserve(bytes.saturating_mul(if is_raw { 2 } else { 8 }))?;
     let (mut outputs, mut raws) = (Vec::with_capacity(order.len()), Vec::new());
-    for ((at, _), tensor) in order.iter().zip(&run.outputs) {
-        let mut bytes = Vec::with_capacity(raw::len(tensor));
-        raw::append(tensor, &mut bytes)?;
+    for ((at, form), tensor) in order.iter().zip(&run.outputs) {
+        let name = specs.get(*at).map_or_else(String::new, |spec| spec.alias.clone());
+        let (mut parameters, mut bytes) = (BTreeMap::new(), Vec::new());
+        if let OutputForm::Shared(shared) = form {
+            let size = shared.write(&name, tensor)?;
+            parameters = shared_parameters(&shared.range, size);
+        } else {
+            bytes.reserve_exact(raw::len(tensor));
+            raw::append(tensor, &mut bytes)?;
+        }
+        let has_contents = !is_raw && parameters.is_empty();
         raws.push(bytes.into());
         outputs.push(InferOutputTensor {
-            name: specs.get(*at).map_or_else(String::new, |spec| spec.alias.clone()),
+            name,
             datatype: datatype::name_of(tensor.dtype()).to_owned(),
             shape: tensor.shape().dims().to_vec(),
-            parameters: BTreeMap::new(),
-            contents: (!is_raw).then(|| contents_of(tensor)),
+            parameters,
+            contents: has_contents.then(|| contents_of(tensor)),
         });
     }
     Ok(ModelInferResponse {
@@ -276,6 +336,18 @@ pub(super) fn encode(form: GrpcForm, response: InferResponse) -> Result<ModelInf
         outputs,
         raw_output_contents: raws,
     })
+}
+
+fn shared_parameters(range: &SharedRange, size: u64) -> BTreeMap<String, InferParameter> {
+    let parameter = |choice| InferParameter { parameter_choice: Some(choice) };
+    let whole = |number| ParameterChoice::Int64Param(i64::try_from(number).unwrap_or(i64::MAX));
+    [
+        (REGION, ParameterChoice::StringParam(range.region.clone())),
+        ("shared_memory_offset", whole(range.offset)),
+        ("shared_memory_byte_size", whole(size)),
+    ]
+    .map(|(name, choice)| (name.to_owned(), parameter(choice)))
+    .into()
 }
 
 fn contents_of(tensor: &Tensor) -> InferTensorContents {

@@ -10,7 +10,8 @@ use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Resolver};
 use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
 use tensorserve_protocol::{
-    ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, RoutedRequest, Routes,
+    ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, RouteGroup, RoutedRequest,
+    Routes,
 };
 use tensorserve_tensor::error::{Code, Error};
 
@@ -19,6 +20,7 @@ use self::model_config::ModelConfig;
 use self::repository::IndexEntry;
 use self::request::{NamedModel, signature_of};
 use self::response::Encoded;
+use self::shared_memory::{Region, Regions};
 use self::statistics::ModelStatistics;
 
 mod body;
@@ -27,10 +29,13 @@ mod describe;
 mod grpc;
 mod model_config;
 mod raw;
+mod raw_body;
 mod repository;
 mod request;
 mod response;
 mod service;
+mod settings;
+mod shared_memory;
 mod statistics;
 mod stream;
 
@@ -48,17 +53,27 @@ const BINARY: &str = "application/octet-stream";
 /// The most bytes of a request that is not for inference.
 const SMALL_BODY: usize = 1 << 20;
 
+/// The configuration of the Open Inference Protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenInferenceConfig {
+    /// Clients that no one has authenticated may load and unload models over gRPC, as far as others could
+    /// do it over HTTP.
+    pub admin: bool,
+    /// Clients may register shared memory of this machine.
+    pub shared_memory: bool,
+}
+
 /// The Open Inference Protocol.
 pub struct OpenInference {
-    admin: bool,
+    config: OpenInferenceConfig,
+    regions: Arc<Regions>,
 }
 
 impl OpenInference {
-    /// The protocol. `admin`: clients that no one has authenticated may load and unload models over gRPC,
-    /// as far as others could do it over HTTP.
+    /// The protocol with this configuration.
     #[must_use]
-    pub fn new(admin: bool) -> Self {
-        OpenInference { admin }
+    pub fn new(config: OpenInferenceConfig) -> Self {
+        OpenInference { config, regions: Arc::new(Regions::new(config.shared_memory)) }
     }
 }
 
@@ -68,7 +83,8 @@ impl Protocol for OpenInference {
     }
 
     fn routes(&self, host: &Host, routes: &mut Routes) {
-        let api = Arc::new(RestApi { engine: host.engine.clone() });
+        let regions = Arc::clone(&self.regions);
+        let api = Arc::new(RestApi { engine: host.engine.clone(), regions });
         let mut group = routes.group(TAG, &api, Reply::error);
         for (path, summary) in [
             ("/v2/health/live", "Check that the process is alive"),
@@ -127,16 +143,77 @@ impl Protocol for OpenInference {
                 .body_limit(SMALL_BODY)
                 .summary(summary);
         }
+        add_shared_memory(&mut group);
+        for (path, read) in [
+            ("/v2/trace/setting", settings::trace as fn() -> serde_json::Value),
+            ("/v2/models/{model}/trace/setting", settings::trace),
+            ("/v2/logging", settings::log),
+        ] {
+            group
+                .immediate(Methods::Get, path, Permission::Read, move |_, _| json(&read()))
+                .summary("Return the settings of traces or logs, as Triton has them");
+            group
+                .immediate(Methods::Post, path, Permission::Read, |_, _| {
+                    failure(settings::refusal())
+                })
+                .without_body()
+                .hidden();
+        }
         group.scope("/v2", |_, head, missing| not_found(head, missing));
     }
 
     fn grpc(&self, host: &Host, limits: GrpcLimits, services: &mut GrpcServices) {
-        service::add(&host.engine, self.admin, limits, services);
+        service::add(&host.engine, self.config.admin, &self.regions, limits, services);
     }
+}
+
+/// Adds the routes of the shared memory extensions.
+fn add_shared_memory(group: &mut RouteGroup<'_, RestApi>) {
+    const SYSTEM: &str = "/v2/systemsharedmemory";
+    const CUDA: &str = "/v2/cudasharedmemory";
+    for path in [format!("{SYSTEM}/status"), format!("{SYSTEM}/region/{{region}}/status")] {
+        group
+            .immediate(Methods::Get, path, Permission::Read, RestApi::regions)
+            .summary("List the registered regions of shared memory");
+    }
+    group
+        .immediate(
+            Methods::Post,
+            format!("{SYSTEM}/region/{{region}}/register"),
+            Permission::ConsoleAdmin,
+            RestApi::register,
+        )
+        .body_limit(SMALL_BODY)
+        .summary("Register a region of shared memory");
+    for path in [format!("{SYSTEM}/unregister"), format!("{SYSTEM}/region/{{region}}/unregister")] {
+        group
+            .immediate(Methods::Post, path, Permission::ConsoleAdmin, RestApi::unregister)
+            .without_body()
+            .summary("Forget a region of shared memory, or all");
+    }
+    // There is no CUDA memory. Clients that use none ask for it to be forgotten before they begin.
+    for path in [format!("{CUDA}/status"), format!("{CUDA}/region/{{region}}/status")] {
+        let none = |_: &RestApi, _: RoutedRequest<'_>| Reply::ok(JSON, &b"[]"[..]);
+        group.immediate(Methods::Get, path, Permission::Read, none).hidden();
+    }
+    for path in [format!("{CUDA}/unregister"), format!("{CUDA}/region/{{region}}/unregister")] {
+        let none = |_: &RestApi, _: RoutedRequest<'_>| Reply::ok(JSON, &b"{}"[..]);
+        group.immediate(Methods::Post, path, Permission::Read, none).without_body().hidden();
+    }
+}
+
+/// The body of a registration.
+#[derive(serde::Deserialize)]
+struct RegisterBody {
+    key: String,
+    #[serde(default)]
+    offset: u64,
+    byte_size: u64,
 }
 
 struct RestApi {
     engine: Engine,
+    regions: Arc<Regions>,
 }
 
 fn server() -> Reply {
@@ -236,6 +313,36 @@ impl RestApi {
         }
     }
 
+    fn regions(&self, request: RoutedRequest<'_>) -> Reply {
+        let region = |region: &Arc<Region>| {
+            let Region { name, key, offset, byte_size, .. } = &**region;
+            serde_json::json!({ "name": name, "key": key, "offset": offset, "byte_size": byte_size })
+        };
+        match self.regions.status(&request.params.decoded("region")) {
+            Ok(regions) => json(&regions.iter().map(region).collect()),
+            Err(error) => failure(error),
+        }
+    }
+
+    fn register(&self, mut request: RoutedRequest<'_>) -> Reply {
+        let body = serde_json::from_slice(&request.take_bytes());
+        let registered = match body {
+            Ok(RegisterBody { key, offset, byte_size }) => {
+                self.regions.register(&request.params.decoded("region"), &key, offset, byte_size)
+            }
+            Err(error) => Err(Error::invalid(format!(
+                "the body is not of the form {{\"key\": NAME, \"offset\": BYTES, \"byte_size\": BYTES}}: \
+                 {error}"
+            ))),
+        };
+        registered.map_or_else(failure, |()| Reply::ok(JSON, &b"{}"[..]))
+    }
+
+    fn unregister(&self, request: RoutedRequest<'_>) -> Reply {
+        let done = self.regions.unregister(&request.params.decoded("region"));
+        done.map_or_else(failure, |()| Reply::ok(JSON, &b"{}"[..]))
+    }
+
     async fn infer(&self, mut request: RoutedRequest<'_>) -> Reply {
         let named = named(&request);
         let length = match body::header_length(request.head.header(body::HEADER_LENGTH)) {
@@ -243,14 +350,14 @@ impl RestApi {
             Err(error) => return failure(error),
         };
         let body = request.take_bytes();
-        let max_bytes = self.engine.max_tensor_bytes();
+        let (max_bytes, regions) = (self.engine.max_tensor_bytes(), Arc::clone(&self.regions));
         let entry = EntryPoint { protocol: REST, method: Method::Predict };
         let call = self.engine.call(entry, request.start);
         let decode = move |resolver: &mut Resolver<'_>| {
             let version = named.resolve(resolver)?;
             let given = match length {
-                Some(0) => body::read_raw(body, signature_of(&version, None)?.1)?,
-                _ => body::read(body, length, max_bytes)?,
+                Some(0) => raw_body::read(body, signature_of(&version, None)?.1)?,
+                _ => body::read(body, length, max_bytes, &regions)?,
             };
             given.into_run(version, resolver)
         };

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::datatype;
+use super::shared_memory::SharedOutput;
 use tensorserve_codec::cast::cast;
 use tensorserve_core::engine::{
     InferRequest, ModelHandle, ModelSpec, Resolver, SignatureRun, Unresolved, VersionSelector,
@@ -27,15 +28,26 @@ pub(super) struct Parameters {
 }
 
 /// An output that a client asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WantedOutput {
     pub(super) name: String,
     /// Answer it as raw bytes; by default as all outputs.
     pub(super) binary: Option<bool>,
+    /// Write it to shared memory, and do not answer it.
+    pub(super) shared: Option<SharedOutput>,
+}
+
+/// How an output is answered.
+pub(super) enum OutputForm {
+    /// As values.
+    Values,
+    /// As raw bytes.
+    Raw,
+    /// Written to shared memory.
+    Shared(SharedOutput),
 }
 
 /// A request, its tensors decoded.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct GivenRequest {
     pub(super) id: String,
     pub(super) parameters: Parameters,
@@ -48,9 +60,8 @@ pub(super) struct GivenRequest {
 pub(super) struct AnswerForm {
     /// The client's, or empty.
     pub(super) id: String,
-    /// The outputs in the order of the response, by number in the signature; with whether each is
-    /// answered as raw bytes.
-    pub(super) outputs: Vec<(usize, bool)>,
+    /// The outputs in the order of the response, by number in the signature.
+    pub(super) outputs: Vec<(usize, OutputForm)>,
 }
 
 /// The model and version in a path or a message. The version is a number or a label; empty for the
@@ -129,18 +140,20 @@ impl GivenRequest {
         resolver.found_signature(index);
         let inputs = ordered(version.model(), signature, inputs)?;
         let wanted = wanted_outputs(version.model(), signature, &outputs)?;
-        let is_binary = |output: Option<&WantedOutput>| {
-            output.and_then(|output| output.binary).unwrap_or(parameters.binary_data_output)
+        let form_of = |binary: Option<bool>, shared: Option<SharedOutput>| match shared {
+            Some(shared) => OutputForm::Shared(shared),
+            None if binary.unwrap_or(parameters.binary_data_output) => OutputForm::Raw,
+            None => OutputForm::Values,
         };
-        let form = AnswerForm {
-            id,
-            outputs: match outputs.is_empty() {
-                true => (0..signature.outputs.len()).map(|at| (at, is_binary(None))).collect(),
-                false => {
-                    wanted.iter().copied().zip(outputs.iter().map(Some).map(is_binary)).collect()
-                }
-            },
+        let all = 0..signature.outputs.len();
+        let outputs = match outputs.is_empty() {
+            true => all.map(|at| (at, form_of(None, None))).collect(),
+            false => {
+                let forms = outputs.into_iter().map(|output| form_of(output.binary, output.shared));
+                wanted.iter().copied().zip(forms).collect()
+            }
         };
+        let form = AnswerForm { id, outputs };
         let run = SignatureRun { output_filter: wanted, ..SignatureRun::predict(index, inputs) };
         let mut request = InferRequest::new(version, run);
         request.timeout = parameters.timeout.map(Duration::from_micros);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::datatype;
 use super::raw;
-use super::request::AnswerForm;
+use super::request::{AnswerForm, OutputForm};
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
 use tensorserve_core::engine::InferResponse;
 use tensorserve_tensor::budget;
@@ -45,21 +45,21 @@ pub(super) fn encode(form: AnswerForm, response: InferResponse) -> Result<Encode
         false => write::string(form.id.as_bytes(), &mut out),
     }
     out.extend_from_slice(b",\"outputs\":[");
-    for (position, ((at, is_binary), tensor)) in form.outputs.iter().zip(&run.outputs).enumerate() {
+    for (position, ((at, form), tensor)) in form.outputs.iter().zip(&run.outputs).enumerate() {
         let name = specs.get(*at).map_or("", |spec| spec.alias.as_str());
         budget::grow(&mut out, write::string_len(name.as_bytes()) + HEAD)?;
         if position > 0 {
             out.push(b',');
         }
-        output(name, tensor, *is_binary, &mut out)?;
+        output(name, tensor, form, &mut out)?;
     }
     out.extend_from_slice(b"]}");
     let document = out.len();
-    let is_raw = |(_, is_binary): &&(usize, bool)| *is_binary;
-    if !form.outputs.iter().any(|output| is_raw(&output)) {
+    let outputs = form.outputs.iter().zip(&run.outputs);
+    let raws = || outputs.clone().filter(|((_, form), _)| matches!(form, OutputForm::Raw));
+    if raws().next().is_none() {
         return Ok(Encoded { body: out, document: None });
     }
-    let raws = || form.outputs.iter().zip(&run.outputs).filter(|(form, _)| is_raw(form));
     budget::grow(&mut out, raws().map(|(_, tensor)| raw::len(tensor)).sum())?;
     for (_, tensor) in raws() {
         raw::append(tensor, &mut out)?;
@@ -68,7 +68,7 @@ pub(super) fn encode(form: AnswerForm, response: InferResponse) -> Result<Encode
 }
 
 /// One output.
-fn output(name: &str, tensor: &Tensor, is_binary: bool, out: &mut Vec<u8>) -> Result<()> {
+fn output(name: &str, tensor: &Tensor, form: &OutputForm, out: &mut Vec<u8>) -> Result<()> {
     out.extend_from_slice(b"{\"name\":");
     write::string(name.as_bytes(), out);
     out.extend_from_slice(b",\"datatype\":\"");
@@ -78,12 +78,25 @@ fn output(name: &str, tensor: &Tensor, is_binary: bool, out: &mut Vec<u8>) -> Re
         let comma = if position > 0 { "," } else { "" };
         out.extend_from_slice(format!("{comma}{dim}").as_bytes());
     }
-    if is_binary {
-        let size = raw::len(tensor);
-        out.extend_from_slice(
-            format!("],\"parameters\":{{\"binary_data_size\":{size}}}}}").as_bytes(),
-        );
-        return Ok(());
+    match form {
+        OutputForm::Raw => {
+            let size = raw::len(tensor);
+            let size = format!("],\"parameters\":{{\"binary_data_size\":{size}}}}}");
+            out.extend_from_slice(size.as_bytes());
+            return Ok(());
+        }
+        OutputForm::Shared(shared) => {
+            let size = shared.write(name, tensor)?;
+            out.extend_from_slice(b"],\"parameters\":{\"shared_memory_region\":");
+            write::string(shared.range.region.as_bytes(), out);
+            let offset = shared.range.offset;
+            let place = format!(
+                ",\"shared_memory_offset\":{offset},\"shared_memory_byte_size\":{size}}}}}"
+            );
+            out.extend_from_slice(place.as_bytes());
+            return Ok(());
+        }
+        OutputForm::Values => {}
     }
     out.extend_from_slice(b"],\"data\":");
     check_json(name, tensor)?;

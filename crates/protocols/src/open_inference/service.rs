@@ -1,5 +1,6 @@
 //! The gRPC service.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tonic::codec::CompressionEncoding;
@@ -8,17 +9,23 @@ use tonic::{Request, Response, Status, Streaming};
 use super::describe::{self, ModelMetadata, TensorMetadata};
 use super::model_config::{ModelConfig, TensorConfig};
 use super::request::NamedModel;
+use super::settings::{self, LogSettings};
+use super::shared_memory::{Region, Regions};
 use super::statistics::{self, ModelStatistics};
 use super::stream::{self, Answers};
 use super::{GRPC, grpc, repository};
 use tensorserve_auth::Permission;
-use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Statistics, Total};
+use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Resolver, Statistics, Total};
 use tensorserve_proto::OPEN_INFERENCE_DESCRIPTORS;
 use tensorserve_proto::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
 };
+use tensorserve_proto::inference::log_settings_response::SettingValue as LogValue;
+use tensorserve_proto::inference::log_settings_response::setting_value::ParameterChoice;
 use tensorserve_proto::inference::model_metadata_response::TensorMetadata as TensorMetadataProto;
 use tensorserve_proto::inference::repository_index_response::ModelIndex;
+use tensorserve_proto::inference::system_shared_memory_status_response::RegionStatus;
+use tensorserve_proto::inference::trace_setting_response::SettingValue as TraceValue;
 use tensorserve_proto::inference::{self as proto, DataType};
 use tensorserve_protocol::grpc::{ClientDeadline, GrpcLimits, GrpcServices, status};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -26,7 +33,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 const STREAM: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 /// Every method, and the permission that it requires.
-const METHODS: [(&str, Permission); 12] = [
+const METHODS: [(&str, Permission); 19] = [
     ("/inference.GRPCInferenceService/ServerLive", Permission::Public),
     ("/inference.GRPCInferenceService/ServerReady", Permission::Public),
     ("/inference.GRPCInferenceService/ModelReady", Permission::Read),
@@ -39,16 +46,33 @@ const METHODS: [(&str, Permission); 12] = [
     ("/inference.GRPCInferenceService/RepositoryIndex", Permission::Read),
     ("/inference.GRPCInferenceService/RepositoryModelLoad", Permission::Admin),
     ("/inference.GRPCInferenceService/RepositoryModelUnload", Permission::Admin),
+    ("/inference.GRPCInferenceService/SystemSharedMemoryStatus", Permission::Read),
+    ("/inference.GRPCInferenceService/SystemSharedMemoryRegister", Permission::Admin),
+    ("/inference.GRPCInferenceService/SystemSharedMemoryUnregister", Permission::Admin),
+    ("/inference.GRPCInferenceService/CudaSharedMemoryStatus", Permission::Read),
+    ("/inference.GRPCInferenceService/CudaSharedMemoryUnregister", Permission::Admin),
+    ("/inference.GRPCInferenceService/TraceSetting", Permission::Read),
+    ("/inference.GRPCInferenceService/LogSettings", Permission::Read),
 ];
 
 /// Adds the service. `admin`: clients may load and unload models.
-pub(super) fn add(engine: &Engine, admin: bool, limits: GrpcLimits, services: &mut GrpcServices) {
+pub(super) fn add(
+    engine: &Engine,
+    admin: bool,
+    regions: &Arc<Regions>,
+    limits: GrpcLimits,
+    services: &mut GrpcServices,
+) {
     let most = limits.max_message_bytes;
-    let service =
-        GrpcInferenceServiceServer::new(InferenceService { engine: engine.clone(), admin })
-            .accept_compressed(CompressionEncoding::Gzip)
-            .max_decoding_message_size(most)
-            .max_encoding_message_size(most);
+    let service = GrpcInferenceServiceServer::new(InferenceService {
+        engine: engine.clone(),
+        admin,
+        regions: Arc::clone(regions),
+    })
+    .accept_compressed(CompressionEncoding::Gzip)
+    .accept_compressed(CompressionEncoding::Deflate)
+    .max_decoding_message_size(most)
+    .max_encoding_message_size(most);
     services.services.add_service(service);
     services.methods.extend(METHODS);
     services.streams.push(STREAM);
@@ -58,6 +82,7 @@ pub(super) fn add(engine: &Engine, admin: bool, limits: GrpcLimits, services: &m
 struct InferenceService {
     engine: Engine,
     admin: bool,
+    regions: Arc<Regions>,
 }
 
 /// The response of the method `name`.
@@ -142,9 +167,9 @@ impl GrpcInferenceService for InferenceService {
         if let Some(ClientDeadline(theirs)) = request.extensions().get() {
             call.deadline = call.deadline.min(*theirs);
         }
-        let request = request.into_inner();
-        let inferred =
-            self.engine.infer(call, move |resolver| grpc::decode(resolver, request), grpc::encode);
+        let (request, regions) = (request.into_inner(), Arc::clone(&self.regions));
+        let decode = move |resolver: &mut Resolver<'_>| grpc::decode(resolver, request, &regions);
+        let inferred = self.engine.infer(call, decode, grpc::encode);
         wrapped("ModelInfer", inferred.await.answer)
     }
 
@@ -154,7 +179,7 @@ impl GrpcInferenceService for InferenceService {
         &self,
         request: Request<Streaming<proto::ModelInferRequest>>,
     ) -> Result<Response<Answers>, Status> {
-        Ok(Response::new(stream::answers(&self.engine, request.into_inner())))
+        Ok(Response::new(stream::answers(&self.engine, &self.regions, request.into_inner())))
     }
 
     async fn model_config(
@@ -221,6 +246,90 @@ impl GrpcInferenceService for InferenceService {
             Ok(proto::RepositoryModelUnloadResponse { model_name: name, is_unloaded: true })
         };
         wrapped("RepositoryModelUnload", unload.await)
+    }
+
+    async fn system_shared_memory_status(
+        &self,
+        request: Request<proto::SystemSharedMemoryStatusRequest>,
+    ) -> Result<Response<proto::SystemSharedMemoryStatusResponse>, Status> {
+        let status = |region: Arc<Region>| {
+            let Region { name, key, offset, byte_size, .. } = &*region;
+            let (name, key) = (name.clone(), key.clone());
+            (name.clone(), RegionStatus { name, key, offset: *offset, byte_size: *byte_size })
+        };
+        let found = self.regions.status(&request.get_ref().name);
+        let response = found.map(|regions| proto::SystemSharedMemoryStatusResponse {
+            regions: regions.into_iter().map(status).collect(),
+        });
+        wrapped("SystemSharedMemoryStatus", response)
+    }
+
+    async fn system_shared_memory_register(
+        &self,
+        request: Request<proto::SystemSharedMemoryRegisterRequest>,
+    ) -> Result<Response<proto::SystemSharedMemoryRegisterResponse>, Status> {
+        let proto::SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } =
+            request.into_inner();
+        let registered = self.regions.register(&name, &key, offset, byte_size);
+        let response = registered.map(|()| proto::SystemSharedMemoryRegisterResponse {});
+        wrapped("SystemSharedMemoryRegister", response)
+    }
+
+    async fn system_shared_memory_unregister(
+        &self,
+        request: Request<proto::SystemSharedMemoryUnregisterRequest>,
+    ) -> Result<Response<proto::SystemSharedMemoryUnregisterResponse>, Status> {
+        let done = self.regions.unregister(&request.get_ref().name);
+        let response = done.map(|()| proto::SystemSharedMemoryUnregisterResponse {});
+        wrapped("SystemSharedMemoryUnregister", response)
+    }
+
+    async fn cuda_shared_memory_status(
+        &self,
+        _request: Request<proto::CudaSharedMemoryStatusRequest>,
+    ) -> Result<Response<proto::CudaSharedMemoryStatusResponse>, Status> {
+        Ok(Response::new(proto::CudaSharedMemoryStatusResponse {}))
+    }
+
+    /// Clients that use no CUDA memory call it as well, before they begin.
+    async fn cuda_shared_memory_unregister(
+        &self,
+        _request: Request<proto::CudaSharedMemoryUnregisterRequest>,
+    ) -> Result<Response<proto::CudaSharedMemoryUnregisterResponse>, Status> {
+        Ok(Response::new(proto::CudaSharedMemoryUnregisterResponse {}))
+    }
+
+    async fn trace_setting(
+        &self,
+        request: Request<proto::TraceSettingRequest>,
+    ) -> Result<Response<proto::TraceSettingResponse>, Status> {
+        if !request.get_ref().settings.is_empty() {
+            return wrapped("TraceSetting", Err(settings::refusal()));
+        }
+        let value = |text: &str| TraceValue { value: vec![text.to_owned()] };
+        let settings = settings::TRACE.map(|(name, text)| (name.to_owned(), value(text))).into();
+        Ok(Response::new(proto::TraceSettingResponse { settings }))
+    }
+
+    async fn log_settings(
+        &self,
+        request: Request<proto::LogSettingsRequest>,
+    ) -> Result<Response<proto::LogSettingsResponse>, Status> {
+        if !request.get_ref().settings.is_empty() {
+            return wrapped("LogSettings", Err(settings::refusal()));
+        }
+        let LogSettings { info, warning, error, verbose_level } = LogSettings::now();
+        let settings = [
+            ("log_file", ParameterChoice::StringParam(String::new())),
+            ("log_info", ParameterChoice::BoolParam(info)),
+            ("log_warning", ParameterChoice::BoolParam(warning)),
+            ("log_error", ParameterChoice::BoolParam(error)),
+            ("log_verbose_level", ParameterChoice::Uint32Param(verbose_level)),
+            ("log_format", ParameterChoice::StringParam("default".to_owned())),
+        ];
+        let value = |choice| LogValue { parameter_choice: Some(choice) };
+        let settings = settings.map(|(name, choice)| (name.to_owned(), value(choice))).into();
+        Ok(Response::new(proto::LogSettingsResponse { settings }))
     }
 }
 

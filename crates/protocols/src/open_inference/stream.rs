@@ -1,16 +1,19 @@
 //! `ModelStreamInfer`: a stream of requests, and a stream with one response for each, in their order.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::{Stream, StreamExt, stream};
 use prost::Message;
 use tonic::{Status, Streaming};
 
+use super::shared_memory::Regions;
 use super::{GRPC, grpc};
-use tensorserve_core::engine::{Engine, EntryPoint, Method};
+use tensorserve_core::engine::{Engine, EntryPoint, Method, Resolver};
+use tensorserve_proto::inference::infer_parameter::ParameterChoice;
 use tensorserve_proto::inference::{
-    ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
+    InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
 };
 use tensorserve_protocol::grpc::status;
 use tensorserve_tensor::budget::{Budgeted, RequestBudget};
@@ -29,9 +32,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const MEMORY_POLL: Duration = Duration::from_millis(10);
 
 /// The responses to a stream of requests.
-pub(super) fn answers(engine: &Engine, requests: Streaming<ModelInferRequest>) -> Answers {
+pub(super) fn answers(
+    engine: &Engine,
+    regions: &Arc<Regions>,
+    requests: Streaming<ModelInferRequest>,
+) -> Answers {
     let source = RequestSource { engine: engine.clone(), requests };
-    let engine = engine.clone();
+    let (engine, regions) = (engine.clone(), Arc::clone(regions));
     let received = stream::unfold(Some(source), |source| async move {
         let mut source = source?;
         match source.next().await {
@@ -41,10 +48,10 @@ pub(super) fn answers(engine: &Engine, requests: Streaming<ModelInferRequest>) -
         }
     });
     let answered = received.map(move |received| {
-        let engine = engine.clone();
+        let (engine, regions) = (engine.clone(), Arc::clone(&regions));
         async move {
             let (budget, request) = received?;
-            Ok(Budgeted::new(budget, Box::pin(answer(engine, request))).await)
+            Ok(Budgeted::new(budget, Box::pin(answer(engine, regions, request))).await)
         }
     });
     Box::pin(answered.buffered(AT_ONCE))
@@ -97,18 +104,19 @@ fn stopping() -> Status {
 }
 
 /// The response to one request. Its errors do not end the stream.
-async fn answer(engine: Engine, request: ModelInferRequest) -> ModelStreamInferResponse {
+async fn answer(
+    engine: Engine,
+    regions: Arc<Regions>,
+    request: ModelInferRequest,
+) -> ModelStreamInferResponse {
     let _in_flight = engine.metrics().in_flight();
     let entry = EntryPoint { protocol: GRPC, method: Method::Predict };
     let call = engine.call(entry, Instant::now());
     let id = request.id.clone();
-    let inferred =
-        engine.infer(call, move |resolver| grpc::decode(resolver, request), grpc::encode);
+    let decode = move |resolver: &mut Resolver<'_>| grpc::decode(resolver, request, &regions);
+    let inferred = engine.infer(call, decode, grpc::encode);
     match inferred.await.answer {
-        Ok(response) => ModelStreamInferResponse {
-            error_message: String::new(),
-            infer_response: Some(response),
-        },
+        Ok(response) => answered(String::new(), response),
         Err(error) => failed(&error, id),
     }
 }
@@ -116,6 +124,12 @@ async fn answer(engine: Engine, request: ModelInferRequest) -> ModelStreamInferR
 fn failed(error: &Error, id: String) -> ModelStreamInferResponse {
     let error_message = status("ModelStreamInfer", error).message().to_owned();
     // The client finds its request by it.
-    let infer_response = Some(ModelInferResponse { id, ..ModelInferResponse::default() });
-    ModelStreamInferResponse { error_message, infer_response }
+    answered(error_message, ModelInferResponse { id, ..ModelInferResponse::default() })
+}
+
+/// A response with the mark that clients of Triton wait for: there is no other one to its request.
+fn answered(error_message: String, mut response: ModelInferResponse) -> ModelStreamInferResponse {
+    let is_final = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) };
+    response.parameters.insert("triton_final_response".to_owned(), is_final);
+    ModelStreamInferResponse { error_message, infer_response: Some(response) }
 }

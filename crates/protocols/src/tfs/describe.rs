@@ -21,7 +21,11 @@ pub(super) fn status(
     version: Option<i64>,
     kserve: bool,
 ) -> Result<Reply> {
-    let versions = versions(engine, name, version)?;
+    let versions = match versions(engine, name, version) {
+        // It has no version yet.
+        Err(_) if kserve && version.is_none() && is_known(engine, name) => Vec::new(),
+        versions => versions?,
+    };
     let is_ready = versions.iter().any(|version| matches!(version.state, VersionState::Ready));
     let all = ModelStatusJson {
         model_version_status: versions.iter().map(VersionStatusJson::of).collect(),
@@ -30,6 +34,10 @@ pub(super) fn status(
     };
     let status = if kserve && !is_ready { 503 } else { 200 };
     Ok(Reply::ok(JSON, pretty(&all)).with_status(status))
+}
+
+fn is_known(engine: &Engine, name: &str) -> bool {
+    engine.repository().model(name).is_some()
 }
 
 /// The response to `GET /v1/models`, which the reference does not have: the names of all models, as in

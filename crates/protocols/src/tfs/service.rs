@@ -48,6 +48,7 @@ pub(super) fn add(
     let service = TfsGrpcService { engine: engine.clone(), form, reload };
     let predictions = PredictionServiceServer::new(service.clone())
         .accept_compressed(CompressionEncoding::Gzip)
+        .accept_compressed(CompressionEncoding::Deflate)
         .max_decoding_message_size(most)
         .max_encoding_message_size(most);
     let models = ModelServiceServer::new(service)
