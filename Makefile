@@ -18,9 +18,9 @@
 #
 # CLIENTS selects the clients that are tested. `core`, the default, takes those that pip installs, in
 # virtual environments below target/, and changes nothing on the system. `all` adds the Python wheel,
-# which it builds, MLflow, stores, Ray, Spark, the files of deploy/, the generated clients and the
-# dashboard in a browser; as root it installs the Debian packages these need (languages, Chromium, Java),
-# after printing their names. CI tests all.
+# which it builds, MLflow, the clients of Triton and KServe, stores, Ray, Spark, the files of deploy/,
+# the generated clients and the dashboard in a browser; as root it installs the Debian packages these
+# need (languages, Chromium, Java), after printing their names. CI tests all.
 
 DEVICE ?= cpu
 ARGS ?=
