@@ -13,19 +13,25 @@ import open_inference
 from open_inference import (  # noqa: F401
     DIFFERENCE,
     FIRST,
+    MODELS,
+    OPTIONS,
     RAW_ONLY,
     SECOND,
     SUM,
     encoded,
     same,
-    server,
 )
+from running import Running, environment  # noqa: F401
 
 BF16 = np.array([[-1.5, 0.1, 3e38]], ml_dtypes.bfloat16)
 VALUES = {**open_inference.VALUES, "BF16": BF16}
 
 # asyncio warns of what takes long.
 logging.disable()
+
+
+def server():
+    return open_inference.server("--shared-memory")
 
 
 def http_address():

@@ -79,6 +79,15 @@ class Asynchronous:
             names = [model["name"] for model in (index["models"] if self.as_json else index)]
             self.assertIn("simple", names)
 
+    async def test_models_can_be_unloaded_and_loaded(self):
+        async with self.connect() as connected:
+            await connected.unload_model(self.own_model)
+            with self.assertRaises(InferenceServerException) as caught:
+                await connected.get_model_metadata(self.own_model)
+            self.assertIn("unknown model", caught.exception.message())
+            await connected.load_model(self.own_model)
+            self.assertTrue(await connected.is_model_ready(self.own_model))
+
     async def test_errors(self):
         async with self.connect() as connected:
             for inputs, model, status in [

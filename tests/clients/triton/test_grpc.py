@@ -122,14 +122,13 @@ class Grpc(unittest.TestCase):
         self.assertEqual(result.get_response().id, "grüße")
 
     def test_requests_that_may_take_a_microsecond(self):
-        refused = set()
+        """They may be answered, as by Triton, where the time limits only the wait in a queue."""
         for _ in range(20):
             try:
                 self.check(self.client.infer("simple", pair(client), timeout=1))
             except InferenceServerException as error:
+                self.assertEqual(error.status(), "StatusCode.DEADLINE_EXCEEDED")
                 self.assertIn("deadline", error.message())
-                refused.add(error.status())
-        self.assertEqual(refused, {"StatusCode.DEADLINE_EXCEEDED"})
 
     def test_versions(self):
         row = np.array([[1, 2, 3]], np.float32)
@@ -144,6 +143,12 @@ class Grpc(unittest.TestCase):
         values = np.zeros((1, 100_000), np.float32)
         given = [tensor(client, "in_fp32", values)]
         result = self.client.infer("fp32", given, compression_algorithm="gzip")
+        self.assertTrue(np.array_equal(result.as_numpy("out_fp32"), values))
+
+    def test_messages_compressed_with_deflate(self):
+        values = np.zeros((1, 100_000), np.float32)
+        given = [tensor(client, "in_fp32", values)]
+        result = self.client.infer("fp32", given, compression_algorithm="deflate")
         self.assertTrue(np.array_equal(result.as_numpy("out_fp32"), values))
 
     def test_asynchronous_requests(self):

@@ -164,14 +164,13 @@ class Http(unittest.TestCase):
         self.check(result)
 
     def test_requests_that_may_take_a_microsecond(self):
-        refused = set()
+        """They may be answered, as by Triton, where the time limits only the wait in a queue."""
         for _ in range(20):
             try:
                 self.check(self.client.infer("simple", pair(client), timeout=1))
             except InferenceServerException as error:
+                self.assertEqual(error.status(), "504")
                 self.assertIn("deadline", error.message())
-                refused.add(error.status())
-        self.assertEqual(refused, {"504"})
 
     def test_versions(self):
         row = np.array([[1, 2, 3]], np.float32)
