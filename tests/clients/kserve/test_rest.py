@@ -218,6 +218,11 @@ class NotReady(unittest.IsolatedAsyncioTestCase):
         cls.addClassCleanup(running.stop)
         cls.url = running.url
 
+    async def test_version_1(self):
+        async with InferenceRESTClient(RESTConfig(protocol="v1", retries=0)) as client:
+            self.assertIs(await client.is_server_live(self.url), True)
+            self.assertIs(await client.is_model_ready(self.url, "later"), False)
+
     async def test_version_2(self):
         async with InferenceRESTClient(RESTConfig(protocol="v2", retries=0)) as client:
             self.assertIs(await client.is_server_live(self.url), True)

@@ -206,6 +206,16 @@ class Both(unittest.TestCase):
         self.addCleanup(self.http.close)
         self.addCleanup(self.grpc.close)
 
+    def test_metadata_and_configurations(self):
+        for model in ("simple", "all_types", "simple_string", "versions"):
+            with self.subTest(model=model):
+                over_http = plain(self.http.get_model_metadata(model))
+                over_grpc = plain(self.grpc.get_model_metadata(model))
+                self.assertEqual(numbers(over_http), numbers(over_grpc))
+                over_http = plain(self.http.get_model_config(model))
+                over_grpc = plain(self.grpc.get_model_config(model))["config"]
+                self.assertEqual(numbers(over_http), numbers(over_grpc))
+
     def test_the_repository(self):
         over_http = self.http.get_model_repository_index()
         over_grpc = plain(self.grpc.get_model_repository_index())["models"]

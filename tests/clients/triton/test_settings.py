@@ -63,6 +63,11 @@ class Settings:
         self.assertEqual(set(settings), set(LOG))
         for name, kind in LOG.items():
             self.assertIs(type(settings[name]), kind, name)
+        # The tests start the server with the level error.
+        self.assertEqual(
+            [settings[name] for name in ("log_info", "log_warning", "log_error")],
+            [False, False, True],
+        )
 
     def test_traces(self):
         settings = self.trace()
@@ -84,6 +89,10 @@ class Settings:
                     [], self.client.update_trace_settings, model_name=model, settings=change
                 )
         self.assertEqual(self.trace(), before)
+
+    def test_models_that_do_not_exist(self):
+        words = ["Request for unknown model", "nothing"]
+        self.refused(words, self.client.get_trace_settings, "nothing")
 
 
 class Http(Settings, unittest.TestCase):

@@ -54,6 +54,17 @@ class Streams(unittest.TestCase):
         for datatype, values in VALUES.items():
             self.assertTrue(same(self.answer().as_numpy(f"out_{datatype.lower()}"), values))
 
+    def test_every_answer_is_final(self):
+        """A model that is not decoupled has one response for a request."""
+        self.start()
+        for option in (False, True):
+            self.client.async_stream_infer(
+                "simple", pair(client), enable_empty_final_response=option
+            )
+            response = self.answer().get_response()
+            self.assertIs(response.parameters["triton_final_response"].bool_param, True)
+            self.assertEqual(len(response.outputs), 2)
+
     def test_an_error_does_not_end_the_stream(self):
         self.start()
         self.client.async_stream_infer("nothing", pair(client))
