@@ -344,7 +344,7 @@ impl Engine {
         progress.is_decoded = true;
         let call = call.within(request.timeout);
         if request.timeout.is_some() && Instant::now() >= call.deadline {
-            let message = "the timeout of the request passed before it ran";
+            let message = "the request's deadline passed before it ran";
             return Err(Error::new(Code::DeadlineExceeded, message));
         }
         let sampled = SampledRequest::of(&request, call);

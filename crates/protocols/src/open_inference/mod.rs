@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use tensorserve_auth::Permission;
-use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Resolver};
+use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Resolver, Unresolved};
 use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
 use tensorserve_protocol::{
     ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, RouteGroup, RoutedRequest,
@@ -144,13 +144,9 @@ impl Protocol for OpenInference {
                 .summary(summary);
         }
         add_shared_memory(&mut group);
-        for (path, read) in [
-            ("/v2/trace/setting", settings::trace as fn() -> serde_json::Value),
-            ("/v2/models/{model}/trace/setting", settings::trace),
-            ("/v2/logging", settings::log),
-        ] {
+        for path in ["/v2/trace/setting", "/v2/models/{model}/trace/setting", "/v2/logging"] {
             group
-                .immediate(Methods::Get, path, Permission::Read, move |_, _| json(&read()))
+                .immediate(Methods::Get, path, Permission::Read, RestApi::settings)
                 .summary("Return the settings of traces or logs, as Triton has them");
             group
                 .immediate(Methods::Post, path, Permission::Read, |_, _| {
@@ -310,6 +306,17 @@ impl RestApi {
             Ok(()) if is_load => json(&serde_json::json!({ "name": name, "load": true })),
             Ok(()) => json(&serde_json::json!({ "name": name, "unload": true })),
             Err(error) => failure(error),
+        }
+    }
+
+    fn settings(&self, request: RoutedRequest<'_>) -> Reply {
+        if request.head.path().ends_with("/logging") {
+            return json(&settings::log());
+        }
+        let named = named(&request);
+        match named.name.is_empty() || describe::is_known(&self.engine, &named.name) {
+            true => json(&settings::trace()),
+            false => failure(named.not_served(Unresolved::Model)),
         }
     }
 

@@ -66,7 +66,6 @@ impl ModelConfig {
             "name": self.name,
             "platform": self.platform,
             "backend": self.backend(),
-            "version_policy": { "latest": { "num_versions": 1 } },
             "max_batch_size": self.max_batch_size,
             "input": tensors(&self.inputs),
             "output": tensors(&self.outputs),

@@ -15,7 +15,9 @@ use super::statistics::{self, ModelStatistics};
 use super::stream::{self, Answers};
 use super::{GRPC, grpc, repository};
 use tensorserve_auth::Permission;
-use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Resolver, Statistics, Total};
+use tensorserve_core::engine::{
+    Engine, EntryPoint, Method, REQUEST, Resolver, Statistics, Total, Unresolved,
+};
 use tensorserve_proto::OPEN_INFERENCE_DESCRIPTORS;
 use tensorserve_proto::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
@@ -305,6 +307,11 @@ impl GrpcInferenceService for InferenceService {
     ) -> Result<Response<proto::TraceSettingResponse>, Status> {
         if !request.get_ref().settings.is_empty() {
             return wrapped("TraceSetting", Err(settings::refusal()));
+        }
+        let name = request.into_inner().model_name;
+        if !name.is_empty() && !describe::is_known(&self.engine, &name) {
+            let named = NamedModel { name, version: String::new() };
+            return wrapped("TraceSetting", Err(named.not_served(Unresolved::Model)));
         }
         let value = |text: &str| TraceValue { value: vec![text.to_owned()] };
         let settings = settings::TRACE.map(|(name, text)| (name.to_owned(), value(text))).into();
