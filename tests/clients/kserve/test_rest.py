@@ -214,7 +214,8 @@ class NotReady(unittest.IsolatedAsyncioTestCase):
         cls.addClassCleanup(folder.cleanup)
         path = os.path.join(folder.name, "later")
         os.mkdir(path)
-        running = Running(["serve", path, *OPTIONS, "--kserve-v1"], environment(), True)
+        options = [*OPTIONS, "--model-name", "later", "--kserve-v1"]
+        running = Running(["serve", path, *options], environment(), True)
         cls.addClassCleanup(running.stop)
         cls.url = running.url
 

@@ -36,8 +36,11 @@ pub(super) fn status(
     Ok(Reply::ok(JSON, pretty(&all)).with_status(status))
 }
 
+/// Whether the server has a model of this name, or is configured to have one.
 fn is_known(engine: &Engine, name: &str) -> bool {
+    let mut sources = engine.repository_config().sources.iter();
     engine.repository().model(name).is_some()
+        || sources.any(|source| source.name.as_deref() == Some(name))
 }
 
 /// The response to `GET /v1/models`, which the reference does not have: the names of all models, as in
