@@ -31,6 +31,11 @@ DTYPES = [
     *("float", "double", "half", "bfloat16", "int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64", "bool", "string", "complex64", "complex128"),
 ]
+# The Open Inference Protocol's names of those that it has.
+DATATYPES = [
+    *("FP32", "FP64", "FP16", "BF16", "INT8", "INT16", "INT32", "INT64"),
+    *("UINT8", "UINT16", "UINT32", "UINT64", "BOOL", "BYTES"),
+]
 SEPARATOR = b"\n----\n"
 
 
@@ -242,6 +247,45 @@ def tensor(dtype: int, dims: list[int], values: bytes) -> bytes:
     return number_field(1, dtype) + field(2, shape) + values
 
 
+def open_inference_seeds(seeds: Seeds) -> None:
+    def add(number: int, body: bytes, length: int | None = None) -> None:
+        header = "" if length is None else f"Inference-Header-Content-Length: {length}"
+        seeds.add("open_inference", bytes([number]) + header.encode() + b"\n\n" + body)
+
+    sizes = [4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1]
+    for number, datatype in enumerate(DATATYPES):
+        head = {"name": "x", "shape": [2, 2], "datatype": datatype}
+        data = {"BOOL": [True, False] * 2, "BYTES": ["a", "", "b", "c"]}.get(datatype, [1, 2, 3, 4])
+        add(number, json.dumps({"id": "7", "inputs": [{**head, "data": data}]}).encode())
+        raw = b"\1\0\0\0a" * 4 if datatype == "BYTES" else b"\1" * (4 * sizes[number])
+        parameters = {"binary_data_size": len(raw)}
+        document = {
+            "parameters": {"binary_data_output": number % 2 == 0, "timeout": 1 << 30},
+            "inputs": [{**head, "parameters": parameters}],
+            "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+        }
+        text = json.dumps(document).encode()
+        add(number, text + raw, len(text))
+        add(number, raw, 0)
+        tensor = field(1, b"x") + field(2, datatype.encode()) + field(3, b"\2\2")
+        typed = field([6, 7, 0, 0, 2, 2, 2, 3, 4, 4, 4, 5, 1, 8][number] or 1, b"\1" * 4)
+        call = field(1, DTYPES[number].encode()) + field(3, b"id")
+        seeds.add("infer_messages", call + field(5, tensor) + field(7, raw))
+        seeds.add("infer_messages", call + field(5, tensor + field(5, typed)))
+    parameter = field(4, field(1, b"timeout") + field(2, number_field(2, 1 << 20)))
+    region = field(4, field(1, b"shared_memory_region") + field(2, field(3, b"r")))
+    tensor = field(1, b"x") + field(2, b"FP32") + field(3, b"\1\1")
+    call = field(1, b"float") + parameter + field(5, tensor + region) + field(6, field(1, b"y"))
+    seeds.add("infer_messages", call)
+    shared = {"shared_memory_region": "r", "shared_memory_byte_size": 4, "shared_memory_offset": 1}
+    given = {"name": "x", "shape": [1, 1], "datatype": "FP32", "parameters": shared}
+    add(0, json.dumps({"inputs": [given], "outputs": [{"name": "y"}]}).encode())
+    for case in cases("open-inference"):
+        if case["path"].endswith("/infer") and "request_json" in case:
+            add(6, json.dumps(case["request_json"]).encode())
+            add(16, json.dumps(case["request_json"]).encode())
+
+
 def message_seeds(seeds: Seeds) -> None:
     typed = {
         1: field(5, struct.pack("<2f", 1, 2)),
@@ -437,6 +481,7 @@ def main() -> None:
         codec_seeds,
         http_seeds,
         message_seeds,
+        open_inference_seeds,
         model_seeds,
         file_seeds,
     ):

@@ -48,6 +48,8 @@ WORDS = {
     "json_tensor": ["crates/codec/src/json"],
     "npy": ["crates/codec/src/npy"],
     "predict": ["crates/protocols/src/tfs/predict.rs"],
+    "open_inference": ["crates/protocols/src/open_inference"],
+    "infer_messages": ["crates/protocols/src/open_inference/grpc.rs"],
     "classify": ["crates/protocols/src/tfs/examples.rs", "crates/protocols/src/tfs/classify.rs"],
     "invocations": ["crates/protocols/src/sagemaker", "crates/protocol/src/media.rs"],
     "simple": ["crates/protocols/src/simple/data.rs", "crates/protocols/src/simple/request.rs"],

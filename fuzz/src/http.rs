@@ -83,6 +83,16 @@ pub fn simple(input: &[u8]) {
     check(&reply.expect("a route"));
 }
 
+/// `/v2/models/…/infer`: headers, a blank line, and a payload. The first byte selects the model.
+pub fn open_inference(input: &[u8]) {
+    let Some((first, rest)) = selected(input) else { return };
+    let models: Vec<&str> = DTYPES.iter().map(|dtype| dtype.name()).chain([TWO]).collect();
+    let target = format!("/v2/models/{}/infer", models[first % models.len()]);
+    let (head, body) = split(rest, b"\n\n");
+    let reply = server(0).post(&target, headers(head), body);
+    check(&reply.expect("a route"));
+}
+
 /// Any request that changes nothing: a request line, headers, a blank line, and a payload. The first
 /// byte selects the compatibility mode.
 pub fn routes(input: &[u8]) {
@@ -112,6 +122,7 @@ fn changes(target: &str) -> bool {
     let lower = target.to_ascii_lowercase();
     ["/api/", "/models", "async", "/events", "/stream"].iter().any(|part| lower.contains(part))
         && !lower.contains("/v1/models")
+        && !lower.contains("/v2/models")
 }
 
 /// A form: its payload, and what Simple TensorFlow Serving makes of it.

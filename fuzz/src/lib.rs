@@ -60,6 +60,7 @@ targets! {
     records = batch, MODEL;
 
     predict = http, REQUEST;
+    open_inference = http, REQUEST;
     classify = http, REQUEST;
     invocations = http, REQUEST;
     scoring = http, REQUEST;
@@ -69,6 +70,7 @@ targets! {
     gzip = http, REQUEST;
 
     request_messages = messages, REQUEST;
+    infer_messages = messages, REQUEST;
     tensor_proto = messages, MODEL;
     text_proto = messages, MODEL;
     warm_up = messages, REQUEST;

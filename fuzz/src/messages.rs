@@ -1,5 +1,6 @@
 //! Protocol buffers: the requests of the gRPC services, tensors, and the text format.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -8,6 +9,7 @@ use tensorserve_codec::tfrecord;
 use tensorserve_core::config::ModelConfig;
 use tensorserve_core::engine::{EntryPoint, Method};
 use tensorserve_proto::bounded::{self, BoundedRequest};
+use tensorserve_proto::inference::ModelInferRequest;
 use tensorserve_proto::serving::{
     BatchingParameters, ClassificationRequest, GetModelMetadataRequest, GetModelStatusRequest,
     ModelServerConfig, MonitoringConfig, MultiInferenceRequest, PlatformConfigMap, PredictRequest,
@@ -15,6 +17,7 @@ use tensorserve_proto::serving::{
 };
 use tensorserve_proto::tensorflow::TensorProto;
 use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
+use tensorserve_protocols::open_inference::{self, shared_memory::Regions};
 use tensorserve_protocols::tfs::config::{batching, models, text};
 use tensorserve_protocols::tfs::{grpc, inference, warm_up as warm_up_file};
 use tensorserve_tensor::DType;
@@ -70,6 +73,19 @@ pub fn request_messages(input: &[u8]) {
             let config = request.config.unwrap_or_default();
             let _ = models::list(&config, &ModelConfig::default());
         }
+    }
+}
+
+/// A request of the Open Inference Protocol, and its answer.
+pub fn infer_messages(message: &[u8]) {
+    let engine = &server(0).engine;
+    let call =
+        engine.call(EntryPoint { protocol: "grpc", method: Method::Predict }, Instant::now());
+    let Some(request) = decoded::<ModelInferRequest>(message) else { return };
+    let (id, regions) = (request.id.clone(), Arc::new(Regions::new(false)));
+    match wait(open_inference::grpc::infer(engine, &regions, request, call)) {
+        Ok(response) => assert!(id.is_empty() || response.id == id),
+        Err(error) => assert!(error.code() != Code::Internal, "{error}"),
     }
 }
 

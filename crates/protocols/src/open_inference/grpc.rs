@@ -4,6 +4,7 @@
 //! and Seldon's servers read the typed ones, those of Triton, which answers no others, the raw ones.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -12,7 +13,7 @@ use super::raw;
 use super::request::{AnswerForm, GivenRequest, NamedModel, OutputForm, Parameters, WantedOutput};
 use super::response::new_id;
 use super::shared_memory::{Regions, SharedRange};
-use tensorserve_core::engine::{InferRequest, InferResponse, Resolver};
+use tensorserve_core::engine::{Engine, InferRequest, InferResponse, InferenceCall, Resolver};
 use tensorserve_proto::inference::infer_parameter::ParameterChoice;
 use tensorserve_proto::inference::model_infer_request::{
     InferInputTensor, InferRequestedOutputTensor,
@@ -27,14 +28,29 @@ use tensorserve_tensor::{
     AlignedVec, DType, Element, STRING_OVERHEAD, Shape, StringsBuilder, Tensor,
 };
 
+/// `GRPCInferenceService.ModelInfer`.
+///
+/// # Errors
+/// For requests that are wrong, and what the model reports.
+pub async fn infer(
+    engine: &Engine,
+    regions: &Arc<Regions>,
+    request: ModelInferRequest,
+    call: InferenceCall,
+) -> Result<ModelInferResponse> {
+    let regions = Arc::clone(regions);
+    let decode = move |resolver: &mut Resolver<'_>| decode(resolver, request, &regions);
+    engine.infer(call, decode, encode).await.answer
+}
+
 /// What a response over gRPC depends on.
-pub(super) struct GrpcForm {
+struct GrpcForm {
     form: AnswerForm,
     is_raw: bool,
 }
 
 /// Decodes a request.
-pub(super) fn decode(
+fn decode(
     resolver: &mut Resolver<'_>,
     request: ModelInferRequest,
     regions: &Regions,
@@ -299,7 +315,7 @@ fn tensor_of(dtype: DType, shape: Shape, contents: InferTensorContents) -> Resul
 }
 
 /// Encodes a response.
-pub(super) fn encode(form: GrpcForm, response: InferResponse) -> Result<ModelInferResponse> {
+fn encode(form: GrpcForm, response: InferResponse) -> Result<ModelInferResponse> {
     let GrpcForm { form: AnswerForm { id, outputs: order }, is_raw } = form;
     let version = response.version.clone();
     let run = response.into_single();

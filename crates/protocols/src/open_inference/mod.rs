@@ -26,7 +26,7 @@ use self::statistics::ModelStatistics;
 mod body;
 mod datatype;
 mod describe;
-mod grpc;
+pub mod grpc;
 mod model_config;
 mod raw;
 mod raw_body;
@@ -35,7 +35,7 @@ mod request;
 mod response;
 mod service;
 mod settings;
-mod shared_memory;
+pub mod shared_memory;
 mod statistics;
 mod stream;
 

@@ -16,7 +16,7 @@ use super::stream::{self, Answers};
 use super::{GRPC, grpc, repository};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{
-    Engine, EntryPoint, Method, REQUEST, Resolver, Statistics, Total, Unresolved,
+    Engine, EntryPoint, Method, REQUEST, Statistics, Total, Unresolved,
 };
 use tensorserve_proto::OPEN_INFERENCE_DESCRIPTORS;
 use tensorserve_proto::inference::grpc_inference_service_server::{
@@ -169,10 +169,8 @@ impl GrpcInferenceService for InferenceService {
         if let Some(ClientDeadline(theirs)) = request.extensions().get() {
             call.deadline = call.deadline.min(*theirs);
         }
-        let (request, regions) = (request.into_inner(), Arc::clone(&self.regions));
-        let decode = move |resolver: &mut Resolver<'_>| grpc::decode(resolver, request, &regions);
-        let inferred = self.engine.infer(call, decode, grpc::encode);
-        wrapped("ModelInfer", inferred.await.answer)
+        let answer = grpc::infer(&self.engine, &self.regions, request.into_inner(), call).await;
+        wrapped("ModelInfer", answer)
     }
 
     type ModelStreamInferStream = Answers;

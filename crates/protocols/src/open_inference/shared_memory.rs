@@ -28,7 +28,7 @@ const MOST_REGIONS: usize = 1024;
 const LONGEST_NAME: usize = 255;
 
 /// The regions of a server.
-pub(super) struct Regions {
+pub struct Regions {
     enabled: bool,
     regions: Mutex<BTreeMap<String, Arc<Region>>>,
 }
@@ -60,7 +60,9 @@ pub(super) struct SharedOutput {
 }
 
 impl Regions {
-    pub(super) fn new(enabled: bool) -> Self {
+    /// No regions yet; clients may register some if this is `enabled`.
+    #[must_use]
+    pub fn new(enabled: bool) -> Self {
         Regions { enabled, regions: Mutex::default() }
     }
 

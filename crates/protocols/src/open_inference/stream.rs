@@ -10,7 +10,7 @@ use tonic::{Status, Streaming};
 
 use super::shared_memory::Regions;
 use super::{GRPC, grpc};
-use tensorserve_core::engine::{Engine, EntryPoint, Method, Resolver};
+use tensorserve_core::engine::{Engine, EntryPoint, Method};
 use tensorserve_proto::inference::infer_parameter::ParameterChoice;
 use tensorserve_proto::inference::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
@@ -113,9 +113,7 @@ async fn answer(
     let entry = EntryPoint { protocol: GRPC, method: Method::Predict };
     let call = engine.call(entry, Instant::now());
     let id = request.id.clone();
-    let decode = move |resolver: &mut Resolver<'_>| grpc::decode(resolver, request, &regions);
-    let inferred = engine.infer(call, decode, grpc::encode);
-    match inferred.await.answer {
+    match grpc::infer(&engine, &regions, request, call).await {
         Ok(response) => answered(String::new(), response),
         Err(error) => failed(&error, id),
     }
