@@ -1,8 +1,15 @@
 //! gRPC: Predict against a bare tonic server that echoes the same messages.
 
+use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use tensorserve_proto::inference::model_infer_request::InferInputTensor;
+use tensorserve_proto::inference::model_infer_response::InferOutputTensor;
+use tensorserve_proto::inference::{ModelInferRequest, ModelInferResponse};
 use tensorserve_proto::serving::prediction_service_server::{
     PredictionService, PredictionServiceServer,
 };
@@ -14,8 +21,11 @@ use tensorserve_proto::serving::{
 use tensorserve_proto::{Form, tensor_to_proto};
 use tensorserve_tensor::{Shape, Tensor, aligned_vec};
 use tokio::net::TcpListener;
+use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
+use tonic::codegen::{Service, http};
+use tonic::server::UnaryService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
@@ -135,6 +145,55 @@ impl PredictionService for Echo {
     }
 }
 
+pub const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
+
+/// Echoes what `ModelInfer` is called with: a service without the other methods.
+#[derive(Clone)]
+struct InferEcho;
+
+impl tonic::server::NamedService for InferEcho {
+    const NAME: &'static str = "inference.GRPCInferenceService";
+}
+
+impl Service<http::Request<Body>> for InferEcho {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(async move {
+            let codec = ProstCodec::<ModelInferResponse, ModelInferRequest>::default();
+            let mut server = tonic::server::Grpc::new(codec).max_decoding_message_size(1 << 30);
+            Ok(server.unary(InferEcho, request).await)
+        })
+    }
+}
+
+impl UnaryService<ModelInferRequest> for InferEcho {
+    type Response = ModelInferResponse;
+    type Future = Ready<Result<Response<ModelInferResponse>, Status>>;
+
+    fn call(&mut self, request: Request<ModelInferRequest>) -> Self::Future {
+        let ModelInferRequest { model_name, inputs, raw_input_contents, .. } = request.into_inner();
+        let output = |input: InferInputTensor| InferOutputTensor {
+            name: input.name,
+            datatype: input.datatype,
+            shape: input.shape,
+            ..InferOutputTensor::default()
+        };
+        ready(Ok(Response::new(ModelInferResponse {
+            model_name,
+            outputs: inputs.into_iter().map(output).collect(),
+            raw_output_contents: raw_input_contents,
+            ..ModelInferResponse::default()
+        })))
+    }
+}
+
 /// A bare tonic server with as many threads as the server.
 pub fn echo_server() {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -149,6 +208,7 @@ pub fn echo_server() {
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(8 << 20)
             .add_service(service)
+            .add_service(InferEcho)
             .serve_with_incoming(incoming)
             .await
             .expect("serves");

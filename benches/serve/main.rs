@@ -8,8 +8,9 @@
 //! CPU time per request is that of the whole server process, from the kernel's accounting, without
 //! the client.
 //!
-//! Two other measurements: `handlers`, the cost of an `inference.py` ([`handlers`]), and `isolation`,
-//! the latency of one model while others load and unload ([`isolation`]).
+//! Other measurements: `handlers`, the cost of an `inference.py` ([`handlers`]); `isolation`, the latency
+//! of one model while others load and unload ([`isolation`]); `v2`, the Open Inference Protocol
+//! ([`open_inference`]).
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -26,6 +27,7 @@ mod grpc;
 mod handlers;
 mod isolation;
 mod json;
+mod open_inference;
 mod process;
 mod raw;
 mod scenario;
@@ -53,6 +55,9 @@ fn main() {
     let millis = number("--millis", 1000) as u64;
     if arguments.iter().any(|a| a == "handlers") {
         return handlers::run(rounds, Duration::from_millis(millis));
+    }
+    if arguments.iter().any(|a| a == "v2") {
+        return open_inference::run(rounds, Duration::from_millis(millis));
     }
     let only: Vec<&String> =
         arguments.iter().skip(1).filter(|a| scenario::NAMES.contains(&a.as_str())).collect();
