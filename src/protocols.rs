@@ -70,7 +70,8 @@ pub fn engine(
     let records = protocols.iter().find_map(|protocol| protocol.record_format());
     let records = records.unwrap_or_else(|| Arc::new(NoFormats) as Arc<dyn RecordFormat>);
     let stores = stores::built_in(config);
-    let (core, metrics) = (config.engine(), Metrics::new(exporters));
+    let (core, metrics) =
+        (config.engine(), Metrics::new(exporters, config.protocols.metrics_aliases.clone()));
     let repository = Repository::start(&core, platforms, metrics.clone(), files, records, stores)?;
     Ok(Engine::new(&core, repository, metrics))
 }

@@ -201,6 +201,10 @@ settings! {
         /// Send the Server-Timing header with every response, not only on request [default: false]
         #[arg(value_name = "BOOL")]
         server_timing: bool,
+        /// Serve the metrics also under the names of other servers, separated by commas: triton, tfs
+        /// [default: none]
+        #[arg(value_name = "LIST")]
+        metrics_aliases: List<String>,
         /// Serve the console: the dashboard at / and its API [default: true]
         #[arg(value_name = "BOOL")]
         console: bool,

@@ -12,6 +12,7 @@ pub use tensorserve_core::config::{
     BatchConfig, BatchMode, BatchParameters, BatcherConfig, EngineConfig, Images, LogConfig,
     ModelConfig, RepositoryConfig, SourceConfig, VersionPolicy, VersionTransition,
 };
+pub use tensorserve_core::metrics::MetricsAlias;
 #[cfg(feature = "onnx")]
 pub use tensorserve_onnx::OnnxConfig;
 pub use tensorserve_probe::ProbeConfig;
@@ -109,6 +110,8 @@ pub struct ProtocolsConfig {
     pub vertex: Option<VertexConfig>,
     /// The console is served.
     pub console: bool,
+    /// Servers under whose names for metrics ours are served, too.
+    pub metrics_aliases: Vec<MetricsAlias>,
 }
 
 /// The maximum size of a decoded tensor, as a multiple of the maximum request body: short numbers

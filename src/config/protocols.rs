@@ -4,7 +4,7 @@ use super::check::Check;
 use super::groups::ServerSettings;
 use super::settings::Settings;
 use super::units::List;
-use super::{ProtocolsConfig, SagemakerCompatibility, SagemakerConfig, TfsConfig};
+use super::{MetricsAlias, ProtocolsConfig, SagemakerCompatibility, SagemakerConfig, TfsConfig};
 use tensorserve_core::config::is_model_name;
 use tensorserve_protocols::tfs::config::METRICS_PATH;
 
@@ -27,7 +27,20 @@ impl Check {
             sagemaker: self.sagemaker(server, max_body),
             vertex: None,
             console: server.console.unwrap_or(true),
+            metrics_aliases: self.metrics_aliases(server),
         }
+    }
+
+    fn metrics_aliases(&mut self, server: &ServerSettings) -> Vec<MetricsAlias> {
+        let mut aliases = Vec::new();
+        for name in server.metrics_aliases.iter().flat_map(|List(names)| names) {
+            match MetricsAlias::named(name) {
+                Some(alias) if aliases.contains(&alias) => {}
+                Some(alias) => aliases.push(alias),
+                None => self.wrong("metrics_aliases", format!("{name:?} is not triton or tfs")),
+            }
+        }
+        aliases
     }
 
     fn sagemaker(&mut self, server: &ServerSettings, max_body: usize) -> SagemakerConfig {

@@ -331,16 +331,16 @@ fn a_client_gets_a_504_when_its_time_is_up() {
     let place = gated(|settings| {
         settings.server.request_timeout = Some("200ms".parse().expect("a duration"));
     });
-    let expire = || {
+    let expire = |why: &str| {
         let answer = place.predict("m", "[[1]]");
         assert_eq!(answer.status, 504);
-        assert!(answer.error().contains("deadline passed while it waited"), "{}", answer.error());
+        assert!(answer.error().contains(why), "{}", answer.error());
     };
     // One request runs, the other waits in the queue.
     thread::scope(|scope| {
-        scope.spawn(expire);
+        scope.spawn(|| expire("deadline passed while its batch ran"));
         place.wait_for_runs_at_gate(1);
-        scope.spawn(expire);
+        scope.spawn(|| expire("deadline passed while it waited"));
     });
     let runs = place.fake.runs();
     assert_eq!(runs.len(), 1);

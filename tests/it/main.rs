@@ -75,6 +75,7 @@ mod sagemaker_handlers;
 mod sagemaker_models;
 mod sagemaker_service;
 mod same_answers;
+mod signals;
 mod simple_cases;
 mod simple_front;
 #[cfg(feature = "sklearn")]

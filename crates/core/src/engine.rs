@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use self::seconds::Seconds;
 use crate::batch::BatchOutput;
 use crate::config::{EngineConfig, RepositoryConfig, SourceConfig};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, ServerCapacity};
 use crate::repository::Repository;
 use crate::repository::{NoFormats, NoStores};
 use tensorserve_os::machine;
@@ -328,6 +328,13 @@ impl Engine {
         self.0.metrics.set_request_memory(&self.0.request_memory);
         let stores = self.0.repository.stores();
         self.0.metrics.set_stores(&stores.reports(), stores.cache_bytes());
+        let memory = &self.0.request_memory;
+        self.0.metrics.read_signals(&ServerCapacity {
+            batch_threads: self.0.repository.batch_threads(),
+            cores: self.0.facts.cores,
+            request_memory: (memory.used(), memory.limit()),
+            versions: self.0.repository.version_counts(),
+        });
         let text = self.0.metrics.encode();
         text.map_err(|e| Error::internal("the metrics could not be written").with_source(e))
     }

@@ -125,11 +125,14 @@ where
         let budget = match self.api.request_budget(permission) {
             Ok(budget) => budget,
             Err(error) => {
+                self.api.engine().metrics().count_shed(&error);
                 return Either::Right(Either::Left(ready(Ok(status(path, &error).into_http()))));
             }
         };
         let (limit, arrival) = (self.body_timeout, self.arrival(&request, &budget));
-        let request = request.map(|body| Body::new(TimedBody::new(body, limit, arrival)));
+        let metrics = self.api.engine().metrics().clone();
+        let request =
+            request.map(|body| Body::new(TimedBody::new(body, limit, arrival, metrics)));
         let path = request.uri().path();
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         let authorization = authorization.map(http::HeaderValue::as_bytes);

@@ -196,12 +196,21 @@ async fn answer_route<'r>(
     };
     let budget = match state.api.request_budget(permission) {
         Ok(budget) => budget,
-        Err(error) => return refused(refuse_overload(route, error)),
+        Err(error) => {
+            state.api.engine().metrics().count_shed(&error);
+            return refused(refuse_overload(route, error));
+        }
     };
     let read = read_body(route, &head, request.headers(), payload, state.limits, &budget);
     let body = match read.await {
         Ok(body) => body,
-        Err(BodyError { status, error }) => return refused(route.refuse(error, status)),
+        Err(BodyError { status, error }) => {
+            // A client that sends its body too slowly is not shed.
+            if error.is_overload() {
+                state.api.engine().metrics().count_shed(&error);
+            }
+            return refused(route.refuse(error, status));
+        }
     };
     let peer = request.peer_addr().map(|address| address.ip());
     let http_headers = request.headers();

@@ -14,6 +14,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use tensorserve_auth::Authenticator;
+use tensorserve_core::metrics::Metrics;
 use tensorserve_tensor::budget::{self, RequestBudget};
 
 /// What a client sends in a call.
@@ -51,6 +52,7 @@ pub(super) struct TimedBody {
     body: Body,
     limit: Duration,
     arrival: Arrival,
+    metrics: Metrics,
     /// Started when the body is first waited for: most bodies have arrived already, and need no
     /// timer.
     end: Option<Pin<Box<Sleep>>>,
@@ -58,8 +60,8 @@ pub(super) struct TimedBody {
 
 impl TimedBody {
     /// `body`, which must arrive within `limit`, or each part of it if it is a stream.
-    pub(super) fn new(body: Body, limit: Duration, arrival: Arrival) -> Self {
-        TimedBody { body, limit, arrival, end: None }
+    pub(super) fn new(body: Body, limit: Duration, arrival: Arrival, metrics: Metrics) -> Self {
+        TimedBody { body, limit, arrival, metrics, end: None }
     }
 
     /// The frame, after its memory is reserved: it is collected in a buffer that grows to up to twice
@@ -77,7 +79,10 @@ impl TimedBody {
                 budget::reserve(bytes)
             }
         };
-        reserved.map_err(|error| Status::resource_exhausted(error.message()))?;
+        reserved.map_err(|error| {
+            self.metrics.count_shed(&error);
+            Status::resource_exhausted(error.message())
+        })?;
         Ok(frame)
     }
 

@@ -165,6 +165,48 @@ impl Code {
     }
 }
 
+/// Why a request is not answered that the server could answer under less load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shed {
+    /// The batch queue of its signature is full.
+    QueueFull,
+    /// Too many requests are in pre- or post-processing.
+    StepsFull,
+    /// Too many asynchronous requests wait.
+    AsyncFull,
+    /// Other requests use the memory for requests.
+    Memory,
+    /// Its deadline passed before it ran.
+    DeadlineInQueue,
+    /// Its deadline passed at any other time.
+    Deadline,
+}
+
+impl Shed {
+    /// All reasons.
+    pub const ALL: [Shed; 6] = [
+        Shed::QueueFull,
+        Shed::StepsFull,
+        Shed::AsyncFull,
+        Shed::Memory,
+        Shed::DeadlineInQueue,
+        Shed::Deadline,
+    ];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Shed::QueueFull => "queue_full",
+            Shed::StepsFull => "steps_full",
+            Shed::AsyncFull => "async_full",
+            Shed::Memory => "memory",
+            Shed::DeadlineInQueue => "deadline_in_queue",
+            Shed::Deadline => "deadline",
+        }
+    }
+}
+
 /// A failure: code, message for the user, cause for the log.
 ///
 /// It is boxed, so that a `Result<T>` on the request path is no larger than a `T` and a pointer.
@@ -177,14 +219,15 @@ struct ErrorInner {
     message: Cow<'static, str>,
     /// The HTTP status, if the code alone does not determine it.
     http: Option<u16>,
+    shed: Option<Shed>,
     source: Option<Cause>,
 }
 
 impl Error {
     /// An error with this code and this message for the user.
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        let (message, http, source) = (message.into(), None, None);
-        Error { inner: Box::new(ErrorInner { code, message, http, source }) }
+        let (message, http, shed, source) = (message.into(), None, None, None);
+        Error { inner: Box::new(ErrorInner { code, message, http, shed, source }) }
     }
 
     /// The same error with its cause, which goes to the log and never to the user.
@@ -199,6 +242,20 @@ impl Error {
     pub fn context(mut self, context: impl fmt::Display) -> Self {
         self.inner.message = format!("{context}: {}", self.inner.message).into();
         self
+    }
+
+    /// The same error of a request that is not answered because of the load.
+    #[must_use]
+    pub fn shed_for(mut self, reason: Shed) -> Self {
+        self.inner.shed = Some(reason);
+        self
+    }
+
+    /// Why the request is not answered, if that is because of the load.
+    #[must_use]
+    pub fn shed(&self) -> Option<Shed> {
+        let late = (self.inner.code == Code::DeadlineExceeded).then_some(Shed::Deadline);
+        self.inner.shed.or(late)
     }
 
     /// The kind of failure.
@@ -231,6 +288,7 @@ impl Error {
     pub fn duplicate(&self) -> Self {
         let mut copy = Error::new(self.inner.code, self.inner.message.clone());
         copy.inner.http = self.inner.http;
+        copy.inner.shed = self.inner.shed;
         copy
     }
 
@@ -238,7 +296,7 @@ impl Error {
     pub fn overloaded(message: impl Into<Cow<'static, str>>) -> Self {
         let mut error = Error::new(Code::ResourceExhausted, message);
         error.inner.http = Some(OVERLOADED);
-        error
+        error.shed_for(Shed::Memory)
     }
 
     /// [`Code::ResourceExhausted`], over HTTP 413: the server can never have enough memory for the

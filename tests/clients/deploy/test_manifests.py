@@ -108,7 +108,7 @@ class Schemas(unittest.TestCase):
         services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
         mounts = [mount for service in services.values() for mount in service["volumes"]]
         sources = [mount.split(":")[0] for mount in mounts if mount.startswith(".")]
-        self.assertEqual(len(sources), 4)
+        self.assertEqual(len(sources), 5)
         for source in sources:
             self.assertTrue((folder / source).exists(), source)
         (provider,) = yaml.safe_load((folder / "grafana/dashboards/tensorserve.yaml").read_text())[
@@ -119,6 +119,8 @@ class Schemas(unittest.TestCase):
             "datasources"
         ]
         self.assertEqual(source["url"], "http://prometheus:9090")
+        (rules,) = yaml.safe_load((folder / "prometheus.yml").read_text())["rule_files"]
+        self.assertIn(f"../prometheus:{Path(rules).parent}:ro", mounts)
 
     def test_prometheus_accepts_its_file(self):
         file = DEPLOY / "compose/prometheus.yml"

@@ -18,7 +18,8 @@ use crossbeam::utils::CachePadded;
 use tokio::sync::oneshot;
 
 use super::{
-    BatchOutput, BatchTask, QueueInner, TaskMessage, WaitingTask, assemble, expired, failed,
+    BatchOutput, BatchTask, QueueInner, TaskMessage, WaitingTask, WaitingTasks, assemble, expired,
+    failed,
 };
 use tensorserve_tensor::error::{Error, Result};
 
@@ -56,6 +57,17 @@ impl Lanes {
         lane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The requests that wait for a leader.
+    pub(super) fn waiting_tasks(&self) -> WaitingTasks {
+        let mut all = WaitingTasks::default();
+        for index in 0..self.lanes.len() {
+            let lane: WaitingTasks = self.lane(index).followers.iter().collect();
+            all.count += lane.count;
+            all.oldest = [all.oldest, lane.oldest].into_iter().flatten().min();
+        }
+        all
+    }
+
     /// Whether a leader should yield, so that other requests can join its batch.
     fn is_worth_yielding(&self) -> bool {
         let fruitless = self.fruitless.load(Relaxed);
@@ -82,7 +94,7 @@ fn this_thread() -> usize {
 pub(super) async fn submit(inner: &QueueInner, task: BatchTask) -> Result<BatchOutput> {
     let index = this_thread();
     let joined = {
-        let mut lane = inner.lanes.lane(index);
+        let mut lane = inner.requests.lanes.lane(index);
         if lane.has_leader {
             let (reply, verdict) = oneshot::channel();
             lane.followers.push_back(WaitingTask { task, reply });
@@ -95,7 +107,7 @@ pub(super) async fn submit(inner: &QueueInner, task: BatchTask) -> Result<BatchO
     let task = match joined {
         Err(task) => {
             let guard = Leadership::new(inner, index);
-            if inner.lanes.is_worth_yielding() {
+            if inner.requests.lanes.is_worth_yielding() {
                 tokio::task::yield_now().await;
             }
             guard.pass_to_caller();
@@ -115,12 +127,12 @@ fn lead(inner: &QueueInner, index: usize, own: BatchTask) -> Result<BatchOutput>
     let now = Instant::now();
     let limit = inner.batch_limit(true);
     let mates = {
-        let mut lane = inner.lanes.lane(index);
+        let mut lane = inner.requests.lanes.lane(index);
         let mates = take_mates(inner, &mut lane.followers, &own, limit, now);
         hand_on(&mut lane);
         mates
     };
-    inner.lanes.record_mates(mates.len());
+    inner.requests.lanes.record_mates(mates.len());
     if own.deadline.is_some_and(|deadline| deadline <= now) {
         // The other requests of the batch are still waited for.
         answer(inner, mates);
@@ -219,7 +231,7 @@ impl<'a> Leadership<'a> {
 impl Drop for Leadership<'_> {
     fn drop(&mut self) {
         if self.held {
-            hand_on(&mut self.inner.lanes.lane(self.index));
+            hand_on(&mut self.inner.requests.lanes.lane(self.index));
         }
     }
 }

@@ -15,8 +15,8 @@
 //!
 //! This module does not depend on models, HTTP or libtensorflow.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -26,10 +26,10 @@ use self::lane::Lanes;
 use self::pool::{Pool, PoolQueue};
 use self::verification::BatchVerification;
 use crate::config::{BatchConfig, BatchMode};
-use crate::metrics::QueueMetrics;
+use crate::metrics::{ObservedQueue, QueueLoad, QueueMetrics};
 use tensorserve_platform::RunOptions;
 use tensorserve_tensor::Tensor;
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result, Shed};
 
 mod assemble;
 mod cost;
@@ -91,6 +91,7 @@ pub struct SignatureTraits {
 /// Threads shared by all queues.
 pub struct Batcher {
     shared: Arc<BatcherShared>,
+    threads: usize,
 }
 
 /// What all queues share.
@@ -124,8 +125,9 @@ impl Batcher {
             cores,
             inline_budget,
         });
+        let threads = threads.max(1);
         pool::start(&shared, threads)?;
-        Ok(Batcher { shared })
+        Ok(Batcher { shared, threads })
     }
 
     /// A queue for a signature that `run` runs.
@@ -151,6 +153,14 @@ impl Batcher {
     }
 }
 
+impl Batcher {
+    /// The number of batch threads.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+}
+
 impl Drop for Batcher {
     fn drop(&mut self) {
         self.shared.pool.stop();
@@ -168,10 +178,51 @@ struct QueueInner {
     run: Arc<dyn BatchRunner>,
     cost: Arc<CostModel>,
     verification: BatchVerification,
+    requests: Arc<QueueRequests>,
+}
+
+/// The requests of a queue. The metrics observe it, and keep nothing else of the queue in memory.
+struct QueueRequests {
     lanes: Lanes,
     waiting: PoolQueue,
     /// Requests in flight in this queue.
     present: AtomicUsize,
+    /// The rows that may wait.
+    room: usize,
+}
+
+impl ObservedQueue for QueueRequests {
+    #[allow(clippy::cast_precision_loss)]
+    fn load(&self, now: Instant) -> QueueLoad {
+        let (pool, rows) = self.waiting.waiting_tasks();
+        let lanes = self.lanes.waiting_tasks();
+        let oldest = [pool.oldest, lanes.oldest].into_iter().flatten().min();
+        QueueLoad {
+            present: self.present.load(Relaxed),
+            waiting: pool.count + lanes.count,
+            oldest: oldest.map_or(Duration::ZERO, |queued| now.saturating_duration_since(queued)),
+            fill: rows as f64 / self.room.max(1) as f64,
+        }
+    }
+}
+
+/// Requests that wait and whose clients have not left.
+#[derive(Default)]
+struct WaitingTasks {
+    count: usize,
+    oldest: Option<Instant>,
+}
+
+impl<'t> FromIterator<&'t WaitingTask> for WaitingTasks {
+    fn from_iter<I: IntoIterator<Item = &'t WaitingTask>>(tasks: I) -> Self {
+        let mut all = WaitingTasks::default();
+        for waiter in tasks.into_iter().filter(|waiter| !waiter.reply.is_closed()) {
+            all.count += 1;
+            let queued = waiter.task.queued;
+            all.oldest = Some(all.oldest.map_or(queued, |oldest| oldest.min(queued)));
+        }
+        all
+    }
 }
 
 /// How a request is executed.
@@ -195,6 +246,38 @@ impl<'a> CountGuard<'a> {
 impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A run in progress.
+struct BusyGuard<'a> {
+    metrics: &'a QueueMetrics,
+    started: Instant,
+    has_ended: bool,
+}
+
+impl<'a> BusyGuard<'a> {
+    fn new(metrics: &'a QueueMetrics) -> Self {
+        let started = Instant::now();
+        metrics.begins(started);
+        BusyGuard { metrics, started, has_ended: false }
+    }
+
+    /// Ends the run. Returns when it began, and how long it took.
+    fn end(&mut self) -> (Instant, Duration) {
+        let ended = Instant::now();
+        self.has_ended = true;
+        self.metrics.ends(ended);
+        (self.started, ended.saturating_duration_since(self.started))
+    }
+}
+
+impl Drop for BusyGuard<'_> {
+    /// The run has failed, or panicked.
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.end();
+        }
     }
 }
 
@@ -241,10 +324,13 @@ impl WaitingTask {
 }
 
 fn expired() -> Error {
-    Error::new(
-        Code::DeadlineExceeded,
-        "the request's deadline passed while it waited in the batch queue",
-    )
+    let message = "the request's deadline passed while it waited in the batch queue";
+    Error::new(Code::DeadlineExceeded, message).shed_for(Shed::DeadlineInQueue)
+}
+
+/// The error of a request whose batch takes too long.
+fn expired_in_run() -> Error {
+    Error::new(Code::DeadlineExceeded, "the request's deadline passed while its batch ran")
 }
 
 /// The error of a batch whose run panicked.
@@ -272,7 +358,7 @@ impl BatchQueue {
         if rows > most && inner.config.mode == BatchMode::On {
             return self.split(task, most).await;
         }
-        let _present = CountGuard::new(&inner.present);
+        let _present = CountGuard::new(&inner.requests.present);
         match inner.execution_path(rows) {
             ExecutionPath::Inline => inner.run_alone(task),
             ExecutionPath::Lane => lane::submit(inner, task).await,
@@ -307,7 +393,7 @@ impl BatchQueue {
     /// Requests in flight in this queue.
     #[must_use]
     pub fn present(&self) -> usize {
-        self.0.present.load(Relaxed)
+        self.0.requests.present.load(Relaxed)
     }
 
     /// The expected duration of a run of `rows` rows; `None` before the first run.
@@ -348,13 +434,15 @@ impl BatchQueue {
                 rows,
                 ..task
             };
-            waiting.push(pool::enqueue(&self.0, piece)?);
+            // Each piece counts as a request.
+            let present = CountGuard::new(&self.0.requests.present);
+            waiting.push((pool::enqueue(&self.0, piece)?, present));
             start += rows;
         }
         let mut pieces = Vec::with_capacity(waiting.len());
         let mut timing = RunTiming::default();
-        for piece in waiting {
-            let piece = pool::wait(piece, task.deadline).await?;
+        for (piece, _present) in waiting {
+            let piece = pool::wait(&self.0, piece, task.queued, task.deadline).await?;
             // The queue delay is that of the first piece; the run time is the sum of all pieces.
             let of_piece = piece.timing;
             let first = if pieces.is_empty() { of_piece } else { timing };
@@ -375,20 +463,15 @@ impl QueueInner {
         cost: Arc<CostModel>,
         verification: BatchVerification,
     ) -> Self {
-        let lanes = Lanes::new(shared.cores);
-        let (waiting, present) = (PoolQueue::default(), AtomicUsize::new(0));
-        QueueInner {
-            shared,
-            config,
-            traits,
-            metrics,
-            run,
-            cost,
-            verification,
-            lanes,
-            waiting,
-            present,
-        }
+        let requests = Arc::new(QueueRequests {
+            lanes: Lanes::new(shared.cores),
+            waiting: PoolQueue::default(),
+            present: AtomicUsize::new(0),
+            room: config.max_enqueued_batches.saturating_mul(config.execution_size()),
+        });
+        let observed: Weak<QueueRequests> = Arc::downgrade(&requests);
+        metrics.observe(observed);
+        QueueInner { shared, config, traits, metrics, run, cost, verification, requests }
     }
 
     /// The rows that a request adds to a batch; 0 if it must run alone.
@@ -424,7 +507,7 @@ impl QueueInner {
         if here > rows && self.cost.row_cost(here) <= self.cost.row_cost(worthwhile) * 1.5 {
             return ExecutionPath::Lane;
         }
-        if self.present.load(Relaxed) <= 1 {
+        if self.requests.present.load(Relaxed) <= 1 {
             return ExecutionPath::Inline;
         }
         ExecutionPath::Pool
@@ -477,9 +560,9 @@ impl QueueInner {
         // Decremented also when the run panics.
         let _running = CountGuard::new(active);
         let options = self.run_options(rows, deadline, active.load(Relaxed));
-        let started = Instant::now();
+        let mut busy = BusyGuard::new(&self.metrics);
         let outputs = self.run.run(inputs, options)?;
-        let time = started.elapsed();
+        let (started, time) = busy.end();
         self.cost.record(rows.max(1), time);
         self.metrics.ran(rows.max(1), time);
         Ok((outputs, RunSpan { started, time }))

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::{
-    BatchOutput, BatchTask, BatcherShared, QueueInner, TaskMessage, WaitingTask, assemble, expired,
-    failed,
+    BatchOutput, BatchTask, BatcherShared, QueueInner, TaskMessage, WaitingTask, WaitingTasks,
+    assemble, expired, expired_in_run, failed,
 };
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::error::{Error, Result, Shed};
 
 /// The queues with waiting requests, in a ring.
 #[derive(Default)]
@@ -53,6 +53,26 @@ struct PoolQueueState {
 /// request that triggers it.
 const SWEEP_EVERY: Duration = Duration::from_millis(10);
 
+impl PoolQueue {
+    /// The requests that wait, and how many rows are waiting, including those of clients that have left.
+    pub(super) fn waiting_tasks(&self) -> (WaitingTasks, usize) {
+        let state = lock(&self.state);
+        (state.tasks.iter().collect(), state.rows)
+    }
+
+    /// Whether the request that was queued at `queued` still waits. Called at its deadline, when it is
+    /// one of the first.
+    fn has(&self, queued: Instant) -> bool {
+        let state = lock(&self.state);
+        // The tasks are in the order in which they came here, a moment after they were stamped.
+        let queued_at = state.tasks.iter().map(|waiter| waiter.task.queued);
+        queued_at.take_while(|at| *at <= queued + STAMP_TO_QUEUE).any(|at| at == queued)
+    }
+}
+
+/// Longer than the time between the stamp of a request and its place in the queue.
+const STAMP_TO_QUEUE: Duration = Duration::from_millis(100);
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -69,7 +89,7 @@ impl Pool {
 
 /// Starts the threads.
 pub(super) fn start(shared: &Arc<BatcherShared>, threads: usize) -> Result<()> {
-    for number in 0..threads.max(1) {
+    for number in 0..threads {
         let shared = Arc::clone(shared);
         thread::Builder::new()
             .name(format!("batch-{number}"))
@@ -81,8 +101,8 @@ pub(super) fn start(shared: &Arc<BatcherShared>, threads: usize) -> Result<()> {
 
 /// Waits for a thread to run `task`.
 pub(super) async fn submit(inner: &Arc<QueueInner>, task: BatchTask) -> Result<BatchOutput> {
-    let deadline = task.deadline;
-    wait(enqueue(inner, task)?, deadline).await
+    let (queued, deadline) = (task.queued, task.deadline);
+    wait(inner, enqueue(inner, task)?, queued, deadline).await
 }
 
 /// Puts `task` in the queue.
@@ -95,7 +115,7 @@ pub(super) fn enqueue(
 ) -> Result<oneshot::Receiver<TaskMessage>> {
     let (reply, verdict) = oneshot::channel();
     let mut ring = lock(&inner.shared.pool.ring);
-    let mut state = lock(&inner.waiting.state);
+    let mut state = lock(&inner.requests.waiting.state);
     let rows = task.rows.max(1);
     if check_room(inner, &state, rows).is_err() {
         sweep(&mut state, task.queued);
@@ -119,10 +139,11 @@ fn check_room(inner: &QueueInner, state: &PoolQueueState, rows: usize) -> Result
         return Ok(());
     }
     let enqueued = state.rows.div_ceil(size.max(1));
-    Err(Error::unavailable(format!(
+    let error = Error::unavailable(format!(
         "The batch scheduling queue to which this task was submitted is full; currently \
          {enqueued} batches enqueued and max_enqueued_batches is {most}"
-    )))
+    ));
+    Err(error.shed_for(Shed::QueueFull))
 }
 
 /// Removes requests whose clients have disconnected or whose deadline has passed, so that they do
@@ -142,16 +163,19 @@ fn sweep(state: &mut PoolQueueState, now: Instant) {
     });
 }
 
-/// Waits for the response, until `deadline`.
+/// Waits for the response to the task that was queued at `queued`, until `deadline`.
 pub(super) async fn wait(
+    inner: &QueueInner,
     verdict: oneshot::Receiver<TaskMessage>,
+    queued: Instant,
     deadline: Option<Instant>,
 ) -> Result<BatchOutput> {
     let verdict = match deadline {
         None => verdict.await,
         Some(deadline) => match tokio::time::timeout_at(deadline.into(), verdict).await {
             Ok(verdict) => verdict,
-            Err(_) => return Err(expired()),
+            Err(_) if inner.requests.waiting.has(queued) => return Err(expired()),
+            Err(_) => return Err(expired_in_run()),
         },
     };
     match verdict {
@@ -175,7 +199,7 @@ fn work(pool: &Pool) {
                 drop(ring);
                 run(&inner, batch);
                 ring = lock(&pool.ring);
-                let mut state = lock(&inner.waiting.state);
+                let mut state = lock(&inner.requests.waiting.state);
                 state.running -= 1;
             }
             NextStep::Later(None) => {
@@ -197,7 +221,7 @@ fn next_batch(ring: &mut Ring) -> NextStep {
         let Some(inner) = ring.queues.pop_front() else {
             break;
         };
-        let mut state = lock(&inner.waiting.state);
+        let mut state = lock(&inner.requests.waiting.state);
         drop_unwanted(&mut state, now);
         if state.tasks.is_empty() {
             state.listed = false;

@@ -238,7 +238,11 @@ impl Engine {
             self.metrics().panicked();
             Err(Error::internal("internal error; see the server log"))
         });
-        let code = answer.as_ref().err().map(Error::code);
+        let error = answer.as_ref().err();
+        let code = error.map(Error::code);
+        if let Some(error) = error {
+            self.metrics().count_shed(error);
+        }
         if code.is_some() && progress.named.version.is_none() {
             progress.named.version = self.latest(progress.named.model.as_deref());
         }

@@ -21,6 +21,11 @@ pub trait MetricsExporter: Send + Sync {
 
     /// The `records` recorded requests of the version in the directory `path` were run, in `time`.
     fn warmed_up(&self, path: &str, code: Option<Code>, time: Duration, records: u64);
+
+    /// Its metrics in Prometheus's text format, if our own page may have them, too.
+    fn page(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Counts the events of one model. Called on the request path: implementations must not lock or

@@ -189,6 +189,18 @@ impl Metrics {
         self.history().all.back().cloned()
     }
 
+    /// The CPU time of the process in the last 15 seconds, in percent of one core.
+    pub(super) fn recent_cpu_percent(&self) -> f64 {
+        let history = self.history();
+        let (mut used, mut seconds) = (0.0, 0.0);
+        for point in history.all.iter().rev().take(15) {
+            let load = point.server.unwrap_or_default();
+            used += load.cpu_percent * point.span.seconds;
+            seconds += point.span.seconds;
+        }
+        if seconds > 0.0 { used / seconds } else { 0.0 }
+    }
+
     /// The rates of the server in the last seconds.
     #[must_use]
     pub fn rates(&self) -> Rates {

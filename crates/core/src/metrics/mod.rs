@@ -24,6 +24,8 @@ use self::exporter::Observers;
 use self::histogram::Histogram;
 use self::history::History;
 use self::request_memory::RequestMemory;
+use self::shed::ShedMetrics;
+use self::signals::Signals;
 use self::stores::StoreMetrics;
 use self::tally::{ROW_LIMITS, TIME_LIMITS};
 use self::version::SignatureCells;
@@ -32,18 +34,25 @@ use tensorserve_os::machine;
 use tensorserve_tensor::budget::MemoryBudget;
 use tensorserve_tensor::error::Code;
 
+mod activity;
+mod aliases;
 pub mod cell;
 mod exporter;
 mod histogram;
 mod history;
 mod request_memory;
+mod shed;
+mod signals;
 mod statistics;
 mod stores;
 mod tally;
 mod version;
 
+pub use self::aliases::MetricsAlias;
 pub use self::exporter::{MetricsExporter, ModelObserver};
 pub use self::history::{HistoryPoint, Rates, ServerLoad, TimeSpan};
+pub(crate) use self::signals::ServerCapacity;
+pub use self::signals::{ObservedQueue, QueueLoad};
 pub use self::statistics::{Statistics, Total};
 pub use self::stores::StoreReport;
 pub use self::tally::Tally;
@@ -62,14 +71,14 @@ struct RequestLabels {
     code: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 struct SignatureLabels {
     model: Arc<str>,
     version: Arc<str>,
     signature: Arc<str>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 struct VersionLabels {
     model: Arc<str>,
     version: Arc<str>,
@@ -164,9 +173,12 @@ struct MetricsInner {
     cpu: Gauge<f64, AtomicU64>,
     request_memory: RequestMemory,
     stores: StoreMetrics,
+    shed: ShedMetrics,
+    signals: Signals,
     /// How often a version is in memory: twice while it is loaded again from another source.
     versions: Mutex<HashMap<VersionLabels, usize>>,
     exporters: Vec<Arc<dyn MetricsExporter>>,
+    aliases: Vec<MetricsAlias>,
     unknown_model: Observers,
     /// Failed requests for which no signature was resolved.
     nameless: Outcomes,
@@ -190,14 +202,15 @@ impl MetricsInner {
 
 impl Default for Metrics {
     fn default() -> Self {
-        Metrics::new(Vec::new())
+        Metrics::new(Vec::new(), Vec::new())
     }
 }
 
 impl Metrics {
-    /// Registers all metrics. `exporters` get the same events.
+    /// Registers all metrics. `exporters` get the same events. The metrics are also written under the
+    /// names of `aliases`.
     #[must_use]
-    pub fn new(exporters: Vec<Arc<dyn MetricsExporter>>) -> Self {
+    pub fn new(exporters: Vec<Arc<dyn MetricsExporter>>, aliases: Vec<MetricsAlias>) -> Self {
         let mut registry = Registry::with_prefix("tensorserve");
         let r = &mut registry;
         let requests = Family::default();
@@ -256,6 +269,8 @@ impl Metrics {
         r.register("build_info", "Constant 1, with the version", build);
         let request_memory = RequestMemory::new(r);
         let stores = StoreMetrics::new(r);
+        let (shed, signals) = (ShedMetrics::new(r), Signals::default());
+        r.register_collector(Box::new(signals.clone()));
         let unknown_model = Observers::of(&exporters, |exporter| exporter.unknown_model());
         Metrics(Arc::new(MetricsInner {
             registry,
@@ -276,8 +291,11 @@ impl Metrics {
             cpu,
             request_memory,
             stores,
+            shed,
+            signals,
             versions: Mutex::default(),
             exporters,
+            aliases,
             unknown_model,
             nameless: Outcomes::default(),
             cells: Mutex::default(),
@@ -295,7 +313,9 @@ impl Metrics {
             self.0.cpu.set(cpu);
         }
         let mut out = String::new();
-        text::encode(&mut out, &self.0.registry)?;
+        text::encode_registry(&mut out, &self.0.registry)?;
+        self.write_aliases(&mut out)?;
+        text::encode_eof(&mut out)?;
         Ok(out)
     }
 

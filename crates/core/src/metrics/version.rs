@@ -2,15 +2,16 @@
 //! once, so that a request needs no lookup.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::MetricConstructor;
 
-use super::cell::Outcomes;
+use super::cell::{CODES, Outcomes};
 use super::exporter::Observers;
 use super::histogram::Histogram;
+use super::signals::{Observed, ObservedQueue, SignatureLoad};
 use super::statistics::{MoreCounts, Statistics, Total};
 use super::tally::{CounterReading, Tally};
 use super::{
@@ -153,6 +154,24 @@ impl EntryPointMetrics {
     }
 }
 
+/// The counts of which the metrics of other servers are computed.
+#[derive(Clone, Default)]
+pub(super) struct AliasCounts {
+    pub(super) statistics: Statistics,
+    /// By the numbers of their codes.
+    pub(super) failures: [u64; CODES],
+    /// Requests that wait.
+    pub(super) waiting: usize,
+}
+
+impl AliasCounts {
+    pub(super) fn add(&mut self, other: &AliasCounts) {
+        self.statistics = self.statistics.plus(other.statistics);
+        add(&mut self.failures, other.failures.into_iter());
+        self.waiting += other.waiting;
+    }
+}
+
 /// The counters of a signature. If its version is in memory twice, both copies use them.
 pub(super) struct SignatureCells {
     model: Arc<str>,
@@ -167,6 +186,7 @@ pub(super) struct SignatureCells {
     run: Histogram,
     rows: Histogram,
     more: MoreCounts,
+    observed: Arc<Observed>,
     /// The counters when the history was last written.
     written: Mutex<CounterReading>,
 }
@@ -184,6 +204,7 @@ impl SignatureCells {
             run: inner.run.get_or_create_owned(labels),
             rows: inner.rows.get_or_create_owned(labels),
             more: MoreCounts::default(),
+            observed: Arc::default(),
             written: Mutex::default(),
         }
     }
@@ -200,6 +221,7 @@ impl SignatureCells {
 
     /// The counts since the last call.
     pub(super) fn since_last(&self) -> Tally {
+        self.observed.note();
         let now = self.read();
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let tally = now.since(&written);
@@ -249,6 +271,30 @@ impl Metrics {
         self.0.cells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The counters of every signature that is in memory.
+    fn live_cells(&self) -> Vec<(SignatureLabels, Arc<SignatureCells>)> {
+        let cells = self.cells();
+        cells.live.iter().map(|(labels, cells)| (labels.clone(), Arc::clone(cells))).collect()
+    }
+
+    /// The load of every signature that is in memory.
+    pub(super) fn signature_loads(&self) -> Vec<(SignatureLabels, SignatureLoad)> {
+        let live = self.live_cells().into_iter();
+        live.map(|(labels, cells)| (labels, cells.observed.load())).collect()
+    }
+
+    /// The counts of every signature that is in memory, with the labels of its version.
+    pub(super) fn alias_counts(&self) -> impl Iterator<Item = (VersionLabels, AliasCounts)> {
+        self.live_cells().into_iter().map(|(SignatureLabels { model, version, .. }, cells)| {
+            let counts = AliasCounts {
+                statistics: cells.statistics(),
+                failures: cells.failures.counts(),
+                waiting: cells.observed.load().queues.waiting,
+            };
+            (VersionLabels { model, version }, counts)
+        })
+    }
+
     /// The counters of every signature, and whether it is in memory. Those that are not are
     /// removed.
     pub(super) fn take_cells(&self) -> Vec<(Arc<SignatureCells>, bool)> {
@@ -284,6 +330,7 @@ impl SignatureMetrics {
                 run: cells.run.clone(),
                 rows: cells.rows.clone(),
                 panics: metrics.0.panics.clone(),
+                observed: Arc::clone(&cells.observed),
                 observers: observers.clone(),
             },
             metrics: metrics.clone(),
@@ -376,6 +423,7 @@ pub struct QueueMetrics {
     run: Histogram,
     rows: Histogram,
     panics: Counter,
+    observed: Arc<Observed>,
     observers: Observers,
 }
 
@@ -389,6 +437,7 @@ impl QueueMetrics {
             run: SECONDS.new_metric(),
             rows: ROWS.new_metric(),
             panics: Counter::default(),
+            observed: Arc::default(),
             observers: Observers::default(),
         }
     }
@@ -397,6 +446,21 @@ impl QueueMetrics {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Reads the load of a queue with the metrics, for as long as it exists.
+    pub fn observe(&self, queue: Weak<dyn ObservedQueue>) {
+        self.observed.add(queue);
+    }
+
+    /// A run began. It must end.
+    pub fn begins(&self, at: Instant) {
+        self.observed.activity.begin(at);
+    }
+
+    /// The run ended, or failed.
+    pub fn ends(&self, at: Instant) {
+        self.observed.activity.end(at);
     }
 
     /// A request of this many rows arrived; 0 if it cannot be batched.

@@ -447,6 +447,25 @@ impl Repository {
         self.0.board().obstacles(|model| table.models.contains_key(model))
     }
 
+    /// The number of batch threads.
+    pub(crate) fn batch_threads(&self) -> usize {
+        self.0.batcher.threads()
+    }
+
+    /// How many versions of each model are in each state, without those that are unloaded.
+    pub(crate) fn version_counts(&self) -> Vec<(Arc<str>, &'static str, usize)> {
+        let board = self.0.board();
+        let mut counts = Vec::with_capacity(board.models.len() * VersionState::NAMES.len());
+        for (model, status) in &board.models {
+            let states = || status.versions.values().map(|version| version.state.name());
+            for name in VersionState::NAMES {
+                let count = states().filter(|state| *state == name).count();
+                counts.push((Arc::clone(model), name, count));
+            }
+        }
+        counts
+    }
+
     /// Libraries of operations that the user has added to the runtimes.
     #[must_use]
     pub fn custom_ops(&self) -> Vec<CustomOps> {

@@ -54,6 +54,23 @@ impl VersionState {
 }
 
 impl VersionState {
+    /// The names of all states in which a version counts in the metrics.
+    pub(crate) const NAMES: [&'static str; 6] =
+        ["waiting", "loading", "warming", "ready", "draining", "failed"];
+
+    /// Its name in the metrics.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Found(_) => "waiting",
+            Self::Loading => "loading",
+            Self::Warming => "warming",
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+            Self::Unloaded => "unloaded",
+            Self::Failed(_) => "failed",
+        }
+    }
+
     /// The state in words, without the further lines of an error, such as a traceback.
     #[must_use]
     pub fn on_one_line(&self) -> String {

@@ -11,7 +11,7 @@ use tokio::time::timeout_at;
 
 use tensorserve_preprocessing::Between;
 use tensorserve_tensor::budget::{self, RequestBudget};
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result, Shed};
 
 /// Steps that touch more numbers than this are long: about a third of a millisecond.
 const LONG: usize = 100_000;
@@ -106,7 +106,7 @@ fn entered<T>(budget: Option<RequestBudget>, work: impl FnOnce() -> T) -> T {
 fn full(_: TryAcquireError) -> Error {
     let message =
         format!("{MOST} requests are already in pre- or post-processing; try again later");
-    Error::unavailable(message)
+    Error::unavailable(message).shed_for(Shed::StepsFull)
 }
 
 fn expired() -> Error {

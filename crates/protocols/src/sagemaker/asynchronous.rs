@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::invocation::Invocation;
 use super::{SagemakerApi, attributes, service};
 use tensorserve_protocol::{JSON, Reply, RequestHead, RoutedRequest};
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result, Shed};
 
 /// The most invocations that may wait or run at a time.
 pub(super) const MOST_WAITING: usize = 1000;
@@ -76,7 +76,9 @@ impl SagemakerApi {
         let Ok(permit) = self.shared.waiting.clone().try_acquire_owned() else {
             let message =
                 format!("{MOST_WAITING} asynchronous invocations are waiting: try again later");
-            return service::refuse("ServiceUnavailable", Error::unavailable(message), 503);
+            let error = Error::unavailable(message).shed_for(Shed::AsyncFull);
+            self.engine.metrics().count_shed(&error);
+            return service::refuse("ServiceUnavailable", error, 503);
         };
         let id = head.header("x-amzn-sagemaker-inference-id");
         let id = id.map_or_else(service::new_id, str::to_owned);

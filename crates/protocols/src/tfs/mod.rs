@@ -304,7 +304,7 @@ impl RestApi {
     fn metrics(&self, request: RoutedRequest<'_>) -> Reply {
         let path = request.head.path();
         match request.head.target.split_once('?').filter(|_| self.exact) {
-            None => Reply::ok(metrics::CONTENT_TYPE, self.metrics.page()),
+            None => Reply::ok(metrics::CONTENT_TYPE, self.metrics.text()),
             Some((_, query)) => {
                 let message = format!("Unexpected path: {path}?{query}. Should be {path}");
                 Reply::ok(metrics::CONTENT_TYPE, message).with_status(400)

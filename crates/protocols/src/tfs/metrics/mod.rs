@@ -263,6 +263,10 @@ impl MetricsExporter for TfsMetrics {
         warm_up.time.observe(micros(time));
         warm_up.records += records;
     }
+
+    fn page(&self) -> Option<String> {
+        Some(self.text())
+    }
 }
 
 impl TfsMetrics {
@@ -273,7 +277,7 @@ impl TfsMetrics {
     }
 
     /// All of them, in the order of their names.
-    pub(super) fn page(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let models: Vec<_> = lock(&self.models)
             .iter()
             .map(|(name, cells)| (Arc::clone(name), Arc::clone(cells)))

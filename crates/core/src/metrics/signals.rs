@@ -1,0 +1,214 @@
+//! The load at one moment, for autoscalers: what runs and waits, how busy it is, and how much of the
+//! server's capacity is in use. All of it is computed when the metrics are read.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
+use prometheus_client::metrics::MetricType;
+
+use super::activity::{Activity, RecentActivity};
+use super::{Metrics, SignatureLabels};
+
+/// The requests of a batch queue at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QueueLoad {
+    /// Requests that wait or run.
+    pub present: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// How long the oldest of those has waited.
+    pub oldest: Duration,
+    /// The rows of those, as a share of what the queue holds before it refuses requests.
+    pub fill: f64,
+}
+
+/// A batch queue whose load is read with the metrics.
+pub trait ObservedQueue: Send + Sync {
+    /// Its load.
+    fn load(&self, now: Instant) -> QueueLoad;
+}
+
+/// What the queues of a signature share: a queue is replaced when its parameters change, and a version
+/// may be in memory twice.
+#[derive(Default)]
+pub(super) struct Observed {
+    pub(super) activity: Activity,
+    recent: Mutex<RecentActivity>,
+    queues: Mutex<Vec<Weak<dyn ObservedQueue>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Observed {
+    pub(super) fn add(&self, queue: Weak<dyn ObservedQueue>) {
+        let mut queues = lock(&self.queues);
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(queue);
+    }
+
+    /// Remembers how busy it is. Called once a second.
+    pub(super) fn note(&self) {
+        lock(&self.recent).note(Instant::now(), self.activity.time());
+    }
+
+    /// The load of all queues together.
+    pub(super) fn load(&self) -> SignatureLoad {
+        let now = Instant::now();
+        let run_seconds = lock(&self.recent).per_second(now, self.activity.time());
+        let mut sum = QueueLoad::default();
+        for queue in lock(&self.queues).iter().filter_map(Weak::upgrade) {
+            let load = queue.load(now);
+            sum.present += load.present;
+            sum.waiting += load.waiting;
+            sum.oldest = sum.oldest.max(load.oldest);
+            sum.fill = sum.fill.max(load.fill);
+        }
+        SignatureLoad { queues: sum, run_seconds }
+    }
+}
+
+/// The load of a signature.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SignatureLoad {
+    pub(super) queues: QueueLoad,
+    /// Seconds of runs per second.
+    run_seconds: f64,
+}
+
+/// What the server has and uses besides its queues.
+pub(crate) struct ServerCapacity {
+    /// Batch threads.
+    pub(crate) batch_threads: usize,
+    /// Processor cores.
+    pub(crate) cores: usize,
+    /// Memory of requests: what is used, and its limit.
+    pub(crate) request_memory: (usize, usize),
+    /// How many versions of each model are in each state.
+    pub(crate) versions: Vec<(Arc<str>, &'static str, usize)>,
+}
+
+/// What there is to write at one moment.
+#[derive(Debug, Default)]
+struct Readings {
+    signatures: Vec<(SignatureLabels, SignatureLoad)>,
+    batch_threads: usize,
+    /// The share of each resource that is in use.
+    utilization: [(&'static str, f64); 4],
+    versions: Vec<(VersionStateLabels, f64)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VersionStateLabels {
+    model: Arc<str>,
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResourceLabels {
+    resource: &'static str,
+}
+
+/// The latest readings. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Signals(Arc<Mutex<Readings>>);
+
+impl fmt::Debug for Signals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Signals")
+    }
+}
+
+impl Metrics {
+    /// Reads the load of all signatures and of the server.
+    #[allow(clippy::cast_precision_loss)]
+    pub(crate) fn read_signals(&self, capacity: &ServerCapacity) {
+        let mut signatures = self.signature_loads();
+        signatures.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let threads = capacity.batch_threads.max(1) as f64;
+        let run_seconds: f64 = signatures.iter().map(|(_, load)| load.run_seconds).sum();
+        let fill = signatures.iter().map(|(_, load)| load.queues.fill).fold(0.0, f64::max);
+        let (used, limit) = capacity.request_memory;
+        let cores = capacity.cores.max(1) as f64;
+        let utilization = [
+            ("batch_threads", run_seconds / threads),
+            ("cpu", self.recent_cpu_percent() / 100.0 / cores),
+            ("queue", fill),
+            ("request_memory", used as f64 / limit.max(1) as f64),
+        ];
+        let versions = capacity.versions.iter().map(|(model, state, count)| {
+            (VersionStateLabels { model: Arc::clone(model), state }, *count as f64)
+        });
+        let versions = versions.collect();
+        let batch_threads = capacity.batch_threads;
+        *lock(&self.0.signals.0) = Readings { signatures, batch_threads, utilization, versions };
+    }
+}
+
+type Encoded = Result<(), fmt::Error>;
+
+/// Writes a gauge with these labels and values.
+fn write_all<'l, L: EncodeLabelSet + 'l>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl Iterator<Item = (&'l L, f64)>,
+) -> Encoded {
+    let mut values = values.peekable();
+    if values.peek().is_none() {
+        return Ok(());
+    }
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in values {
+        metric.encode_family(labels)?.encode_gauge(&value)?;
+    }
+    Ok(())
+}
+
+#[allow(clippy::cast_precision_loss)]
+impl Collector for Signals {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Encoded {
+        let readings = lock(&self.0);
+        let threads = readings.batch_threads.max(1) as f64;
+        let mut each = |name: &str, help: &str, value: &dyn Fn(&SignatureLoad) -> f64| {
+            let loads = readings.signatures.iter().map(|(labels, load)| (labels, value(load)));
+            write_all(&mut encoder, name, help, loads)
+        };
+        each("requests_running", "Requests whose batch runs", &|load| {
+            load.queues.present.saturating_sub(load.queues.waiting) as f64
+        })?;
+        each("requests_queued", "Requests that wait for their batch", &|load| {
+            load.queues.waiting as f64
+        })?;
+        each("oldest_queued_seconds", "How long the oldest of those has waited", &|load| {
+            load.queues.oldest.as_secs_f64()
+        })?;
+        let help = "Rows that wait, as a share of those at which requests are refused";
+        each("queue_fill_ratio", help, &|load| load.queues.fill)?;
+        let help = "Run time per second and batch thread in the last 15 seconds";
+        each("busy_ratio", help, &|load| load.run_seconds / threads)?;
+        if readings.batch_threads > 0 {
+            let help = "Threads for runs, num_batch_threads";
+            let mut metric =
+                encoder.encode_descriptor("batch_threads", help, None, MetricType::Gauge)?;
+            metric.encode_gauge(&threads)?;
+            let shares =
+                readings.utilization.map(|(resource, share)| (ResourceLabels { resource }, share));
+            let help = "Share of a resource of the server that is in use";
+            let values = shares.iter().map(|(labels, share)| (labels, *share));
+            write_all(&mut encoder, "utilization_ratio", help, values)?;
+            let most = readings.utilization.iter().map(|(_, share)| *share).fold(0.0, f64::max);
+            let help = "The largest utilization_ratio: at 1 the server has no capacity left";
+            let mut metric =
+                encoder.encode_descriptor("saturation", help, None, MetricType::Gauge)?;
+            metric.encode_gauge(&most)?;
+        }
+        let versions = readings.versions.iter().map(|(labels, count)| (labels, *count));
+        let help = "Versions of a model, by the state in their lifecycle";
+        write_all(&mut encoder, "model_versions", help, versions)
+    }
+}
