@@ -28,6 +28,8 @@ HELM_VALUES = {
         "keda.enabled=true",
         "podMonitor.enabled=true",
         "podMonitor.labels.release=kube-prometheus-stack",
+        "prometheusRule.enabled=true",
+        "prometheusRule.labels.release=kube-prometheus-stack",
         "keda.requestsQueued=0",
     ],
     "gpu": [

@@ -71,6 +71,10 @@ class Schemas(unittest.TestCase):
                 ("spec/podMetricsEndpoints/0/ports", "http"),
                 ("spec/podMetricsEndpoints/0/interval", "often"),
             ],
+            "PrometheusRule": [
+                ("spec/groups/0/rules/0/fore", "2m"),
+                ("spec/groups/0/rules/0/for", "often"),
+            ],
             "Deployment": [("spec/template/spec/containers/0/probe", {}), ("spec/replica", 2)],
             "Service": [("spec/ports/0/port", "http")],
             "NetworkPolicy": [("spec/ingress/0/form", [])],
@@ -326,6 +330,11 @@ class Chart(unittest.TestCase):
             template = one(templated(values), "Deployment")["spec"]["template"]
             sums.add(template["metadata"]["annotations"]["checksum/config"])
         self.assertEqual(len(sums), 2)
+
+    def test_the_alerts_of_the_chart_are_those_of_prometheus(self):
+        rule = one(templated(["prometheusRule.enabled=true"]), "PrometheusRule")
+        alerts = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())
+        self.assertEqual(rule["spec"], alerts)
 
     def test_every_value_is_in_the_schema_and_used(self):
         values = yaml.safe_load((manifests.CHART / "values.yaml").read_text())

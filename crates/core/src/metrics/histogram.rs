@@ -39,7 +39,7 @@ impl EncodeMetric for Histogram {
         let (counts, sum) = self.cells.counts();
         let limits = self.cells.limits().iter().map(|limit| limit / self.per_unit);
         // The last bucket is for larger values.
-        let buckets: Vec<(f64, u64)> = limits.chain([f64::MAX]).zip(counts).collect();
+        let buckets: Vec<(f64, u64)> = limits.chain([f64::INFINITY]).zip(counts).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
         let no_exemplars: Option<&HashMap<usize, Exemplar<NoLabelSet, f64>>> = None;
         encoder.encode_histogram(sum as f64 / self.per_unit, count, &buckets, no_exemplars)

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ struct MetricsInner {
     ready: Gauge,
     panics: Counter,
     resident: Gauge,
-    cpu: Gauge<f64, AtomicU64>,
+    cpu: Counter<f64, AtomicU64>,
     request_memory: RequestMemory,
     stores: StoreMetrics,
     shed: ShedMetrics,
@@ -227,7 +227,7 @@ impl Metrics {
         let ready = Gauge::default();
         let panics = Counter::default();
         let resident = Gauge::default();
-        let cpu = Gauge::default();
+        let cpu = Counter::default();
         let build = Family::<BuildLabels, Gauge>::default();
         let version = env!("CARGO_PKG_VERSION");
         build.get_or_create(&BuildLabels { version }).set(1);
@@ -310,7 +310,7 @@ impl Metrics {
     pub fn encode(&self) -> Result<String, fmt::Error> {
         if let Some((resident, cpu)) = process_usage() {
             self.0.resident.set(resident);
-            self.0.cpu.set(cpu);
+            self.0.cpu.inner().store(cpu.to_bits(), Relaxed);
         }
         let mut out = String::new();
         text::encode_registry(&mut out, &self.0.registry)?;
@@ -464,6 +464,8 @@ mod tests {
                 "tensorserve_requests_total{{{labels},protocol=\"simple\",method=\"predict\",code=\"INVALID_ARGUMENT\"}} 1"
             ),
             format!("tensorserve_batch_rows_sum{{{labels}}} 8.0"),
+            // Without this name of the last bucket, Prometheus computes no quantiles.
+            format!("tensorserve_batch_rows_bucket{{le=\"+Inf\",{labels}}} 1"),
             "tensorserve_model_bytes{model=\"digits\",version=\"2\"} 100".to_owned(),
         ] {
             assert!(text.contains(&line), "{line} is not in {text}");

@@ -178,37 +178,37 @@ impl Collector for Signals {
             let loads = readings.signatures.iter().map(|(labels, load)| (labels, value(load)));
             write_all(&mut encoder, name, help, loads)
         };
-        each("requests_running", "Requests whose batch runs", &|load| {
+        each("requests_running", "Requests whose batch runs.", &|load| {
             load.queues.present.saturating_sub(load.queues.waiting) as f64
         })?;
-        each("requests_queued", "Requests that wait for their batch", &|load| {
+        each("requests_queued", "Requests that wait for their batch.", &|load| {
             load.queues.waiting as f64
         })?;
-        each("oldest_queued_seconds", "How long the oldest of those has waited", &|load| {
+        each("oldest_queued_seconds", "How long the oldest of those has waited.", &|load| {
             load.queues.oldest.as_secs_f64()
         })?;
-        let help = "Rows that wait, as a share of those at which requests are refused";
+        let help = "Rows that wait, as a share of those at which requests are refused.";
         each("queue_fill_ratio", help, &|load| load.queues.fill)?;
-        let help = "Run time per second and batch thread in the last 15 seconds";
+        let help = "Run time per second and batch thread in the last 15 seconds.";
         each("busy_ratio", help, &|load| load.run_seconds / threads)?;
         if readings.batch_threads > 0 {
-            let help = "Threads for runs, num_batch_threads";
+            let help = "Threads for runs, num_batch_threads.";
             let mut metric =
                 encoder.encode_descriptor("batch_threads", help, None, MetricType::Gauge)?;
             metric.encode_gauge(&threads)?;
             let shares =
                 readings.utilization.map(|(resource, share)| (ResourceLabels { resource }, share));
-            let help = "Share of a resource of the server that is in use";
+            let help = "Share of a resource of the server that is in use.";
             let values = shares.iter().map(|(labels, share)| (labels, *share));
             write_all(&mut encoder, "utilization_ratio", help, values)?;
             let most = readings.utilization.iter().map(|(_, share)| *share).fold(0.0, f64::max);
-            let help = "The largest utilization_ratio: at 1 the server has no capacity left";
+            let help = "The largest utilization_ratio: at 1 the server has no capacity left.";
             let mut metric =
                 encoder.encode_descriptor("saturation", help, None, MetricType::Gauge)?;
             metric.encode_gauge(&most)?;
         }
         let versions = readings.versions.iter().map(|(labels, count)| (labels, *count));
-        let help = "Versions of a model, by the state in their lifecycle";
+        let help = "Versions of a model, by the state in their lifecycle.";
         write_all(&mut encoder, "model_versions", help, versions)
     }
 }

@@ -106,10 +106,11 @@ def main():
     write("kserve.json", f"github.com/kserve/kserve {KSERVE}", resources(found))
     found = read(keda, KEDA, "config/crd/bases/keda.sh_scaledobjects.yaml")
     write("keda.json", f"github.com/kedacore/keda {KEDA}", resources([found]))
-    path = "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml"
-    found = read(prometheus_operator, PROMETHEUS_OPERATOR, path)
+    crd = "example/prometheus-operator-crd/monitoring.coreos.com_{}.yaml"
+    names = ("podmonitors", "prometheusrules")
+    found = [read(prometheus_operator, PROMETHEUS_OPERATOR, crd.format(name)) for name in names]
     source = f"github.com/prometheus-operator/prometheus-operator {PROMETHEUS_OPERATOR}"
-    write("prometheus-operator.json", source, resources([found]))
+    write("prometheus-operator.json", source, resources(found))
     found = read(compose_spec, COMPOSE_SPEC, "schema/compose-spec.json")
     source = f"github.com/compose-spec/compose-spec {COMPOSE_SPEC}"
     write("compose.json", source, plain(found, strict=False))
