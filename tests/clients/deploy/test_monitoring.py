@@ -1,4 +1,4 @@
-"""A server, the Prometheus of deploy/compose that scrapes it, and what the dashboards and alerts see."""
+"""A server, the Prometheus of deploy/compose that scrapes it, and its dashboards and alerts."""
 
 import json
 import math
@@ -14,6 +14,7 @@ import unittest
 import urllib.error
 import urllib.parse
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -52,16 +53,10 @@ def filled(expression):
 
 def text_format(page):
     """A page of OpenMetrics in Prometheus's older text format, which promtool reads."""
-    lines = []
-    for line in page.splitlines():
-        counter = re.fullmatch(r"# TYPE (\S+) counter", line)
-        if counter:
-            name = counter[1]
-            lines = [each.replace(f"# HELP {name} ", f"# HELP {name}_total ") for each in lines]
-            line = f"# TYPE {name}_total counter"
-        if line != "# EOF":
-            lines.append(line)
-    return "\n".join(lines) + "\n"
+    for counter in re.findall(r"^# TYPE (\S+) counter$", page, re.MULTILINE):
+        for keyword in ("HELP", "TYPE"):
+            page = page.replace(f"# {keyword} {counter} ", f"# {keyword} {counter}_total ")
+    return page.replace("# EOF\n", "")
 
 
 def lint(page):
@@ -168,7 +163,7 @@ class Monitoring(unittest.TestCase):
                     expression = filled(target["expr"])
                     self.assertNotIn("$", expression)
                     with self.subTest(f"{name}: {panel['title']}: {expression}"):
-                        self.wait("a value", lambda e=expression: self.prometheus.values(e))
+                        self.wait("a value", partial(self.prometheus.values, expression))
                         checked += 1
         self.assertGreater(checked, 50)
         self.assertEqual(self.prometheus.values("tensorserve_imaginary"), [])
@@ -178,13 +173,11 @@ class Monitoring(unittest.TestCase):
             for variable in dashboard["templating"]["list"]:
                 if variable["type"] == "query":
                     query = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["definition"])
-                    series, label = filled(query[1]), query[2]
-                    ask = self.prometheus.ask
                     with self.subTest(f"{name}: {variable['name']}"):
-                        self.wait(
-                            "a value",
-                            lambda s=series, n=label: ask(f"label/{n}/values", **{"match[]": s}),
-                        )
+                        self.wait("a value", partial(self.values_of_label, query[2], query[1]))
+
+    def values_of_label(self, label, series):
+        return self.prometheus.ask(f"label/{label}/values", **{"match[]": filled(series)})
 
     def test_dashboards_are_in_order(self):
         self.assertEqual(set(DASHBOARDS), {"server", "model"})
@@ -239,11 +232,11 @@ class Monitoring(unittest.TestCase):
         for rule in rules:
             with self.subTest(rule["alert"]):
                 self.prometheus.ask("query", query=rule["expr"])
-                # There is something to compare with the threshold. Of a ratio it is the divisor: the
-                # server has no failures.
+                # There is something to compare with the threshold. Of a ratio it is the divisor,
+                # because the server has no failures.
                 series = re.sub(r"(==|[<>]) [\d.]+\s*$", "", rule["expr"].strip())
                 series = series.split(" / ")[-1]
-                self.wait("a value", lambda s=series: self.prometheus.values(s))
+                self.wait("a value", partial(self.prometheus.values, series))
 
         def health():
             groups = self.prometheus.ask("rules")["groups"]
@@ -265,7 +258,7 @@ class Monitoring(unittest.TestCase):
             ':tensorflow:serving:request_latency_bucket{model_name="iris",le="+Inf"}',
         ):
             with self.subTest(name):
-                self.wait("a value", lambda n=name: self.prometheus.values(n))
+                self.wait("a value", partial(self.prometheus.values, name))
         (target,) = self.prometheus.ask("targets")["activeTargets"]
         self.assertEqual((target["health"], target["lastError"]), ("up", ""))
 
