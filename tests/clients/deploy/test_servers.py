@@ -394,7 +394,7 @@ class Prometheus(Servers):
         found = queries()
         self.assertEqual(len(found), 5)
         address = self.start_prometheus(server.url, [query for _, query in found])
-        documented = (Path(ROOT) / "docs/http.md").read_text()
+        documented = (Path(ROOT) / "docs/observability.md").read_text()
         self.wait_for(address, server.url, 'up{job="tensorserve"} == 1')
         body, check = HALVES
         for name, query in found:
