@@ -131,8 +131,7 @@ where
         };
         let (limit, arrival) = (self.body_timeout, self.arrival(&request, &budget));
         let metrics = self.api.engine().metrics().clone();
-        let request =
-            request.map(|body| Body::new(TimedBody::new(body, limit, arrival, metrics)));
+        let request = request.map(|body| Body::new(TimedBody::new(body, limit, arrival, metrics)));
         let path = request.uri().path();
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         let authorization = authorization.map(http::HeaderValue::as_bytes);
