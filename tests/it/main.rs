@@ -56,6 +56,7 @@ mod on_request;
 #[cfg(feature = "onnx")]
 mod onnx;
 mod open_inference_cases;
+mod open_inference_streams;
 mod openapi;
 mod operations;
 mod own_name;
