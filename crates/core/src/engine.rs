@@ -30,7 +30,7 @@ pub use self::inference::{
 };
 pub use self::operate::ServerFacts;
 pub use crate::entry::{EntryPoint, Method};
-pub use crate::metrics::{HistoryPoint, InFlight, Rates, Statistics, Tally, Total};
+pub use crate::metrics::{HistoryPoint, InFlight, LoadReport, Rates, Statistics, Tally, Total};
 pub use crate::repository::{
     ChangeRequest, CustomOps, ExternalOp, Gpus, InputStyle, LifecycleEvent, LoadedModel,
     ModelHandle, ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, StoreReport,
@@ -318,6 +318,23 @@ impl Engine {
         self.0.repository.workers().stop(time);
     }
 
+    fn read_signals(&self) {
+        let memory = &self.0.request_memory;
+        self.0.metrics.read_signals(&ServerCapacity {
+            batch_threads: self.0.repository.batch_threads(),
+            cores: self.0.facts.cores,
+            request_memory: (memory.used(), memory.limit()),
+            versions: self.0.repository.version_counts(),
+        });
+    }
+
+    /// The load of the server now, for balancers that ask for it with a request.
+    #[must_use]
+    pub fn load_report(&self) -> LoadReport {
+        self.read_signals();
+        self.0.metrics.load_report()
+    }
+
     /// All metrics as text.
     ///
     /// # Errors
@@ -328,13 +345,7 @@ impl Engine {
         self.0.metrics.set_request_memory(&self.0.request_memory);
         let stores = self.0.repository.stores();
         self.0.metrics.set_stores(&stores.reports(), stores.cache_bytes());
-        let memory = &self.0.request_memory;
-        self.0.metrics.read_signals(&ServerCapacity {
-            batch_threads: self.0.repository.batch_threads(),
-            cores: self.0.facts.cores,
-            request_memory: (memory.used(), memory.limit()),
-            versions: self.0.repository.version_counts(),
-        });
+        self.read_signals();
         let text = self.0.metrics.encode();
         text.map_err(|e| Error::internal("the metrics could not be written").with_source(e))
     }

@@ -149,6 +149,50 @@ impl Metrics {
     }
 }
 
+/// The load of a server, as the metrics have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LoadReport {
+    /// The share of the processor cores that is in use, over the last 15 seconds.
+    pub cpu: f64,
+    /// The share of the memory of requests.
+    pub request_memory: f64,
+    /// `tensorserve_saturation`: 1 if the server has no capacity left.
+    pub saturation: f64,
+    /// Requests per second, over the last seconds.
+    pub requests_per_second: f64,
+    /// Failed requests per second.
+    pub errors_per_second: f64,
+    /// Requests that wait for their batch.
+    pub queued: usize,
+}
+
+impl Metrics {
+    /// The load when it was last read.
+    pub(crate) fn load_report(&self) -> LoadReport {
+        let rates = self.rates();
+        let readings = lock(&self.0.signals.0);
+        let share = |name: &str| {
+            let found = readings.utilization.iter().find(|(resource, _)| *resource == name);
+            found.map_or(0.0, |(_, share)| *share)
+        };
+        LoadReport {
+            cpu: share("cpu"),
+            request_memory: share("request_memory"),
+            saturation: readings.saturation(),
+            requests_per_second: rates.requests_per_second,
+            errors_per_second: rates.errors_per_second,
+            queued: readings.signatures.iter().map(|(_, load)| load.queues.waiting).sum(),
+        }
+    }
+}
+
+impl Readings {
+    /// The largest share of a resource that is in use.
+    fn saturation(&self) -> f64 {
+        self.utilization.iter().map(|(_, share)| *share).fold(0.0, f64::max)
+    }
+}
+
 type Encoded = Result<(), fmt::Error>;
 
 /// Writes a gauge with these labels and values.
@@ -201,11 +245,10 @@ impl Collector for Signals {
             let help = "Share of a resource of the server that is in use.";
             let values = shares.iter().map(|(labels, share)| (labels, *share));
             write_all(&mut encoder, "utilization_ratio", help, values)?;
-            let most = readings.utilization.iter().map(|(_, share)| *share).fold(0.0, f64::max);
             let help = "The largest utilization_ratio: at 1 the server has no capacity left.";
             let mut metric =
                 encoder.encode_descriptor("saturation", help, None, MetricType::Gauge)?;
-            metric.encode_gauge(&most)?;
+            metric.encode_gauge(&readings.saturation())?;
         }
         let versions = readings.versions.iter().map(|(labels, count)| (labels, *count));
         let help = "Versions of a model, by the state in their lifecycle.";

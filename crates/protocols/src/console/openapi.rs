@@ -103,6 +103,7 @@ fn path_parameter(name: &str) -> Value {
         "label" => "A label of a version",
         "endpoint" => "The name of an endpoint",
         "file" => "The name of a file",
+        "region" => "The name of a region of shared memory",
         other => other,
     };
     json!({

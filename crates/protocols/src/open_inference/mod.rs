@@ -27,6 +27,7 @@ mod body;
 mod datatype;
 mod describe;
 pub mod grpc;
+mod load_report;
 mod model_config;
 mod raw;
 mod raw_body;
@@ -375,6 +376,11 @@ impl RestApi {
                 Reply::ok(BINARY, body).with_header(body::HEADER_LENGTH, document.to_string())
             }
             Err(error) => failure(error),
+        };
+        let report = request.head.header(load_report::FORMAT);
+        let reply = match report.and_then(|format| load_report::written(&self.engine, format)) {
+            Some(report) => reply.with_header(load_report::REPORT, report),
+            None => reply,
         };
         reply.with_timing(inferred.timing)
     }
