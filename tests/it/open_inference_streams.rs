@@ -74,10 +74,9 @@ impl Client {
     /// The next response; `None` at the end of the stream.
     fn receive(&mut self) -> Result<Option<ModelStreamInferResponse>, Status> {
         let next = self.responses.message();
-        let next = self.runtime.block_on(async {
+        self.runtime.block_on(async {
             tokio::time::timeout(Duration::from_secs(20), next).await.expect("an answer in time")
-        });
-        next
+        })
     }
 
     /// The output of the next response.
