@@ -11,6 +11,7 @@ use clap_complete::Shell;
 use crate::config::environment::Environment;
 use crate::config::{self, Config, Reading, Settings};
 use crate::platforms;
+use tensorserve_os as os;
 use tensorserve_tensor::error::{Error, Result};
 
 mod arguments;
@@ -179,6 +180,9 @@ struct InspectArgs {
 /// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
+    // ONNX Runtime from version 1.31 on would report its use to its maker, in our process and in those
+    // that inherit the variable. No other thread exists yet.
+    os::set_environment_variable("ORT_DISABLE_TELEMETRY", "1");
     let environment = Environment::of_process();
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     let program = arguments.first().cloned().unwrap_or_default();

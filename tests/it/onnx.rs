@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tensorserve::config::ModelSettings;
 
+use crate::support::client::post;
+use crate::support::process::{Process, tensorserve};
 use crate::support::server::{TestServer, settings};
 use crate::support::{alike, copy, data};
 
@@ -90,4 +92,24 @@ fn a_checkpoint_of_mxnet_is_a_model() {
         let answer = json!({"predictions": [[2.950_734_8]]});
         expect(&server, &json!({"instances": [{"data": [1, 2]}]}), &answer);
     }
+}
+
+#[test]
+fn onnx_runtime_reports_nothing_to_its_maker() {
+    let model = versioned(&data("platforms/onnx/half_plus_two.onnx").with_file_name(""));
+    let home = tempfile::tempdir().expect("a directory");
+    let mut command =
+        tensorserve(&["serve", "--http-port", "0", "--grpc-port", "0", "--log-level", "error"]);
+    command.arg("--platform").arg("onnx").env("HOME", home.path()).env_remove("XDG_CACHE_HOME");
+    let model = model.path().join("model/1/half_plus_two.onnx");
+    let process = Process::start({
+        command.arg(model);
+        command
+    });
+    let body = r#"{"instances": [1.0]}"#;
+    let answer = post(process.address, "/v1/models/half_plus_two:predict", body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    // Where it keeps what it has not sent yet, and an identifier of the machine.
+    let kept = home.path().join(".cache/Microsoft");
+    assert!(!kept.exists(), "{} exists", kept.display());
 }

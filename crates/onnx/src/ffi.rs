@@ -113,6 +113,7 @@ functions! {
     error_code = 1: fn(*const OrtStatus) -> c_int;
     error_message = 2: fn(*const OrtStatus) -> *const c_char;
     create_env = 4: fn(Logger, *mut c_void, c_int, *const c_char, *mut *mut OrtEnv) -> Status;
+    disable_telemetry = 6: fn(*const OrtEnv) -> Status;
     create_session = 7:
         fn(*const OrtEnv, *const c_char, *const OrtSessionOptions, *mut *mut OrtSession) -> Status;
     create_session_from_array = 8: fn(
@@ -272,8 +273,13 @@ impl OnnxApi {
     }
 
     fn create_objects(&self) -> Result<OnnxObjects> {
-        let Functions { create_env, create_cpu_memory_info, default_allocator, .. } =
-            self.functions;
+        let Functions {
+            create_env,
+            disable_telemetry,
+            create_cpu_memory_info,
+            default_allocator,
+            ..
+        } = self.functions;
         let (mut env, mut memory) = (ptr::null_mut(), ptr::null_mut());
         let mut allocator = ptr::null_mut();
         // SAFETY: each call writes one pointer; the name is a constant. `log_message` has the
@@ -281,6 +287,8 @@ impl OnnxApi {
         unsafe {
             let name = c"tensorserve".as_ptr();
             self.check(create_env(log_message, ptr::null_mut(), WARNING, name, &raw mut env))?;
+            // The library would report its use to its maker.
+            self.check(disable_telemetry(env))?;
             self.check(create_cpu_memory_info(
                 ORT_DEVICE_ALLOCATOR,
                 ORT_MEM_TYPE_DEFAULT,
