@@ -285,16 +285,22 @@ mod tests {
     }
 
     #[test]
-    fn the_console_takes_json_only() {
+    fn pages_can_send_only_what_a_browser_asks_for_first() {
         let gate = gate(true);
         let host = ("host", "localhost");
         assert!(check(&gate, &[host, ("content-type", "application/json; charset=utf-8")]).is_ok());
+        assert!(check(&gate, &[host, ("content-type", "application/octet-stream")]).is_ok());
         assert!(check(&gate, &[host, ("content-length", "0")]).is_ok());
         for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""] {
             assert!(check(&gate, &[host, ("content-type", kind)]).is_err(), "{kind}");
         }
-        assert!(check(&gate, &[host, ("content-length", "2")]).is_err());
-        assert!(check(&gate, &[host, ("transfer-encoding", "chunked")]).is_err());
+        // Browsers name the page that sends a body; programs do not.
+        let page = ("origin", "http://localhost");
+        assert!(check(&gate, &[host, page, ("content-length", "0")]).is_ok());
+        for body in [("content-length", "2"), ("transfer-encoding", "chunked")] {
+            assert!(check(&gate, &[host, page, body]).is_err());
+            assert!(check(&gate, &[host, body]).is_ok());
+        }
     }
 
     #[test]
