@@ -354,6 +354,11 @@ impl BatchQueue {
         let rows = inner.rows_of(&inputs)?;
         inner.metrics.asked(rows);
         let task = BatchTask { inputs, rows, deadline, queued: Instant::now() };
+        if deadline.is_some_and(|deadline| deadline <= task.queued) {
+            let message = "the request's deadline passed before it ran";
+            let error = Error::new(Code::DeadlineExceeded, message);
+            return Err(error.shed_for(Shed::DeadlineInQueue));
+        }
         let most = inner.config.execution_size();
         if rows > most && inner.config.mode == BatchMode::On {
             return self.split(task, most).await;

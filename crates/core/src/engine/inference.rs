@@ -347,10 +347,6 @@ impl Engine {
         let (request, context) = decoded?;
         progress.is_decoded = true;
         let call = call.within(request.timeout);
-        if request.timeout.is_some() && Instant::now() >= call.deadline {
-            let message = "the request's deadline passed before it ran";
-            return Err(Error::new(Code::DeadlineExceeded, message));
-        }
         let sampled = SampledRequest::of(&request, call);
         let response = self.run(call, request, progress).await?;
         let logged = sampled.map(|sampled| sampled.with(&response));
