@@ -6,6 +6,8 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+use prost::Message;
+
 /// Package `tensorflow`: the parts of SavedModels and session settings that tensorserve reads.
 #[allow(missing_docs, unreachable_pub, clippy::all)]
 pub mod tensorflow {
@@ -35,3 +37,20 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descrip
 /// Those of the Open Inference Protocol's.
 pub const OPEN_INFERENCE_DESCRIPTORS: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/open_inference.bin"));
+
+/// The paths of all methods of services in an encoded `FileDescriptorSet`, as `/package.Service/Method`,
+/// sorted.
+///
+/// # Errors
+/// If the descriptors are damaged.
+pub fn method_paths(descriptors: &[u8]) -> Result<Vec<String>, prost::DecodeError> {
+    let mut paths = Vec::new();
+    for file in prost_types::FileDescriptorSet::decode(descriptors)?.file {
+        for service in &file.service {
+            let name = format!("/{}.{}/", file.package(), service.name());
+            paths.extend(service.method.iter().map(|method| format!("{name}{}", method.name())));
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}

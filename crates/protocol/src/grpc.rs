@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
-use tonic::Status;
 use tonic::service::RoutesBuilder;
+use tonic::{Request, Response, Status};
 
 use tensorserve_auth::Permission;
-use tensorserve_tensor::error::Error;
+use tensorserve_core::engine::{Engine, EntryPoint, InferenceCall};
+use tensorserve_tensor::error::{Error, Result};
 
 /// The gRPC services of the server; each protocol adds its own.
 #[derive(Default)]
@@ -32,6 +33,26 @@ pub struct GrpcLimits {
 /// The client's deadline (`grpc-timeout`), stored in the extensions of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientDeadline(pub Instant);
+
+/// An inference through `entry` that begins now. The earlier of the client's and the server's deadline
+/// applies.
+pub fn call<Q>(engine: &Engine, entry: EntryPoint, request: &Request<Q>) -> InferenceCall {
+    let call = engine.call(entry, Instant::now());
+    match request.extensions().get() {
+        Some(ClientDeadline(theirs)) => {
+            InferenceCall { deadline: call.deadline.min(*theirs), ..call }
+        }
+        None => call,
+    }
+}
+
+/// The response of the method `name`.
+///
+/// # Errors
+/// The [`status`] of the answer's error.
+pub fn wrapped<T>(name: &str, answer: Result<T>) -> Result<Response<T>, Status> {
+    answer.map(Response::new).map_err(|error| status(name, &error))
+}
 
 /// The most bytes of an error message, which travels in a header. TensorFlow Serving truncates
 /// at the same length.

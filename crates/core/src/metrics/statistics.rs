@@ -58,7 +58,6 @@ impl Statistics {
 /// What is counted for [`Statistics`] alone.
 #[derive(Default)]
 pub(super) struct MoreCounts {
-    failed: AtomicU64,
     failed_nanoseconds: AtomicU64,
     last_success: AtomicU64,
 }
@@ -70,13 +69,11 @@ impl MoreCounts {
     }
 
     pub(super) fn failed(&self, time: Duration) {
-        self.failed.fetch_add(1, Relaxed);
         self.failed_nanoseconds.fetch_add(nanos(time), Relaxed);
     }
 
-    pub(super) fn total_failed(&self) -> Total {
-        let (count, time) = (self.failed.load(Relaxed), self.failed_nanoseconds.load(Relaxed));
-        Total { count, nanoseconds: time }
+    pub(super) fn failed_nanoseconds(&self) -> u64 {
+        self.failed_nanoseconds.load(Relaxed)
     }
 
     pub(super) fn last_success(&self) -> u64 {

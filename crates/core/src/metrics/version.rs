@@ -237,7 +237,10 @@ impl SignatureCells {
         let succeeded = self.ok.all().map(|metrics| total(&metrics.latency));
         Statistics {
             succeeded: succeeded.fold(Total::default(), Total::plus),
-            failed: self.more.total_failed(),
+            failed: Total {
+                count: self.failures.counts().iter().sum(),
+                nanoseconds: self.more.failed_nanoseconds(),
+            },
             queued: total(&self.waited),
             runs: total(&self.run),
             rows: self.rows.counts().1,

@@ -5,13 +5,15 @@ use bytes::Bytes;
 
 use super::datatype;
 use super::raw;
-use super::request::{GivenRequest, Parameters, WantedOutput, checked_cast};
+use super::request::{
+    GivenRequest, Parameters, WantedOutput, checked_cast, no_classification, truncated_range,
+};
 use super::shared_memory::{Regions, SharedRange};
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::dump::dump;
 use tensorserve_codec::json::read::{ReadOptions, TensorReadError as Fault, TensorReader};
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Shape, Tensor};
 
 /// The header with the number of bytes of the document; all others are raw.
@@ -261,7 +263,7 @@ impl DocumentReader<'_> {
             return Err(self.wrong(cursor, &format!("\"data\" of input {name:?}"), "a list"));
         }
         // The reader takes any int32 for the types that TensorFlow Serving truncates to.
-        let is_truncated = matches!(dtype, DType::Int8 | DType::Int16 | DType::UInt8);
+        let is_truncated = truncated_range(dtype).is_some();
         let read_dtype = if is_truncated { DType::Int32 } else { dtype };
         let mut reader = TensorReader::new(read_dtype, self.options(), cursor.remaining());
         let read = reader.read(cursor);
@@ -346,10 +348,7 @@ impl DocumentReader<'_> {
                             binary = Some(reader.boolean(cursor, "binary_data")?);
                             Ok(true)
                         }
-                        b"classification" => Err(Error::new(
-                            Code::Unimplemented,
-                            "the classification extension is not supported",
-                        )),
+                        b"classification" => Err(no_classification()),
                         _ => reader.shared(name, cursor, &mut place),
                     })?;
                 }

@@ -10,7 +10,9 @@ use bytes::Bytes;
 
 use super::datatype;
 use super::raw;
-use super::request::{AnswerForm, GivenRequest, NamedModel, OutputForm, Parameters, WantedOutput};
+use super::request::{
+    AnswerForm, GivenRequest, NamedModel, OutputForm, Parameters, WantedOutput, no_classification,
+};
 use super::response::new_id;
 use super::shared_memory::{Regions, SharedRange};
 use tensorserve_core::engine::{Engine, InferRequest, InferResponse, InferenceCall, Resolver};
@@ -23,7 +25,7 @@ use tensorserve_proto::inference::{
     InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse,
 };
 use tensorserve_tensor::budget::{self, reserved_vec};
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
     AlignedVec, DType, Element, STRING_OVERHEAD, Shape, StringsBuilder, Tensor,
 };
@@ -146,8 +148,7 @@ fn shared_range(
 
 fn wanted(output: &InferRequestedOutputTensor, regions: &Regions) -> Result<WantedOutput> {
     if output.parameters.contains_key("classification") {
-        let message = "the classification extension is not supported";
-        return Err(Error::new(Code::Unimplemented, message));
+        return Err(no_classification());
     }
     let name = output.name.clone();
     let range = shared_range(&format!("output {name:?}"), &output.parameters)?;

@@ -1,5 +1,6 @@
 //! The Open Inference Protocol, version 2, which KServe, Triton and others have in common, over REST and
-//! gRPC: with the binary tensor data, model repository, model configuration and statistics extensions.
+//! gRPC, with extensions of Triton's: binary tensor data, model repository, model configuration,
+//! statistics, system shared memory, streams, and settings of traces and logs, which are read only.
 //!
 //! Sources: the specification at github.com/kserve/open-inference-protocol, and where it leaves a
 //! choice, what Triton's and KServe's clients rely on.
@@ -7,7 +8,7 @@
 use std::sync::Arc;
 
 use tensorserve_auth::Permission;
-use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Resolver, Unresolved};
+use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Resolver};
 use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
 use tensorserve_protocol::{
     ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, RouteGroup, RoutedRequest,
@@ -293,17 +294,15 @@ impl RestApi {
         let (name, body) = (request.params.decoded("model"), request.take_bytes());
         let by = request.identity.name().unwrap_or(REQUEST).to_owned();
         let is_load = request.head.path().ends_with("/load");
-        let changed = match is_load {
-            true => match repository::check_load(&body) {
-                Ok(()) => repository::load(&self.engine, &name, &by).await,
-                Err(error) => Err(error),
-            },
-            false => match repository::check_unload(&body) {
-                Ok(()) => repository::unload(&self.engine, &name, &by).await,
-                Err(error) => Err(error),
-            },
+        let change = async {
+            if is_load {
+                repository::check_load(&body)?;
+                return repository::load(&self.engine, &name, &by).await;
+            }
+            repository::check_unload(&body)?;
+            repository::unload(&self.engine, &name, &by).await
         };
-        match changed {
+        match change.await {
             Ok(()) if is_load => json(&serde_json::json!({ "name": name, "load": true })),
             Ok(()) => json(&serde_json::json!({ "name": name, "unload": true })),
             Err(error) => failure(error),
@@ -314,10 +313,9 @@ impl RestApi {
         if request.head.path().ends_with("/logging") {
             return json(&settings::log());
         }
-        let named = named(&request);
-        match named.name.is_empty() || describe::is_known(&self.engine, &named.name) {
-            true => json(&settings::trace()),
-            false => failure(named.not_served(Unresolved::Model)),
+        match settings::check_model(&self.engine, &request.params.decoded("model")) {
+            Ok(()) => json(&settings::trace()),
+            Err(error) => failure(error),
         }
     }
 

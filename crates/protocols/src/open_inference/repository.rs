@@ -134,8 +134,7 @@ async fn load_known(engine: &Engine, name: &str, by: &str) -> Result<()> {
         let change = ChangeRequest::ReturnToService(Instant::now() + LOAD_TIME);
         return engine.change(name, change, by).await;
     }
-    let named = NamedModel { name: name.to_owned(), version: String::new() };
-    ready_version(engine, &named).map(drop)
+    ready_version(engine, &NamedModel::latest(name)).map(drop)
 }
 
 /// Unloads a model, and keeps it unloaded until it is loaded again. Nothing changes for one that is
@@ -157,5 +156,5 @@ pub(super) async fn unload(engine: &Engine, name: &str, by: &str) -> Result<()> 
 }
 
 fn unknown(name: &str) -> Error {
-    NamedModel { name: name.to_owned(), version: String::new() }.not_served(Unresolved::Model)
+    NamedModel::latest(name).not_served(Unresolved::Model)
 }

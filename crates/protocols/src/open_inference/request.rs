@@ -10,7 +10,7 @@ use tensorserve_core::engine::{
     InferRequest, ModelHandle, ModelSpec, Resolver, SignatureRun, Unresolved, VersionSelector,
 };
 use tensorserve_tensor::budget;
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
 /// The signature of a request that names none, if the model has it.
@@ -34,6 +34,11 @@ pub(super) struct WantedOutput {
     pub(super) binary: Option<bool>,
     /// Write it to shared memory, and do not answer it.
     pub(super) shared: Option<SharedOutput>,
+}
+
+/// The error for an output that is asked for as classes.
+pub(super) fn no_classification() -> Error {
+    Error::new(Code::Unimplemented, "the classification extension is not supported")
 }
 
 /// How an output is answered.
@@ -73,6 +78,11 @@ pub(super) struct NamedModel {
 }
 
 impl NamedModel {
+    /// The latest version of a model.
+    pub(super) fn latest(name: &str) -> Self {
+        NamedModel { name: name.to_owned(), version: String::new() }
+    }
+
     pub(super) fn spec(&self) -> ModelSpec<'_> {
         let choice = match (self.version.as_str(), self.version.parse()) {
             ("", _) => VersionSelector::Latest,
@@ -221,15 +231,21 @@ fn as_declared(model: &str, spec: &TensorSpec, tensor: Tensor) -> Result<Tensor>
     })
 }
 
-/// The tensor with another numeric type, as [`cast`] does it; `None` also for values that it truncates
-/// as TensorFlow Serving does.
-pub(super) fn checked_cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
-    let truncated: [(DType, RangeInclusive<i64>); 3] = [
+/// The values of a type to which JSON's reader and [`cast`] truncate other numbers, as TensorFlow Serving
+/// does; `None` for other types.
+pub(super) fn truncated_range(dtype: DType) -> Option<RangeInclusive<i64>> {
+    let ranges: [(DType, RangeInclusive<i64>); 3] = [
         (DType::Int8, i8::MIN.into()..=i8::MAX.into()),
         (DType::Int16, i16::MIN.into()..=i16::MAX.into()),
         (DType::UInt8, 0..=u8::MAX.into()),
     ];
-    if let Some((_, range)) = truncated.iter().find(|(truncated, _)| *truncated == dtype) {
+    ranges.into_iter().find(|(truncated, _)| *truncated == dtype).map(|(_, range)| range)
+}
+
+/// The tensor with another numeric type, as [`cast`] does it; `None` also for values that it truncates
+/// as TensorFlow Serving does.
+pub(super) fn checked_cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
+    if let Some(range) = truncated_range(dtype) {
         let wide = cast(tensor, DType::Int64)?;
         let mut values = wide.values::<i64>().unwrap_or_default().iter();
         values.all(|value| range.contains(value)).then_some(())?;

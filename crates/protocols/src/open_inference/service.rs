@@ -1,7 +1,6 @@
 //! The gRPC service.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response, Status, Streaming};
@@ -15,9 +14,7 @@ use super::statistics::{self, ModelStatistics};
 use super::stream::{self, Answers};
 use super::{GRPC, grpc, repository};
 use tensorserve_auth::Permission;
-use tensorserve_core::engine::{
-    Engine, EntryPoint, Method, REQUEST, Statistics, Total, Unresolved,
-};
+use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Statistics, Total};
 use tensorserve_proto::OPEN_INFERENCE_DESCRIPTORS;
 use tensorserve_proto::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
@@ -29,7 +26,7 @@ use tensorserve_proto::inference::repository_index_response::ModelIndex;
 use tensorserve_proto::inference::system_shared_memory_status_response::RegionStatus;
 use tensorserve_proto::inference::trace_setting_response::SettingValue as TraceValue;
 use tensorserve_proto::inference::{self as proto, DataType};
-use tensorserve_protocol::grpc::{ClientDeadline, GrpcLimits, GrpcServices, status};
+use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices, call, wrapped};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 const STREAM: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
@@ -87,20 +84,21 @@ struct InferenceService {
     regions: Arc<Regions>,
 }
 
-/// The response of the method `name`.
-fn wrapped<T>(name: &str, answer: Result<T>) -> Result<Response<T>, Status> {
-    answer.map(Response::new).map_err(|error| status(name, &error))
-}
-
 impl InferenceService {
+    /// Refuses changes by clients that no one has authenticated, as the gate does over HTTP.
+    fn check_admin(&self) -> Result<()> {
+        if self.admin {
+            return Ok(());
+        }
+        let message = "this server is not changed on request: other machines can reach it, and clients do \
+                       not authenticate; set auth_file to allow it";
+        Err(Error::new(Code::PermissionDenied, message))
+    }
+
     /// A model as a load or an unload names it: Triton's clients in the second field, KServe's in the
     /// first.
     fn changed_model(&self, first: &str, second: &str) -> Result<String> {
-        if !self.admin {
-            let message = "this server does not load or unload models on request: other machines can \
-                           reach it, and clients do not authenticate; set auth_file to allow it";
-            return Err(Error::new(Code::PermissionDenied, message));
-        }
+        self.check_admin()?;
         let name = if second.is_empty() { first } else { second };
         match name.is_empty() {
             true => Err(Error::invalid("the request lacks the name of a model")),
@@ -165,10 +163,7 @@ impl GrpcInferenceService for InferenceService {
         request: Request<proto::ModelInferRequest>,
     ) -> Result<Response<proto::ModelInferResponse>, Status> {
         let entry = EntryPoint { protocol: GRPC, method: Method::Predict };
-        let mut call = self.engine.call(entry, Instant::now());
-        if let Some(ClientDeadline(theirs)) = request.extensions().get() {
-            call.deadline = call.deadline.min(*theirs);
-        }
+        let call = call(&self.engine, entry, &request);
         let answer = grpc::infer(&self.engine, &self.regions, request.into_inner(), call).await;
         wrapped("ModelInfer", answer)
     }
@@ -188,8 +183,8 @@ impl GrpcInferenceService for InferenceService {
     ) -> Result<Response<proto::ModelConfigResponse>, Status> {
         let proto::ModelConfigRequest { name, version } = request.into_inner();
         let config = ModelConfig::of(&self.engine, &NamedModel { name, version });
-        let response = |config| proto::ModelConfigResponse { config: Some(config_proto(&config)) };
-        wrapped("ModelConfig", config.map(response))
+        let config = config.map(|config| Some(config_proto(&config)));
+        wrapped("ModelConfig", config.map(|config| proto::ModelConfigResponse { config }))
     }
 
     async fn model_statistics(
@@ -198,10 +193,10 @@ impl GrpcInferenceService for InferenceService {
     ) -> Result<Response<proto::ModelStatisticsResponse>, Status> {
         let proto::ModelStatisticsRequest { name, version } = request.into_inner();
         let found = statistics::of(&self.engine, &NamedModel { name, version });
-        let response = |models: Vec<ModelStatistics>| proto::ModelStatisticsResponse {
+        let found = found.map(|models| proto::ModelStatisticsResponse {
             model_stats: models.iter().map(statistics_proto).collect(),
-        };
-        wrapped("ModelStatistics", found.map(response))
+        });
+        wrapped("ModelStatistics", found)
     }
 
     async fn repository_index(
@@ -258,10 +253,10 @@ impl GrpcInferenceService for InferenceService {
             (name.clone(), RegionStatus { name, key, offset: *offset, byte_size: *byte_size })
         };
         let found = self.regions.status(&request.get_ref().name);
-        let response = found.map(|regions| proto::SystemSharedMemoryStatusResponse {
+        let found = found.map(|regions| proto::SystemSharedMemoryStatusResponse {
             regions: regions.into_iter().map(status).collect(),
         });
-        wrapped("SystemSharedMemoryStatus", response)
+        wrapped("SystemSharedMemoryStatus", found)
     }
 
     async fn system_shared_memory_register(
@@ -270,9 +265,11 @@ impl GrpcInferenceService for InferenceService {
     ) -> Result<Response<proto::SystemSharedMemoryRegisterResponse>, Status> {
         let proto::SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } =
             request.into_inner();
-        let registered = self.regions.register(&name, &key, offset, byte_size);
-        let response = registered.map(|()| proto::SystemSharedMemoryRegisterResponse {});
-        wrapped("SystemSharedMemoryRegister", response)
+        let registered = self.check_admin();
+        let registered =
+            registered.and_then(|()| self.regions.register(&name, &key, offset, byte_size));
+        let done = registered.map(|()| proto::SystemSharedMemoryRegisterResponse {});
+        wrapped("SystemSharedMemoryRegister", done)
     }
 
     async fn system_shared_memory_unregister(
@@ -280,8 +277,8 @@ impl GrpcInferenceService for InferenceService {
         request: Request<proto::SystemSharedMemoryUnregisterRequest>,
     ) -> Result<Response<proto::SystemSharedMemoryUnregisterResponse>, Status> {
         let done = self.regions.unregister(&request.get_ref().name);
-        let response = done.map(|()| proto::SystemSharedMemoryUnregisterResponse {});
-        wrapped("SystemSharedMemoryUnregister", response)
+        let done = done.map(|()| proto::SystemSharedMemoryUnregisterResponse {});
+        wrapped("SystemSharedMemoryUnregister", done)
     }
 
     async fn cuda_shared_memory_status(
@@ -306,10 +303,8 @@ impl GrpcInferenceService for InferenceService {
         if !request.get_ref().settings.is_empty() {
             return wrapped("TraceSetting", Err(settings::refusal()));
         }
-        let name = request.into_inner().model_name;
-        if !name.is_empty() && !describe::is_known(&self.engine, &name) {
-            let named = NamedModel { name, version: String::new() };
-            return wrapped("TraceSetting", Err(named.not_served(Unresolved::Model)));
+        if let Err(error) = settings::check_model(&self.engine, &request.get_ref().model_name) {
+            return wrapped("TraceSetting", Err(error));
         }
         let value = |text: &str| TraceValue { value: vec![text.to_owned()] };
         let settings = settings::TRACE.map(|(name, text)| (name.to_owned(), value(text))).into();
@@ -402,22 +397,14 @@ fn statistics_proto(model: &ModelStatistics) -> proto::ModelStatistics {
 
 #[cfg(test)]
 mod tests {
-    use prost::Message;
-    use prost_types::FileDescriptorSet;
+    use tensorserve_proto::method_paths;
 
     use super::*;
 
     #[test]
     fn the_permissions_cover_exactly_the_methods() {
-        let mut methods = Vec::new();
-        for file in FileDescriptorSet::decode(OPEN_INFERENCE_DESCRIPTORS).unwrap().file {
-            for service in &file.service {
-                let name = format!("/{}.{}/", file.package(), service.name());
-                methods.extend(service.method.iter().map(|m| format!("{name}{}", m.name())));
-            }
-        }
+        let methods = method_paths(OPEN_INFERENCE_DESCRIPTORS).expect("descriptors");
         let mut listed: Vec<_> = METHODS.iter().map(|(path, _)| (*path).to_owned()).collect();
-        methods.sort();
         listed.sort();
         assert_eq!(methods, listed);
     }

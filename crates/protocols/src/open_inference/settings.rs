@@ -4,7 +4,10 @@
 use log::Level;
 use serde_json::{Value, json};
 
-use tensorserve_tensor::error::{Code, Error};
+use super::describe;
+use super::request::NamedModel;
+use tensorserve_core::engine::{Engine, Unresolved};
+use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The settings of traces; each value is a list of text.
 pub(super) const TRACE: [(&str, &str); 6] = [
@@ -34,6 +37,17 @@ impl LogSettings {
             error: is_logged(Level::Error),
             verbose_level: u32::from(is_logged(Level::Debug)) + u32::from(is_logged(Level::Trace)),
         }
+    }
+}
+
+/// Checks that there is a model of this name, or that none is named.
+///
+/// # Errors
+/// For an unknown model.
+pub(super) fn check_model(engine: &Engine, name: &str) -> Result<()> {
+    match name.is_empty() || describe::is_known(engine, name) {
+        true => Ok(()),
+        false => Err(NamedModel::latest(name).not_served(Unresolved::Model)),
     }
 }
 

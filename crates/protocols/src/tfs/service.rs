@@ -1,7 +1,6 @@
 //! TensorFlow Serving's gRPC services.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response, Status};
@@ -21,7 +20,7 @@ use tensorserve_proto::serving::{
     ReloadConfigRequest, ReloadConfigResponse, StatusProto,
 };
 use tensorserve_proto::{DESCRIPTORS, Form};
-use tensorserve_protocol::grpc::{ClientDeadline, GrpcLimits, GrpcServices, status};
+use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices, call, wrapped};
 use tensorserve_tensor::error::{Error, Result};
 
 /// Every method, and the permission that it requires.
@@ -69,21 +68,9 @@ struct TfsGrpcService {
 }
 
 impl TfsGrpcService {
-    /// An inference that begins now. The earlier of the client's and the server's deadline applies.
     fn call<Q>(&self, method: Method, request: &Request<Q>) -> InferenceCall {
-        let call = self.engine.call(EntryPoint { protocol: GRPC, method }, Instant::now());
-        match request.extensions().get() {
-            Some(ClientDeadline(theirs)) => {
-                InferenceCall { deadline: call.deadline.min(*theirs), ..call }
-            }
-            None => call,
-        }
+        call(&self.engine, EntryPoint { protocol: GRPC, method }, request)
     }
-}
-
-/// The gRPC response of the method `name`.
-fn wrapped<T>(name: &str, answer: Result<T>) -> Result<Response<T>, Status> {
-    answer.map(Response::new).map_err(|error| status(name, &error))
 }
 
 #[tonic::async_trait]
@@ -159,22 +146,14 @@ impl ModelService for TfsGrpcService {
 
 #[cfg(test)]
 mod tests {
-    use prost::Message;
-    use prost_types::FileDescriptorSet;
+    use tensorserve_proto::method_paths;
 
     use super::*;
 
     #[test]
     fn the_permissions_cover_exactly_the_methods() {
-        let mut methods = Vec::new();
-        for file in FileDescriptorSet::decode(DESCRIPTORS).unwrap().file {
-            for service in &file.service {
-                let name = format!("/{}.{}/", file.package(), service.name());
-                methods.extend(service.method.iter().map(|m| format!("{name}{}", m.name())));
-            }
-        }
+        let methods = method_paths(DESCRIPTORS).expect("descriptors");
         let mut listed: Vec<_> = METHODS.iter().map(|(path, _)| (*path).to_owned()).collect();
-        methods.sort();
         listed.sort();
         assert_eq!(methods, listed);
     }
