@@ -3,6 +3,7 @@
 """
 
 import collections
+import contextlib
 import importlib.util
 import io
 import json
@@ -13,8 +14,8 @@ import traceback
 # The numbers of the functions, as in crates/workers/src/handlers.rs.
 HANDLER, INPUT_HANDLER, OUTPUT_HANDLER = 1, 2, 3
 
-# The number of fields of a context.
-CONTEXT_FIELDS = 11
+# The number of fields of a call: those of a context, and of its trace.
+CONTEXT_FIELDS, CALL_FIELDS = 11, 13
 
 
 class Context(
@@ -85,6 +86,24 @@ def context_of(fields):
         int(content_length) if content_length is not None else None,
         int(timeout),
     )
+
+
+@contextlib.contextmanager
+def trace_of(fields):
+    """Makes the call the parent of spans, for a script that has imported OpenTelemetry."""
+    parent, state = fields[CONTEXT_FIELDS:CALL_FIELDS]
+    if parent is None or "opentelemetry.context" not in sys.modules:
+        yield
+        return
+    from opentelemetry import context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier = {"traceparent": parent, "tracestate": state or ""}
+    token = context.attach(TraceContextTextMapPropagator().extract(carrier))
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 class HTTPError(OSError):
@@ -262,16 +281,19 @@ def set_up(settings):
         raise NotImplementedError("Handlers are not implemented correctly in user script.")
 
     def call_handler(fields, body):
-        return to_reply(handler(io.BytesIO(body), context_of(fields)), "handler")
+        with trace_of(fields):
+            return to_reply(handler(io.BytesIO(body), context_of(fields)), "handler")
 
     def call_input_handler(fields, body):
-        return (), to_model_request(input_handler(io.BytesIO(body), context_of(fields)))
+        with trace_of(fields):
+            return (), to_model_request(input_handler(io.BytesIO(body), context_of(fields)))
 
     def call_output_handler(fields, body):
         context = context_of(fields)
-        status_code, content_type = fields[CONTEXT_FIELDS:]
+        status_code, content_type = fields[CALL_FIELDS:]
         response = Response(int(status_code), content_type, body, context.rest_uri)
-        return to_reply(output_handler(response, context), "output_handler")
+        with trace_of(fields):
+            return to_reply(output_handler(response, context), "output_handler")
 
     functions = {
         HANDLER: call_handler,

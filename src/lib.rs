@@ -14,6 +14,7 @@ pub mod platforms;
 mod progress;
 pub mod protocols;
 pub mod stores;
+mod telemetry;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,9 +29,12 @@ use tensorserve_server::{FileWatcher, GrpcListener, HttpListener, ServedApi, Shu
 use tensorserve_tensor::error::Result;
 
 use crate::config::Config;
+use crate::telemetry::SpanExport;
 
 /// Time limit at shutdown for writing logged requests.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit at shutdown for sending spans.
+const SPAN_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit at shutdown for idle Python processes to exit.
 const WORKER_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -41,6 +45,7 @@ pub struct Server {
     http: Option<HttpListener>,
     grpc: Option<GrpcListener>,
     shutdown: ShutdownConfig,
+    telemetry: Option<SpanExport>,
     _watcher: FileWatcher,
 }
 
@@ -67,7 +72,8 @@ impl Server {
         let (authenticator, listeners) = (authenticator.as_ref(), config.server());
         let engine = protocols::engine(config, platforms, protocols)?;
         engine.start_history()?;
-        let api = ServedApi::new(&listeners, &engine, protocols)?;
+        let (observer, telemetry) = telemetry::start(config)?;
+        let api = ServedApi::new(&listeners, &engine, protocols, observer)?;
         let http = match config.http.port {
             Some(port) => Some(HttpListener::start(&listeners, port, &api, authenticator)?),
             None => None,
@@ -78,7 +84,10 @@ impl Server {
         let _watcher =
             tensorserve_server::watch(&listeners, authenticator, http.as_ref(), grpc.as_ref())?;
         let shutdown = config.shutdown.clone();
-        Ok(Server { engine, api, http, grpc, shutdown, _watcher })
+        if let Some(telemetry) = &telemetry {
+            telemetry.count_in(&engine);
+        }
+        Ok(Server { engine, api, http, grpc, shutdown, telemetry, _watcher })
     }
 
     /// The routes and services that clients can call.
@@ -122,5 +131,8 @@ impl Server {
         });
         self.engine.flush_logs(LOG_FLUSH_TIMEOUT);
         self.engine.stop_workers(WORKER_STOP_TIMEOUT);
+        if let Some(telemetry) = self.telemetry {
+            telemetry.stop(SPAN_FLUSH_TIMEOUT);
+        }
     }
 }

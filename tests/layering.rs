@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("tensor", &[]),
     ("os", &[]),
+    ("trace", &[]),
     ("archive", &["os", "tensor"]),
     ("proto", &["tensor"]),
     ("codec", &["tensor"]),
@@ -26,13 +27,17 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("onnx", &["platform", "tensor"]),
     ("tabular", &["codec", "platform", "tensor"]),
     ("mlflow", &["platform", "tensor"]),
-    ("core", &["codec", "os", "platform", "preprocessing", "tensor", "workers"]),
+    ("core", &["codec", "os", "platform", "preprocessing", "tensor", "trace", "workers"]),
     ("protocol", &["auth", "core", "tensor"]),
     (
         "protocols",
-        &["archive", "auth", "codec", "core", "mlflow", "os", "proto", "protocol", "tensor"],
+        &[
+            "archive", "auth", "codec", "core", "mlflow", "os", "proto", "protocol", "tensor",
+            "trace",
+        ],
     ),
-    ("server", &["auth", "core", "protocol", "tensor"]),
+    ("server", &["auth", "core", "protocol", "tensor", "trace"]),
+    ("telemetry", &["tensor", "trace"]),
     ("transform", &["codec", "records", "store", "tensor"]),
 ];
 

@@ -22,7 +22,9 @@ mod fetch;
 mod health;
 mod http_client;
 mod inspect;
+mod logging;
 mod model_server;
+mod native_log;
 mod sagemaker;
 mod serve;
 mod simple;
@@ -180,6 +182,12 @@ struct InspectArgs {
 /// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
+    let status = dispatch();
+    native_log::finish();
+    status
+}
+
+fn dispatch() -> ExitCode {
     // ONNX Runtime from version 1.31 on would report its use to its maker, in our process and in those
     // that inherit the variable. No other thread exists yet.
     os::set_environment_variable("ORT_DISABLE_TELEMETRY", "1");

@@ -12,8 +12,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::inspect::models_at;
+use super::logging::LibraryLines;
 use super::table::columns;
-use super::{example, print_line};
+use super::{example, logging, native_log, print_line};
 use crate::Server;
 use crate::config::environment::Environment;
 use crate::config::{self, AuthConfig, Config, Mistakes, Settings, SourceConfig, vertex};
@@ -44,7 +45,7 @@ pub(super) fn run(
             settings.paths.extend(vertex.storage);
         }
     }
-    start_log(&settings, environment);
+    logging::start(&settings, environment, LibraryLines::InLog);
     // Do not report missing models when the part that names them could not be read.
     let may_name_models = settings.reading.is_incomplete || !settings.models.is_empty();
     let names_platform = settings.reading.origins.contains_key("platform");
@@ -81,6 +82,7 @@ pub(super) fn serve(
     if config.require_gpu {
         check_gpu(&platforms)?;
     }
+    native_log::start()?;
     let server = Server::start(config, platforms)?;
     then(&server)?;
     let report = Report {
@@ -101,6 +103,7 @@ pub(super) fn serve(
     let stopped = Instant::now();
     server.stop();
     log::info!("stopped after {} ms", stopped.elapsed().as_millis());
+    native_log::finish();
     // Without the clean-up of the runtimes, which can hang or crash while a load is in progress.
     os::exit_now(0)
 }
@@ -159,20 +162,6 @@ fn check_gpu(platforms: &Platforms) -> Result<()> {
         }
     }
     Err(Error::precondition(format!("no GPU, and require_gpu is set: {why}")))
-}
-
-/// Starts the log on stderr; before the settings are checked, because the checks log.
-pub(super) fn start_log(settings: &Settings, environment: &Environment) {
-    let level = settings.server.log_level.as_deref().or_else(|| environment.get("RUST_LOG"));
-    // The libraries log every thread they start, and every malformed request as an error; the
-    // listener logs the latter at debug level.
-    let mut filter = "actix_server=warn,actix_http=error,actix_http::h1=off,h2=info,hyper=info,\
-                      tower=info,"
-        .to_owned();
-    filter.push_str(level.unwrap_or("info"));
-    let mut builder = env_logger::Builder::new();
-    // A second start in one process (tests) keeps the first log.
-    let _ = builder.parse_filters(&filter).try_init();
 }
 
 /// Records each path that cannot be served. A model with a name may be created later.

@@ -125,6 +125,7 @@ impl Check {
             workers: self.workers(server, environment, cores),
             require_gpu: server.require_gpu.unwrap_or(false),
             max_request_memory: self.max_request_memory(server.max_request_memory),
+            observation: self.observation(server, environment),
             shutdown: ShutdownConfig {
                 delay: span(server.shutdown_delay, Duration::ZERO),
                 timeout: span(server.shutdown_timeout, Duration::from_secs(30)),

@@ -286,6 +286,24 @@ settings! {
         /// info,tensorserve_core=debug [default: info]
         #[arg(value_name = "LEVEL")]
         log_level: String,
+        /// Format of the log: text, or json with an object in each line [default: text]
+        #[arg(value_name = "FORMAT", value_parser = AsWritten(&["text", "json"]), help_heading = "Traces and logs")]
+        log_format: String,
+        /// Fraction of the requests that get a line in the log, 0 to 1 [default: 0]
+        #[arg(value_name = "FRACTION", help_heading = "Traces and logs")]
+        access_log: f64,
+        /// Collector of traces (OTLP), such as http://127.0.0.1:4318 [default: that of the variables
+        /// OTEL_EXPORTER_OTLP_ENDPOINT and others, or no traces]
+        #[arg(value_name = "URL", help_heading = "Traces and logs")]
+        otlp_endpoint: String,
+        /// How the collector is spoken to: http/protobuf or grpc [default:
+        /// OTEL_EXPORTER_OTLP_PROTOCOL, or http/protobuf]
+        #[arg(value_name = "PROTOCOL", value_parser = AsWritten(&["http/protobuf", "grpc"]), help_heading = "Traces and logs")]
+        otlp_protocol: String,
+        /// Fraction of the traces that begin here to record, 0 to 1; requests with a traceparent
+        /// follow their caller [default: OTEL_TRACES_SAMPLER, or 1]
+        #[arg(value_name = "FRACTION", help_heading = "Traces and logs")]
+        trace_sampling: f64,
         /// Model for /invocations requests that name no model [default: the only model]
         #[arg(value_name = "NAME", help_heading = "SageMaker")]
         sagemaker_default_model: String,

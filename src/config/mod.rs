@@ -36,6 +36,7 @@ mod file;
 mod groups;
 mod memory;
 pub mod model_server;
+mod observation;
 pub mod pip;
 mod platforms;
 mod processes;
@@ -52,6 +53,7 @@ pub mod vertex;
 mod written;
 
 pub use self::groups::{BatchSettings, EachModelSettings, ServerSettings};
+pub use self::observation::{ObservationConfig, TracesConfig};
 pub use self::platforms::{PLATFORMS, platform};
 pub use self::settings::{ModelSettings, Settings};
 pub use self::written::{Mistakes, Origin, Origins, Reading, unknown_name};
@@ -88,6 +90,8 @@ pub struct Config {
     pub require_gpu: bool,
     /// The memory that all requests may use together, in bytes.
     pub max_request_memory: usize,
+    /// What is recorded of requests.
+    pub observation: ObservationConfig,
     /// Time limits of the shutdown.
     pub shutdown: ShutdownConfig,
     /// The end of standard input stops the server, as SIGTERM does.

@@ -14,6 +14,8 @@ use tensorserve_workers::{HandlerError, Workers};
 use crate::support::server;
 
 pub const CONTEXT: HandlerContext = HandlerContext {
+    traceparent: None,
+    tracestate: None,
     model_name: Some("half_plus_three"),
     model_version: None,
     method: Some("predict"),

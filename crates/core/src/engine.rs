@@ -24,6 +24,7 @@ mod inference;
 pub mod large;
 mod operate;
 mod seconds;
+mod steps;
 
 pub use self::inference::{
     InferRequest, InferResponse, InferenceCall, InferenceOutcome, Resolver, RunOutput, SignatureRun,

@@ -14,6 +14,7 @@ use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
 use tensorserve_protocol::{Host, Listeners, Protocol, RouteTable, Routes};
 use tensorserve_tensor::budget::RequestBudget;
 use tensorserve_tensor::error::Result;
+use tensorserve_trace::Observer;
 
 /// All routes and gRPC services. Cheap to clone.
 #[derive(Clone)]
@@ -25,6 +26,7 @@ struct ServedApiInner {
     activity: ListenerActivity,
     routes: RouteTable,
     grpc: GrpcServices,
+    observer: Observer,
 }
 
 /// The gRPC methods of the server itself.
@@ -38,7 +40,7 @@ pub(crate) const OWN_METHODS: [(&str, Permission); 4] = [
 
 impl ServedApi {
     /// The API of these protocols for `engine`. If two have the same route, the first one is used;
-    /// the server's own routes come last.
+    /// the server's own routes come last. `observer` decides which requests are recorded.
     ///
     /// # Errors
     /// If two paths differ only in the name of a parameter.
@@ -46,6 +48,7 @@ impl ServedApi {
         config: &ServerConfig,
         engine: &Engine,
         protocols: &[Arc<dyn Protocol>],
+        observer: Observer,
     ) -> Result<Self> {
         let activity = ListenerActivity::default();
         let (connections, operations) = (activity.clone(), Arc::new(OnceLock::new()));
@@ -69,7 +72,8 @@ impl ServedApi {
         BuiltinProtocol.routes(&host, &mut routes);
         let routes = RouteTable::new(routes)?;
         let _ = operations.set(routes.operations().cloned().collect());
-        Ok(ServedApi(Arc::new(ServedApiInner { engine: engine.clone(), activity, routes, grpc })))
+        let engine = engine.clone();
+        Ok(ServedApi(Arc::new(ServedApiInner { engine, activity, routes, grpc, observer })))
     }
 
     /// Every route: its methods, its path with parameters in braces, and the permission that it
@@ -104,6 +108,10 @@ impl ServedApi {
         }
     }
 
+    pub(crate) fn observer(&self) -> &Observer {
+        &self.0.observer
+    }
+
     pub(crate) fn activity(&self) -> &ListenerActivity {
         &self.0.activity
     }
@@ -115,6 +123,13 @@ impl ServedApi {
     /// The methods of the protocols.
     pub(crate) fn protocol_methods(&self) -> &[(&'static str, Permission)] {
         &self.0.grpc.methods
+    }
+
+    /// The full name of the method at `path`, if there is one.
+    pub(crate) fn method_name(&self, path: &str) -> Option<&'static str> {
+        let mut methods = self.0.grpc.methods.iter().chain(&OWN_METHODS);
+        let (method, _) = methods.find(|(method, _)| *method == path)?;
+        Some(method.trim_start_matches('/'))
     }
 
     /// Whether clients of this method send streams of messages.

@@ -17,12 +17,14 @@ use tower_layer::Layer;
 use super::deadline;
 use super::gate::Gate;
 use super::incoming::ClientAddress;
+use super::recorded::RecordedCall;
 use super::timed_body::{Arrival, HeldBody, TimedBody};
 use crate::api::{OWN_METHODS, ServedApi};
 use tensorserve_auth::{AuthError, AuthOutcome, Permission};
 use tensorserve_core::engine::InFlight;
 use tensorserve_protocol::grpc::{ClientDeadline, status};
 use tensorserve_tensor::budget::{Budgeted, RequestBudget};
+use tensorserve_trace::Traced;
 
 /// The permission that the method at `path` requires. A method that is not listed is for admins
 /// only.
@@ -89,11 +91,19 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let recorded = self.record(&mut request);
         let Some(deadline) = deadline::of(request.headers()) else {
-            return Either::Left(self.pass(request));
+            return match recorded {
+                None => Either::Left(self.pass(request)),
+                Some(recorded) => Either::Right(answered(recorded, self.pass(request))),
+            };
         };
         request.extensions_mut().insert(ClientDeadline(deadline));
-        Either::Right(deadline::end(deadline, self.pass(request)).boxed())
+        let call = deadline::end(deadline, self.pass(request)).boxed();
+        Either::Right(match recorded {
+            None => call,
+            Some(recorded) => answered(recorded, call),
+        })
     }
 }
 
@@ -105,6 +115,17 @@ where
         + 'static,
     S::Future: Send,
 {
+    /// The record of the call, if it is recorded.
+    fn record(&self, request: &mut http::Request<Body>) -> Option<RecordedCall> {
+        let client = request.extensions().get().and_then(|ClientAddress(address)| *address);
+        let recorded = RecordedCall::begin(self.api.observer(), request, client)?;
+        if let Some(method) = self.api.method_name(request.uri().path()) {
+            recorded.trace().note(|facts| facts.route = Some(method.to_owned()));
+        }
+        request.extensions_mut().insert(recorded.trace().clone());
+        Some(recorded)
+    }
+
     /// What the client of the method sends.
     fn arrival(&self, request: &http::Request<Body>, budget: &RequestBudget) -> Arrival {
         let path = request.uri().path();
@@ -131,7 +152,9 @@ where
         };
         let (limit, arrival) = (self.body_timeout, self.arrival(&request, &budget));
         let metrics = self.api.engine().metrics().clone();
-        let request = request.map(|body| Body::new(TimedBody::new(body, limit, arrival, metrics)));
+        let trace = request.extensions().get().cloned();
+        let request =
+            request.map(|body| Body::new(TimedBody::new(body, limit, arrival, metrics, trace)));
         let path = request.uri().path();
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         let authorization = authorization.map(http::HeaderValue::as_bytes);
@@ -172,6 +195,15 @@ where
             }
         }
     }
+}
+
+/// The response of a call that is recorded.
+fn answered(
+    recorded: RecordedCall,
+    call: impl Future<Output = CallResult> + Send + 'static,
+) -> Checked {
+    let call = Traced::new(Some(recorded.trace().clone()), Box::pin(call));
+    call.map(|response| response.map(|response| recorded.answered(response))).boxed()
 }
 
 /// A message of up to this size fits the buffers of its connection.

@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use actix_web::dev::Payload;
@@ -19,6 +20,7 @@ use futures_util::{FutureExt, future};
 use super::body::{self, BodyError, BodyLimits};
 use super::connection::RequestProgress;
 use super::gate::{Gate, hushed};
+use super::recorded::RecordedRequest;
 use super::trace::Tracing;
 use super::{builtin, cors, form, held};
 use crate::api::ServedApi;
@@ -31,6 +33,7 @@ use tensorserve_protocol::{
 };
 use tensorserve_tensor::budget::{Budgeted, RequestBudget};
 use tensorserve_tensor::error::Error;
+use tensorserve_trace::{RequestTrace, Traced};
 
 /// The state that all requests share. Cheap to clone.
 #[derive(Clone)]
@@ -40,6 +43,7 @@ pub(super) struct HttpState {
     cors: Cors,
     tracing: Tracing,
     gate: Gate,
+    is_encrypted: bool,
 }
 
 /// The HTTP library's headers, for protocols.
@@ -56,7 +60,8 @@ impl HttpState {
         let limits =
             BodyLimits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
         let (cors, tracing) = (config.http.cors, Tracing::new(&config.http));
-        HttpState { api, limits, cors, tracing, gate }
+        let is_encrypted = config.http.tls.is_some();
+        HttpState { api, limits, cors, tracing, gate, is_encrypted }
     }
 
     pub(super) fn activity(&self) -> &ListenerActivity {
@@ -88,12 +93,16 @@ pub(super) async fn dispatch(
     state: web::Data<HttpState>,
 ) -> HttpResponse {
     let start = Instant::now();
+    let mut recorded =
+        RecordedRequest::begin(state.api.observer(), &request, start, state.is_encrypted);
     let mut trace = state.tracing.of(request.headers());
     let activity = state.activity();
     activity.step();
     let serving = request.conn_data::<Rc<RequestProgress>>().map(RequestProgress::serve);
     let in_flight = state.api.engine().metrics().in_flight();
-    let answering = AssertUnwindSafe(answer(&request, payload.into_inner(), &state, start));
+    let record = recorded.as_ref().map(RecordedRequest::trace);
+    let answering = answer(&request, payload.into_inner(), &state, start, record);
+    let answering = AssertUnwindSafe(answering);
     let RoutedReply { mut reply, cors: scope, budget } =
         answering.catch_unwind().await.unwrap_or_else(|_| {
             state.api.engine().metrics().panicked();
@@ -118,6 +127,10 @@ pub(super) async fn dispatch(
     for (name, value) in &reply.headers {
         response.insert_header((*name, value.as_str()));
     }
+    if let Some(recorded) = &mut recorded {
+        recorded.answered(reply.status, trace.id());
+        recorded.sent(reply.body.len());
+    }
     trace.report(&mut response, start, reply.timing);
     cors::allow(state.cors, &request, scope, state.gate.is_shut(), &mut response);
     if activity.is_closing() {
@@ -128,8 +141,13 @@ pub(super) async fn dispatch(
     };
     // The request is being served until the last piece.
     let pieces = stream::once(future::ready(reply.body)).chain(more);
+    let mut is_first = true;
     response.streaming(pieces.map(move |piece| {
         let _ = (&serving, &budget);
+        // The first piece has been counted.
+        if let Some(recorded) = recorded.as_mut().filter(|_| !std::mem::take(&mut is_first)) {
+            recorded.sent(piece.len());
+        }
         Ok::<_, Infallible>(piece)
     }))
 }
@@ -139,6 +157,7 @@ async fn answer(
     payload: Payload,
     state: &HttpState,
     start: Instant,
+    trace: Option<&Arc<RequestTrace>>,
 ) -> RoutedReply {
     let (headers, uri) = (HeadersOf(request.headers()), request.uri());
     let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
@@ -157,7 +176,10 @@ async fn answer(
     }
     match state.api.table().find(&head) {
         RouteMatch::Route(route, params) => {
-            answer_route(route, params, head, request, payload, state, start).await
+            if let Some(trace) = trace {
+                trace.note(|facts| facts.route = Some(route.path().to_owned()));
+            }
+            answer_route(route, params, head, request, payload, state, (start, trace)).await
         }
         RouteMatch::NoRoute(scope, missing) => {
             let permission = scope.permission_for(head.method);
@@ -184,7 +206,7 @@ async fn answer_route<'r>(
     request: &HttpRequest,
     payload: Payload,
     state: &HttpState,
-    start: Instant,
+    (start, trace): (Instant, Option<&Arc<RequestTrace>>),
 ) -> RoutedReply {
     let permission = route.permission();
     let refuse = |error, status| route.refuse(error, status);
@@ -215,13 +237,28 @@ async fn answer_route<'r>(
     let peer = request.peer_addr().map(|address| address.ip());
     let http_headers = request.headers();
     let request = RoutedRequest { head, params, body, start, identity, peer };
-    let mut reply = Budgeted::new(budget.clone(), route.answer(request)).await;
+    if let Some(trace) = trace {
+        note_payload(trace, &request.body);
+    }
+    let answering = Traced::new(trace.cloned(), route.answer(request));
+    let mut reply = Budgeted::new(budget.clone(), answering).await;
     if permission != Permission::Public {
         reply.more = reply.more.map(|more| state.gate.until_revoked(http_headers, more));
     }
     let is_hushed = permission == Permission::Public && state.gate.is_shut();
     let reply = if is_hushed { hushed(reply) } else { reply };
     RoutedReply { reply, cors: route.allowed_cors(), budget: Some(budget) }
+}
+
+/// Records that the payload of a request has arrived.
+fn note_payload(trace: &RequestTrace, body: &Body) {
+    if trace.is_recording() {
+        trace.add(trace.child("receive", trace.start(), Instant::now()));
+    }
+    if let Body::Bytes(bytes) = body {
+        let bytes = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        trace.note(|facts| facts.request_bytes = bytes);
+    }
 }
 
 fn refuse_overload(route: &Route, error: Error) -> Reply {

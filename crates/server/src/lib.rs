@@ -34,6 +34,7 @@ use self::tls::Certificates;
 use tensorserve_auth::Authenticator;
 use tensorserve_tensor::error::{Code, Error, Result};
 
+mod access_log;
 mod api;
 pub mod body;
 mod builtin;
@@ -55,11 +56,13 @@ mod http;
 mod incoming;
 mod local;
 mod observed;
+mod recorded;
 mod timed_body;
 mod timed_writes;
 mod tls;
 mod trace;
 
+pub use self::access_log::ACCESS_LOG;
 pub use self::api::ServedApi;
 pub use self::config::{GrpcConfig, HttpConfig, ServerConfig, ShutdownConfig};
 pub use self::files::FileWatcher;

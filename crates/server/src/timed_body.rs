@@ -4,6 +4,7 @@
 //! that sends a byte now and then could hold that memory for ever.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tonic::body::Body;
 use tensorserve_auth::Authenticator;
 use tensorserve_core::metrics::Metrics;
 use tensorserve_tensor::budget::{self, RequestBudget};
+use tensorserve_trace::RequestTrace;
 
 /// What a client sends in a call.
 pub(super) enum Arrival {
@@ -53,6 +55,8 @@ pub(super) struct TimedBody {
     limit: Duration,
     arrival: Arrival,
     metrics: Metrics,
+    /// The record of the call, if it is recorded.
+    trace: Option<Arc<RequestTrace>>,
     /// Started when the body is first waited for: most bodies have arrived already, and need no
     /// timer.
     end: Option<Pin<Box<Sleep>>>,
@@ -60,14 +64,25 @@ pub(super) struct TimedBody {
 
 impl TimedBody {
     /// `body`, which must arrive within `limit`, or each part of it if it is a stream.
-    pub(super) fn new(body: Body, limit: Duration, arrival: Arrival, metrics: Metrics) -> Self {
-        TimedBody { body, limit, arrival, metrics, end: None }
+    pub(super) fn new(
+        body: Body,
+        limit: Duration,
+        arrival: Arrival,
+        metrics: Metrics,
+        trace: Option<Arc<RequestTrace>>,
+    ) -> Self {
+        TimedBody { body, limit, arrival, metrics, trace, end: None }
     }
 
     /// The frame, after its memory is reserved: it is collected in a buffer that grows to up to twice
     /// its size.
     fn accounted(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, Status> {
-        let bytes = frame.data_ref().map_or(0, Bytes::len).saturating_mul(2);
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        if let Some(trace) = &self.trace {
+            let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+            trace.note(|facts| facts.request_bytes = facts.request_bytes.saturating_add(bytes));
+        }
+        let bytes = bytes.saturating_mul(2);
         let reserved = match &self.arrival {
             Arrival::Message(budget) => budget.reserve(bytes),
             Arrival::SmallMessages => {

@@ -4,8 +4,6 @@
 //! back, and logged with errors. `Server-Timing` is sent on request. A server that replaces another
 //! one sends neither unless requested.
 
-use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use actix_web::HttpResponseBuilder;
@@ -115,17 +113,10 @@ fn is_well_formed(id: &[u8]) -> bool {
 
 /// 16 random hexadecimal digits.
 fn new_id() -> Option<HeaderValue> {
-    thread_local! {
-        /// The state of this thread's random generator (SplitMix64).
-        static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
-    }
-    let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-    STATE.set(state);
-    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let random = tensorserve_trace::random();
     let mut digits = [0; 16];
     for (index, digit) in digits.iter_mut().enumerate() {
-        let nibble = (mixed >> (4 * index)) & 15;
+        let nibble = (random >> (4 * index)) & 15;
         *digit = b"0123456789abcdef".get(nibble as usize).copied().unwrap_or(b'0');
     }
     HeaderValue::from_bytes(&digits).ok()

@@ -57,6 +57,10 @@ pub struct HandlerContext<'a> {
     pub content_length: Option<u64>,
     /// The timeout of a call of the model, in seconds.
     pub timeout: u64,
+    /// The W3C `traceparent` of the call, for what the handler calls itself.
+    pub traceparent: Option<&'a str>,
+    /// The `tracestate` that goes with it.
+    pub tracestate: Option<&'a str>,
 }
 
 /// The reply of a handler.
@@ -190,7 +194,7 @@ impl ContextNumbers {
 }
 
 /// The number of fields of a context.
-const CONTEXT_FIELDS: usize = 11;
+const CONTEXT_FIELDS: usize = 13;
 
 impl<'a> HandlerContext<'a> {
     /// The fields in the order of `context_of` in `python/handlers.py`.
@@ -207,6 +211,8 @@ impl<'a> HandlerContext<'a> {
             Some(self.accept_header),
             numbers.content_length.as_deref(),
             Some(&numbers.timeout),
+            self.traceparent,
+            self.tracestate,
         ]
     }
 }

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use self::flags::Flags;
 use self::start::Watched;
-use super::{print_line, serve};
+use super::logging::LibraryLines;
+use super::{logging, print_line, serve};
 use crate::config::environment::Environment;
 use crate::config::units::Port;
 use crate::config::{Config, ModelConfig, Settings, SourceConfig};
@@ -93,7 +94,7 @@ fn number(port: Option<Port>) -> Option<i64> {
 
 fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<ExitCode> {
     let settings = Settings::of_environment(environment);
-    serve::start_log(&settings, environment);
+    logging::start(&settings, environment, LibraryLines::InLog);
     let start = start::start(flags, &settings, environment)?;
     for note in &start.notes {
         log::warn!("{note}");

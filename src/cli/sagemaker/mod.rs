@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::{print_line, serve};
+use super::logging::LibraryLines;
+use super::{logging, print_line, serve};
 #[cfg(feature = "transform")]
 use crate::config::Config;
 use crate::config::environment::Environment;
@@ -76,7 +77,7 @@ pub(super) fn run(
     let log_level = settings.server.log_level.clone();
     let mut for_log = Settings::default();
     for_log.server.log_level = log_level.or(variables.settings.server.log_level.clone());
-    serve::start_log(&for_log, environment);
+    logging::start(&for_log, environment, LibraryLines::InLog);
     let model_dir = arguments.model_dir.clone();
     let start = start::start(settings, variables, model_dir, environment)?;
     for note in &start.notes {

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use self::flags::Flags;
-use super::{exit_code, print_clap, print_line, serve};
+use super::logging::LibraryLines;
+use super::{exit_code, logging, print_clap, print_line, serve};
 use crate::config::Settings;
 use crate::config::environment::Environment;
 use tensorserve_tensor::error::Result;
@@ -34,7 +35,7 @@ fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<E
     let settings = Settings::of_environment(environment);
     let mut for_log = settings.clone();
     for_log.server.log_level = for_log.server.log_level.or(start::log_level(flags)?);
-    serve::start_log(&for_log, environment);
+    logging::start(&for_log, environment, LibraryLines::InLog);
     let start = start::start(flags, &settings, environment)?;
     for note in &start.notes {
         log::warn!("{note}");

@@ -13,7 +13,7 @@ use super::model::{ModelFiles, ModelOptions, ServedModel};
 use super::options::{self, JobOptions};
 use super::show::{Shown, note};
 use super::{metrics, print_json, print_line};
-use crate::cli::serve::start_log;
+use crate::cli::logging::{self, LibraryLines};
 use crate::config::environment::Environment;
 use crate::config::{Config, Settings};
 use tensorserve_platform::Platforms;
@@ -143,7 +143,7 @@ impl Setting {
         if settings.server.log_level.is_none() && environment.get("RUST_LOG").is_none() {
             settings.server.log_level = Some("warn".to_owned());
         }
-        start_log(&settings, environment);
+        logging::start(&settings, environment, LibraryLines::AsTheyAre);
         let config = Config::new(settings.clone(), environment)?;
         let mut places = PlaceOptions::new(config.stores.clone());
         if let Some(retries) = arguments.retries {

@@ -17,10 +17,8 @@ use std::time::Instant;
 use crossbeam::utils::CachePadded;
 use tokio::sync::oneshot;
 
-use super::{
-    BatchOutput, BatchTask, QueueInner, TaskMessage, WaitingTask, WaitingTasks, assemble, expired,
-    failed,
-};
+use super::task::{BatchTask, TaskMessage, WaitingTask, WaitingTasks, expired, failed};
+use super::{BatchOutput, QueueInner, assemble};
 use tensorserve_tensor::error::{Error, Result};
 
 /// After this many yields in a row without another request, most yields are skipped …

@@ -19,23 +19,25 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
-
 use self::cost::CostModel;
 use self::lane::Lanes;
 use self::pool::{Pool, PoolQueue};
+use self::task::BatchTask;
 use self::verification::BatchVerification;
 use crate::config::{BatchConfig, BatchMode};
 use crate::metrics::{ObservedQueue, QueueLoad, QueueMetrics};
 use tensorserve_platform::RunOptions;
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Code, Error, Result, Shed};
+use tensorserve_trace as trace;
 
 mod assemble;
 mod cost;
 mod lane;
 mod pool;
 mod run;
+mod spans;
+mod task;
 mod verification;
 
 /// Runs a signature on the inputs of one batch. Blocks.
@@ -206,25 +208,6 @@ impl ObservedQueue for QueueRequests {
     }
 }
 
-/// Requests that wait and whose clients have not left.
-#[derive(Default)]
-struct WaitingTasks {
-    count: usize,
-    oldest: Option<Instant>,
-}
-
-impl<'t> FromIterator<&'t WaitingTask> for WaitingTasks {
-    fn from_iter<I: IntoIterator<Item = &'t WaitingTask>>(tasks: I) -> Self {
-        let mut all = WaitingTasks::default();
-        for waiter in tasks.into_iter().filter(|waiter| !waiter.reply.is_closed()) {
-            all.count += 1;
-            let queued = waiter.task.queued;
-            all.oldest = Some(all.oldest.map_or(queued, |oldest| oldest.min(queued)));
-        }
-        all
-    }
-}
-
 /// How a request is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExecutionPath {
@@ -281,63 +264,6 @@ impl Drop for BusyGuard<'_> {
     }
 }
 
-/// One request in a queue.
-struct BatchTask {
-    inputs: Vec<Tensor>,
-    /// Its 0-th dimension; 0 for a request that must run alone.
-    rows: usize,
-    deadline: Option<Instant>,
-    queued: Instant,
-}
-
-/// A task that waits, and the channel for its response.
-struct WaitingTask {
-    task: BatchTask,
-    reply: oneshot::Sender<TaskMessage>,
-}
-
-/// The message to a waiting task.
-enum TaskMessage {
-    /// Its response.
-    Done(Result<BatchOutput>),
-    /// It becomes the lane's leader: it runs the next batch, which includes itself.
-    Lead(BatchTask),
-}
-
-impl WaitingTask {
-    /// `self` if the client still waits. A task whose deadline has passed gets that error.
-    fn if_wanted(self, now: Instant) -> Option<Self> {
-        if self.reply.is_closed() {
-            return None;
-        }
-        if self.task.deadline.is_some_and(|deadline| deadline <= now) {
-            self.answer(Err(expired()));
-            return None;
-        }
-        Some(self)
-    }
-
-    fn answer(self, answer: Result<BatchOutput>) {
-        // A client that has disconnected is not an error.
-        let _ = self.reply.send(TaskMessage::Done(answer));
-    }
-}
-
-fn expired() -> Error {
-    let message = "the request's deadline passed while it waited in the batch queue";
-    Error::new(Code::DeadlineExceeded, message).shed_for(Shed::DeadlineInQueue)
-}
-
-/// The error of a request whose batch takes too long.
-fn expired_in_run() -> Error {
-    Error::new(Code::DeadlineExceeded, "the request's deadline passed while its batch ran")
-}
-
-/// The error of a batch whose run panicked.
-fn failed() -> Error {
-    Error::internal("the batch could not be run: internal error; see the server log")
-}
-
 impl BatchQueue {
     /// Runs a request, alone or with others.
     ///
@@ -353,7 +279,8 @@ impl BatchQueue {
         let inner = &self.0;
         let rows = inner.rows_of(&inputs)?;
         inner.metrics.asked(rows);
-        let task = BatchTask { inputs, rows, deadline, queued: Instant::now() };
+        let trace = trace::current().filter(|trace| trace.is_recording());
+        let task = BatchTask { inputs, rows, deadline, queued: Instant::now(), trace };
         if deadline.is_some_and(|deadline| deadline <= task.queued) {
             let message = "the request's deadline passed before it ran";
             let error = Error::new(Code::DeadlineExceeded, message);
@@ -434,11 +361,8 @@ impl BatchQueue {
         while start < task.rows {
             let rows = most.min(task.rows - start);
             let range = start..start + rows;
-            let piece = BatchTask {
-                inputs: task.inputs.iter().map(|t| t.slice_rows(range.clone())).collect(),
-                rows,
-                ..task
-            };
+            let inputs = task.inputs.iter().map(|t| t.slice_rows(range.clone())).collect();
+            let piece = task.with_inputs(inputs, rows);
             // Each piece counts as a request.
             let present = CountGuard::new(&self.0.requests.present);
             waiting.push((pool::enqueue(&self.0, piece)?, present));
@@ -554,9 +478,10 @@ impl QueueInner {
         }
     }
 
-    /// Runs once and measures the duration.
+    /// Runs `tasks` once, whose inputs together are `inputs`, and measures the duration.
     fn run_once(
         &self,
+        tasks: &[&BatchTask],
         inputs: &[Tensor],
         rows: usize,
         deadline: Option<Instant>,
@@ -566,8 +491,10 @@ impl QueueInner {
         let _running = CountGuard::new(active);
         let options = self.run_options(rows, deadline, active.load(Relaxed));
         let mut busy = BusyGuard::new(&self.metrics);
-        let outputs = self.run.run(inputs, options)?;
+        let outcome = self.run.run(inputs, options);
         let (started, time) = busy.end();
+        spans::record(tasks, rows, started, time, outcome.as_ref().err());
+        let outputs = outcome?;
         self.cost.record(rows.max(1), time);
         self.metrics.ran(rows.max(1), time);
         Ok((outputs, RunSpan { started, time }))
@@ -584,12 +511,13 @@ impl QueueInner {
     fn run_alone(&self, task: BatchTask) -> Result<BatchOutput> {
         let size = assemble::allowed_size(task.rows, &self.config.allowed_batch_sizes);
         if task.rows == 0 || size == task.rows {
-            let (outputs, spent) = self.run_once(&task.inputs, task.rows, task.deadline)?;
+            let (outputs, spent) =
+                self.run_once(&[&task], &task.inputs, task.rows, task.deadline)?;
             return Ok(BatchOutput { outputs, timing: spent.since(task.queued) });
         }
         self.note_padding(task.rows, size);
         let inputs = assemble::assemble(&[&task.inputs], size)?;
-        let (outputs, spent) = self.run_once(&inputs, size, task.deadline)?;
+        let (outputs, spent) = self.run_once(&[&task], &inputs, size, task.deadline)?;
         let mut answers = assemble::split(&outputs, &[task.rows], size).unwrap_or_default();
         let outputs = answers.pop().ok_or_else(assemble::unsplittable)?;
         Ok(BatchOutput { outputs, timing: spent.since(task.queued) })

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::{
-    BatchOutput, BatchTask, BatcherShared, QueueInner, TaskMessage, WaitingTask, WaitingTasks,
-    assemble, expired, expired_in_run, failed,
+use super::task::{
+    BatchTask, TaskMessage, WaitingTask, WaitingTasks, expired, expired_in_run, failed,
 };
+use super::{BatchOutput, BatcherShared, QueueInner, assemble};
 use tensorserve_tensor::error::{Error, Result, Shed};
 
 /// The queues with waiting requests, in a ring.

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::assemble::{allowed_size, assemble, same_answer, split, unsplittable};
-use super::{BatchOutput, BatchTask, QueueInner, RunSpan};
+use super::task::BatchTask;
+use super::{BatchOutput, QueueInner, RunSpan};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
 
@@ -71,12 +72,12 @@ impl QueueInner {
         // The batch may run until the latest deadline of its requests.
         let patient = tasks.iter().all(|task| task.deadline.is_some());
         let deadline = tasks.iter().filter_map(|task| task.deadline).max();
-        let (outputs, spent) = self.run_once(&inputs, size, deadline.filter(|_| patient))?;
+        let (outputs, spent) = self.run_once(tasks, &inputs, size, deadline.filter(|_| patient))?;
         Ok(split(&outputs, &rows, size).map(|answers| (answers, spent)))
     }
 
     fn run_by_itself(&self, task: &BatchTask) -> BatchResult {
-        self.run_alone(BatchTask { inputs: task.inputs.clone(), ..*task })
+        self.run_alone(task.with_inputs(task.inputs.clone(), task.rows))
     }
 
     fn stop_joining(&self, why: &str) {

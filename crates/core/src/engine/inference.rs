@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::FutureExt;
 use smallvec::SmallVec;
 
+use super::steps::{StepTimer, note_inference};
 use super::{Engine, large};
 use crate::batch::{BatchOutput, RunTiming};
 use crate::entry::{EntryPoint, Method};
@@ -20,6 +21,7 @@ use crate::request_log::{LoggedInference, LoggedRun};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{STRING_OVERHEAD, Strings, Tensor};
+use tensorserve_trace as trace;
 
 /// One run of a signature that a request requires.
 #[derive(Clone, Debug)]
@@ -247,7 +249,10 @@ impl Engine {
             progress.named.version = self.latest(progress.named.model.as_deref());
         }
         self.count(call.entry, &progress, code, call.start.elapsed());
-        let InferenceProgress { is_decoded, timing, .. } = progress;
+        let InferenceProgress { is_decoded, timing, named } = progress;
+        if let Some(trace) = trace::current() {
+            note_inference(&trace, named.version.as_ref(), named.signature, timing);
+        }
         InferenceOutcome { answer, is_decoded, timing }
     }
 
@@ -338,23 +343,28 @@ impl Engine {
     {
         // Work of this request's budget ends at the deadline.
         budget::set_deadline(call.deadline);
+        let step = StepTimer::begin();
         let (named, decoded) = match large::is_large_request() {
             // Boxed: it is rare, and would make the future of every request larger.
             true => Box::pin(self.decode_elsewhere(decode)).await?,
             false => decoded(ResolverSource::Repository(self.repository()), decode),
         };
         progress.named = named;
+        step.end("decode", decoded.as_ref().err());
         let (request, context) = decoded?;
         progress.is_decoded = true;
         let call = call.within(request.timeout);
         let sampled = SampledRequest::of(&request, call);
         let response = self.run(call, request, progress).await?;
         let logged = sampled.map(|sampled| sampled.with(&response));
+        let step = StepTimer::begin();
         let answer =
             match large::is_large_response(response.runs.iter().flat_map(|run| &run.outputs)) {
                 true => Box::pin(large::run(move || encode(context, response))).await?,
                 false => encode(context, response),
-            }?;
+            };
+        step.end("encode", answer.as_ref().err());
+        let answer = answer?;
         if let Some(logged) = logged {
             logged.write();
         }
@@ -391,7 +401,10 @@ impl Engine {
             let BatchOutput { outputs, timing } = if profile {
                 // Boxed: it is rare, and would make the future of every request larger.
                 let profiling = self.profile(version, signature, inputs, call.deadline);
-                let (output, operations) = Box::pin(profiling).await?;
+                let step = StepTimer::begin();
+                let profiled = Box::pin(profiling).await;
+                step.end("run", profiled.as_ref().err());
+                let (output, operations) = profiled?;
                 response.profile.get_or_insert_default().extend(operations);
                 output
             } else {

@@ -33,11 +33,15 @@ impl AtomicHistogram {
         AtomicHistogram { limits, buckets, sum: AtomicU64::new(0) }
     }
 
-    /// Adds a value.
+    /// The number of the bucket of a value.
     #[allow(clippy::cast_precision_loss)]
+    pub(super) fn bucket(&self, value: u64) -> usize {
+        self.limits.partition_point(|limit| *limit < value as f64)
+    }
+
+    /// Adds a value.
     pub fn observe(&self, value: u64) {
-        let index = self.limits.partition_point(|limit| *limit < value as f64);
-        if let Some(bucket) = self.buckets.get(index) {
+        if let Some(bucket) = self.buckets.get(self.bucket(value)) {
             bucket.fetch_add(1, Relaxed);
         }
         self.sum.fetch_add(value, Relaxed);

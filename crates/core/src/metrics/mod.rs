@@ -26,6 +26,7 @@ use self::history::History;
 use self::request_memory::RequestMemory;
 use self::shed::ShedMetrics;
 use self::signals::Signals;
+use self::spans::SpanMetrics;
 use self::stores::StoreMetrics;
 use self::tally::{ROW_LIMITS, TIME_LIMITS};
 use self::version::SignatureCells;
@@ -37,12 +38,14 @@ use tensorserve_tensor::error::Code;
 mod activity;
 mod aliases;
 pub mod cell;
+mod exemplars;
 mod exporter;
 mod histogram;
 mod history;
 mod request_memory;
 mod shed;
 mod signals;
+mod spans;
 mod statistics;
 mod stores;
 mod tally;
@@ -174,6 +177,7 @@ struct MetricsInner {
     request_memory: RequestMemory,
     stores: StoreMetrics,
     shed: ShedMetrics,
+    spans: SpanMetrics,
     signals: Signals,
     /// How often a version is in memory: twice while it is loaded again from another source.
     versions: Mutex<HashMap<VersionLabels, usize>>,
@@ -270,6 +274,7 @@ impl Metrics {
         let request_memory = RequestMemory::new(r);
         let stores = StoreMetrics::new(r);
         let (shed, signals) = (ShedMetrics::new(r), Signals::default());
+        let spans = SpanMetrics::new(r);
         r.register_collector(Box::new(signals.clone()));
         let unknown_model = Observers::of(&exporters, |exporter| exporter.unknown_model());
         Metrics(Arc::new(MetricsInner {
@@ -292,6 +297,7 @@ impl Metrics {
             request_memory,
             stores,
             shed,
+            spans,
             signals,
             versions: Mutex::default(),
             exporters,
@@ -312,8 +318,10 @@ impl Metrics {
             self.0.resident.set(resident);
             self.0.cpu.inner().store(cpu.to_bits(), Relaxed);
         }
-        let mut out = String::new();
-        text::encode_registry(&mut out, &self.0.registry)?;
+        let mut out = exemplars::annotated(|| {
+            let mut out = String::new();
+            text::encode_registry(&mut out, &self.0.registry).map(|()| out)
+        })?;
         self.write_aliases(&mut out)?;
         text::encode_eof(&mut out)?;
         Ok(out)

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::entry::EntryPoint;
 use tensorserve_tensor::error::Code;
+use tensorserve_trace as trace;
 
 /// The warm-up of a version on recorded requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +124,9 @@ impl RequestMetrics {
     fn record(&self, time: Duration) {
         self.count.inc();
         self.latency.observe(nanos(time));
+        if let Some(trace) = trace::current().filter(|trace| trace.is_recording()) {
+            self.latency.exemplify(nanos(time), trace.context().trace);
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use super::invocation::Invocation;
 use super::{SagemakerApi, attributes, service};
 use tensorserve_protocol::{JSON, Reply, RequestHead, RoutedRequest};
 use tensorserve_tensor::error::{Code, Error, Result, Shed};
+use tensorserve_trace::TraceParent;
 
 /// The most invocations that may wait or run at a time.
 pub(super) const MOST_WAITING: usize = 1000;
@@ -218,6 +219,7 @@ impl SagemakerApi {
             model: order.model.as_deref(),
             signature: None,
             endpoint: Some(&order.endpoint),
+            parent: TraceParent::default(),
         };
         let body = match &order.input {
             AsyncInput::Inline(body) => Ok(body.clone()),

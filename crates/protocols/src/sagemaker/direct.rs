@@ -14,6 +14,7 @@ use tensorserve_core::engine::{Engine, EntryPoint, InferRequest, Method};
 use tensorserve_protocol::Reply;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_trace::TraceParent;
 
 /// Runs payloads on the default model as `/invocations` does.
 #[derive(Clone)]
@@ -50,6 +51,7 @@ impl Invoker {
             model: None,
             signature: self.signature.as_deref(),
             endpoint: None,
+            parent: TraceParent::default(),
         };
         self.api.invoke(&invocation, body, Instant::now()).await
     }

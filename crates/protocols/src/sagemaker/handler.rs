@@ -4,6 +4,8 @@
 //! API, and the response of the model is passed to `output_handler`.
 
 use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -17,6 +19,7 @@ use tensorserve_core::engine::{
 };
 use tensorserve_protocol::{ALLOW, JSON, Reply, RequestHead, bounded};
 use tensorserve_tensor::error::Error;
+use tensorserve_trace::{self as trace, RequestTrace, Span, TraceParent};
 
 /// The methods of the container's service for handlers.
 const ALLOWED: &str = "DELETE, GET, POST, OPTIONS";
@@ -60,11 +63,20 @@ impl SagemakerApi {
             accept_header: invocation.accept.unwrap_or(JSON),
             content_length: u64::try_from(body.len()).ok(),
             timeout: until.saturating_duration_since(entry.start).as_secs().max(1),
+            traceparent: None,
+            tracestate: invocation.parent.state,
         };
+        let step = |name| HandlerStep::begin(name, &invocation.parent);
         if handlers.is_single() {
-            return written(handlers.handler(&context, &body, until).await);
+            let step = step("handler");
+            let answer = handlers.handler(&step.context(&context), &body, until).await;
+            step.end(answer.as_ref().err());
+            return written(answer);
         }
-        let (document, begun) = match handlers.input(&context, &body, until).await {
+        let of_input = step("input_handler");
+        let input = handlers.input(&of_input.context(&context), &body, until).await;
+        of_input.end(input.as_ref().err());
+        let (document, begun) = match input {
             Ok(input) => input,
             Err(failure) => return failed(failure),
         };
@@ -89,8 +101,47 @@ impl SagemakerApi {
             content_type: &model.content_type,
             body: &model.body,
         };
-        let answer = handlers.output(&context, begun, model, until).await;
+        let step = step("output_handler");
+        let answer = handlers.output(&step.context(&context), begun, model, until).await;
+        step.end(answer.as_ref().err());
         written(answer).with_timing(inferred.timing)
+    }
+}
+
+/// A call of a handler, which may call other servers: they get its span as their parent.
+struct HandlerStep {
+    recorded: Option<(Arc<RequestTrace>, Span)>,
+    /// The value of its `traceparent`.
+    parent: Option<String>,
+}
+
+impl HandlerStep {
+    /// Begins the call `name` for the request that this thread works for. If that is not recorded,
+    /// the parent is that of the request.
+    fn begin(name: &'static str, of_request: &TraceParent<'_>) -> Self {
+        let now = Instant::now();
+        let trace = trace::current().filter(|trace| trace.is_recording());
+        let recorded = trace.map(|trace| {
+            let span = trace.child(name, now, now);
+            (trace, span)
+        });
+        let own = recorded.as_ref().map(|(_, span)| span.context);
+        HandlerStep {
+            recorded,
+            parent: own.or(of_request.context).map(|parent| parent.to_string()),
+        }
+    }
+
+    /// The context of the request, with this call as the parent of what the handler does.
+    fn context<'c>(&'c self, context: &HandlerContext<'c>) -> HandlerContext<'c> {
+        HandlerContext { traceparent: self.parent.as_deref(), ..*context }
+    }
+
+    fn end(self, failure: Option<&HandlerError>) {
+        if let Some((trace, span)) = self.recorded {
+            let error = failure.map(|failure| failure.error.code().name().into());
+            trace.add(Span { end: Instant::now(), ..span }.failed(error));
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use tensorserve_core::engine::{EntryPoint, InferenceCall, Method, Resolver};
 use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_trace::{TRACEPARENT, TRACESTATE, TraceParent};
 
 /// The parameters of an inference in the head of a request.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +34,8 @@ pub(super) struct Invocation<'h> {
     pub(super) signature: Option<&'h str>,
     /// The endpoint in the path. It selects the model if nothing else does.
     pub(super) endpoint: Option<&'h str>,
+    /// The caller's span, which scripts get.
+    pub(super) parent: TraceParent<'h>,
 }
 
 /// A request that passes through handlers.
@@ -55,8 +58,17 @@ impl<'h> Invocation<'h> {
             model: None,
             signature: None,
             endpoint: None,
+            parent: trace_parent(head),
         }
     }
+}
+
+/// The caller's span.
+pub(super) fn trace_parent<'h>(head: &RequestHead<'h>) -> TraceParent<'h> {
+    let Some(parent) = head.header(TRACEPARENT) else {
+        return TraceParent::default();
+    };
+    TraceParent::of(Some(parent.as_bytes()), head.header(TRACESTATE).map(str::as_bytes))
 }
 
 impl SagemakerApi {

@@ -7,7 +7,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
 
-use super::invocation::Invocation;
+use super::invocation::{Invocation, trace_parent};
 use super::{SagemakerApi, attributes};
 use tensorserve_auth::Permission;
 use tensorserve_codec::event_stream;
@@ -91,6 +91,7 @@ fn of_service<'h>(head: &RequestHead<'h>, endpoint: &'h str) -> Invocation<'h> {
         model: head.header("x-amzn-sagemaker-target-model").map(model_of),
         signature: None,
         endpoint: Some(endpoint),
+        parent: trace_parent(head),
     }
 }
 

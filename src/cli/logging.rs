@@ -1,0 +1,117 @@
+//! The log of the program, on stderr: text for people, or JSON for programs.
+
+use std::io::{self, Write};
+
+use env_logger::Target;
+use env_logger::fmt::Formatter;
+use log::Record;
+use log::kv::{self, Key, Value, VisitSource};
+use serde_json::json;
+
+use super::native_log;
+use crate::config::Settings;
+use crate::config::environment::Environment;
+use tensorserve_server::ACCESS_LOG;
+
+/// The value of `log_format` for lines of JSON.
+const JSON: &str = "json";
+
+/// The libraries log every thread they start, and every malformed request as an error; the listener
+/// logs the latter at debug level.
+const OF_LIBRARIES: &str = "actix_server=warn,actix_http=error,actix_http::h1=off,h2=info,hyper=info,\
+                            tower=info";
+
+/// Where the lines go that libraries write to stderr by themselves, if the log is JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LibraryLines {
+    /// Into the log. [`native_log::start`] has to follow.
+    InLog,
+    /// To stderr, as they are.
+    AsTheyAre,
+}
+
+/// Starts the log on stderr; before the settings are checked, because the checks log.
+pub(super) fn start(settings: &Settings, environment: &Environment, libraries: LibraryLines) {
+    let server = &settings.server;
+    let level = server.log_level.as_deref().or_else(|| environment.get("RUST_LOG"));
+    // The access log has a setting of its own, and is not subject to a level for all.
+    let filter = format!("{OF_LIBRARIES},{ACCESS_LOG}=info,{}", level.unwrap_or("info"));
+    let mut builder = env_logger::Builder::new();
+    builder.parse_filters(&filter);
+    if settings.server.log_format.as_deref() == Some(JSON) {
+        builder.format(write_json);
+        // The log itself goes past the redirection.
+        if libraries == LibraryLines::InLog
+            && let Some(original) = native_log::redirect()
+        {
+            builder.target(Target::Pipe(Box::new(original)));
+        }
+    }
+    // A second start in one process (tests) keeps the first log.
+    let _ = builder.try_init();
+}
+
+/// Writes a line: an object with `time`, `level`, `target`, `message`, and the keys of the event.
+fn write_json(formatter: &mut Formatter, record: &Record<'_>) -> io::Result<()> {
+    let mut line = JsonLine::default();
+    line.add("time", &json!(formatter.timestamp_micros().to_string()));
+    line.add("level", &json!(record.level().as_str()));
+    line.add("target", &json!(record.target()));
+    line.add("message", &json!(record.args().to_string()));
+    let _ = record.key_values().visit(&mut line);
+    formatter.write_all(line.0.as_bytes())?;
+    formatter.write_all(b"}\n")
+}
+
+/// An object that is being written, in the order of its keys.
+#[derive(Default)]
+struct JsonLine(String);
+
+impl JsonLine {
+    fn add(&mut self, key: &str, value: &serde_json::Value) {
+        self.0.push(if self.0.is_empty() { '{' } else { ',' });
+        self.0.push_str(&json!(key).to_string());
+        self.0.push(':');
+        self.0.push_str(&value.to_string());
+    }
+}
+
+impl<'kvs> VisitSource<'kvs> for JsonLine {
+    fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), kv::Error> {
+        let json = match (value.to_u64(), value.to_i64(), value.to_f64(), value.to_borrowed_str()) {
+            (Some(number), ..) => json!(number),
+            (_, Some(number), ..) => json!(number),
+            (_, _, Some(number), _) => json!(number),
+            (.., Some(text)) => json!(text),
+            _ => json!(value.to_string()),
+        };
+        self.add(key.as_str(), &json);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use log::kv::Source;
+
+    #[test]
+    fn a_line_is_an_object_in_the_order_of_its_keys() {
+        let mut line = JsonLine::default();
+        line.add("time", &json!("now"));
+        let text = "\u{1}\"\\\n";
+        let values = [
+            ("text", Value::from(text)),
+            ("count", Value::from(3_u64)),
+            ("change", Value::from(-1_i64)),
+            ("took", Value::from(0.25)),
+            ("infinite", Value::from(f64::INFINITY)),
+        ];
+        let _ = values[..].visit(&mut line);
+        let read: serde_json::Value = serde_json::from_str(&format!("{}}}", line.0)).unwrap();
+        assert!(line.0.starts_with(r#"{"time":"now","text":"#), "{}", line.0);
+        assert_eq!(read["text"], text);
+        assert_eq!((read["count"].as_u64(), read["change"].as_i64()), (Some(3), Some(-1)));
+        assert_eq!((read["took"].as_f64(), read["infinite"].is_null()), (Some(0.25), true));
+    }
+}
