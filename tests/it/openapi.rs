@@ -49,6 +49,9 @@ fn assert_described(path: &str, method: &str, operation: &Value) {
     let is_public = operation["security"].as_array().is_some_and(Vec::is_empty);
     assert_ne!(is_public, !roles.is_empty(), "{context}: must be public or have roles, not both");
     assert!(roles.iter().all(|role| ROLES.contains(role)), "{context}: roles {roles:?}");
+    if path.starts_with("/v2") {
+        return assert_statuses(context, &operation["responses"]);
+    }
     let error = &operation["responses"]["default"];
     assert_content(context, error);
     if !is_own(path, operation) {
@@ -57,6 +60,19 @@ fn assert_described(path: &str, method: &str, operation: &Value) {
     assert_content(context, &operation["responses"]["200"]);
     if method == "post" {
         assert_content(context, &operation["requestBody"]);
+    }
+}
+
+/// Every status is listed, with its meaning and the schema of its content.
+fn assert_statuses(context: &str, responses: &Value) {
+    let responses = responses.as_object().expect("responses");
+    assert!(responses.len() > 2, "{context}: {responses:?}");
+    for (status, response) in responses {
+        let number: u16 = status.parse().unwrap_or_else(|_| panic!("{context}: status {status}"));
+        let meaning = response["description"].as_str().unwrap_or_default();
+        assert!(!meaning.is_empty() && meaning != "Error", "{context}: {status} {meaning:?}");
+        assert!((200..600).contains(&number), "{context}: status {status}");
+        assert_content(context, response);
     }
 }
 

@@ -33,8 +33,8 @@ pub use self::request::{
     Body, Headers, MultipartForm, NoHeaders, PathParams, RequestHead, RoutedRequest,
 };
 pub use self::route::{
-    BodyKind, CorsScope, ErrorEncoder, Handler, Methods, NoRoute, Operation, QueryParameter,
-    ReplyFuture, Route, RouteScope,
+    BodyKind, CorsScope, DescribeModel, ErrorEncoder, Handler, Methods, NoRoute, Operation,
+    QueryParameter, ReplyFuture, Route, RouteScope,
 };
 pub use self::table::{RouteGroup, RouteMatch, RouteTable, Routes};
 

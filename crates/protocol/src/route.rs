@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use tensorserve_auth::Permission;
+use tensorserve_core::engine::ModelHandle;
 use tensorserve_tensor::error::Error;
 
 use crate::reply::Reply;
@@ -160,6 +161,9 @@ pub struct QueryParameter {
     pub schema: Value,
 }
 
+/// Describes an operation for one model; `None` if that says no more than the description for all.
+pub type DescribeModel = fn(&ModelHandle) -> Option<Value>;
+
 /// The description of a route for its users.
 #[derive(Clone, Debug, Default)]
 pub struct Operation {
@@ -179,6 +183,12 @@ pub struct Operation {
     pub request: Option<(&'static str, Value)>,
     /// The media type of a response, and its JSON Schema.
     pub response: Option<(&'static str, Value)>,
+    /// The statuses of its errors; empty if they are not listed.
+    pub errors: &'static [u16],
+    /// What OpenAPI has beyond that.
+    pub members: Option<Value>,
+    /// The same for the path of one model.
+    pub of_model: Option<DescribeModel>,
     /// It is an alias for clients of a reference server and left out of descriptions.
     pub hidden: bool,
 }
@@ -252,6 +262,26 @@ impl Route {
     /// The media type and the JSON Schema of its response.
     pub fn response(&mut self, media_type: &'static str, schema: Value) -> &mut Self {
         self.operation.response = Some((media_type, schema));
+        self
+    }
+
+    /// The statuses of its errors.
+    pub fn errors(&mut self, statuses: &'static [u16]) -> &mut Self {
+        self.operation.errors = statuses;
+        self
+    }
+
+    /// An object whose members are added to the operation's in OpenAPI, and replace those of the same
+    /// name; null leaves one out. `responses` are added to those for errors, in the same way.
+    pub fn members(&mut self, members: Value) -> &mut Self {
+        self.operation.members = Some(members);
+        self
+    }
+
+    /// Describes the operation for each ready model apart, with its name in place of `{model}`: with the
+    /// [`members`](Route::members) that `describe` returns.
+    pub fn of_model(&mut self, describe: DescribeModel) -> &mut Self {
+        self.operation.of_model = Some(describe);
         self
     }
 

@@ -13,6 +13,9 @@ use tensorserve_tensor::{DType, Signature, TensorSpec};
 /// The most models that are described, in the order of their names.
 const MOST_MODELS: usize = 200;
 
+/// The tag of operations of one model.
+const MODELS: &str = "models";
+
 /// Adds the route.
 pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
     group
@@ -35,6 +38,7 @@ impl ConsoleState {
             let spec = ModelSpec { name, choice: VersionSelector::Latest };
             if let Ok(handle) = self.engine().repository().resolve(&spec) {
                 add_model(&mut paths, &handle);
+                operations.iter().for_each(|own| add_for_model(&mut paths, own, &handle));
             }
         }
         let mut whole = json!({
@@ -95,7 +99,7 @@ fn query_parameter(parameter: &QueryParameter) -> Value {
 fn path_parameter(name: &str) -> Value {
     let schema = match name {
         "version" => json!({ "type": "integer", "format": "int64", "minimum": 0 }),
-        _ => json!({ "type": "string" }),
+        _ => json!({ "type": "string", "minLength": 1 }),
     };
     let description = match name {
         "model" => "The name of a model",
@@ -117,14 +121,64 @@ fn path_parameter(name: &str) -> Value {
 
 /// Adds an operation. Of several with the same path and method, the first handles requests.
 fn add_operation(paths: &mut Map<String, Value>, operation: &Operation) {
-    let mut described = json!({
-        "summary": operation.summary,
-        "tags": [operation.tag],
-        "responses": responses(response_of(operation)),
-    });
-    let Value::Object(members) = &mut described else {
+    let described = describe(operation);
+    let Value::Object(all) = operations(paths, &operation.path) else {
         return;
     };
+    // HEAD is implied by GET.
+    let methods = operation.methods.iter().filter(|method| **method != "HEAD");
+    for method in methods.map(|method| method.to_ascii_lowercase()) {
+        let mut described = described.clone();
+        if method == "post" {
+            described.insert("requestBody".to_owned(), request_of(operation));
+        }
+        if let Some(own) = &operation.members {
+            add_members(&mut described, own);
+        }
+        all.entry(method).or_insert(described.into());
+    }
+}
+
+/// Adds an operation for one model, if its protocol describes it.
+fn add_for_model(paths: &mut Map<String, Value>, operation: &Operation, handle: &ModelHandle) {
+    let Some(own) = operation.of_model.and_then(|describe| describe(handle)) else {
+        return;
+    };
+    let mut described = describe(operation);
+    let summary = format!("Run model {} version {}", handle.model(), handle.version());
+    described.insert("summary".to_owned(), summary.into());
+    described.insert("tags".to_owned(), json!([MODELS]));
+    add_members(&mut described, &own);
+    // Encoded, because braces would be parameters.
+    let path = operation.path.replace("{model}", &percent_encoded(handle.model()));
+    paths.insert(path, json!({ "post": described }));
+}
+
+/// Adds members to an operation; responses to its responses.
+fn add_members(described: &mut Map<String, Value>, own: &Value) {
+    for (name, member) in own.as_object().into_iter().flatten() {
+        match (described.get_mut(name), member) {
+            (Some(Value::Object(responses)), Value::Object(more)) if name == "responses" => {
+                responses.extend(more.clone());
+                responses.retain(|_, response| !response.is_null());
+            }
+            (_, Value::Null) => drop(described.remove(name)),
+            _ => drop(described.insert(name.clone(), member.clone())),
+        }
+    }
+}
+
+/// An operation without its request.
+fn describe(operation: &Operation) -> Map<String, Value> {
+    let mut members = Map::new();
+    members.insert("summary".to_owned(), operation.summary.into());
+    members.insert("tags".to_owned(), json!([operation.tag]));
+    let success = response_of(operation);
+    let responses = match operation.errors {
+        [] => responses(success),
+        listed => listed_responses(success, listed),
+    };
+    members.insert("responses".to_owned(), responses);
     match operation.permission {
         Some(Permission::Public) | None => members.insert("security".to_owned(), json!([])),
         Some(permission) => members.insert("x-roles".to_owned(), json!(roles(permission))),
@@ -133,20 +187,7 @@ fn add_operation(paths: &mut Map<String, Value>, operation: &Operation) {
         let parameters: Vec<Value> = operation.query.iter().map(query_parameter).collect();
         members.insert("parameters".to_owned(), parameters.into());
     }
-    let Value::Object(all) = operations(paths, &operation.path) else {
-        return;
-    };
-    // HEAD is implied by GET.
-    let methods = operation.methods.iter().filter(|method| **method != "HEAD");
-    for method in methods.map(|method| method.to_ascii_lowercase()) {
-        let mut described = described.clone();
-        if method == "post"
-            && let Value::Object(members) = &mut described
-        {
-            members.insert("requestBody".to_owned(), request_of(operation));
-        }
-        all.entry(method).or_insert(described);
-    }
+    members
 }
 
 /// The names of the roles that have a permission.
@@ -173,9 +214,48 @@ fn response_of(operation: &Operation) -> Value {
 }
 
 fn responses(success: Value) -> Value {
+    json!({ "200": success, "default": error("Error") })
+}
+
+fn error(description: &str) -> Value {
     let schema = json!({ "$ref": "#/components/schemas/Error" });
-    let content = json!({ "application/json": { "schema": schema } });
-    json!({ "200": success, "default": { "description": "Error", "content": content } })
+    json!({ "description": description, "content": { JSON: { "schema": schema } } })
+}
+
+/// The responses of an operation that lists the statuses of its errors.
+fn listed_responses(success: Value, errors: &[u16]) -> Value {
+    let mut all = Map::new();
+    all.insert("200".to_owned(), success);
+    for status in errors {
+        let mut response = error(meaning_of(*status));
+        if let (429 | 503, Value::Object(response)) = (status, &mut response) {
+            let seconds = json!({ "type": "integer", "minimum": 0 });
+            let retry = json!({ "description": "Seconds to wait", "schema": seconds });
+            response.insert("headers".to_owned(), json!({ "Retry-After": retry }));
+        }
+        all.insert(status.to_string(), response);
+    }
+    Value::Object(all)
+}
+
+/// What a status says of a request.
+fn meaning_of(status: u16) -> &'static str {
+    match status {
+        400 => "The request is wrong",
+        401 => "Credentials are missing or wrong",
+        403 => "The client has not the role that this requires",
+        404 => "There is nothing of that name",
+        408 => "The body did not arrive in time",
+        409 => "It exists already, or was changed at the same time",
+        413 => "The request is too large",
+        415 => "The encoding of the body is not supported",
+        429 => "There are too many requests",
+        500 => "The server or the model failed",
+        501 => "This server does not have what the request asks for",
+        503 => "The server or the model is not ready, or has no memory for the request now",
+        504 => "The deadline of the request passed",
+        _ => "Error",
+    }
 }
 
 /// Describes the inference of one model.
@@ -202,7 +282,7 @@ fn add_model(paths: &mut Map<String, Value>, handle: &ModelHandle) {
         });
         let operation = json!({
             "summary": format!("Run model {} version {}", handle.model(), handle.version()),
-            "tags": ["models"],
+            "tags": [MODELS],
             "x-roles": roles(Permission::Infer),
             "requestBody": { "required": true, "content": { "application/json": content } },
             "responses": responses(success),

@@ -27,6 +27,7 @@ use self::statistics::ModelStatistics;
 mod body;
 mod datatype;
 mod describe;
+mod description;
 pub mod grpc;
 mod load_report;
 mod model_config;
@@ -92,76 +93,124 @@ impl Protocol for OpenInference {
             ("/v2/health/live", "Check that the process is alive"),
             ("/v2/health/ready", "Check that every configured model has a ready version"),
         ] {
+            let member = path.rsplit('/').next().unwrap_or_default();
             group
                 .immediate(Methods::Get, path, Permission::Public, RestApi::health)
-                .summary(summary);
+                .summary(summary)
+                .response(JSON, description::yes(member))
+                .errors(description::PROBE_ERRORS);
         }
         for path in ["/v2", "/v2/"] {
             let server = group.immediate(Methods::Get, path, Permission::Read, |_, _| server());
-            server.summary("Return the name, the version and the extensions of the server");
+            server
+                .summary("Return the name, the version and the extensions of the server")
+                .response(JSON, description::server())
+                .errors(description::READ_ERRORS);
             if path.ends_with('/') {
                 server.hidden();
             }
         }
         group
             .immediate(Methods::Get, "/v2/models", Permission::Read, |api, _| api.list())
-            .summary("List the models that are ready");
-        for version in ["", "/versions/{version}"] {
-            let path = |rest: &str| format!("/v2/models/{{model}}{version}{rest}");
-            group
-                .immediate(Methods::Get, path(""), Permission::Read, RestApi::metadata)
-                .summary("Return the inputs and outputs of a model");
-            group
-                .immediate(Methods::Get, path("/ready"), Permission::Read, RestApi::ready)
-                .summary("Check that a model is ready");
-            group
-                .route(Methods::Post, path("/infer"), Permission::Infer, |api, request| {
-                    Box::pin(api.infer(request))
-                })
-                .summary("Run a model on tensors, as JSON or as raw bytes");
-            group
-                .immediate(Methods::Get, path("/config"), Permission::Read, RestApi::config)
-                .summary("Return the configuration of a model, as Triton describes it");
-            group
-                .immediate(Methods::Get, path("/stats"), Permission::Read, RestApi::statistics)
-                .summary("Return how many requests a model has had, and their times");
-        }
-        group
-            .immediate(Methods::Get, "/v2/models/stats", Permission::Read, RestApi::statistics)
-            .summary("Return how many requests all models have had, and their times");
-        group
-            .immediate(Methods::Post, "/v2/repository/index", Permission::Read, RestApi::index)
-            .body_limit(SMALL_BODY)
-            .summary("List all versions of all models with their states");
-        for (verb, summary) in [
-            ("load", "Load a model that was unloaded"),
-            ("unload", "Unload a model, and keep it unloaded"),
-        ] {
-            let path = format!("/v2/repository/models/{{model}}/{verb}");
-            group
-                .route(Methods::Post, path, Permission::ConsoleAdmin, |api, request| {
-                    Box::pin(api.change(request))
-                })
-                .body_limit(SMALL_BODY)
-                .summary(summary);
-        }
+            .summary("List the models that are ready")
+            .response(JSON, description::models())
+            .errors(description::READ_ERRORS);
+        add_models(&mut group);
+        add_repository(&mut group);
         add_shared_memory(&mut group);
-        for path in ["/v2/trace/setting", "/v2/models/{model}/trace/setting", "/v2/logging"] {
-            group
-                .immediate(Methods::Get, path, Permission::Read, RestApi::settings)
-                .summary("Return the settings of traces or logs, as Triton has them");
-            group
-                .immediate(Methods::Post, path, Permission::Read, |_, _| {
-                    failure(settings::refusal())
-                })
-                .without_body()
-                .hidden();
-        }
+        add_settings(&mut group);
         group.scope("/v2", |_, head, missing| not_found(head, missing));
     }
 
     fn grpc(&self, host: &Host, limits: GrpcLimits, services: &mut GrpcServices) {
         service::add(&host.engine, self.config.admin, &self.regions, limits, services);
+    }
+}
+
+/// Adds the routes of models.
+fn add_models(group: &mut RouteGroup<'_, RestApi>) {
+    use description::{INFER_ERRORS, NAMED_ERRORS};
+    for version in ["", "/versions/{version}"] {
+        let path = |rest: &str| format!("/v2/models/{{model}}{version}{rest}");
+        let mut read = |rest: &str, function: Read, summary: &'static str, response| {
+            group
+                .immediate(Methods::Get, path(rest), Permission::Read, function)
+                .summary(summary)
+                .response(JSON, response)
+                .errors(NAMED_ERRORS)
+                .members(description::path_parameters(version));
+        };
+        let summary = "Return the inputs and outputs of a model";
+        read("", RestApi::metadata, summary, description::metadata());
+        let ready = description::model_and_yes("ready");
+        read("/ready", RestApi::ready, "Check that a model is ready", ready);
+        let summary = "Return the configuration of a model, as Triton describes it";
+        read("/config", RestApi::config, summary, description::config());
+        let summary = "Return how many requests a model has had, and their times";
+        read("/stats", RestApi::statistics, summary, description::statistics());
+        let infer = group
+            .route(Methods::Post, path("/infer"), Permission::Infer, |api, request| {
+                Box::pin(api.infer(request))
+            })
+            .summary("Run a model on tensors, as JSON or as raw bytes")
+            .errors(INFER_ERRORS)
+            .members(description::infer(version));
+        if version.is_empty() {
+            infer.of_model(description::infer_model);
+        }
+    }
+    group
+        .immediate(Methods::Get, "/v2/models/stats", Permission::Read, RestApi::statistics)
+        .summary("Return how many requests all models have had, and their times")
+        .response(JSON, description::statistics())
+        .errors(description::READ_ERRORS);
+}
+
+/// Adds the routes of the model repository extension.
+fn add_repository(group: &mut RouteGroup<'_, RestApi>) {
+    group
+        .immediate(Methods::Post, "/v2/repository/index", Permission::Read, RestApi::index)
+        .body_limit(SMALL_BODY)
+        .summary("List all versions of all models with their states")
+        .request(JSON, description::index_request())
+        .response(JSON, description::index())
+        .errors(description::QUERY_ERRORS);
+    for (verb, summary, request) in [
+        ("load", "Load a model that was unloaded", description::load_request()),
+        ("unload", "Unload a model, and keep it unloaded", description::unload_request()),
+    ] {
+        let path = format!("/v2/repository/models/{{model}}/{verb}");
+        group
+            .route(Methods::Post, path, Permission::ConsoleAdmin, |api, request| {
+                Box::pin(api.change(request))
+            })
+            .body_limit(SMALL_BODY)
+            .summary(summary)
+            .request(JSON, request)
+            .response(JSON, description::model_and_yes(verb))
+            .errors(description::CHANGE_ERRORS);
+    }
+}
+
+/// Adds the routes of the settings of traces and logs.
+fn add_settings(group: &mut RouteGroup<'_, RestApi>) {
+    for path in ["/v2/trace/setting", "/v2/models/{model}/trace/setting", "/v2/logging"] {
+        let (settings, errors) = match path {
+            "/v2/logging" => (description::log_settings(), description::READ_ERRORS),
+            "/v2/trace/setting" => (description::trace_settings(), description::READ_ERRORS),
+            _ => (description::trace_settings(), description::NAMED_ERRORS),
+        };
+        group
+            .immediate(Methods::Get, path, Permission::Read, RestApi::settings)
+            .summary("Return the settings of traces or logs, as Triton has them")
+            .response(JSON, settings)
+            .errors(errors);
+        group
+            .immediate(Methods::Post, path, Permission::Read, |_, _| failure(settings::refusal()))
+            .without_body()
+            .summary("Change the settings of traces or logs, which this server refuses")
+            .errors(description::REFUSED)
+            .members(serde_json::json!({ "requestBody": null, "responses": { "200": null } }));
     }
 }
 
@@ -172,7 +221,9 @@ fn add_shared_memory(group: &mut RouteGroup<'_, RestApi>) {
     for path in [format!("{SYSTEM}/status"), format!("{SYSTEM}/region/{{region}}/status")] {
         group
             .immediate(Methods::Get, path, Permission::Read, RestApi::regions)
-            .summary("List the registered regions of shared memory");
+            .summary("List the registered regions of shared memory")
+            .response(JSON, description::regions())
+            .errors(description::NAMED_ERRORS);
     }
     group
         .immediate(
@@ -182,12 +233,18 @@ fn add_shared_memory(group: &mut RouteGroup<'_, RestApi>) {
             RestApi::register,
         )
         .body_limit(SMALL_BODY)
-        .summary("Register a region of shared memory");
+        .summary("Register a region of shared memory")
+        .request(JSON, description::region_request())
+        .response(JSON, serde_json::json!({ "type": "object" }))
+        .errors(description::CHANGE_ERRORS);
     for path in [format!("{SYSTEM}/unregister"), format!("{SYSTEM}/region/{{region}}/unregister")] {
         group
             .immediate(Methods::Post, path, Permission::ConsoleAdmin, RestApi::unregister)
             .without_body()
-            .summary("Forget a region of shared memory, or all");
+            .summary("Forget a region of shared memory, or all")
+            .response(JSON, serde_json::json!({ "type": "object" }))
+            .errors(description::CHANGE_ERRORS)
+            .members(serde_json::json!({ "requestBody": null }));
     }
     // There is no CUDA memory. Clients that use none ask for it to be forgotten before they begin.
     for path in [format!("{CUDA}/status"), format!("{CUDA}/region/{{region}}/status")] {
@@ -208,6 +265,9 @@ struct RegisterBody {
     offset: u64,
     byte_size: u64,
 }
+
+/// A handler that reads something.
+type Read = for<'a> fn(&'a RestApi, RoutedRequest<'a>) -> Reply;
 
 struct RestApi {
     engine: Engine,

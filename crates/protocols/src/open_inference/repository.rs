@@ -104,7 +104,7 @@ pub(super) fn check_unload(body: &[u8]) -> Result<()> {
 }
 
 fn read<T: for<'d> Deserialize<'d> + Default>(body: &[u8], form: &str) -> Result<T> {
-    if body.trim_ascii().is_empty() {
+    if body.is_empty() {
         return Ok(T::default());
     }
     // First as an object, because serde would also accept a list.
