@@ -36,7 +36,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "trace",
         ],
     ),
-    ("server", &["auth", "core", "protocol", "tensor", "trace"]),
+    ("server", &["auth", "core", "os", "protocol", "tensor", "trace"]),
     ("telemetry", &["tensor", "trace"]),
     ("transform", &["codec", "records", "store", "tensor"]),
 ];

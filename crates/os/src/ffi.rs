@@ -308,9 +308,65 @@ pub fn await_readable<T: OwnsDescriptor>(owner: &Arc<T>) -> io::Result<AsyncFd<A
     registered.map_err(io::Error::from)
 }
 
+/// Has the kernel drop packets to a TCP socket whose remaining number of hops is less than `least`; none
+/// with 0. With 255 on a listener, these are the first packets of new connections, because systems begin with
+/// 64 or 128. Sockets that are accepted from it begin with its value.
+///
+/// # Errors
+/// Those of the operating system; also on systems other than Linux.
+pub fn drop_packets_below(socket: &impl AsRawFd, least: u8) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        let size = libc::socklen_t::try_from(size_of::<libc::c_int>()).map_err(io::Error::other)?;
+        let value = libc::c_int::from(least);
+        let set = |level, name| {
+            // SAFETY: the value is an integer of the given size, which is copied.
+            let done = unsafe {
+                let value = std::ptr::from_ref(&value).cast();
+                libc::setsockopt(socket.as_raw_fd(), level, name, value, size)
+            };
+            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        };
+        // A socket of IPv6 has both: it may take connections of IPv4.
+        let fourth = set(libc::IPPROTO_IP, libc::IP_MINTTL);
+        let sixth = set(libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT);
+        fourth.or(sixth)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (socket, least);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_listener_that_drops_packets_keeps_what_is_established() {
+        for any in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(any) else { continue };
+            let address = listener.local_addr().expect("bound");
+            let mut earlier = TcpStream::connect(address).expect("connected");
+            drop_packets_below(&listener, 255).expect("no privilege is necessary");
+            let short = Duration::from_millis(200);
+            assert!(TcpStream::connect_timeout(&address, short).is_err(), "{any}");
+            let (mut accepted, _) = listener.accept().expect("was established");
+            drop_packets_below(&accepted, 0).expect("no privilege is necessary");
+            earlier.write_all(b"x").expect("open");
+            let mut received = [0];
+            accepted.set_read_timeout(Some(Duration::from_secs(10))).expect("a limit");
+            accepted.read_exact(&mut received).expect("arrives");
+            drop_packets_below(&listener, 0).expect("no privilege is necessary");
+            TcpStream::connect_timeout(&address, Duration::from_secs(10)).expect("connected");
+        }
+    }
 
     /// The thread that runs this test is not the only one of the process.
     #[test]

@@ -7,6 +7,7 @@
 //! closes. The listener closes only when no request has arrived for a while.
 
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
@@ -70,6 +71,16 @@ impl ListenerActivity {
         self.0.closing.load(SeqCst)
     }
 
+    /// Prepares a connection that was just accepted: its handshake may have ended after those of new ones
+    /// were stopped, in a way that it has taken over from its listener.
+    pub(super) fn accepted(&self, stream: &impl AsRawFd) {
+        if self.is_closing()
+            && let Err(error) = tensorserve_os::drop_packets_below(stream, 0)
+        {
+            log::debug!("a connection cannot be prepared: {error}");
+        }
+    }
+
     /// Waits until no connection or request has begun or ended for a while.
     pub(super) fn wait_until_quiet(&self, end: Instant) {
         let enough = || if self.connections() == 0 { QUIET_AND_EMPTY } else { QUIET };
@@ -125,8 +136,12 @@ pub(super) fn refuse_connections(socket: &TcpListener) {
             SockFilter::new(RETURN, 0, 0, 0),
             SockFilter::new(RETURN, 0, 0, u32::MAX),
         ];
-        if let Err(error) = socket2::SockRef::from(socket).attach_filter(&program) {
-            log::debug!("new connections cannot be refused: {error}");
+        let Err(denied) = socket2::SockRef::from(socket).attach_filter(&program) else {
+            return;
+        };
+        // Some kernels permit filters only to administrators of the network.
+        if let Err(error) = tensorserve_os::drop_packets_below(socket, u8::MAX) {
+            log::warn!("new connections are accepted until the end: {denied}; {error}");
         }
     }
     #[cfg(not(target_os = "linux"))]

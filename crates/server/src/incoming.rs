@@ -111,6 +111,7 @@ fn accepted(
         };
         // Responses are written whole; waiting to fill a packet only delays them.
         let _ = stream.set_nodelay(true);
+        activity.accepted(&stream);
         let client = ClientAddress(Some(address.ip()));
         let place = OccupiedPlace { client, _permit: permit, _open: activity.connection() };
         Some((AcceptedConnection { stream, place }, (listener, room, activity)))

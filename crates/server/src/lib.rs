@@ -224,6 +224,7 @@ fn serve(
         let accept = fn_service(move |stream: TcpStream| {
             // Responses are written whole; waiting to fill a packet only delays them.
             let _ = stream.set_nodelay(true);
+            activity.accepted(&stream);
             let peer = stream.peer_addr().ok();
             // It counts as open from here on, including the handshake.
             let (open, certificates) = (activity.connection(), certificates.clone());

@@ -24,6 +24,7 @@ import grpc
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+import load
 import manifests
 from manifests import DEPLOY, HELM_VALUES, kustomized, one, program, templated
 
@@ -174,20 +175,50 @@ class Servers(unittest.TestCase):
                 wanted = health_pb2.HealthCheckResponse.SERVING
                 self.assertEqual(answer.status == wanted, status == 200)
 
-    def assert_drains(self, container, server, call, delay):
-        """After SIGTERM: not ready and still alive, requests are answered, and the end is orderly."""
+    def assert_drains(self, container, server, model, delay, grace):
+        """SIGTERM under load: at once not ready and still alive, all requests are answered for the whole
+        delay, none is lost until the listeners close, and the end is orderly and in time."""
+        kinds = load.clients(server.url, server.grpc, model)
+        running = load.Load(kinds)
+        self.wait_until(lambda: all(running.answered()[kind] >= 20 for kind in kinds))
         begun = time.monotonic()
         server.process.terminate()
         path = container["readinessProbe"]["httpGet"]["path"]
-        while get(server.url + path)[0] != 503:
-            self.assertLess(time.monotonic() - begun, delay / 2, "still ready")
-            time.sleep(0.05)
-        self.assert_probes(container, server, names=["liveness"])
+        self.wait_until(lambda: get(server.url + path)[0] == 503)
+        self.assertLess(time.monotonic() - begun, 1, "still ready")
         while time.monotonic() - begun < delay - 1:
-            call()
-            time.sleep(0.1)
-        self.assertEqual(server.process.wait(timeout=30), 0)
-        self.assertGreaterEqual(time.monotonic() - begun, delay)
+            self.assertEqual(get(server.url + path)[0], 503)
+            self.assert_probes(container, server, names=["liveness"])
+            time.sleep(0.2)
+        self.assertEqual(server.process.wait(timeout=grace), 0)
+        ended = time.monotonic() - begun
+        self.assertGreaterEqual(ended, delay)
+        # Clients that go on sending do not hold it up until shutdown_timeout.
+        self.assertLess(ended, min(delay + 5, grace))
+        outcomes = running.stop()
+        refused = [
+            at - begun for _, at, _, error in outcomes if isinstance(error, load.RefusedError)
+        ]
+        lost = [
+            f"{kind} at {at - begun:.2f} s, after {took:.2f} s: {error!r}"
+            for kind, at, took, error in outcomes
+            if error and not isinstance(error, load.RefusedError)
+        ]
+        self.assertEqual(lost, [])
+        # A request that was due earlier may be the first to need a new connection.
+        self.assertGreaterEqual(min(refused), delay - 2)
+        for kind, second in itertools.product(kinds, range(delay)):
+            count = sum(
+                each == kind and error is None and second <= at - begun < second + 1
+                for each, at, _, error in outcomes
+            )
+            self.assertGreaterEqual(count, load.RATE // 2, f"{kind} in second {second}")
+
+    def wait_until(self, condition):
+        end = time.monotonic() + 30
+        while not condition():
+            self.assertLess(time.monotonic(), end, "it does not happen")
+            time.sleep(0.05)
 
 
 class KServe(Servers):
@@ -235,9 +266,12 @@ class KServe(Servers):
     def test_the_end_is_orderly(self):
         runtime = one(kustomized(DEPLOY / "kserve"), "ClusterServingRuntime", "tensorserve")
         (container,) = runtime["spec"]["containers"]
-        files, request, _ = LAYOUTS["an XGBoost file"]
-        server = self.start_in_kserve(container, self.write_models(files), "iris")
-        self.assert_drains(container, server, lambda: predict(server.url, "iris", request), 5)
+        files, _, _ = LAYOUTS["a SavedModel"]
+        server = self.start_in_kserve(container, self.write_models(files), "halves")
+        # As in Kubernetes, because KServe sets no other.
+        grace = runtime["spec"].get("terminationGracePeriodSeconds", 30)
+        self.assertIn("--shutdown-delay=5s", container["args"])
+        self.assert_drains(container, server, "halves", 5, grace)
 
 
 class Kubernetes(Servers):
@@ -271,7 +305,8 @@ class Kubernetes(Servers):
                 body, check = HALVES
                 self.assertTrue(check(predict(server.url, "model", body)))
                 self.assertTrue(list((self.folder / "cache/probes").iterdir()), "nothing is kept")
-        self.assert_drains(container, server, lambda: predict(server.url, "model", body), 5)
+        grace = one(documents, "Deployment")["spec"]["template"]["spec"]
+        self.assert_drains(container, server, "model", 5, grace["terminationGracePeriodSeconds"])
 
     def test_the_server_of_the_chart_serves_and_its_test_passes(self):
         half = self.write_models({"3": HALF_PLUS_TWO})
