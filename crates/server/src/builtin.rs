@@ -52,7 +52,14 @@ impl Protocol for BuiltinProtocol {
         group
             .immediate(Methods::Get, "/metrics", Permission::Metrics, |engine, _| metrics(engine))
             .summary("Return metrics in the Prometheus text format")
-            .response(TEXT, serde_json::json!({ "type": "string" }));
+            .response(TEXT, serde_json::json!({ "type": "string" }))
+            .members(serde_json::json!({ "responses": { "200": {
+                "description": "The metrics, in the format that Accept prefers",
+                "content": {
+                    "text/plain": { "schema": { "type": "string" } },
+                    "application/openmetrics-text": { "schema": { "type": "string" } },
+                },
+            } } }));
         group.scope("/", |_, head, missing| not_found(head, missing)).simple_cors();
     }
 }

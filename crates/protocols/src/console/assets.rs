@@ -86,7 +86,18 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
         })
         .simple_cors()
         .summary("Return the dashboard to browsers, and the liveness of the server to programs")
-        .response(HTML, json!({ "type": "string" }));
+        .response(HTML, json!({ "type": "string" }))
+        .members(json!({ "responses": { "200": {
+            "description": "The dashboard, or that the server is alive",
+            "content": {
+                HTML: { "schema": { "type": "string" } },
+                JSON: { "schema": {
+                    "type": "object",
+                    "properties": { "status": { "const": "alive" } },
+                    "required": ["status"],
+                } },
+            },
+        } } }));
     group
         .immediate(Methods::Get, "/console/{file}", Permission::Public, |_, request| {
             asset(&request.head, request.params.raw("file"))
