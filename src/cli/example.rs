@@ -196,6 +196,7 @@ mod tests {
             images: ImageEncoding::Raw,
             takes_images: false,
             read_only: true,
+            repeatable: true,
             exact_shapes: false,
         };
         of("http://h", "m", &signature).expect("an example").command

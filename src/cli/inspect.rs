@@ -269,6 +269,7 @@ fn signature(name: &str, definition: &Value) -> Signature {
         images: ImageEncoding::Raw,
         takes_images: false,
         read_only: false,
+        repeatable: false,
         exact_shapes: false,
     }
 }

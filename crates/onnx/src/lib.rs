@@ -133,7 +133,12 @@ impl Onnx {
 /// The signature of a model, of which ONNX has one per model.
 pub(crate) fn signature(proto: &ModelProto) -> Result<Signature> {
     match &proto.graph {
-        Some(graph) => model::signature(graph),
+        Some(graph) => {
+            let mut signature = model::signature(graph)?;
+            // The functions of a model are not read, and may do whatever operators do.
+            signature.repeatable &= proto.functions.is_empty();
+            Ok(signature)
+        }
         None => Err(model::invalid_model("the model has no graph".to_owned())),
     }
 }

@@ -171,6 +171,31 @@ fn visit_sparse<'a>(tensor: &'a SparseTensorProto, visitor: &mut dyn FnMut(&'a T
     tensor.values.iter().chain(&tensor.indices).for_each(visitor);
 }
 
+/// Operators that draw random numbers.
+const RANDOM_OPS: [&str; 7] = [
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Sampling",
+];
+
+/// The inputs of `Dropout` with which it may drop out values: the last one says whether the model is
+/// being trained.
+const TRAINING_INPUTS: usize = 3;
+
+/// Whether a graph, or one of its subgraphs, may draw random numbers.
+fn is_random(graph: &GraphProto) -> bool {
+    graph.node.iter().any(|node| {
+        let op = node.op_type.as_str();
+        let may_drop_out = op == "Dropout" && node.input.len() >= TRAINING_INPUTS;
+        let mut subgraphs = node.attribute.iter().flat_map(|it| it.g.iter().chain(&it.graphs));
+        RANDOM_OPS.contains(&op) || may_drop_out || subgraphs.any(is_random)
+    })
+}
+
 /// The signature of a model: its inputs except those that have an initializer, and its outputs.
 ///
 /// # Errors
@@ -178,10 +203,12 @@ fn visit_sparse<'a>(tensor: &'a SparseTensorProto, visitor: &mut dyn FnMut(&'a T
 /// not supported.
 pub(super) fn signature(graph: &GraphProto) -> Result<Signature> {
     let inputs = graph.input.iter().filter(|input| !has_initializer(graph, &input.name));
-    Ok(Signature::only(
+    let mut signature = Signature::only(
         inputs.map(|input| tensor_spec("input", input)).collect::<Result<_>>()?,
         graph.output.iter().map(|output| tensor_spec("output", output)).collect::<Result<_>>()?,
-    ))
+    );
+    signature.repeatable = !is_random(graph);
+    Ok(signature)
 }
 
 fn has_initializer(graph: &GraphProto, input: &str) -> bool {

@@ -68,6 +68,7 @@ fn signature(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Signature {
         images: ImageEncoding::Raw,
         takes_images: false,
         read_only: true,
+        repeatable: true,
         exact_shapes: false,
     }
 }

@@ -140,6 +140,9 @@ pub struct Signature {
     /// assigned, no table or queue is written). Only such a signature is warmed up with synthetic
     /// inputs, batched by default, or run twice.
     pub read_only: bool,
+    /// Whether a run gives the same outputs whenever it gets the same inputs, as long as no signature of
+    /// the model changes its state: it draws no random numbers, and does not look at the time.
+    pub repeatable: bool,
     /// Whether requests must have the declared ranks and sizes, and at least one row. Otherwise
     /// declared shapes are a hint. Set where the runtime would end the process for other shapes.
     pub exact_shapes: bool,
@@ -160,6 +163,7 @@ impl Signature {
             images: ImageEncoding::Raw,
             takes_images: false,
             read_only: true,
+            repeatable: true,
             exact_shapes: false,
         }
     }

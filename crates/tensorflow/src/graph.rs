@@ -229,6 +229,30 @@ const READ_ONLY_OPS: [&str; 75] = [
     "XlaCallModule",
 ];
 
+/// Whether `ops`, which change no state, give the same outputs whenever they get the same inputs.
+pub(super) fn are_repeatable(ops: &HashSet<&str>) -> bool {
+    !ops.iter().any(|op| UNREPEATABLE_OPS.binary_search(op).is_ok())
+}
+
+/// The operations among [`READ_ONLY_OPS`] that draw random numbers, or may do so, and those that tell the
+/// time. Sorted.
+const UNREPEATABLE_OPS: [&str; 14] = [
+    "CudnnRNN",
+    "CudnnRNNV2",
+    "CudnnRNNV3",
+    "Multinomial",
+    "ParameterizedTruncatedNormal",
+    "RandomGamma",
+    "RandomPoisson",
+    "RandomPoissonV2",
+    "RandomShuffle",
+    "RandomStandardNormal",
+    "RandomUniform",
+    "RandomUniformInt",
+    "Timestamp",
+    "TruncatedNormal",
+];
+
 /// Whether `ops` contain one that ends the process for inputs of another rank, instead of returning an
 /// error.
 pub(super) fn need_exact_shapes(ops: &HashSet<&str>) -> bool {
@@ -330,5 +354,14 @@ pub(crate) mod tests {
     fn the_lists_of_operations_are_sorted() {
         assert!(READ_ONLY_OPS.is_sorted());
         assert!(SHAPE_SENSITIVE_OPS.is_sorted());
+        assert!(UNREPEATABLE_OPS.is_sorted());
+        assert!(UNREPEATABLE_OPS.iter().all(|op| READ_ONLY_OPS.contains(op)));
+    }
+
+    #[test]
+    fn random_numbers_and_the_time_are_not_repeatable() {
+        assert!(are_repeatable(&HashSet::from(["Add", "ReadVariableOp", "LookupTableFindV2"])));
+        assert!(!are_repeatable(&HashSet::from(["Add", "RandomUniform"])));
+        assert!(!are_repeatable(&HashSet::from(["Timestamp"])));
     }
 }

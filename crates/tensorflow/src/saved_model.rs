@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::bundle;
-use super::graph::{Graph, StatelessOps, need_exact_shapes};
+use super::graph::{Graph, StatelessOps, are_repeatable, need_exact_shapes};
 use tensorserve_platform::{Completeness, LoadOptions};
 use tensorserve_proto::tensor_from_proto;
 use tensorserve_proto::tensorflow::tensor_info::Encoding;
@@ -171,6 +171,7 @@ fn analyze(signature: &mut Signature, graph: &Graph, stateless: Option<&Stateles
     let outputs = signature.outputs.iter().map(|spec| spec.tensor_name.as_str());
     let operations = graph.operations_of(outputs);
     signature.read_only = stateless.is_some_and(|ops| ops.contains_all(&operations));
+    signature.repeatable = signature.read_only && are_repeatable(&operations);
     signature.exact_shapes = need_exact_shapes(&operations);
     let decodes_images = operations.iter().any(|op| IMAGE_DECODERS.contains(op));
     signature.takes_images = signature.inputs.len() == 1 && decodes_images;
@@ -196,6 +197,7 @@ fn declared_signature(name: &str, definition: &SignatureDef) -> Signature {
         images: ImageEncoding::Raw,
         takes_images: false,
         read_only: false,
+        repeatable: false,
         exact_shapes: false,
     }
 }

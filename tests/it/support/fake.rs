@@ -36,6 +36,7 @@ pub struct Model {
     /// A run with this value in its input panics.
     pub panics_on: Option<f32>,
     pub read_only: bool,
+    pub repeatable: bool,
     /// Adds the signatures `classify` and `regress`, which take examples.
     pub takes_examples: bool,
     /// Files that must exist before the model is complete.
@@ -77,6 +78,7 @@ impl Default for Model {
             fails_on: None,
             panics_on: None,
             read_only: true,
+            repeatable: true,
             takes_examples: false,
             files: Vec::new(),
         }
@@ -271,6 +273,7 @@ fn signature(model: &Model, name: &str, method: &str, specs: [TensorSpec; 2]) ->
         images: ImageEncoding::Raw,
         takes_images: false,
         read_only: model.read_only,
+        repeatable: model.repeatable,
         exact_shapes: false,
     }
 }

@@ -28,6 +28,7 @@ struct SignatureDescription {
     base64_images: bool,
     takes_images: bool,
     read_only: bool,
+    repeatable: bool,
     exact_shapes: bool,
 }
 
@@ -93,6 +94,7 @@ impl SignatureDescription {
             base64_images: signature.images == ImageEncoding::Base64Url,
             takes_images: signature.takes_images,
             read_only: signature.read_only,
+            repeatable: signature.repeatable,
             exact_shapes: signature.exact_shapes,
         }
     }
@@ -107,6 +109,7 @@ impl SignatureDescription {
             images: if self.base64_images { ImageEncoding::Base64Url } else { ImageEncoding::Raw },
             takes_images: self.takes_images,
             read_only: self.read_only,
+            repeatable: self.repeatable,
             exact_shapes: self.exact_shapes,
         }
     }

@@ -285,6 +285,7 @@ mod tests {
             images: ImageEncoding::Raw,
             takes_images: false,
             read_only: true,
+            repeatable: true,
             exact_shapes: false,
         }
     }
