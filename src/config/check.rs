@@ -99,6 +99,7 @@ impl Check {
             self.clash(&["http_port", "grpc_port"], why);
         }
         let repository = self.repository(settings);
+        self.check_cache(server, &repository);
         let isolates = repository.common.isolated
             || repository.sources.iter().any(|source| source.model.isolated);
         Config {
@@ -126,6 +127,8 @@ impl Check {
             require_gpu: server.require_gpu.unwrap_or(false),
             max_request_memory: self.max_request_memory(server.max_request_memory),
             observation: self.observation(server, environment),
+            response_cache_bytes: self.response_cache_bytes(server),
+            max_shadow_requests: self.max_shadow_requests(server),
             shutdown: ShutdownConfig {
                 delay: span(server.shutdown_delay, Duration::ZERO),
                 timeout: span(server.shutdown_timeout, Duration::from_secs(30)),
@@ -242,6 +245,7 @@ impl Check {
         let batching = model.batching.clone().or(&settings.batching);
         let mut checked = check.model(&each, &batching);
         checked.labels.clone_from(&model.labels);
+        check.traffic(model, &mut checked.traffic);
         self.mistakes.extend(&check.mistakes);
         Some(SourceConfig { path: model_path(model.path.clone()?), name, model: checked })
     }
@@ -283,6 +287,7 @@ impl Check {
             },
             isolated: self.isolated(each),
             labels: Default::default(),
+            traffic: self.common_traffic(each),
             images,
             warm_up: each.warm_up.unwrap_or(true),
             warm_up_iterations: self.at_least_one("warm_up_iterations", each.warm_up_iterations, 1),

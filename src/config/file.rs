@@ -1,5 +1,6 @@
 //! Reads the configuration file.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -102,9 +103,16 @@ impl Reader<'_> {
                 continue;
             };
             model.origins.insert(known, self.origin(value.span()));
-            if *known == "labels" {
-                self.labels(&mut model, value);
-                continue;
+            match *known {
+                "labels" => {
+                    model.labels = self.numbers(known, "the version", value);
+                    continue;
+                }
+                "split" => {
+                    model.split = self.numbers(known, "the weight", value);
+                    continue;
+                }
+                _ => {}
             }
             let written = Written::of_toml(value.get_ref());
             if let Err(why) = written.and_then(|written| set(&mut model, known, &written)) {
@@ -114,19 +122,28 @@ impl Reader<'_> {
         self.settings.models.push(model);
     }
 
-    fn labels(&mut self, model: &mut ModelSettings, value: &Spanned<DeValue<'_>>) {
-        let DeValue::Table(labels) = value.get_ref() else {
-            let why = "labels: write a table, such as { stable = 3 }";
-            return self.mistake(value.span(), why);
+    /// A table that gives each label a number, which `what` names.
+    fn numbers(
+        &mut self,
+        setting: &str,
+        what: &str,
+        value: &Spanned<DeValue<'_>>,
+    ) -> BTreeMap<String, i64> {
+        let mut numbers = BTreeMap::new();
+        let DeValue::Table(table) = value.get_ref() else {
+            let why = format!("{setting}: write a table, such as {{ stable = 3 }}");
+            self.mistake(value.span(), why);
+            return numbers;
         };
-        for (label, version) in labels {
-            if let Ok(version) = integer(version.get_ref()) {
-                model.labels.insert(label.get_ref().to_string(), version);
+        for (label, number) in table {
+            if let Ok(number) = integer(number.get_ref()) {
+                numbers.insert(label.get_ref().to_string(), number);
                 continue;
             }
-            let why = format!("labels: the version of {:?} is not an integer", label.get_ref());
-            self.mistake(version.span(), why);
+            let why = format!("{setting}: {what} of {:?} is not an integer", label.get_ref());
+            self.mistake(number.span(), why);
         }
+        numbers
     }
 
     /// Paths of models and their files are relative to the file.
@@ -166,6 +183,7 @@ fn set(model: &mut ModelSettings, name: &str, value: &Written) -> Result<(), Str
     match name {
         "name" => String::read(value).map(|name| model.name = Some(name)),
         "path" => PathBuf::read(value).map(|path| model.path = Some(path)),
+        "shadow" => String::read(value).map(|label| model.shadow = Some(label)),
         _ => {
             let outcome = model.each.set(name, value);
             outcome.or_else(|| model.batching.set(name, value)).unwrap_or(Ok(()))

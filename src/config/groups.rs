@@ -138,6 +138,14 @@ settings! {
         /// percentage of the machine's memory [default: 25%]
         #[arg(value_name = "SIZE")]
         max_request_memory: Amount,
+        /// Memory for responses that are kept, of the models with response_cache; 0 for none
+        /// [default: 0]
+        #[arg(value_name = "SIZE", help_heading = "Traffic")]
+        response_cache_bytes: Bytes,
+        /// Maximum number of copies of requests that wait to be run, or are run, on shadow versions;
+        /// others are dropped [default: 16]
+        #[arg(value_name = "N", help_heading = "Traffic")]
+        max_shadow_requests: usize,
         /// Time limit for answering a request [default: 30s]
         #[arg(value_name = "DURATION")]
         request_timeout: Span,
@@ -421,6 +429,10 @@ settings! {
         /// choose by the graph [default: auto]
         #[arg(value_name = "KIND", value_parser = AsWritten(&["auto", "raw", "base64"]))]
         images: String,
+        /// Keep responses within response_cache_bytes, to answer equal requests with them, where equal
+        /// requests always get equal responses [default: false]
+        #[arg(value_name = "BOOL", help_heading = "Traffic")]
+        response_cache: bool,
         /// Run synthetic inputs and recorded requests before a version is ready [default: true]
         #[arg(value_name = "BOOL")]
         warm_up: bool,

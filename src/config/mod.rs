@@ -10,7 +10,7 @@
 pub use tensorserve_auth::AuthConfig;
 pub use tensorserve_core::config::{
     BatchConfig, BatchMode, BatchParameters, BatcherConfig, EngineConfig, Images, LogConfig,
-    ModelConfig, RepositoryConfig, SourceConfig, VersionPolicy, VersionTransition,
+    ModelConfig, RepositoryConfig, SourceConfig, TrafficConfig, VersionPolicy, VersionTransition,
 };
 pub use tensorserve_core::metrics::MetricsAlias;
 #[cfg(feature = "onnx")]
@@ -47,6 +47,7 @@ pub mod simple;
 #[cfg(feature = "stores")]
 mod stores;
 mod tls;
+mod traffic;
 pub mod units;
 mod value;
 pub mod vertex;
@@ -92,6 +93,10 @@ pub struct Config {
     pub max_request_memory: usize,
     /// What is recorded of requests.
     pub observation: ObservationConfig,
+    /// Cached responses of all models may take so many bytes; 0 for no cache.
+    pub response_cache_bytes: usize,
+    /// Maximum number of requests that wait to be run, or are run, on shadow versions.
+    pub max_shadow_requests: usize,
     /// Time limits of the shutdown.
     pub shutdown: ShutdownConfig,
     /// The end of standard input stops the server, as SIGTERM does.
@@ -154,6 +159,8 @@ impl Config {
             request_timeout: self.http.request_timeout,
             max_tensor_bytes: self.max_tensor_bytes(),
             max_request_memory: self.max_request_memory,
+            response_cache_bytes: self.response_cache_bytes,
+            max_shadow_requests: self.max_shadow_requests,
             roots: multi_model.map(|multi| multi.root.clone()).into_iter().collect(),
         }
     }

@@ -21,6 +21,10 @@ pub struct ModelSettings {
     pub path: Option<PathBuf>,
     /// Names for versions.
     pub labels: BTreeMap<String, i64>,
+    /// The weights of labels in requests that name no version.
+    pub split: BTreeMap<String, i64>,
+    /// The label of its shadow version.
+    pub shadow: Option<String>,
     /// Settings of its own.
     pub each: EachModelSettings,
     /// Batching of its own.
@@ -32,7 +36,7 @@ pub struct ModelSettings {
 impl ModelSettings {
     /// The names of all settings of a model.
     pub(super) fn names() -> Vec<&'static str> {
-        let own = ["name", "path", "labels"];
+        let own = ["name", "path", "labels", "split", "shadow"];
         [&own, EachModelSettings::NAMES, BatchSettings::NAMES].concat()
     }
 }

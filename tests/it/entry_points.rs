@@ -168,17 +168,31 @@ fn entry_points(place: &Place) -> Vec<(String, EntryRequest)> {
 
 /// A server with all protocols and a request log. Its model `m` takes tensors and examples.
 fn serve(model: &Model, timeout: &str) -> Place {
-    let model = Model { takes_examples: true, ..model.clone() };
+    serve_with(&[("models/m/1", model)], timeout, |_| ())
+}
+
+/// The same with several versions, and more settings of the model.
+fn serve_with(
+    versions: &[(&str, &Model)],
+    timeout: &str,
+    change: impl FnOnce(&mut ModelSettings),
+) -> Place {
+    let versions: Vec<(&str, Model)> = versions
+        .iter()
+        .map(|&(path, model)| (path, Model { takes_examples: true, ..model.clone() }))
+        .collect();
     let place = Place::configured(
-        &[("models/m/1", model)],
+        &versions,
         |settings, root| {
             settings.each.request_log = Some(root.join("logs/"));
-            settings.models.push(ModelSettings {
+            let mut model = ModelSettings {
                 name: Some("m".to_owned()),
                 path: Some(root.join("models/m")),
                 labels: [("stable".to_owned(), 1)].into(),
                 ..ModelSettings::default()
-            });
+            };
+            change(&mut model);
+            settings.models.push(model);
             settings.server.sagemaker_async_output = Some(root.to_owned());
             settings.server.request_timeout = Some(timeout.parse().expect("a duration"));
             settings.server.num_batch_threads = Some(1);
@@ -271,6 +285,21 @@ fn every_entry_point_is_logged_and_counted_under_its_own_name() {
         send(&place, &path, &entry.sent);
         wait_for("counted once", &path, || count(&place, &entry, "OK") == counted + 1);
         wait_for("logged once", &path, || logged(&place) == written + 1);
+    }
+}
+
+#[test]
+fn every_entry_point_gets_the_version_that_the_split_says() {
+    let model = Model::default();
+    let versions = [("models/m/1", &model), ("models/m/2", &model)];
+    let place = serve_with(&versions, "30s", |model| {
+        model.each.version_policy = Some("all".to_owned());
+        model.split = [("stable".to_owned(), 1)].into();
+    });
+    for (path, entry) in entry_points(&place) {
+        let before = count(&place, &entry, "OK");
+        send(&place, &path, &entry.sent);
+        wait_for("answered by version 1", &path, || count(&place, &entry, "OK") == before + 1);
     }
 }
 

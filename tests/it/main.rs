@@ -69,6 +69,7 @@ mod reload;
 mod reload_sources;
 mod request_log;
 mod request_memory;
+mod response_cache;
 mod sagemaker_cases;
 mod sagemaker_formats;
 mod sagemaker_front;
@@ -76,6 +77,7 @@ mod sagemaker_handlers;
 mod sagemaker_models;
 mod sagemaker_service;
 mod same_answers;
+mod shadow;
 mod signals;
 mod simple_cases;
 mod simple_front;
@@ -84,6 +86,7 @@ mod sklearn;
 mod sources;
 #[cfg(feature = "spark")]
 mod spark;
+mod split;
 mod steps;
 mod stop;
 #[cfg(feature = "stores")]

@@ -23,6 +23,10 @@ pub struct EngineConfig {
     pub max_tensor_bytes: usize,
     /// The memory that all requests may use together, in bytes.
     pub max_request_memory: usize,
+    /// Cached responses of all models may take so many bytes; 0 for no cache.
+    pub response_cache_bytes: usize,
+    /// Maximum number of requests that wait to be run, or are run, on shadow versions.
+    pub max_shadow_requests: usize,
     /// Directories, besides those of the sources, from which operators may load models.
     pub roots: Vec<PathBuf>,
 }
@@ -45,6 +49,8 @@ impl Default for EngineConfig {
             request_timeout: Duration::from_secs(30),
             max_tensor_bytes: 512 << 20,
             max_request_memory: 4 << 30,
+            response_cache_bytes: 0,
+            max_shadow_requests: 16,
             roots: Vec::new(),
         }
     }
@@ -118,6 +124,8 @@ pub struct ModelConfig {
     pub isolated: bool,
     /// Names for versions.
     pub labels: BTreeMap<String, i64>,
+    /// What else decides about its requests.
+    pub traffic: TrafficConfig,
     /// How uploaded images are passed to the model.
     pub images: Images,
     /// Run read-only signatures on synthetic inputs, and recorded requests, before a version is
@@ -135,6 +143,18 @@ pub struct ModelConfig {
     /// A directory with an `inference.py`, whose handlers run before and after the model, or instead
     /// of it. The directory that all models share also handles requests that name no model.
     pub code: Option<PathBuf>,
+}
+
+/// Which version gets a request that names none, and what else happens with the requests of a model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TrafficConfig {
+    /// The weights of labels, between which requests that name no version are split. Without any, they
+    /// get the latest version.
+    pub split: BTreeMap<String, u32>,
+    /// The label of a version that gets a copy of each request that another version answers.
+    pub shadow: Option<String>,
+    /// Keep responses, to answer equal requests with them.
+    pub response_cache: bool,
 }
 
 /// The request log of a model.
@@ -377,6 +397,7 @@ impl Default for ModelConfig {
             ops: OpPolicy::default(),
             isolated: false,
             labels: BTreeMap::new(),
+            traffic: TrafficConfig::default(),
             images: Images::Auto,
             warm_up: true,
             warm_up_iterations: 1,

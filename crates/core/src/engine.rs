@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use self::seconds::Seconds;
+use self::shadow::Mirror;
 use crate::batch::BatchOutput;
 use crate::config::{EngineConfig, RepositoryConfig, SourceConfig};
 use crate::metrics::{Metrics, ServerCapacity};
@@ -20,10 +21,12 @@ use tensorserve_tensor::Tensor;
 use tensorserve_tensor::budget::MemoryBudget;
 use tensorserve_tensor::error::{Code, Error, Result};
 
+mod cached;
 mod inference;
 pub mod large;
 mod operate;
 mod seconds;
+mod shadow;
 mod steps;
 
 pub use self::inference::{
@@ -64,6 +67,7 @@ struct EngineInner {
     config: RepositoryConfig,
     facts: ServerFacts,
     seconds: Arc<Seconds>,
+    mirror: Mirror,
 }
 
 /// The server's addresses for clients on its own machine.
@@ -84,6 +88,7 @@ impl Engine {
     pub fn new(config: &EngineConfig, repository: Repository, metrics: Metrics) -> Self {
         Engine(Arc::new(EngineInner {
             repository,
+            mirror: Mirror::new(config, &metrics),
             metrics,
             request_timeout: config.request_timeout,
             max_tensor_bytes: config.max_tensor_bytes,
@@ -346,6 +351,7 @@ impl Engine {
         self.0.metrics.set_request_memory(&self.0.request_memory);
         let stores = self.0.repository.stores();
         self.0.metrics.set_stores(&stores.reports(), stores.cache_bytes());
+        self.0.metrics.set_cache(self.0.repository.cache_reading());
         self.read_signals();
         let text = self.0.metrics.encode();
         text.map_err(|e| Error::internal("the metrics could not be written").with_source(e))

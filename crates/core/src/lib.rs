@@ -8,6 +8,7 @@
 )]
 
 pub mod batch;
+mod cache;
 pub mod config;
 pub mod engine;
 pub mod entry;

@@ -30,6 +30,18 @@ DASHBOARDS = {file.stem: json.loads(file.read_text()) for file in DEPLOY.glob("g
 # What Grafana would put into the queries.
 VARIABLES = {"$__rate_interval": "10s", "$instance": ".*", "$model": "iris"}
 PATIENCE = 60
+# Version 1 answers, version 2 gets copies.
+CONFIG = """
+response_cache_bytes = "1MiB"
+[[models]]
+name = "iris"
+path = "iris"
+version_policy = "all"
+labels = { stable = 1, canary = 2 }
+split = { stable = 1 }
+shadow = "canary"
+response_cache = true
+"""
 
 
 def get(url, body=None):
@@ -114,13 +126,17 @@ class Monitoring(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        (cls.folder / "models/iris/1").mkdir(parents=True)
-        shutil.copy(IRIS, cls.folder / "models/iris/1")
+        for version in ("iris/1", "iris/2", "models/other/1"):
+            (cls.folder / version).mkdir(parents=True)
+            shutil.copy(IRIS, cls.folder / version)
+        config = cls.folder / "tensorserve.toml"
+        config.write_text(CONFIG)
         # Requests wait for a batch thread, so that there are queue delays.
         arguments = ["--http-port=0", "--grpc-port=0", "--inline-budget-micros=0"]
         aliases = "--metrics-aliases=triton,tfs"
         cls.server = Running(
-            ["serve", str(cls.folder / "models"), *arguments, aliases], environment()
+            ["serve", f"--config={config}", str(cls.folder / "models"), *arguments, aliases],
+            environment(),
         )
         cls.addClassCleanup(cls.server.stop)
         (cls.folder / "prometheus").mkdir()
@@ -141,10 +157,13 @@ class Monitoring(unittest.TestCase):
 
     @classmethod
     def send(cls):
-        """Requests that succeed, and some that fail in the model."""
+        """Requests that succeed, some with a response that was kept, and some that fail in the model."""
         url = f"{cls.server.url}/v1/models/iris:predict"
+        sent = 0
         while not cls.is_over.wait(0.05):
+            sent += 1
             get(url, {"instances": [[5.1, 3.5, 1.4, 0.2]] * 3})
+            get(url, {"instances": [[5.1, 3.5, 1.4, sent / 100]] * 3})
             get(url, {"instances": [[5.1, 3.5]]})
 
     @classmethod

@@ -174,7 +174,7 @@ pub(super) fn rejoin(pieces: &[Vec<Tensor>]) -> Result<Vec<Tensor>> {
 }
 
 /// Whether two lists of outputs are equal except for rounding, which depends on the batch size.
-pub(super) fn same_answer(a: &[Tensor], b: &[Tensor]) -> bool {
+pub(crate) fn same_answer(a: &[Tensor], b: &[Tensor]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_tensor(a, b))
 }
 

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+pub(crate) use self::assemble::same_answer;
 use self::cost::CostModel;
 use self::lane::Lanes;
 use self::pool::{Pool, PoolQueue};
@@ -31,6 +32,7 @@ use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Code, Error, Result, Shed};
 use tensorserve_trace as trace;
 
+mod aside;
 mod assemble;
 mod cost;
 mod lane;

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::FutureExt;
 use smallvec::SmallVec;
 
+use super::shadow::{ShadowRequest, ShadowRun};
 use super::steps::{StepTimer, note_inference};
-use super::{Engine, large};
+use super::{Engine, cached, large};
 use crate::batch::{BatchOutput, RunTiming};
 use crate::entry::{EntryPoint, Method};
 use crate::repository::{ModelHandle, ModelSpec, OpRun, Repository, Unresolved, VersionSelector};
@@ -177,7 +178,7 @@ impl<'e> Resolver<'e> {
         if let Some(found) = self.named.version.as_ref().filter(|found| is_meant(found, spec)) {
             return Ok(found.clone());
         }
-        match repository.resolve(spec) {
+        match repository.resolve_for_inference(spec) {
             Ok(found) => {
                 self.named.version = Some(found.clone());
                 Ok(found)
@@ -355,8 +356,13 @@ impl Engine {
         progress.is_decoded = true;
         let call = call.within(request.timeout);
         let sampled = SampledRequest::of(&request, call);
+        let shadow = shadow_of(&request);
         let response = self.run(call, request, progress).await?;
         let logged = sampled.map(|sampled| sampled.with(&response));
+        let shadow = shadow.map(|shadow| {
+            let outputs = response.runs.iter().map(|run| run.outputs.clone());
+            shadow.with(&response.version, outputs.collect())
+        });
         let step = StepTimer::begin();
         let answer =
             match large::is_large_response(response.runs.iter().flat_map(|run| &run.outputs)) {
@@ -367,6 +373,9 @@ impl Engine {
         let answer = answer?;
         if let Some(logged) = logged {
             logged.write();
+        }
+        if let Some(shadow) = shadow {
+            self.0.mirror.send(shadow);
         }
         Ok(answer)
     }
@@ -407,6 +416,9 @@ impl Engine {
                 let (output, operations) = profiled?;
                 response.profile.get_or_insert_default().extend(operations);
                 output
+            } else if let Some(cache) = version.response_cache() {
+                // Boxed for the same reason.
+                Box::pin(cached::infer(version, cache, signature, inputs, call.deadline)).await?
             } else {
                 version.infer(signature, inputs, Some(call.deadline)).await?
             };
@@ -433,6 +445,17 @@ fn select(outputs: Vec<Tensor>, filter: &[usize]) -> Result<Vec<Tensor>> {
     }
     let missing = || Error::internal("the model returned fewer outputs than its signature has");
     filter.iter().map(|&at| outputs.get(at).cloned().ok_or_else(missing)).collect()
+}
+
+/// A copy of the request for the shadow version of its model, if there is one.
+fn shadow_of(request: &InferRequest) -> Option<ShadowRequest> {
+    let shadow = request.version.shadow().filter(|_| !request.profile)?;
+    let run = |run: &SignatureRun| ShadowRun {
+        signature: run.signature,
+        inputs: run.inputs.clone(),
+        output_filter: run.output_filter.clone(),
+    };
+    Some(ShadowRequest::new(shadow, request.runs.iter().map(run).collect()))
 }
 
 /// A sampled request that has no response yet.

@@ -29,6 +29,7 @@ use self::signals::Signals;
 use self::spans::SpanMetrics;
 use self::stores::StoreMetrics;
 use self::tally::{ROW_LIMITS, TIME_LIMITS};
+use self::traffic::TrafficMetrics;
 use self::version::SignatureCells;
 use crate::entry::EntryPoint;
 use tensorserve_os::machine;
@@ -49,6 +50,7 @@ mod spans;
 mod statistics;
 mod stores;
 mod tally;
+mod traffic;
 mod version;
 
 pub use self::aliases::MetricsAlias;
@@ -59,6 +61,7 @@ pub use self::signals::{LoadReport, ObservedQueue, QueueLoad};
 pub use self::statistics::{Statistics, Total};
 pub use self::stores::StoreReport;
 pub use self::tally::Tally;
+pub(crate) use self::traffic::{CacheCounters, CacheReading, ShadowCounters, ShadowResult};
 pub use self::version::{QueueMetrics, SignatureMetrics, VersionMetrics, WarmUpTiming};
 
 /// The content type of [`Metrics::encode`]'s text.
@@ -178,6 +181,7 @@ struct MetricsInner {
     stores: StoreMetrics,
     shed: ShedMetrics,
     spans: SpanMetrics,
+    traffic: TrafficMetrics,
     signals: Signals,
     /// How often a version is in memory: twice while it is loaded again from another source.
     versions: Mutex<HashMap<VersionLabels, usize>>,
@@ -272,7 +276,7 @@ impl Metrics {
         r.register("cpu_seconds", "CPU time used by the process", cpu.clone());
         r.register("build_info", "Constant 1, with the version", build);
         let request_memory = RequestMemory::new(r);
-        let stores = StoreMetrics::new(r);
+        let (stores, traffic) = (StoreMetrics::new(r), TrafficMetrics::new(r));
         let (shed, signals) = (ShedMetrics::new(r), Signals::default());
         let spans = SpanMetrics::new(r);
         r.register_collector(Box::new(signals.clone()));
@@ -298,6 +302,7 @@ impl Metrics {
             stores,
             shed,
             spans,
+            traffic,
             signals,
             versions: Mutex::default(),
             exporters,

@@ -19,8 +19,9 @@ use arc_swap::ArcSwap;
 use tokio::sync::oneshot;
 
 use crate::batch::Batcher;
+use crate::cache::ResponseCache;
 use crate::config::{BatchConfig, EngineConfig, ModelConfig, RepositoryConfig, SourceConfig};
-use crate::metrics::Metrics;
+use crate::metrics::{CacheReading, Metrics};
 use crate::request_log::{LoggedInference, RecordFormat, RequestLog, RequestLogs};
 use tensorserve_platform::Platforms;
 use tensorserve_tensor::error::Result;
@@ -38,14 +39,17 @@ mod source;
 mod state;
 mod step_threads;
 mod stores;
+mod traffic;
 mod version;
 
 use self::step_threads::StepThreads;
+use self::traffic::{Split, Traffic};
 
 pub use self::journal::{LifecycleEvent, REQUEST};
 pub use self::servable::Servable;
 pub use self::state::{VersionState, VersionStatus};
 pub use self::stores::{FolderLease, ModelStores, NoStores, StoreFetch, StoreListing, StoreTree};
+pub(crate) use self::traffic::{CacheUse, ShadowHandle};
 pub use crate::batch::RunTiming;
 pub use crate::metrics::StoreReport;
 pub use tensorserve_platform::{
@@ -89,6 +93,7 @@ pub enum Unresolved {
 pub struct ModelHandle {
     servable: Arc<Servable>,
     log: Option<Arc<RequestLog>>,
+    traffic: Option<Arc<Traffic>>,
 }
 
 impl ModelHandle {
@@ -207,6 +212,8 @@ struct RepositoryShared {
     step_threads: StepThreads,
     /// The most bytes that one input of a request may have.
     max_tensor_bytes: usize,
+    /// The response cache, unless it is off.
+    cache: Option<Arc<ResponseCache>>,
     /// The ready versions, for requests.
     table: ArcSwap<ServingTable>,
     /// The status of all models, for the console and the status APIs.
@@ -226,6 +233,8 @@ struct ServedModel {
     ready: Vec<Arc<Servable>>,
     labels: BTreeMap<String, i64>,
     log: Option<Arc<RequestLog>>,
+    split: Option<Split>,
+    traffic: Option<Arc<Traffic>>,
 }
 
 impl Repository {
@@ -242,6 +251,7 @@ impl Repository {
         stores: Arc<dyn ModelStores>,
     ) -> Result<Self> {
         let batching = &config.batching;
+        let cache_bytes = Some(config.response_cache_bytes).filter(|bytes| *bytes > 0);
         let shared = Arc::new(RepositoryShared {
             config: config.repository.clone(),
             platforms,
@@ -253,6 +263,7 @@ impl Repository {
             workers: Workers::new(config.workers.clone()),
             step_threads: StepThreads::new(available_parallelism().map_or(1, NonZero::get)),
             max_tensor_bytes: config.max_tensor_bytes,
+            cache: cache_bytes.map(ResponseCache::new).transpose()?,
             table: ArcSwap::default(),
             board: Mutex::default(),
             board_changed: Condvar::new(),
@@ -344,6 +355,7 @@ impl Repository {
                 *handle = servable.map(|servable| ModelHandle {
                     servable: Arc::clone(servable),
                     log: entry.log.clone(),
+                    traffic: entry.traffic.clone(),
                 });
             }
         }
@@ -385,16 +397,37 @@ impl Repository {
     /// # Errors
     /// [`Unresolved`].
     pub fn resolve(&self, spec: &ModelSpec) -> Result<ModelHandle, Unresolved> {
+        self.find(spec, |_| None)
+    }
+
+    /// The ready version that an inference for `spec` gets: like [`Repository::resolve`], but requests
+    /// that name no version are split as the model's configuration says.
+    ///
+    /// # Errors
+    /// [`Unresolved`].
+    pub fn resolve_for_inference(&self, spec: &ModelSpec) -> Result<ModelHandle, Unresolved> {
+        self.find(spec, |entry| entry.ready.get(entry.split.as_ref()?.draw()?))
+    }
+
+    /// The version that `spec` names. `choose` may choose one for a request that names none, and
+    /// otherwise gets the latest.
+    fn find(
+        &self,
+        spec: &ModelSpec,
+        choose: impl FnOnce(&ServedModel) -> Option<&Arc<Servable>>,
+    ) -> Result<ModelHandle, Unresolved> {
         let table = self.0.table.load();
         let entry = table.models.get(spec.name);
         let ready = entry.map_or(&[][..], |entry| &entry.ready);
         let handle = |servable: &Arc<Servable>| ModelHandle {
             servable: Arc::clone(servable),
             log: entry.and_then(|entry| entry.log.clone()),
+            traffic: entry.and_then(|entry| entry.traffic.clone()),
         };
         let number = match spec.choice {
             VersionSelector::Latest => {
-                let latest = ready.last().ok_or(Unresolved::Model)?;
+                let chosen = entry.and_then(|entry| choose(entry));
+                let latest = chosen.or_else(|| ready.last()).ok_or(Unresolved::Model)?;
                 return Ok(handle(latest));
             }
             VersionSelector::Version(number) => number,
@@ -445,6 +478,11 @@ impl Repository {
     pub fn obstacles(&self) -> Vec<String> {
         let table = self.0.table.load();
         self.0.board().obstacles(|model| table.models.contains_key(model))
+    }
+
+    /// What the metrics say of the response cache.
+    pub(crate) fn cache_reading(&self) -> CacheReading {
+        self.0.cache.as_ref().map_or(CacheReading::default(), |cache| cache.reading())
     }
 
     /// The number of batch threads.
@@ -521,7 +559,10 @@ impl RepositoryShared {
         } else {
             let labels = config.labels.clone();
             let log = self.logs.of(model, &config.log);
-            let entry = Arc::new(ServedModel { ready, labels, log });
+            let numbers: Vec<i64> = ready.iter().map(|servable| servable.version()).collect();
+            let split = Split::new(&numbers, &labels, &config.traffic.split);
+            let traffic = Traffic::new(model, &ready, config, &self.metrics);
+            let entry = Arc::new(ServedModel { ready, labels, log, split, traffic });
             table.models.insert(Arc::clone(model), entry);
         }
         self.table.store(Arc::new(table));

@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use super::step_threads::StepThreads;
 use super::stores::FolderLease;
+use super::traffic::is_cacheable;
 use super::{ModelHandle, VersionFiles};
 use crate::batch::{
     BatchOutput, BatchQueue, BatchRunner, Batcher, SignatureTraits, WORTH_SPLITTING,
 };
+use crate::cache::{ResponseCache, VersionCache};
 use crate::config::{BatchConfig, Images, ModelConfig};
 use crate::metrics::{Metrics, VersionMetrics};
 use tensorserve_platform::{
@@ -53,6 +55,8 @@ struct LoadedVersion {
     handlers: OnceLock<Arc<Handlers>>,
     folder: PathBuf,
     is_warmed: bool,
+    /// Its part of the response cache, if its responses may be cached.
+    cache: Option<VersionCache>,
     /// Keeps its files, if they come from a store: some are read after the load.
     _lease: Option<FolderLease>,
 }
@@ -95,6 +99,7 @@ pub(super) struct VersionLoad<'a> {
     pub(super) metrics: &'a Metrics,
     /// Threads within an operation that suited an earlier version.
     pub(super) threads: Option<usize>,
+    pub(super) cache: Option<&'a Arc<ResponseCache>>,
     pub(super) files: &'a dyn VersionFiles,
     /// Keeps its files, if they come from a store.
     pub(super) lease: Option<FolderLease>,
@@ -126,13 +131,20 @@ impl VersionLoad<'_> {
         }
         servable.loaded_in(started.elapsed());
         servable.report_external_ops();
+        if self.config.traffic.response_cache && servable.cache().is_none() {
+            let (model, version) = (self.model, self.version);
+            log::warn!(
+                "{model} version {version}: response_cache has no effect: equal requests may get \
+                 different responses"
+            );
+        }
         Ok(servable)
     }
 
     /// Warms up on synthetic inputs first: they cannot fail the load, and run every signature.
     fn warm(&self, servable: &Arc<Servable>) -> Result<()> {
         servable.warm();
-        let handle = ModelHandle { servable: Arc::clone(servable), log: None };
+        let handle = ModelHandle { servable: Arc::clone(servable), log: None, traffic: None };
         self.files.warm_up(&handle, self.folder, self.config.warm_up_iterations)
     }
 
@@ -177,6 +189,7 @@ impl VersionLoad<'_> {
             Some(self.batcher.queue(batching.clone(), traits, queue_metrics, run))
         };
         let queues = loaded.signatures.iter().enumerate().filter_map(queue).collect();
+        let cache = self.cache.filter(|_| is_cacheable(&loaded)).map(ResponseCache::of_version);
         for (signature, chain) in loaded.signatures.iter_mut().zip(&chains) {
             if let Some(chain) = chain {
                 signature.clone_from(chain.client_signature());
@@ -200,6 +213,7 @@ impl VersionLoad<'_> {
             handlers: OnceLock::new(),
             folder: self.folder.to_owned(),
             is_warmed: self.config.warm_up,
+            cache,
             _lease: self.lease.clone(),
         };
         Ok(Arc::new(Servable { loaded: Arc::new(loaded), batching, queues }))
@@ -396,6 +410,11 @@ impl Servable {
         Arc::clone(&self.loaded.signatures)
     }
 
+    /// Its part of the response cache, if its responses may be cached.
+    pub(super) fn cache(&self) -> Option<&VersionCache> {
+        self.loaded.cache.as_ref()
+    }
+
     /// Its metrics.
     #[must_use]
     pub fn version_metrics(&self) -> &VersionMetrics {
@@ -451,12 +470,36 @@ impl Servable {
     /// Those of the model, and those for inputs of the wrong number or type.
     pub(crate) fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let queue = self.queue(index, inputs)?;
+        self.with_steps(index, inputs, |inputs| queue.warm(inputs, None))
+    }
+
+    /// The same for a request that nobody waits for: the run is counted, and ends at `deadline`. Blocks.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn run_aside(
+        &self,
+        index: usize,
+        inputs: &[Tensor],
+        deadline: Instant,
+    ) -> Result<Vec<Tensor>> {
+        let queue = self.queue(index, inputs)?;
+        self.with_steps(index, inputs, |inputs| queue.run_aside(inputs, deadline))
+    }
+
+    /// Calls `run` between the pre- and the post-processing of a signature.
+    fn with_steps(
+        &self,
+        index: usize,
+        inputs: &[Tensor],
+        run: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
+    ) -> Result<Vec<Tensor>> {
         let Some(chain) = self.chain(index) else {
-            return queue.warm(inputs, None);
+            return run(inputs);
         };
         let prepared = chain.preprocess(inputs)?;
         chain.model_signature().check_shapes(&prepared)?;
-        chain.postprocess(queue.warm(&prepared, None)?)
+        chain.postprocess(run(&prepared)?)
     }
 
     /// Runs for at most `timeout`, with a profile of every operation. Blocks.

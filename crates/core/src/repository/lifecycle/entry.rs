@@ -106,8 +106,9 @@ impl ModelEntry {
         if !self.is_configured() || self.source != source {
             return self.begin_incarnation(Origin::Source, source, config);
         }
-        // Both are published with the versions.
+        // These are published with the versions.
         self.must_publish |= self.config.labels != config.labels || self.config.log != config.log;
+        self.must_publish |= self.config.traffic != config.traffic;
         self.config = config;
     }
 

@@ -104,6 +104,7 @@ impl LoadJob {
             workers: &shared.workers,
             step_threads: &shared.step_threads,
             max_tensor_bytes: shared.max_tensor_bytes,
+            cache: shared.cache.as_ref(),
             metrics: &shared.metrics,
             threads: self.threads,
             files: &*shared.files,

@@ -1,0 +1,49 @@
+//! Runs beside the queue, for requests that nobody waits for.
+
+use std::time::Instant;
+
+use super::assemble::{allowed_size, assemble, split, unsplittable};
+use super::{BatchQueue, BusyGuard, QueueInner};
+use tensorserve_platform::RunOptions;
+use tensorserve_tensor::Tensor;
+use tensorserve_tensor::error::Result;
+
+impl BatchQueue {
+    /// Runs `inputs` alone and at once on this thread, with one thread within an operation. Requests in
+    /// the queue do not wait for it. The run is counted like one of the queue, but its duration has no
+    /// part in decisions about other requests: this thread may be of low priority. Blocks.
+    ///
+    /// # Errors
+    /// What the model reports; [`Code::InvalidArgument`](tensorserve_tensor::error::Code) for more rows
+    /// than the configured batch size allows.
+    pub fn run_aside(&self, inputs: &[Tensor], deadline: Instant) -> Result<Vec<Tensor>> {
+        let inner = &*self.0;
+        let rows = inner.rows_of(inputs)?;
+        inner.metrics.asked(rows);
+        let size = allowed_size(rows, &inner.config.allowed_batch_sizes);
+        if rows == 0 || size == rows {
+            return inner.run_uncosted(inputs, rows, deadline);
+        }
+        inner.note_padding(rows, size);
+        let outputs = inner.run_uncosted(&assemble(&[inputs], size)?, size, deadline)?;
+        let answers = split(&outputs, &[rows], size).and_then(|mut answers| answers.pop());
+        answers.ok_or_else(unsplittable)
+    }
+}
+
+impl QueueInner {
+    fn run_uncosted(
+        &self,
+        inputs: &[Tensor],
+        rows: usize,
+        deadline: Instant,
+    ) -> Result<Vec<Tensor>> {
+        // Every core counts as busy: one thread within an operation.
+        let options = self.run_options(rows, Some(deadline), self.shared.cores);
+        let mut busy = BusyGuard::new(&self.metrics);
+        let outputs = self.run.run(inputs, RunOptions { threads: 1, ..options })?;
+        let (_, time) = busy.end();
+        self.metrics.ran(rows.max(1), time);
+        Ok(outputs)
+    }
+}
