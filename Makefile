@@ -75,9 +75,11 @@ test: lib rust-test client-test
 rust-test: lib
 	$(CARGO) test --workspace --locked $(ARGS)
 
-# Tests the server with one platform: code that needs another one by mistake fails here.
+# Tests the server with one platform: code that needs another one by mistake fails here. These tests
+# load models of that platform, use every entry point, and list what is built in; ARGS selects others.
+ALONE = --test it -- cli:: entry_points:: platforms:: tfs_cases::
 tensorflow-alone: lib
-	$(CARGO) test --locked --no-default-features --features tensorflow $(ARGS)
+	$(CARGO) test --locked --no-default-features --features tensorflow $(or $(ARGS),$(ALONE))
 
 # Runs real clients against the server. CLIENTS selects them, as described above.
 client-test: client-binary
@@ -195,7 +197,8 @@ $(LINTERS)/installed $(WHEEL_TOOLS)/installed:
 	touch $@
 
 $(DENY):
-	$(CARGO) install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
+	@# It runs for a second, and optimizing it would take minutes.
+	$(CARGO) install --quiet --locked --debug --root target/tools --version 0.20.2 cargo-deny
 
 clean:
 	$(CARGO) clean
