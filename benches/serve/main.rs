@@ -10,7 +10,7 @@
 //!
 //! Other measurements: `handlers`, the cost of an `inference.py` ([`handlers`]); `isolation`, the latency
 //! of one model while others load and unload ([`isolation`]); `v2`, the Open Inference Protocol
-//! ([`open_inference`]).
+//! ([`open_inference`]); `traces`, what traces cost requests that are not recorded ([`traces`]).
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -31,6 +31,7 @@ mod open_inference;
 mod process;
 mod raw;
 mod scenario;
+mod traces;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -58,6 +59,9 @@ fn main() {
     }
     if arguments.iter().any(|a| a == "v2") {
         return open_inference::run(rounds, Duration::from_millis(millis));
+    }
+    if arguments.iter().any(|a| a == "traces") {
+        return traces::run(rounds, Duration::from_millis(millis));
     }
     let only: Vec<&String> =
         arguments.iter().skip(1).filter(|a| scenario::NAMES.contains(&a.as_str())).collect();
