@@ -31,6 +31,23 @@ MODEL = os.path.join(ROOT, "models/half_plus_two")
 PREDICT = "/v1/models/half_plus_two:predict"
 BODY = {"instances": [1.0, 2.0, 5.0]}
 
+# A script of SageMaker that says which span is the current one.
+SCRIPT = """
+import json
+from opentelemetry import trace
+seen = []
+def look():
+    seen.append(trace.get_current_span().get_span_context())
+def input_handler(data, context):
+    seen.clear()
+    look()
+    return data.read().decode()
+def output_handler(response, context):
+    look()
+    spans = [f"{context.span_id:016x}" for context in seen]
+    return json.dumps({"trace": f"{seen[0].trace_id:032x}", "spans": spans}), "application/json"
+"""
+
 # Of the clients in this process.
 exported = InMemorySpanExporter()
 provider = TracerProvider()
@@ -191,6 +208,26 @@ class Traces(unittest.TestCase):
             for trace_id, span_id in batch.links:
                 server = by_id[span_id]
                 self.assertEqual((server.trace, server.span.kind), (trace_id, 2))
+
+    def test_scripts_continue_the_trace(self):
+        with tempfile.TemporaryDirectory() as code:
+            with open(os.path.join(code, "inference.py"), "w", encoding="utf-8") as file:
+                file.write(SCRIPT)
+            options = ["--sagemaker-default-model=half_plus_two", f"--code={code}"]
+            collector, running = self.serve(HttpCollector, *options, f"--python={sys.executable}")
+            for sampled in (True, False):
+                caller = CALLER if sampled else CALLER[:-1] + "0"
+                answer = json.loads(post(running, "/invocations", headers={"traceparent": caller}))
+                self.assertEqual(answer["trace"], CALLER[3:35])
+                if not sampled:
+                    # The request is no span; its caller's is the parent.
+                    self.assertEqual(answer["spans"], [CALLER[36:52]] * 2)
+                    continue
+                names = ["POST /invocations", "input_handler", "output_handler", *STEPS]
+                spans = collector.trace(CALLER[3:35], names)
+                called = [spans[name] for name in ("input_handler", "output_handler")]
+                self.assertEqual(answer["spans"], [span.id for span in called])
+                self.assertEqual({span.parent for span in called}, {spans[names[0]].id})
 
     def test_hostile_headers_begin_new_traces(self):
         collector, running = self.serve(HttpCollector)
