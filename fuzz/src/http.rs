@@ -14,7 +14,7 @@ use super::server::{HeaderList, MAX_BODY_BYTES, MODES, server, wait};
 use super::target::{selected, split};
 
 const LIMITS: BodyLimits =
-    BodyLimits { bytes: MAX_BODY_BYTES, time: std::time::Duration::from_secs(10) };
+    BodyLimits { bytes: MAX_BODY_BYTES, time: std::time::Duration::from_secs(10), tensors_at: 0 };
 
 /// The boundary of the forms.
 const BOUNDARY: &str = "b";

@@ -135,6 +135,7 @@ pub struct Route {
     pub(crate) encode_error: ErrorEncoder,
     pub(crate) body: fn(&RequestHead<'_>) -> BodyKind,
     pub(crate) body_limit: Option<usize>,
+    pub(crate) tensors_at: Option<fn(&RequestHead<'_>) -> usize>,
     pub(crate) own_host: bool,
     pub(crate) cors: CorsScope,
     pub(crate) operation: Operation,
@@ -229,6 +230,7 @@ impl Route {
                 Methods::Post | Methods::Delete | Methods::Any => as_bytes,
             },
             body_limit: None,
+            tensors_at: None,
             own_host: false,
             cors: CorsScope::default(),
             operation,
@@ -321,6 +323,13 @@ impl Route {
         self
     }
 
+    /// Where the tensors of a payload begin, in bytes: what arrives in pieces is put together so that they
+    /// are aligned, and can be used without a copy.
+    pub fn tensors_at(&mut self, place: fn(&RequestHead<'_>) -> usize) -> &mut Self {
+        self.tensors_at = Some(place);
+        self
+    }
+
     /// Without authentication, refuses requests to a host name that is not known as this server's:
     /// a page of another server could have made it resolve to this one (DNS rebinding).
     pub fn own_host(&mut self) -> &mut Self {
@@ -369,6 +378,12 @@ impl Route {
     #[must_use]
     pub fn max_body_bytes(&self, limit: usize) -> usize {
         self.body_limit.map_or(limit, |own| own.min(limit))
+    }
+
+    /// Where the tensors of a payload begin, in bytes; 0 if there is nothing to align.
+    #[must_use]
+    pub fn where_tensors_begin(&self, head: &RequestHead<'_>) -> usize {
+        self.tensors_at.map_or(0, |place| place(head))
     }
 
     /// Whether it refuses requests to unknown host names without authentication.

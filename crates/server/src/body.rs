@@ -12,6 +12,7 @@ use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use futures_util::{FutureExt, StreamExt};
 
 use tensorserve_core::engine::large;
+use tensorserve_tensor::ALIGNMENT;
 use tensorserve_tensor::budget::{self, RequestBudget};
 use tensorserve_tensor::error::{Code, Error};
 
@@ -59,6 +60,8 @@ pub struct BodyLimits {
     pub bytes: usize,
     /// The time in which all of it must arrive.
     pub time: Duration,
+    /// Where the tensors in it begin, which are to be aligned.
+    pub tensors_at: usize,
 }
 
 /// The rest of a body that becomes larger than this is decompressed on a thread for large requests.
@@ -111,7 +114,7 @@ pub async fn read(
         let expected = declared.saturating_mul(1 + EXPECTED_GROWTH);
         Box::pin(with_patience(|| budget.would_fit(expected))).await?;
     }
-    let mut reading = pin!(collect(headers, payload, limits.bytes, budget));
+    let mut reading = pin!(collect(headers, payload, limits, budget));
     // Most bodies arrive together with their head; only the others need a timer.
     let body = match reading.as_mut().now_or_never() {
         Some(body) => body,
@@ -215,7 +218,7 @@ const TRUSTED_LENGTH: usize = 1 << 20;
 async fn collect(
     headers: &HeaderMap,
     payload: &mut Payload,
-    limit: usize,
+    BodyLimits { bytes: limit, tensors_at, .. }: BodyLimits,
     budget: &RequestBudget,
 ) -> Result<Bytes, BodyError> {
     let broken =
@@ -233,7 +236,7 @@ async fn collect(
     let second = second.map_err(broken)?;
     let capacity = expected.max(first.len() * 2 + second.len());
     with_patience(|| budget.reserve(capacity)).await?;
-    let mut body = BytesMut::with_capacity(capacity);
+    let mut body = buffer(capacity, tensors_at);
     body.extend_from_slice(&first);
     body.extend_from_slice(&second);
     while let Some(chunk) = payload.next().await {
@@ -248,6 +251,21 @@ async fn collect(
     }
     Ok(body.freeze())
 }
+
+/// An empty buffer for `capacity` bytes, in which the byte at `tensors_at` is aligned for the runtimes.
+fn buffer(capacity: usize, tensors_at: usize) -> BytesMut {
+    if tensors_at == 0 || capacity < WORTH_ALIGNING {
+        return BytesMut::with_capacity(capacity);
+    }
+    let mut body = BytesMut::zeroed(0);
+    body.reserve(capacity + ALIGNMENT);
+    let start = body.as_ptr().addr().wrapping_add(tensors_at) % ALIGNMENT;
+    body.resize((ALIGNMENT - start) % ALIGNMENT, 0);
+    body.split_off(body.len())
+}
+
+/// A smaller body is copied in less time than it takes to think about it.
+const WORTH_ALIGNING: usize = 4 << 10;
 
 /// After so many bytes of a body other connections get their turn, which costs a fraction of a millisecond:
 /// a client on a fast network sends as fast as its body is read.
@@ -354,6 +372,20 @@ impl Inflation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tensors_in_a_body_are_aligned() {
+        for tensors_at in [0, 1, 63, 64, 170, 8191, usize::MAX] {
+            let mut body = buffer(8192, tensors_at);
+            assert!(body.is_empty() && body.capacity() >= 8192, "{tensors_at}");
+            body.extend_from_slice(&[1; 8192]);
+            let body = body.freeze();
+            assert_eq!(body.len(), 8192);
+            if let Some(tensors) = body.get(tensors_at..).filter(|_| tensors_at > 0) {
+                assert!(tensors.as_ptr().addr().is_multiple_of(ALIGNMENT), "{tensors_at}");
+            }
+        }
+    }
     use flate2::Compression;
     use flate2::write::{GzEncoder, ZlibEncoder};
     use std::io::Write;

@@ -57,8 +57,11 @@ impl Headers for HeadersOf<'_> {
 
 impl HttpState {
     pub(super) fn new(config: &ServerConfig, api: ServedApi, gate: Gate) -> Self {
-        let limits =
-            BodyLimits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
+        let limits = BodyLimits {
+            bytes: config.http.max_body_bytes,
+            time: config.http.body_timeout,
+            tensors_at: 0,
+        };
         let (cors, tracing) = (config.http.cors, Tracing::new(&config.http));
         let is_encrypted = config.http.tls.is_some();
         HttpState { api, limits, cors, tracing, gate, is_encrypted }
@@ -274,7 +277,8 @@ async fn read_body(
     limits: BodyLimits,
     budget: &RequestBudget,
 ) -> Result<Body, BodyError> {
-    let limits = BodyLimits { bytes: route.max_body_bytes(limits.bytes), ..limits };
+    let bytes = route.max_body_bytes(limits.bytes);
+    let limits = BodyLimits { bytes, tensors_at: route.where_tensors_begin(head), ..limits };
     match route.body_kind(head) {
         BodyKind::Bytes => body::read(headers, &mut payload, limits, budget).await.map(Body::Bytes),
         // Boxed: it would make the future of every request larger.

@@ -154,6 +154,7 @@ fn add_models(group: &mut RouteGroup<'_, RestApi>) {
             })
             .summary("Run a model on tensors, as JSON or as raw bytes")
             .errors(INFER_ERRORS)
+            .tensors_at(raw_part)
             .members(description::infer(version));
         if version.is_empty() {
             infer.of_model(description::infer_model);
@@ -442,6 +443,11 @@ impl RestApi {
         };
         reply.with_timing(inferred.timing)
     }
+}
+
+/// Where the raw bytes of a payload begin.
+fn raw_part(head: &RequestHead<'_>) -> usize {
+    head.header(body::HEADER_LENGTH).and_then(|length| length.parse().ok()).unwrap_or(0)
 }
 
 /// The response for an error, with the HTTP status of its code.

@@ -37,9 +37,9 @@ pub(super) fn encode(form: AnswerForm, response: InferResponse) -> Result<Encode
     let mut out = Vec::with_capacity(HEAD);
     out.extend_from_slice(b"{\"model_name\":");
     write::string(version.model().as_bytes(), &mut out);
-    out.extend_from_slice(
-        format!(",\"model_version\":\"{}\",\"id\":", version.version()).as_bytes(),
-    );
+    out.extend_from_slice(b",\"model_version\":\"");
+    number(version.version(), &mut out);
+    out.extend_from_slice(b"\",\"id\":");
     match form.id.is_empty() {
         true => write::string(new_id().as_bytes(), &mut out),
         false => write::string(form.id.as_bytes(), &mut out),
@@ -75,8 +75,10 @@ fn output(name: &str, tensor: &Tensor, form: &OutputForm, out: &mut Vec<u8>) -> 
     out.extend_from_slice(datatype::name_of(tensor.dtype()).as_bytes());
     out.extend_from_slice(b"\",\"shape\":[");
     for (position, dim) in tensor.shape().dims().iter().enumerate() {
-        let comma = if position > 0 { "," } else { "" };
-        out.extend_from_slice(format!("{comma}{dim}").as_bytes());
+        if position > 0 {
+            out.push(b',');
+        }
+        number(*dim, out);
     }
     match form {
         OutputForm::Raw => {
@@ -134,10 +136,15 @@ fn no_json(name: &str, tensor: &Tensor) -> Error {
 
 /// An identifier for a request that has none: KServe's clients require one in the response.
 pub(super) fn new_id() -> String {
-    static FIRST: LazyLock<u64> = LazyLock::new(|| {
-        use std::hash::{BuildHasher, RandomState};
-        RandomState::new().hash_one(0)
-    });
+    static START: LazyLock<String> =
+        LazyLock::new(|| format!("{:016x}-", tensorserve_trace::random()));
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("{:016x}-{:x}", *FIRST, NEXT.fetch_add(1, Relaxed))
+    let mut id = String::with_capacity(START.len() + 16);
+    id.push_str(&START);
+    id.push_str(itoa::Buffer::new().format(NEXT.fetch_add(1, Relaxed)));
+    id
+}
+
+fn number(number: i64, out: &mut Vec<u8>) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
