@@ -292,10 +292,16 @@ impl Check {
             warm_up: each.warm_up.unwrap_or(true),
             warm_up_iterations: self.at_least_one("warm_up_iterations", each.warm_up_iterations, 1),
             log: self.log(each),
+            max_concurrent_requests: self.max_concurrent(each.max_concurrent_requests),
             batching: self.batching(batching),
             batching_file: false,
             code: each.code.clone(),
         }
+    }
+
+    /// The limit `max_concurrent_requests`.
+    fn max_concurrent(&mut self, most: Option<usize>) -> Option<usize> {
+        most.map(|most| self.at_least_one("max_concurrent_requests", Some(most), 1))
     }
 
     /// The entries of `deny_ops` or `allow_ops`.

@@ -433,6 +433,10 @@ settings! {
         /// requests always get equal responses [default: false]
         #[arg(value_name = "BOOL", help_heading = "Traffic")]
         response_cache: bool,
+        /// Maximum number of requests of a model that wait for a batch or run; further ones are
+        /// refused [default: no limit]
+        #[arg(value_name = "N")]
+        max_concurrent_requests: usize,
         /// Run synthetic inputs and recorded requests before a version is ready [default: true]
         #[arg(value_name = "BOOL")]
         warm_up: bool,

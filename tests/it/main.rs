@@ -65,6 +65,7 @@ mod page;
 mod platforms;
 #[cfg(feature = "pmml")]
 mod pmml;
+mod priority;
 mod reload;
 mod reload_sources;
 mod request_log;

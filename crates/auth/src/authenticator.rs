@@ -16,6 +16,7 @@ use super::secret::{CredentialTag, CredentialTagger, PasswordHash};
 use super::{Identity, Permission, Roles};
 use crate::AuthConfig;
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::priority::PriorityGrant;
 
 /// The longest value of an `Authorization` header that is read, in bytes.
 const MAX_AUTHORIZATION_BYTES: usize = 8 << 10;
@@ -124,7 +125,10 @@ impl Authenticator {
             AuthConfig::File(path) => file::read(path).map_err(|e| e.context("auth_file"))?,
             AuthConfig::OneUser { name, password } => {
                 let secret = SecretHash::Password(PasswordHash::of(password)?);
-                vec![Account { identity: Identity::of(name, Roles::ALL), secret }]
+                // All clients share this account: it says nothing about the priority of one of them.
+                let identity = Identity::of(name, Roles::ALL);
+                let identity = identity.with_priority(PriorityGrant::default());
+                vec![Account { identity, secret }]
             }
         };
         Ok(Authenticator(Arc::new(AuthenticatorInner {
@@ -163,7 +167,8 @@ impl Authenticator {
         Ok(count)
     }
 
-    /// Waits until the credentials of an authorized request are revoked, or have other roles: until
+    /// Waits until the credentials of an authorized request are revoked, or have other roles or
+    /// another priority: until
     /// its `Authorization` header no longer leads to the same identity without another check.
     pub fn until_revoked(&self, authorization: &[u8]) -> impl Future<Output = ()> + Send + use<> {
         let this = Arc::clone(&self.0);

@@ -8,6 +8,7 @@
 //! [keys.ci]
 //! sha256 = "9f86d081…"
 //! roles = ["infer"]
+//! priority = "high"
 //! ```
 //!
 //! Errors give the line, but never its text, which may be a secret.
@@ -24,6 +25,7 @@ use toml::Spanned;
 use super::secret::{KeyHash, PasswordHash};
 use super::{Identity, Role, Roles};
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::priority::{Priority, PriorityGrant};
 
 /// The largest size of the file in bytes: enough for some 50,000 keys.
 const MAX_FILE_SIZE: u64 = 8 << 20;
@@ -81,6 +83,7 @@ struct AuthFile {
 struct UserTable {
     password: Spanned<String>,
     roles: Vec<Spanned<String>>,
+    priority: Option<Spanned<String>>,
 }
 
 #[derive(serde::Deserialize)]
@@ -88,6 +91,7 @@ struct UserTable {
 struct KeyTable {
     sha256: Spanned<String>,
     roles: Vec<Spanned<String>>,
+    priority: Option<Spanned<String>>,
 }
 
 /// A mistake in the file.
@@ -171,13 +175,13 @@ fn accounts(file: &AuthFile) -> Result<Vec<Account>, Mistake> {
     for (name, user) in &file.users {
         let hash = PasswordHash::parse(user.password.get_ref())
             .map_err(|reason| Mistake::at(&user.password, format!("password: {reason}")))?;
-        let identity = identity(name, &user.roles)?;
+        let identity = identity(name, &user.roles, user.priority.as_ref())?;
         accounts.push(Account { identity, secret: SecretHash::Password(hash) });
     }
     for (name, key) in &file.keys {
         let hash = KeyHash::parse(key.sha256.get_ref())
             .ok_or_else(|| Mistake::at(&key.sha256, "sha256: it must be 64 hexadecimal digits"))?;
-        let identity = identity(name, &key.roles)?;
+        let identity = identity(name, &key.roles, key.priority.as_ref())?;
         if file.users.contains_key(name) {
             let reason = format!("{:?} is already the name of a user", name.get_ref());
             return Err(Mistake::at(name, reason));
@@ -187,7 +191,11 @@ fn accounts(file: &AuthFile) -> Result<Vec<Account>, Mistake> {
     Ok(accounts)
 }
 
-fn identity(name: &Spanned<String>, role_names: &[Spanned<String>]) -> Result<Identity, Mistake> {
+fn identity(
+    name: &Spanned<String>,
+    role_names: &[Spanned<String>],
+    priority: Option<&Spanned<String>>,
+) -> Result<Identity, Mistake> {
     let mut roles = Vec::with_capacity(role_names.len());
     for role_name in role_names {
         let role = Role::from_name(role_name.get_ref()).ok_or_else(|| {
@@ -198,7 +206,16 @@ fn identity(name: &Spanned<String>, role_names: &[Spanned<String>]) -> Result<Id
         roles.push(role);
     }
     check_name(name.get_ref()).map_err(|reason| Mistake::at(name, reason))?;
-    Ok(Identity::of(name.get_ref(), Roles::of(&roles)))
+    let identity = Identity::of(name.get_ref(), Roles::of(&roles));
+    let Some(priority) = priority else {
+        return Ok(identity);
+    };
+    let highest = Priority::from_name(priority.get_ref()).ok_or_else(|| {
+        let reason =
+            format!("{:?} is not a priority; these are low, normal, high", priority.get_ref());
+        Mistake::at(priority, reason)
+    })?;
+    Ok(identity.with_priority(PriorityGrant::up_to(highest)))
 }
 
 /// Refuses names that cannot be written to the log, or before the colon of Basic credentials.

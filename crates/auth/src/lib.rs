@@ -17,6 +17,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tensorserve_tensor::priority::{Priority, PriorityGrant};
+
 pub use self::authenticator::{AuthError, AuthOutcome, Authenticator};
 pub use self::check::PendingCheck;
 pub use self::config::AuthConfig;
@@ -104,31 +106,48 @@ impl Roles {
 pub struct Identity {
     name: Option<Arc<str>>,
     roles: Roles,
+    priority: PriorityGrant,
 }
 
 impl Identity {
-    /// A user or key with a name.
+    /// A user or key with a name, whose requests have at most the usual priority.
     #[must_use]
     pub fn of(name: &str, roles: Roles) -> Self {
-        Identity { name: Some(name.into()), roles }
+        let priority = PriorityGrant::up_to(Priority::default());
+        Identity { name: Some(name.into()), roles, priority }
     }
 
-    /// Any caller of a server without authentication: nameless, with every role.
+    /// The same with other priorities.
+    #[must_use]
+    pub fn with_priority(self, priority: PriorityGrant) -> Self {
+        Identity { priority, ..self }
+    }
+
+    /// Any caller of a server without authentication: nameless, with every role
+    /// and priority.
     #[must_use]
     pub fn unrestricted() -> Self {
-        Identity { name: None, roles: Roles::ALL }
+        let priority = PriorityGrant::default();
+        Identity { name: None, roles: Roles::ALL, priority }
     }
 
     /// A caller of a public route, who is not authenticated: nameless, without roles.
     #[must_use]
     pub fn anonymous() -> Self {
-        Identity { name: None, roles: Roles::default() }
+        let priority = PriorityGrant::up_to(Priority::default());
+        Identity { name: None, roles: Roles::default(), priority }
     }
 
     /// The name of the user or key; `None` if the request was not authenticated.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
+    }
+
+    /// The priority of its requests, and the highest one that they may ask for.
+    #[must_use]
+    pub fn priority(&self) -> PriorityGrant {
+        self.priority
     }
 
     /// The roles of the user or key.

@@ -135,6 +135,8 @@ pub struct ModelConfig {
     pub warm_up_iterations: usize,
     /// The request log.
     pub log: LogConfig,
+    /// Maximum number of its requests that wait for a batch or run; `None` for no limit.
+    pub max_concurrent_requests: Option<usize>,
     /// Batching.
     pub batching: BatchConfig,
     /// Read batching parameters from the directory of each version instead (TensorFlow Serving's
@@ -402,6 +404,7 @@ impl Default for ModelConfig {
             warm_up: true,
             warm_up_iterations: 1,
             log: LogConfig { prefix: None, sampling_rate: 1.0, max_file_bytes: 64 << 20 },
+            max_concurrent_requests: None,
             batching: BatchConfig::default(),
             batching_file: false,
             code: None,

@@ -17,6 +17,7 @@ use tower_layer::Layer;
 use super::deadline;
 use super::gate::Gate;
 use super::incoming::ClientAddress;
+use super::priority;
 use super::recorded::RecordedCall;
 use super::timed_body::{Arrival, HeldBody, TimedBody};
 use crate::api::{OWN_METHODS, ServedApi};
@@ -160,7 +161,8 @@ where
         let authorization = authorization.map(http::HeaderValue::as_bytes);
         let address = request.extensions().get().and_then(|ClientAddress(address)| *address);
         match self.gate.ask(permission, authorization, address) {
-            AuthOutcome::Decided(Ok(_)) => {
+            AuthOutcome::Decided(Ok(identity)) => {
+                priority::grant(&budget, &identity, asked_priority(&request));
                 let in_flight = self.api.engine().metrics().in_flight();
                 let call = Budgeted::new(budget.clone(), Box::pin(self.inner.call(request)));
                 let response = join(call, ready((in_flight, budget)));
@@ -181,7 +183,8 @@ where
                 let checked = async move {
                     let _in_flight = in_flight;
                     match checking.result().await {
-                        Ok(_) => {
+                        Ok(identity) => {
+                            priority::grant(&budget, &identity, asked_priority(&request));
                             let call = Box::pin(inner.call(request));
                             held(Budgeted::new(budget.clone(), call).await, budget)
                         }
@@ -204,6 +207,13 @@ fn answered(
 ) -> Checked {
     let call = Traced::new(Some(recorded.trace().clone()), Box::pin(call));
     call.map(|response| response.map(|response| recorded.answered(response))).boxed()
+}
+
+const PRIORITY: http::HeaderName = http::HeaderName::from_static(priority::PRIORITY);
+
+/// What the metadata of a call says about its priority.
+fn asked_priority(request: &http::Request<Body>) -> Option<&[u8]> {
+    request.headers().get(PRIORITY).map(http::HeaderValue::as_bytes)
 }
 
 /// A message of up to this size fits the buffers of its connection.

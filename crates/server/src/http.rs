@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use actix_web::dev::Payload;
 use actix_web::http::StatusCode;
-use actix_web::http::header::{CONTENT_TYPE, HeaderMap};
+use actix_web::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
@@ -22,7 +22,7 @@ use super::connection::RequestProgress;
 use super::gate::{Gate, hushed};
 use super::recorded::RecordedRequest;
 use super::trace::Tracing;
-use super::{builtin, cors, form, held};
+use super::{builtin, cors, form, held, priority};
 use crate::api::ServedApi;
 use crate::config::{Cors, ServerConfig};
 use crate::drain::ListenerActivity;
@@ -34,6 +34,9 @@ use tensorserve_protocol::{
 use tensorserve_tensor::budget::{Budgeted, RequestBudget};
 use tensorserve_tensor::error::Error;
 use tensorserve_trace::{RequestTrace, Traced};
+
+/// The header as the HTTP library looks it up without reading it again.
+const PRIORITY: HeaderName = HeaderName::from_static(priority::PRIORITY);
 
 /// The state that all requests share. Cheap to clone.
 #[derive(Clone)]
@@ -226,6 +229,8 @@ async fn answer_route<'r>(
             return refused(refuse_overload(route, error));
         }
     };
+    let asked = request.headers().get(PRIORITY).map(HeaderValue::as_bytes);
+    priority::grant(&budget, &identity, asked);
     let read = read_body(route, &head, request.headers(), payload, state.limits, &budget);
     let body = match read.await {
         Ok(body) => body,

@@ -56,6 +56,7 @@ mod http;
 mod incoming;
 mod local;
 mod observed;
+mod priority;
 mod recorded;
 mod timed_body;
 mod timed_writes;

@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use crate::error::{Code, Error, Result};
 use crate::memory::{AlignedVec, aligned_vec};
+use crate::priority::PriorityGrant;
 
 /// What a request holds from its start. Most requests never need more.
 const INITIAL: usize = 16 << 10;
@@ -100,6 +101,7 @@ impl MemoryBudget {
             held: AtomicUsize::new(INITIAL),
             reserved: AtomicUsize::new(0),
             deadline: OnceLock::new(),
+            priority: OnceLock::new(),
             abandoned: AtomicBool::new(false),
         }))
     }
@@ -128,7 +130,7 @@ impl MemoryBudget {
     }
 }
 
-/// The memory that one request holds, and its deadline. Clones share both.
+/// The memory that one request holds, its deadline and its priority. Clones share them.
 #[derive(Clone, Debug)]
 pub struct RequestBudget(Arc<RequestAccount>);
 
@@ -140,6 +142,8 @@ struct RequestAccount {
     /// The part of it that is spoken for.
     reserved: AtomicUsize,
     deadline: OnceLock<Instant>,
+    /// Not set for most requests.
+    priority: OnceLock<PriorityGrant>,
     abandoned: AtomicBool,
 }
 
@@ -223,6 +227,11 @@ impl RequestBudget {
     /// Sets the deadline after which [`RequestBudget::check`] fails. The first one stays.
     pub fn set_deadline(&self, deadline: Instant) {
         let _ = self.0.deadline.set(deadline);
+    }
+
+    /// Sets the priority that it has and may ask for. The first one stays.
+    pub fn set_priority(&self, grant: PriorityGrant) {
+        let _ = self.0.priority.set(grant);
     }
 
     /// Marks the request as abandoned by its client.
@@ -315,6 +324,13 @@ pub fn set_deadline(deadline: Instant) {
             budget.set_deadline(deadline);
         }
     });
+}
+
+/// The priority that the request that this thread works for has and may ask for.
+#[must_use]
+pub fn priority() -> PriorityGrant {
+    let set = |budget: &RequestBudget| budget.0.priority.get().copied();
+    CURRENT.with_borrow(|current| current.as_ref().and_then(set)).unwrap_or_default()
 }
 
 /// Reserves memory for what the capacity of `out` has to grow by to take `more` bytes, and grows it.

@@ -170,6 +170,8 @@ impl Code {
 pub enum Shed {
     /// The batch queue of its signature is full.
     QueueFull,
+    /// As many requests of its model are in progress as are allowed.
+    ConcurrencyLimit,
     /// Too many requests are in pre- or post-processing.
     StepsFull,
     /// Too many asynchronous requests wait.
@@ -184,8 +186,9 @@ pub enum Shed {
 
 impl Shed {
     /// All reasons.
-    pub const ALL: [Shed; 6] = [
+    pub const ALL: [Shed; 7] = [
         Shed::QueueFull,
+        Shed::ConcurrencyLimit,
         Shed::StepsFull,
         Shed::AsyncFull,
         Shed::Memory,
@@ -198,6 +201,7 @@ impl Shed {
     pub fn name(self) -> &'static str {
         match self {
             Shed::QueueFull => "queue_full",
+            Shed::ConcurrencyLimit => "concurrency_limit",
             Shed::StepsFull => "steps_full",
             Shed::AsyncFull => "async_full",
             Shed::Memory => "memory",

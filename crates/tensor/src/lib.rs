@@ -32,6 +32,7 @@ pub mod budget;
 mod dtype;
 pub mod error;
 mod memory;
+pub mod priority;
 mod rows;
 mod shape;
 mod signature;

@@ -85,11 +85,25 @@ impl Caller {
 
     /// Sends `message` unchanged.
     pub fn call(&self, path: &'static str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
+        self.call_with(path, message, None)
+    }
+
+    /// The same with an entry of metadata.
+    pub fn call_with(
+        &self,
+        path: &'static str,
+        message: Vec<u8>,
+        metadata: Option<(&'static str, &str)>,
+    ) -> Result<Vec<u8>, Status> {
+        let mut request = Request::new(message);
+        if let Some((name, value)) = metadata {
+            request.metadata_mut().insert(name, value.parse().expect("text"));
+        }
         self.runtime.block_on(async {
             let mut client = Grpc::new(self.channel.clone()).max_decoding_message_size(1 << 30);
             client.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
             let path = PathAndQuery::from_static(path);
-            Ok(client.unary(Request::new(message), path, Raw).await?.into_inner())
+            Ok(client.unary(request, path, Raw).await?.into_inner())
         })
     }
 

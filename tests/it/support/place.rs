@@ -16,6 +16,7 @@ use tensorserve_core::engine::{
 };
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
+use tensorserve_tensor::priority::Priority;
 
 use super::client::Answer;
 use super::fake::{Fake, Model, tensor};
@@ -161,25 +162,37 @@ impl Place {
     /// Requests an inference of the model `m` without HTTP. When this returns, the request is in
     /// the batch queue, which an HTTP client cannot observe.
     pub fn enqueue(&self, rows: &[&[f32]]) -> Pending {
-        self.enqueue_until(rows, Instant::now() + Duration::from_secs(30))
+        self.enqueue_until(rows, in_thirty_seconds())
     }
 
     pub fn enqueue_until(&self, rows: &[&[f32]], deadline: Instant) -> Pending {
-        let mut pending = self.ask(matrix(rows), deadline);
-        assert!(
-            (&mut pending).now_or_never().is_none(),
-            "the request completed before it was queued"
-        );
-        pending
+        queued(self.ask(matrix(rows), deadline))
+    }
+
+    /// Like [`Place::enqueue`], with a priority.
+    pub fn enqueue_as(&self, priority: Priority, rows: &[&[f32]]) -> Pending {
+        queued(self.ask_as(Some(priority), "m", matrix(rows), in_thirty_seconds()))
     }
 
     /// An inference of the model `m`, which starts when the future is polled.
     pub fn ask(&self, input: Tensor, deadline: Instant) -> Pending {
+        self.ask_as(None, "m", input, deadline)
+    }
+
+    /// The same of any model, with a priority.
+    pub fn ask_as(
+        &self,
+        priority: Option<Priority>,
+        model: &str,
+        input: Tensor,
+        deadline: Instant,
+    ) -> Pending {
         let engine = self.server.engine.clone();
-        let spec = ModelSpec { name: "m", choice: VersionSelector::Latest };
+        let spec = ModelSpec { name: model, choice: VersionSelector::Latest };
         let handle = engine.repository().resolve(&spec).expect("the model is ready");
         let (signature, _) = handle.signature("serving_default").expect("a signature");
-        let request = InferRequest::new(handle, SignatureRun::predict(signature, vec![input]));
+        let mut request = InferRequest::new(handle, SignatureRun::predict(signature, vec![input]));
+        request.priority = priority;
         let entry = EntryPoint { protocol: "test", method: Method::Predict };
         let call = InferenceCall { deadline, ..engine.call(entry, Instant::now()) };
         Box::pin(async move {
@@ -190,6 +203,16 @@ impl Place {
             inferred.expect("an answer in time").answer
         })
     }
+}
+
+fn in_thirty_seconds() -> Instant {
+    Instant::now() + Duration::from_secs(30)
+}
+
+/// An inference that is in the batch queue now.
+pub fn queued(mut pending: Pending) -> Pending {
+    assert!((&mut pending).now_or_never().is_none(), "the request completed before it was queued");
+    pending
 }
 
 /// A directory with a model at each of these paths.

@@ -61,6 +61,7 @@ impl Lanes {
         for index in 0..self.lanes.len() {
             let lane: WaitingTasks = self.lane(index).followers.iter().collect();
             all.count += lane.count;
+            all.priorities.add_all(&lane.priorities);
             all.oldest = [all.oldest, lane.oldest].into_iter().flatten().min();
         }
         all

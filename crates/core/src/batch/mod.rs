@@ -22,7 +22,9 @@ use std::time::{Duration, Instant};
 pub(crate) use self::assemble::same_answer;
 use self::cost::CostModel;
 use self::lane::Lanes;
-use self::pool::{Pool, PoolQueue};
+use self::limit::Limits;
+pub use self::limit::ModelLimit;
+use self::pool::{Pool, PoolQueue, Ticket};
 use self::task::BatchTask;
 use self::verification::BatchVerification;
 use crate::config::{BatchConfig, BatchMode};
@@ -30,12 +32,14 @@ use crate::metrics::{ObservedQueue, QueueLoad, QueueMetrics};
 use tensorserve_platform::RunOptions;
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Code, Error, Result, Shed};
+use tensorserve_tensor::priority::Priority;
 use tensorserve_trace as trace;
 
 mod aside;
 mod assemble;
 mod cost;
 mod lane;
+mod limit;
 mod pool;
 mod run;
 mod spans;
@@ -101,6 +105,7 @@ pub struct Batcher {
 /// What all queues share.
 struct BatcherShared {
     pool: Pool,
+    limits: Limits,
     /// Runs in progress in the whole process.
     active: AtomicUsize,
     cores: usize,
@@ -125,6 +130,7 @@ impl Batcher {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let shared = Arc::new(BatcherShared {
             pool: Pool::default(),
+            limits: Limits::default(),
             active: AtomicUsize::new(0),
             cores,
             inline_budget,
@@ -134,26 +140,36 @@ impl Batcher {
         Ok(Batcher { shared, threads })
     }
 
+    /// The limit of the requests in the queues of `model`, to be set.
+    #[must_use]
+    pub fn limit(&self, model: &Arc<str>) -> Arc<ModelLimit> {
+        self.shared.limits.of(model)
+    }
+
     /// A queue for a signature that `run` runs.
     #[must_use]
     pub fn queue(
         &self,
+        limit: &Arc<ModelLimit>,
         config: BatchConfig,
         traits: SignatureTraits,
         metrics: QueueMetrics,
         run: Arc<dyn BatchRunner>,
     ) -> BatchQueue {
         let (verification, cost) = (BatchVerification::new(config.mode, traits), Arc::default());
-        let shared = Arc::clone(&self.shared);
-        BatchQueue(Arc::new(QueueInner::new(
+        let (shared, limit) = (Arc::clone(&self.shared), Arc::clone(limit));
+        let requests = QueueRequests::new(&shared, &config, &metrics);
+        BatchQueue(Arc::new(QueueInner {
             shared,
+            limit,
             config,
             traits,
             metrics,
             run,
             cost,
             verification,
-        )))
+            requests,
+        }))
     }
 }
 
@@ -176,6 +192,7 @@ pub struct BatchQueue(Arc<QueueInner>);
 
 struct QueueInner {
     shared: Arc<BatcherShared>,
+    limit: Arc<ModelLimit>,
     config: BatchConfig,
     traits: SignatureTraits,
     metrics: QueueMetrics,
@@ -200,10 +217,13 @@ impl ObservedQueue for QueueRequests {
     fn load(&self, now: Instant) -> QueueLoad {
         let (pool, rows) = self.waiting.waiting_tasks();
         let lanes = self.lanes.waiting_tasks();
+        let mut priorities = pool.priorities;
+        priorities.add_all(&lanes.priorities);
         let oldest = [pool.oldest, lanes.oldest].into_iter().flatten().min();
         QueueLoad {
             present: self.present.load(Relaxed),
             waiting: pool.count + lanes.count,
+            priorities,
             oldest: oldest.map_or(Duration::ZERO, |queued| now.saturating_duration_since(queued)),
             fill: rows as f64 / self.room.max(1) as f64,
         }
@@ -219,11 +239,17 @@ enum ExecutionPath {
 }
 
 /// Increments a counter until dropped.
+#[derive(Debug)]
 struct CountGuard<'a>(&'a AtomicUsize);
 
 impl<'a> CountGuard<'a> {
     fn new(counter: &'a AtomicUsize) -> Self {
         counter.fetch_add(1, Relaxed);
+        CountGuard::counted(counter)
+    }
+
+    /// The same if the counter is incremented already.
+    fn counted(counter: &'a AtomicUsize) -> Self {
         CountGuard(counter)
     }
 }
@@ -271,23 +297,30 @@ impl BatchQueue {
     ///
     /// # Errors
     /// What the model reports for this request; [`Code::DeadlineExceeded`] when `deadline`
-    /// passes first; [`Code::Unavailable`] when the queue is full; [`Code::InvalidArgument`] for
-    /// more rows than the configured batch size allows.
+    /// passes first; [`Code::Unavailable`] when the queue is full or the model has as many requests
+    /// as it may have, also of a request that waits and makes room for one of a higher priority;
+    /// [`Code::InvalidArgument`] for more rows than the configured batch size allows.
     pub async fn submit(
         &self,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
+        priority: Priority,
     ) -> Result<BatchOutput> {
         let inner = &self.0;
         let rows = inner.rows_of(&inputs)?;
         inner.metrics.asked(rows);
         let trace = trace::current().filter(|trace| trace.is_recording());
-        let task = BatchTask { inputs, rows, deadline, queued: Instant::now(), trace };
+        let queued = Instant::now();
+        let task = BatchTask { inputs, rows, deadline, queued, priority, trace };
         if deadline.is_some_and(|deadline| deadline <= task.queued) {
             let message = "the request's deadline passed before it ran";
             let error = Error::new(Code::DeadlineExceeded, message);
             return Err(error.shed_for(Shed::DeadlineInQueue));
         }
+        let _counted = match inner.limit.is_set() {
+            true => Some(inner.enter(priority)?),
+            false => None,
+        };
         let most = inner.config.execution_size();
         if rows > most && inner.config.mode == BatchMode::On {
             return self.split(task, most).await;
@@ -304,18 +337,23 @@ impl BatchQueue {
     /// Requests that are in this queue keep the old parameters.
     #[must_use]
     pub fn with_config(&self, config: BatchConfig) -> Self {
-        let QueueInner { shared, traits, metrics, run, cost, verification, .. } = &*self.0;
+        let QueueInner { shared, limit, traits, metrics, run, cost, verification, .. } = &*self.0;
         let verification = verification.under(config.mode, *traits);
-        let (shared, metrics, run) = (Arc::clone(shared), metrics.clone(), Arc::clone(run));
-        BatchQueue(Arc::new(QueueInner::new(
+        let (shared, limit) = (Arc::clone(shared), Arc::clone(limit));
+        let (metrics, run) = (metrics.clone(), Arc::clone(run));
+        let (traits, cost) = (*traits, Arc::clone(cost));
+        let requests = QueueRequests::new(&shared, &config, &metrics);
+        BatchQueue(Arc::new(QueueInner {
             shared,
+            limit,
             config,
-            *traits,
+            traits,
             metrics,
             run,
-            Arc::clone(cost),
+            cost,
             verification,
-        )))
+            requests,
+        }))
     }
 
     /// Whether neither this queue nor a queue that it replaced has a request.
@@ -367,13 +405,14 @@ impl BatchQueue {
             let piece = task.with_inputs(inputs, rows);
             // Each piece counts as a request.
             let present = CountGuard::new(&self.0.requests.present);
-            waiting.push((pool::enqueue(&self.0, piece)?, present));
+            let ticket = Ticket::of(&piece);
+            waiting.push((pool::enqueue(&self.0, piece)?, ticket, present));
             start += rows;
         }
         let mut pieces = Vec::with_capacity(waiting.len());
         let mut timing = RunTiming::default();
-        for (piece, _present) in waiting {
-            let piece = pool::wait(&self.0, piece, task.queued, task.deadline).await?;
+        for (piece, ticket, _present) in waiting {
+            let piece = pool::wait(&self.0, piece, ticket).await?;
             // The queue delay is that of the first piece; the run time is the sum of all pieces.
             let of_piece = piece.timing;
             let first = if pieces.is_empty() { of_piece } else { timing };
@@ -384,16 +423,9 @@ impl BatchQueue {
     }
 }
 
-impl QueueInner {
-    fn new(
-        shared: Arc<BatcherShared>,
-        config: BatchConfig,
-        traits: SignatureTraits,
-        metrics: QueueMetrics,
-        run: Arc<dyn BatchRunner>,
-        cost: Arc<CostModel>,
-        verification: BatchVerification,
-    ) -> Self {
+impl QueueRequests {
+    /// Those of a queue with these parameters, which `metrics` observe.
+    fn new(shared: &BatcherShared, config: &BatchConfig, metrics: &QueueMetrics) -> Arc<Self> {
         let requests = Arc::new(QueueRequests {
             lanes: Lanes::new(shared.cores),
             waiting: PoolQueue::default(),
@@ -402,7 +434,24 @@ impl QueueInner {
         });
         let observed: Weak<QueueRequests> = Arc::downgrade(&requests);
         metrics.observe(observed);
-        QueueInner { shared, config, traits, metrics, run, cost, verification, requests }
+        requests
+    }
+}
+
+impl QueueInner {
+    /// Counts a request against the limit of its model. If that is reached, a request that waits and
+    /// has a lower priority makes room.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn enter(&self, priority: Priority) -> Result<CountGuard<'_>> {
+        if let Some(counted) = self.limit.enter() {
+            return Ok(counted);
+        }
+        if self.shared.pool.displace(&self.limit, priority) {
+            return Ok(self.limit.enter_instead());
+        }
+        Err(self.limit.reached())
     }
 
     /// The rows that a request adds to a batch; 0 if it must run alone.

@@ -1,7 +1,7 @@
 //! The threads for batches whose runs are too long for a connection's thread.
 //!
 //! Queues with waiting requests are in a ring and are served round-robin. An idle thread takes
-//! waiting requests at once. Only while another batch of the same queue runs does
+//! waiting requests at once, those of the highest priority first. Only while another batch of the same queue runs does
 //! `batch_timeout_micros` let a batch grow: it is taken when it is full or when its oldest request
 //! has waited that long, whichever is first.
 
@@ -15,8 +15,9 @@ use tokio::sync::oneshot;
 use super::task::{
     BatchTask, TaskMessage, WaitingTask, WaitingTasks, expired, expired_in_run, failed,
 };
-use super::{BatchOutput, BatcherShared, QueueInner, assemble};
+use super::{BatchOutput, BatcherShared, ModelLimit, QueueInner, assemble};
 use tensorserve_tensor::error::{Error, Result, Shed};
+use tensorserve_tensor::priority::Priority;
 
 /// The queues with waiting requests, in a ring.
 #[derive(Default)]
@@ -28,6 +29,8 @@ pub(super) struct Pool {
 #[derive(Default)]
 struct Ring {
     queues: VecDeque<Arc<QueueInner>>,
+    /// Whether requests of another than the usual priority may wait in them.
+    has_priorities: bool,
     stopped: bool,
 }
 
@@ -39,6 +42,7 @@ pub(super) struct PoolQueue {
 
 #[derive(Default)]
 struct PoolQueueState {
+    /// Those of a higher priority first, and those of one priority in the order of their arrival.
     tasks: VecDeque<WaitingTask>,
     rows: usize,
     /// Batches of this queue that are running.
@@ -61,11 +65,13 @@ impl PoolQueue {
     }
 
     /// Whether the request that was queued at `queued` still waits. Called at its deadline, when it is
-    /// one of the first.
-    fn has(&self, queued: Instant) -> bool {
+    /// one of the first of its priority.
+    fn has(&self, queued: Instant, priority: Priority) -> bool {
         let state = lock(&self.state);
-        // The tasks are in the order in which they came here, a moment after they were stamped.
-        let queued_at = state.tasks.iter().map(|waiter| waiter.task.queued);
+        // The tasks of one priority are in the order in which they came here, a moment after they
+        // were stamped.
+        let first = state.tasks.partition_point(|waiter| waiter.task.priority > priority);
+        let queued_at = state.tasks.range(first..).map(|waiter| waiter.task.queued);
         queued_at.take_while(|at| *at <= queued + STAMP_TO_QUEUE).any(|at| at == queued)
     }
 }
@@ -78,6 +84,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
+    /// Answers the newest of the requests under `limit` that wait and have the lowest priority, if
+    /// that is below `priority`, so that another one can take its place. Returns whether there was one.
+    pub(super) fn displace(&self, limit: &Arc<ModelLimit>, priority: Priority) -> bool {
+        let ring = lock(&self.ring);
+        let of_model = ring.queues.iter().filter(|queue| Arc::ptr_eq(&queue.limit, limit));
+        let last = |queue: &&Arc<QueueInner>| {
+            let state = lock(&queue.requests.waiting.state);
+            state.tasks.back().map_or(Priority::High, |waiter| waiter.task.priority)
+        };
+        let mut queues: Vec<_> = of_model.map(|queue| (last(&queue), queue)).collect();
+        queues.sort_by_key(|(priority, _)| *priority);
+        for (_, queue) in queues {
+            let mut state = lock(&queue.requests.waiting.state);
+            while let Some(waiter) = state.pop_below(priority) {
+                // The slot of one whose client has left is free already.
+                if waiter.reply.send(TaskMessage::Done(Err(limit.reached()))).is_ok() {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
     /// Ends the threads. Waiting requests get an error.
     pub(super) fn stop(&self) {
         let mut ring = lock(&self.ring);
@@ -101,11 +130,27 @@ pub(super) fn start(shared: &Arc<BatcherShared>, threads: usize) -> Result<()> {
 
 /// Waits for a thread to run `task`.
 pub(super) async fn submit(inner: &Arc<QueueInner>, task: BatchTask) -> Result<BatchOutput> {
-    let (queued, deadline) = (task.queued, task.deadline);
-    wait(inner, enqueue(inner, task)?, queued, deadline).await
+    let ticket = Ticket::of(&task);
+    wait(inner, enqueue(inner, task)?, ticket).await
 }
 
-/// Puts `task` in the queue.
+/// What is known of a task while it waits.
+#[derive(Clone, Copy)]
+pub(super) struct Ticket {
+    queued: Instant,
+    deadline: Option<Instant>,
+    priority: Priority,
+}
+
+impl Ticket {
+    pub(super) fn of(task: &BatchTask) -> Self {
+        let BatchTask { queued, deadline, priority, .. } = *task;
+        Ticket { queued, deadline, priority }
+    }
+}
+
+/// Puts `task` in the queue. In a full queue, requests of a lower priority make room for it: the
+/// newest ones get the error that it would get.
 ///
 /// # Errors
 /// [`Code::Unavailable`](tensorserve_tensor::error::Code::Unavailable) if the queue is full.
@@ -117,12 +162,23 @@ pub(super) fn enqueue(
     let mut ring = lock(&inner.shared.pool.ring);
     let mut state = lock(&inner.requests.waiting.state);
     let rows = task.rows.max(1);
-    if check_room(inner, &state, rows).is_err() {
+    if !state.has_room(inner, rows) {
         sweep(&mut state, task.queued);
-        check_room(inner, &state, rows)?;
+        if !state.has_room(inner, rows) {
+            let full = full(inner, &state);
+            if !state.can_make_room(inner, rows, task.priority) {
+                return Err(full);
+            }
+            while !state.has_room(inner, rows)
+                && let Some(waiter) = state.pop_below(task.priority)
+            {
+                waiter.answer(Err(full.duplicate()));
+            }
+        }
     }
+    ring.has_priorities |= task.priority != Priority::default();
     state.rows += rows;
-    state.tasks.push_back(WaitingTask { task, reply });
+    state.insert(WaitingTask { task, reply });
     if !state.listed {
         state.listed = true;
         ring.queues.push_back(Arc::clone(inner));
@@ -132,18 +188,59 @@ pub(super) fn enqueue(
     Ok(verdict)
 }
 
-fn check_room(inner: &QueueInner, state: &PoolQueueState, rows: usize) -> Result<()> {
+impl PoolQueueState {
+    fn has_room(&self, inner: &QueueInner, rows: usize) -> bool {
+        self.tasks.is_empty() || self.rows + rows <= inner.requests.room
+    }
+
+    /// Whether there is room for `rows` more rows without those of a lower priority.
+    fn can_make_room(&self, inner: &QueueInner, rows: usize, priority: Priority) -> bool {
+        let first = self.tasks.partition_point(|waiter| waiter.task.priority >= priority);
+        let others = self.tasks.range(first..).map(|waiter| waiter.task.rows.max(1)).sum::<usize>();
+        let is_alone = first == 0;
+        is_alone || self.rows.saturating_sub(others) + rows <= inner.requests.room
+    }
+
+    /// Puts a task behind the others of its priority.
+    fn insert(&mut self, waiter: WaitingTask) {
+        let priority = waiter.task.priority;
+        match self.tasks.back() {
+            Some(last) if last.task.priority < priority => {
+                let place = self.tasks.partition_point(|other| other.task.priority >= priority);
+                self.tasks.insert(place, waiter);
+            }
+            _ => self.tasks.push_back(waiter),
+        }
+    }
+
+    /// Takes the newest of the tasks of the lowest priority, if that is below `priority`.
+    fn pop_below(&mut self, priority: Priority) -> Option<WaitingTask> {
+        let is_below = self.tasks.back().is_some_and(|last| last.task.priority < priority);
+        let waiter = if is_below { self.tasks.pop_back() } else { None }?;
+        self.rows -= waiter.task.rows.max(1);
+        Some(waiter)
+    }
+
+    /// When the task that waits longest was queued.
+    fn oldest(&self) -> Option<Instant> {
+        let first = |priority| {
+            let place = self.tasks.partition_point(|waiter| waiter.task.priority > priority);
+            Some(self.tasks.get(place)?.task.queued)
+        };
+        Priority::ALL.into_iter().filter_map(first).min()
+    }
+}
+
+/// The error of a request that a full queue refuses.
+fn full(inner: &QueueInner, state: &PoolQueueState) -> Error {
     let most = inner.config.max_enqueued_batches;
     let size = inner.config.execution_size();
-    if state.tasks.is_empty() || state.rows + rows <= most.saturating_mul(size) {
-        return Ok(());
-    }
     let enqueued = state.rows.div_ceil(size.max(1));
     let error = Error::unavailable(format!(
         "The batch scheduling queue to which this task was submitted is full; currently \
          {enqueued} batches enqueued and max_enqueued_batches is {most}"
     ));
-    Err(error.shed_for(Shed::QueueFull))
+    error.shed_for(Shed::QueueFull)
 }
 
 /// Removes requests whose clients have disconnected or whose deadline has passed, so that they do
@@ -163,18 +260,18 @@ fn sweep(state: &mut PoolQueueState, now: Instant) {
     });
 }
 
-/// Waits for the response to the task that was queued at `queued`, until `deadline`.
+/// Waits for the response to the task with this ticket, until its deadline.
 pub(super) async fn wait(
     inner: &QueueInner,
     verdict: oneshot::Receiver<TaskMessage>,
-    queued: Instant,
-    deadline: Option<Instant>,
+    ticket: Ticket,
 ) -> Result<BatchOutput> {
+    let Ticket { queued, deadline, priority } = ticket;
     let verdict = match deadline {
         None => verdict.await,
         Some(deadline) => match tokio::time::timeout_at(deadline.into(), verdict).await {
             Ok(verdict) => verdict,
-            Err(_) if inner.requests.waiting.has(queued) => return Err(expired()),
+            Err(_) if inner.requests.waiting.has(queued, priority) => return Err(expired()),
             Err(_) => return Err(expired_in_run()),
         },
     };
@@ -213,9 +310,36 @@ fn work(pool: &Pool) {
     }
 }
 
+impl Ring {
+    /// Moves the first of the queues with a request of the highest priority to the front.
+    fn put_highest_first(&mut self) {
+        let (mut highest, mut has_priorities) = (None, false);
+        for (place, queue) in self.queues.iter().enumerate() {
+            let state = lock(&queue.requests.waiting.state);
+            let ends = state.tasks.front().zip(state.tasks.back());
+            let Some((first, last)) = ends.map(|(a, b)| (a.task.priority, b.task.priority)) else {
+                continue;
+            };
+            has_priorities |= first != Priority::default() || last != Priority::default();
+            if highest.is_none_or(|(priority, _)| first > priority) {
+                highest = Some((first, place));
+            }
+        }
+        self.has_priorities = has_priorities;
+        if let Some((_, place)) = highest
+            && let Some(queue) = self.queues.remove(place)
+        {
+            self.queues.push_front(queue);
+        }
+    }
+}
+
 /// Finds the first queue in the ring with a batch that is due.
 fn next_batch(ring: &mut Ring) -> NextStep {
     let now = Instant::now();
+    if ring.has_priorities {
+        ring.put_highest_first();
+    }
     let mut soonest: Option<Duration> = None;
     for _ in 0..ring.queues.len() {
         let Some(inner) = ring.queues.pop_front() else {
@@ -269,11 +393,10 @@ fn time_to_wait(
     now: Instant,
 ) -> Duration {
     let timeout = inner.config.timeout;
-    let oldest = state.tasks.front().map(|waiter| waiter.task.queued);
     if state.running == 0 || state.rows >= limit || timeout.is_zero() {
         return Duration::ZERO;
     }
-    let waited = oldest.map_or(timeout, |queued| now.saturating_duration_since(queued));
+    let waited = state.oldest().map_or(timeout, |queued| now.saturating_duration_since(queued));
     timeout.saturating_sub(waited)
 }
 

@@ -6,8 +6,10 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 use super::BatchOutput;
+use crate::metrics::PriorityCounts;
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Code, Error, Result, Shed};
+use tensorserve_tensor::priority::Priority;
 use tensorserve_trace::RequestTrace;
 
 /// One request in a queue.
@@ -17,6 +19,7 @@ pub(super) struct BatchTask {
     pub(super) rows: usize,
     pub(super) deadline: Option<Instant>,
     pub(super) queued: Instant,
+    pub(super) priority: Priority,
     /// The record of its request, if it is part of a trace.
     pub(super) trace: Option<Arc<RequestTrace>>,
 }
@@ -24,8 +27,8 @@ pub(super) struct BatchTask {
 impl BatchTask {
     /// The same request with other inputs.
     pub(super) fn with_inputs(&self, inputs: Vec<Tensor>, rows: usize) -> Self {
-        let BatchTask { deadline, queued, ref trace, .. } = *self;
-        BatchTask { inputs, rows, deadline, queued, trace: trace.clone() }
+        let BatchTask { deadline, queued, priority, ref trace, .. } = *self;
+        BatchTask { inputs, rows, deadline, queued, priority, trace: trace.clone() }
     }
 }
 
@@ -81,6 +84,7 @@ pub(super) fn failed() -> Error {
 #[derive(Default)]
 pub(super) struct WaitingTasks {
     pub(super) count: usize,
+    pub(super) priorities: PriorityCounts,
     pub(super) oldest: Option<Instant>,
 }
 
@@ -89,6 +93,7 @@ impl<'t> FromIterator<&'t WaitingTask> for WaitingTasks {
         let mut all = WaitingTasks::default();
         for waiter in tasks.into_iter().filter(|waiter| !waiter.reply.is_closed()) {
             all.count += 1;
+            all.priorities.add(waiter.task.priority, 1);
             let queued = waiter.task.queued;
             all.oldest = Some(all.oldest.map_or(queued, |oldest| oldest.min(queued)));
         }

@@ -21,6 +21,7 @@ use crate::repository::{ModelHandle, ModelSpec, OpRun, Repository, Unresolved, V
 use crate::request_log::{LoggedInference, LoggedRun};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::priority::Priority;
 use tensorserve_tensor::{STRING_OVERHEAD, Strings, Tensor};
 use tensorserve_trace as trace;
 
@@ -56,13 +57,17 @@ pub struct InferRequest {
     pub profile: bool,
     /// How long after its arrival the client has no use for a response, if it says so.
     pub timeout: Option<Duration>,
+    /// The priority that its body asks for. It takes the place of that of its headers, and is
+    /// bounded in the same way ([`budget::priority`]).
+    pub priority: Option<Priority>,
 }
 
 impl InferRequest {
     /// A request for one run.
     #[must_use]
     pub fn new(version: ModelHandle, run: SignatureRun) -> Self {
-        InferRequest { version, runs: SmallVec::from_buf([run]), profile: false, timeout: None }
+        let runs = SmallVec::from_buf([run]);
+        InferRequest { version, runs, profile: false, timeout: None, priority: None }
     }
 }
 
@@ -206,6 +211,8 @@ fn is_meant(found: &ModelHandle, spec: &ModelSpec<'_>) -> bool {
 struct InferenceProgress {
     named: Named,
     is_decoded: bool,
+    /// The priority that its body asks for.
+    asked: Option<Priority>,
     timing: Option<RunTiming>,
 }
 
@@ -244,13 +251,13 @@ impl Engine {
         let error = answer.as_ref().err();
         let code = error.map(Error::code);
         if let Some(error) = error {
-            self.metrics().count_shed(error);
+            self.metrics().count_shed_inference(error, budget::priority().priority(progress.asked));
         }
         if code.is_some() && progress.named.version.is_none() {
             progress.named.version = self.latest(progress.named.model.as_deref());
         }
         self.count(call.entry, &progress, code, call.start.elapsed());
-        let InferenceProgress { is_decoded, timing, named } = progress;
+        let InferenceProgress { is_decoded, timing, named, .. } = progress;
         if let Some(trace) = trace::current() {
             note_inference(&trace, named.version.as_ref(), named.signature, timing);
         }
@@ -353,7 +360,7 @@ impl Engine {
         progress.named = named;
         step.end("decode", decoded.as_ref().err());
         let (request, context) = decoded?;
-        progress.is_decoded = true;
+        (progress.is_decoded, progress.asked) = (true, request.priority);
         let call = call.within(request.timeout);
         let sampled = SampledRequest::of(&request, call);
         let shadow = shadow_of(&request);
@@ -396,6 +403,7 @@ impl Engine {
         progress: &mut InferenceProgress,
     ) -> Result<InferResponse> {
         let InferRequest { version, runs, profile, .. } = request;
+        let priority = budget::priority().priority(progress.asked);
         let mut response = InferResponse { version, runs: SmallVec::new(), profile: None };
         if call.entry.method == Method::MultiInference
             && let Some(first) = runs.first()
@@ -418,9 +426,11 @@ impl Engine {
                 output
             } else if let Some(cache) = version.response_cache() {
                 // Boxed for the same reason.
-                Box::pin(cached::infer(version, cache, signature, inputs, call.deadline)).await?
+                let deadline = call.deadline;
+                Box::pin(cached::infer(version, cache, signature, inputs, deadline, priority))
+                    .await?
             } else {
-                version.infer(signature, inputs, Some(call.deadline)).await?
+                version.infer(signature, inputs, Some(call.deadline), priority).await?
             };
             progress.took(timing);
             budget::reserve(bytes_of(&outputs))?;

@@ -57,7 +57,7 @@ pub use self::aliases::MetricsAlias;
 pub use self::exporter::{MetricsExporter, ModelObserver};
 pub use self::history::{HistoryPoint, Rates, ServerLoad, TimeSpan};
 pub(crate) use self::signals::ServerCapacity;
-pub use self::signals::{LoadReport, ObservedQueue, QueueLoad};
+pub use self::signals::{LoadReport, ObservedQueue, PriorityCounts, QueueLoad};
 pub use self::statistics::{Statistics, Total};
 pub use self::stores::StoreReport;
 pub use self::tally::Tally;

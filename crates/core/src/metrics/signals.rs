@@ -10,7 +10,9 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 use prometheus_client::metrics::MetricType;
 
 use super::activity::{Activity, RecentActivity};
+use super::shed::PriorityLabels;
 use super::{Metrics, SignatureLabels};
+use tensorserve_tensor::priority::Priority;
 
 /// The requests of a batch queue at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -19,10 +21,48 @@ pub struct QueueLoad {
     pub present: usize,
     /// Requests that wait.
     pub waiting: usize,
+    /// How many of those have each priority.
+    pub priorities: PriorityCounts,
     /// How long the oldest of those has waited.
     pub oldest: Duration,
     /// The rows of those, as a share of what the queue holds before it refuses requests.
     pub fill: f64,
+}
+
+/// How many requests have each priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PriorityCounts {
+    high: usize,
+    normal: usize,
+    low: usize,
+}
+
+impl PriorityCounts {
+    /// Counts `more` requests of this priority.
+    pub fn add(&mut self, priority: Priority, more: usize) {
+        match priority {
+            Priority::High => self.high += more,
+            Priority::Normal => self.normal += more,
+            Priority::Low => self.low += more,
+        }
+    }
+
+    /// The number of requests of this priority.
+    #[must_use]
+    pub fn of(&self, priority: Priority) -> usize {
+        match priority {
+            Priority::High => self.high,
+            Priority::Normal => self.normal,
+            Priority::Low => self.low,
+        }
+    }
+
+    /// Counts the requests of `others`, too.
+    pub fn add_all(&mut self, others: &Self) {
+        for priority in Priority::ALL {
+            self.add(priority, others.of(priority));
+        }
+    }
 }
 
 /// A batch queue whose load is read with the metrics.
@@ -65,6 +105,7 @@ impl Observed {
             let load = queue.load(now);
             sum.present += load.present;
             sum.waiting += load.waiting;
+            sum.priorities.add_all(&load.priorities);
             sum.oldest = sum.oldest.max(load.oldest);
             sum.fill = sum.fill.max(load.fill);
         }
@@ -235,6 +276,16 @@ impl Collector for Signals {
         each("queue_fill_ratio", help, &|load| load.queues.fill)?;
         let help = "Run time per second and batch thread in the last 15 seconds.";
         each("busy_ratio", help, &|load| load.run_seconds / threads)?;
+        let mut waiting = PriorityCounts::default();
+        for (_, load) in &readings.signatures {
+            waiting.add_all(&load.queues.priorities);
+        }
+        let waiting = Priority::ALL.map(|priority| {
+            (PriorityLabels { priority: priority.name() }, waiting.of(priority) as f64)
+        });
+        let help = "Requests of all models that wait for their batch, by priority.";
+        let values = waiting.iter().map(|(labels, count)| (labels, *count));
+        write_all(&mut encoder, "priority_requests_queued", help, values)?;
         if readings.batch_threads > 0 {
             let help = "Threads for runs, num_batch_threads.";
             let mut metric =

@@ -12,7 +12,7 @@ use super::stores::FolderLease;
 use super::traffic::is_cacheable;
 use super::{ModelHandle, VersionFiles};
 use crate::batch::{
-    BatchOutput, BatchQueue, BatchRunner, Batcher, SignatureTraits, WORTH_SPLITTING,
+    BatchOutput, BatchQueue, BatchRunner, Batcher, ModelLimit, SignatureTraits, WORTH_SPLITTING,
 };
 use crate::cache::{ResponseCache, VersionCache};
 use crate::config::{BatchConfig, Images, ModelConfig};
@@ -23,6 +23,7 @@ use tensorserve_platform::{
 };
 use tensorserve_preprocessing::{ProcessingSteps, load_steps};
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::priority::Priority;
 use tensorserve_tensor::{ImageEncoding, Signature, Tensor};
 use tensorserve_workers::Workers;
 use tensorserve_workers::handlers::Handlers;
@@ -46,6 +47,8 @@ struct LoadedVersion {
     /// For each of them, its pre- and post-processing.
     chains: Vec<Option<Arc<ProcessingSteps>>>,
     step_threads: StepThreads,
+    /// Shared with the other versions of the model.
+    limit: Arc<ModelLimit>,
     metrics: VersionMetrics,
     bytes: u64,
     marshalled_hooks: bool,
@@ -178,6 +181,8 @@ impl VersionLoad<'_> {
         let batching = batching(self.config, self.folder, self.files)?;
         let names: Vec<&str> = loaded.signatures.iter().map(|s| s.name.as_str()).collect();
         let metrics = self.metrics.version(self.model, self.version, &names);
+        let limit = self.batcher.limit(self.model);
+        limit.set(self.config.max_concurrent_requests);
         let queue = |(index, signature): (usize, &Signature)| {
             let traits = SignatureTraits {
                 batchable: signature.is_batchable(),
@@ -186,7 +191,7 @@ impl VersionLoad<'_> {
             let executable = Arc::clone(&loaded.executable);
             let run = Arc::new(SignatureRunner { executable, index });
             let queue_metrics = metrics.signature(index)?.queue();
-            Some(self.batcher.queue(batching.clone(), traits, queue_metrics, run))
+            Some(self.batcher.queue(&limit, batching.clone(), traits, queue_metrics, run))
         };
         let queues = loaded.signatures.iter().enumerate().filter_map(queue).collect();
         let cache = self.cache.filter(|_| is_cacheable(&loaded)).map(ResponseCache::of_version);
@@ -204,6 +209,7 @@ impl VersionLoad<'_> {
             executable: loaded.executable,
             chains: chains.into_iter().map(|chain| chain.map(Arc::new)).collect(),
             step_threads: self.step_threads.clone(),
+            limit,
             metrics,
             bytes: loaded.bytes,
             marshalled_hooks: loaded.marshalled_hooks || has_marshalled_hooks(self.folder),
@@ -222,7 +228,7 @@ impl VersionLoad<'_> {
 
 impl Servable {
     /// The same version with new queues, if the batching parameters of `config` differ from the
-    /// present ones.
+    /// present ones. The limit of the model's requests becomes that of `config` in any case.
     ///
     /// # Errors
     /// If the version's own file of batching parameters cannot be read.
@@ -232,6 +238,7 @@ impl Servable {
         folder: &Path,
         files: &dyn VersionFiles,
     ) -> Result<Option<Self>> {
+        self.loaded.limit.set(config.max_concurrent_requests);
         if config.batching_file && !folder.exists() {
             return Ok(None); // The version stays, and so do the parameters of its file.
         }
@@ -431,13 +438,14 @@ impl Servable {
         index: usize,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
+        priority: Priority,
     ) -> Result<BatchOutput> {
         let queue = self.queue(index, &inputs)?;
-        match self.chain(index) {
-            None => queue.submit(inputs, deadline).await,
-            // Boxed, so that the future of every other request stays small.
-            Some(chain) => Box::pin(self.infer_with(chain, queue, inputs, deadline)).await,
-        }
+        let Some(chain) = self.chain(index) else {
+            return queue.submit(inputs, deadline, priority).await;
+        };
+        // Boxed, so that the future of every other request stays small.
+        Box::pin(self.infer_with(chain, queue, inputs, deadline, priority)).await
     }
 
     /// The same with pre- and post-processing.
@@ -447,6 +455,7 @@ impl Servable {
         queue: &BatchQueue,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
+        priority: Priority,
     ) -> Result<BatchOutput> {
         let threads = &self.loaded.step_threads;
         let (cost, before) = (chain.preprocess_cost(&inputs), Arc::clone(chain));
@@ -454,7 +463,7 @@ impl Servable {
             .run(cost, deadline, move |between| before.preprocess_in_turns(&inputs, between))
             .await?;
         chain.model_signature().check_shapes(&inputs)?;
-        let BatchOutput { outputs, timing } = queue.submit(inputs, deadline).await?;
+        let BatchOutput { outputs, timing } = queue.submit(inputs, deadline, priority).await?;
         let (cost, behind) = (chain.postprocess_cost(&outputs), Arc::clone(chain));
         let outputs = threads.run(cost, deadline, move |_| behind.postprocess(outputs)).await?;
         Ok(BatchOutput { outputs, timing })

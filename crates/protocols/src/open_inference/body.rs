@@ -6,7 +6,8 @@ use bytes::Bytes;
 use super::datatype;
 use super::raw;
 use super::request::{
-    GivenRequest, Parameters, WantedOutput, checked_cast, no_classification, truncated_range,
+    GivenRequest, Parameters, WantedOutput, checked_cast, no_classification, priority_of,
+    truncated_range,
 };
 use super::shared_memory::{Regions, SharedRange};
 use tensorserve_codec::base64::Alphabet;
@@ -374,6 +375,9 @@ impl DocumentReader<'_> {
                     let timeout = reader.whole(cursor, "timeout")?;
                     // As in Triton, 0 is none.
                     parameters.timeout = (timeout > 0).then_some(timeout);
+                }
+                b"priority" => {
+                    parameters.priority = priority_of(reader.whole(cursor, "priority")?);
                 }
                 b"signature_name" => {
                     parameters.signature = Some(reader.text(cursor, "signature_name")?);

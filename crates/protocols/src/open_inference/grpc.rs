@@ -12,6 +12,7 @@ use super::datatype;
 use super::raw;
 use super::request::{
     AnswerForm, GivenRequest, NamedModel, OutputForm, Parameters, WantedOutput, no_classification,
+    priority_of,
 };
 use super::response::new_id;
 use super::shared_memory::{Regions, SharedRange};
@@ -82,18 +83,26 @@ fn decode(
 
 fn read_parameters(parameters: &BTreeMap<String, InferParameter>) -> Result<Parameters> {
     let mut read = Parameters::default();
-    let choice = |name| parameters.get(name).and_then(|value| value.parameter_choice.as_ref());
+    let choice =
+        |name: &str| parameters.get(name).and_then(|value| value.parameter_choice.as_ref());
     let wrong =
         |name: &str, what: &str| Error::invalid(format!("the parameter {name:?} must be {what}"));
-    if let Some(timeout) = choice("timeout") {
-        let micros = match timeout {
-            ParameterChoice::Int64Param(micros) => u64::try_from(*micros).ok(),
-            ParameterChoice::Uint64Param(micros) => Some(*micros),
+    let whole = |name: &str, what: &str| {
+        let Some(choice) = choice(name) else {
+            return Ok(None);
+        };
+        let number = match choice {
+            ParameterChoice::Int64Param(number) => u64::try_from(*number).ok(),
+            ParameterChoice::Uint64Param(number) => Some(*number),
             ParameterChoice::BoolParam(_)
             | ParameterChoice::StringParam(_)
             | ParameterChoice::DoubleParam(_) => None,
         };
-        let micros = micros.ok_or_else(|| wrong("timeout", "a number of microseconds"))?;
+        number.map(Some).ok_or_else(|| wrong(name, what))
+    };
+    let priority = whole("priority", "a number from 0, the usual priority, or 1, the highest")?;
+    read.priority = priority.and_then(priority_of);
+    if let Some(micros) = whole("timeout", "a number of microseconds")? {
         // As in Triton, 0 is none.
         read.timeout = (micros > 0).then_some(micros);
     }

@@ -11,6 +11,7 @@ use tensorserve_core::engine::{
 };
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::priority::Priority;
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
 /// The signature of a request that names none, if the model has it.
@@ -23,8 +24,20 @@ pub(super) struct Parameters {
     pub(super) binary_data_output: bool,
     /// Microseconds after which the client has no use for the answer.
     pub(super) timeout: Option<u64>,
+    /// How urgent it is.
+    pub(super) priority: Option<Priority>,
     /// The signature to run: the protocol has no other place for it.
     pub(super) signature: Option<String>,
+}
+
+/// The parameter "priority" as in Triton: 0 is the usual one, 1 the highest.
+pub(super) fn priority_of(number: u64) -> Option<Priority> {
+    match number {
+        0 => None,
+        1 => Some(Priority::High),
+        2 => Some(Priority::Normal),
+        3.. => Some(Priority::Low),
+    }
 }
 
 /// An output that a client asks for.
@@ -167,6 +180,7 @@ impl GivenRequest {
         let run = SignatureRun { output_filter: wanted, ..SignatureRun::predict(index, inputs) };
         let mut request = InferRequest::new(version, run);
         request.timeout = parameters.timeout.map(Duration::from_micros);
+        request.priority = parameters.priority;
         Ok((request, form))
     }
 }

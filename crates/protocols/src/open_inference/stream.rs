@@ -16,8 +16,9 @@ use tensorserve_proto::inference::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
 };
 use tensorserve_protocol::grpc::status;
-use tensorserve_tensor::budget::{Budgeted, RequestBudget};
+use tensorserve_tensor::budget::{self, Budgeted, RequestBudget};
 use tensorserve_tensor::error::Error;
+use tensorserve_tensor::priority::PriorityGrant;
 
 /// The responses of a stream.
 pub(super) type Answers =
@@ -37,7 +38,7 @@ pub(super) fn answers(
     regions: &Arc<Regions>,
     requests: Streaming<ModelInferRequest>,
 ) -> Answers {
-    let source = RequestSource { engine: engine.clone(), requests };
+    let source = RequestSource { engine: engine.clone(), requests, priority: budget::priority() };
     let (engine, regions) = (engine.clone(), Arc::clone(regions));
     let received = stream::unfold(Some(source), |source| async move {
         let mut source = source?;
@@ -60,12 +61,15 @@ pub(super) fn answers(
 struct RequestSource {
     engine: Engine,
     requests: Streaming<ModelInferRequest>,
+    /// That of the call, for each of its requests.
+    priority: PriorityGrant,
 }
 
 impl RequestSource {
     /// The next request, with the memory that it holds; `None` at the end of the stream.
     async fn next(&mut self) -> Result<Option<(RequestBudget, ModelInferRequest)>, Status> {
         let budget = self.budget().await?;
+        budget.set_priority(self.priority);
         let next = Box::pin(self.requests.message());
         let next = tokio::select! {
             next = Budgeted::new(budget.clone(), next) => next?,

@@ -138,7 +138,7 @@ pub(super) fn decode_tasks(
     let runs = tasks.iter().map(run).collect();
     let named = tasks.iter().map(|task| (task.method, task.name.to_owned())).collect();
     let form = TasksForm { tasks: named, examples: examples.rows().unwrap_or(0) };
-    Ok((InferRequest { version, runs, profile: false, timeout: None }, form))
+    Ok((InferRequest { version, runs, profile: false, timeout: None, priority: None }, form))
 }
 
 pub(super) fn encode_tasks(
