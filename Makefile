@@ -10,7 +10,7 @@
 #   make lint           Rust, Python and JavaScript: findings and format; `make format` formats all
 #   make fuzz           every decoder on mutated inputs, for seconds (ARGS="npy 4h": one, for hours)
 #   make soak           the release build under attack, for long, in chaos (ARGS="attack 10m",
-#                       "soak 1h", "chaos"); not part of `make check`
+#                       "soak 1h", "chaos", "overload 60s"); not part of `make check`
 #   make check          test, also with TensorFlow alone, lint, documentation, Dockerfiles,
 #                       licences; CI runs it with CLIENTS=all
 #

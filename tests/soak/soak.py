@@ -5,6 +5,7 @@ describes the runs.
     tests/soak/soak.py attack 10m      attacks and honest clients, 1 GiB of memory
     tests/soak/soak.py soak 1h         every protocol, reloads, kills of workers
     tests/soak/soak.py chaos [NAME]    full disk, no descriptors, little memory, stops
+    tests/soak/soak.py overload 60s    twice the capacity, a tenth of it with high priority
 
 Prints a table. The exit status is 1 when a bound is missed.
 """
@@ -23,6 +24,7 @@ import threading
 import time
 
 import chaos
+import overload
 from attacks import ATTACKS, DISTURBANCES, Attackers, table
 from messages import MIB
 from server import ROOT, Sampler, Server
@@ -46,12 +48,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", choices=("attack", "soak", "chaos"))
+    parser.add_argument("run", choices=("attack", "soak", "chaos", "overload"))
     parser.add_argument("value", nargs="?", help="duration, such as 30s or 1h; for chaos, a name")
     args = parser.parse_args()
     if args.run == "chaos":
         return chaos.run(args.value)
     seconds = duration(args.value or "1m")
+    if args.run == "overload":
+        return overload.run(seconds, Bounds())
     return attack(seconds) if args.run == "attack" else soak(seconds)
 
 
