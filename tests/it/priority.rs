@@ -17,7 +17,7 @@ use tensorserve_proto::inference::infer_parameter::ParameterChoice;
 use tensorserve_proto::inference::model_infer_request::InferInputTensor;
 use tensorserve_proto::inference::{InferParameter, InferTensorContents, ModelInferRequest};
 use tensorserve_tensor::error::{Code, Error, Shed};
-use tensorserve_tensor::priority::Priority::{self, High, Low, Normal};
+use tensorserve_tensor::priority::Priority::{High, Low, Normal};
 
 use crate::support::client::{Answer, request};
 use crate::support::fake::Model;
@@ -60,6 +60,14 @@ async fn assert_shed(pending: Pending, reason: Shed) -> Error {
 fn shed(place: &Place, reason: &str) -> f64 {
     let series = format!("tensorserve_shed_requests_total{{reason=\"{reason}\"}}");
     place.metric(&series).expect("a series from the start")
+}
+
+/// A metric of high, normal and low requests.
+fn by_priority(place: &Place, name: &str) -> [f64; 3] {
+    ["high", "normal", "low"].map(|priority| {
+        let series = format!("tensorserve_{name}{{priority=\"{priority}\"}}");
+        place.metric(&series).expect("a series")
+    })
 }
 
 #[tokio::test]
@@ -106,6 +114,8 @@ async fn a_full_queue_refuses_the_newest_request_of_the_lowest_priority() {
     // Nothing of a lower priority waits any more.
     assert_shed(place.ask_as(Some(High), "m", matrix(&[&[9.0]]), later()), Shed::QueueFull).await;
     assert_eq!(shed(&place, "queue_full"), 5.0);
+    assert_eq!(by_priority(&place, "priority_shed_requests_total"), [1.0, 1.0, 3.0]);
+    assert_eq!(by_priority(&place, "priority_requests_queued"), [3.0, 0.0, 0.0]);
     place.fake.runs_gate().open();
     assert_eq!(values(first.await), [0.0]);
     for (pending, number) in high.into_iter().zip([4.0, 5.0, 6.0]) {
@@ -274,9 +284,12 @@ fn post(address: SocketAddr, path: &str, headers: &[(&str, &str)], body: &str) -
     request(address, "POST", path, &all, body)
 }
 
+/// A path, headers and a body.
+type HttpRequest<'a> = (&'a str, Vec<(&'a str, &'a str)>, String);
+
 /// Sends the requests one after the other while the batch thread waits, and returns the order in
-/// which they ran. Each is: path, headers, body.
-fn order_over_http(place: &Place, requests: &[(&str, Vec<(&str, &str)>, String)]) -> Vec<f32> {
+/// which they ran.
+fn order_over_http(place: &Place, requests: &[HttpRequest<'_>]) -> Vec<f32> {
     let address = place.server.address;
     thread::scope(|scope| {
         for (number, (path, headers, body)) in requests.iter().enumerate() {

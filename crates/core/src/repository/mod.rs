@@ -34,6 +34,7 @@ mod board;
 mod journal;
 mod lifecycle;
 mod policy;
+mod runs;
 mod servable;
 mod source;
 mod state;
