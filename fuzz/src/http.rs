@@ -14,7 +14,7 @@ use super::server::{HeaderList, MAX_BODY_BYTES, MODES, server, wait};
 use super::target::{selected, split};
 
 const LIMITS: BodyLimits =
-    BodyLimits { bytes: MAX_BODY_BYTES, time: std::time::Duration::from_secs(10), tensors_at: 0 };
+    BodyLimits { bytes: MAX_BODY_BYTES, time: std::time::Duration::from_secs(10) };
 
 /// The boundary of the forms.
 const BOUNDARY: &str = "b";
@@ -143,7 +143,7 @@ pub fn multipart(input: &[u8]) {
 pub fn gzip(input: &[u8]) {
     let mut head = HeaderMap::new();
     head.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-    if let Ok(inflated) = wait(body::read(&head, &mut payload(input), LIMITS, &budget())) {
+    if let Ok(inflated) = wait(body::read(&head, &mut payload(input), LIMITS, &budget(), || 0)) {
         assert!(inflated.len() <= MAX_BODY_BYTES, "{}", inflated.len());
     }
 }

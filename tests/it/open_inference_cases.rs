@@ -342,3 +342,67 @@ fn shorten(text: &str) -> String {
     }
     text
 }
+
+/// Large outputs are sent from the memory of their tensors, and small ones and strings with the document
+/// or between them: the order is that of the request.
+#[test]
+fn raw_outputs_of_any_size_come_in_their_order() {
+    let server = serve(ready_models());
+    let metadata = request(server.address, "GET", "/v2/models/all_types", &[], "");
+    let metadata: Value = serde_json::from_slice(&metadata.body).expect("metadata");
+    let named = |key: &str| metadata[key].as_array().expect("a list").clone();
+    // Every second input is large.
+    let rows = |at: usize| if at.is_multiple_of(2) { 20_000_usize } else { 2 };
+    let (mut inputs, mut raw, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, input) in named("inputs").iter().enumerate() {
+        let datatype = input["datatype"].as_str().expect("text");
+        let size = match datatype {
+            "BYTES" => 7,
+            "BOOL" => 1,
+            other => {
+                let digits = other.trim_start_matches(|c: char| !c.is_ascii_digit());
+                digits.parse::<usize>().expect("bits") / 8
+            }
+        };
+        let mut content = Vec::new();
+        for element in 0..rows(at) {
+            match datatype {
+                "BYTES" => content.extend_from_slice(b"\x03\0\0\0abc"),
+                "BOOL" => content.push(u8::from(element % 3 == 0)),
+                _ => content.extend(
+                    (0..size).map(|byte| u8::try_from((element + byte) % 50).expect("small")),
+                ),
+            }
+        }
+        inputs.push(serde_json::json!({
+            "name": input["name"], "datatype": datatype, "shape": [rows(at), 1],
+            "parameters": {"binary_data_size": content.len()},
+        }));
+        let name = input["name"].as_str().expect("text").replace("in_", "out_");
+        expected.push((name, content.clone()));
+        raw.extend(content);
+    }
+    for order in [false, true] {
+        if order {
+            expected.reverse();
+        }
+        let outputs: Vec<Value> =
+            expected.iter().map(|(name, _)| serde_json::json!({"name": name})).collect();
+        let document = serde_json::json!({
+            "inputs": inputs, "outputs": outputs, "parameters": {"binary_data_output": true},
+        });
+        let document = document.to_string();
+        let length = document.len().to_string();
+        let headers = [("Inference-Header-Content-Length", length.as_str())];
+        let body = [document.as_bytes(), &raw].concat();
+        let path = "/v2/models/all_types/infer";
+        let answer = request(server.address, "POST", path, &headers, &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let head: usize = answer.headers[LENGTH].parse().expect("a number");
+        let found: Value = serde_json::from_slice(&answer.body[..head]).expect("JSON");
+        let names = found["outputs"].as_array().expect("a list").iter();
+        assert!(names.map(|o| &o["name"]).eq(expected.iter().map(|(name, _)| name)), "{found}");
+        let contents: Vec<u8> = expected.iter().flat_map(|(_, content)| content.clone()).collect();
+        assert!(answer.body[head..] == contents, "other bytes");
+    }
+}

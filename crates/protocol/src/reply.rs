@@ -19,6 +19,8 @@ pub struct Reply {
     pub headers: Vec<(&'static str, String)>,
     /// The body.
     pub body: Bytes,
+    /// Parts of the body that follow, which need not be copied together.
+    pub parts: Vec<Bytes>,
     /// Further pieces of the body, sent when available; `None` if the body is complete.
     pub more: Option<Chunks>,
     /// The time that each stage of an inference took, for `Server-Timing`.
@@ -53,6 +55,7 @@ impl Reply {
             content_type,
             headers: Vec::new(),
             body: body.into(),
+            parts: Vec::new(),
             more: None,
             timing: None,
             error: None,

@@ -60,8 +60,6 @@ pub struct BodyLimits {
     pub bytes: usize,
     /// The time in which all of it must arrive.
     pub time: Duration,
-    /// Where the tensors in it begin, which are to be aligned.
-    pub tensors_at: usize,
 }
 
 /// The rest of a body that becomes larger than this is decompressed on a thread for large requests.
@@ -95,7 +93,8 @@ async fn repeated(attempt: impl Fn() -> Result<(), Error>) -> Result<(), Error> 
     }
 }
 
-/// Reads a whole body, and decompresses it if necessary. What it takes is reserved in `budget`.
+/// Reads a whole body, and decompresses it if necessary. What it takes is reserved in `budget`. If it
+/// arrives in pieces, its byte number `tensors_at()` is aligned for the runtimes.
 ///
 /// # Errors
 /// If it exceeds `limits`, is truncated, is not what its headers declare, or has an encoding that is not
@@ -105,6 +104,7 @@ pub async fn read(
     payload: &mut Payload,
     limits: BodyLimits,
     budget: &RequestBudget,
+    tensors_at: impl Fn() -> usize,
 ) -> Result<Bytes, BodyError> {
     check_length(headers, limits.bytes)?;
     let compression = compression_of(headers)?;
@@ -114,7 +114,7 @@ pub async fn read(
         let expected = declared.saturating_mul(1 + EXPECTED_GROWTH);
         Box::pin(with_patience(|| budget.would_fit(expected))).await?;
     }
-    let mut reading = pin!(collect(headers, payload, limits, budget));
+    let mut reading = pin!(collect(headers, payload, limits.bytes, budget, tensors_at));
     // Most bodies arrive together with their head; only the others need a timer.
     let body = match reading.as_mut().now_or_never() {
         Some(body) => body,
@@ -218,8 +218,9 @@ const TRUSTED_LENGTH: usize = 1 << 20;
 async fn collect(
     headers: &HeaderMap,
     payload: &mut Payload,
-    BodyLimits { bytes: limit, tensors_at, .. }: BodyLimits,
+    limit: usize,
     budget: &RequestBudget,
+    tensors_at: impl Fn() -> usize,
 ) -> Result<Bytes, BodyError> {
     let broken =
         |error| BodyError::bad(format!("the request body is truncated or malformed: {error}"));
@@ -236,7 +237,7 @@ async fn collect(
     let second = second.map_err(broken)?;
     let capacity = expected.max(first.len() * 2 + second.len());
     with_patience(|| budget.reserve(capacity)).await?;
-    let mut body = buffer(capacity, tensors_at);
+    let mut body = buffer(capacity, tensors_at());
     body.extend_from_slice(&first);
     body.extend_from_slice(&second);
     while let Some(chunk) = payload.next().await {

@@ -60,11 +60,8 @@ impl Headers for HeadersOf<'_> {
 
 impl HttpState {
     pub(super) fn new(config: &ServerConfig, api: ServedApi, gate: Gate) -> Self {
-        let limits = BodyLimits {
-            bytes: config.http.max_body_bytes,
-            time: config.http.body_timeout,
-            tensors_at: 0,
-        };
+        let limits =
+            BodyLimits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
         let (cors, tracing) = (config.http.cors, Tracing::new(&config.http));
         let is_encrypted = config.http.tls.is_some();
         HttpState { api, limits, cors, tracing, gate, is_encrypted }
@@ -135,7 +132,7 @@ pub(super) async fn dispatch(
     }
     if let Some(recorded) = &mut recorded {
         recorded.answered(reply.status, trace.id());
-        recorded.sent(reply.body.len());
+        recorded.sent(reply.body.len() + reply.parts.iter().map(Bytes::len).sum::<usize>());
     }
     trace.report(&mut response, start, reply.timing);
     cors::allow(state.cors, &request, scope, state.gate.is_shut(), &mut response);
@@ -143,7 +140,7 @@ pub(super) async fn dispatch(
         response.force_close();
     }
     let Some(more) = reply.more else {
-        return held::respond(&mut response, reply.body, budget);
+        return held::respond(&mut response, reply.body, reply.parts, budget);
     };
     // The request is being served until the last piece.
     let pieces = stream::once(future::ready(reply.body)).chain(more);
@@ -282,10 +279,12 @@ async fn read_body(
     limits: BodyLimits,
     budget: &RequestBudget,
 ) -> Result<Body, BodyError> {
-    let bytes = route.max_body_bytes(limits.bytes);
-    let limits = BodyLimits { bytes, tensors_at: route.where_tensors_begin(head), ..limits };
+    let limits = BodyLimits { bytes: route.max_body_bytes(limits.bytes), ..limits };
+    let tensors_at = || route.where_tensors_begin(head);
     match route.body_kind(head) {
-        BodyKind::Bytes => body::read(headers, &mut payload, limits, budget).await.map(Body::Bytes),
+        BodyKind::Bytes => {
+            body::read(headers, &mut payload, limits, budget, tensors_at).await.map(Body::Bytes)
+        }
         // Boxed: it would make the future of every request larger.
         BodyKind::Form => {
             Box::pin(form::read(headers, payload, limits, budget)).await.map(Body::Form)

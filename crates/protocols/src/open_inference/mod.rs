@@ -430,9 +430,10 @@ impl RestApi {
         };
         let inferred = self.engine.infer(call, decode, response::encode).await;
         let reply = match inferred.answer {
-            Ok(Encoded { body, document: None }) => Reply::ok(JSON, body),
-            Ok(Encoded { body, document: Some(document) }) => {
-                Reply::ok(BINARY, body).with_header(body::HEADER_LENGTH, document.to_string())
+            Ok(Encoded { body, document: None, .. }) => Reply::ok(JSON, body),
+            Ok(Encoded { body, parts, document: Some(document) }) => {
+                let reply = Reply { parts, ..Reply::ok(BINARY, body) };
+                reply.with_header(body::HEADER_LENGTH, document.to_string())
             }
             Err(error) => failure(error),
         };

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::datatype;
 use super::raw;
 use super::request::{AnswerForm, OutputForm};
+use bytes::Bytes;
+
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
 use tensorserve_core::engine::InferResponse;
 use tensorserve_tensor::budget;
@@ -22,6 +24,8 @@ const STYLE: Style =
 /// A response.
 pub(super) struct Encoded {
     pub(super) body: Vec<u8>,
+    /// Raw bytes that follow, each as it is in the memory of its tensor.
+    pub(super) parts: Vec<Bytes>,
     /// The bytes of the document, if raw bytes follow.
     pub(super) document: Option<usize>,
 }
@@ -41,7 +45,11 @@ pub(super) fn encode(form: AnswerForm, response: InferResponse) -> Result<Encode
     number(version.version(), &mut out);
     out.extend_from_slice(b"\",\"id\":");
     match form.id.is_empty() {
-        true => write::string(new_id().as_bytes(), &mut out),
+        true => {
+            out.push(b'"');
+            append_new_id(&mut out);
+            out.push(b'"');
+        }
         false => write::string(form.id.as_bytes(), &mut out),
     }
     out.extend_from_slice(b",\"outputs\":[");
@@ -58,13 +66,37 @@ pub(super) fn encode(form: AnswerForm, response: InferResponse) -> Result<Encode
     let outputs = form.outputs.iter().zip(&run.outputs);
     let raws = || outputs.clone().filter(|((_, form), _)| matches!(form, OutputForm::Raw));
     if raws().next().is_none() {
-        return Ok(Encoded { body: out, document: None });
+        return Ok(Encoded { body: out, parts: Vec::new(), document: None });
     }
-    budget::grow(&mut out, raws().map(|(_, tensor)| raw::len(tensor)).sum())?;
+    let mut parts = Vec::new();
     for (_, tensor) in raws() {
-        raw::append(tensor, &mut out)?;
+        let is_large = raw::len(tensor) >= WORTH_A_PART;
+        if is_large && tensor.strings().is_none() {
+            parts.push(Bytes::from_owner(RawBytes(tensor.clone())));
+            continue;
+        }
+        // What follows a part is one, too.
+        let mut copied = Vec::new();
+        let to = if parts.is_empty() { &mut out } else { &mut copied };
+        budget::grow(to, raw::len(tensor))?;
+        raw::append(tensor, to)?;
+        if !copied.is_empty() {
+            parts.push(copied.into());
+        }
     }
-    Ok(Encoded { body: out, document: Some(document) })
+    Ok(Encoded { body: out, parts, document: Some(document) })
+}
+
+/// Smaller tensors are copied behind the document.
+const WORTH_A_PART: usize = 16 << 10;
+
+/// The bytes of a tensor, which keep it in memory.
+struct RawBytes(Tensor);
+
+impl AsRef<[u8]> for RawBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
 }
 
 /// One output.
@@ -136,13 +168,19 @@ fn no_json(name: &str, tensor: &Tensor) -> Error {
 
 /// An identifier for a request that has none: KServe's clients require one in the response.
 pub(super) fn new_id() -> String {
+    let mut id = Vec::new();
+    append_new_id(&mut id);
+    // It has digits and a hyphen.
+    String::from_utf8(id).unwrap_or_default()
+}
+
+/// Appends such an identifier.
+fn append_new_id(out: &mut Vec<u8>) {
     static START: LazyLock<String> =
         LazyLock::new(|| format!("{:016x}-", tensorserve_trace::random()));
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let mut id = String::with_capacity(START.len() + 16);
-    id.push_str(&START);
-    id.push_str(itoa::Buffer::new().format(NEXT.fetch_add(1, Relaxed)));
-    id
+    out.extend_from_slice(START.as_bytes());
+    out.extend_from_slice(itoa::Buffer::new().format(NEXT.fetch_add(1, Relaxed)).as_bytes());
 }
 
 fn number(number: i64, out: &mut Vec<u8>) {
