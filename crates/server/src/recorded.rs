@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use actix_web::HttpRequest;
 use actix_web::http::Version;
+use actix_web::http::header::{HeaderName, HeaderValue};
 use bytes::{Buf, Bytes};
 use http_body::{Body as _, Frame, SizeHint};
 use tonic::body::Body;
@@ -19,13 +20,19 @@ use tonic::codegen::http;
 use tonic::{Code, Status};
 
 use tensorserve_trace::{
-    Observer, RequestFacts, RequestTrace, Span, TRACEPARENT, TRACESTATE, TraceParent, Value,
+    Observer, RequestFacts, RequestTrace, Span, TRACEPARENT, TRACESTATE, Value,
 };
 
 use crate::access_log::AccessLine;
 
 /// The longest text of a client in an attribute or a log line, in bytes.
 const LONGEST_TEXT: usize = 1024;
+
+/// The headers of the caller's span, for the library of each protocol.
+const PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
+const STATE: HeaderName = HeaderName::from_static(TRACESTATE);
+const GRPC_PARENT: http::HeaderName = http::HeaderName::from_static(TRACEPARENT);
+const GRPC_STATE: http::HeaderName = http::HeaderName::from_static(TRACESTATE);
 
 /// Methods that become part of a span's name: clients can invent others.
 const METHODS: [&str; 9] =
@@ -58,9 +65,8 @@ impl RecordedRequest {
         is_encrypted: bool,
     ) -> Option<Self> {
         let headers = request.headers();
-        let value = |name: &str| headers.get(name).map(|value| value.as_bytes());
-        let trace =
-            observer.begin(start, || TraceParent::of(value(TRACEPARENT), value(TRACESTATE)))?;
+        let value = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes);
+        let trace = observer.begin(start, || value(&PARENT), || value(&STATE))?;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         Some(RecordedRequest {
             trace,
@@ -181,9 +187,9 @@ impl RecordedCall {
         client: Option<IpAddr>,
     ) -> Option<Self> {
         let headers = request.headers();
-        let value = |name: &str| headers.get(name).map(http::HeaderValue::as_bytes);
-        let parent = || TraceParent::of(value(TRACEPARENT), value(TRACESTATE));
-        let trace = observer.begin(Instant::now(), parent)?;
+        let value = |name: &http::HeaderName| headers.get(name).map(http::HeaderValue::as_bytes);
+        let (parent, state) = (|| value(&GRPC_PARENT), || value(&GRPC_STATE));
+        let trace = observer.begin(Instant::now(), parent, state)?;
         let host = request.uri().authority().map_or("", |authority| authority.as_str());
         Some(RecordedCall {
             trace,

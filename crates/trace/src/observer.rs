@@ -23,17 +23,20 @@ impl Observer {
         Observer { tracing, access_log }
     }
 
-    /// The record of a request that began at `start`, if it is recorded. `parent` reads its headers.
+    /// The record of a request that began at `start`, if it is recorded. `parent` and `state` read its
+    /// headers `traceparent` and `tracestate`, the latter only if it is needed.
     pub fn begin<'h>(
         &self,
         start: Instant,
-        parent: impl FnOnce() -> TraceParent<'h>,
+        parent: impl FnOnce() -> Option<&'h [u8]>,
+        state: impl FnOnce() -> Option<&'h [u8]>,
     ) -> Option<Arc<RequestTrace>> {
         let is_logged = self.access_log.is_some_and(Rate::hits);
         if !is_logged && self.tracing.is_none() {
             return None;
         }
-        let TraceParent { context: parent, state } = parent();
+        let header = parent();
+        let parent = header.and_then(TraceContext::parse);
         let trace = parent.map_or_else(TraceId::random, |parent| parent.trace);
         let sampled = self.tracing.as_ref().filter(|(s, _)| s.samples(trace, parent.as_ref()));
         if !is_logged && sampled.is_none() {
@@ -46,6 +49,7 @@ impl Observer {
             sampled: sink.is_some(),
             random: parent.is_none_or(|parent| parent.random),
         };
+        let state = parent.and_then(|_| TraceParent::of(header, state()).state);
         let trace = RequestTrace::begin(context, parent, state, is_logged, sink, start);
         Some(Arc::new(trace))
     }

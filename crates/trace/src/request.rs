@@ -231,7 +231,6 @@ mod tests {
     use super::*;
     use crate::observer::Observer;
     use crate::sampler::{Rate, Sampler};
-    use crate::{TraceContext, TraceParent};
 
     #[derive(Default)]
     struct Kept(Mutex<Vec<FinishedTrace>>);
@@ -253,8 +252,8 @@ mod tests {
     fn spans_are_children_of_the_server_span() {
         let kept = Arc::new(Kept::default());
         let start = Instant::now();
-        let parent = || TraceParent::of(Some(PARENT), Some(b"a=1"));
-        let trace = observer(&kept).begin(start, parent).unwrap();
+        let state = || Some(&b"a=1"[..]);
+        let trace = observer(&kept).begin(start, || Some(PARENT), state).unwrap();
         assert!(trace.is_recording() && !trace.is_logged());
         trace.note(|facts| facts.route = Some("/x".to_owned()));
         trace.add(
@@ -285,7 +284,7 @@ mod tests {
     #[test]
     fn more_spans_than_a_request_may_have_are_counted() {
         let kept = Arc::new(Kept::default());
-        let trace = observer(&kept).begin(Instant::now(), TraceParent::default).unwrap();
+        let trace = observer(&kept).begin(Instant::now(), || None, || None).unwrap();
         for _ in 0..200 {
             trace.add(trace.child("run", trace.start(), trace.start()));
         }
@@ -297,7 +296,7 @@ mod tests {
     #[test]
     fn work_knows_its_request() {
         let kept = Arc::new(Kept::default());
-        let trace = observer(&kept).begin(Instant::now(), TraceParent::default).unwrap();
+        let trace = observer(&kept).begin(Instant::now(), || None, || None).unwrap();
         let mut work = Traced::new(
             Some(trace.clone()),
             std::future::poll_fn(|_| Poll::Ready(current().map(|trace| trace.context()))),

@@ -15,7 +15,7 @@ use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Shape, Tensor};
 
-/// Room for the parts of a document that are not data.
+/// Room for the head of a document, and for that of each output.
 const HEAD: usize = 256;
 
 const STYLE: Style =
@@ -38,7 +38,7 @@ pub(super) fn encode(form: AnswerForm, response: InferResponse) -> Result<Encode
     let version = response.version.clone();
     let run = response.into_single();
     let specs = version.signatures().get(run.signature).map_or(&[][..], |s| &s.outputs);
-    let mut out = Vec::with_capacity(HEAD);
+    let mut out = Vec::with_capacity(2 * HEAD);
     out.extend_from_slice(b"{\"model_name\":");
     write::string(version.model().as_bytes(), &mut out);
     out.extend_from_slice(b",\"model_version\":\"");
