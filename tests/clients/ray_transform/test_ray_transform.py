@@ -80,7 +80,9 @@ class RayTransform(unittest.TestCase):
         # So that the job does not end while a node joins, however long that takes.
         with stopped(location) as before:
             fleet.add_node()
-            wait_for(lambda: set(processes(location)) - before, "a process on the node that has joined")
+            wait_for(
+                lambda: set(processes(location)) - before, "a process on the node that has joined"
+            )
         done.append(wait_for(lambda: self.when_done(output, entries * 0.6, driver), "60 %"))
         self.assertTrue(processes(location))
         driver.kill()
