@@ -27,6 +27,7 @@ pub(super) enum LibraryLines {
     /// Into the log. [`native_log::start`] has to follow.
     InLog,
     /// To stderr, as they are.
+    #[cfg(feature = "transform")]
     AsTheyAre,
 }
 
