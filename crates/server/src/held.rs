@@ -29,7 +29,7 @@ pub(super) fn respond(
 
 /// The HTTP library copies a body into the buffer of its connection, in pieces of this size between
 /// which other connections get their turn.
-const PIECE: usize = 64 << 10;
+const PIECE: usize = 256 << 10;
 
 struct HeldBody {
     body: Bytes,
