@@ -8,6 +8,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod certificates;
 pub mod cli;
 pub mod config;
 pub mod platforms;

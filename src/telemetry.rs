@@ -50,6 +50,7 @@ mod otlp {
     use std::sync::Arc;
 
     use super::{Duration, Engine, Result};
+    use crate::certificates::trusted;
     use crate::config::TracesConfig;
     use tensorserve_telemetry::{CollectorConfig, OtlpProtocol, Telemetry};
     use tensorserve_trace::SpanSink;
@@ -59,9 +60,12 @@ mod otlp {
 
     impl SpanExport {
         pub(super) fn start(traces: &TracesConfig) -> Result<Self> {
-            let protocol = if traces.over_grpc { OtlpProtocol::Grpc } else { OtlpProtocol::Http };
-            let (endpoint, ca) = (traces.endpoint.clone(), traces.ca.clone());
-            let collector = CollectorConfig { endpoint, protocol, ca, queue: traces.queue };
+            let protocol = match traces.over_grpc {
+                true => OtlpProtocol::Grpc,
+                false => OtlpProtocol::Http(trusted(traces.ca.as_deref())?),
+            };
+            let (endpoint, queue) = (traces.endpoint.clone(), traces.queue);
+            let collector = CollectorConfig { endpoint, protocol, queue };
             Ok(SpanExport(Telemetry::start(&collector, env!("CARGO_PKG_VERSION"))?))
         }
 

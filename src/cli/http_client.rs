@@ -1,20 +1,18 @@
 //! A minimal HTTP client, for commands that ask a running server.
 
-use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use tokio_rustls::rustls::crypto::ring;
-use ureq::tls::{
-    Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, TlsProvider, parse_pem,
-};
+use ureq::tls::{ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
 
+use crate::certificates::{certificates, read, wrong};
 use crate::config::environment::Environment;
 use tensorserve_codec::base64;
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 
 /// How to verify the certificate of a server, and to authenticate to it.
 #[derive(Args, Default)]
@@ -112,27 +110,6 @@ fn client_certificate(arguments: &TlsArguments) -> Result<Option<ClientCert>> {
     let pem = read(key)?;
     let key = PrivateKey::from_pem(&pem).map_err(|e| wrong(key, e))?;
     Ok(Some(ClientCert::new_with_certs(&certificates(certificate)?, key)))
-}
-
-pub(super) fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
-    let mut certificates = Vec::new();
-    for item in parse_pem(&read(path)?) {
-        if let PemItem::Certificate(certificate) = item.map_err(|e| wrong(path, e))? {
-            certificates.push(certificate);
-        }
-    }
-    if certificates.is_empty() {
-        return Err(wrong(path, "the file contains no PEM certificate"));
-    }
-    Ok(certificates)
-}
-
-pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|e| Error::new(Code::of_io(&e), format!("{}: {e}", path.display())))
-}
-
-fn wrong(path: &Path, why: impl std::fmt::Display) -> Error {
-    Error::invalid(format!("{}: {why}", path.display()))
 }
 
 #[cfg(test)]

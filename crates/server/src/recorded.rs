@@ -19,9 +19,8 @@ use tonic::body::Body;
 use tonic::codegen::http;
 use tonic::{Code, Status};
 
-use tensorserve_trace::{
-    Observer, RequestFacts, RequestTrace, Span, TRACEPARENT, TRACESTATE, Value,
-};
+use tensorserve_tensor::error::Code as ErrorCode;
+use tensorserve_trace::{Observer, RequestFacts, RequestTrace, Span, TRACEPARENT, TRACESTATE};
 
 use crate::access_log::AccessLine;
 
@@ -38,21 +37,73 @@ const GRPC_STATE: http::HeaderName = http::HeaderName::from_static(TRACESTATE);
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
+/// What requests of HTTP and calls of gRPC have in common.
+struct Exchange {
+    trace: Arc<RequestTrace>,
+    path: String,
+    /// The `Host` header, or the authority.
+    host: String,
+    client: Option<IpAddr>,
+    response_bytes: u64,
+}
+
+impl Exchange {
+    fn new(trace: Arc<RequestTrace>, path: &str, host: &str, client: Option<IpAddr>) -> Self {
+        let (path, host) = (shortened(path).to_owned(), shortened(host).to_owned());
+        Exchange { trace, path, host, client, response_bytes: 0 }
+    }
+
+    /// Counts bytes of the response's body.
+    fn sent(&mut self, bytes: usize) {
+        self.response_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+    }
+
+    /// The server span, with what both kinds say, and what went wrong.
+    fn describe(&self, span: Span, facts: &RequestFacts, error: Option<Cow<'static, str>>) -> Span {
+        let (address, port) = host_and_port(&self.host);
+        span.with_any("server.address", (!address.is_empty()).then(|| address.to_owned()))
+            .with_any("server.port", port)
+            .with_any("client.address", self.client.map(|client| client.to_string()))
+            .with_any("error.type", error.clone())
+            .with_any("tensorserve.model.name", facts.model.as_deref().map(str::to_owned))
+            .with_any("tensorserve.model.version", facts.version)
+            .with_any("tensorserve.signature.name", facts.signature.clone())
+            .failed(error)
+    }
+
+    /// Writes the line of the access log, if it belongs there.
+    fn log(&self, protocol: &'static str, method: &str, status: Option<&str>, request_id: &str) {
+        let trace = &self.trace;
+        if !trace.is_logged() {
+            return;
+        }
+        AccessLine {
+            protocol,
+            method,
+            path: &self.path,
+            status,
+            request_id,
+            client: self.client,
+            response_bytes: self.response_bytes,
+            time: trace.start().elapsed(),
+            trace: trace.has_trace().then(|| trace.context()),
+            facts: &trace.facts(),
+        }
+        .write();
+    }
+}
+
 /// An HTTP request that is recorded. Its record ends when this is dropped: with the response, with the
 /// last piece of a response in pieces, or when the client has left.
 pub(super) struct RecordedRequest {
-    trace: Arc<RequestTrace>,
+    exchange: Exchange,
     method: String,
-    path: String,
     query: String,
     scheme: &'static str,
-    host: String,
     version: &'static str,
     user_agent: Option<String>,
-    client: Option<IpAddr>,
     /// The status of the response; 0 before there is one.
     status: u16,
-    response_bytes: u64,
     request_id: String,
 }
 
@@ -68,27 +119,25 @@ impl RecordedRequest {
         let value = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes);
         let trace = observer.begin(start, || value(&PARENT), || value(&STATE))?;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let client = request.peer_addr().map(|address| address.ip());
+        let host = text("host").unwrap_or_default();
         Some(RecordedRequest {
-            trace,
-            method: shortened(request.method().as_str()).into_owned(),
-            path: shortened(request.uri().path()).into_owned(),
-            query: shortened(request.uri().query().unwrap_or_default()).into_owned(),
+            exchange: Exchange::new(trace, request.uri().path(), host, client),
+            method: shortened(request.method().as_str()).to_owned(),
+            query: shortened(request.uri().query().unwrap_or_default()).to_owned(),
             scheme: if is_encrypted { "https" } else { "http" },
-            host: shortened(text("host").unwrap_or_default()).into_owned(),
             version: match request.version() {
                 Version::HTTP_10 => "1.0",
                 _ => "1.1",
             },
-            user_agent: text("user-agent").map(|agent| shortened(agent).into_owned()),
-            client: request.peer_addr().map(|address| address.ip()),
+            user_agent: text("user-agent").map(|agent| shortened(agent).to_owned()),
             status: 0,
-            response_bytes: 0,
             request_id: String::new(),
         })
     }
 
     pub(super) fn trace(&self) -> &Arc<RequestTrace> {
-        &self.trace
+        &self.exchange.trace
     }
 
     /// Records the response.
@@ -99,7 +148,7 @@ impl RecordedRequest {
 
     /// Counts bytes of the response's body.
     pub(super) fn sent(&mut self, bytes: usize) {
-        self.response_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.exchange.sent(bytes);
     }
 
     fn is_known(&self) -> bool {
@@ -112,71 +161,41 @@ impl RecordedRequest {
             Some(route) => format!("{method} {route}"),
             None => method.to_owned(),
         };
-        let mut span = Span { name: name.into(), ..span };
-        let mut add = |name, value: Option<Value>| {
-            if let Some(value) = value {
-                span.attributes.push((name, value));
-            }
-        };
-        if self.is_known() {
-            add("http.request.method", Some(self.method.clone().into()));
-        } else {
-            add("http.request.method", Some("_OTHER".into()));
-            add("http.request.method_original", Some(self.method.clone().into()));
-        }
-        add("url.path", Some(self.path.clone().into()));
-        add("url.query", Some(redacted(&self.query)).filter(|q| !q.is_empty()).map(Into::into));
-        add("url.scheme", Some(self.scheme.into()));
-        add("http.route", facts.route.clone().map(Into::into));
-        let (address, port) = host_and_port(&self.host);
-        add("server.address", Some(address).filter(|a| !a.is_empty()).map(|a| a.to_owned().into()));
-        add("server.port", port.map(Into::into));
-        add("client.address", self.client.map(|client| client.to_string().into()));
-        add("network.protocol.version", Some(self.version.into()));
-        add("user_agent.original", self.user_agent.clone().map(Into::into));
+        let original = (!self.is_known()).then(|| self.method.clone());
+        let known = if self.is_known() { self.method.clone() } else { "_OTHER".to_owned() };
         let status = Some(i64::from(self.status)).filter(|status| *status > 0);
-        add("http.response.status_code", status.map(Into::into));
         let error = match self.status {
             0 => Some(Cow::Borrowed("cancelled")),
             500.. => Some(Cow::Owned(self.status.to_string())),
             _ => None,
         };
-        add("error.type", error.clone().map(Value::Text));
-        with_facts(span, facts).failed(error)
+        let span = Span { name: name.into(), ..span }
+            .with("http.request.method", known)
+            .with_any("http.request.method_original", original)
+            .with("url.path", self.exchange.path.clone())
+            .with_any("url.query", Some(redacted(&self.query)).filter(|query| !query.is_empty()))
+            .with("url.scheme", self.scheme)
+            .with_any("http.route", facts.route.clone())
+            .with("network.protocol.version", self.version)
+            .with_any("user_agent.original", self.user_agent.clone())
+            .with_any("http.response.status_code", status);
+        self.exchange.describe(span, facts, error)
     }
 }
 
 impl Drop for RecordedRequest {
     fn drop(&mut self) {
-        self.trace.finish(|span, facts| self.describe(span, facts));
-        if self.trace.is_logged() {
-            let facts = self.trace.facts();
-            AccessLine {
-                protocol: "http",
-                method: &self.method,
-                path: &self.path,
-                status: (self.status > 0).then(|| self.status.to_string()).as_deref(),
-                request_id: &self.request_id,
-                client: self.client,
-                response_bytes: self.response_bytes,
-                time: self.trace.start().elapsed(),
-                trace: self.trace.has_trace().then(|| self.trace.context()),
-                facts: &facts,
-            }
-            .write();
-        }
+        self.exchange.trace.finish(|span, facts| self.describe(span, facts));
+        let status = (self.status > 0).then(|| self.status.to_string());
+        self.exchange.log("http", &self.method, status.as_deref(), &self.request_id);
     }
 }
 
 /// A gRPC call that is recorded. Its record ends when this is dropped: with the end of its response.
 pub(super) struct RecordedCall {
-    trace: Arc<RequestTrace>,
-    path: String,
-    host: String,
-    client: Option<IpAddr>,
+    exchange: Exchange,
     /// The status of the response, once it is known.
     status: Option<Code>,
-    response_bytes: u64,
 }
 
 impl RecordedCall {
@@ -191,18 +210,12 @@ impl RecordedCall {
         let (parent, state) = (|| value(&GRPC_PARENT), || value(&GRPC_STATE));
         let trace = observer.begin(Instant::now(), parent, state)?;
         let host = request.uri().authority().map_or("", |authority| authority.as_str());
-        Some(RecordedCall {
-            trace,
-            path: shortened(request.uri().path()).into_owned(),
-            host: shortened(host).into_owned(),
-            client,
-            status: None,
-            response_bytes: 0,
-        })
+        let exchange = Exchange::new(trace, request.uri().path(), host, client);
+        Some(RecordedCall { exchange, status: None })
     }
 
     pub(super) fn trace(&self) -> &Arc<RequestTrace> {
-        &self.trace
+        &self.exchange.trace
     }
 
     /// Records the end of the response from the headers that can have its status.
@@ -224,8 +237,6 @@ impl RecordedCall {
     fn describe(&self, span: Span, facts: &RequestFacts) -> Span {
         // Names that clients invent would be as many as they like.
         let method = facts.route.as_deref().unwrap_or("_OTHER");
-        let mut span = Span { name: method.to_owned().into(), ..span };
-        let (address, port) = host_and_port(&self.host);
         let status = self.status.unwrap_or(Code::Cancelled);
         let is_servers = matches!(
             status,
@@ -237,45 +248,22 @@ impl RecordedCall {
                 | Code::DataLoss
         );
         let error = is_servers.then_some(Cow::Borrowed(name(status)));
-        let mut add = |name, value: Option<Value>| {
-            if let Some(value) = value {
-                span.attributes.push((name, value));
-            }
-        };
-        add("rpc.system.name", Some("grpc".into()));
-        add("rpc.method", Some(method.to_owned().into()));
-        if facts.route.is_none() {
-            let original = self.path.strip_prefix('/').unwrap_or(&self.path);
-            add("rpc.method_original", Some(original.to_owned().into()));
-        }
-        add("rpc.response.status_code", Some(name(status).into()));
-        add("server.address", Some(address).filter(|a| !a.is_empty()).map(|a| a.to_owned().into()));
-        add("server.port", port.map(Into::into));
-        add("client.address", self.client.map(|client| client.to_string().into()));
-        add("error.type", error.clone().map(Value::Text));
-        with_facts(span, facts).failed(error)
+        let path = &self.exchange.path;
+        let original = path.strip_prefix('/').unwrap_or(path).to_owned();
+        let span = Span { name: method.to_owned().into(), ..span }
+            .with("rpc.system.name", "grpc")
+            .with("rpc.method", method.to_owned())
+            .with_any("rpc.method_original", facts.route.is_none().then_some(original))
+            .with("rpc.response.status_code", name(status));
+        self.exchange.describe(span, facts, error)
     }
 }
 
 impl Drop for RecordedCall {
     fn drop(&mut self) {
-        self.trace.finish(|span, facts| self.describe(span, facts));
-        if self.trace.is_logged() {
-            let facts = self.trace.facts();
-            AccessLine {
-                protocol: "grpc",
-                method: "POST",
-                path: &self.path,
-                status: Some(name(self.status.unwrap_or(Code::Cancelled))),
-                request_id: "",
-                client: self.client,
-                response_bytes: self.response_bytes,
-                time: self.trace.start().elapsed(),
-                trace: self.trace.has_trace().then(|| self.trace.context()),
-                facts: &facts,
-            }
-            .write();
-        }
+        self.exchange.trace.finish(|span, facts| self.describe(span, facts));
+        let status = name(self.status.unwrap_or(Code::Cancelled));
+        self.exchange.log("grpc", "POST", Some(status), "");
     }
 }
 
@@ -298,8 +286,8 @@ impl http_body::Body for RecordedBody {
         let frame = trace.enter(|| Pin::new(&mut self.body).poll_frame(context));
         if let Poll::Ready(Some(Ok(frame))) = &frame {
             if let Some(data) = frame.data_ref() {
-                let bytes = u64::try_from(data.remaining()).unwrap_or(u64::MAX);
-                self.call.response_bytes += bytes;
+                let bytes = data.remaining();
+                self.call.exchange.sent(bytes);
             }
             if let Some(trailers) = frame.trailers_ref() {
                 self.call.look_for_status(trailers);
@@ -317,48 +305,15 @@ impl http_body::Body for RecordedBody {
     }
 }
 
-/// What both kinds of requests have in common.
-fn with_facts(mut span: Span, facts: &RequestFacts) -> Span {
-    if let Some(model) = &facts.model {
-        span = span.with("tensorserve.model.name", model.to_string());
-    }
-    if let Some(version) = facts.version {
-        span = span.with("tensorserve.model.version", version);
-    }
-    if let Some(signature) = &facts.signature {
-        span = span.with("tensorserve.signature.name", signature.clone());
-    }
-    span
-}
-
 /// The name of a status, as in gRPC's specification.
 fn name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
+    ErrorCode::status_name(code.into())
 }
 
 /// At most [`LONGEST_TEXT`] bytes of `text`.
-fn shortened(text: &str) -> Cow<'_, str> {
-    let ends = (0..=text.len().min(LONGEST_TEXT)).rev();
-    let end = ends.into_iter().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-    Cow::Borrowed(text.get(..end).unwrap_or_default())
+fn shortened(text: &str) -> &str {
+    let mut ends = (0..=text.len().min(LONGEST_TEXT)).rev();
+    ends.find_map(|end| text.get(..end)).unwrap_or_default()
 }
 
 /// The host and the port of a `Host` header or of an authority.
@@ -372,8 +327,8 @@ fn host_and_port(host: &str) -> (&str, Option<i64>) {
     }
 }
 
-/// The query with the values of all parameters but those that the server's own routes have replaced:
-/// clients put credentials there.
+/// The query, in which the values of all parameters that are not [`HARMLESS`] are replaced: clients put
+/// credentials there.
 fn redacted(query: &str) -> String {
     let parts = query.split('&').filter(|part| !part.is_empty());
     let redact = |part: &str| match part.split_once('=') {
@@ -410,7 +365,7 @@ mod tests {
 
     #[test]
     fn texts_of_clients_are_short() {
-        assert_eq!(shortened("a").as_ref(), "a");
+        assert_eq!(shortened("a"), "a");
         assert_eq!(shortened(&"é".repeat(1000)).len(), 1024);
         assert_eq!(shortened(&format!("a{}", "é".repeat(1000))).len(), 1023);
     }

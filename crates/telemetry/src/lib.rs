@@ -14,7 +14,6 @@ mod convert;
 mod counted;
 
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SpanProcessor};
 use tokio::runtime::Runtime;
+use ureq::tls::Certificate;
 
 use self::client::BlockingClient;
 use self::convert::span_data;
@@ -33,24 +33,22 @@ use tensorserve_tensor::error::{Error, Result};
 use tensorserve_trace::{FinishedTrace, SpanSink};
 
 /// How a collector is spoken to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum OtlpProtocol {
-    /// Protocol buffers over HTTP.
-    Http,
-    /// gRPC.
+    /// Protocol buffers over HTTP. HTTPS is verified against these certificates.
+    Http(Vec<Certificate<'static>>),
+    /// gRPC. HTTPS is verified against the certificates of the system.
     Grpc,
 }
 
 /// The collector.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct CollectorConfig {
     /// Its URL; `None` for that of `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, of
     /// `OTEL_EXPORTER_OTLP_ENDPOINT`, or on this machine.
     pub endpoint: Option<String>,
     /// How it is spoken to.
     pub protocol: OtlpProtocol,
-    /// CA certificates to verify it against, PEM, for HTTP; `None` for those of the system.
-    pub ca: Option<PathBuf>,
     /// The spans that may wait for it; `None` for [`SPANS_THAT_WAIT`].
     pub queue: Option<usize>,
 }
@@ -80,16 +78,14 @@ impl Telemetry {
     /// # Errors
     /// [`Error::invalid`] if the configuration or an `OTEL_EXPORTER_OTLP_*` variable is not valid.
     pub fn start(config: &CollectorConfig, version: &'static str) -> Result<Arc<Self>> {
-        let runtime = match config.protocol {
-            OtlpProtocol::Grpc => Some(runtime()?),
-            OtlpProtocol::Http => None,
-        };
-        let exporter = match &runtime {
-            Some(runtime) => {
+        let endpoint = config.endpoint.as_deref();
+        let (exporter, runtime) = match &config.protocol {
+            OtlpProtocol::Http(roots) => (http_exporter(endpoint, roots)?, None),
+            OtlpProtocol::Grpc => {
+                let runtime = runtime()?;
                 let _inside = runtime.enter();
-                grpc_exporter(config)?
+                (grpc_exporter(endpoint)?, Some(runtime))
             }
-            None => http_exporter(config)?,
         };
         let queue = config.queue.unwrap_or(SPANS_THAT_WAIT).max(1);
         let counters = Arc::new(Counters::default());
@@ -140,19 +136,19 @@ fn invalid(why: impl Display) -> Error {
     Error::invalid(format!("traces cannot be sent: {why}"))
 }
 
-fn http_exporter(config: &CollectorConfig) -> Result<SpanExporter> {
-    let client = BlockingClient::new(config.ca.as_deref())?;
+fn http_exporter(endpoint: Option<&str>, roots: &[Certificate<'static>]) -> Result<SpanExporter> {
+    let client = BlockingClient::new(roots);
     let mut builder = SpanExporter::builder().with_http().with_http_client(client);
-    if let Some(endpoint) = &config.endpoint {
+    if let Some(endpoint) = endpoint {
         builder = builder.with_endpoint(traces_url(endpoint));
     }
     let protocol = opentelemetry_otlp::Protocol::HttpBinary;
     builder.with_protocol(protocol).build().map_err(invalid)
 }
 
-fn grpc_exporter(config: &CollectorConfig) -> Result<SpanExporter> {
+fn grpc_exporter(endpoint: Option<&str>) -> Result<SpanExporter> {
     let mut builder = SpanExporter::builder().with_tonic();
-    if let Some(endpoint) = &config.endpoint {
+    if let Some(endpoint) = endpoint {
         builder = builder.with_endpoint(endpoint);
     }
     builder.build().map_err(invalid)

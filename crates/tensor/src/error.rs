@@ -141,6 +141,12 @@ impl Code {
         }
     }
 
+    /// The name of the gRPC status `number`: `OK` for 0, otherwise that of the code.
+    #[must_use]
+    pub fn status_name(number: i32) -> &'static str {
+        if number == 0 { "OK" } else { Code::from_grpc(number).name() }
+    }
+
     /// The name as gRPC and TensorFlow write it, for example `INVALID_ARGUMENT`.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -109,6 +109,13 @@ impl TraceContext {
         })
     }
 
+    /// A span of a new trace that is recorded.
+    #[must_use]
+    pub fn root() -> Self {
+        let (trace, span) = (TraceId::random(), SpanId::random());
+        TraceContext { trace, span, sampled: true, random: true }
+    }
+
     /// Another span of the same trace.
     #[must_use]
     pub fn child(self) -> Self {
@@ -149,7 +156,7 @@ impl<'a> TraceParent<'a> {
 }
 
 /// A `tracestate` that may become a header again. Its members are opaque and not looked at.
-fn passable_state(state: &[u8]) -> Option<&str> {
+pub(crate) fn passable_state(state: &[u8]) -> Option<&str> {
     let is_passable = (1..=LONGEST_STATE).contains(&state.len())
         && state.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
     std::str::from_utf8(state).ok().filter(|_| is_passable)

@@ -21,6 +21,6 @@ pub use self::context::{
     SpanId, TRACEPARENT, TRACESTATE, TraceContext, TraceId, TraceParent, random,
 };
 pub use self::observer::Observer;
-pub use self::request::{RequestFacts, RequestTrace, Traced, current};
+pub use self::request::{RequestFacts, RequestTrace, Traced, current, recording};
 pub use self::sampler::{Rate, Sampler};
 pub use self::span::{FinishedTrace, Span, SpanKind, SpanSink, Value};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::context::{SpanId, TraceContext, TraceId, TraceParent};
+use crate::context::{SpanId, TraceContext, TraceId, passable_state};
 use crate::request::RequestTrace;
 use crate::sampler::{Rate, Sampler};
 use crate::span::SpanSink;
@@ -35,8 +35,7 @@ impl Observer {
         if !is_logged && self.tracing.is_none() {
             return None;
         }
-        let header = parent();
-        let parent = header.and_then(TraceContext::parse);
+        let parent = parent().and_then(TraceContext::parse);
         let trace = parent.map_or_else(TraceId::random, |parent| parent.trace);
         let sampled = self.tracing.as_ref().filter(|(s, _)| s.samples(trace, parent.as_ref()));
         if !is_logged && sampled.is_none() {
@@ -49,7 +48,7 @@ impl Observer {
             sampled: sink.is_some(),
             random: parent.is_none_or(|parent| parent.random),
         };
-        let state = parent.and_then(|_| TraceParent::of(header, state()).state);
+        let state = parent.and_then(|_| state()).and_then(passable_state);
         let trace = RequestTrace::begin(context, parent, state, is_logged, sink, start);
         Some(Arc::new(trace))
     }

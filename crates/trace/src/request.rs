@@ -188,6 +188,12 @@ pub fn current() -> Option<Arc<RequestTrace>> {
     CURRENT.with_borrow(Option::clone)
 }
 
+/// The same if the request is part of a trace.
+#[must_use]
+pub fn recording() -> Option<Arc<RequestTrace>> {
+    CURRENT.with_borrow(|current| current.as_ref().filter(|trace| trace.is_recording()).cloned())
+}
+
 /// Restores the record before, also if the work panics.
 struct Entered(Option<Arc<RequestTrace>>);
 

@@ -26,6 +26,12 @@ impl From<String> for Value {
     }
 }
 
+impl From<Cow<'static, str>> for Value {
+    fn from(text: Cow<'static, str>) -> Self {
+        Value::Text(text)
+    }
+}
+
 impl From<i64> for Value {
     fn from(number: i64) -> Self {
         Value::Number(number)
@@ -71,7 +77,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// A span that begins a trace of its own, and ended now.
+    /// A span that begins a trace of its own.
     #[must_use]
     pub fn root(name: &'static str, context: TraceContext, start: Instant, end: Instant) -> Self {
         Span {
@@ -92,6 +98,15 @@ impl Span {
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.attributes.push((name, value.into()));
         self
+    }
+
+    /// The same span with an attribute, if there is a value.
+    #[must_use]
+    pub fn with_any(self, name: &'static str, value: Option<impl Into<Value>>) -> Self {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
     }
 
     /// The same span, failed if there is an error.

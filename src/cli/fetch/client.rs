@@ -7,10 +7,10 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use tokio_rustls::rustls::crypto::ring;
 use ureq::http;
-use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
+use ureq::tls::{ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
 use url::Url;
 
-use crate::cli::http_client::{certificates, read};
+use crate::certificates::{certificates, read, trusted, wrong};
 use crate::config::pip::PipSettings;
 use tensorserve_codec::base64;
 use tensorserve_tensor::error::{Error, Result};
@@ -100,18 +100,11 @@ impl Client {
     /// # Errors
     /// If a certificate cannot be read.
     pub(super) fn new(pip: PipSettings, indexes: &[Url]) -> Result<Self> {
-        let roots = match &pip.certificates {
-            Some(file) => certificates(file)?,
-            None => {
-                let found = rustls_native_certs::load_native_certs().certs;
-                found.iter().map(|c| Certificate::from_der(c.as_ref()).to_owned()).collect()
-            }
-        };
+        let roots = trusted(pip.certificates.as_deref())?;
         let certificate = match &pip.client_certificate {
             None => None,
             Some(file) => {
-                let wrong = |e| Error::invalid(format!("{}: {e}", file.display()));
-                let key = PrivateKey::from_pem(&read(file)?).map_err(wrong)?;
+                let key = PrivateKey::from_pem(&read(file)?).map_err(|e| wrong(file, e))?;
                 Some(ClientCert::new_with_certs(&certificates(file)?, key))
             }
         };

@@ -309,7 +309,7 @@ impl BatchQueue {
         let inner = &self.0;
         let rows = inner.rows_of(&inputs)?;
         inner.metrics.asked(rows);
-        let trace = trace::current().filter(|trace| trace.is_recording());
+        let trace = trace::recording();
         let queued = Instant::now();
         let task = BatchTask { inputs, rows, deadline, queued, priority, trace };
         if deadline.is_some_and(|deadline| deadline <= task.queued) {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::task::BatchTask;
 use tensorserve_tensor::error::Error;
-use tensorserve_trace::{Span, SpanId, TraceContext, TraceId};
+use tensorserve_trace::{Span, TraceContext};
 
 /// Adds a run of `tasks` to the traces of those that have one: what it waited for as `queue`, and
 /// `run`. A batch of several requests has a span of its own besides, in a trace of its own: each `run`
@@ -25,12 +25,7 @@ pub(super) fn record(
         let span = span.with("tensorserve.batch.rows", rows.max(1));
         span.with("tensorserve.batch.requests", tasks.len()).failed(error.map(Into::into))
     };
-    let batch = (tasks.len() > 1).then(|| TraceContext {
-        trace: TraceId::random(),
-        span: SpanId::random(),
-        sampled: true,
-        random: true,
-    });
+    let batch = (tasks.len() > 1).then(TraceContext::root);
     let mut requests = Vec::new();
     for task in tasks {
         let Some(trace) = &task.trace else {

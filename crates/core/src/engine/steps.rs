@@ -13,7 +13,7 @@ pub(super) struct StepTimer(Option<(Arc<RequestTrace>, Instant)>);
 
 impl StepTimer {
     pub(super) fn begin() -> Self {
-        let trace = trace::current().filter(|trace| trace.is_recording());
+        let trace = trace::recording();
         StepTimer(trace.map(|trace| (trace, Instant::now())))
     }
 

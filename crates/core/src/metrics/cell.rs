@@ -122,13 +122,9 @@ impl Outcomes {
     /// The counts above 0, by the name of the code.
     #[must_use]
     pub fn read(&self) -> Vec<(&'static str, u64)> {
-        let all = (0..).map(code_name).zip(self.0.iter().map(|count| count.load(Relaxed)));
+        let all = (0..).map(Code::status_name).zip(self.0.iter().map(|count| count.load(Relaxed)));
         all.filter(|(_, count)| *count > 0).collect()
     }
-}
-
-fn code_name(number: i32) -> &'static str {
-    if number == 0 { "OK" } else { Code::from_grpc(number).name() }
 }
 
 #[cfg(test)]

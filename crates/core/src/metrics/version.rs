@@ -124,7 +124,7 @@ impl RequestMetrics {
     fn record(&self, time: Duration) {
         self.count.inc();
         self.latency.observe(nanos(time));
-        if let Some(trace) = trace::current().filter(|trace| trace.is_recording()) {
+        if let Some(trace) = trace::recording() {
             self.latency.exemplify(nanos(time), trace.context().trace);
         }
     }

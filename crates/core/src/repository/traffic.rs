@@ -1,8 +1,6 @@
 //! Which version gets a request that names none, and what else happens with the requests of a model.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use super::{ModelHandle, Servable};
@@ -10,6 +8,7 @@ use crate::cache::VersionCache;
 use crate::config::ModelConfig;
 use crate::metrics::{CacheCounters, Metrics, ShadowCounters};
 use tensorserve_platform::Loaded;
+use tensorserve_trace::random;
 
 /// Shares of the ready versions of a model in the requests that name no version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,19 +52,6 @@ impl Split {
 pub(super) fn is_cacheable(loaded: &Loaded) -> bool {
     let mut signatures = loaded.signatures.iter();
     loaded.external_ops.is_empty() && signatures.all(|it| it.read_only && it.repeatable)
-}
-
-thread_local! {
-    static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
-}
-
-/// The steps of SplitMix64, a generator whose state is a counter; one for each thread.
-fn random() -> u64 {
-    let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-    STATE.set(state);
-    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 /// What happens with the requests of a model besides that they are answered. Published with its ready

@@ -448,7 +448,8 @@ impl RestApi {
 
 /// Where the raw bytes of a payload begin.
 fn raw_part(head: &RequestHead<'_>) -> usize {
-    head.header(body::HEADER_LENGTH).and_then(|length| length.parse().ok()).unwrap_or(0)
+    // A malformed header is an error of the handler.
+    body::header_length(head.header(body::HEADER_LENGTH)).ok().flatten().unwrap_or(0)
 }
 
 /// The response for an error, with the HTTP status of its code.

@@ -120,7 +120,7 @@ impl HandlerStep {
     /// the parent is that of the request.
     fn begin(name: &'static str, of_request: &TraceParent<'_>) -> Self {
         let now = Instant::now();
-        let trace = trace::current().filter(|trace| trace.is_recording());
+        let trace = trace::recording();
         let recorded = trace.map(|trace| {
             let span = trace.child(name, now, now);
             (trace, span)
