@@ -240,12 +240,14 @@ async fn collect(
     let mut body = buffer(capacity, tensors_at());
     body.extend_from_slice(&first);
     body.extend_from_slice(&second);
+    // The HTTP library receives more in their memory.
+    drop((first, second));
     while let Some(chunk) = payload.next().await {
         let chunk = chunk.map_err(broken)?;
         if body.len() + chunk.len() > limit {
             return Err(BodyError::too_large(limit));
         }
-        append(&mut body, &chunk, budget).await?;
+        append(&mut body, chunk, budget).await?;
     }
     if body.len() > limit {
         return Err(BodyError::too_large(limit));
@@ -275,7 +277,7 @@ const TURN: usize = 256 << 10;
 /// Appends `chunk`, after its memory is reserved.
 pub(super) async fn append(
     body: &mut BytesMut,
-    chunk: &[u8],
+    chunk: Bytes,
     budget: &RequestBudget,
 ) -> Result<(), Error> {
     if body.capacity() - body.len() < chunk.len() {
@@ -284,7 +286,9 @@ pub(super) async fn append(
         grow(body, more).await;
     }
     let turns = body.len() / TURN;
-    body.extend_from_slice(chunk);
+    body.extend_from_slice(&chunk);
+    // The HTTP library receives more in its memory, and in larger pieces.
+    drop(chunk);
     if body.len() / TURN > turns {
         tokio::task::yield_now().await;
     }

@@ -63,7 +63,7 @@ async fn collect(mut parts: Multipart, budget: &RequestBudget) -> Result<Multipa
         let mut content = BytesMut::new();
         while let Some(chunk) = part.next().await {
             let chunk = chunk.map_err(|e| broken(&e, number))?;
-            append(&mut content, &chunk, budget).await?;
+            append(&mut content, chunk, budget).await?;
         }
         form.parts.push((name, content.freeze()));
     }
