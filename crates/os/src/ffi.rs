@@ -35,18 +35,23 @@ pub fn limit_malloc_arenas(arenas: usize) {
     let _ = arenas;
 }
 
-/// Lets the C allocator keep what is freed, in place of giving large buffers back to the system each time:
-/// for programs that allocate the same sizes again and again.
-pub fn keep_freed_memory() {
+/// Lets the C allocator keep up to `bytes` of what is freed in each arena, in place of giving large buffers
+/// back to the system each time: for programs that allocate the same sizes again and again. By itself glibc
+/// adapts to the sizes that it has seen, and then gives back the two buffers of a request, or does not,
+/// depending on their order.
+pub fn keep_freed_memory(bytes: usize) {
     /// The most that glibc accepts.
     #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
     const MMAP_THRESHOLD: i32 = 32 << 20;
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     // SAFETY: mallopt only sets parameters of the allocator; called before threads are started.
     #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, bytes);
     }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")))]
+    let _ = bytes;
 }
 
 /// Whether file reads by libraries are split into short system calls (module `reads`). If not,

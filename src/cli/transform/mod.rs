@@ -42,7 +42,7 @@ pub(super) fn run(arguments: Arguments, environment: &Environment) -> ExitCode {
     // One arena per core keeps lock contention low.
     let cores = thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
     os::limit_malloc_arenas(cores);
-    os::keep_freed_memory();
+    os::keep_freed_memory(usize::MAX);
     let status = match run_job(arguments, environment) {
         Ok(status) => status,
         Err(error) => {
