@@ -1,6 +1,8 @@
 //! The body of a request over REST: a JSON document, and behind it the raw bytes of the inputs that say
 //! their size instead of their data (the binary tensor data extension).
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use super::datatype;
@@ -12,6 +14,7 @@ use super::request::{
 use super::shared_memory::{Regions, SharedRange};
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::dump::dump;
+use tensorserve_codec::json::number::Number;
 use tensorserve_codec::json::read::{ReadOptions, TensorReadError as Fault, TensorReader};
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_tensor::error::{Error, Result};
@@ -20,8 +23,8 @@ use tensorserve_tensor::{DType, Shape, Tensor};
 /// The header with the number of bytes of the document; all others are raw.
 pub(super) const HEADER_LENGTH: &str = "inference-header-content-length";
 
-/// The most bytes of a number or a shape in a document.
-const SMALL: usize = 4096;
+/// The most numbers that are read of a shape. A valid one has far fewer.
+const MOST_DIMS: usize = 512;
 
 /// Reads the value of the header.
 ///
@@ -90,12 +93,13 @@ struct DataPlace {
 
 impl DataPlace {
     /// The range of shared memory, if there is one.
-    fn shared(self, what: &str) -> Result<Option<SharedRange>> {
+    fn shared(self, kind: &str, name: &str) -> Result<Option<SharedRange>> {
         let Some(region) = self.region else {
             return Ok(None);
         };
         let byte_size = self.byte_size.ok_or_else(|| {
-            Error::invalid(format!("{what} lacks the parameter \"shared_memory_byte_size\""))
+            let parameter = "shared_memory_byte_size";
+            Error::invalid(format!("{kind} {name:?} lacks the parameter \"{parameter}\""))
         })?;
         Ok(Some(SharedRange { region, offset: self.offset, byte_size }))
     }
@@ -221,10 +225,10 @@ impl DocumentReader<'_> {
         let dtype = dtype.ok_or_else(|| lacks("datatype"))?;
         let dims = dims.ok_or_else(|| lacks("shape"))?;
         let shape = Shape::new(&dims).map_err(|error| error.context(format!("input {name:?}")))?;
-        let (size, shared) = (place.binary_size, place.shared(&format!("input {name:?}"))?);
+        let (size, shared) = (place.binary_size, place.shared("input", &name)?);
         let tensor = match (tensor, size, shared) {
             (None, None, None) => return Err(lacks("data")),
-            (Some(tensor), None, None) => reshaped(&name, &tensor, shape)?,
+            (Some(tensor), None, None) => reshaped(&name, tensor, shape)?,
             (None, Some(size), None) => raw::read(&name, dtype, shape, self.take(&name, size)?)?,
             (None, None, Some(range)) => {
                 raw::read(&name, dtype, shape, self.regions.read(&name, &range)?)?
@@ -311,7 +315,7 @@ impl DocumentReader<'_> {
     }
 
     fn datatype(&self, cursor: &mut Cursor) -> Result<DType> {
-        let name = self.text(cursor, "datatype")?;
+        let name = self.utf8(cursor, "datatype")?;
         datatype::of_name(&name).ok_or_else(|| {
             Error::invalid(format!(
                 "datatype {name:?} is not one of BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, \
@@ -326,14 +330,21 @@ impl DocumentReader<'_> {
         if cursor.peek() != b'[' {
             return Err(wrong());
         }
-        let options = ReadOptions { max_bytes: SMALL, ..self.options() };
-        let mut reader = TensorReader::new(DType::Int64, options, 0);
-        reader.read(cursor).map_err(|_| wrong())?;
-        let dims = reader.finish()?;
-        if dims.shape().rank() != 1 {
-            return Err(wrong());
+        let mut dims = Vec::new();
+        let mut more = cursor.open_array();
+        while more {
+            let dim = match cursor.number() {
+                Ok(Number::Unsigned(dim)) => i64::try_from(dim).map_err(|_| wrong())?,
+                Ok(Number::Negative(dim)) => dim,
+                Ok(Number::Float(_)) | Err(_) => return Err(wrong()),
+            };
+            if dims.len() == MOST_DIMS {
+                return Err(wrong());
+            }
+            dims.push(dim);
+            more = cursor.next_element().map_err(|_| wrong())?;
         }
-        Ok(dims.values::<i64>().unwrap_or_default().to_vec())
+        Ok(dims)
     }
 
     fn output(&mut self, cursor: &mut Cursor) -> Result<WantedOutput> {
@@ -359,7 +370,7 @@ impl DocumentReader<'_> {
             more = cursor.next_member().map_err(syntax)?;
         }
         let name = found.ok_or_else(|| Error::invalid("an output lacks the member \"name\""))?;
-        let range = place.shared(&format!("output {name:?}"))?;
+        let range = place.shared("output", &name)?;
         let shared = range.map(|range| self.regions.output(&name, range)).transpose()?;
         Ok(WantedOutput { name, binary, shared })
     }
@@ -444,12 +455,19 @@ impl DocumentReader<'_> {
     }
 
     fn text(&self, cursor: &mut Cursor, what: &str) -> Result<String> {
+        let text = self.utf8(cursor, what)?;
+        Ok(text.into_owned())
+    }
+
+    fn utf8<'c>(&self, cursor: &mut Cursor<'c>, what: &str) -> Result<Cow<'c, str>> {
         if cursor.peek() != b'"' {
             return Err(self.wrong(cursor, what, "a string"));
         }
-        let text = cursor.string().map_err(syntax)?;
-        let text = String::from_utf8(text.into_owned());
-        text.map_err(|_| Error::invalid(format!("{what} must be UTF-8")))
+        let text = match cursor.string().map_err(syntax)? {
+            Cow::Borrowed(text) => std::str::from_utf8(text).ok().map(Cow::Borrowed),
+            Cow::Owned(text) => String::from_utf8(text).ok().map(Cow::Owned),
+        };
+        text.ok_or_else(|| Error::invalid(format!("{what} must be UTF-8")))
     }
 
     fn boolean(&self, cursor: &mut Cursor, what: &str) -> Result<bool> {
@@ -464,14 +482,10 @@ impl DocumentReader<'_> {
     fn whole(&self, cursor: &mut Cursor, what: &str) -> Result<u64> {
         let at = cursor.clone();
         let wrong = || self.wrong(&at, what, "a whole number that is not negative");
-        let options = ReadOptions { max_bytes: SMALL, ..self.options() };
-        let mut reader = TensorReader::new(DType::UInt64, options, 0);
-        reader.read(cursor).map_err(|_| wrong())?;
-        let value = reader.finish()?;
-        if value.shape().rank() != 0 {
-            return Err(wrong());
+        match cursor.number() {
+            Ok(Number::Unsigned(number)) => Ok(number),
+            Ok(Number::Negative(_) | Number::Float(_)) | Err(_) => Err(wrong()),
         }
-        value.values::<u64>().and_then(|values| values.first().copied()).ok_or_else(wrong)
     }
 
     /// The error for a value at the cursor of the wrong kind.
@@ -483,7 +497,10 @@ impl DocumentReader<'_> {
 }
 
 /// Data in the shape of its input. It may be flat or nested in any way.
-fn reshaped(name: &str, tensor: &Tensor, shape: Shape) -> Result<Tensor> {
+fn reshaped(name: &str, tensor: Tensor, shape: Shape) -> Result<Tensor> {
+    if *tensor.shape() == shape {
+        return Ok(tensor);
+    }
     let (needed, given) = (shape.elements()?, tensor.shape().elements()?);
     if needed != given {
         return Err(Error::invalid(format!(

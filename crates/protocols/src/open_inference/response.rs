@@ -134,9 +134,14 @@ fn output(name: &str, tensor: &Tensor, form: &OutputForm, out: &mut Vec<u8>) -> 
     }
     out.extend_from_slice(b"],\"data\":");
     check_json(name, tensor)?;
-    let flat = tensor.reshaped(Shape::vector(tensor.shape().elements()?))?;
-    write::tensor(&flat, STYLE, 0, out)
-        .map_err(|error| error.into_error(|_| no_json(name, tensor)))?;
+    let written = match tensor.shape().rank() {
+        1 => write::tensor(tensor, STYLE, 0, out),
+        _ => {
+            let flat = tensor.reshaped(Shape::vector(tensor.shape().elements()?))?;
+            write::tensor(&flat, STYLE, 0, out)
+        }
+    };
+    written.map_err(|error| error.into_error(|_| no_json(name, tensor)))?;
     out.push(b'}');
     Ok(())
 }
