@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::client::{self, Load};
+use crate::cost::{per_request, post, quantile};
 use crate::process::{self, Process};
 use crate::scenario::project;
 
@@ -67,13 +68,7 @@ struct Way {
 
 impl Way {
     fn new(name: &'static str, script: Option<&str>, body: &[u8], kind: &str) -> Self {
-        let mut request = format!(
-            "POST /invocations HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n\
-             Content-Length: {}\r\n\r\n",
-            body.len()
-        )
-        .into_bytes();
-        request.extend_from_slice(body);
+        let request = post("/invocations", &format!("Content-Type: {kind}\r\n"), body);
         let server = match script {
             Some(script) => Process::with_code(script, &["--handler-workers", "2"]),
             None => Process::serving(&project("models/half_plus_two"), &[]),
@@ -83,9 +78,9 @@ impl Way {
 
     fn with_threads(script: &str, threads: &'static str) -> Self {
         let options = ["--handler-workers", "2", "--handler-threads", threads];
-        let request = b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}";
+        let request = post("/invocations", "", b"{}");
         let server = Process::with_code(script, &options);
-        Way { name: threads, server, request: request.to_vec(), figures: Vec::new() }
+        Way { name: threads, server, request, figures: Vec::new() }
     }
 
     fn measure(&mut self, connections: usize, time: Duration) {
@@ -95,7 +90,7 @@ impl Way {
         let load: Load = client::run(self.server.address, &requests, connections, time);
         assert_eq!(load.failed, 0, "{}: requests failed", self.name);
         let after: (Duration, Duration) = (self.server.cpu(), python());
-        let each = |used: Duration| used.as_secs_f64() * 1e6 / load.latency.len() as f64;
+        let each = |used| per_request(used, load.latency.len());
         let p50 = load.latency.value_at_quantile(0.5) as f64 / 1000.0;
         let per_second = load.latency.len() as f64 / load.time.as_secs_f64();
         let used = [each(after.0 - before.0), each(after.1 - before.1)];
@@ -103,9 +98,7 @@ impl Way {
     }
 
     fn median(&self, figure: usize) -> f64 {
-        let mut values: Vec<f64> = self.figures.iter().map(|figures| figures[figure]).collect();
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
+        quantile(self.figures.iter().map(|figures| figures[figure]), 0.5)
     }
 }
 

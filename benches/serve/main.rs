@@ -23,6 +23,7 @@
 
 mod big_model;
 mod client;
+mod cost;
 mod grpc;
 mod handlers;
 mod isolation;
@@ -37,6 +38,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use client::Load;
+use cost::{per_request, quantile};
 use process::Process;
 use scenario::Scenario;
 
@@ -122,9 +124,7 @@ impl Bench {
     }
 
     fn median(&self, name: &str) -> f64 {
-        let mut values = self.figures.get(name).cloned().unwrap_or_default();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+        quantile(self.figures.get(name).into_iter().flatten().copied(), 0.5)
     }
 
     /// Lets the server measure its models, and checks every response once.
@@ -173,11 +173,9 @@ impl Bench {
         let before = process.cpu();
         let answered = grpc::run(process.grpc, call, self.time);
         let used = process.cpu() - before;
-        #[allow(clippy::cast_precision_loss)]
-        let answered = answered as f64;
         let name = |figure: &str| format!("grpc {} {contestant} {figure}", call.name);
-        self.note(name("cpu"), used.as_secs_f64() * 1e6 / answered);
-        self.note(name("rate"), answered / self.time.as_secs_f64());
+        self.note(name("cpu"), per_request(used, answered));
+        self.note(name("rate"), answered as f64 / self.time.as_secs_f64());
     }
 
     fn print_grpc(&self) {
@@ -238,7 +236,7 @@ impl Bench {
                 (batches_after.0 - batches_before.0, batches_after.1 - batches_before.1);
             self.note(name("batch"), rows / runs);
         }
-        self.note(name("cpu"), used.as_secs_f64() * 1e6 / requests);
+        self.note(name("cpu"), per_request(used, load.latency.len()));
         self.note(name("rate"), requests / load.time.as_secs_f64());
         self.note(name("p50"), micros(0.5));
         self.note(name("p99"), micros(0.99));

@@ -1,7 +1,6 @@
 //! `make bench ARGS=v2`: the Open Inference Protocol. Raw bytes over REST and gRPC against bare echoes of the
 //! same bytes, and a small JSON request against the same one as `:predict`.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -14,8 +13,9 @@ use tonic::transport::Endpoint;
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
+use crate::cost::{Comparison, compare, http, per_request, post};
+use crate::grpc;
 use crate::process::Process;
-use crate::{client, grpc};
 
 const IMAGE: [i64; 4] = [1, 224, 224, 3];
 
@@ -23,60 +23,33 @@ const IMAGE: [i64; 4] = [1, 224, 224, 3];
 const FEW: usize = 4;
 const MANY: usize = 64;
 
-/// The CPU time of one request in microseconds: medians by name.
 pub fn run(rounds: usize, time: Duration) {
     let (server, echo, grpc_echo) = (Process::server(), Process::echo(), Process::grpc_echo());
-    let mut all: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    let raw = [raw_request()];
-    let (v1, v2) = (
-        small("/v1/models/half_plus_two:predict", V1),
-        small("/v2/models/half_plus_two/infer", V2),
-    );
-    for round in 0..=rounds {
-        let mut figures = [
-            ("raw, server", http(&server, &raw, FEW, time)),
-            ("raw, echo", http(&echo, &raw, FEW, time)),
-            ("JSON, v2", http(&server, &v2, MANY, time)),
-            ("JSON, :predict", http(&server, &v1, MANY, time)),
-            ("gRPC, server", calls(&server, time)),
-            ("gRPC, echo", calls(&grpc_echo, time)),
-        ];
-        // The first round is for the server to measure its models.
-        if round == 0 {
-            continue;
-        }
-        figures.reverse();
-        for (name, micros) in figures {
-            all.entry(name).or_default().push(micros);
-        }
-    }
-    let median = |name: &str| {
-        let mut values = all[name].clone();
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
-    println!("CPU time of a request in us, medians of {rounds} rounds of {time:?}");
-    for (what, ours, bound) in [
-        ("224x224x3 floats, raw bytes over REST, against a bare echo", "raw, server", "raw, echo"),
-        (
-            "224x224x3 floats, raw bytes over gRPC, against a bare echo",
-            "gRPC, server",
-            "gRPC, echo",
-        ),
-        ("half_plus_two as JSON, against :predict", "JSON, v2", "JSON, :predict"),
-    ] {
-        let (ours, bound) = (median(ours), median(bound));
-        println!("{what:<62}{ours:>9.1}{bound:>9.1}{:>8.2}", ours / bound);
-    }
+    let raw = raw_request();
+    let v1 = post("/v1/models/half_plus_two:predict", "", V1.as_bytes());
+    let v2 = post("/v2/models/half_plus_two/infer", "", V2.as_bytes());
+    let comparisons = [
+        Comparison {
+            name: "224x224x3 floats, raw bytes over REST, against a bare echo",
+            ours: http(&server, &raw, FEW),
+            bound: http(&echo, &raw, FEW),
+        },
+        Comparison {
+            name: "224x224x3 floats, raw bytes over gRPC, against a bare echo",
+            ours: Box::new(|time| calls(&server, time)),
+            bound: Box::new(|time| calls(&grpc_echo, time)),
+        },
+        Comparison {
+            name: "half_plus_two as JSON, against :predict",
+            ours: http(&server, &v2, MANY),
+            bound: http(&server, &v1, MANY),
+        },
+    ];
+    compare(&comparisons, rounds, time);
 }
 
 const V1: &str = r#"{"instances": [1.0, 2.0, 5.0]}"#;
 const V2: &str = r#"{"inputs":[{"name":"x","shape":[3],"datatype":"FP32","data":[1.0,2.0,5.0]}]}"#;
-
-fn small(path: &str, body: &str) -> [Vec<u8>; 1] {
-    let head = format!("POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", body.len());
-    [[head.as_bytes(), body.as_bytes()].concat()]
-}
 
 fn image() -> Vec<u8> {
     let count: i64 = IMAGE.iter().product();
@@ -90,30 +63,15 @@ fn raw_request() -> Vec<u8> {
         r#"{{"parameters":{{"binary_data_output":true}},"inputs":[{{"name":"x","shape":[1,224,224,3],"datatype":"FP32","parameters":{{"binary_data_size":{}}}}}]}}"#,
         image.len()
     );
-    let head = format!(
-        "POST /v2/models/echo_float32/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\
-         Inference-Header-Content-Length: {}\r\n\r\n",
-        document.len() + image.len(),
-        document.len()
-    );
-    [head.as_bytes(), document.as_bytes(), &image].concat()
-}
-
-fn http(process: &Process, requests: &[Vec<u8>], connections: usize, time: Duration) -> f64 {
-    let before = process.cpu();
-    let load = client::run(process.address, requests, connections, time);
-    assert_eq!(load.failed, 0, "requests failed");
-    per_request(process.cpu() - before, load.latency.len())
+    let length = format!("Inference-Header-Content-Length: {}\r\n", document.len());
+    let body = [document.as_bytes(), &image].concat();
+    post("/v2/models/echo_float32/infer", &length, &body)
 }
 
 fn calls(process: &Process, time: Duration) -> f64 {
     let before = process.cpu();
     let answered = ask(process.grpc, time);
     per_request(process.cpu() - before, answered)
-}
-
-fn per_request(used: Duration, requests: u64) -> f64 {
-    used.as_secs_f64() * 1e6 / requests as f64
 }
 
 /// Calls answered in `time`.
