@@ -112,7 +112,7 @@ fn main() {
 /// Gives the echo the allocator's settings of the server. With glibc's own, large bodies cost an echo up to
 /// twice the time, and comparisons with it flatter the server.
 fn keep_as_the_server() {
-    tensorserve_os::keep_freed_memory(64 << 20);
+    tensorserve_os::keep_freed_memory(tensorserve_os::KEPT_BY_SERVER);
 }
 
 struct Bench {

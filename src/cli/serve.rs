@@ -67,10 +67,6 @@ pub(super) fn run(
     serve(&config, environment, start, |_| Ok(()))
 }
 
-/// The freed memory that an arena of the allocator keeps at its end: the buffers of requests, as much as glibc
-/// keeps by itself after it has seen large ones.
-const KEPT_IN_ARENA: usize = 64 << 20;
-
 /// Serves until SIGTERM or SIGINT. `then` is called when the server has started.
 pub(super) fn serve(
     config: &Config,
@@ -80,7 +76,7 @@ pub(super) fn serve(
 ) -> Result<ExitCode> {
     // One arena per core keeps lock contention low; more would retain more memory after loads.
     os::limit_malloc_arenas(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
-    os::keep_freed_memory(KEPT_IN_ARENA);
+    os::keep_freed_memory(os::KEPT_BY_SERVER);
     let platforms = platforms::built_in(config);
     let runtimes = runtimes(&platforms, &config.repository.sources)?;
     let platforms = probed(platforms, &config.probe);

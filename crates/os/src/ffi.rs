@@ -35,6 +35,10 @@ pub fn limit_malloc_arenas(arenas: usize) {
     let _ = arenas;
 }
 
+/// What a server lets [`keep_freed_memory`] keep: the buffers of requests, as much as glibc keeps by itself
+/// after it has seen large ones.
+pub const KEPT_BY_SERVER: usize = 64 << 20;
+
 /// Lets the C allocator keep up to `bytes` of what is freed in each arena, in place of giving large buffers
 /// back to the system each time: for programs that allocate the same sizes again and again. By itself glibc
 /// adapts to the sizes that it has seen, and then gives back the two buffers of a request, or does not,
