@@ -62,7 +62,9 @@ fn main() {
         return handlers::run(rounds, Duration::from_millis(millis));
     }
     if arguments.iter().any(|a| a == "v2") {
-        return open_inference::run(rounds, Duration::from_millis(millis));
+        let at = arguments.iter().position(|a| a == "--only");
+        let only = at.map_or("", |at| arguments[at + 1].as_str());
+        return open_inference::run(rounds, Duration::from_millis(millis), only);
     }
     if arguments.iter().any(|a| a == "traces") {
         return traces::run(rounds, Duration::from_millis(millis));

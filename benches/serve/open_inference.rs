@@ -23,7 +23,8 @@ const IMAGE: [i64; 4] = [1, 224, 224, 3];
 const FEW: usize = 4;
 const MANY: usize = 64;
 
-pub fn run(rounds: usize, time: Duration) {
+/// Runs the comparisons whose names contain `only`.
+pub fn run(rounds: usize, time: Duration, only: &str) {
     let (server, echo, grpc_echo) = (Process::server(), Process::echo(), Process::grpc_echo());
     let raw = raw_request();
     let v1 = post("/v1/models/half_plus_two:predict", "", V1.as_bytes());
@@ -45,7 +46,8 @@ pub fn run(rounds: usize, time: Duration) {
             bound: http(&server, &v1, MANY),
         },
     ];
-    compare(&comparisons, rounds, time);
+    let chosen = comparisons.into_iter().filter(|comparison| comparison.name.contains(only));
+    compare(&chosen.collect::<Vec<_>>(), rounds, time);
 }
 
 const V1: &str = r#"{"instances": [1.0, 2.0, 5.0]}"#;

@@ -41,6 +41,7 @@ mod fetch_command;
 mod https;
 mod isolation;
 mod large_requests;
+mod large_responses;
 mod library_search;
 mod lifecycle;
 mod live_batching;

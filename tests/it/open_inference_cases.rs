@@ -16,13 +16,20 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 
+use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use prost::Message;
 use serde::Deserialize;
 use serde_json::Value;
 use tensorserve::config::ModelSettings;
+use tensorserve_proto::inference::model_infer_request::{
+    InferInputTensor, InferRequestedOutputTensor,
+};
+use tensorserve_proto::inference::{ModelInferRequest, ModelInferResponse};
 
 use crate::support::client::{Answer, request};
+use crate::support::grpc::Caller;
 use crate::support::server::{TestServer, settings};
 use crate::support::{data, project};
 
@@ -404,5 +411,43 @@ fn raw_outputs_of_any_size_come_in_their_order() {
         assert!(names.map(|o| &o["name"]).eq(expected.iter().map(|(name, _)| name)), "{found}");
         let contents: Vec<u8> = expected.iter().flat_map(|(_, content)| content.clone()).collect();
         assert!(answer.body[head..] == contents, "other bytes");
+        check_over_grpc(&server, &inputs, &raw, &expected);
     }
+}
+
+/// The same request over gRPC, whose large outputs follow the message.
+fn check_over_grpc(
+    server: &TestServer,
+    inputs: &[Value],
+    mut raw: &[u8],
+    expected: &[(String, Vec<u8>)],
+) {
+    let mut message = ModelInferRequest { model_name: "all_types".to_owned(), ..<_>::default() };
+    for input in inputs {
+        let text = |key: &str| input[key].as_str().expect("text").to_owned();
+        let rows = input["shape"][0].as_i64().expect("a number");
+        message.inputs.push(InferInputTensor {
+            name: text("name"),
+            datatype: text("datatype"),
+            shape: vec![rows, 1],
+            ..InferInputTensor::default()
+        });
+        let size = input["parameters"]["binary_data_size"].as_u64().expect("a number");
+        let (content, rest) = raw.split_at(usize::try_from(size).expect("fits"));
+        message.raw_input_contents.push(Bytes::copy_from_slice(content));
+        raw = rest;
+    }
+    for (name, _) in expected {
+        let output = InferRequestedOutputTensor { name: name.clone(), ..<_>::default() };
+        message.outputs.push(output);
+    }
+    let caller = Caller::connect(server.grpc_address()).expect("connects");
+    let path = "/inference.GRPCInferenceService/ModelInfer";
+    let answer = caller.call(path, message.encode_to_vec()).expect("a response");
+    let answer = ModelInferResponse::decode(&answer[..]).expect("a message");
+    let names = answer.outputs.iter().map(|output| &output.name);
+    assert!(names.eq(expected.iter().map(|(name, _)| name)));
+    assert!(answer.outputs.iter().all(|output| output.contents.is_none()));
+    let contents = expected.iter().map(|(_, content)| content);
+    assert!(answer.raw_output_contents.iter().eq(contents), "other bytes");
 }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use bytes::Bytes;
 use tonic::service::RoutesBuilder;
 use tonic::{Request, Response, Status};
 
@@ -33,6 +34,12 @@ pub struct GrpcLimits {
 /// The client's deadline (`grpc-timeout`), stored in the extensions of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientDeadline(pub Instant);
+
+/// Fields that follow the encoded message of a response, which the server sends from where they are in
+/// memory: the key of a field with its length, its bytes, the next key. A service puts them into the
+/// extensions of the response to a unary call.
+#[derive(Clone, Debug)]
+pub struct FollowingFields(pub Vec<Bytes>);
 
 /// An inference through `entry` that begins now. The earlier of the client's and the server's deadline
 /// applies.

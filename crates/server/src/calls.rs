@@ -16,14 +16,15 @@ use tower_layer::Layer;
 
 use super::deadline;
 use super::gate::Gate;
+use super::held_call::HeldBody;
 use super::incoming::ClientAddress;
 use super::priority;
 use super::recorded::RecordedCall;
-use super::timed_body::{Arrival, HeldBody, TimedBody};
+use super::timed_body::{Arrival, TimedBody};
 use crate::api::{OWN_METHODS, ServedApi};
 use tensorserve_auth::{AuthError, AuthOutcome, Permission};
 use tensorserve_core::engine::InFlight;
-use tensorserve_protocol::grpc::{ClientDeadline, status};
+use tensorserve_protocol::grpc::{ClientDeadline, FollowingFields, status};
 use tensorserve_tensor::budget::{Budgeted, RequestBudget};
 use tensorserve_trace::Traced;
 
@@ -221,10 +222,12 @@ const SMALL_RESPONSE: usize = 32 << 10;
 
 /// The response, which holds the memory of its request until it is sent.
 fn held(response: CallResult, budget: RequestBudget) -> CallResult {
-    if budget.held() <= SMALL_RESPONSE {
-        return response;
+    let Ok(mut response) = response;
+    let following = response.extensions_mut().remove::<FollowingFields>();
+    if following.is_none() && budget.held() <= SMALL_RESPONSE {
+        return Ok(response);
     }
-    response.map(|response| response.map(|body| Body::new(HeldBody { body, budget })))
+    Ok(response.map(|body| Body::new(HeldBody::new(body, following, budget))))
 }
 
 fn refuse(path: &str, refusal: AuthError) -> Response {

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use super::direct::DirectStream;
 use super::drain::OpenConnection;
 use super::observed::{ObservedStream, StreamObserver};
 use super::timed_writes::TimedWrites;
@@ -68,7 +69,7 @@ struct LastTick {
 
 /// A connection with ticks. They watch the decrypted bytes.
 pub(super) type Connection =
-    ObservedStream<MaybeTlsStream<TimedWrites<TcpStream>>, ConnectionTicks>;
+    ObservedStream<DirectStream<MaybeTlsStream<TimedWrites<TcpStream>>>, ConnectionTicks>;
 
 /// The ticks of a connection.
 pub(super) struct ConnectionTicks {

@@ -47,6 +47,10 @@ const OWN_MESSAGE: usize = 4 << 10;
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
 
+/// The largest frame that a client may send. Each costs reads and bookkeeping; most clients send the smaller
+/// ones of the default, 16 KiB, only to servers that take no larger ones.
+const FRAME: u32 = 256 << 10;
+
 /// The most memory that the heads of a call may take.
 const HEADERS: u32 = 16 << 10;
 
@@ -247,6 +251,7 @@ fn router(routes: Routes, layer: GateLayer) -> GatedRouter {
         .http2_max_local_error_reset_streams(Some(FAULTS))
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .layer(layer)

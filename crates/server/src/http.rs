@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use actix_web::dev::Payload;
-use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use actix_web::http::{Method, StatusCode};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
@@ -19,6 +19,7 @@ use futures_util::{FutureExt, future};
 
 use super::body::{self, BodyError, BodyLimits};
 use super::connection::RequestProgress;
+use super::direct::ConnectionWriter;
 use super::gate::{Gate, hushed};
 use super::recorded::RecordedRequest;
 use super::trace::Tracing;
@@ -142,7 +143,9 @@ pub(super) async fn dispatch(
         response.force_close();
     }
     let Some(more) = reply.more else {
-        return held::respond(&mut response, reply.body, reply.parts, budget);
+        let writer = request.conn_data::<ConnectionWriter>();
+        let writer = writer.filter(|_| request.method() != Method::HEAD);
+        return held::respond(&mut response, reply.body, reply.parts, budget, writer);
     };
     // The request is being served until the last piece.
     let pieces = stream::once(future::ready(reply.body)).chain(more);

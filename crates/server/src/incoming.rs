@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 use tonic::transport::server::Connected;
 
+use super::corked::CorkedStream;
 use super::drain::{ListenerActivity, OpenConnection};
 use super::flow::FlowWindows;
 use super::frames::PREFACE;
@@ -41,7 +42,7 @@ pub(super) struct GrpcTimeLimits {
 
 /// A connection that is closed when it is silent or takes no responses, encrypted or not.
 pub(super) type GrpcConnection =
-    ObservedStream<MaybeTlsStream<TimedWrites<TcpStream>>, ConnectionGuard>;
+    ObservedStream<MaybeTlsStream<TimedWrites<CorkedStream>>, ConnectionGuard>;
 
 /// The address of a connection's client, in the extensions of its calls; `None` for a UNIX socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +74,7 @@ pub(super) fn connections(
     let handshakes = accepted.map(move |accepted| {
         let certificates = certificates.clone();
         async move {
-            let stream = TimedWrites::new(accepted.stream, patience.write);
+            let stream = TimedWrites::new(CorkedStream::new(accepted.stream), patience.write);
             let stream = tls::encrypt(stream, certificates.as_ref(), patience.preface).await?;
             Ok(ObservedStream::new(stream, ConnectionGuard::new(accepted.place, patience)))
         }

@@ -27,6 +27,7 @@ use socket2::{Domain, Socket, Type};
 use tokio::sync::watch;
 
 use self::connection::{Connection, ConnectionTicks, HttpTimeLimits};
+use self::direct::DirectStream;
 use self::drain::ListenerActivity;
 use self::files::WatchedFiles;
 use self::gate::Gate;
@@ -41,8 +42,10 @@ mod builtin;
 mod calls;
 pub mod config;
 mod connection;
+mod corked;
 mod cors;
 mod deadline;
+mod direct;
 mod drain;
 mod files;
 mod flow;
@@ -52,6 +55,7 @@ mod gate;
 mod grpc;
 mod health;
 mod held;
+mod held_call;
 mod http;
 mod incoming;
 mod local;
@@ -219,6 +223,7 @@ fn serve(
             })
             .on_connect_ext(|connection: &Connection, data| {
                 data.insert(connection.watch.progress());
+                data.insert(connection.stream.writer());
             })
             .finish(map_config(app, |()| AppConfig::default()));
         let (activity, certificates) = (state.activity().clone(), certificates.clone());
@@ -233,7 +238,8 @@ fn serve(
                 let stream =
                     tls::accept(stream, certificates.as_ref(), patience.head, write_timeout).await;
                 let stream = stream.map_err(DispatchError::Io)?;
-                let connection = Connection::new(stream, ConnectionTicks::new(patience, open));
+                let ticks = ConnectionTicks::new(patience, open);
+                let connection = Connection::new(DirectStream::new(stream), ticks);
                 Ok::<_, DispatchError>((connection, Protocol::Http1, peer))
             }
         });

@@ -23,7 +23,7 @@ pub(super) trait StreamObserver: Unpin {
 
 /// A stream whose bytes are observed.
 pub(super) struct ObservedStream<S, W> {
-    stream: S,
+    pub(super) stream: S,
     pub(super) watch: W,
 }
 

@@ -145,30 +145,3 @@ impl http_body::Body for TimedBody {
         self.body.size_hint()
     }
 }
-
-/// The body of a response, which holds the memory of its request until it is sent.
-pub(super) struct HeldBody {
-    pub(super) body: Body,
-    #[allow(dead_code)] // It is held, and returns the memory when dropped.
-    pub(super) budget: RequestBudget,
-}
-
-impl http_body::Body for HeldBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.get_mut().body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}

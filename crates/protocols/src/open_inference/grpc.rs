@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prost::Message;
+use prost::encoding::encode_varint;
 
 use super::datatype;
 use super::raw;
@@ -25,6 +27,7 @@ use tensorserve_proto::inference::model_infer_response::InferOutputTensor;
 use tensorserve_proto::inference::{
     InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse,
 };
+use tensorserve_protocol::grpc::FollowingFields;
 use tensorserve_tensor::budget::{self, reserved_vec};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
@@ -330,22 +333,21 @@ fn encode(form: GrpcForm, response: InferResponse) -> Result<ModelInferResponse>
     let version = response.version.clone();
     let run = response.into_single();
     let specs = version.signatures().get(run.signature).map_or(&[][..], |s| &s.outputs);
-    // As a message, and as its bytes; typed contents take up to four times the memory of an int8.
+    // As bytes of the message; typed contents, too, which take up to four times the memory of an int8.
     let bytes: usize = run.outputs.iter().map(raw::len).sum();
-    budget::reserve(bytes.saturating_mul(if is_raw { 2 } else { 8 }))?;
+    budget::reserve(bytes.saturating_mul(if is_raw { 1 } else { 8 }))?;
     let (mut outputs, mut raws) = (Vec::with_capacity(order.len()), Vec::new());
     for ((at, form), tensor) in order.iter().zip(&run.outputs) {
         let name = specs.get(*at).map_or_else(String::new, |spec| spec.alias.clone());
-        let (mut parameters, mut bytes) = (BTreeMap::new(), Vec::new());
+        let (mut parameters, mut bytes) = (BTreeMap::new(), Bytes::new());
         if let OutputForm::Shared(shared) = form {
             let size = shared.write(&name, tensor)?;
             parameters = shared_parameters(&shared.range, size);
         } else {
-            bytes.reserve_exact(raw::len(tensor));
-            raw::append(tensor, &mut bytes)?;
+            bytes = raw::bytes(tensor)?;
         }
         let has_contents = !is_raw && parameters.is_empty();
-        raws.push(bytes.into());
+        raws.push(bytes);
         outputs.push(InferOutputTensor {
             name,
             datatype: datatype::name_of(tensor.dtype()).to_owned(),
@@ -363,6 +365,31 @@ fn encode(form: GrpcForm, response: InferResponse) -> Result<ModelInferResponse>
         raw_output_contents: raws,
     })
 }
+
+/// The key of `ModelInferResponse.raw_output_contents`, field 6, whose elements have lengths.
+const RAW_OUTPUT_CONTENTS: u8 = 6 << 3 | 2;
+
+/// Takes the raw contents out of a response if they are large, as fields that follow its message: they are
+/// sent from where they are. A response of more than `most` bytes stays whole, to be refused.
+pub(super) fn take_raw_contents(
+    response: &mut ModelInferResponse,
+    most: usize,
+) -> Option<FollowingFields> {
+    let bytes: usize = response.raw_output_contents.iter().map(Bytes::len).sum();
+    if bytes < WORTH_SENDING_APART || response.encoded_len() > most {
+        return None;
+    }
+    let mut fields = Vec::new();
+    for content in std::mem::take(&mut response.raw_output_contents) {
+        let mut key = vec![RAW_OUTPUT_CONTENTS];
+        encode_varint(content.len() as u64, &mut key);
+        fields.extend([key.into(), content]);
+    }
+    Some(FollowingFields(fields))
+}
+
+/// Smaller contents are copied into the message: that costs less than to send them by themselves.
+const WORTH_SENDING_APART: usize = 16 << 10;
 
 fn shared_parameters(range: &SharedRange, size: u64) -> BTreeMap<String, InferParameter> {
     let parameter = |choice| InferParameter { parameter_choice: Some(choice) };

@@ -71,6 +71,37 @@ pub(super) fn len(tensor: &Tensor) -> usize {
     tensor.byte_len().saturating_add(lengths)
 }
 
+/// Smaller tensors are copied: that costs less than to keep them.
+const WORTH_SHARING: usize = 16 << 10;
+
+/// Whether the raw bytes of a tensor are large, and are those in its memory.
+pub(super) fn is_shareable(tensor: &Tensor) -> bool {
+    tensor.strings().is_none() && tensor.byte_len() >= WORTH_SHARING
+}
+
+/// The raw bytes of a tensor. If they are shareable, they keep it in memory; otherwise they are copied.
+///
+/// # Errors
+/// If a string is longer than its length can say, or there is no memory for a copy.
+pub(super) fn bytes(tensor: &Tensor) -> Result<Bytes> {
+    /// The bytes of a tensor, which keep it in memory.
+    struct Shared(Tensor);
+
+    impl AsRef<[u8]> for Shared {
+        fn as_ref(&self) -> &[u8] {
+            self.0.bytes()
+        }
+    }
+
+    if is_shareable(tensor) {
+        return Ok(Bytes::from_owner(Shared(tensor.clone())));
+    }
+    let mut copied = Vec::new();
+    budget::grow(&mut copied, len(tensor))?;
+    append(tensor, &mut copied)?;
+    Ok(copied.into())
+}
+
 /// Appends the raw bytes of a tensor.
 ///
 /// # Errors

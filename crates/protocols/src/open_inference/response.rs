@@ -70,9 +70,8 @@ pub(super) fn encode(form: AnswerForm, response: InferResponse) -> Result<Encode
     }
     let mut parts = Vec::new();
     for (_, tensor) in raws() {
-        let is_large = raw::len(tensor) >= WORTH_A_PART;
-        if is_large && tensor.strings().is_none() {
-            parts.push(Bytes::from_owner(RawBytes(tensor.clone())));
+        if raw::is_shareable(tensor) {
+            parts.push(raw::bytes(tensor)?);
             continue;
         }
         // What follows a part is one, too.
@@ -85,18 +84,6 @@ pub(super) fn encode(form: AnswerForm, response: InferResponse) -> Result<Encode
         }
     }
     Ok(Encoded { body: out, parts, document: Some(document) })
-}
-
-/// Smaller tensors are copied behind the document.
-const WORTH_A_PART: usize = 16 << 10;
-
-/// The bytes of a tensor, which keep it in memory.
-struct RawBytes(Tensor);
-
-impl AsRef<[u8]> for RawBytes {
-    fn as_ref(&self) -> &[u8] {
-        self.0.bytes()
-    }
 }
 
 /// One output.

@@ -67,6 +67,7 @@ pub(super) fn add(
         engine: engine.clone(),
         admin,
         regions: Arc::clone(regions),
+        max_message_bytes: most,
     })
     .accept_compressed(CompressionEncoding::Gzip)
     .accept_compressed(CompressionEncoding::Deflate)
@@ -82,6 +83,7 @@ struct InferenceService {
     engine: Engine,
     admin: bool,
     regions: Arc<Regions>,
+    max_message_bytes: usize,
 }
 
 impl InferenceService {
@@ -165,7 +167,12 @@ impl GrpcInferenceService for InferenceService {
         let entry = EntryPoint { protocol: GRPC, method: Method::Predict };
         let call = call(&self.engine, entry, &request);
         let answer = grpc::infer(&self.engine, &self.regions, request.into_inner(), call).await;
-        wrapped("ModelInfer", answer)
+        let mut response = wrapped("ModelInfer", answer)?;
+        let most = self.max_message_bytes;
+        if let Some(following) = grpc::take_raw_contents(response.get_mut(), most) {
+            response.extensions_mut().insert(following);
+        }
+        Ok(response)
     }
 
     type ModelStreamInferStream = Answers;
