@@ -21,6 +21,7 @@ const TIME: Duration = Duration::from_millis(150);
 const OPTIONS: ReadOptions = ReadOptions {
     coerce: false,
     all_types: false,
+    nulls: false,
     alphabet: Alphabet::Standard,
     max_bytes: 1 << 30,
 };

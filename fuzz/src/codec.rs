@@ -9,9 +9,9 @@ use tensorserve_codec::json::dump::dump;
 use tensorserve_codec::json::read::{ReadOptions, TensorReader};
 use tensorserve_codec::json::scan::Cursor;
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
-use tensorserve_codec::{base64 as codec_base64, cast, csv as codec_csv, npy as codec_npy};
+use tensorserve_codec::{base64 as codec_base64, cast, csv as codec_csv, npy as codec_npy, table};
 use tensorserve_codec::{event_stream as aws, tfrecord as records};
-use tensorserve_tensor::{DType, Tensor};
+use tensorserve_tensor::{DType, Tensor, TensorSpec};
 
 use super::echo::DTYPES;
 use super::target::selected;
@@ -55,6 +55,7 @@ pub fn json_tensor(input: &[u8]) {
     let options = ReadOptions {
         coerce: is_lenient,
         all_types: true,
+        nulls: false,
         alphabet: if is_lenient { Alphabet::Any } else { Alphabet::Standard },
         max_bytes: MAX_TENSOR_BYTES,
     };
@@ -177,10 +178,24 @@ pub fn csv(input: &[u8]) {
         }
     }
     assert!(bytes <= text.len() && fields <= text.len() + 1, "{fields} fields of {bytes} bytes");
+    csv_tables(text);
     let dtype = DTYPES[first % DTYPES.len()];
     let Some(tensor) = codec_csv::numbers(text, dtype, MAX_TENSOR_BYTES) else { return };
     let columns = tensor.shape().dims().get(1).copied().unwrap_or(1);
     assert_eq!((tensor.rows(), columns * rows), (usize::try_from(rows).ok(), fields as i64));
+}
+
+/// All columns of a table have as many rows, and a matrix has as many fields in each.
+fn csv_tables(text: &[u8]) {
+    let spec = |alias, dtype, dims| TensorSpec::new(alias, dtype, dims).with_missing_values();
+    let columns = [spec("a", DType::Double, &[-1]), spec("b", DType::String, &[-1])];
+    if let Ok(tensors) = table::read(text, &columns, MAX_TENSOR_BYTES) {
+        assert_eq!((tensors.len(), tensors[0].rows()), (2, tensors[1].rows()));
+    }
+    let matrix = [spec("x", DType::Float, &[-1, 3])];
+    if let Ok(tensors) = table::read(text, &matrix, MAX_TENSOR_BYTES) {
+        assert_eq!(tensors[0].shape().dims().len(), 2);
+    }
 }
 
 /// What is decoded is what another implementation decodes, and survives being encoded.

@@ -179,6 +179,7 @@ mod tests {
             dtype_number: dtype.number(),
             shape: DeclaredShape::Dims(dims.collect()),
             sparse: None,
+            takes_missing: false,
         }
     }
 

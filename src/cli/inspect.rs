@@ -297,6 +297,7 @@ fn spec(alias: &str, info: &Value) -> TensorSpec {
         dtype_number: dtype.map_or(0, tensorserve_tensor::DType::number),
         shape,
         sparse: info.get("coo_sparse").map(coo_sparse),
+        takes_missing: false,
     }
 }
 

@@ -48,6 +48,7 @@ mod live_batching;
 mod load_probe;
 mod memory;
 #[cfg(all(feature = "onnx", feature = "xgboost", feature = "sklearn", feature = "spark"))]
+mod missing_values;
 mod mlflow;
 mod model_server;
 mod model_server_models;

@@ -15,4 +15,5 @@ pub mod event_stream;
 pub mod json;
 pub mod npy;
 pub mod places;
+pub mod table;
 pub mod tfrecord;

@@ -146,6 +146,7 @@ fn read_top_k(table: &mut StepTable, spec: &mut TensorSpec) -> Result<(usize, Te
         dtype_number: DType::Int32.number(),
         shape: spec.shape.clone(),
         sparse: None,
+        takes_missing: false,
     };
     Ok((k, indices))
 }

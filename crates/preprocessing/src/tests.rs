@@ -55,6 +55,7 @@ fn spec(alias: &str, dtype: DType, dims: &[i64]) -> TensorSpec {
         dtype_number: dtype.number(),
         shape: DeclaredShape::Dims(dims.iter().map(|size| (*size, String::new())).collect()),
         sparse: None,
+        takes_missing: false,
     }
 }
 

@@ -134,6 +134,7 @@ mod tests {
             dtype_number: dtype.number(),
             shape: shape.map_or(DeclaredShape::UnknownRank, |s| DeclaredShape::Dims(dims(s))),
             sparse: None,
+            takes_missing: false,
         }
     }
 

@@ -74,6 +74,9 @@ pub struct TensorSpec {
     pub shape: DeclaredShape,
     /// Set if the model declares a sparse tensor, which clients cannot send as one value.
     pub sparse: Option<CooSparse>,
+    /// Whether a value of this input may be missing, as in tables: clients send `null` in JSON and an empty
+    /// field in CSV, and the model gets NaN or the empty string.
+    pub takes_missing: bool,
 }
 
 impl TensorSpec {
@@ -88,7 +91,20 @@ impl TensorSpec {
             dtype_number: dtype.number(),
             shape: DeclaredShape::Dims(sizes.iter().map(|&size| (size, String::new())).collect()),
             sparse: None,
+            takes_missing: false,
         }
+    }
+
+    /// The same spec of an input whose values may be missing.
+    #[must_use]
+    pub fn with_missing_values(self) -> Self {
+        TensorSpec { takes_missing: true, ..self }
+    }
+
+    /// Whether it is a column of a table: one value for each row.
+    #[must_use]
+    pub fn is_column(&self) -> bool {
+        matches!(&self.shape, DeclaredShape::Dims(dims) if matches!(dims.as_slice(), [(-1, _)]))
     }
 
     /// Why requests and responses cannot contain it as one value; `None` if they can.
@@ -172,6 +188,12 @@ impl Signature {
     #[must_use]
     pub fn input(&self, alias: &str) -> Option<usize> {
         self.inputs.iter().position(|spec| spec.alias == alias)
+    }
+
+    /// Whether values of an input may be missing.
+    #[must_use]
+    pub fn takes_missing(&self) -> bool {
+        self.inputs.iter().any(|spec| spec.takes_missing)
     }
 
     /// Checks the shapes of `inputs`, one for each input in order, if the signature insists on the

@@ -223,7 +223,14 @@ fn spec(alias: &str, info: &TensorInfo) -> TensorSpec {
         }
         None => (String::new(), None),
     };
-    TensorSpec { alias: alias.to_owned(), tensor_name, dtype_number: info.dtype, shape, sparse }
+    TensorSpec {
+        alias: alias.to_owned(),
+        tensor_name,
+        dtype_number: info.dtype,
+        shape,
+        sparse,
+        takes_missing: false,
+    }
 }
 
 /// The tensors of an input or output: three for a sparse one.

@@ -259,6 +259,7 @@ fn spec(alias: &str, dtype: DType, rank: usize) -> TensorSpec {
         dtype_number: dtype.number(),
         shape: DeclaredShape::Dims(vec![(-1, String::new()); rank]),
         sparse: None,
+        takes_missing: false,
     }
 }
 

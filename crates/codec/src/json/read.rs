@@ -77,6 +77,12 @@ impl TensorReader {
         }
     }
 
+    /// The number of elements that were read.
+    #[must_use]
+    pub fn values(&self) -> usize {
+        self.elements.len()
+    }
+
     /// The tensor of the one value that was read.
     ///
     /// # Errors
@@ -107,10 +113,12 @@ mod tests {
     const STRICT: ReadOptions = ReadOptions {
         coerce: false,
         all_types: false,
+        nulls: false,
         alphabet: Alphabet::Standard,
         max_bytes: 1 << 20,
     };
-    const NUMPY: ReadOptions = ReadOptions { coerce: true, all_types: true, ..STRICT };
+    const NUMPY: ReadOptions =
+        ReadOptions { coerce: true, all_types: true, nulls: false, ..STRICT };
 
     fn read_with(dtype: DType, options: ReadOptions, text: &str) -> ReadResult<Tensor> {
         let mut reader = TensorReader::new(dtype, options, text.len());

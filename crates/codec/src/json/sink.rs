@@ -18,6 +18,9 @@ use tensorserve_tensor::{
 
 /// A numeric element type.
 pub(crate) trait Scalar: Element {
+    /// What stands for a missing value; `None` if nothing does.
+    fn missing() -> Option<Self>;
+
     /// Converts a number by TensorFlow Serving's rules: integers become floats, but floats do not
     /// become integers. `None` if it does not fit.
     fn from_number(number: Number) -> Option<Self>;
@@ -32,6 +35,10 @@ pub(crate) trait Scalar: Element {
 macro_rules! float_scalar {
     ($($type:ty: $from:expr;)*) => { $(
         impl Scalar for $type {
+            fn missing() -> Option<Self> {
+                Some($from(f64::NAN))
+            }
+
             #[inline]
             fn from_number(number: Number) -> Option<Self> {
                 Some($from(number.as_f64()))
@@ -102,6 +109,10 @@ fn truncate(number: Number) -> Option<i128> {
 macro_rules! integer_scalar {
     ($($type:ty: $from_number:expr;)*) => { $(
         impl Scalar for $type {
+            fn missing() -> Option<Self> {
+                None
+            }
+
             #[inline]
             fn from_number(number: Number) -> Option<Self> {
                 $from_number(number)
@@ -149,6 +160,7 @@ const fn wrap_i16(n: i32) -> i16 {
 pub(super) struct NumberSink<T> {
     values: AlignedVec<T>,
     coerce: bool,
+    nulls: bool,
 }
 
 impl<T: Scalar> Sink for NumberSink<T> {
@@ -162,9 +174,9 @@ impl<T: Scalar> Sink for NumberSink<T> {
             self.values.push(value);
             return Ok(());
         }
-        if self.coerce {
+        if self.coerce || self.nulls {
             cursor.seek(at);
-            return self.coerced_element(cursor);
+            return self.unusual_element(cursor);
         }
         Err(Box::new(TensorReadError::Type { at }))
     }
@@ -210,11 +222,16 @@ impl<T: Scalar> Sink for NumberSink<T> {
 }
 
 impl<T: Scalar> NumberSink<T> {
-    /// Reads an element of any JSON type that NumPy converts to a number.
+    /// Reads a missing value, or an element of any JSON type that NumPy converts to a number.
     #[cold]
-    fn coerced_element(&mut self, cursor: &mut Cursor) -> ReadResult<()> {
+    fn unusual_element(&mut self, cursor: &mut Cursor) -> ReadResult<()> {
         let error = TensorReadError::Type { at: cursor.offset() };
         let value = match cursor.peek() {
+            b'n' if self.nulls => {
+                cursor.literal(b"null")?;
+                T::missing()
+            }
+            _ if !self.coerce => None,
             b'"' => {
                 let text = cursor.string()?;
                 std::str::from_utf8(&text).ok().and_then(T::parse)
@@ -280,6 +297,7 @@ impl Sink for BoolSink {
 pub(super) struct StringSink {
     values: StringsBuilder,
     alphabet: Alphabet,
+    nulls: bool,
     bytes: usize,
 }
 
@@ -292,6 +310,10 @@ impl Sink for StringSink {
                 cursor.string_into(bytes).map_err(Box::<TensorReadError>::from)
             })?,
             b'{' => self.values.push_with(|bytes| read_base64(cursor, alphabet, bytes))?,
+            b'n' if self.nulls => {
+                cursor.literal(b"null")?;
+                self.values.push(b"");
+            }
             _ => return Err(Box::new(TensorReadError::Type { at })),
         }
         self.bytes += STRING_OVERHEAD + cursor.offset() - at;
@@ -401,7 +423,11 @@ impl ElementBuffer {
     /// An empty buffer with capacity for `capacity` elements, unless they are strings.
     pub(super) fn new(dtype: DType, options: ReadOptions, capacity: usize) -> Self {
         fn numbers<T>(options: ReadOptions, capacity: usize) -> NumberSink<T> {
-            NumberSink { values: aligned_vec(capacity), coerce: options.coerce }
+            NumberSink {
+                values: aligned_vec(capacity),
+                coerce: options.coerce,
+                nulls: options.nulls,
+            }
         }
         match dtype {
             DType::Float => ElementBuffer::Float(numbers(options, capacity)),
@@ -430,6 +456,7 @@ impl ElementBuffer {
             DType::String => ElementBuffer::String(StringSink {
                 values: StringsBuilder::default(),
                 alphabet: options.alphabet,
+                nulls: options.nulls,
                 bytes: 0,
             }),
         }

@@ -21,6 +21,8 @@ pub struct ReadOptions {
     /// Accept numbers for the dtypes that TensorFlow Serving cannot read from JSON, too: half,
     /// bfloat16 and uint16.
     pub all_types: bool,
+    /// Read `null` as a missing value: NaN, or the empty string. Integers and booleans have none.
+    pub nulls: bool,
     /// The alphabets of `{"b64": "…"}` objects.
     pub alphabet: Alphabet,
     /// The most memory of one tensor, in bytes.

@@ -99,6 +99,7 @@ where
 const OPTIONS: ReadOptions = ReadOptions {
     coerce: false,
     all_types: true,
+    nulls: false,
     alphabet: Alphabet::Standard,
     max_bytes: 1 << 20,
 };

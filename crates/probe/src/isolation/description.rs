@@ -40,6 +40,7 @@ struct SpecDescription {
     shape: ShapeDescription,
     /// The tensors of values, indices and dense shape.
     sparse: Option<[String; 3]>,
+    takes_missing: bool,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -128,6 +129,7 @@ impl SpecDescription {
                 DeclaredShape::Dims(dims) => ShapeDescription::Dims(dims.clone()),
             },
             sparse: sparse.map(|names| [names.values, names.indices, names.dense_shape]),
+            takes_missing: spec.takes_missing,
         }
     }
 
@@ -147,6 +149,7 @@ impl SpecDescription {
                 indices,
                 dense_shape,
             }),
+            takes_missing: self.takes_missing,
         }
     }
 }

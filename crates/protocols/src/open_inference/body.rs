@@ -42,13 +42,15 @@ pub(super) fn header_length(value: Option<&str>) -> Result<Option<usize>> {
     Ok(Some(length))
 }
 
-/// Reads a body whose first `length` bytes are the document, and all without one.
+/// Reads a body whose first `length` bytes are the document, and all without one. With `nulls`, `null` is a
+/// missing value.
 ///
 /// # Errors
 /// That say which part is wrong.
 pub(super) fn read(
     body: Bytes,
     length: Option<usize>,
+    nulls: bool,
     max_bytes: usize,
     regions: &Regions,
 ) -> Result<GivenRequest> {
@@ -61,7 +63,14 @@ pub(super) fn read(
     }
     let mut tail = body.clone();
     let document = tail.split_to(length);
-    let reader = DocumentReader { document: &document, tail, max_bytes, regions };
+    let options = ReadOptions {
+        coerce: false,
+        all_types: true,
+        nulls,
+        alphabet: Alphabet::Standard,
+        max_bytes,
+    };
+    let reader = DocumentReader { document: &document, tail, options, regions };
     reader.request()
 }
 
@@ -69,7 +78,7 @@ pub(super) fn read(
 struct DocumentReader<'d> {
     document: &'d [u8],
     tail: Bytes,
-    max_bytes: usize,
+    options: ReadOptions,
     regions: &'d Regions,
 }
 
@@ -270,7 +279,7 @@ impl DocumentReader<'_> {
         // The reader takes any int32 for the types that TensorFlow Serving truncates to.
         let is_truncated = truncated_range(dtype).is_some();
         let read_dtype = if is_truncated { DType::Int32 } else { dtype };
-        let mut reader = TensorReader::new(read_dtype, self.options(), cursor.remaining());
+        let mut reader = TensorReader::new(read_dtype, self.options, cursor.remaining());
         let read = reader.read(cursor);
         read.map_err(|fault| self.data_error(name, dtype, &fault))?;
         let tensor = reader.finish().map_err(|error| error.context(format!("input {name:?}")))?;
@@ -281,15 +290,6 @@ impl DocumentReader<'_> {
             let dtype = datatype::name_of(dtype);
             Error::invalid(format!("\"data\" of input {name:?}: a value does not fit {dtype}"))
         })
-    }
-
-    fn options(&self) -> ReadOptions {
-        ReadOptions {
-            coerce: false,
-            all_types: true,
-            alphabet: Alphabet::Standard,
-            max_bytes: self.max_bytes,
-        }
     }
 
     fn data_error(&self, name: &str, dtype: DType, fault: &Fault) -> Error {
@@ -309,7 +309,7 @@ impl DocumentReader<'_> {
                 "lists at the same depth must have the same size".to_owned()
             }
             Fault::TooManyDimensions => "lists are nested too deeply".to_owned(),
-            Fault::TooLarge => format!("it needs more than {} bytes", self.max_bytes),
+            Fault::TooLarge => format!("it needs more than {} bytes", self.options.max_bytes),
         };
         Error::invalid(format!("\"data\" of input {name:?}: {what}"))
     }

@@ -14,6 +14,7 @@ use tensorserve_protocol::{
     ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, RouteGroup, RoutedRequest,
     Routes,
 };
+use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::{Code, Error};
 
 use self::describe::ModelMetadata;
@@ -424,7 +425,10 @@ impl RestApi {
             let version = named.resolve(resolver)?;
             let given = match length {
                 Some(0) => raw_body::read(body, signature_of(&version, None)?.1)?,
-                _ => body::read(body, length, max_bytes, &regions)?,
+                _ => {
+                    let nulls = version.signatures().iter().any(Signature::takes_missing);
+                    body::read(body, length, nulls, max_bytes, &regions)?
+                }
             };
             given.into_run(version, resolver)
         };

@@ -347,7 +347,13 @@ mod tests {
     fn through_json(body: &[u8], dtype: DType) -> Option<Tensor> {
         let json = csv(body).expect("no budget");
         let alphabet = Alphabet::Standard;
-        let options = ReadOptions { coerce: false, all_types: true, alphabet, max_bytes: 1 << 20 };
+        let options = ReadOptions {
+            coerce: false,
+            all_types: true,
+            nulls: false,
+            alphabet,
+            max_bytes: 1 << 20,
+        };
         let mut reader = TensorReader::new(dtype, options, json.len());
         let mut cursor = Cursor::new(&json);
         cursor.seek(b"{\"instances\":".len());

@@ -8,27 +8,38 @@ use crate::images;
 use crate::tfs::TfsFormat;
 use crate::tfs::classify::ExamplesBuilder;
 use crate::tfs::rest::{RestCall, TfsDecoded, run_of};
-use tensorserve_codec::{cast, csv, npy, tfrecord};
+use tensorserve_codec::{cast, csv, npy, table, tfrecord};
 use tensorserve_core::engine::{Method, ModelHandle, Resolver};
 use tensorserve_proto::bounded;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
-/// Decodes CSV that has only numbers, for a model with numeric input; `None` for any other, which is
-/// converted to JSON, also for its error messages.
-pub(super) fn csv(call: &RestCall, resolver: &mut Resolver<'_>, body: &[u8]) -> Option<TfsDecoded> {
+/// Decodes CSV that has only numbers, for a model with numeric input, and tables for models of tables;
+/// `None` for any other, which is converted to JSON, also for its error messages.
+pub(super) fn csv(
+    call: &RestCall,
+    resolver: &mut Resolver<'_>,
+    body: &[u8],
+) -> Option<Result<TfsDecoded>> {
     if call.method != Method::Predict {
         return None;
     }
     let version = call.spec.resolve(resolver).ok()?;
     let (signature, declared) = version.signature(&call.signature)?;
-    let [input] = declared.inputs.as_slice() else {
-        return None;
+    let numbers = match declared.inputs.as_slice() {
+        [input] => csv::numbers(body, input.dtype()?, call.max_bytes).map(|input| vec![input]),
+        _ => None,
     };
-    let input = csv::numbers(body, input.dtype()?, call.max_bytes)?;
+    let inputs = match numbers {
+        Some(inputs) => Ok(inputs),
+        None if table::can_read(&declared.inputs) => {
+            table::read(body, &declared.inputs, call.max_bytes)
+        }
+        None => return None,
+    };
     resolver.found_signature(signature);
-    Some(run_of(version, signature, vec![input], TfsFormat::Row))
+    Some(inputs.map(|inputs| run_of(version, signature, inputs, TfsFormat::Row)))
 }
 
 /// Decodes a binary payload.

@@ -210,7 +210,7 @@ fn decode_as(
             call.decode_json(resolver, &convert::json(body))
         }
         PayloadFormat::Csv => match inputs::csv(call, resolver, body) {
-            Some(decoded) => Ok(decoded),
+            Some(decoded) => decoded,
             None => call.decode_json(resolver, &convert::csv(body)?),
         },
         PayloadFormat::Npy | PayloadFormat::Image | PayloadFormat::Examples => {

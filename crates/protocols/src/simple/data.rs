@@ -218,7 +218,8 @@ fn read_value(
     options: DataOptions,
 ) -> Result<Tensor, DataFault> {
     let dtype = spec.dtype().ok_or(DataFault::Unsendable(index))?;
-    let mut reader = TensorReader::new(dtype, options.read, cursor.remaining());
+    let options_of_input = ReadOptions { nulls: spec.takes_missing, ..options.read };
+    let mut reader = TensorReader::new(dtype, options_of_input, cursor.remaining());
     let read = reader.read(cursor);
     read.map_err(|fault| DataFault::Value(index, fault))?;
     let tensor = reader.finish().map_err(|e| DataFault::Run(e.to_string()))?;

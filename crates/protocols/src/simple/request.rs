@@ -109,7 +109,13 @@ impl SimpleRequestFields {
     fn data_options(&self, engine: &Engine, handle: &ModelHandle) -> DataOptions {
         let max_bytes = engine.max_tensor_bytes();
         DataOptions {
-            read: ReadOptions { coerce: true, all_types: true, alphabet: Alphabet::Any, max_bytes },
+            read: ReadOptions {
+                coerce: true,
+                all_types: true,
+                nulls: false,
+                alphabet: Alphabet::Any,
+                max_bytes,
+            },
             base64_decode: self.base64_decode,
             input_style: handle.platform().input_style,
         }

@@ -275,6 +275,7 @@ mod tests {
             dtype_number: DType::String.number(),
             shape: DeclaredShape::Missing,
             sparse: None,
+            takes_missing: false,
         };
         Signature {
             name: "any".to_owned(),

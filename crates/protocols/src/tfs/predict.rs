@@ -16,7 +16,7 @@ use tensorserve_codec::json::read::{
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_core::engine::ModelHandle;
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
+use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec, concat};
 
 /// The members of a body that are read.
 const MEMBERS: [&str; 3] = ["signature_name", "instances", "inputs"];
@@ -39,7 +39,8 @@ pub(super) fn decode(
     exact: bool,
 ) -> Result<DecodedTensors> {
     let alphabet = Alphabet::Standard;
-    let options = ReadOptions { coerce: false, all_types: !exact, alphabet, max_bytes };
+    let options =
+        ReadOptions { coerce: false, all_types: !exact, nulls: false, alphabet, max_bytes };
     match decode_well_formed(body, handle, default, options) {
         Some(decoded) => Ok(decoded),
         None => decode_checked(body, handle, default, options),
@@ -189,6 +190,7 @@ impl From<SyntaxError> for RowsFault {
 fn reader(spec: &TensorSpec, options: ReadOptions, cursor: &Cursor) -> TensorReader {
     // An unsupported type is refused at its first element, as complex numbers are.
     let dtype = spec.dtype().unwrap_or(DType::Complex64);
+    let options = ReadOptions { nulls: spec.takes_missing, ..options };
     TensorReader::new(dtype, options, cursor.remaining())
 }
 
@@ -262,10 +264,19 @@ fn read_named_row(
         found += 1;
         more = cursor.next_member()?;
     }
-    if found != specs.len() {
+    if found != specs.len() && !add_missing_columns(specs, readers, row) {
         return Err(RowsFault::Keys { row, at });
     }
     Ok(())
+}
+
+/// Adds missing values for the columns that row number `row` does not have. Whether it is complete then.
+#[cold]
+fn add_missing_columns(specs: &[TensorSpec], readers: &mut [TensorReader], row: usize) -> bool {
+    specs.iter().zip(readers).all(|(spec, reader)| {
+        let may_add = spec.takes_missing && spec.is_column();
+        reader.values() > row || (may_add && reader.read(&mut Cursor::new(b"null")).is_ok())
+    })
 }
 
 fn element_error(row: usize, key: &str, error: &Error) -> Error {
@@ -373,9 +384,25 @@ fn read_columns(
         }
         more = cursor.next_member()?;
     }
-    let given =
-        |(index, tensor): (usize, Option<Tensor>)| tensor.ok_or(ColumnsFault::Missing { index });
-    tensors.into_iter().enumerate().map(given).collect()
+    let rows = tensors.iter().flatten().find_map(Tensor::rows);
+    let given = tensors.into_iter().zip(specs).enumerate().map(|(index, (tensor, spec))| {
+        let missing = || missing_column(spec, rows?, options);
+        tensor.or_else(missing).ok_or(ColumnsFault::Missing { index })
+    });
+    given.collect()
+}
+
+/// A column of missing values; `None` if the input may not be left out.
+#[cold]
+fn missing_column(spec: &TensorSpec, rows: usize, options: ReadOptions) -> Option<Tensor> {
+    if !spec.takes_missing || !spec.is_column() {
+        return None;
+    }
+    let mut cursor = Cursor::new(b"null");
+    let mut reader = reader(spec, options, &cursor);
+    reader.read(&mut cursor).ok()?;
+    let value = reader.finish_rows(1).ok()?;
+    concat(&vec![&value; rows], rows).ok()
 }
 
 fn read_column(

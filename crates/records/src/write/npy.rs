@@ -56,6 +56,7 @@ impl NpyWriter {
         let options = ReadOptions {
             coerce: false,
             all_types: true,
+            nulls: false,
             alphabet: Alphabet::Standard,
             max_bytes: MAX_ROW,
         };

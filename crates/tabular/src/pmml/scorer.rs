@@ -77,7 +77,10 @@ impl Scorer {
             return Err(Error::new(Code::DataLoss, "two outputs of the model have the same name"));
         }
         let mut signature = Signature::only(
-            inputs.iter().map(|input| spec(&input.name, input.field.data_type.kind)).collect(),
+            inputs
+                .iter()
+                .map(|input| spec(&input.name, input.field.data_type.kind).with_missing_values())
+                .collect(),
             outputs.iter().map(|output| spec(&output.name, output.kind)).collect(),
         );
         for input in &inputs {

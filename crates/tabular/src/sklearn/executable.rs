@@ -25,7 +25,7 @@ impl SklearnModel {
     /// The input, and an output for each method that the predictor has in scikit-learn.
     pub(super) fn signature(&self) -> Signature {
         let shape = [-1, dimension(self.features())];
-        let inputs = vec![TensorSpec::new(INPUT, DType::Double, &shape)];
+        let inputs = vec![TensorSpec::new(INPUT, DType::Double, &shape).with_missing_values()];
         let outputs = match &self.predictor {
             Predictor::Regressor(regressor) => {
                 let shape: &[i64] = match regressor.outputs() {

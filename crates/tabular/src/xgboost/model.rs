@@ -131,8 +131,9 @@ impl XgboostModel {
             1 => &[-1],
             width => &[-1, dimension(width)],
         };
+        let input = TensorSpec::new(INPUT, DType::Float, &[-1, dimension(self.features)]);
         Signature::only(
-            vec![TensorSpec::new(INPUT, DType::Float, &[-1, dimension(self.features)])],
+            vec![input.with_missing_values()],
             vec![TensorSpec::new(OUTPUT, DType::Float, outputs)],
         )
     }

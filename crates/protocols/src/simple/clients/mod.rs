@@ -381,6 +381,7 @@ mod tests {
             dtype_number: DType::Float.number(),
             shape: DeclaredShape::Dims(vec![(-1, String::new())]),
             sparse: None,
+            takes_missing: false,
         };
         Signature {
             name: name.to_owned(),
